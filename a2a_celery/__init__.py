@@ -1,0 +1,42 @@
+"""A2A on a Celery fleet.
+
+The path of one message: the gateway (``gateway``) stores it as a task with its first run (``store``) and publishes a
+Celery task (``dispatch``); a worker claims the run and lets the agent work (``execution``), whose events go into the
+task's log; every stream, on any gateway, reads that log. The watcher (``watcher``) looks after what others dropped.
+What a task may become is decided in ``lifecycle``.
+"""
+
+from .agents import Agent
+from .app import A2A
+from .config import Settings
+from .errors import (
+    A2ACeleryError,
+    AuthRequired,
+    BrokerUnavailable,
+    ConfigError,
+    Failed,
+    InputRequired,
+    Rejected,
+    StoreUnavailable,
+)
+from .execution.turn import Turn
+from .store.sdk import RedisTaskEventStream, RedisTaskStore
+
+__all__ = [
+    "A2A",
+    "A2ACeleryError",
+    "Agent",
+    "AuthRequired",
+    "BrokerUnavailable",
+    "ConfigError",
+    "Failed",
+    "InputRequired",
+    "RedisTaskEventStream",
+    "RedisTaskStore",
+    "Rejected",
+    "Settings",
+    "StoreUnavailable",
+    "Turn",
+]
+
+__version__ = "0.1.0"

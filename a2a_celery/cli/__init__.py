@@ -1,0 +1,1 @@
+"""The commands: ``celery -A … a2a …`` and ``a2a-celery``."""

@@ -1,0 +1,80 @@
+"""``celery -A acme a2a …``: the commands that belong to an app."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+import click
+import uvicorn
+
+from ..app import A2A
+from ..errors import ConfigError
+from .location import app_location
+
+APP_VARIABLE = "A2A_CELERY_APP"
+"""How a gateway with several processes tells each of them which app to serve."""
+
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+@click.group(name="a2a")
+def a2a() -> None:
+    """A2A (Agent2Agent protocol) on this Celery app."""
+
+
+@a2a.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option(
+    "--port", default=8000, show_default=True, help="The port for JSON-RPC and HTTP+JSON; 0 picks a free one."
+)
+@click.option("--grpc-port", type=int, default=None, help="The port for gRPC. Not given: A2A_GRPC_PORT, else no gRPC.")
+@click.option("--workers", default=1, show_default=True, help="Gateway processes that share the port.")
+@click.option("--log-level", default="info", show_default=True)
+@click.pass_context
+def gateway(context: click.Context, host: str, port: int, grpc_port: int | None, workers: int, log_level: str) -> None:
+    """Serve the agents over A2A."""
+    if grpc_port is not None:
+        os.environ["A2A_GRPC_PORT"] = str(grpc_port)
+    os.environ["A2A_GRPC_HOST"] = host
+    found = prepared(context)
+    logging.basicConfig(level=log_level.upper(), format=LOG_FORMAT)
+    # Streams end with their tasks; on shutdown they are cut, and their clients come back with Last-Event-ID.
+    options: dict[str, Any] = {
+        "host": host,
+        "port": port,
+        "log_level": log_level,
+        "log_config": None,
+        "timeout_graceful_shutdown": 3,
+    }
+    if workers == 1:
+        uvicorn.run(found.asgi(), **options)
+    else:
+        os.environ[APP_VARIABLE] = app_location(found.celery)
+        uvicorn.run("a2a_celery.cli.serving:asgi", factory=True, workers=workers, **options)
+
+
+@a2a.command()
+@click.option("--log-level", default="info", show_default=True)
+@click.pass_context
+def watcher(context: click.Context, log_level: str) -> None:
+    """Look after what others dropped; run one or more beside the gateways."""
+    logging.basicConfig(level=log_level.upper(), format=LOG_FORMAT)
+    prepared(context).watcher().run_until_signalled()
+
+
+def prepared(context: click.Context) -> A2A:
+    """The app's A2A with all its agents; what is wrong with it is one clear line.
+
+    Raises:
+        click.ClickException: the app has no agents, or a setting can't be used.
+    """
+    app = context.obj.app
+    app.loader.import_default_modules()  # agents may live in modules that the app includes
+    try:
+        found = A2A.of(app)
+        _ = found.settings  # reads and checks them
+    except ConfigError as e:
+        raise click.ClickException(str(e)) from e
+    return found

@@ -1,0 +1,18 @@
+"""The application factory for a gateway with several processes: each imports the Celery app by name."""
+
+from __future__ import annotations
+
+import os
+
+from celery.app.utils import find_app
+from starlette.applications import Starlette
+
+from ..app import A2A
+from .commands import APP_VARIABLE
+
+
+def asgi() -> Starlette:
+    """The gateway of the app that the command was called with."""
+    app = find_app(os.environ[APP_VARIABLE])
+    app.loader.import_default_modules()
+    return A2A.of(app).asgi()

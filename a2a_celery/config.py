@@ -1,0 +1,144 @@
+"""Settings: frozen, checked when they are made, each with its unit and default.
+
+A setting is ``a2a_lease_ttl`` in the Celery configuration and ``A2A_LEASE_TTL`` in the environment, which wins, so
+that one image runs everywhere. Seconds unless the name says otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, get_type_hints
+from urllib.parse import urlsplit
+
+from .errors import ConfigError
+
+CONF_PREFIX = "a2a_"
+ENV_PREFIX = "A2A_"
+
+STORE_SCHEMES = ("redis", "rediss", "unix", "redis+socket", "valkey", "valkeys")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How one deployment of a2a_celery behaves. The same values belong in gateways, workers and watchers.
+
+    Raises:
+        ConfigError: a value is out of range or of the wrong kind; names the field.
+    """
+
+    store_url: str = field(default="")
+    """The Redis or Valkey that holds the tasks; default: the result backend or the broker, if that is one."""
+
+    key_prefix: str = field(default="a2a")
+    """The first part of every key in the store; deployments that share a Redis differ in it."""
+
+    public_url: str | None = field(default=None)
+    """Where clients reach the gateway; fills the interfaces of cards that name none.
+    None: the address of the request."""
+
+    grpc_port: int | None = field(default=None)
+    """The port each gateway process serves gRPC on. None: no gRPC."""
+
+    grpc_host: str = field(default="127.0.0.1")
+    """The address gRPC is served on; ``celery a2a gateway --host`` sets it too."""
+
+    grpc_public_address: str | None = field(default=None)
+    """``host:port`` of the gRPC interface in the cards. None: the host of the card's other interfaces, `grpc_port`."""
+
+    lease_ttl: float = field(default=15.0)
+    """How long a run belongs to a worker that is not heard of; renewed three times in that time."""
+
+    cancel_grace: float = field(default=5.0)
+    """How long a cancelled agent may take to stop; a CancelTask waits for it this long and a moment."""
+
+    first_event_hold: float = field(default=0.5)
+    """How long an executor's run may stay silent before its task shows WORKING, and a stream its task: in that time
+    an agent may still answer with a message alone. 0: never wait, such an answer completes the task instead."""
+
+    retention: int = field(default=7 * 24 * 3600)
+    """How long an ended task, its log and its place in the lists are kept; whole seconds."""
+
+    redispatch_after: float = field(default=60.0)
+    """A run that no worker claimed is published again after this long, then after twice this long, and so on."""
+
+    max_request_bytes: int = field(default=10 * 1024 * 1024)
+    """The largest request body the gateway reads, in bytes."""
+
+    def __post_init__(self) -> None:
+        for name in ("lease_ttl", "cancel_grace", "redispatch_after"):
+            self._require(name, getattr(self, name) > 0, "must be more than 0 seconds")
+        self._require("first_event_hold", self.first_event_hold >= 0, "must be 0 seconds or more")
+        self._require("retention", self.retention >= 1, "must be at least 1 second")
+        self._require("max_request_bytes", self.max_request_bytes >= 1024, "must be at least 1024 bytes")
+        self._require("key_prefix", bool(self.key_prefix) and "{" not in self.key_prefix, "must be a word without '{'")
+        if self.grpc_port is not None:
+            self._require("grpc_port", 0 <= self.grpc_port <= 65535, "must be a port, 0 to 65535")
+        if self.public_url is not None:
+            parts = urlsplit(self.public_url)
+            usable = parts.scheme in ("http", "https") and bool(parts.netloc)
+            self._require("public_url", usable, "must begin with http:// or https:// and name a host")
+        if self.store_url:
+            scheme = urlsplit(self.store_url).scheme
+            self._require("store_url", scheme in STORE_SCHEMES, f"must begin with one of {', '.join(STORE_SCHEMES)}")
+
+    def _require(self, name: str, fine: bool, rule: str) -> None:
+        if not fine:
+            shown = "…" if name == "store_url" else repr(getattr(self, name))  # a URL may hold a password
+            raise ConfigError(f"{CONF_PREFIX}{name} = {shown}: {rule}")
+
+
+def load_settings(conf: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Settings:
+    """The settings of a Celery configuration and an environment.
+
+    Raises:
+        ConfigError: an unknown ``a2a_*`` key, a value that can't be read, or no Redis to keep tasks in.
+    """
+    types = get_type_hints(Settings)
+    known = {f.name for f in fields(Settings)}
+    # list(): a Celery configuration is a chain of maps, and lists more than was set
+    given = {key[len(CONF_PREFIX) :]: conf[key] for key in list(conf) if str(key).startswith(CONF_PREFIX)}
+    for name in given:
+        if name not in known:
+            raise ConfigError(
+                f"{CONF_PREFIX}{name} is not a setting of this version; known: {', '.join(sorted(known))}"
+            )
+    for f in fields(Settings):
+        text = environ.get(ENV_PREFIX + f.name.upper())
+        if text is not None:
+            given[f.name] = _read(f.name, text, types[f.name])
+    if not given.get("store_url"):
+        given["store_url"] = _store_beside(conf, environ)
+    return Settings(**given)
+
+
+def _read(name: str, text: str, wanted: Any) -> Any:
+    optional = type(None) in getattr(wanted, "__args__", ())
+    if optional and text.strip().lower() in ("", "none"):
+        return None
+    kind = next(t for t in (int, float, str) if t is wanted or t in getattr(wanted, "__args__", ()))
+    try:
+        return kind(text)
+    except ValueError:
+        raise ConfigError(
+            f"{ENV_PREFIX}{name.upper()} = {text!r}: not a{'n' if kind is int else ''} {kind.__name__}"
+        ) from None
+
+
+def _store_beside(conf: Mapping[str, Any], environ: Mapping[str, str]) -> str:
+    """The result backend or the broker, where that is a Redis (Celery's own variables win over its configuration)."""
+    for variable, key in (("CELERY_RESULT_BACKEND", "result_backend"), ("CELERY_BROKER_URL", "broker_url")):
+        url = str(environ.get(variable) or conf.get(key) or "")
+        if urlsplit(url).scheme in STORE_SCHEMES:
+            return url
+    raise ConfigError(
+        "a2a_store_url is not set, and neither the result backend nor the broker is a Redis: "
+        "set A2A_STORE_URL=redis://host:6379/0"
+    )
+
+
+def default_of(name: str) -> Any:
+    """The default of the setting `name`, for a page that lists them."""
+    found = next(f for f in fields(Settings) if f.name == name)
+    return None if found.default is MISSING else found.default

@@ -1,0 +1,109 @@
+"""Publishing runs as Celery tasks.
+
+The Celery task of an agent is ``a2a.<agent>``, its id ``<task id>.<run>``, its arguments just these two: what the
+client said stays in the store, so broker, result backend and Flower carry none of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from celery import Celery
+
+from ..errors import BrokerUnavailable
+
+logger = logging.getLogger(__name__)
+
+THREADS = 4
+"""Celery publishes synchronously; this many publishes may be under way in a process."""
+
+MAX_BACKLOG = 1000
+"""More than this many waiting publishes mean a broker that hangs: the rest is left to the watcher."""
+
+RETRY_POLICY = {"max_retries": 1, "interval_start": 0.1, "interval_step": 0.1, "interval_max": 0.2}
+"""One more try, for a connection that had gone stale; beyond that the store remembers and the watcher publishes."""
+
+
+def entry_name(agent: str) -> str:
+    """The name of the Celery task that runs `agent`: route and rate-limit it like any other, ``a2a.*`` for all."""
+    return f"a2a.{agent}"
+
+
+class Publisher:
+    """Hands runs to the broker, off the event loop. `options` per agent go to ``apply_async``."""
+
+    def __init__(self, app: Celery, options: Mapping[str, Mapping[str, Any]]) -> None:
+        self._app = app
+        self._options = options
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="a2a-publish")
+        self._background: set[asyncio.Task[None]] = set()
+
+    def publish(self, agent: str, task_id: str, run: int) -> None:
+        """Returns when the broker has the run.
+
+        Raises:
+            BrokerUnavailable: it could not be reached, or did not take it.
+        """
+        try:
+            self._app.tasks[entry_name(agent)].apply_async(
+                args=(task_id, run),
+                task_id=f"{task_id}.{run}",
+                # Nobody waits for the result: not subscribing to it saves the publisher a channel for every task,
+                # and the worker a write. Errors are stored all the same (see execution.entry).
+                ignore_result=True,
+                retry=True,
+                retry_policy=RETRY_POLICY,
+                **self._options.get(agent, {}),
+            )
+        except Exception as e:  # each transport raises its own
+            raise BrokerUnavailable(f"the broker did not take run {task_id}.{run}: {type(e).__name__}: {e}") from e
+
+    async def publish_async(self, agent: str, task_id: str, run: int) -> None:
+        """`publish`, in a thread."""
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._threads, self.publish, agent, task_id, run)
+
+    def publish_soon(self, agent: str, task_id: str, run: int, then: Callable[[], Any]) -> None:
+        """Publishes in the background and awaits `then()` when the broker has it.
+
+        A broker that is down is logged: the run stays due in the store, and a watcher publishes it.
+        """
+
+        async def publish() -> None:
+            try:
+                await self.publish_async(agent, task_id, run)
+                await then()
+            except Exception as e:
+                logger.warning("run %s.%s will be published by the watcher: %s", task_id, run, e)
+
+        self._in_background(publish())
+
+    def revoke_soon(self, task_id: str, run: int) -> None:
+        """Tells workers to drop a queued run. A hint: a run that starts all the same finds its task ended."""
+
+        async def revoke() -> None:
+            try:
+                await asyncio.get_running_loop().run_in_executor(
+                    self._threads, lambda: self._app.control.revoke(f"{task_id}.{run}")
+                )
+            except Exception as e:
+                logger.info("run %s.%s was not revoked: %s", task_id, run, e)
+
+        self._in_background(revoke())
+
+    def close(self) -> None:
+        """Publishes what is under way and stops the threads."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _in_background(self, work: Any) -> None:
+        if len(self._background) >= MAX_BACKLOG:
+            logger.warning("the broker is too slow: leaving a publish to the watcher")
+            work.close()
+            return
+        task = asyncio.create_task(work)
+        self._background.add(task)  # an unreferenced task may be collected while it waits
+        task.add_done_callback(self._background.discard)

@@ -1,0 +1,64 @@
+"""The errors of this package. Their messages say what to do; none of them reaches a remote client as it is.
+
+Three families: what an operator or developer set up wrong (`ConfigError`), what is out of reach right now
+(`StoreUnavailable`, `BrokerUnavailable`), and what an agent raises on purpose to end its run (`AgentSignal`).
+The gateway translates to A2A errors in one place, ``gateway.faults``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from a2a.types import Part
+
+__all__ = [
+    "A2ACeleryError",
+    "AgentSignal",
+    "AuthRequired",
+    "BrokerUnavailable",
+    "ConfigError",
+    "Failed",
+    "InputRequired",
+    "Rejected",
+    "StoreUnavailable",
+]
+
+
+class A2ACeleryError(Exception):
+    """The base of every error this package raises itself."""
+
+
+class ConfigError(A2ACeleryError):
+    """A setting, a card or an agent can't be used as it is; raised at start, names the field and its value."""
+
+
+class StoreUnavailable(A2ACeleryError):
+    """Redis can't be reached or refuses to answer; the same call may succeed later."""
+
+
+class BrokerUnavailable(A2ACeleryError):
+    """The Celery broker did not take a message; the task stays in the store and is dispatched later."""
+
+
+class AgentSignal(A2ACeleryError):
+    """What an agent raises to end its run in a certain way. The text and the parts are for the client to read."""
+
+    def __init__(self, text: str = "", *, parts: Sequence[Part] = ()) -> None:
+        super().__init__(text)
+        self.parts: list[Part] = [*([Part(text=text)] if text else []), *parts]
+
+
+class InputRequired(AgentSignal):
+    """Ends the run in INPUT_REQUIRED; the client's next message to the task begins the next run."""
+
+
+class AuthRequired(AgentSignal):
+    """Ends the run in AUTH_REQUIRED; the client's next message to the task begins the next run."""
+
+
+class Rejected(AgentSignal):
+    """Ends the task in REJECTED: the agent won't do what it was asked."""
+
+
+class Failed(AgentSignal):
+    """Ends the task in FAILED, with a text that is meant for the client."""

@@ -1,0 +1,139 @@
+"""How each kind of agent is called: an SDK executor, or a function."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator
+from importlib import import_module
+from typing import Any, Protocol
+
+from a2a.server.agent_execution import AgentExecutor, RequestContext
+
+from ..agents import Agent
+from ..caller import Caller
+from ..config import Settings
+from ..errors import ConfigError
+from ..lifecycle import Completed, Outcome
+from ..store.runs import Claim
+from .events import RunEvents
+from .turn import Reply, Turn
+
+
+class Adapter(Protocol):
+    """Calls one kind of agent. `announces`: it never answers with a message alone, so WORKING comes with the claim."""
+
+    announces: bool
+
+    async def run(self, claim: Claim, events: RunEvents) -> Outcome:
+        """Lets the agent work. What it raises ends the run, see ``run.outcome_of``."""
+        ...
+
+    async def cancel(self, claim: Claim, events: RunEvents) -> None:
+        """Tells the agent, before its coroutine is cancelled."""
+        ...
+
+
+async def make_adapter(agent: Agent, settings: Settings) -> Adapter:
+    """The adapter for `agent`. Importing its code may take seconds, so that happens off the loop."""
+    code = agent.code
+    if isinstance(code, str):
+        code = await asyncio.to_thread(load, code)
+    if agent.kind == "function":
+        return FunctionAdapter(code)
+    return ExecutorAdapter(_executor(code, agent.name))
+
+
+def load(name: str) -> Any:
+    """The object that "module:name" names.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    module, _, attribute = name.partition(":")
+    try:
+        found: Any = import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as e:
+        raise ConfigError(f"{name!r} can't be loaded: {e}") from e
+    return found
+
+
+def _executor(code: Any, agent: str) -> AgentExecutor:
+    made = code if isinstance(code, AgentExecutor) else code()
+    if not isinstance(made, AgentExecutor):
+        raise ConfigError(f"agent {agent!r}: {code!r} is no AgentExecutor and makes none, but {type(made).__name__}")
+    return made
+
+
+class ExecutorAdapter:
+    """An a2a-sdk AgentExecutor, unmodified."""
+
+    announces = False
+
+    def __init__(self, executor: AgentExecutor) -> None:
+        self._executor = executor
+
+    async def run(self, claim: Claim, events: RunEvents) -> Outcome:
+        await self._executor.execute(_request_context(claim), events)
+        return Completed()
+
+    async def cancel(self, claim: Claim, events: RunEvents) -> None:
+        await self._executor.cancel(_request_context(claim), events)
+
+
+class FunctionAdapter:
+    """A function that takes a `Turn`: async or sync, returning or yielding. A sync one runs in a thread."""
+
+    announces = True
+
+    def __init__(self, function: Callable[[Turn], Any]) -> None:
+        self._function = function
+
+    async def run(self, claim: Claim, events: RunEvents) -> Outcome:
+        turn = Turn(claim, events, Caller.from_json(claim.caller))
+        reply = Reply(turn)
+        function = self._function
+        if inspect.isasyncgenfunction(function):
+            await _say_all(function(turn), reply)
+        elif inspect.iscoroutinefunction(function):
+            await reply.whole(await function(turn))
+        else:
+            await self._run_in_thread(turn, reply)
+        return Completed()
+
+    async def cancel(self, claim: Claim, events: RunEvents) -> None:
+        """Nothing beforehand: an async function is cancelled where it waits, a sync one can't be reached."""
+
+    async def _run_in_thread(self, turn: Turn, reply: Reply) -> None:
+        result = await asyncio.to_thread(self._function, turn)
+        if inspect.isasyncgen(result):
+            await _say_all(result, reply)
+        elif inspect.isgenerator(result):
+            await _say_all(_in_threads(result), reply)
+        elif inspect.isawaitable(result):  # a callable object or a partial of an async function
+            await reply.whole(await result)
+        else:
+            await reply.whole(result)
+
+
+async def _say_all(values: AsyncIterator[Any], reply: Reply) -> None:
+    async for value in values:
+        await reply.piece(value)
+
+
+async def _in_threads(values: Iterator[Any]) -> AsyncIterator[Any]:
+    end = object()
+    while (value := await asyncio.to_thread(next, values, end)) is not end:
+        yield value
+
+
+def _request_context(claim: Claim) -> RequestContext:
+    return RequestContext(
+        Caller.from_json(claim.caller).call_context(),
+        request=claim.request,
+        task_id=claim.task.id,
+        context_id=claim.task.context_id,
+        task=claim.task,
+    )

@@ -1,0 +1,226 @@
+"""A run's way into the log: what an agent says, made legal, in order, fenced, several events to a write.
+
+While one write is under way the next events gather and go together in the one after it, so an agent that streams
+pays a round trip per write and not per event, and its task costs the same per chunk however long it gets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from a2a.server.events import EventQueue
+from a2a.types import TaskStatusUpdateEvent
+
+from ..errors import StoreUnavailable
+from ..lifecycle import Event, is_interrupted, is_terminal
+from ..lifecycle.states import COMPLETED, FAILED, WORKING
+from ..store import AsyncStore, Keys, Operation
+from ..store.runs import Claim, Illegal, LeftOpen, RunLost, Settled, Written, append, settle_run
+from .translate import Translator
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+MAX_EVENTS_PER_WRITE = 64
+MAX_PENDING = 256
+"""An agent that is faster than the store waits when this many of its events are not written yet."""
+
+STORE_PATIENCE = 0.5
+"""Seconds between two tries of a write while the store is away. The lease decides when it is too late."""
+
+
+class RunEvents(EventQueue):
+    """The event queue that an agent writes to; one per run. Use it from the process's event loop only."""
+
+    def __init__(
+        self,
+        store: AsyncStore,
+        keys: Keys,
+        claim: Claim,
+        *,
+        hold: float,
+        publish_next: Callable[[int], Awaitable[None]],
+    ) -> None:
+        self._store = store
+        self._keys = keys
+        self._publish_next = publish_next
+        self._claim = claim
+        self._hold = hold
+        self._translator = Translator(claim.task, answer_allowed=claim.turn == 1 and claim.version == 1)
+        self._pending: deque[Event] = deque()
+        self._written = 0
+        self._open = True
+        self._ending = False  # settle() writes the rest
+        self._end_held = False  # a terminal event waits for settle()
+        self._news = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._announcement: asyncio.TimerHandle | None = None
+        self.lost = asyncio.Event()
+        self._writer = asyncio.create_task(self._write(), name=f"a2a-events-{claim.ref.name}")
+
+    @property
+    def ended(self) -> bool:
+        """Whether the agent has said the task's last word."""
+        return is_terminal(self._translator.state)
+
+    @property
+    def paused(self) -> bool:
+        """Whether the agent's last word was that it waits for its client."""
+        return is_interrupted(self._translator.state)
+
+    def announce_later(self) -> None:
+        """Shows WORKING if the agent says nothing within the hold: until then it may answer with a message alone."""
+        self._announcement = asyncio.get_running_loop().call_later(self._hold, self._announce)
+
+    async def enqueue_event(self, event: Event) -> None:
+        """Takes an event of the agent; returns at once, unless the store is far behind.
+
+        What comes after the task's end, or when the run is no longer ours, is dropped.
+
+        Raises:
+            InvalidAgentResponseError: the event can't be sent to anyone; the agent may catch it and go on.
+        """
+        if not self._open or self.ended:
+            logger.debug("run %s: an event after the end was dropped", self._claim.ref.name)
+            return
+        events = self._translator.translate(event)
+        if events:
+            self._cancel_announcement()
+            self._pending.extend(events)
+            self._news.set()
+        if len(self._pending) >= MAX_PENDING:
+            self._room.clear()
+            await self._room.wait()
+
+    def hold_end(self) -> None:
+        """Keeps a terminal event back until `settle`: a cancelled task ends when its agent has stopped, not before."""
+        self._end_held = True
+
+    def close(self) -> None:
+        """Drops what the agent says from now on."""
+        self._open = False
+        self._cancel_announcement()
+        self._room.set()
+
+    async def settle(self, final: TaskStatusUpdateEvent | None) -> None:
+        """Ends the run: the rest of its events, then `final`, unless the agent has ended the task itself, or left it
+        waiting for its client and `final` is nothing but its return. Writes nothing if the run is lost."""
+        self.close()
+        self._ending = True
+        self._news.set()
+        await self._writer
+        if self.lost.is_set():
+            return
+        if final is not None and not (self.ended or (self.paused and final.status.state == COMPLETED)):
+            self._pending.extend(self._translator.translate(final))
+        if self._pending or not self.ended:  # an end that is written has closed the run
+            await self._settle()
+
+    async def abandon(self) -> None:
+        """Stops without writing anything more: the run is someone else's."""
+        self._lose()
+        self._writer.cancel()
+        await asyncio.wait({self._writer})
+
+    async def _write(self) -> None:
+        while not self._over():
+            await self._news.wait()
+            self._news.clear()
+            while not self._over() and (batch := self._next_batch()):
+                await self._append(batch)
+            if self._pending and self.paused and not self._over() and await self._silent():
+                await self._append(list(self._pending))
+
+    def _over(self) -> bool:
+        return self._ending or self.lost.is_set()
+
+    def _next_batch(self) -> list[Event]:
+        """What is ready to be written. A pause waits a moment, a cancelled task's end until its agent has stopped."""
+        ready = list(self._pending)
+        if ready and (self.paused or (self._end_held and self.ended)):
+            ready.pop()
+        return ready[:MAX_EVENTS_PER_WRITE]
+
+    async def _silent(self) -> bool:
+        """Whether the agent goes on behind its pause without a word: then its client must know. One that returns
+        is settled instead, and nobody can answer a run that is still open."""
+        try:
+            async with asyncio.timeout(self._hold):
+                await self._news.wait()
+        except TimeoutError:
+            return not self._over()
+        return False
+
+    async def _append(self, batch: list[Event]) -> None:
+        claim = self._claim
+        answer = await self._patiently(
+            append(self._keys, claim.ref, token=claim.token, before=self._written, events=batch)
+        )
+        match answer:
+            case Written():
+                self._done(len(batch))
+            case RunLost():
+                self._lose()
+            case Illegal(number, state):
+                logger.error("run %s: event %d can't follow state %d, dropped", claim.ref.name, number, state)
+                del self._pending[number - 1]
+
+    async def _settle(self) -> None:
+        claim = self._claim
+        while True:
+            batch = list(self._pending)
+            answer = await self._patiently(
+                settle_run(self._keys, claim.ref, token=claim.token, before=self._written, events=batch)
+            )
+            match answer:
+                case Settled():
+                    if answer.next_run is not None:
+                        await self._publish_next(answer.next_run)
+                    return
+                case RunLost():
+                    self._lose()
+                    return
+                case Illegal(number, state):
+                    logger.error("run %s: event %d can't follow state %d, dropped", claim.ref.name, number, state)
+                    del self._pending[number - 1]
+                case LeftOpen(state):
+                    logger.error("run %s would be left in state %d: failing it", claim.ref.name, state)
+                    self._pending.extend(self._translator.status(FAILED))
+
+    async def _patiently(self, operation: Operation[T]) -> T | RunLost:
+        while True:
+            try:
+                return await self._store.run(operation)
+            except StoreUnavailable as e:
+                if self.lost.is_set():
+                    return RunLost()
+                logger.warning("run %s: a write waits for the store: %s", self._claim.ref.name, e)
+                await asyncio.sleep(STORE_PATIENCE)
+
+    def _done(self, count: int) -> None:
+        self._written += count
+        for _ in range(count):
+            self._pending.popleft()
+        if len(self._pending) < MAX_PENDING:
+            self._room.set()
+
+    def _lose(self) -> None:
+        self.lost.set()
+        self.close()
+        self._pending.clear()
+
+    def _announce(self) -> None:
+        if self._open and not self._translator.spoken:
+            self._pending.extend(self._translator.status(WORKING))
+            self._news.set()
+
+    def _cancel_announcement(self) -> None:
+        if self._announcement is not None:
+            self._announcement.cancel()
+            self._announcement = None

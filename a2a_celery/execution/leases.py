@@ -1,0 +1,105 @@
+"""Keeping what is ours: the leases of all runs of this process, renewed in one call.
+
+The answer says which runs were given away and which a client wants cancelled; the fast way for the latter is the
+process's own channel, this one is the net below it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import monotonic
+from typing import Protocol
+
+from ..errors import StoreUnavailable
+from ..store import AsyncStore, Keys
+from ..store.runs import RunRef, renew_runs
+
+logger = logging.getLogger(__name__)
+
+RENEWALS_PER_LEASE = 3
+
+
+class Held(Protocol):
+    """A run as the keeper sees it."""
+
+    ref: RunRef
+    token: str
+
+    def ask_to_cancel(self) -> None:
+        """A client wants it cancelled."""
+
+    def give_up(self) -> None:
+        """It is no longer ours."""
+
+
+class LeaseKeeper:
+    """Holds leases of `lease_ttl` seconds for the runs of one process."""
+
+    def __init__(self, store: AsyncStore, keys: Keys, lease_ttl: float) -> None:
+        self._store = store
+        self._keys = keys
+        self._lease_ttl = lease_ttl
+        self._held: dict[str, Held] = {}
+        self._until: dict[str, float] = {}
+        self._loop_task: asyncio.Task[None] | None = None
+
+    @property
+    def lease_us(self) -> int:
+        """A lease in microseconds, as the store counts."""
+        return int(self._lease_ttl * 1_000_000)
+
+    def start(self) -> None:
+        """Begins to renew, in the running loop."""
+        self._loop_task = asyncio.create_task(self._renew_for_ever(), name="a2a-leases")
+
+    @contextmanager
+    def holding(self, run: Held) -> Iterator[None]:
+        """Renews the lease of `run`, which was just claimed, until the block ends."""
+        self._held[run.ref.name] = run
+        self._until[run.ref.name] = monotonic() + self._lease_ttl
+        try:
+            yield
+        finally:
+            if self._held.get(run.ref.name) is run:
+                del self._held[run.ref.name], self._until[run.ref.name]
+
+    def asked_to_cancel(self, name: bytes) -> None:
+        """A message on the process's channel: somebody wants this run cancelled."""
+        run = self._held.get(name.decode())
+        if run is not None:
+            run.ask_to_cancel()
+
+    async def tick(self) -> None:
+        """Renews what is held. A lease not renewed in its time counts as lost: someone else may have it."""
+        held = list(self._held.values())
+        if not held:
+            return
+        asked_at = monotonic()
+        try:
+            renewal = await self._store.run(
+                renew_runs(self._keys, [(run.ref, run.token) for run in held], lease_us=self.lease_us)
+            )
+        except StoreUnavailable as e:
+            logger.warning("leases not renewed: %s", e)
+            for run in held:
+                if self._until.get(run.ref.name, asked_at) < monotonic():
+                    run.give_up()
+            return
+        for run in held:
+            if run.ref.name in renewal.lost:
+                run.give_up()
+            elif run.ref.name in self._until:
+                self._until[run.ref.name] = asked_at + self._lease_ttl
+            if run.ref.name in renewal.cancel:
+                run.ask_to_cancel()
+
+    async def _renew_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(self._lease_ttl / RENEWALS_PER_LEASE)
+            try:
+                await self.tick()
+            except Exception:
+                logger.exception("renewing leases failed; trying again")

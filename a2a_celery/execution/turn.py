@@ -1,0 +1,178 @@
+"""What a function agent is given, and how what it returns becomes events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import uuid4
+
+from a2a.helpers import get_message_text, new_data_part, new_text_part
+from a2a.types import Artifact, Message, Part, Task, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent
+from a2a.utils.errors import InvalidAgentResponseError
+from google.protobuf.json_format import MessageToDict
+
+from ..caller import Caller
+from ..lifecycle.outcomes import agent_message
+from ..lifecycle.states import WORKING
+from ..store.runs import Claim
+from .events import RunEvents
+
+
+class Turn:
+    """One client message to a task, as a function agent sees it."""
+
+    def __init__(self, claim: Claim, events: RunEvents, caller: Caller) -> None:
+        self._claim = claim
+        self._events = events
+        self._loop = asyncio.get_running_loop()
+        self.caller = caller
+        """Who asked: user name, whether that is authenticated, tenant, requested extensions."""
+
+    @property
+    def message(self) -> Message:
+        """The client's message."""
+        return self._claim.request.message
+
+    @property
+    def text(self) -> str:
+        """The text parts of the message, a line each; "" if it has none."""
+        return get_message_text(self.message)
+
+    @property
+    def parts(self) -> Sequence[Part]:
+        """The parts of the message."""
+        return list(self.message.parts)
+
+    @property
+    def task(self) -> Task:
+        """The task as it stood when the run began: history with this message last, artifacts of earlier turns."""
+        return self._claim.task
+
+    @property
+    def task_id(self) -> str:
+        """The id of the task."""
+        return self._claim.task.id
+
+    @property
+    def context_id(self) -> str:
+        """The id of the context (the conversation) the task belongs to."""
+        return self._claim.task.context_id
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The metadata of the request; empty if it had none."""
+        return dict(MessageToDict(self._claim.request.metadata))
+
+    @property
+    def number(self) -> int:
+        """1 for the task's first message, 2 for the next, and so on."""
+        return self._claim.turn
+
+    @property
+    def attempt(self) -> int:
+        """1, or more when an earlier run of this turn was lost with its worker."""
+        return self._claim.attempt
+
+    async def say(self, text: str = "", *, parts: Sequence[Part] = (), **metadata: Any) -> None:
+        """Shows progress: the task stays WORKING, with this message and metadata.
+
+        Raises:
+            InvalidAgentResponseError: the metadata is not JSON.
+        """
+        event = TaskStatusUpdateEvent(status=TaskStatus(state=WORKING), metadata=metadata or None)
+        if text or parts:
+            message = agent_message(text, self.task_id, self.context_id) if text else Message()
+            message.parts.extend(parts)
+            event.status.message.CopyFrom(message)
+        await self._events.enqueue_event(event)
+
+    async def artifact(
+        self,
+        content: Any,
+        *,
+        artifact_id: str | None = None,
+        name: str = "",
+        append: bool = False,
+        last: bool = True,
+    ) -> str:
+        """Adds an artifact, or with `append` the next chunk of one; returns its id.
+
+        `content` is text, bytes, JSON-like data, a Part or a list of these.
+        """
+        artifact_id = artifact_id or str(uuid4())
+        artifact = Artifact(artifact_id=artifact_id, name=name, parts=parts_of(content))
+        await self._events.enqueue_event(TaskArtifactUpdateEvent(artifact=artifact, append=append, last_chunk=last))
+        return artifact_id
+
+    @property
+    def blocking(self) -> BlockingTurn:
+        """`say` and `artifact` for an agent that is a plain function."""
+        return BlockingTurn(self, self._loop)
+
+
+class BlockingTurn:
+    """The same calls from the thread of a sync agent: each returns when its event is taken."""
+
+    def __init__(self, turn: Turn, loop: asyncio.AbstractEventLoop) -> None:
+        self._turn = turn
+        self._loop = loop
+
+    def say(self, text: str = "", *, parts: Sequence[Part] = (), **metadata: Any) -> None:
+        """See `Turn.say`."""
+        asyncio.run_coroutine_threadsafe(self._turn.say(text, parts=parts, **metadata), self._loop).result()
+
+    def artifact(self, content: Any, **options: Any) -> str:
+        """See `Turn.artifact`."""
+        return asyncio.run_coroutine_threadsafe(self._turn.artifact(content, **options), self._loop).result()
+
+
+class Reply:
+    """Turns what an agent returns or yields into artifacts: pieces of text and parts are chunks of one of them."""
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        self._artifact_id = str(uuid4())
+        self._begun = False
+
+    async def whole(self, value: Any) -> None:
+        """The agent returned `value`; None says nothing."""
+        await self._say(value, last=True)
+
+    async def piece(self, value: Any) -> None:
+        """The agent yielded `value`."""
+        await self._say(value, last=False)
+
+    async def _say(self, value: Any, *, last: bool) -> None:
+        if value is None:
+            return
+        if isinstance(value, Artifact | Message | TaskStatusUpdateEvent | TaskArtifactUpdateEvent | Task):
+            event = TaskArtifactUpdateEvent(artifact=value, last_chunk=True) if isinstance(value, Artifact) else value
+            await self._turn._events.enqueue_event(event)
+            return
+        await self._turn.artifact(value, artifact_id=self._artifact_id, name="response", append=self._begun, last=last)
+        self._begun = True
+
+
+def parts_of(content: Any) -> list[Part]:
+    """The parts that `content` makes: text, bytes as a file, JSON-like data, a Part, or a list of Parts.
+
+    Raises:
+        InvalidAgentResponseError: it is none of these.
+    """
+    match content:
+        case str():
+            return [new_text_part(content)]
+        case bytes():
+            return [Part(raw=content, media_type="application/octet-stream")]
+        case Part():
+            return [content]
+        case [Part(), *_] if all(isinstance(part, Part) for part in content):
+            return list(content)
+        case dict() | list() | int() | float() | bool():
+            try:
+                return [new_data_part(content, media_type="application/json")]
+            except (TypeError, ValueError) as e:
+                raise InvalidAgentResponseError(f"the agent gave data that is not JSON: {e}") from e
+        case _:
+            raise InvalidAgentResponseError(f"an agent can't answer with a {type(content).__name__}")

@@ -1,0 +1,91 @@
+"""The gateway as an ASGI application: every agent under ``/agents/{name}/``, the first one at the root too."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from a2a.server.routes import create_rest_routes
+from a2a.utils.errors import MethodNotFoundError
+from celery import Celery
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+
+from ..agents import Agent
+from ..config import Settings
+from ..dispatch import Publisher
+from ..errors import ConfigError
+from ..store import AsyncStore, Keys
+from ..store.follow import LogFollower
+from ..store.wake import WakeLine
+from .cards import card_routes
+from .handler import GatewayHandler
+from .health import Health
+from .http import CallContextBuilder, RpcDispatcher, guard_rest, guard_rpc, rest_error
+
+
+def build_asgi(app: Celery, agents: Mapping[str, Agent], settings: Settings) -> Starlette:
+    """The application. It connects when the server starts it, and needs no state between two starts.
+
+    Raises:
+        ConfigError: there is no agent, or gRPC is wanted without its extra.
+    """
+    if not agents:
+        raise ConfigError("no agent is registered: a2a.add_agent(…), @a2a.agent(…); see the README")
+    store = AsyncStore(settings.store_url)
+    line = WakeLine(settings.store_url)
+    follower = LogFollower(store, Keys(settings.key_prefix), line)
+    publisher = Publisher(app, {name: agent.options for name, agent in agents.items()})
+    handlers = {name: GatewayHandler(agent, settings, follower, publisher) for name, agent in agents.items()}
+    grpc_server = _grpc_server(handlers, settings)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(store.aclose)
+            stack.callback(publisher.close)
+            stack.push_async_callback(line.stop)
+            await line.start()
+            if grpc_server is not None:
+                stack.push_async_callback(grpc_server.stop)
+                await grpc_server.start()
+            yield
+
+    routes: list[BaseRoute] = list(Health(app, store).routes())
+    for name, handler in handlers.items():
+        routes.append(Mount(f"/agents/{name}", routes=_agent_routes(handler, settings, f"/agents/{name}")))
+    routes += _agent_routes(next(iter(handlers.values())), settings, "")
+    return Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _unknown})
+
+
+def _agent_routes(handler: GatewayHandler, settings: Settings, path: str) -> list[BaseRoute]:
+    context_builder = CallContextBuilder()
+    rpc = RpcDispatcher(handler, context_builder, enable_v0_3_compat=True)
+    rest = create_rest_routes(handler, context_builder, enable_v0_3_compat=True)
+    return [
+        *card_routes(handler.agent, settings, path),
+        Route("/", guard_rpc(rpc.handle_requests, settings.max_request_bytes), methods=["POST"]),
+        *guard_rest(rest, settings.max_request_bytes),
+    ]
+
+
+def _grpc_server(handlers: Mapping[str, GatewayHandler], settings: Settings):  # type: ignore[no-untyped-def]
+    if settings.grpc_port is None:
+        return None
+    try:
+        from .grpc import GrpcServer  # noqa: PLC0415 - an extra: only who asks for gRPC needs it
+    except ImportError as e:
+        raise ConfigError(f"gRPC needs an extra: pip install 'a2a-celery[grpc]' ({e})") from e
+    return GrpcServer(handlers, settings.grpc_host, settings.grpc_port, settings.max_request_bytes)
+
+
+async def _unknown(request: Request, error: Exception) -> Response:
+    """A path or a method that is nobody's, in the words of the HTTP+JSON binding."""
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        return rest_error(MethodNotFoundError(f"Nothing is served at {request.method} {request.url.path}"))
+    body = {"error": {"code": error.status_code, "message": error.detail}}
+    return JSONResponse(body, status_code=error.status_code, headers=error.headers)

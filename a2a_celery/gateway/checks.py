@@ -1,0 +1,119 @@
+"""What is refused before anything is stored, each with the specification's error.
+
+Source: A2A specification 3.3.4 (capabilities), 3.4 (identifiers), 4.6.3 (required extensions).
+"""
+
+from __future__ import annotations
+
+from a2a.server.context import ServerCallContext
+from a2a.types import AgentCard, ListTasksRequest, Message, Role, SendMessageRequest
+from a2a.utils.errors import (
+    ExtensionSupportRequiredError,
+    PushNotificationNotSupportedError,
+    UnsupportedOperationError,
+    VersionNotSupportedError,
+)
+from a2a.utils.input_mode_validator import validate_input_modes
+from google.protobuf.json_format import MessageToDict, SerializeToJsonError
+from google.protobuf.message import Message as Proto
+from packaging.version import InvalidVersion, Version
+
+from .faults import invalid
+
+MAX_ID_LENGTH = 256
+"""The longest id a client may choose (of a message or a context)."""
+
+
+def require_streaming(card: AgentCard) -> None:
+    """Raises UnsupportedOperationError unless the card says streaming."""
+    if not card.capabilities.streaming:
+        raise UnsupportedOperationError("Streaming is not supported by this agent")
+
+
+def require_push(card: AgentCard) -> None:
+    """Raises PushNotificationNotSupportedError unless the card says push notifications."""
+    if not card.capabilities.push_notifications:
+        raise PushNotificationNotSupportedError("Push notifications are not supported by this agent")
+
+
+def require_extensions(card: AgentCard, context: ServerCallContext) -> None:
+    """Raises ExtensionSupportRequiredError when the client did not declare an extension that the card requires."""
+    missing = sorted(
+        extension.uri
+        for extension in card.capabilities.extensions
+        if extension.required and extension.uri not in context.requested_extensions
+    )
+    if missing:
+        raise ExtensionSupportRequiredError(
+            f"This agent requires the extension {missing[0]}: name it in A2A-Extensions", data={"extension": missing[0]}
+        )
+
+
+def require_version(context: ServerCallContext) -> None:
+    """Raises VersionNotSupportedError for a gRPC client of another major version; the SDK checks the other bindings."""
+    asked = context.state.get("grpc_version")
+    if not asked:
+        return
+    try:
+        if Version(asked).major == Version(context.state["grpc_expected_version"]).major:
+            return
+    except InvalidVersion:
+        pass
+    raise VersionNotSupportedError(f"A2A version {asked!r} is not supported here: use 1.0", data={"version": asked})
+
+
+def check_send(params: SendMessageRequest, card: AgentCard, context: ServerCallContext) -> None:
+    """Everything that can be wrong with a message before its task is looked at.
+
+    Raises:
+        A2AError: the first of them.
+    """
+    require_extensions(card, context)
+    message, configuration = params.message, params.configuration
+    if message.role != Role.ROLE_USER:
+        raise invalid("message.role", "A client's message has the role ROLE_USER.")
+    _check_ids(message)
+    for number, part in enumerate(message.parts):
+        if part.WhichOneof("content") is None:
+            raise invalid(f"message.parts[{number}]", "A part holds one of: text, raw, url, data.")
+    if configuration.HasField("task_push_notification_config"):
+        require_push(card)
+    check_history_length(configuration, "configuration.history_length")
+    validate_input_modes(message, card)
+    _require_json(params)
+
+
+def check_history_length(holder: Proto, field: str = "history_length") -> None:
+    """Raises InvalidParamsError for a negative history length."""
+    if getattr(holder, "history_length", 0) < 0:
+        raise invalid(field, "A number of messages: 0 for none, or more.")
+
+
+def check_list(params: ListTasksRequest) -> None:
+    """Raises InvalidParamsError for a page size or a history length that makes no sense."""
+    check_history_length(params)
+    if params.HasField("page_size") and not 1 <= params.page_size <= 100:
+        raise invalid("page_size", "A number of tasks from 1 to 100.")
+    if params.HasField("status_timestamp_after"):
+        try:
+            params.status_timestamp_after.ToDatetime()
+        except (ValueError, OverflowError):
+            raise invalid("status_timestamp_after", "A time between the years 1 and 9999.") from None
+
+
+def _check_ids(message: Message) -> None:
+    for field in ("message_id", "context_id", "task_id"):
+        if len(getattr(message, field)) > MAX_ID_LENGTH:
+            raise invalid(f"message.{field}", f"At most {MAX_ID_LENGTH} characters.")
+
+
+def _require_json(params: SendMessageRequest) -> None:
+    """Protobuf carries numbers that JSON has no words for; stored, they would make the task unreadable."""
+    structured = params.metadata.fields or params.message.metadata.fields
+    if structured or any(part.HasField("data") or part.metadata.fields for part in params.message.parts):
+        try:
+            MessageToDict(params)
+        except (SerializeToJsonError, ValueError):
+            raise invalid(
+                "message", "Values must be finite numbers and valid text: JSON has no NaN, no infinity."
+            ) from None

@@ -1,0 +1,118 @@
+"""From our errors to the protocol's, in one place; and nothing internal past it.
+
+Source: A2A specification 3.3.2 and 5.4; ``google.rpc`` error details.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from collections.abc import AsyncGenerator, Callable
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from a2a.utils.errors import (
+    A2A_ERROR_MAPPING,
+    A2A_ERROR_REASONS,
+    A2AError,
+    ErrorMapping,
+    InternalError,
+    InvalidParamsError,
+)
+
+from ..errors import StoreUnavailable
+
+logger = logging.getLogger(__name__)
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class ServiceUnavailableError(A2AError):
+    """The service can't answer right now; the same request may succeed later (3.3.2, system errors)."""
+
+    message = "The service is temporarily unavailable: try again later"
+
+
+class RequestTooLargeError(A2AError):
+    """The request's body is larger than this service reads."""
+
+    message = "The request is too large"
+
+
+# The SDK has no words for these two; its tables are where its bindings look them up. JSON-RPC needs no entry: what it
+# doesn't know is an internal error (-32603), which is what 3.3.2 says of system errors.
+OWN_MAPPINGS: dict[type[A2AError], ErrorMapping] = {
+    ServiceUnavailableError: ErrorMapping(503, "UNAVAILABLE", "SERVICE_UNAVAILABLE"),
+    RequestTooLargeError: ErrorMapping(413, "INVALID_ARGUMENT", "REQUEST_TOO_LARGE"),
+}
+A2A_ERROR_MAPPING.update(OWN_MAPPINGS)
+A2A_ERROR_REASONS.update({error: mapping.reason for error, mapping in OWN_MAPPINGS.items()})
+
+
+class FieldErrors(dict[str, Any]):
+    """The violations of an InvalidParamsError, for the SDK to make a BadRequest of; as a mapping it is empty.
+
+    The SDK also sends an error's whole ``data`` as ErrorInfo.metadata, which by its definition maps strings to strings:
+    a list in there makes the detail unreadable to any client that takes the type by its word.
+    """
+
+    def __init__(self, errors: list[Any]) -> None:
+        super().__init__()
+        self._errors = errors
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The violations under "errors", nothing else."""
+        return self._errors if key == "errors" else default
+
+    def __missing__(self, key: str) -> Any:
+        return {"errors": self._errors}[key]
+
+    def __bool__(self) -> bool:
+        return bool(self._errors)
+
+
+def invalid(field: str, rule: str, message: str = "Invalid params") -> InvalidParamsError:
+    """InvalidParams that names the field, as in the .proto, and says what it should be."""
+    return InvalidParamsError(message, data=FieldErrors([{"field": field, "message": rule}]))
+
+
+def to_a2a(error: Exception) -> A2AError:
+    """The error a client gets for `error`: its own if it is one of the protocol's, else one without any detail."""
+    if isinstance(error, A2AError):
+        if isinstance(error, InvalidParamsError) and type(error.data) is dict and "errors" in error.data:
+            error.data = FieldErrors(error.data["errors"])
+        return error
+    if isinstance(error, StoreUnavailable):
+        logger.warning("a request was not answered: %s", error)
+        return ServiceUnavailableError()
+    reference = uuid4().hex[:12]
+    logger.error("an operation failed [reference %s]", reference, exc_info=error)
+    return InternalError("Internal error", data={"reference": reference})
+
+
+def speaks_a2a(method: F) -> F:
+    """Makes a method, async or an async generator, raise nothing but A2A errors."""
+    if inspect.isasyncgenfunction(method):
+
+        @functools.wraps(method)
+        async def stream(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
+            events = method(*args, **kwargs)
+            try:
+                async for event in events:
+                    yield event
+            except Exception as e:
+                raise to_a2a(e) from None
+            finally:
+                await events.aclose()
+
+        return stream  # type: ignore[return-value]
+
+    @functools.wraps(method)
+    async def unary(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return await method(*args, **kwargs)
+        except Exception as e:
+            raise to_a2a(e) from None
+
+    return unary  # type: ignore[return-value]

@@ -1,0 +1,120 @@
+"""The gRPC binding, protocols 1.0 and 0.3, on one port for all agents: the request's tenant names the agent.
+
+Needs the extra ``grpc``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import grpc.aio
+from a2a.compat.v0_3 import a2a_v0_3_pb2_grpc
+from a2a.compat.v0_3.grpc_handler import CompatGrpcHandler
+from a2a.server.context import ServerCallContext
+from a2a.server.request_handlers import grpc_handler
+from a2a.server.request_handlers.request_handler import RequestHandler
+from a2a.types import a2a_pb2_grpc
+
+from .faults import RequestTooLargeError, ServiceUnavailableError, invalid
+
+# As in faults: the SDK looks its codes up in a table, which lacks these two.
+grpc_handler._ERROR_CODE_MAP.update(
+    {
+        ServiceUnavailableError: grpc.StatusCode.UNAVAILABLE,
+        RequestTooLargeError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    }
+)
+
+
+class CallContextBuilder(grpc_handler.DefaultGrpcServerCallContextBuilder):
+    """The SDK's, with the metadata as headers, and the version the client speaks (3.6; the SDK checks none)."""
+
+    def __init__(self, version: str) -> None:
+        self._version = version
+
+    def build(self, context: grpc.aio.ServicerContext[Any, Any]) -> ServerCallContext:
+        """The call context of a request."""
+        call = super().build(context)
+        metadata = {k.lower(): v for k, v in context.invocation_metadata() or () if isinstance(v, str)}
+        call.state["headers"] = metadata
+        call.state["grpc_version"] = metadata.get("a2a-version", "")
+        call.state["grpc_expected_version"] = self._version
+        return call
+
+
+def route_by_tenant(handlers: Mapping[str, RequestHandler]) -> RequestHandler:
+    """A handler that passes each request on to the agent its tenant names: "agent", or "agent/tenant".
+
+    The first of `handlers` also answers requests that name no agent; alone, it answers every tenant.
+    """
+    methods = {
+        name: _routed(name, handlers)
+        for name, method in inspect.getmembers(RequestHandler, inspect.isfunction)
+        if name.startswith("on_")
+    }
+    routed: RequestHandler = type("AgentRouter", (RequestHandler,), methods)()
+    return routed
+
+
+def _routed(name: str, handlers: Mapping[str, RequestHandler]) -> Callable[..., Any]:
+    def chosen(context: ServerCallContext) -> RequestHandler:
+        first = next(iter(handlers.values()))
+        agent, _, tenant = context.tenant.partition("/")
+        if agent in handlers:
+            context.tenant = tenant
+            return handlers[agent]
+        if context.tenant and len(handlers) > 1:
+            raise invalid("tenant", f"Begins with the name of an agent: {', '.join(handlers)}.")
+        return first
+
+    if inspect.isasyncgenfunction(getattr(RequestHandler, name)):
+
+        async def stream(_: object, params: Any, context: ServerCallContext) -> Any:
+            events = getattr(chosen(context), name)(params, context)
+            try:
+                async for event in events:
+                    yield event
+            finally:
+                await events.aclose()
+
+        return stream
+
+    async def unary(_: object, params: Any, context: ServerCallContext) -> Any:
+        return await getattr(chosen(context), name)(params, context)
+
+    return unary
+
+
+class GrpcServer:
+    """Serves `handlers`, by agent name, on `port` of `host`."""
+
+    def __init__(self, handlers: Mapping[str, RequestHandler], host: str, port: int, max_bytes: int) -> None:
+        self._handler = route_by_tenant(handlers)
+        self._address = f"{host}:{port}"
+        self._max_bytes = max_bytes
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self) -> None:
+        """Listens.
+
+        Raises:
+            RuntimeError: the port is taken.
+        """
+        # so_reuseport: several gateway processes share the port
+        options = (("grpc.max_receive_message_length", self._max_bytes), ("grpc.so_reuseport", 1))
+        self._server = grpc.aio.server(options=options)
+        a2a_pb2_grpc.add_A2AServiceServicer_to_server(  # type: ignore[no-untyped-call]
+            grpc_handler.GrpcHandler(self._handler, CallContextBuilder("1.0")), self._server
+        )
+        a2a_v0_3_pb2_grpc.add_A2AServiceServicer_to_server(  # type: ignore[no-untyped-call]
+            CompatGrpcHandler(self._handler, CallContextBuilder("0.3")), self._server
+        )
+        self._server.add_insecure_port(self._address)
+        await self._server.start()
+
+    async def stop(self, grace: float = 1.0) -> None:
+        """Ends the streams after `grace` seconds."""
+        if self._server is not None:
+            await self._server.stop(grace)

@@ -1,0 +1,420 @@
+"""The operations of A2A, over the store and the broker; one handler per agent.
+
+Source: A2A specification 3.1. Errors are raised as A2A errors only, see ``faults``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, aclosing, suppress
+from dataclasses import dataclass
+from time import monotonic
+from uuid import uuid4
+
+from a2a.server.context import ServerCallContext
+from a2a.server.request_handlers.request_handler import RequestHandler, validate_request_params
+from a2a.types import (
+    AgentCard,
+    CancelTaskRequest,
+    DeleteTaskPushNotificationConfigRequest,
+    GetExtendedAgentCardRequest,
+    GetTaskPushNotificationConfigRequest,
+    GetTaskRequest,
+    ListTaskPushNotificationConfigsRequest,
+    ListTaskPushNotificationConfigsResponse,
+    ListTasksRequest,
+    ListTasksResponse,
+    Message,
+    SendMessageRequest,
+    SubscribeToTaskRequest,
+    Task,
+    TaskPushNotificationConfig,
+    TaskState,
+)
+from a2a.utils.errors import (
+    ExtendedAgentCardNotConfiguredError,
+    PushNotificationNotSupportedError,
+    TaskNotCancelableError,
+    TaskNotFoundError,
+    UnsupportedOperationError,
+)
+from a2a.utils.task import apply_history_length
+
+from ..agents import Agent
+from ..caller import Caller
+from ..config import Settings
+from ..dispatch import Publisher
+from ..lifecycle import Event, EventKind, LogEntry, is_terminal, kind_of
+from ..store import AsyncStore, Keys, Scope, tasks
+from ..store.follow import LogFollower, follow
+from ..store.listing import list_page
+from ..store.log import read_log
+from ..store.runs import RunRef, mark_published
+from ..store.wake import Bell
+from . import checks
+from .faults import invalid, speaks_a2a
+from .streams import Shown, TurnWatch, entries_of, shown
+
+logger = logging.getLogger(__name__)
+
+CANCEL_MARGIN = 2.0
+"""Seconds beyond the agents' grace that CancelTask waits for the end before it answers with the task as it is."""
+
+LAST_EVENT_ID = "last-event-id"
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A message that was accepted: its entries follow `version`; `ahead` turns begin before its own (see TurnWatch)."""
+
+    task_id: str
+    context_id: str
+    version: int
+    ahead: int
+    new_task: Task | None
+
+
+class GatewayHandler(RequestHandler):
+    """Serves one agent."""
+
+    def __init__(self, agent: Agent, settings: Settings, follower: LogFollower, publisher: Publisher) -> None:
+        self.agent = agent
+        self._card: AgentCard = agent.card
+        self._settings = settings
+        self._follower = follower
+        self._store: AsyncStore = follower.store
+        self._keys: Keys = follower.keys
+        self._publisher = publisher
+
+    @speaks_a2a
+    @validate_request_params
+    async def on_message_send(self, params: SendMessageRequest, context: ServerCallContext) -> Task | Message:
+        """Accepts a message; returns the task when it has ended or paused, or at once if asked, or a direct answer."""
+        self._check_send(params, context)
+        task_id = params.message.task_id or str(uuid4())
+        if params.configuration.return_immediately:
+            sent = await self._accept(params, context, task_id)
+            if sent.new_task is not None:
+                return apply_history_length(sent.new_task, params.configuration)
+            return await self._read(task_id, context, params.configuration)
+        async with self._listen(task_id) as bell:
+            sent = await self._accept(params, context, task_id)
+            answer = await self._end_of_turn(sent, bell)
+        return answer or await self._read(task_id, context, params.configuration)
+
+    @speaks_a2a
+    @validate_request_params
+    async def on_message_send_stream(
+        self, params: SendMessageRequest, context: ServerCallContext
+    ) -> AsyncGenerator[Event, None]:
+        """Accepts a message; yields the task and its events until it ends or pauses, or a direct answer alone."""
+        self._check_send(params, context)
+        checks.require_streaming(self._card)
+        task_id = params.message.task_id or str(uuid4())
+        async with self._listen(task_id) as bell:
+            sent = await self._accept(params, context, task_id)
+            async with aclosing(self._turn(sent, bell, params, context)) as events:
+                async for one in events:
+                    yield self._out(one, context)
+
+    @speaks_a2a
+    @validate_request_params
+    async def on_subscribe_to_task(
+        self, params: SubscribeToTaskRequest, context: ServerCallContext
+    ) -> AsyncGenerator[Event, None]:
+        """Yields the task and what follows, until it ends or pauses. With Last-Event-ID: what follows that event."""
+        self._check(context)
+        checks.require_streaming(self._card)
+        after = self._last_event_id(context)
+        async with self._listen(params.id) as bell:
+            found = await self._store.run(tasks.read_task(self._keys, self._scope(context), params.id))
+            if found is None:
+                raise _not_found(params.id)
+            task, version = found
+            if after is None and is_terminal(task.status.state):
+                state = TaskState.Name(task.status.state)
+                raise UnsupportedOperationError(
+                    f"The task has ended ({state}): read it with GetTask", data={"taskId": task.id}
+                )
+            if after is None:
+                yield self._out(Shown(version, task), context)
+            elif after > version:
+                raise invalid(LAST_EVENT_ID, f"The task stands at event {version}.")
+            if after is not None and after == version and is_terminal(task.status.state):
+                return
+            watch = TurnWatch()
+            start = version if after is None else after
+            async with aclosing(self._entries(task.id, bell, start)) as entries:
+                async for entry in entries:
+                    one = shown(entry, task.id, task.context_id)
+                    if one is not None:
+                        yield self._out(one, context)
+                    if watch.ends_with(entry) and entry.version >= version:
+                        return
+
+    @speaks_a2a
+    @validate_request_params
+    async def on_get_task(self, params: GetTaskRequest, context: ServerCallContext) -> Task:
+        """The task as it is now."""
+        self._check(context)
+        checks.check_history_length(params)
+        return await self._read(params.id, context, params)
+
+    @speaks_a2a
+    @validate_request_params
+    async def on_list_tasks(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
+        """The caller's tasks of this agent, newest status first, a page at a time."""
+        self._check(context)
+        checks.check_list(params)
+        scope = self._scope(context)
+        return await list_page(self._store, self._keys, scope, params, retention=self._settings.retention)
+
+    @speaks_a2a
+    @validate_request_params
+    async def on_cancel_task(self, params: CancelTaskRequest, context: ServerCallContext) -> Task:
+        """Cancels; returns the task when it has ended, or as it is when its agent has not stopped within its grace."""
+        self._check(context)
+        scope = self._scope(context)
+        async with self._listen(params.id) as bell:
+            found = await self._store.run(
+                tasks.read_task(self._keys, scope, params.id, history_length=0, artifacts=False)
+            )
+            if found is None:
+                raise _not_found(params.id)
+            context_id = found[0].context_id
+            answer = await self._store.run(tasks.request_cancel(self._keys, scope, params.id, context_id))
+            match answer:
+                case tasks.Missing():
+                    raise _not_found(params.id)
+                case tasks.Ended(state):
+                    name = TaskState.Name(state)
+                    raise TaskNotCancelableError(f"The task has ended already: {name}", data={"taskId": params.id})
+                case tasks.CanceledNow(run, _):
+                    if run is not None:
+                        self._publisher.revoke_soon(params.id, run)
+                case tasks.CancelAsked(version):
+                    await self._stopped(params.id, bell, version)
+        return await self._read(params.id, context, None)
+
+    @speaks_a2a
+    @validate_request_params
+    async def on_get_extended_agent_card(
+        self, params: GetExtendedAgentCardRequest, context: ServerCallContext
+    ) -> AgentCard:
+        """The extended card."""
+        self._check(context)
+        if not self._card.capabilities.extended_agent_card:
+            raise UnsupportedOperationError("This agent has no extended card")
+        if self.agent.extended_card is None:
+            raise ExtendedAgentCardNotConfiguredError
+        return self.agent.extended_card
+
+    @speaks_a2a
+    @validate_request_params
+    async def on_create_task_push_notification_config(
+        self, params: TaskPushNotificationConfig, context: ServerCallContext
+    ) -> TaskPushNotificationConfig:
+        """Refused: no card of this version says push notifications."""
+        raise self._no_push(context)
+
+    @speaks_a2a
+    @validate_request_params
+    async def on_get_task_push_notification_config(
+        self, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext
+    ) -> TaskPushNotificationConfig:
+        """Refused, as above."""
+        raise self._no_push(context)
+
+    @speaks_a2a
+    @validate_request_params
+    async def on_list_task_push_notification_configs(
+        self, params: ListTaskPushNotificationConfigsRequest, context: ServerCallContext
+    ) -> ListTaskPushNotificationConfigsResponse:
+        """Refused, as above."""
+        raise self._no_push(context)
+
+    @speaks_a2a
+    @validate_request_params
+    async def on_delete_task_push_notification_config(
+        self, params: DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
+    ) -> None:
+        """Refused, as above."""
+        raise self._no_push(context)
+
+    def _no_push(self, context: ServerCallContext) -> PushNotificationNotSupportedError:
+        self._check(context)
+        return PushNotificationNotSupportedError("Push notifications are not supported by this agent")
+
+    def _check(self, context: ServerCallContext) -> None:
+        checks.require_version(context)
+
+    def _check_send(self, params: SendMessageRequest, context: ServerCallContext) -> None:
+        self._check(context)
+        checks.check_send(params, self._card, context)
+
+    def _scope(self, context: ServerCallContext) -> Scope:
+        return Scope(agent=self.agent.name, tenant=context.tenant, owner=context.user.user_name)
+
+    async def _accept(self, params: SendMessageRequest, context: ServerCallContext, task_id: str) -> Sent:
+        """Stores the message and has its run published; from here on nothing is lost."""
+        if params.message.task_id:
+            return await self._continue(params, context)
+        request = SendMessageRequest()
+        request.CopyFrom(params)
+        request.message.task_id = task_id
+        request.message.context_id = request.message.context_id or str(uuid4())
+        created = await self._store.run(
+            tasks.create_task(
+                self._keys,
+                self._scope(context),
+                task_id,
+                request.message.context_id,
+                request,
+                caller=Caller.of(context).to_json(),
+                retention=self._settings.retention,
+            )
+        )
+        self._publish(task_id, 1)
+        return Sent(task_id, request.message.context_id, created.version, 0, created.task)
+
+    async def _continue(self, params: SendMessageRequest, context: ServerCallContext) -> Sent:
+        task_id, scope = params.message.task_id, self._scope(context)
+        found = await self._store.run(tasks.read_task(self._keys, scope, task_id, history_length=0, artifacts=False))
+        if found is None:
+            raise _not_found(task_id)
+        request = SendMessageRequest()
+        request.CopyFrom(params)
+        request.message.context_id = found[0].context_id
+        answer = await self._store.run(
+            tasks.continue_task(
+                self._keys,
+                scope,
+                task_id,
+                request,
+                params.message.context_id,
+                caller=Caller.of(context).to_json(),
+                nonce=uuid4().hex,
+            )
+        )
+        match answer:
+            case tasks.Missing():
+                raise _not_found(task_id)
+            case tasks.WrongContext(context_id):
+                raise invalid("message.context_id", f"The task belongs to context {context_id!r}: name that or none.")
+            case tasks.Ended(state):
+                raise UnsupportedOperationError(
+                    f"The task has ended ({TaskState.Name(state)}) and takes no more messages: send this one without a "
+                    "task id, with this task in referenceTaskIds",
+                    data={"taskId": task_id},
+                )
+            case tasks.Full():
+                raise UnsupportedOperationError(
+                    f"{tasks.MAX_WAITING_TURNS} messages wait for this task already: send it again later",
+                    data={"taskId": task_id},
+                )
+            case tasks.Begun(run, version):
+                self._publish(task_id, run)
+                return Sent(task_id, request.message.context_id, version, 1, None)
+            case tasks.Waiting(place, version):
+                return Sent(task_id, request.message.context_id, version, place, None)
+
+    def _publish(self, task_id: str, run: int) -> None:
+        again_us = int(self._settings.redispatch_after * 1_000_000)
+
+        async def remember() -> None:
+            await self._store.run(mark_published(self._keys, RunRef(task_id, run), again_us=again_us))
+
+        self._publisher.publish_soon(self.agent.name, task_id, run, remember)
+
+    async def _end_of_turn(self, sent: Sent, bell: Bell) -> Message | None:
+        """Waits for the end of the turn; gives the agent's direct answer, None when there is a task to show."""
+        watch = TurnWatch(sent.ahead)
+        async with aclosing(self._entries(sent.task_id, bell, sent.version)) as entries:
+            async for entry in entries:
+                if sent.new_task is not None and _is_direct_answer(entry):
+                    assert isinstance(entry.event, Message)
+                    return entry.event
+                if watch.ends_with(entry):
+                    return None
+        return None
+
+    async def _turn(
+        self, sent: Sent, bell: Bell, params: SendMessageRequest, context: ServerCallContext
+    ) -> AsyncGenerator[Shown, None]:
+        task = sent.new_task
+        if task is None:
+            task = await self._read(sent.task_id, context, params.configuration)
+        elif self.agent.kind == "executor":
+            first = await self._first_word(sent, bell)
+            if first is not None and _is_direct_answer(first):
+                yield Shown(first.version, first.event)
+                return
+        yield Shown(sent.version, apply_history_length(task, params.configuration))
+        watch = TurnWatch(sent.ahead)
+        async with aclosing(self._entries(sent.task_id, bell, sent.version)) as entries:
+            async for entry in entries:
+                if one := shown(entry, sent.task_id, sent.context_id):
+                    yield one
+                if watch.ends_with(entry):
+                    return
+
+    async def _first_word(self, sent: Sent, bell: Bell) -> LogEntry | None:
+        """The first entry of the run, or None if it takes longer than the hold: then the client gets a task."""
+        until = monotonic() + self._settings.first_event_hold
+        while (left := until - monotonic()) > 0:
+            page = await self._store.run(read_log(self._keys, sent.task_id, sent.version, limit=1))
+            if page.entries:
+                return page.entries[0]
+            await bell.wait(left)
+        return None
+
+    async def _stopped(self, task_id: str, bell: Bell, version: int) -> None:
+        """Returns when the task has ended or paused, or when its agent's grace is over."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.cancel_grace + CANCEL_MARGIN):
+                async with aclosing(self._entries(task_id, bell, version)) as entries:
+                    async for entry in entries:
+                        if TurnWatch().ends_with(entry):
+                            return
+
+    def _listen(self, task_id: str) -> AbstractAsyncContextManager[Bell]:
+        """Subscribes first: what is written from here on rings."""
+        return self._follower.line.listen(self._keys.task(task_id).wake)
+
+    def _entries(self, task_id: str, bell: Bell, after: int) -> AsyncGenerator[LogEntry, None]:
+        return entries_of(follow(self._store, self._keys, bell, task_id, after))
+
+    async def _read(self, task_id: str, context: ServerCallContext, limits: object) -> Task:
+        length: int | None = None
+        if limits is not None and limits.HasField("history_length"):  # type: ignore[attr-defined]
+            length = limits.history_length  # type: ignore[attr-defined]
+        found = await self._store.run(tasks.read_task(self._keys, self._scope(context), task_id, history_length=length))
+        if found is None:
+            raise _not_found(task_id)
+        return found[0]
+
+    def _out(self, one: Shown, context: ServerCallContext) -> Event:
+        """Hands an event to the SDK's dispatcher, and its version to whoever writes the stream (see ``sse``)."""
+        versions = context.state.get("a2a_versions")
+        if versions is not None:
+            versions.append(one.version)
+        return one.event
+
+    def _last_event_id(self, context: ServerCallContext) -> int | None:
+        given = context.state.get("headers", {}).get(LAST_EVENT_ID)
+        if not given:
+            return None
+        if not given.isascii() or not given.isdigit() or len(given) > 15:
+            raise invalid(LAST_EVENT_ID, "The id of an event of this task's stream: a number.")
+        return int(given)
+
+
+def _is_direct_answer(entry: LogEntry) -> bool:
+    """Whether the agent's first word was a message alone: entry 2, right behind the task itself."""
+    return entry.version == 2 and kind_of(entry.event) is EventKind.ANSWER
+
+
+def _not_found(task_id: str) -> TaskNotFoundError:
+    return TaskNotFoundError("Task not found", data={"taskId": task_id[: checks.MAX_ID_LENGTH]})

@@ -1,0 +1,198 @@
+"""Around the SDK's HTTP endpoints: what they take for granted about a request, and ids for what they stream.
+
+Small, and composed from outside; each part names the gap it closes and can go when the SDK closes it:
+
+* a body larger than `max_request_bytes`, or one that is not JSON (bad UTF-8, NaN, nested beyond reason), is refused
+  with the protocol's error (the SDK answers some of these with an internal error);
+* JSON-RPC's own errors carry typed details too (A2A specification 9.5);
+* SSE frames carry ``id: <version>``, so that a client can come back with ``Last-Event-ID``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, NoReturn
+
+from a2a.server.context import ServerCallContext
+from a2a.server.jsonrpc_models import JSONParseError, JSONRPCError
+from a2a.server.routes.common import DefaultServerCallContextBuilder
+from a2a.server.routes.jsonrpc_dispatcher import JsonRpcDispatcher
+from a2a.utils.error_handlers import A2A_DOMAIN, ERROR_INFO_TYPE, build_rest_error_payload
+from a2a.utils.errors import A2AError, InternalError, InvalidRequestError
+from sse_starlette import EventSourceResponse, ServerSentEvent
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+
+from .faults import RequestTooLargeError
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+VERSIONS = "a2a_versions"
+"""Where, in a request's scope and its call context, the versions of streamed events are left for the SSE writer."""
+
+MAX_JSON_DEPTH = 100
+"""As protobuf's own JSON parser allows; beyond, the request is refused rather than half understood."""
+
+_REASONS = {-32700: "INVALID_JSON", -32601: "METHOD_NOT_FOUND", -32603: "INTERNAL_ERROR", -32600: "INVALID_REQUEST"}
+
+
+class CallContextBuilder(DefaultServerCallContextBuilder):
+    """The SDK's, and where to leave the versions of streamed events."""
+
+    def build(self, request: Request) -> ServerCallContext:
+        """The call context of `request`."""
+        context = super().build(request)
+        context.state[VERSIONS] = request.scope.setdefault(VERSIONS, deque())
+        return context
+
+
+class RpcDispatcher(JsonRpcDispatcher):
+    """The SDK's JSON-RPC endpoint; its own errors carry typed details, and never the text of an exception."""
+
+    def _generate_error_response(
+        self, request_id: str | int | None, error: Exception | JSONRPCError | A2AError
+    ) -> JSONResponse:
+        if not isinstance(error, A2AError | JSONRPCError):
+            error = InternalError()
+        if isinstance(error, JSONRPCError) and error.data is None:
+            error = error.model_copy(update={"data": [_error_info(_REASONS.get(error.code, "INVALID_REQUEST"))]})
+        response: JSONResponse = super()._generate_error_response(request_id, error)
+        return response
+
+
+def guard_rpc(endpoint: Endpoint, max_bytes: int) -> Endpoint:
+    """`endpoint`, a JSON-RPC one, behind the checks of its body; errors as JSON-RPC says them."""
+
+    async def guarded(request: Request) -> Response:
+        try:
+            await _require_json(request, max_bytes)
+        except RequestTooLargeError as e:
+            return _rpc_error(JSONRPCError(code=-32600, message=str(e), data=[_error_info("REQUEST_TOO_LARGE")]))
+        except InvalidRequestError as e:
+            return _rpc_error(JSONParseError(message=str(e), data=[_error_info("INVALID_JSON")]))
+        return _with_ids(await endpoint(request), request)
+
+    return guarded
+
+
+def guard_rest(routes: list[BaseRoute], max_bytes: int) -> list[BaseRoute]:
+    """HTTP+JSON `routes` behind the checks of their bodies; errors as google.rpc.Status says them."""
+
+    def guard(endpoint: Endpoint) -> Endpoint:
+        async def guarded(request: Request) -> Response:
+            try:
+                if request.method in ("POST", "PUT", "PATCH"):
+                    await _require_json(request, max_bytes, may_be_empty=True)
+            except A2AError as e:
+                return rest_error(e)
+            return _with_ids(await endpoint(request), request)
+
+        return guarded
+
+    guarded_routes: list[BaseRoute] = []
+    for route in routes:
+        if isinstance(route, Mount):
+            guarded_routes.append(Mount(route.path, routes=guard_rest(list(route.routes), max_bytes)))
+        elif isinstance(route, Route):
+            methods = sorted(route.methods or ())
+            guarded_routes.append(Route(route.path, guard(route.endpoint), methods=[m for m in methods if m != "HEAD"]))
+    return guarded_routes
+
+
+def rest_error(error: A2AError) -> JSONResponse:
+    """`error` in the HTTP+JSON binding (A2A specification 11.6)."""
+    payload = build_rest_error_payload(error)
+    return JSONResponse(payload, status_code=payload["error"]["code"])
+
+
+async def _require_json(request: Request, max_bytes: int, *, may_be_empty: bool = False) -> None:
+    """Reads the body, bounded, and keeps it for the endpoint.
+
+    Raises:
+        RequestTooLargeError, InvalidRequestError: nobody could use it.
+    """
+    body = await _read_bounded(request, max_bytes)
+    if not body and may_be_empty:
+        return
+    try:
+        parsed = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as e:
+        # a RecursionError's text is about us, not about the request
+        reason = "nested too deeply" if isinstance(e, RecursionError) else str(e)
+        raise InvalidRequestError(f"The body is not JSON: {reason}") from None
+    if _depth(parsed) > MAX_JSON_DEPTH:
+        raise InvalidRequestError(f"The body is nested more than {MAX_JSON_DEPTH} deep")
+    request._json = parsed  # what request.json() would keep: the endpoint need not parse again
+    if not isinstance(parsed, dict) and may_be_empty:
+        raise InvalidRequestError("The body is a JSON object")
+
+
+async def _read_bounded(request: Request, max_bytes: int) -> bytes:
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > max_bytes:
+        raise _too_large(max_bytes)
+    chunks, size = [], 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > max_bytes:
+            raise _too_large(max_bytes)
+        chunks.append(chunk)
+    request._body = b"".join(chunks)  # what request.body() would keep
+    return request._body
+
+
+def _too_large(max_bytes: int) -> RequestTooLargeError:
+    return RequestTooLargeError(f"A request may have {max_bytes} bytes at most")
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON value")
+
+
+def _depth(value: Any) -> int:
+    """How deep arrays and objects are nested; without recursion, for the value may be hostile."""
+    deepest, level = 0, [value]
+    while level and deepest <= MAX_JSON_DEPTH:
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        deepest += 1
+    return deepest
+
+
+def _rpc_error(error: JSONRPCError) -> JSONResponse:
+    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": error.model_dump(exclude_none=True)})
+
+
+def _error_info(reason: str) -> dict[str, Any]:
+    return {"@type": ERROR_INFO_TYPE, "reason": reason, "domain": A2A_DOMAIN, "metadata": {}}
+
+
+def _with_ids(response: Response, request: Request) -> Response:
+    if isinstance(response, EventSourceResponse):
+        response.body_iterator = _identified(response.body_iterator, request.scope.get(VERSIONS, deque()))
+    return response
+
+
+async def _identified(frames: Any, versions: deque[int | None]) -> AsyncIterator[Any]:
+    """Gives each frame the version of its event; the handler leaves one for each event, in order."""
+    async for frame in frames:
+        version = versions.popleft() if versions else None
+        yield frame if version is None else _frame(frame, version)
+
+
+def _frame(frame: Any, version: int) -> ServerSentEvent:
+    match frame:
+        case ServerSentEvent():
+            frame.id = str(version)
+            return frame
+        case dict():
+            return ServerSentEvent(**frame, id=str(version))
+        case _:
+            return ServerSentEvent(data=frame, id=str(version))

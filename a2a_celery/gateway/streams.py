@@ -1,0 +1,73 @@
+"""How a log becomes an answer: which of its entries a client sees, and where a call or a stream ends."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from a2a.types import Message, TaskState, TaskStatusUpdateEvent
+
+from ..lifecycle import Event, EventKind, LogEntry, is_interrupted, is_terminal, kind_of
+from ..lifecycle.fold import answered
+from ..lifecycle.states import COMPLETED
+from ..store.log import LogPage
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """An event for a client; `version` is its place in the log, None for one that is not in it."""
+
+    version: int | None
+    event: Event
+
+
+def status_after(entry: LogEntry) -> TaskState | None:
+    """The state that `entry` puts its task in; None when it doesn't."""
+    if isinstance(entry.event, TaskStatusUpdateEvent):
+        return entry.event.status.state
+    return COMPLETED if kind_of(entry.event) is EventKind.ANSWER else None
+
+
+def shown(entry: LogEntry, task_id: str, context_id: str) -> Shown | None:
+    """`entry` as a stream in task mode shows it; None for what streams don't show."""
+    match kind_of(entry.event):
+        case EventKind.CLIENT_MESSAGE:
+            return None  # the client knows what it said; other subscribers find it in the history
+        case EventKind.ANSWER:
+            assert isinstance(entry.event, Message)
+            message = Message()
+            message.CopyFrom(entry.event)
+            message.task_id = task_id
+            status = answered(message, entry.recorded_us)
+            return Shown(entry.version, TaskStatusUpdateEvent(task_id=task_id, context_id=context_id, status=status))
+        case _:
+            return Shown(entry.version, entry.event)
+
+
+class TurnWatch:
+    """Knows when a client's turn has ended: at a terminal state, or at a pause of its own turn.
+
+    `ahead` counts the client messages that must begin turns before it does: 0 for a turn that has begun, else the
+    message's place among those that wait.
+    """
+
+    def __init__(self, ahead: int = 0) -> None:
+        self._ahead = ahead
+
+    def ends_with(self, entry: LogEntry) -> bool:
+        """Whether `entry`, the next of the log, is the last that concerns the client."""
+        if kind_of(entry.event) is EventKind.CLIENT_MESSAGE and self._ahead:
+            self._ahead -= 1
+        state = status_after(entry)
+        if state is None:
+            return False
+        return is_terminal(state) or (is_interrupted(state) and not self._ahead)
+
+
+async def entries_of(pages: AsyncGenerator[LogPage, None]) -> AsyncGenerator[LogEntry, None]:
+    """The entries of `pages`, one by one."""
+    async with aclosing(pages):
+        async for page in pages:
+            for entry in page.entries:
+                yield entry

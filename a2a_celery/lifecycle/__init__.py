@@ -1,0 +1,34 @@
+"""What an A2A task may become: states, events, outcomes and the fold that turns a log into a task.
+
+Pure: no clock, no network, no Redis, no Celery. Everything here can be tested by calling it.
+"""
+
+from .events import Event, EventKind, LogEntry, decode, encode, kind_of
+from .fold import apply, fold
+from .outcomes import Canceled, Completed, Failed, Lost, Outcome, Paused, Rejected, final_event
+from .states import INTERRUPTED, LEGAL, TERMINAL, is_interrupted, is_legal, is_terminal
+
+__all__ = [
+    "INTERRUPTED",
+    "LEGAL",
+    "TERMINAL",
+    "Canceled",
+    "Completed",
+    "Event",
+    "EventKind",
+    "Failed",
+    "LogEntry",
+    "Lost",
+    "Outcome",
+    "Paused",
+    "Rejected",
+    "apply",
+    "decode",
+    "encode",
+    "final_event",
+    "fold",
+    "is_interrupted",
+    "is_legal",
+    "is_terminal",
+    "kind_of",
+]

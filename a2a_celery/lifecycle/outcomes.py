@@ -1,0 +1,91 @@
+"""Outcomes: how a run ended, as values; and the one `match` that says what each means to the client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import uuid4
+
+from a2a.types import Message, Part, Role, TaskState, TaskStatus, TaskStatusUpdateEvent
+
+from . import states
+
+AGENT_FAILED = "The agent failed."
+"""All a client hears of an exception; what happened is in the worker's log, under the reference id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """The agent returned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """The agent waits for its client; `state` is INPUT_REQUIRED or AUTH_REQUIRED, `message` what it asks, or None."""
+
+    state: TaskState
+    message: Message | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The agent won't do it; `message` says why to the client, None says nothing."""
+
+    message: Message | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The agent raised. `text` is for the client; `reference` finds the traceback in the worker's log, if any."""
+
+    text: str = AGENT_FAILED
+    reference: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Canceled:
+    """The agent was stopped because someone asked for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The run belongs to someone else by now: nothing may be written."""
+
+
+Outcome = Completed | Paused | Rejected | Failed | Canceled | Lost
+
+
+def final_event(outcome: Outcome, task_id: str, context_id: str) -> TaskStatusUpdateEvent | None:
+    """The status a run that ended with `outcome` leaves behind, if its agent wrote none; None for a lost run."""
+
+    def status(state: TaskState, message: Message | None = None) -> TaskStatusUpdateEvent:
+        return TaskStatusUpdateEvent(
+            task_id=task_id, context_id=context_id, status=TaskStatus(state=state, message=message)
+        )
+
+    match outcome:
+        case Completed():
+            return status(states.COMPLETED)
+        case Paused(state, message):
+            return status(state, message)
+        case Rejected(message):
+            return status(states.REJECTED, message)
+        case Failed(text, reference):
+            message = agent_message(text, task_id, context_id)
+            if reference is not None:
+                message.metadata.update({"reference": reference})
+            return status(states.FAILED, message)
+        case Canceled():
+            return status(states.CANCELED)
+        case Lost():
+            return None
+
+
+def agent_message(text: str, task_id: str, context_id: str) -> Message:
+    """A message from the agent that says `text`."""
+    return Message(
+        message_id=str(uuid4()),
+        role=Role.ROLE_AGENT,
+        task_id=task_id,
+        context_id=context_id,
+        parts=[Part(text=text)],
+    )

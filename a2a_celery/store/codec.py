@@ -1,0 +1,98 @@
+"""How tasks and events are written into arguments of scripts, and read from their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from struct import pack
+from typing import Any, cast
+
+from a2a.types import Artifact, Message, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent
+from google.protobuf.struct_pb2 import Struct, Value
+
+from ..lifecycle import Event, LogEntry, decode, encode, kind_of
+from ..lifecycle.fold import answered, merge_chunk
+from .operation import Argument
+
+
+def event_arguments(events: Iterable[Event]) -> list[Argument]:
+    """Five arguments for each event, as scripts/prelude.lua describes them."""
+    arguments: list[Argument] = []
+    for event in events:
+        kind = kind_of(event)
+        subject: Argument = ""
+        flag = ""
+        metadata = b""
+        if isinstance(event, TaskStatusUpdateEvent):
+            subject = int(event.status.state)
+            flag = "1" if event.status.HasField("message") else "0"
+            metadata = pack_metadata(event.metadata)
+        elif isinstance(event, TaskArtifactUpdateEvent):
+            subject = event.artifact.artifact_id
+            flag = "1" if event.append else "0"
+        elif isinstance(event, Task):
+            raise TypeError("a task as a whole is written by create_task or save_task, not appended")
+        arguments += [kind.value, subject, flag, encode(event), metadata]
+    return arguments
+
+
+def pack_metadata(metadata: Struct) -> bytes:
+    """Key and value in turn, each behind its length in four bytes."""
+    packed = b""
+    for key, value in metadata.fields.items():
+        name, stored = key.encode(), value.SerializeToString()
+        packed += pack(">I", len(name)) + name + pack(">I", len(stored)) + stored
+    return packed
+
+
+def task_from_snapshot(answer: Sequence[Any]) -> tuple[Task, int]:
+    """The task and its version, from what ``snapshot`` in scripts/prelude.lua gives."""
+    task_id, context_id, version, at, status, _, history, metadata, artifacts = answer
+    task = Task(id=task_id.decode(), context_id=context_id.decode(), status=_status(status, int(at)))
+    task.history.extend(_message(entry) for entry in history)
+    for key, value in zip(metadata[::2], metadata[1::2], strict=True):
+        task.metadata.fields[key.decode()].CopyFrom(Value.FromString(value))
+    task.artifacts.extend(_artifact(chunks) for chunks in artifacts)
+    if not bool(int(answer[5])):
+        task.status.ClearField("message")
+    return task, int(version)
+
+
+def log_entries(answer: Sequence[bytes], after: int) -> list[LogEntry]:
+    """The entries of a log from the version behind `after` on."""
+    entries = []
+    for version, stored in enumerate(answer, after + 1):
+        recorded_us, _, event = stored.partition(b" ")
+        entries.append(LogEntry(version, int(recorded_us), decode(event, int(recorded_us))))
+    return entries
+
+
+def state_of(answer: bytes) -> TaskState:
+    """A state, from the number a script gives."""
+    return cast(TaskState, int(answer))
+
+
+def _status(stored: bytes, at: int) -> TaskStatus:
+    event = decode(stored, at)
+    if isinstance(event, Message):
+        return answered(event, at)
+    assert isinstance(event, TaskStatusUpdateEvent)
+    return event.status
+
+
+def _message(stored: bytes) -> Message:
+    event = decode(stored)
+    if isinstance(event, TaskStatusUpdateEvent):
+        return event.status.message
+    assert isinstance(event, Message)
+    return event
+
+
+def _artifact(chunks: Sequence[bytes]) -> Artifact:
+    first, *rest = (decode(chunk) for chunk in chunks)
+    assert isinstance(first, TaskArtifactUpdateEvent)
+    artifact = Artifact()
+    artifact.CopyFrom(first.artifact)
+    for event in rest:
+        assert isinstance(event, TaskArtifactUpdateEvent)
+        merge_chunk(artifact, event)
+    return artifact

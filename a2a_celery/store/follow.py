@@ -1,0 +1,44 @@
+"""Following a log: every entry after a version, in order, as it is written."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+from .connection import AsyncStore
+from .keys import Keys
+from .log import LogPage, read_log
+from .wake import Bell, WakeLine
+
+
+async def follow(store: AsyncStore, keys: Keys, bell: Bell, task_id: str, after: int) -> AsyncGenerator[LogPage, None]:
+    """Pages of `task_id`'s log behind version `after`, without a gap or a repeat; never an empty one.
+
+    `bell` must be connected to the task's wake channel already. Ends when the task is gone; else it goes on until the
+    reader leaves: what ends a stream is the reader's to say.
+
+    A reader that is slow holds one page; it slows nobody.
+    """
+    while True:
+        page = await store.run(read_log(keys, task_id, after))
+        if page.version == 0:
+            return
+        if page.entries:
+            after = page.entries[-1].version
+            yield page
+        if page.version <= after:
+            await bell.wait()
+
+
+class LogFollower:
+    """Opens logs for one process: a store, its keys and its wake line."""
+
+    def __init__(self, store: AsyncStore, keys: Keys, line: WakeLine) -> None:
+        self.store = store
+        self.keys = keys
+        self.line = line
+
+    async def pages(self, task_id: str, after: int) -> AsyncGenerator[LogPage, None]:
+        """`follow`, with a bell of its own."""
+        async with self.line.listen(self.keys.task(task_id).wake) as bell:
+            async for page in follow(self.store, self.keys, bell, task_id, after):
+                yield page

@@ -1,0 +1,104 @@
+"""Every key of the store: its name, its Redis type, and when it goes.
+
+Keys of one task share the hash tag ``{task_id}``. A live task's keys stay; the script that ends the task gives them
+`retention` together. The lists hold live tasks (they empty themselves) or ended ones (they expire with their newest).
+``tests/store/test_keys.py`` fails on a key that has no such rule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import quote
+
+
+def quoted(text: str) -> str:
+    """`text` as one part of a key: no colon, brace or space survives."""
+    return quote(text, safe="-._~@")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskKeys:
+    """The keys of one task. All expire `retention` seconds after its end."""
+
+    record: str  # hash: owner, agent, state, version, run, request …; see scripts/prelude.lua for the fields
+    log: str  # list: "<recorded_us> <event>", version n at index n - 1
+    history: str  # list: events whose message belongs to the history
+    artifacts: str  # list: artifact ids, in order of appearance
+    chunks: str  # prefix of one list per artifact: its chunks; the artifact id follows
+    metadata: str  # hash: key → serialized google.protobuf.Value
+    turns: str  # list: messages that wait for the run before them; gone with the task's end
+    wake: str  # channel: the version just written
+
+    def as_list(self) -> tuple[str, ...]:
+        """In the order in which every script takes them: KEYS[1] to KEYS[8]."""
+        return (
+            self.record,
+            self.log,
+            self.history,
+            self.artifacts,
+            self.chunks,
+            self.metadata,
+            self.turns,
+            self.wake,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Whose task it is: nobody sees a task of another scope.
+
+    `agent` is the name it was registered under, `tenant` and `owner` come from the caller ("" for none).
+    """
+
+    agent: str = ""
+    tenant: str = ""
+    owner: str = ""
+
+    def __str__(self) -> str:
+        return "/".join(quoted(part) for part in (self.agent, self.tenant, self.owner))
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Names every key of a store with the given prefix."""
+
+    prefix: str = "a2a"
+
+    def task(self, task_id: str) -> TaskKeys:
+        """The keys of the task `task_id`."""
+        base = f"{self.prefix}:{{{quoted(task_id)}}}"
+        return TaskKeys(
+            record=f"{base}:task",
+            log=f"{base}:log",
+            history=f"{base}:history",
+            artifacts=f"{base}:artifacts",
+            chunks=f"{base}:artifact:",
+            metadata=f"{base}:metadata",
+            turns=f"{base}:turns",
+            wake=f"{base}:wake",
+        )
+
+    @property
+    def leases(self) -> str:
+        """zset: ``<task_id>.<run>`` of each claimed run → the µs its lease ends; emptied by its runs' ends."""
+        return f"{self.prefix}:leases"
+
+    @property
+    def dispatch(self) -> str:
+        """zset: ``<task_id>.<run>`` of each unclaimed run → the µs it is published again; emptied by claims."""
+        return f"{self.prefix}:dispatch"
+
+    def scope_index(self, scope: Scope) -> str:
+        """Prefix of eight zsets, one per state: the scope's tasks → µs of their status. The state's number follows.
+
+        Those of live states empty themselves; those of terminal states expire `retention` after their newest member.
+        """
+        return f"{self.prefix}:tasks:{scope}:"
+
+    def context_index(self, scope: Scope, context_id: str) -> str:
+        """As `scope_index`, of one context only."""
+        return f"{self.prefix}:context:{scope}:{quoted(context_id)}:"
+
+    def runner(self, runner_id: str) -> str:
+        """channel: ``<task_id>.<run>`` of a run that this worker process shall cancel."""
+        return f"{self.prefix}:runner:{runner_id}"

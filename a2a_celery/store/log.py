@@ -1,0 +1,40 @@
+"""The verb about logs: read the entries after a version."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from a2a.types import TaskState
+
+from ..lifecycle import LogEntry
+from .codec import log_entries, state_of
+from .keys import Keys
+from .operation import Operation, script
+
+PAGE = 256
+"""Entries per read; a reader that is far behind takes several."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogPage:
+    """Entries in order, and where the task stands: `version` (0: there is no such task) and `state`.
+
+    `running` says whether a run of it is queued or under way.
+    """
+
+    entries: list[LogEntry]
+    version: int
+    state: TaskState
+    running: bool
+
+
+def read_log(keys: Keys, task_id: str, after: int, limit: int = PAGE) -> Operation[LogPage]:
+    """Up to `limit` entries behind version `after`."""
+
+    def parse(answer: Sequence[Any]) -> LogPage:
+        version, state, phase, entries = answer
+        return LogPage(log_entries(entries, after), int(version), state_of(state), phase != b"")
+
+    return Operation(script("read_log"), keys.task(task_id).as_list(), [after, limit], parse)

@@ -1,0 +1,21 @@
+-- create_task: a task with its first log entry, its first run and the promise to dispatch it. (none) → SUBMITTED
+-- KEYS  a task's eight
+-- ARGV  [1] task id  [2] context id  [3] scope  [4] scope index  [5] context index  [6] agent  [7] owner
+--       [8] retention, s  [9] leases key  [10] dispatch key  [11] µs until the watcher publishes the run
+--       [12] request  [13] caller  [14] the task event  [15] the status event  [16] '1' if the status has a message
+--       [17] the client's message, as an event  [18] the event WORKING
+-- gives {version, µs of the status}; the same for a repeated call
+local existing = load(KEYS)
+if existing then return {micros(existing.version), micros(existing.at)} end
+local at = now()
+redis.call('HSET', KEYS[1],
+  'task_id', ARGV[1], 'context', ARGV[2], 'scope', ARGV[3], 'scope_index', ARGV[4], 'context_index', ARGV[5],
+  'agent', ARGV[6], 'owner', ARGV[7], 'retention', ARGV[8], 'leases', ARGV[9], 'dispatch', ARGV[10],
+  'request', ARGV[12], 'caller', ARGV[13], 'working', ARGV[18], 'state', SUBMITTED, 'at', micros(at), 'status', ARGV[15],
+  'has_message', ARGV[16], 'version', 1, 'run', 1, 'phase', 'queued', 'token', '', 'runner', '', 'seq', 0,
+  'turn', 1, 'attempt', 1, 'asked_to_cancel', '0', 'nonce', '')
+redis.call('RPUSH', KEYS[2], micros(at) .. ' ' .. ARGV[14])
+redis.call('RPUSH', KEYS[3], ARGV[17])
+list_in(KEYS, {scope_index = ARGV[4], context_index = ARGV[5], retention = ARGV[8]}, SUBMITTED, at)
+redis.call('ZADD', ARGV[10], micros(at + tonumber(ARGV[11])), ARGV[1] .. '.1')
+return {'1', micros(at)}

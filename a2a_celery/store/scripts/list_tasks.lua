@@ -1,0 +1,45 @@
+-- list_tasks: a page of a scope's tasks, newest status first, equal times by id descending.
+-- KEYS  [1] index prefix (of a scope, or of one of its contexts)
+-- ARGV  [1] state, '0' for all  [2] status not before, µs  [3] page size  [4] cursor: µs, '' for the first page
+--       [5] cursor: id  [6] history length, -1 for all  [7] '1' with artifacts  [8] key prefix  [9] retention, s
+-- gives {how many there are in all, '1' if there are more pages, snapshots …}
+local size, cursor_at, cursor_id = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local states = {}
+for state in pairs(LEGAL) do
+  if ARGV[1] == '0' or tonumber(ARGV[1]) == state then states[#states + 1] = state end
+end
+
+local function qualifies(at, id) return not cursor_at or at < cursor_at or (at == cursor_at and id < cursor_id) end
+
+local found, total = {}, 0
+for _, state in ipairs(states) do
+  local index = KEYS[1] .. state
+  if TERMINAL[state] then
+    redis.call('ZREMRANGEBYSCORE', index, '-inf', micros(now() - tonumber(ARGV[9]) * 1000000))
+  end
+  total = total + redis.call('ZCOUNT', index, ARGV[2], '+inf')
+  local offset, taken, batch = 0, 0, nil
+  repeat
+    batch = redis.call('ZREVRANGEBYSCORE', index, cursor_at and ARGV[4] or '+inf', ARGV[2],
+      'WITHSCORES', 'LIMIT', offset, size + 1)
+    for i = 1, #batch, 2 do
+      local at = tonumber(batch[i + 1])
+      if qualifies(at, batch[i]) then
+        found[#found + 1] = {at, batch[i]}
+        taken = taken + 1
+      end
+    end
+    offset = offset + size + 1
+  until taken > size or #batch < 2 * (size + 1)
+end
+table.sort(found, function(a, b) return a[1] > b[1] or (a[1] == b[1] and a[2] > b[2]) end)
+
+local page = {tostring(total), #found > size and '1' or '0'}
+for i = 1, math.min(size, #found) do
+  local base = ARGV[8] .. ':{' .. found[i][2] .. '}:'
+  local keys = {base .. 'task', base .. 'log', base .. 'history', base .. 'artifacts', base .. 'artifact:',
+    base .. 'metadata', base .. 'turns', base .. 'wake'}
+  local r = load(keys)
+  if r then page[#page + 1] = snapshot(keys, r, tonumber(ARGV[6]), ARGV[7] == '1') end
+end
+return page

@@ -1,0 +1,203 @@
+-- What every script begins with. A task's keys come first, always in this order:
+--   KEYS[1] record  [2] log  [3] history  [4] artifacts  [5] chunks (prefix)  [6] metadata  [7] turns  [8] wake
+-- Keys derived here (chunks .. id, index .. state) come from those or from fields of the record.
+--
+-- The fields of a record:
+--   task_id, scope, scope_index, context_index   whose it is, and where it is listed
+--   agent, context, owner               for readers
+--   state, at, status, has_message      the current status: number, µs, the event that set it, whether it has a message
+--   version                             of the newest log entry
+--   run, phase, token, runner, seq      the newest run: number; 'queued', 'running' or '' (over); its claim's token;
+--                                       its worker process; how many of its events are written (for repeated calls)
+--   turn, attempt                       the current turn, and which run of it this is
+--   request, caller                     what the run shall do, and for whom; gone with the task's end
+--   working                             the event WORKING, ready for a claim; gone with the task's end
+--   asked_to_cancel                     '1' once a client asked
+--   nonce                               of the last accepted message, for repeated calls
+--   retention                           seconds; given at the task's creation
+--   leases, dispatch, prefix            the keys that are not the task's own
+--
+-- LEGAL and TERMINAL, INTERRUPTED (tables by state number) and SUBMITTED, WORKING, COMPLETED, CANCELED stand above:
+-- they are made from lifecycle/states.py.
+
+local function micros(n) return string.format('%.0f', n) end
+
+local function now()
+  local t = redis.call('TIME')
+  return tonumber(t[1]) * 1000000 + tonumber(t[2])
+end
+
+-- The record as a table, with numbers where they are counted with; nil when there is no such task.
+local function load(keys)
+  local flat = redis.call('HGETALL', keys[1])
+  if #flat == 0 then return nil end
+  local r = {}
+  for i = 1, #flat, 2 do r[flat[i]] = flat[i + 1] end
+  for _, f in ipairs({'state', 'at', 'version', 'run', 'seq', 'turn', 'attempt'}) do r[f] = tonumber(r[f]) end
+  return r
+end
+
+-- The time of a new entry: the server's, but never before the entry it follows.
+local function clock(r)
+  local t = now()
+  if r.at and t <= r.at then t = r.at + 1 end
+  return t
+end
+
+-- A task stands in the lists under the tag of its keys, so that a lister finds them again.
+local function tag(keys) return string.match(keys[1], '{(.-)}') end
+
+local function list_in(keys, r, state, at)
+  for _, index in ipairs({r.scope_index, r.context_index}) do
+    redis.call('ZADD', index .. state, micros(at), tag(keys))
+    if TERMINAL[state] then
+      redis.call('ZREMRANGEBYSCORE', index .. state, '-inf', micros(at - tonumber(r.retention) * 1000000))
+      redis.call('EXPIRE', index .. state, r.retention)
+    end
+  end
+end
+
+local function unlist(keys, r, state)
+  for _, index in ipairs({r.scope_index, r.context_index}) do
+    redis.call('ZREM', index .. state, tag(keys))
+  end
+end
+
+local function write_log(keys, r, at, bytes)
+  r.version = r.version + 1
+  redis.call('RPUSH', keys[2], micros(at) .. ' ' .. bytes)
+end
+
+local function set_status(keys, r, state, has_message, bytes, at)
+  if r.has_message == '1' then redis.call('RPUSH', keys[3], r.status) end
+  if r.state ~= state then unlist(keys, r, r.state) end
+  list_in(keys, r, state, at)
+  r.state, r.at, r.status, r.has_message = state, at, bytes, has_message
+end
+
+-- metadata: pairs of big-endian length and bytes, key and value in turn
+local function merge_metadata(keys, packed)
+  local position = 1
+  while position <= #packed do
+    local key, value
+    key, value, position = struct.unpack('>I4c0I4c0', packed, position)
+    redis.call('HSET', keys[6], key, value)
+  end
+end
+
+local function add_chunk(keys, artifact_id, append, bytes)
+  local chunks = keys[5] .. artifact_id
+  if redis.call('EXISTS', chunks) == 0 then
+    redis.call('RPUSH', keys[4], artifact_id)
+  elseif append ~= '1' then
+    redis.call('DEL', chunks)
+  end
+  redis.call('RPUSH', chunks, bytes)
+end
+
+local function run_name(r) return r.task_id .. '.' .. micros(r.run) end
+
+local function close_run(r)
+  redis.call('ZREM', r.leases, run_name(r))
+  redis.call('ZREM', r.dispatch, run_name(r))
+  r.phase, r.runner = '', ''
+end
+
+-- Writes back what a script may have changed of the record.
+local function save(keys, r)
+  redis.call('HSET', keys[1],
+    'state', micros(r.state), 'at', micros(r.at), 'status', r.status, 'has_message', r.has_message,
+    'version', micros(r.version), 'run', micros(r.run), 'phase', r.phase, 'token', r.token, 'runner', r.runner,
+    'seq', micros(r.seq), 'turn', micros(r.turn), 'attempt', micros(r.attempt),
+    'asked_to_cancel', r.asked_to_cancel, 'nonce', r.nonce)
+end
+
+-- The task is over: its run too, and all its keys go together.
+local function retire(keys, r)
+  close_run(r)
+  redis.call('DEL', keys[7])
+  redis.call('HDEL', keys[1], 'request', 'caller', 'working')
+  for _, artifact_id in ipairs(redis.call('LRANGE', keys[4], 0, -1)) do
+    redis.call('EXPIRE', keys[5] .. artifact_id, r.retention)
+  end
+  for _, i in ipairs({1, 2, 3, 4, 6}) do redis.call('EXPIRE', keys[i], r.retention) end
+end
+
+-- Events come as five arguments each, from ARGV[first] on: kind, subject, flag, bytes, metadata (packed)
+--   S  the new state       '1' if it has a message
+--   A  the artifact's id   '1' if it is appended
+--   M  ''                  ''
+--   U  ''                  ''
+
+-- nil when the events are legal in their order, else the number of the first that is not
+local function first_illegal(r, first)
+  local state = r.state
+  for i = first, #ARGV, 5 do
+    if TERMINAL[state] then return (i - first) / 5 + 1 end
+    local after
+    if ARGV[i] == 'S' then after = tonumber(ARGV[i + 1]) end
+    if ARGV[i] == 'M' then after = COMPLETED end
+    if after then
+      if not LEGAL[state][after] then return (i - first) / 5 + 1 end
+      state = after
+    end
+  end
+  return nil
+end
+
+-- Applies the events to the task. The caller has checked that they may be; it saves the record afterwards.
+local function apply_events(keys, r, first)
+  for i = first, #ARGV, 5 do
+    local kind, subject, flag, bytes, metadata = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]
+    local at = clock(r)
+    write_log(keys, r, at, bytes)
+    if kind == 'S' then
+      set_status(keys, r, tonumber(subject), flag, bytes, at)
+      merge_metadata(keys, metadata)
+    elseif kind == 'M' then
+      set_status(keys, r, COMPLETED, '1', bytes, at)
+    elseif kind == 'A' then
+      add_chunk(keys, subject, flag, bytes)
+    elseif kind == 'U' then
+      if r.has_message == '1' then redis.call('RPUSH', keys[3], r.status) end
+      r.has_message = '0'
+      redis.call('RPUSH', keys[3], bytes)
+    end
+  end
+end
+
+local function wake(keys, r) redis.call('PUBLISH', keys[8], micros(r.version)) end
+
+-- The snapshot as readers take it; history_length < 0 means all of it.
+local function snapshot(keys, r, history_length, with_artifacts)
+  local history = {}
+  if history_length ~= 0 then
+    history = redis.call('LRANGE', keys[3], history_length < 0 and 0 or -history_length, -1)
+  end
+  local artifacts = {}
+  if with_artifacts then
+    for _, artifact_id in ipairs(redis.call('LRANGE', keys[4], 0, -1)) do
+      artifacts[#artifacts + 1] = redis.call('LRANGE', keys[5] .. artifact_id, 0, -1)
+    end
+  end
+  return {
+    r.task_id, r.context, micros(r.version), micros(r.at), r.status, r.has_message, history,
+    redis.call('HGETALL', keys[6]), artifacts,
+  }
+end
+
+-- The next turn begins: the client's message enters the log, the task is SUBMITTED again, a run waits for a worker.
+-- message and submitted are encoded events; due_us is how long the publisher has before the watcher takes over.
+local function begin_turn(keys, r, message, submitted, request, caller, due_us)
+  local at = clock(r)
+  write_log(keys, r, at, message)
+  if r.has_message == '1' then redis.call('RPUSH', keys[3], r.status) end
+  r.has_message = '0'
+  redis.call('RPUSH', keys[3], message)
+  write_log(keys, r, at, submitted)
+  set_status(keys, r, SUBMITTED, '0', submitted, at)
+  r.run, r.turn, r.attempt, r.seq = r.run + 1, r.turn + 1, 1, 0
+  r.phase, r.token, r.runner = 'queued', '', ''
+  redis.call('HSET', keys[1], 'request', request, 'caller', caller)
+  redis.call('ZADD', r.dispatch, micros(at + due_us), run_name(r))
+end

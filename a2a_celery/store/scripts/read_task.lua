@@ -1,0 +1,7 @@
+-- read_task: the snapshot, in one piece.
+-- KEYS  a task's eight
+-- ARGV  [1] scope, '*' for any  [2] history length, -1 for all  [3] '1' with artifacts
+-- gives nil | the snapshot (see prelude)
+local r = load(KEYS)
+if not r or (ARGV[1] ~= '*' and r.scope ~= ARGV[1]) then return nil end
+return snapshot(KEYS, r, tonumber(ARGV[2]), ARGV[3] == '1')

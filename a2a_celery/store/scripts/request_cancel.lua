@@ -1,0 +1,19 @@
+-- request_cancel: ends a task that nobody runs; tells the runner of any other. any live state → CANCELED
+-- KEYS  a task's eight
+-- ARGV  [1] scope  [2] prefix of runner channels  [3…7] the CANCELED event
+-- gives {'missing'} | {'ended', state} | {'canceled', run that was queued ('' for none), version} | {'asked', '', version}
+local r = load(KEYS)
+if not r or r.scope ~= ARGV[1] then return {'missing'} end
+if TERMINAL[r.state] then return {'ended', micros(r.state)} end
+if r.phase == 'running' then
+  redis.call('HSET', KEYS[1], 'asked_to_cancel', '1')
+  redis.call('PUBLISH', ARGV[2] .. r.runner, run_name(r))
+  return {'asked', '', micros(r.version)}
+end
+local queued = r.phase == 'queued' and micros(r.run) or ''
+r.asked_to_cancel = '1'
+apply_events(KEYS, r, 3)
+retire(KEYS, r)
+save(KEYS, r)
+wake(KEYS, r)
+return {'canceled', queued, micros(r.version)}

@@ -1,0 +1,41 @@
+-- save_task: a task as another engine (the SDK's own request handler) wrote it, with compare-and-swap on the version.
+-- KEYS  a task's eight
+-- ARGV  [1] task id  [2] context id  [3] scope  [4] scope index  [5] context index  [6] owner  [7] retention, s
+--       [8] leases key  [9] dispatch key  [10] version it was derived from, 0 for a first write
+--       [11] '1' if it may overwrite any live version (CANCELED)  then either
+--       [12] 'event' [13…17] one event, or
+--       [12] 'whole' [13] task event  [14] state  [15] status event  [16] '1' if the status has a message
+--            [17] metadata, packed  [18] how many history events, they, and pairs of artifact id and chunk
+-- gives {'saved', version} | {'stale', version stored (0 for none)}
+local r = load(KEYS)
+local stored = r and r.version or 0
+if r and r.scope ~= ARGV[3] then return {'stale', '0'} end
+local fits = stored == tonumber(ARGV[10])
+if ARGV[11] == '1' then fits = r ~= nil and not TERMINAL[r.state] end
+if not fits then return {'stale', micros(stored)} end
+if not r then
+  redis.call('HSET', KEYS[1], 'task_id', ARGV[1], 'context', ARGV[2], 'scope', ARGV[3], 'scope_index', ARGV[4],
+    'context_index', ARGV[5], 'agent', '', 'owner', ARGV[6], 'retention', ARGV[7], 'leases', ARGV[8],
+    'dispatch', ARGV[9], 'request', '', 'caller', '')
+  r = {task_id = ARGV[1], scope_index = ARGV[4], context_index = ARGV[5], retention = ARGV[7], leases = ARGV[8],
+    dispatch = ARGV[9], state = 0, version = 0, run = 0, phase = '', token = '', runner = '', seq = 0, turn = 1,
+    attempt = 1, asked_to_cancel = '0', nonce = '', has_message = '0'}
+end
+if ARGV[12] == 'event' then
+  apply_events(KEYS, r, 13)
+else
+  local at = clock(r)
+  write_log(KEYS, r, at, ARGV[13])
+  for _, artifact_id in ipairs(redis.call('LRANGE', KEYS[4], 0, -1)) do redis.call('DEL', KEYS[5] .. artifact_id) end
+  redis.call('DEL', KEYS[3], KEYS[4], KEYS[6])
+  r.has_message = '0'
+  set_status(KEYS, r, tonumber(ARGV[14]), ARGV[16], ARGV[15], at)
+  merge_metadata(KEYS, ARGV[17])
+  local history = tonumber(ARGV[18])
+  for i = 19, 18 + history do redis.call('RPUSH', KEYS[3], ARGV[i]) end
+  for i = 19 + history, #ARGV, 2 do add_chunk(KEYS, ARGV[i], '0', ARGV[i + 1]) end
+end
+save(KEYS, r)
+if TERMINAL[r.state] then retire(KEYS, r) end
+wake(KEYS, r)
+return {'saved', micros(r.version)}

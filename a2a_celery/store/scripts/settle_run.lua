@@ -1,0 +1,32 @@
+-- settle_run: the last events of a run, the end of its lease, and the next waiting turn. → terminal, or interrupted
+-- KEYS  a task's eight
+-- ARGV  [1] run  [2] token of the claim  [3] how many events of this run came before
+--       [4] µs until the watcher publishes the next run  [5…] events
+-- gives {'settled', version, state, next run ('' for none)} | {'lost'} | {'illegal', number of the event, state}
+--       | {'open', state}: the task would be left in a state that nobody moves it on from
+local r = load(KEYS)
+if not r or r.run ~= tonumber(ARGV[1]) or r.token ~= ARGV[2] then return {'lost'} end
+if r.phase ~= 'running' then return {'settled', micros(r.version), micros(r.state), ''} end
+local before = tonumber(ARGV[3])
+if r.seq <= before and #ARGV >= 5 then
+  local illegal = first_illegal(r, 5)
+  if illegal then return {'illegal', micros(illegal), micros(r.state)} end
+  apply_events(KEYS, r, 5)
+  r.seq = before + (#ARGV - 4) / 5
+end
+local next_run = ''
+if TERMINAL[r.state] then
+  retire(KEYS, r)
+elseif INTERRUPTED[r.state] then
+  close_run(r)
+  local waiting = redis.call('LPOP', KEYS[7])
+  if waiting then
+    local message, submitted, request, caller = struct.unpack('>I4c0I4c0I4c0I4c0', waiting)
+    begin_turn(KEYS, r, message, submitted, request, caller, tonumber(ARGV[4]))
+    next_run = micros(r.run)
+  end
+end
+save(KEYS, r)
+wake(KEYS, r)
+if r.phase == 'running' then return {'open', micros(r.state)} end
+return {'settled', micros(r.version), micros(r.state), next_run}

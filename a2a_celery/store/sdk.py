@@ -1,0 +1,175 @@
+"""The store through the A2A SDK's own interfaces, for its request handler or anybody else's::
+
+    DefaultRequestHandlerV2(executor, RedisTaskStore(store), card, event_stream=RedisTaskEventStream(store, line))
+
+gives the SDK's single-process engine a shared, replayable store. It gives it no workers: that is what the rest of this
+package is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+
+from a2a.server.cluster import (
+    ConcurrentTaskModificationError,
+    StoredTask,
+    TaskEventStream,
+    TaskVersion,
+    VersionedEvent,
+    VersionedTaskStore,
+)
+from a2a.server.context import ServerCallContext
+from a2a.server.owner_resolver import resolve_user_scope
+from a2a.types import (
+    ListTasksRequest,
+    ListTasksResponse,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskStatusUpdateEvent,
+)
+
+from ..lifecycle import Event, encode, is_terminal
+from ..lifecycle.states import CANCELED
+from .codec import event_arguments, pack_metadata
+from .connection import AsyncStore
+from .follow import LogFollower
+from .keys import Keys, Scope
+from .listing import list_page
+from .operation import Argument, Operation, script
+from .tasks import read_task
+from .wake import WakeLine
+
+WEEK = 7 * 24 * 3600
+
+
+class RedisTaskStore(VersionedTaskStore):
+    """A `VersionedTaskStore` on Redis or Valkey: compare-and-swap on the version, changes and their events in one step.
+
+    Tasks belong to the owner that `owner_resolver` names; ended tasks expire after `retention` seconds.
+    """
+
+    def __init__(
+        self,
+        store: AsyncStore,
+        keys: Keys | None = None,
+        *,
+        retention: int = WEEK,
+        owner_resolver: Callable[[ServerCallContext], str] = resolve_user_scope,
+    ) -> None:
+        self._store = store
+        self._keys = keys or Keys()
+        self._retention = retention
+        self._owner_of = owner_resolver
+
+    async def save(
+        self,
+        task: Task,
+        *,
+        event: Event | None = None,
+        prev: Task | None = None,
+        prev_version: TaskVersion = TaskVersion.MISSING,
+        context: ServerCallContext,
+    ) -> TaskVersion:
+        """See `VersionedTaskStore.save`. `prev` is not needed: the event says what changed."""
+        version = await self._store.run(
+            _save_task(
+                self._keys,
+                Scope(owner=self._owner_of(context)),
+                task,
+                event=event,
+                prev_version=prev_version,
+                retention=self._retention,
+            )
+        )
+        if version is None:
+            raise ConcurrentTaskModificationError(task.id)
+        return TaskVersion(version)
+
+    async def get(self, task_id: str, context: ServerCallContext) -> StoredTask | None:
+        """The caller's task with its version, or None."""
+        found = await self._store.run(read_task(self._keys, Scope(owner=self._owner_of(context)), task_id))
+        return None if found is None else StoredTask(found[0], TaskVersion(found[1]))
+
+    async def list(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
+        """A page of the caller's tasks, newest status first."""
+        scope = Scope(owner=self._owner_of(context))
+        return await list_page(self._store, self._keys, scope, params, retention=self._retention)
+
+    async def delete(self, task_id: str, context: ServerCallContext) -> None:
+        """Removes the caller's task with its log; nothing happens when there is none."""
+        scope = Scope(owner=self._owner_of(context))
+        names = self._keys.task(task_id).as_list()
+        await self._store.run(Operation(script("delete_task"), names, [str(scope)], lambda _: None))
+
+
+class RedisTaskEventStream(TaskEventStream):
+    """A `TaskEventStream` that replays a task's log from any version and follows it, on any replica.
+
+    Raises:
+        RuntimeError: `subscribe` before `start`.
+    """
+
+    def __init__(self, store: AsyncStore, line: WakeLine, keys: Keys | None = None) -> None:
+        self._follower = LogFollower(store, keys or Keys(), line)
+
+    async def publish(self, task_id: str, event: VersionedEvent) -> None:
+        """Nothing to do: `RedisTaskStore.save` wrote the event in the same step as the task, and rang."""
+
+    async def subscribe(self, task_id: str, *, after: TaskVersion) -> AsyncGenerator[VersionedEvent, None]:
+        """Every event of `task_id` newer than `after`, as it comes. Ends with the task's last event."""
+        start = 0 if after.is_missing else int(after._value)  # the SDK offers no accessor
+        async for page in self._follower.pages(task_id, start):
+            for entry in page.entries:
+                yield VersionedEvent(entry.event, TaskVersion(entry.version))
+            if is_terminal(page.state) and page.entries[-1].version == page.version:
+                return
+
+    async def destroy(self, task_id: str) -> None:
+        """Nothing to do: the log expires with its task."""
+
+
+def _save_task(
+    keys: Keys, scope: Scope, task: Task, *, event: Event | None, prev_version: TaskVersion, retention: int
+) -> Operation[int | None]:
+    """The new version, or None when `prev_version` is not the stored one."""
+    arguments: list[Argument] = [
+        task.id,
+        task.context_id,
+        str(scope),
+        keys.scope_index(scope),
+        keys.context_index(scope, task.context_id),
+        scope.owner,
+        retention,
+        keys.leases,
+        keys.dispatch,
+        0 if prev_version.is_missing else int(prev_version._value),
+        int(task.status.state == CANCELED),
+    ]
+    if isinstance(event, TaskStatusUpdateEvent | TaskArtifactUpdateEvent):
+        arguments += ["event", *event_arguments([event])]
+    else:
+        arguments += ["whole", *_whole(task)]
+
+    def parse(answer: Sequence[bytes]) -> int | None:
+        return int(answer[1]) if answer[0] == b"saved" else None
+
+    return Operation(script("save_task"), keys.task(task.id).as_list(), arguments, parse)
+
+
+def _whole(task: Task) -> list[Argument]:
+    status = TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id, status=task.status)
+    history: list[Argument] = [encode(message) for message in task.history]
+    artifacts: list[Argument] = []
+    for artifact in task.artifacts:
+        chunk = TaskArtifactUpdateEvent(task_id=task.id, context_id=task.context_id, artifact=artifact)
+        artifacts += [artifact.artifact_id, encode(chunk)]
+    return [
+        encode(task),
+        int(task.status.state),
+        encode(status),
+        int(task.status.HasField("message")),
+        pack_metadata(task.metadata),
+        len(history),
+        *history,
+        *artifacts,
+    ]

@@ -1,0 +1,273 @@
+"""The verbs about tasks: create, continue, cancel, read, list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from a2a.types import Message, SendMessageRequest, Task, TaskState, TaskStatus, TaskStatusUpdateEvent
+
+from ..lifecycle import encode
+from ..lifecycle.events import timestamp
+from ..lifecycle.states import CANCELED, SUBMITTED, WORKING
+from .codec import event_arguments, state_of, task_from_snapshot
+from .keys import Keys, Scope
+from .operation import Operation, script
+
+FIRST_PUBLISH_GRACE_US = 5_000_000
+"""How long whoever created a run has to publish it before a watcher does."""
+
+MAX_WAITING_TURNS = 100
+"""How many messages may wait for the run before them; one more is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """A new task; `task` is its snapshot, at `version`."""
+
+    task: Task
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """There is no such task, or not for this caller."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrongContext:
+    """The message named another context than the task's."""
+
+    context_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The task is over; `state` says how."""
+
+    state: TaskState
+
+
+@dataclass(frozen=True, slots=True)
+class Full:
+    """Too many messages wait already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The message began run `run`; its entries follow `version`."""
+
+    run: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The message is the `place`-th that waits (1: the next); the log stood at `version`."""
+
+    place: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class CanceledNow:
+    """Nobody ran the task: it is CANCELED. `run` was queued and its Celery task can be revoked; None: none was."""
+
+    run: int | None
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelAsked:
+    """The task's runner was told; the log stood at `version`."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of tasks; `total` counts all that match, `more` says whether another page follows."""
+
+    tasks: list[Task]
+    total: int
+    more: bool
+
+
+def create_task(
+    keys: Keys,
+    scope: Scope,
+    task_id: str,
+    context_id: str,
+    request: SendMessageRequest,
+    *,
+    caller: bytes,
+    retention: int,
+) -> Operation[Created]:
+    """A task in SUBMITTED with `request`'s message in its history, run 1, and the promise to dispatch it.
+
+    `caller` is kept for the worker as it is; `retention` is in seconds.
+    """
+    task = Task(id=task_id, context_id=context_id, status=TaskStatus(state=SUBMITTED), history=[request.message])
+
+    def parse(answer: Sequence[bytes]) -> Created:
+        task.status.timestamp.CopyFrom(timestamp(int(answer[1])))
+        return Created(task, int(answer[0]))
+
+    names = keys.task(task_id)
+    return Operation(
+        script("create_task"),
+        names.as_list(),
+        [
+            task_id,
+            context_id,
+            str(scope),
+            keys.scope_index(scope),
+            keys.context_index(scope, context_id),
+            scope.agent,
+            scope.owner,
+            retention,
+            keys.leases,
+            keys.dispatch,
+            FIRST_PUBLISH_GRACE_US,
+            request.SerializeToString(),
+            caller,
+            encode(task),
+            encode(_status_event(task_id, context_id, SUBMITTED)),
+            "0",
+            encode(request.message),
+            encode(_status_event(task_id, context_id, WORKING)),
+        ],
+        parse,
+    )
+
+
+def continue_task(
+    keys: Keys, scope: Scope, task_id: str, request: SendMessageRequest, context_id: str, *, caller: bytes, nonce: str
+) -> Operation[Missing | WrongContext | Ended | Full | Begun | Waiting]:
+    """A further message to a task: it begins the next run, or waits for the end of the one that is open.
+
+    `request.message` must already carry the task's and context's ids; `context_id` is what the client named, "" for
+    nothing. `nonce` makes a repeated call the same call.
+    """
+    message = request.message
+
+    def parse(answer: Sequence[bytes]) -> Missing | WrongContext | Ended | Full | Begun | Waiting:
+        match answer[0]:
+            case b"missing":
+                return Missing()
+            case b"context":
+                return WrongContext(answer[1].decode())
+            case b"ended":
+                return Ended(state_of(answer[1]))
+            case b"full":
+                return Full()
+            case b"begun":
+                return Begun(int(answer[1]), int(answer[2]))
+            case _:
+                return Waiting(int(answer[1]), int(answer[2]))
+
+    return Operation(
+        script("continue_task"),
+        keys.task(task_id).as_list(),
+        [
+            str(scope),
+            context_id,
+            nonce,
+            FIRST_PUBLISH_GRACE_US,
+            encode(message),
+            encode(_status_event(task_id, message.context_id, SUBMITTED)),
+            request.SerializeToString(),
+            caller,
+            MAX_WAITING_TURNS,
+        ],
+        parse,
+    )
+
+
+def request_cancel(
+    keys: Keys, scope: Scope, task_id: str, context_id: str
+) -> Operation[Missing | Ended | CanceledNow | CancelAsked]:
+    """Cancels a task that nobody runs, else tells its runner; asking again changes nothing."""
+
+    def parse(answer: Sequence[bytes]) -> Missing | Ended | CanceledNow | CancelAsked:
+        match answer[0]:
+            case b"missing":
+                return Missing()
+            case b"ended":
+                return Ended(state_of(answer[1]))
+            case b"canceled":
+                return CanceledNow(int(answer[1]) if answer[1] else None, int(answer[2]))
+            case _:
+                return CancelAsked(int(answer[2]))
+
+    return Operation(
+        script("request_cancel"),
+        keys.task(task_id).as_list(),
+        [str(scope), keys.runner(""), *event_arguments([_status_event(task_id, context_id, CANCELED)])],
+        parse,
+    )
+
+
+def read_task(
+    keys: Keys, scope: Scope | None, task_id: str, *, history_length: int | None = None, artifacts: bool = True
+) -> Operation[tuple[Task, int] | None]:
+    """The task and its version; None when there is none in `scope` (None: in any). A history_length of None is all."""
+
+    def parse(answer: Any) -> tuple[Task, int] | None:
+        return None if answer is None else task_from_snapshot(answer)
+
+    return Operation(
+        script("read_task"),
+        keys.task(task_id).as_list(),
+        ["*" if scope is None else str(scope), _length(history_length), int(artifacts)],
+        parse,
+    )
+
+
+def list_tasks(
+    keys: Keys,
+    scope: Scope,
+    *,
+    retention: int,
+    page_size: int,
+    context_id: str = "",
+    state: TaskState | None = None,
+    not_before_us: int | None = None,
+    cursor: tuple[int, str] | None = None,
+    history_length: int | None = None,
+    artifacts: bool = False,
+) -> Operation[Page]:
+    """A page of the scope's tasks, newest status first. `cursor` is (µs of the status, id) of the last task seen."""
+
+    def parse(answer: Sequence[Any]) -> Page:
+        return Page([task_from_snapshot(one)[0] for one in answer[2:]], int(answer[0]), answer[1] == b"1")
+
+    return Operation(
+        script("list_tasks"),
+        [keys.context_index(scope, context_id) if context_id else keys.scope_index(scope)],
+        [
+            int(state or 0),
+            "-inf" if not_before_us is None else not_before_us,
+            page_size,
+            cursor[0] if cursor else "",
+            cursor[1] if cursor else "",
+            _length(history_length),
+            int(artifacts),
+            keys.prefix,
+            retention,
+        ],
+        parse,
+    )
+
+
+def _status_event(
+    task_id: str, context_id: str, state: TaskState, message: Message | None = None
+) -> TaskStatusUpdateEvent:
+    return TaskStatusUpdateEvent(
+        task_id=task_id, context_id=context_id, status=TaskStatus(state=state, message=message)
+    )
+
+
+def _length(history_length: int | None) -> int:
+    return -1 if history_length is None else history_length

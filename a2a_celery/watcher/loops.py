@@ -1,0 +1,49 @@
+"""The life of a loop: start, tick, stop; a tick that fails is logged, and the next one comes all the same."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import Protocol
+
+logger = logging.getLogger(__name__)
+
+
+class Role(Protocol):
+    """One thing a watcher looks after."""
+
+    name: str
+    every: float
+    """Seconds between two ticks."""
+
+    async def tick(self) -> None:
+        """One look."""
+        ...
+
+
+class Loop:
+    """Ticks a role until stopped."""
+
+    def __init__(self, role: Role) -> None:
+        self.role = role
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begins, in the running event loop."""
+        self._task = asyncio.create_task(self._run(), name=f"a2a-{self.role.name}")
+
+    async def stop(self) -> None:
+        """Ends, in the middle of a tick if need be: a tick can be cut off anywhere."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self.role.tick()
+            except Exception as e:
+                logger.warning("%s: a tick failed, trying again: %s", self.role.name, e)
+            await asyncio.sleep(self.role.every)

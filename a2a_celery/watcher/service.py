@@ -1,0 +1,50 @@
+"""The watcher as a service: its loops, in the order in which they start, and stop in reverse."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+
+from ..config import Settings
+from ..dispatch import Publisher
+from ..store import AsyncStore, Keys
+from .dispatcher import Dispatcher
+from .loops import Loop
+
+logger = logging.getLogger(__name__)
+
+
+class Watcher:
+    """All roles of a watcher in one process."""
+
+    def __init__(self, settings: Settings, publisher: Publisher) -> None:
+        self._settings = settings
+        self._publisher = publisher
+
+    async def run(self, until: asyncio.Event) -> None:
+        """Watches until `until` is set."""
+        store = AsyncStore(self._settings.store_url)
+        keys = Keys(self._settings.key_prefix)
+        loops = [Loop(Dispatcher(store, keys, self._publisher, self._settings.redispatch_after))]
+        for loop in loops:
+            loop.start()
+        logger.info("watching: %s", ", ".join(loop.role.name for loop in loops))
+        try:
+            await until.wait()
+        finally:
+            for loop in reversed(loops):
+                await loop.stop()
+            self._publisher.close()
+            await store.aclose()
+
+    def run_until_signalled(self) -> None:
+        """Watches until SIGTERM or SIGINT."""
+
+        async def main() -> None:
+            stop = asyncio.Event()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                asyncio.get_running_loop().add_signal_handler(number, stop.set)
+            await self.run(stop)
+
+        asyncio.run(main())

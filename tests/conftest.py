@@ -1,0 +1,76 @@
+"""Fixtures for all tests: a private Redis, stores on it, fleets of real processes, and both brokers."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.wake import WakeLine
+
+from .support.fleet import RABBITMQ_URL, Fleet, running_fleet
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[EmbeddedRedis]:
+    """A Redis that belongs to this test session."""
+    server = EmbeddedRedis()
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+async def store(redis_server: EmbeddedRedis) -> AsyncIterator[AsyncStore]:
+    """An empty store."""
+    store = AsyncStore(redis_server.store_url)
+    await store.redis.flushall()
+    yield store
+    await store.aclose()
+
+
+@pytest.fixture
+def keys() -> Keys:
+    return Keys("test")
+
+
+@pytest.fixture
+async def line(redis_server: EmbeddedRedis) -> AsyncIterator[WakeLine]:
+    """A wake line that is up."""
+    line = WakeLine(redis_server.store_url)
+    await line.start()
+    yield line
+    await line.stop()
+
+
+def rabbitmq_reachable() -> bool:
+    """Whether a RabbitMQ answers at the port the tests use."""
+    parts = urlsplit(RABBITMQ_URL)
+    try:
+        socket.create_connection((parts.hostname or "127.0.0.1", parts.port or 5672), timeout=2).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.fixture(scope="module", params=["redis", "rabbitmq"])
+def broker(request: pytest.FixtureRequest) -> str:
+    """Each of the two brokers; RabbitMQ may be missing on a developer's machine, never in CI."""
+    if request.param == "rabbitmq" and not rabbitmq_reachable():
+        if os.environ.get("CI"):
+            pytest.fail(f"no RabbitMQ at {urlsplit(RABBITMQ_URL).netloc.rpartition('@')[2]}: CI needs one")
+        pytest.skip("no RabbitMQ here: start one on 5672, or set TEST_RABBITMQ_URL")
+    return str(request.param)
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    """A fleet of this test's own, on Redis; nothing runs yet."""
+    with running_fleet(tmp_path) as fleet:
+        yield fleet

@@ -1,0 +1,1 @@
+"""What the tests stand on: real servers and processes (``fleet``), agents (``agents``), waiting (``waiting``)."""

@@ -1,0 +1,232 @@
+"""Agents for the tests: one Celery app with an agent for each behaviour a test wants to see."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+
+from a2a.helpers import new_text_part
+from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.server.events import EventQueue
+from a2a.server.tasks import TaskUpdater
+from a2a.types import (
+    AgentCapabilities,
+    AgentCard,
+    AgentExtension,
+    AgentSkill,
+    Artifact,
+    Message,
+    Role,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatus,
+)
+from celery import Celery
+
+from a2a_celery import A2A, InputRequired, Rejected, Turn
+
+app = Celery("tests")
+app.conf.task_default_queue = os.environ.get("TEST_QUEUE", "celery")
+app.conf.broker_connection_retry_on_startup = True
+a2a = A2A(app)
+
+REQUIRED_EXTENSION = "https://example.com/extensions/required/v1"
+
+
+def card(name: str, **capabilities: object) -> AgentCard:
+    """A plain card; streaming unless told otherwise."""
+    return AgentCard(
+        name=name,
+        description=f"The test agent {name}.",
+        version="1.0.0",
+        capabilities=AgentCapabilities(**{"streaming": True, **capabilities}),  # type: ignore[arg-type]
+        default_input_modes=["text/plain"],
+        default_output_modes=["text/plain"],
+        skills=[AgentSkill(id=name, name=name, description=name, tags=["test"])],
+    )
+
+
+@a2a.agent("echo", description="Says it back.")
+async def echo(turn: Turn) -> str:
+    return turn.text
+
+
+@a2a.agent("sync-echo")
+def sync_echo(turn: Turn) -> str:
+    """Says it back, from a plain function."""
+    turn.blocking.say("on it", thread=threading.current_thread().name != "a2a-runs")
+    return turn.text
+
+
+@a2a.agent("count")
+async def count(turn: Turn) -> AsyncIterator[str]:
+    """Yields as many chunks as it is told."""
+    for number in range(int(turn.text)):
+        yield f"{number} "
+
+
+@a2a.agent("sync-count")
+def sync_count(turn: Turn) -> Iterator[str]:
+    """The same, from a plain generator."""
+    for number in range(int(turn.text)):
+        yield f"{number} "
+
+
+@a2a.agent("pace")
+async def pace(turn: Turn) -> AsyncIterator[str]:
+    """Yields "<chunks> <seconds between>"."""
+    chunks, seconds = turn.text.split()
+    for number in range(int(chunks)):
+        yield f"{number} "
+        await asyncio.sleep(float(seconds))
+
+
+@a2a.agent("silent")
+async def silent(turn: Turn) -> str:
+    """Says nothing for as many seconds as it is told."""
+    await asyncio.sleep(float(turn.text or 60))
+    return "done"
+
+
+@a2a.agent("data")
+async def data(turn: Turn) -> dict[str, object]:
+    """Tells what it was given, as data."""
+    return {
+        "user": turn.caller.user,
+        "authenticated": turn.caller.authenticated,
+        "tenant": turn.caller.tenant,
+        "extensions": list(turn.caller.extensions),
+        "headers": dict(turn.caller.headers),
+        "metadata": dict(turn.metadata),
+        "number": turn.number,
+        "attempt": turn.attempt,
+        "history": len(turn.task.history),
+        "pid": os.getpid(),
+        "loop": id(asyncio.get_running_loop()),
+    }
+
+
+@a2a.agent("ask")
+async def ask(turn: Turn) -> str:
+    """Asks until it hears a number."""
+    if turn.number == 1 or not turn.text.isdigit():
+        raise InputRequired("How many?")
+    return f"{turn.text} it is"
+
+
+@a2a.agent("slow-ask")
+async def slow_ask(turn: Turn) -> str:
+    """Takes a moment over every message, then asks for another, until it hears "stop"."""
+    await asyncio.sleep(0.3)
+    if turn.text == "stop":
+        return "stopped"
+    raise InputRequired(f"after {turn.text}?")
+
+
+@a2a.agent("refuse")
+async def refuse(turn: Turn) -> str:
+    raise Rejected("Not today.")
+
+
+@a2a.agent("fail")
+async def fail(turn: Turn) -> str:
+    raise RuntimeError("a secret")
+
+
+@a2a.agent("block")
+def block(turn: Turn) -> str:
+    """Blocks its thread: nothing can be cancelled here."""
+    time.sleep(float(turn.text))
+    return "done"
+
+
+class Full(AgentExecutor):
+    """A well-behaved executor: Task, WORKING, two artifacts, COMPLETED; reports the context it was given."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        assert context.message is not None
+        assert context.task_id is not None
+        assert context.context_id is not None
+        updater = TaskUpdater(event_queue, context.task_id, context.context_id)
+        await updater.submit()
+        await updater.start_work(updater.new_agent_message([new_text_part("working")]))
+        await updater.add_artifact([new_text_part(context.get_user_input())], artifact_id="a", name="one")
+        await updater.add_artifact([new_text_part("!")], artifact_id="a", append=True, last_chunk=True)
+        user = context.call_context.user
+        words = [user.user_name, str(user.is_authenticated), context.tenant, *sorted(context.requested_extensions)]
+        await updater.add_artifact(
+            [new_text_part(" ".join(words))],
+            artifact_id="b",
+            metadata={"metadata": context.metadata, "history": len(context.current_task.history)},  # type: ignore[union-attr]
+        )
+        await updater.complete(updater.new_agent_message([new_text_part("bye")]))
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        raise NotImplementedError
+
+
+class Direct(AgentExecutor):
+    """Answers with a message alone, after as many seconds as it is told."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        await asyncio.sleep(float(context.get_user_input() or 0))
+        await event_queue.enqueue_event(
+            Message(message_id="direct", role=Role.ROLE_AGENT, parts=[new_text_part("directly")])
+        )
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        return
+
+
+class Patient(AgentExecutor):
+    """Works until it is cancelled; "stubborn" swallows the cancellation and says it completed."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        assert context.task_id is not None
+        assert context.context_id is not None
+        updater = TaskUpdater(event_queue, context.task_id, context.context_id)
+        await updater.start_work()
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            if context.get_user_input() != "stubborn":
+                raise
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        assert context.task_id is not None
+        assert context.context_id is not None
+        await TaskUpdater(event_queue, context.task_id, context.context_id).cancel()
+
+
+class Whole(AgentExecutor):
+    """Sends nothing but whole Task objects, as some frameworks do."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        ids = {"id": context.task_id, "context_id": context.context_id}
+        working = TaskStatus(state=TaskState.TASK_STATE_WORKING)
+        await event_queue.enqueue_event(Task(**ids, status=working))  # type: ignore[arg-type]
+        artifact = Artifact(artifact_id="a", parts=[new_text_part("whole")])
+        await event_queue.enqueue_event(
+            TaskArtifactUpdateEvent(task_id=context.task_id, context_id=context.context_id, artifact=artifact)
+        )
+        completed = TaskStatus(state=TaskState.TASK_STATE_COMPLETED)
+        await event_queue.enqueue_event(Task(**ids, status=completed))  # type: ignore[arg-type]
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        return
+
+
+a2a.add_agent(card("full", extended_agent_card=True), "tests.support.agents:Full", extended_card=card("full-extended"))
+a2a.add_agent(card("direct"), Direct)
+a2a.add_agent(card("patient"), Patient())
+a2a.add_agent(
+    card("whole"),
+    lambda: Whole(),  # noqa: PLW0108 - a factory is one of the ways to say it
+)
+a2a.add_agent(card("quiet", streaming=False), Full)
+a2a.add_agent(card("strict", extensions=[AgentExtension(uri=REQUIRED_EXTENSION, required=True)]), Full)
+a2a.add_agent(card("promises-card", extended_agent_card=True), Full)

@@ -1,0 +1,207 @@
+"""A fleet of real processes: a Redis of its own, workers, gateways, watchers, started and ended by a test.
+
+Every process leads a process group, so that a test can kill it with all its children, and none outlives the test.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from uuid import uuid4
+
+import httpx
+import kombu
+
+from a2a_celery.cli.embedded import EmbeddedRedis
+
+from .waiting import eventually
+
+ROOT = Path(__file__).resolve().parents[2]
+AGENTS = "tests.support.agents"
+RABBITMQ_URL = os.environ.get("TEST_RABBITMQ_URL", "amqp://guest:guest@127.0.0.1:5672//")
+START = 30.0
+"""Seconds a process has to come up; a loaded machine takes its time to import."""
+
+
+def free_port() -> int:
+    """A port nobody listens on just now."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port: int = s.getsockname()[1]
+        return port
+
+
+class Process:
+    """One process of a fleet; what it prints is in `log`."""
+
+    def __init__(self, name: str, command: list[str], env: dict[str, str], log: Path) -> None:
+        self.name = name
+        self.log = log
+        self._output = log.open("ab")
+        self.popen = subprocess.Popen(
+            command, env=env, cwd=ROOT, stdout=self._output, stderr=self._output, start_new_session=True
+        )
+
+    @property
+    def pid(self) -> int:
+        return self.popen.pid
+
+    @property
+    def running(self) -> bool:
+        return self.popen.poll() is None
+
+    def output(self) -> str:
+        """What it has printed so far."""
+        return self.log.read_text(errors="replace")
+
+    def wait_for_output(self, text: str, within: float = START) -> None:
+        """Returns when it has printed `text`; fails when it ends without."""
+
+        def printed() -> bool:
+            if text in self.output():
+                return True
+            assert self.running, f"{self.name} ended:\n{self.output()[-3000:]}"
+            return False
+
+        eventually(printed, within=within, what=f"{self.name} prints {text!r}")
+
+    def signal(self, number: int) -> None:
+        """Sends a signal to the process alone."""
+        self.popen.send_signal(number)
+
+    def signal_group(self, number: int) -> None:
+        """Sends a signal to the process and all its children."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.popen.pid, number)
+
+    def kill(self) -> None:
+        """SIGKILL, for the whole group: what a dead machine looks like."""
+        self.signal_group(signal.SIGKILL)
+        self.popen.wait(10)
+
+    def stop(self, within: float = 10.0) -> int:
+        """SIGTERM, and SIGKILL for what does not go; gives the exit code."""
+        if self.running:
+            self.signal(signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                self.popen.wait(within)
+        self.signal_group(signal.SIGKILL)
+        code = self.popen.wait(10)
+        self._output.close()
+        return code
+
+
+class Gateway(Process):
+    """A gateway process: `url` for HTTP, `grpc` for gRPC ("" without)."""
+
+    url: str
+    grpc: str
+
+
+class Fleet:
+    """Processes around one Redis and one broker ("redis" or "rabbitmq")."""
+
+    def __init__(self, folder: Path, broker: str = "redis", app: str = AGENTS, **env: str) -> None:
+        self.folder = folder
+        self.redis = EmbeddedRedis()
+        self.redis.start()
+        self.queue = f"test-{uuid4().hex[:8]}"
+        self.broker_url = self.redis.broker_url if broker == "redis" else RABBITMQ_URL
+        self.processes: list[Process] = []
+        self._app = app
+        self._env = {
+            **{k: v for k, v in os.environ.items() if not k.startswith(("A2A_", "CELERY_"))},
+            "PYTHONUNBUFFERED": "1",
+            "CELERY_BROKER_URL": self.broker_url,
+            "A2A_STORE_URL": self.redis.store_url,
+            "TEST_QUEUE": self.queue,
+            **env,
+        }
+
+    def worker(self, *, pool: str = "prefork", concurrency: int = 2, **env: str) -> Process:
+        """A stock Celery worker, ready to work."""
+        name = f"worker-{len(self.processes)}"
+        arguments = ["-n", f"{name}@%h", "-P", pool, "-c", str(concurrency), "-l", "INFO"]
+        worker = self._start(Process, name, ["worker", *arguments], env)
+        worker.wait_for_output(" ready.")
+        return worker
+
+    def gateway(self, *, grpc: bool = False, wait: bool = True, **env: str) -> Gateway:
+        """A gateway that serves."""
+        port = free_port()
+        command = ["a2a", "gateway", "--port", str(port)]
+        address = ""
+        if grpc:
+            grpc_port = free_port()
+            address = f"127.0.0.1:{grpc_port}"
+            command += ["--grpc-port", str(grpc_port)]
+        gateway = self._start(Gateway, f"gateway-{len(self.processes)}", command, env)
+        gateway.url, gateway.grpc = f"http://127.0.0.1:{port}", address
+        if wait:
+            eventually(lambda: self._alive(gateway), within=START, what="the gateway serves")
+        return gateway
+
+    def watcher(self, **env: str) -> Process:
+        """A watcher that watches."""
+        watcher = self._start(Process, f"watcher-{len(self.processes)}", ["a2a", "watcher"], env)
+        watcher.wait_for_output("watching")
+        return watcher
+
+    def command(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+        """Runs ``celery -A … <arguments>`` to its end."""
+        return subprocess.run(
+            self._celery(*arguments),
+            env={**self._env, **env},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def stop(self) -> None:
+        """Ends everything, newest first; leaves nothing in the broker."""
+        for process in reversed(self.processes):
+            process.stop()
+        self.redis.stop()
+        if self.broker_url == RABBITMQ_URL:
+            with kombu.Connection(self.broker_url) as connection:
+                connection.default_channel.queue_delete(self.queue)
+
+    def logs(self) -> str:
+        """The end of what every process has printed, for a failure."""
+        return "\n".join(f"--- {p.name}\n{p.output()[-2000:]}" for p in self.processes)
+
+    def _alive(self, gateway: Gateway) -> bool:
+        assert gateway.running, f"the gateway ended:\n{gateway.output()[-3000:]}"
+        try:
+            return httpx.get(f"{gateway.url}/health/live", timeout=2).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def _start(self, kind, name, arguments, env):  # type: ignore[no-untyped-def]
+        process = kind(name, self._celery(*arguments), {**self._env, **env}, self.folder / f"{name}.log")
+        self.processes.append(process)
+        return process
+
+    def _celery(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "celery", "-A", self._app, *arguments]
+
+
+@contextmanager
+def running_fleet(folder: Path, broker: str = "redis", **options: str) -> Iterator[Fleet]:
+    """A fleet that is gone at the end, whatever happened."""
+    fleet = Fleet(folder, broker, **options)
+    try:
+        yield fleet
+    except BaseException:
+        sys.stderr.write(fleet.logs())
+        raise
+    finally:
+        fleet.stop()

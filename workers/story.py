@@ -1,0 +1,44 @@
+"""An agent that streams: what it yields becomes the chunks of one artifact."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from a2a_celery import Turn
+
+from .app import a2a
+
+WORDS = [
+    "Once",
+    "upon",
+    "a",
+    "time",
+    "a",
+    "task",
+    "was",
+    "sent",
+    "to",
+    "a",
+    "fleet",
+    "of",
+    "workers",
+    ",",
+    "and",
+    "one",
+    "of",
+    "them",
+    "did",
+    "it",
+    ",",
+    "word",
+    "by",
+    "word",
+    ".",
+]
+
+
+@a2a.agent("story", description="Tells a short story, a word at a time.")
+async def story(turn: Turn) -> AsyncIterator[str]:
+    await turn.say("Let me think …")
+    for word in WORDS:
+        await asyncio.sleep(0.1)
+        yield word + " "
