@@ -9,9 +9,11 @@ from typing import Any
 import click
 import uvicorn
 
-from ..app import A2A
 from ..errors import ConfigError
-from .location import app_location
+from . import client
+from .dev import dev_options, run_dev
+from .location import app_location, prepared, with_agents
+from .supervisor import DevOptions, Target
 
 APP_VARIABLE = "A2A_CELERY_APP"
 """How a gateway with several processes tells each of them which app to serve."""
@@ -37,7 +39,7 @@ def gateway(context: click.Context, host: str, port: int, grpc_port: int | None,
     """Serve the agents over A2A."""
     if grpc_port is not None:
         os.environ["A2A_GRPC_PORT"] = str(grpc_port)
-    os.environ["A2A_GRPC_HOST"] = host
+    os.environ.setdefault("A2A_GRPC_HOST", host)
     found = prepared(context)
     logging.basicConfig(level=log_level.upper(), format=LOG_FORMAT)
     # Streams end with their tasks; on shutdown they are cut, and their clients come back with Last-Event-ID.
@@ -47,9 +49,15 @@ def gateway(context: click.Context, host: str, port: int, grpc_port: int | None,
         "log_level": log_level,
         "log_config": None,
         "timeout_graceful_shutdown": 3,
+        # longer than the proxies in front keep theirs: whoever closes first must not be the one that is asked
+        "timeout_keep_alive": 75,
     }
     if workers == 1:
-        uvicorn.run(found.asgi(), **options)
+        try:
+            asgi = found.asgi()
+        except ConfigError as e:
+            raise click.ClickException(str(e)) from e
+        uvicorn.run(asgi, **options)
     else:
         os.environ[APP_VARIABLE] = app_location(found.celery)
         uvicorn.run("a2a_celery.cli.serving:asgi", factory=True, workers=workers, **options)
@@ -64,17 +72,21 @@ def watcher(context: click.Context, log_level: str) -> None:
     prepared(context).watcher().run_until_signalled()
 
 
-def prepared(context: click.Context) -> A2A:
-    """The app's A2A with all its agents; what is wrong with it is one clear line.
+@a2a.command()
+@dev_options
+@click.pass_context
+def dev(context: click.Context, /, **chosen: Any) -> None:
+    """Run all of it here: Redis, a worker, a watcher and a gateway.
 
-    Raises:
-        click.ClickException: the app has no agents, or a setting can't be used.
+    Redis is embedded (yours from PATH, else the one of a2a-celery[embedded]), unless A2A_STORE_URL or --redis-url names
+    one. The embedded one is also the broker, unless CELERY_BROKER_URL is set: what the app's own configuration names is
+    for production, and stays untouched. Ctrl-C stops everything.
     """
-    app = context.obj.app
-    app.loader.import_default_modules()  # agents may live in modules that the app includes
-    try:
-        found = A2A.of(app)
-        _ = found.settings  # reads and checks them
-    except ConfigError as e:
-        raise click.ClickException(str(e)) from e
-    return found
+    found = with_agents(context)
+    named = context.find_root().params.get("app")
+    location = named if isinstance(named, str) else app_location(found.celery)
+    context.exit(run_dev(Target(found.celery, location), DevOptions(**chosen)))
+
+
+for command in (client.send, client.get, client.tail, client.cancel, client.list_):
+    a2a.add_command(command)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,7 +17,11 @@ import redis
 from ..errors import ConfigError
 
 START_TIMEOUT = 10.0
+STOP_TIMEOUT = 1.5
+"""Seconds it may take to write what it still holds, before it is killed."""
+
 SERVERS = ("redis-server", "valkey-server")
+LOCK = "a2a.lock"
 
 
 def find_server() -> Path:
@@ -40,9 +47,10 @@ def find_server() -> Path:
 class EmbeddedRedis:
     """A Redis server for one command.
 
-    `data` is the folder it keeps its data in; None: a temporary one, removed at the end.
+    `data` is the folder it keeps its data in, one server at a time; None: a temporary one, removed at the end.
 
     Attributes:
+        home: a private folder with its socket and its log.
         process: the server, once started.
     """
 
@@ -53,6 +61,7 @@ class EmbeddedRedis:
         self.home = Path(tempfile.mkdtemp(prefix="a2a-"))
         self._data = data or self.home
         self._socket = self.home / "redis.sock"
+        self._log = self.home / "redis.log"
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -65,16 +74,18 @@ class EmbeddedRedis:
         """Its address, as Celery writes it; database 1, apart from the tasks."""
         return f"redis+socket://{self._socket}?virtual_host=1"
 
-    def start(self) -> None:
-        """Returns when it answers.
+    def start(self, launched: Callable[[int], None] = lambda _: None) -> None:
+        """Returns when it answers. `launched` is told its process group as soon as there is one.
 
         Raises:
-            ConfigError: it ended, or did not answer in time; says what it printed.
+            ConfigError: its folder can't be used, it ended, or it did not answer in time; says what it printed.
         """
-        self._data.mkdir(parents=True, exist_ok=True)
-        log = self.home / "redis.log"
-        with log.open("wb") as output:
-            self.process = subprocess.Popen(self._command(), stdout=output, stderr=output, start_new_session=True)
+        try:
+            self._launch(launched)
+        except OSError as e:
+            self.stop()
+            raise ConfigError(f"{e.filename or self._data}: {e.strerror}") from e
+        assert self.process is not None
         client = redis.Redis.from_url(self.store_url)
         deadline = time.monotonic() + START_TIMEOUT
         while True:
@@ -83,8 +94,9 @@ class EmbeddedRedis:
                 break
             except redis.RedisError as e:
                 if self.process.poll() is not None or time.monotonic() > deadline:
+                    said = "\n".join(self.last_lines())
                     self.stop()
-                    raise ConfigError(f"{self._server} did not start: {log.read_text()[-500:] or e}") from e
+                    raise ConfigError(f"{self._server} did not start: {said[-500:] or e}") from e
                 time.sleep(0.02)
         client.close()
 
@@ -93,11 +105,39 @@ class EmbeddedRedis:
         if self.process is not None and self.process.poll() is None:
             self.process.terminate()
             try:
-                self.process.wait(2)
+                self.process.wait(STOP_TIMEOUT)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
         shutil.rmtree(self.home, ignore_errors=True)
+
+    def last_lines(self) -> list[str]:
+        """The last lines of its log."""
+        try:
+            return self._log.read_text(errors="replace").splitlines()[-20:]
+        except FileNotFoundError:
+            return []
+
+    def _launch(self, launched: Callable[[int], None]) -> None:
+        self._data.mkdir(parents=True, exist_ok=True)
+        lock = os.open(self._data / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            # Redis itself would let two servers write one folder. It inherits the lock, which so lives as long as it.
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with self._log.open("wb") as output:
+                self.process = subprocess.Popen(
+                    self._command(),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                    pass_fds=(lock,),
+                )
+            launched(self.process.pid)
+        except BlockingIOError as e:
+            raise OSError(e.errno, "another Redis keeps its data there", str(self._data)) from e
+        finally:
+            os.close(lock)
 
     def _command(self) -> list[str]:
         command = [str(self._server), "--port", "0", "--unixsocket", str(self._socket), "--unixsocketperm", "700"]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 
+import click
 from celery import Celery
 
+from ..app import A2A
 from ..errors import ConfigError
 
 
@@ -22,3 +24,31 @@ def app_location(app: Celery) -> str:
             if value is app:
                 return f"{name}:{attribute}"
     raise ConfigError(f"the Celery app {app.main!r} is in no module that another process could import")
+
+
+def with_agents(context: click.Context) -> A2A:
+    """The A2A of the app that the command was called with, with all its agents.
+
+    Raises:
+        click.ClickException: it has none.
+    """
+    app: Celery = context.obj.app
+    app.loader.import_default_modules()  # agents may live in modules that the app includes
+    try:
+        return A2A.of(app)
+    except ConfigError as e:
+        raise click.ClickException(str(e)) from e
+
+
+def prepared(context: click.Context) -> A2A:
+    """`with_agents`, and its settings are fine; what is wrong with them is one clear line.
+
+    Raises:
+        click.ClickException: the app has no agents, or a setting can't be used.
+    """
+    found = with_agents(context)
+    try:
+        _ = found.settings  # reads and checks them
+    except ConfigError as e:
+        raise click.ClickException(str(e)) from e
+    return found

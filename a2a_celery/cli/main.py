@@ -2,10 +2,46 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
 import click
+
+from .dev import dev_options, run_dev
+from .supervisor import DevOptions, Target
+
+SAMPLES = "a2a_celery.samples"
+"""The sample agents in an installed package (see pyproject.toml); in a checkout they are ``workers``, beside it."""
 
 
 @click.group()
 @click.version_option(package_name="a2a-celery")
 def main() -> None:
     """A2A (Agent2Agent protocol) on a Celery fleet."""
+
+
+@main.command()
+@dev_options
+@click.pass_context
+def demo(context: click.Context, /, **chosen: Any) -> None:
+    """Run sample agents: Redis, a worker, a watcher and a gateway, and what to try with them.
+
+    The same as ``celery -A … a2a dev``, which does it with your app. Ctrl-C stops everything.
+    """
+    context.exit(run_dev(sample_agents(), DevOptions(**chosen)))
+
+
+def sample_agents() -> Target:
+    """The sample app, wherever this was called."""
+    folder = None
+    package = SAMPLES
+    if find_spec(SAMPLES) is None:
+        package = "workers"
+        folder = Path(__file__).resolve().parents[2]
+        sys.path.insert(0, str(folder))  # before the current folder, which may have a module of that name
+    module = importlib.import_module(f"{package}.app")
+    module.app.loader.import_default_modules()
+    return Target(module.app, f"{package}.app", folder)

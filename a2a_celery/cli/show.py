@@ -1,0 +1,93 @@
+"""What the client commands print: a line an event for people, a line of ProtoJSON an event for scripts.
+
+What an agent says is shown without control characters: it is a stranger's text on somebody's terminal.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from a2a.types import Artifact, Part, StreamResponse, Task, TaskState, TaskStatus
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message as Proto
+
+STATE_PREFIX = "TASK_STATE_"
+
+
+def as_json(message: Proto) -> str:
+    """One line of ProtoJSON."""
+    return json.dumps(MessageToDict(message), ensure_ascii=False)
+
+
+def state_name(state: TaskState) -> str:
+    """ "COMPLETED" for TASK_STATE_COMPLETED."""
+    return TaskState.Name(state).removeprefix(STATE_PREFIX)
+
+
+def event_line(event: StreamResponse) -> str:
+    """One event, for people."""
+    match event.WhichOneof("payload"):
+        case "task":
+            return task_lines(event.task)
+        case "message":
+            return _said("message", event.message.parts)
+        case "status_update":
+            return _status(event.status_update.status)
+        case "artifact_update":
+            return _artifact(event.artifact_update.artifact)
+        case other:
+            return f"({other})"
+
+
+def task_lines(task: Task) -> str:
+    """A task with its status and its artifacts, for people."""
+    lines = [f"task {task.id} (context {task.context_id})", _status(task.status)]
+    return "\n".join([*lines, *map(_artifact, task.artifacts)])
+
+
+def task_table(rows: Sequence[tuple[str, Task]]) -> Iterable[str]:
+    """A line for each (agent, task), under a heading."""
+    cells = [("TASK", "STATE", "AGENT", "UPDATED", "CONTEXT")]
+    for agent, task in rows:
+        updated = task.status.timestamp.ToDatetime().strftime("%Y-%m-%d %H:%M:%S")
+        cells.append((task.id, state_name(task.status.state), agent, updated, task.context_id))
+    widths = [max(len(row[i]) for row in cells) for i in range(5)]
+    for row in cells:
+        yield "  ".join(f"{_printable(cell):{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _status(status: TaskStatus) -> str:
+    return _said(state_name(status.state), status.message.parts if status.HasField("message") else ())
+
+
+def _artifact(artifact: Artifact) -> str:
+    # what was streamed as text in chunks reads as one text
+    return _said(f"artifact {artifact.name or artifact.artifact_id}", artifact.parts, between_texts="")
+
+
+def _said(what: str, parts: Iterable[Part], between_texts: str = " ") -> str:
+    text = ""
+    for is_text, some in groupby(parts, key=lambda part: part.HasField("text")):
+        said = (between_texts if is_text else " ").join(map(_part, some))
+        text = f"{text} {said}" if text else said
+    # further lines of a text stay visibly within it
+    shown = "\n  ".join(_printable(line) for line in text.splitlines()).rstrip()
+    return f"{_printable(what)}: {shown}" if shown else _printable(what)
+
+
+def _part(part: Part) -> str:
+    match part.WhichOneof("content"):
+        case "text":
+            return part.text
+        case "data":
+            return json.dumps(MessageToDict(part.data), ensure_ascii=False)
+        case "url":
+            return part.url
+        case _:
+            return f"[{len(part.raw)} bytes {part.media_type} {part.filename}]"
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

@@ -1,0 +1,268 @@
+"""``a2a send | get | tail | cancel | list`` against a real gateway and worker, for people and for scripts."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from celery import Celery
+from click.testing import CliRunner, Result
+
+from a2a_celery.cli.commands import a2a
+from tests.support.agents import app
+from tests.support.fleet import Fleet, free_port, running_fleet
+from tests.support.waiting import eventually
+
+
+@dataclass
+class Commands:
+    """The commands as a person types them, on a fleet."""
+
+    fleet: Fleet
+    url: str
+
+    def __call__(self, *arguments: str, code: int = 0) -> Result:
+        """Runs one in this process: it starts in no time."""
+        result = CliRunner().invoke(a2a, [*arguments, "--url", self.url], obj=SimpleNamespace(app=app))
+        assert result.exit_code == code, result.output
+        return result
+
+    def lines(self, *arguments: str) -> list[Any]:
+        """What it says to a script."""
+        return [json.loads(line) for line in self(*arguments, "--json").stdout.splitlines()]
+
+    def accepted(self, agent: str, text: str) -> str:
+        """The id of a task that may still run."""
+        (event,) = self.lines("send", agent, text, "--return-immediately")
+        return str(event["task"]["id"])
+
+    def eventually(self, task: str, state: str) -> None:
+        def in_state() -> bool:
+            return bool(self.lines("get", task)[0]["status"]["state"] == f"TASK_STATE_{state}")
+
+        eventually(in_state, within=20, what=state)
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
+    with running_fleet(tmp_path_factory.mktemp("fleet")) as fleet:
+        fleet.worker(pool="threads", concurrency=8)
+        yield Commands(fleet, fleet.gateway().url)
+
+
+ID = r"[0-9a-f-]{36}"
+
+
+class TestSend:
+    def test_shows_a_line_for_each_event(self, commands: Commands) -> None:
+        lines = commands("send", "echo", "hello").stdout.splitlines()
+
+        assert re.fullmatch(rf"task {ID} \(context {ID}\)", lines[0])
+        assert lines[1:] == ["SUBMITTED", "WORKING", "artifact response: hello", "COMPLETED"]
+
+    def test_says_the_same_to_a_script(self, commands: Commands) -> None:
+        events = commands.lines("send", "full", "hello")
+
+        assert [next(iter(event)) for event in events][:2] == ["task", "statusUpdate"]
+        assert "artifactUpdate" in events[3]
+        assert events[-1]["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
+
+    def test_without_a_stream_shows_the_task_at_its_end(self, commands: Commands) -> None:
+        lines = commands("send", "echo", "hello", "--no-stream").stdout.splitlines()
+
+        assert lines[1:] == ["COMPLETED", "artifact response: hello"]
+
+    def test_an_agent_without_streaming_is_asked_without(self, commands: Commands) -> None:
+        assert "COMPLETED" in commands("send", "quiet", "hello").stdout
+
+    def test_returns_immediately_when_asked(self, commands: Commands) -> None:
+        lines = commands("send", "silent", "0.2", "--return-immediately").stdout.splitlines()
+
+        assert lines[1:] == ["SUBMITTED"]
+
+    def test_continues_a_task(self, commands: Commands) -> None:
+        first = commands("send", "ask", "hi").stdout.splitlines()
+        assert first[-1] == "INPUT_REQUIRED: How many?"
+        task = first[0].split()[1]
+
+        second = commands("send", "ask", "3", "--task", task).stdout.splitlines()
+
+        assert second[0] == first[0]
+        assert second[-2:] == ["artifact response: 3 it is", "COMPLETED"]
+
+    def test_puts_a_task_into_a_context(self, commands: Commands) -> None:
+        assert "(context mine)" in commands("send", "echo", "hello", "--context", "mine").stdout
+
+    def test_sends_data_and_headers_and_shows_data(self, commands: Commands) -> None:
+        (event,) = commands.lines("send", "data", "--data", '{"a": [1]}', "--no-stream", "-H", "X-Test: yes")
+        assert event["task"]["history"][0]["parts"] == [{"data": {"a": [1]}}]
+
+        shown = commands("send", "data", "hello", "--no-stream").stdout.splitlines()[-1]
+        assert json.loads(shown.removeprefix("artifact response: "))["number"] == 1
+
+    def test_a_direct_answer_is_a_message(self, commands: Commands) -> None:
+        assert commands("send", "direct", "0").stdout == "message: directly\n"
+
+    def test_what_an_agent_says_does_not_reach_the_terminal_as_commands(self, commands: Commands) -> None:
+        shown = commands("send", "echo", "one\x1b[2J\r\ntwo").stdout
+
+        assert "\x1b" not in shown
+        assert "artifact response: one\N{REPLACEMENT CHARACTER}[2J\n  two\n" in shown
+
+    @pytest.mark.parametrize("agent", ["fail", "refuse"])
+    def test_a_task_that_fails_is_an_answer_too(self, commands: Commands, agent: str) -> None:
+        assert re.search("^(FAILED|REJECTED): ", commands("send", agent, "hello").stdout, re.MULTILINE)
+
+
+class TestOneTask:
+    def test_get_finds_it_whichever_agent_has_it(self, commands: Commands) -> None:
+        task = commands.lines("send", "count", "3")[0]["task"]["id"]
+
+        assert commands("get", task).stdout.splitlines()[1:] == ["COMPLETED", "artifact response: 0 1 2"]
+        assert commands.lines("get", task, "--agent", "count")[0]["id"] == task
+
+    def test_get_of_one_that_is_not_there(self, commands: Commands) -> None:
+        assert "Error: no task nobody of echo, sync-echo," in commands("get", "nobody", code=1).stderr
+        task = commands.lines("send", "echo", "hi")[0]["task"]["id"]
+        assert f"Error: no task {task} of full at " in commands("get", task, "--agent", "full", code=1).stderr
+
+    def test_tail_follows_it_to_its_end(self, commands: Commands) -> None:
+        task = commands.accepted("pace", "4 0.3")
+
+        events = commands.lines("tail", task)
+
+        assert events[0]["task"]["id"] == task
+        assert events[-1]["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
+        assert sum("artifactUpdate" in event for event in events) >= 1
+
+    def test_tail_of_an_ended_one_shows_it(self, commands: Commands) -> None:
+        task = commands.lines("send", "echo", "hello")[0]["task"]["id"]
+
+        assert commands("tail", task).stdout.splitlines()[1:] == ["COMPLETED", "artifact response: hello"]
+
+    def test_tail_of_an_agent_without_streaming(self, commands: Commands) -> None:
+        task = commands.lines("send", "quiet", "hello")[0]["task"]["id"]
+
+        assert "Error: the agent quiet has no streaming" in commands("tail", task, code=1).stderr
+
+    def test_cancel_shows_it_when_its_agent_has_stopped(self, commands: Commands) -> None:
+        task = commands.accepted("patient", "")
+        commands.eventually(task, "WORKING")
+
+        assert commands("cancel", task).stdout.splitlines()[1] == "CANCELED"
+
+    def test_cancel_of_an_ended_one_is_an_error(self, commands: Commands) -> None:
+        task = commands.lines("send", "echo", "hello")[0]["task"]["id"]
+
+        said = commands("cancel", task, code=1).stderr
+
+        assert said == "Error: The task has ended already: TASK_STATE_COMPLETED\n"
+
+
+@pytest.fixture(scope="module")
+def context(commands: Commands) -> str:
+    """A context with a task of echo, then one of full, then one of ask that waits."""
+    name = f"list-{uuid4()}"
+    for agent in ("echo", "full", "ask"):
+        commands("send", agent, "hello", "--context", name)
+    return name
+
+
+class TestList:
+    def test_is_a_table_newest_first(self, commands: Commands, context: str) -> None:
+        heading, *rows = commands("list", "--context", context).stdout.splitlines()
+
+        assert heading.split() == ["TASK", "STATE", "AGENT", "UPDATED", "CONTEXT"]
+        found = [re.fullmatch(rf"{ID}  (\S+) +(\S+) +\S+ \S+  {context}", row) for row in rows]
+        states = ["INPUT_REQUIRED ask", "COMPLETED full", "COMPLETED echo"]
+        assert [f"{row[1]} {row[2]}" for row in found if row] == states
+
+    def test_is_a_line_for_each_task_for_scripts(self, commands: Commands, context: str) -> None:
+        assert [task["contextId"] for task in commands.lines("list", "--context", context)] == [context] * 3
+
+    @pytest.mark.parametrize(
+        ("option", "count"), [(("--state", "completed"), 2), (("--agent", "full"), 1), (("--limit", "2"), 2)]
+    )
+    def test_is_narrowed_by_options(
+        self, commands: Commands, context: str, option: tuple[str, str], count: int
+    ) -> None:
+        assert len(commands.lines("list", "--context", context, *option)) == count
+
+    def test_says_when_there_is_more(self, commands: Commands, context: str) -> None:
+        assert commands("list", "--context", context, "--limit", "2").stdout.endswith("… there are more: --limit\n")
+        assert "more" not in commands("list", "--context", context, "--limit", "3").stdout
+
+    def test_goes_over_pages(self, commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("a2a_celery.cli.client.PAGE", 2)
+        name = f"pages-{uuid4()}"
+        for _ in range(3):
+            commands("send", "echo", "hello", "--context", name)
+        assert len({task["id"] for task in commands.lines("list", "--context", name, "--agent", "echo")}) == 3
+
+
+class TestWhatGoesWrong:
+    def test_nobody_listens(self, commands: Commands) -> None:
+        nobody = Commands(commands.fleet, f"http://127.0.0.1:{free_port()}")
+        for arguments in (["send", "echo", "hello"], ["list"], ["get", "t"]):
+            said = nobody(*arguments, code=1).stderr
+            assert said.startswith(f"Error: no gateway at {nobody.url}: start one with celery -A … a2a gateway")
+
+    def test_somebody_else_listens(self, commands: Commands) -> None:
+        said = Commands(commands.fleet, f"{commands.url}/elsewhere")("list", code=1).stderr
+        assert "answers 404: is " in said
+        assert len(said.splitlines()) == 1
+
+    def test_a_url_that_is_none(self, commands: Commands) -> None:
+        assert "Error: " in Commands(commands.fleet, "nonsense")("list", code=1).stderr
+
+    @pytest.mark.parametrize(
+        ("arguments", "code", "said"),
+        [
+            (("send", "nobody", "hello"), 1, "no agent 'nobody'; this app has echo,"),
+            (("list", "--agent", "nobody"), 1, "no agent 'nobody'"),
+            (("send", "echo"), 2, "nothing to send: give TEXT or --data"),
+            (("send", "echo", "--data", "{"), 2, "not JSON"),
+            (("send", "echo", "hello", "-H", "nonsense"), 2, "write 'Name: value'"),
+            (("list", "--state", "nonsense"), 2, "'nonsense' is not one of"),
+            (("list", "--limit", "0"), 2, "--limit"),
+            (("get",), 2, "Missing argument 'TASK'"),
+            (("send", "echo", "hello", "--task", "nobody"), 1, "Error: Task not found"),
+        ],
+    )
+    def test_bad_usage_says_how(self, commands: Commands, arguments: tuple[str, ...], code: int, said: str) -> None:
+        assert said in commands(*arguments, code=code).stderr
+
+    def test_an_app_without_agents(self) -> None:
+        result = CliRunner().invoke(a2a, ["list"], obj=SimpleNamespace(app=Celery("bare", set_as_current=False)))
+
+        assert result.exit_code == 1
+        assert "'bare' has no agents" in result.stderr
+
+
+def test_the_address_is_the_public_one_unless_given(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    invoke: Callable[[], Result] = lambda: CliRunner().invoke(a2a, ["list"], obj=SimpleNamespace(app=app))  # noqa: E731
+    monkeypatch.setenv("A2A_PUBLIC_URL", commands.url)
+    assert invoke().exit_code == 0
+    monkeypatch.setenv("A2A_PUBLIC_URL", "http://127.0.0.1:1")
+    assert "no gateway at http://127.0.0.1:1:" in invoke().stderr
+
+
+def test_the_gateway_is_the_one_that_was_named_whatever_its_public_address_is(commands: Commands) -> None:
+    gateway = commands.fleet.gateway(A2A_PUBLIC_URL="http://127.0.0.1:1")
+
+    assert "COMPLETED" in Commands(commands.fleet, gateway.url)("send", "echo", "hello").stdout
+
+
+def test_celery_knows_the_commands_and_they_need_neither_store_nor_broker(commands: Commands) -> None:
+    nothing = {"A2A_STORE_URL": "", "CELERY_BROKER_URL": "amqp://127.0.0.1:1"}
+
+    done = commands.fleet.command("a2a", "send", "echo", "hello", "--url", commands.url, **nothing)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("artifact response: hello\nCOMPLETED\n")

