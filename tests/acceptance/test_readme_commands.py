@@ -1,0 +1,72 @@
+"""The README's own words, run: its agent, its three commands, its request, its tools for working on the project."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from a2a_celery.cli.embedded import EmbeddedRedis
+from tests.support.fleet import ROOT, START, Process, free_port
+from tests.support.waiting import eventually
+
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    """The fenced blocks of the README in `language`."""
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+def lines_with(start: str) -> list[str]:
+    """The commands of the README that begin with `start`, without their comments."""
+    return [line.split("  #")[0].strip() for b in blocks("sh") for line in b.splitlines() if line.startswith(start)]
+
+
+def test_the_readmes_agent_is_served_by_the_readmes_commands(redis_server: EmbeddedRedis, tmp_path: Path) -> None:
+    (tmp_path / "acme.py").write_text(blocks("python")[0])
+    port = free_port()
+    env = {
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+        "PYTHONPATH": str(tmp_path),
+        "CELERY_BROKER_URL": redis_server.broker_url,
+        "A2A_STORE_URL": redis_server.store_url,
+    }
+    commands = [shlex.split(c.replace("8000", str(port))) for c in lines_with("celery -A acme")]
+    assert [c[3:5] for c in commands] == [["worker"], ["a2a", "gateway"], ["a2a", "watcher"]]
+    fleet = [
+        Process(c[-1], [str(Path(sys.executable).parent / "celery"), *c[1:]], env, tmp_path / f"{n}.log")
+        for n, c in enumerate(commands)
+    ]
+    curl = next(b for b in blocks("sh") if b.startswith("curl")).replace("8000", str(port))
+
+    def answer() -> dict[str, object] | None:
+        assert all(process.running for process in fleet), "\n".join(process.output() for process in fleet)
+        done = subprocess.run(curl, shell=True, capture_output=True, text=True, timeout=30, check=False)
+        return json.loads(done.stdout) if done.stdout else None
+
+    try:
+        task = eventually(answer, within=START, what="the README's request is answered")["task"]  # type: ignore[index]
+    finally:
+        for process in fleet:
+            process.stop()
+    assert task["artifacts"][0]["parts"] == [{"text": "Hello, Ada!"}]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("command", [c for c in lines_with(".venv/bin/") if "pip" not in c])
+def test_the_commands_for_working_on_it_are_what_ci_runs(command: str) -> None:
+    ci = (ROOT / ".ci" / "run").read_text()
+
+    for one in command.split(" && "):
+        assert one in ci, one
+
+
+def test_the_command_that_tries_it_is_what_ci_runs() -> None:
+    [command] = [line for line in lines_with("python3 -m venv") if "demo" in line]
+
+    assert command.removesuffix(" && .venv/bin/a2a-celery demo") in (ROOT / ".ci" / "run").read_text()
