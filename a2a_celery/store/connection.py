@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from typing import Any, Protocol, TypeVar
 
 import redis
@@ -19,6 +21,11 @@ SOCKET_TIMEOUT = 5.0
 """Seconds an answer may take. The scripts take microseconds; what is slower is a server in trouble."""
 
 CONNECT_TIMEOUT = 2.0
+MAX_SENDERS = 4
+"""Pipelines under way at once: a large read in one of them does not hold up the rest."""
+
+MAX_BATCH = 64
+
 RETRIES = 2
 """Every operation answers a repeated call as it answered the first, so a broken connection is simply tried again."""
 
@@ -58,29 +65,30 @@ def _options(retry: Any) -> dict[str, Any]:
 
 
 class AsyncStore:
-    """The store for one event loop: gateway, watcher, the runs of a worker."""
+    """The store for one event loop: gateway, watcher, the runs of a worker.
 
-    def __init__(self, url: str, *, max_connections: int = 64) -> None:
-        # A blocking pool: more callers than connections wait for one, they don't open another.
-        pool = redis.asyncio.BlockingConnectionPool.from_url(
-            redis_url(url),
-            max_connections=max_connections,
-            timeout=SOCKET_TIMEOUT,
-            **fit(url, _options(redis.asyncio.retry.Retry(ExponentialWithJitterBackoff(cap=0.5, base=0.05), RETRIES))),
+    Operations that are asked for at the same time go in one pipeline: round trips are what is felt, not Redis. They are
+    sent by tasks of the store's own, so a caller that is cancelled leaves no connection half read and none missing.
+    """
+
+    def __init__(self, url: str) -> None:
+        retry = redis.asyncio.retry.Retry(ExponentialWithJitterBackoff(cap=0.5, base=0.05), RETRIES)
+        # Never more connections than senders, and one for a ping.
+        self.redis: redis.asyncio.Redis = redis.asyncio.Redis.from_url(
+            redis_url(url), max_connections=MAX_SENDERS + 4, **fit(url, _options(retry))
         )
-        self.redis: redis.asyncio.Redis = redis.asyncio.Redis(connection_pool=pool)
+        self._waiting: deque[tuple[Operation[Any], asyncio.Future[Any]]] = deque()
+        self._senders: set[asyncio.Task[None]] = set()
 
     async def run(self, operation: Operation[T]) -> T:
         """See `AsyncRunner.run`."""
-        s, keys_and_args = operation.script, (*operation.keys, *operation.args)
-        try:
-            try:
-                answer = await self.redis.evalsha(s.sha, len(operation.keys), *keys_and_args)
-            except NoScriptError:
-                answer = await self.redis.eval(s.text, len(operation.keys), *keys_and_args)
-        except RedisError as e:
-            raise _translated(e, s.name) from e
-        return operation.parse(answer)
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.append((operation, answer))
+        if len(self._senders) < MAX_SENDERS:
+            sender = asyncio.create_task(self._send_waiting(), name="a2a-store")
+            self._senders.add(sender)
+            sender.add_done_callback(self._senders.discard)
+        return operation.parse(await answer)
 
     async def ping(self) -> None:
         """Returns when Redis answers.
@@ -94,9 +102,44 @@ class AsyncStore:
             raise _translated(e, "ping") from e
 
     async def aclose(self) -> None:
-        """Closes the connections."""
+        """Closes the connections, when what is under way has been sent."""
+        if self._senders:
+            await asyncio.wait(set(self._senders))
         await self.redis.aclose()
-        await self.redis.connection_pool.disconnect()
+
+    async def _send_waiting(self) -> None:
+        while self._waiting:
+            batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_BATCH))]
+            batch = [(operation, answer) for operation, answer in batch if not answer.done()]
+            try:
+                await self._send(batch)
+            except Exception as e:
+                for operation, answer in batch:
+                    if not answer.done():
+                        answer.set_exception(_translated(e, operation.script.name))
+
+    async def _send(self, batch: list[tuple[Operation[Any], asyncio.Future[Any]]]) -> None:
+        results = await self._pipelined([o for o, _ in batch], with_text=False)
+        unknown = [i for i, result in enumerate(results) if isinstance(result, NoScriptError)]
+        if unknown:
+            again = await self._pipelined([batch[i][0] for i in unknown], with_text=True)
+            for i, result in zip(unknown, again, strict=True):
+                results[i] = result
+        for (operation, answer), result in zip(batch, results, strict=True):
+            if answer.done():  # its caller was cancelled
+                continue
+            if isinstance(result, Exception):
+                answer.set_exception(_translated(result, operation.script.name))
+            else:
+                answer.set_result(result)
+
+    async def _pipelined(self, operations: list[Operation[Any]], *, with_text: bool) -> list[Any]:
+        pipeline = self.redis.pipeline(transaction=False)
+        for operation in operations:
+            s = operation.script
+            call = pipeline.eval if with_text else pipeline.evalsha
+            call(s.text if with_text else s.sha, len(operation.keys), *operation.keys, *operation.args)
+        return list(await pipeline.execute(raise_on_error=False))
 
 
 class SyncStore:
@@ -131,8 +174,10 @@ def fit(url: str, options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _translated(error: RedisError, what: str) -> Exception:
+def _translated(error: Exception, what: str) -> Exception:
     """What a Redis error means to us: unavailable, or a bug of ours that must not be hidden as weather."""
+    if not isinstance(error, RedisError):
+        return error
     if isinstance(error, ResponseError):
         text = str(error)
         if not text.startswith(

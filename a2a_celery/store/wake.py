@@ -46,40 +46,43 @@ class Bell:
 
 
 class WakeLine:
-    """Subscribes to channels for this process; start it before and stop it after its listeners."""
+    """Subscribes to channels for this process; start it before and stop it after its listeners.
+
+    Only its own task talks to Redis: a listener that is cancelled can't break the line for the others.
+    """
 
     def __init__(self, url: str) -> None:
         options = {
             "socket_connect_timeout": CONNECT_TIMEOUT,
             "socket_keepalive": True,
+            # None, or redis-py writes inside wait_for, which on Python 3.11 swallows a cancellation: stop() would hang
+            "socket_timeout": None,
             "health_check_interval": 10,
             "protocol": 2,
             # reconnecting is ours: redis-py would do it silently, and what was missed meanwhile must be looked up
             "retry": redis.asyncio.retry.Retry(NoBackoff(), 0),
         }
         self._redis = redis.asyncio.Redis.from_url(redis_url(url), **fit(url, options))
-        self._pubsub: Any = None
         self._bells: dict[str, set[Bell]] = {}
         self._handlers: dict[str, Callable[[bytes], None]] = {}
-        # A channel may be left and joined again before Redis has answered: it is ours only when as many
-        # subscriptions are confirmed as were asked for.
-        self._asked: dict[str, int] = {}
+        self._changed = asyncio.Event()  # somebody came or left
+        self._subscribed: set[str] = set()  # what Redis was asked for
+        self._unconfirmed: dict[str, int] = {}  # how many of these requests it has not answered, per channel
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
-        self._reader: asyncio.Task[None] | None = None
-        self._up = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._up = False
 
     async def start(self) -> None:
         """Connects in the background; returns at once."""
-        if self._reader is None:
-            self._reader = asyncio.create_task(self._read(), name="a2a-wake-line")
+        if self._task is None:
+            self._task = asyncio.create_task(self._stay_connected(), name="a2a-wake-line")
 
     async def stop(self) -> None:
         """Hangs up. Listeners are rung a last time."""
-        if self._reader is not None:
-            self._reader.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._reader
-            self._reader = None
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+            self._task = None
         self._ring_all()
         await self._redis.aclose()
 
@@ -92,102 +95,108 @@ class WakeLine:
     async def listen(self, channel: str) -> AsyncIterator[Bell]:
         """A bell that rings when `channel` gets a message; if the line is down just now, it rings when that is up."""
         bell = Bell()
-        bells = self._bells.setdefault(channel, set())
-        bells.add(bell)
+        self._bells.setdefault(channel, set()).add(bell)
         try:
-            await self._join(channel, first=len(bells) == 1)
+            await self._joined(channel)
             yield bell
         finally:
+            bells = self._bells[channel]
             bells.discard(bell)
-            if not bells and self._bells.get(channel) is bells:
+            if not bells:
                 del self._bells[channel]
-                await self._leave(channel)
+                self._changed.set()
 
     async def on_message(self, channel: str, handler: Callable[[bytes], None]) -> None:
         """Calls `handler` with each message of `channel`, from now until `stop`. Messages can be missed."""
         self._handlers[channel] = handler
-        await self._join(channel, first=True)
+        await self._joined(channel)
 
-    async def _join(self, channel: str, *, first: bool) -> None:
-        if not self._up.is_set():
-            return  # whoever listens is rung as soon as the line is up
-        if first:
-            self._asked[channel] = self._asked.get(channel, 0) + 1
-            try:
-                await self._pubsub.subscribe(channel)
-            except (RedisError, OSError):
-                return  # the reader sees the same and reconnects
-        if self._asked.get(channel):
-            confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.setdefault(channel, []).append(confirmed)
-            await confirmed
+    async def _joined(self, channel: str) -> None:
+        """Returns when what is published on `channel` from here on is heard, or the line is down."""
+        if not self._up or (channel in self._subscribed and channel not in self._unconfirmed):
+            return  # whoever listens while it is down is rung as soon as it is up
+        self._changed.set()
+        confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.setdefault(channel, []).append(confirmed)
+        await confirmed
 
-    async def _leave(self, channel: str) -> None:
-        if self._up.is_set():
-            with suppress(RedisError, OSError):
-                await self._pubsub.unsubscribe(channel)
-
-    async def _read(self) -> None:
+    async def _stay_connected(self) -> None:
         while True:
+            pubsub: Any = self._redis.pubsub()
             try:
-                await self._connect()
-                while True:
-                    message = await self._pubsub.get_message(timeout=5.0)
-                    if message is not None:
-                        self._handle(message)
-            except (RedisError, OSError) as e:
-                logger.warning("the wake line is down, trying again: %s", type(e).__name__)
+                await self._serve(pubsub)
+            except* (RedisError, OSError) as e:
+                if self._up:  # once, not at every attempt
+                    logger.warning("the wake line is down, trying to get it back: %s", type(e.exceptions[0]).__name__)
             finally:
                 self._hang_up()
+                with suppress(RedisError, OSError):
+                    await pubsub.aclose()
             await asyncio.sleep(RECONNECT_EVERY)
 
-    async def _connect(self) -> None:
-        self._pubsub = self._redis.pubsub()
-        await self._pubsub.connect()
-        self._up.set()
-        for channel in (*self._bells, *self._handlers):
-            self._asked[channel] = self._asked.get(channel, 0) + 1
-            await self._pubsub.subscribe(channel)
+    async def _serve(self, pubsub: Any) -> None:
+        await pubsub.connect()
+        self._up = True
+        self._changed.set()
+        await self._update(pubsub)
         self._ring_all()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._keep_updated(pubsub))
+            group.create_task(self._hear(pubsub))
 
-    def _hang_up(self) -> None:
-        self._up.clear()
-        self._asked.clear()
-        waiting = [future for futures in self._waiters.values() for future in futures]
-        self._waiters.clear()
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)
-        pubsub, self._pubsub = self._pubsub, None
-        if pubsub is not None and pubsub.connection is not None:
-            # without a round trip: the connection may be the one that broke
-            closing = asyncio.ensure_future(pubsub.aclose())
-            closing.add_done_callback(lambda done: done.cancelled() or done.exception())
+    async def _keep_updated(self, pubsub: Any) -> None:
+        while True:
+            await self._changed.wait()
+            await self._update(pubsub)
 
-    def _handle(self, message: dict[str, Any]) -> None:
-        if message["channel"] is None:
-            return  # the answer to a ping
-        channel = message["channel"].decode()
-        match message["type"]:
-            case "subscribe":
-                self._confirm(channel)
-            case "message":
-                for bell in self._bells.get(channel, ()):
-                    bell.ring()
-                if channel in self._handlers:
-                    self._handlers[channel](message["data"])
+    async def _update(self, pubsub: Any) -> None:
+        """Asks Redis for what is wanted now. A channel that was left and joined again in the meantime costs nothing."""
+        self._changed.clear()
+        wanted = self._bells.keys() | self._handlers.keys()
+        joined, left = wanted - self._subscribed, self._subscribed - wanted
+        self._subscribed = set(wanted)
+        for channel in joined:
+            self._unconfirmed[channel] = self._unconfirmed.get(channel, 0) + 1
+        if left:
+            await pubsub.unsubscribe(*left)
+        if joined:
+            await pubsub.subscribe(*joined)
+
+    async def _hear(self, pubsub: Any) -> None:
+        while True:
+            message = await pubsub.get_message(timeout=5.0)
+            if message is None or message["channel"] is None:
+                continue  # silence, or the answer to a ping
+            channel = message["channel"].decode()
+            match message["type"]:
+                case "subscribe":
+                    self._confirm(channel)
+                case "message":
+                    for bell in self._bells.get(channel, ()):
+                        bell.ring()
+                    if channel in self._handlers:
+                        self._handlers[channel](message["data"])
 
     def _confirm(self, channel: str) -> None:
-        left = self._asked.get(channel, 1) - 1
+        """Only the last of several requests counts: between them the channel was left."""
+        left = self._unconfirmed.pop(channel, 1) - 1
         if left > 0:
-            self._asked[channel] = left
-            return
-        self._asked.pop(channel, None)
-        for future in self._waiters.pop(channel, []):
+            self._unconfirmed[channel] = left
+        else:
+            self._release(self._waiters.pop(channel, []))
+
+    def _hang_up(self) -> None:
+        self._up = False
+        self._subscribed.clear()
+        self._unconfirmed.clear()
+        waiters, self._waiters = self._waiters, {}
+        for futures in waiters.values():
+            self._release(futures)
+
+    def _release(self, futures: list[asyncio.Future[None]]) -> None:
+        for future in futures:
             if not future.done():
                 future.set_result(None)
-        for bell in self._bells.get(channel, ()):
-            bell.ring()
 
     def _ring_all(self) -> None:
         for bells in self._bells.values():
