@@ -49,7 +49,9 @@ class Publisher:
             BrokerUnavailable: it could not be reached, or did not take it.
         """
         try:
-            self._app.tasks[entry_name(agent)].apply_async(
+            # by name: a watcher may serve agents that its own version of the app doesn't know
+            self._app.send_task(
+                entry_name(agent),
                 args=(task_id, run),
                 task_id=f"{task_id}.{run}",
                 # Nobody waits for the result: not subscribing to it saves the publisher a channel for every task,

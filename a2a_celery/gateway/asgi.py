@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from a2a.server.routes import create_rest_routes
+from a2a.utils.error_handlers import build_rest_error_payload
 from a2a.utils.errors import MethodNotFoundError
 from celery import Celery
 from starlette.applications import Starlette
@@ -25,6 +26,7 @@ from .cards import card_routes
 from .handler import GatewayHandler
 from .health import Health
 from .http import CallContextBuilder, RpcDispatcher, guard_rest, guard_rpc, rest_error
+from .legacy import legacy_rest_routes
 
 
 def build_asgi(app: Celery, agents: Mapping[str, Agent], settings: Settings) -> Starlette:
@@ -56,20 +58,26 @@ def build_asgi(app: Celery, agents: Mapping[str, Agent], settings: Settings) -> 
 
     routes: list[BaseRoute] = list(Health(app, store).routes())
     for name, handler in handlers.items():
-        routes.append(Mount(f"/agents/{name}", routes=_agent_routes(handler, settings, f"/agents/{name}")))
+        routes += _agent_routes(handler, settings, f"/agents/{name}")
     routes += _agent_routes(next(iter(handlers.values())), settings, "")
-    return Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _unknown})
+    asgi = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _unknown})
+    # every path of one word begins a tenant's paths: it would be sent from /word to /word/, where nothing is either
+    asgi.router.redirect_slashes = False
+    return asgi
 
 
 def _agent_routes(handler: GatewayHandler, settings: Settings, path: str) -> list[BaseRoute]:
-    context_builder = CallContextBuilder()
-    rpc = RpcDispatcher(handler, context_builder, enable_v0_3_compat=True)
-    rest = create_rest_routes(handler, context_builder, enable_v0_3_compat=True)
-    return [
+    """What is served under `path`, "" for the root."""
+    context_builder = CallContextBuilder(path)
+    rpc = guard_rpc(RpcDispatcher(handler, context_builder).handle_requests, settings.max_request_bytes)
+    rest = [*legacy_rest_routes(handler, context_builder), *create_rest_routes(handler, context_builder)]
+    routes: list[BaseRoute] = [
         *card_routes(handler.agent, settings, path),
-        Route("/", guard_rpc(rpc.handle_requests, settings.max_request_bytes), methods=["POST"]),
+        Route("/", rpc, methods=["POST"]),
         *guard_rest(rest, settings.max_request_bytes),
     ]
+    # a mount does not answer at its own path without a slash, where JSON-RPC clients may well look for it
+    return [Route(path, rpc, methods=["POST"]), Mount(path, routes=routes)] if path else routes
 
 
 def _grpc_server(handlers: Mapping[str, GatewayHandler], settings: Settings):  # type: ignore[no-untyped-def]
@@ -87,5 +95,6 @@ async def _unknown(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
         return rest_error(MethodNotFoundError(f"Nothing is served at {request.method} {request.url.path}"))
-    body = {"error": {"code": error.status_code, "message": error.detail}}
-    return JSONResponse(body, status_code=error.status_code, headers=error.headers)
+    payload = build_rest_error_payload(MethodNotFoundError(f"{request.method} is not served at {request.url.path}"))
+    payload["error"] |= {"code": error.status_code, "status": "UNIMPLEMENTED"}
+    return JSONResponse(payload, status_code=error.status_code, headers=error.headers)

@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from functools import lru_cache
 from urllib.parse import urlsplit
 
+from a2a.server.context import ServerCallContext
 from a2a.server.routes import create_agent_card_routes
 from a2a.types import AgentCard, AgentInterface
 from starlette.requests import Request
@@ -21,6 +22,10 @@ from ..agents import Agent
 from ..config import Settings
 
 _base_url: ContextVar[str] = ContextVar("base_url")
+
+ADDRESS = "a2a_address"
+"""Where a binding leaves, in a call context, how to get the base URL a request came to ("" over gRPC, where it can't be
+known) and the path of its agent below that."""
 
 
 def card_routes(agent: Agent, settings: Settings, path: str) -> list[Route]:
@@ -44,28 +49,46 @@ def card_routes(agent: Agent, settings: Settings, path: str) -> list[Route]:
     return [Route(route.path, with_address(route.endpoint), methods=["GET"]) for route in routes]
 
 
-@lru_cache(maxsize=256)  # a caller may send any Host header
-def _interfaces(settings: Settings, name: str, path: str, base_url: str) -> tuple[AgentInterface, ...]:
-    url = base_url.rstrip("/") + path
-    found = []
-    for version in ("1.0", "0.3"):
-        found += [
-            AgentInterface(url=f"{url}/", protocol_binding="JSONRPC", protocol_version=version),
-            AgentInterface(url=url, protocol_binding="HTTP+JSON", protocol_version=version),
-        ]
-    if settings.grpc_port is not None:
-        address = settings.grpc_public_address or f"{urlsplit(base_url).hostname}:{settings.grpc_port}"
-        # one port serves all agents: the tenant says which, "" is the first
-        tenant = name if path else ""
-        found.insert(2, AgentInterface(url=address, protocol_binding="GRPC", protocol_version="1.0", tenant=tenant))
-    return tuple(found)
+def extended_card(agent: Agent, settings: Settings, context: ServerCallContext) -> AgentCard | None:
+    """The extended card of `agent`, with interfaces as the public one has: clients put it in that one's place.
+
+    None if it has none. Source: A2A specification 3.1.11.
+    """
+    if agent.extended_card is None:
+        return None
+    base_url, path = context.state[ADDRESS]() if ADDRESS in context.state else ("", "")
+    return _with_interfaces(agent.extended_card, agent, settings, path, settings.public_url or base_url)
 
 
 def public_card(agent: Agent, settings: Settings, path: str, base_url: str) -> AgentCard:
     """The card that a client at `base_url` gets."""
-    if agent.card.supported_interfaces:
-        return agent.card
-    card = AgentCard()
-    card.CopyFrom(agent.card)
-    card.supported_interfaces.extend(_interfaces(settings, agent.name, path, base_url))
-    return card
+    return _with_interfaces(agent.card, agent, settings, path, base_url)
+
+
+def _with_interfaces(card: AgentCard, agent: Agent, settings: Settings, path: str, base_url: str) -> AgentCard:
+    if card.supported_interfaces:
+        return card
+    filled = AgentCard()
+    filled.CopyFrom(card)
+    filled.supported_interfaces.extend(_interfaces(settings, agent.name, path, base_url))
+    return filled
+
+
+@lru_cache(maxsize=256)  # a caller may send any Host header
+def _interfaces(settings: Settings, name: str, path: str, base_url: str) -> tuple[AgentInterface, ...]:
+    found = []
+    if base_url:
+        url = base_url.rstrip("/") + path
+        for version in ("1.0", "0.3"):
+            found += [
+                AgentInterface(url=f"{url}/", protocol_binding="JSONRPC", protocol_version=version),
+                AgentInterface(url=url, protocol_binding="HTTP+JSON", protocol_version=version),
+            ]
+    if settings.grpc_port is not None:
+        host = urlsplit(base_url).hostname or settings.grpc_host
+        host = f"[{host}]" if ":" in host else host
+        address = settings.grpc_public_address or f"{host}:{settings.grpc_port}"
+        # one port serves all agents: the tenant says which, "" is the first
+        tenant = name if path else ""
+        found.insert(2, AgentInterface(url=address, protocol_binding="GRPC", protocol_version="1.0", tenant=tenant))
+    return tuple(found)

@@ -25,6 +25,9 @@ from ..errors import StoreUnavailable
 
 logger = logging.getLogger(__name__)
 
+REACHED = "a2a_reached"
+"""Set in a call context by the first step of every operation: from there on a failure is not the request's."""
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 

@@ -6,7 +6,9 @@ Needs the extra ``grpc``.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from contextvars import ContextVar
 from typing import Any
 
 import grpc.aio
@@ -17,7 +19,9 @@ from a2a.server.request_handlers import grpc_handler
 from a2a.server.request_handlers.request_handler import RequestHandler
 from a2a.types import a2a_pb2_grpc
 
+from .cards import ADDRESS
 from .faults import RequestTooLargeError, ServiceUnavailableError, invalid
+from .legacy import translation
 
 # As in faults: the SDK looks its codes up in a table, which lacks these two.
 grpc_handler._ERROR_CODE_MAP.update(
@@ -26,6 +30,10 @@ grpc_handler._ERROR_CODE_MAP.update(
         RequestTooLargeError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     }
 )
+
+
+_call: ContextVar[ServerCallContext | None] = ContextVar("call", default=None)
+"""The call that the current request was made into, if it came that far."""
 
 
 class CallContextBuilder(grpc_handler.DefaultGrpcServerCallContextBuilder):
@@ -41,7 +49,46 @@ class CallContextBuilder(grpc_handler.DefaultGrpcServerCallContextBuilder):
         call.state["headers"] = metadata
         call.state["grpc_version"] = metadata.get("a2a-version", "")
         call.state["grpc_expected_version"] = self._version
+        _call.set(call)
         return call
+
+
+class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+    """Answers for what servicers raise, and for requests that are no protobuf: gRPC would send the exception's text."""
+
+    async def intercept_service(self, continuation: Any, details: grpc.HandlerCallDetails) -> Any:
+        """The method's handler, guarded; None for a method that nobody serves."""
+        found = await continuation(details)
+        if found is None:
+            return None
+        parse = found.request_deserializer
+
+        async def unary(body: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+            try:
+                return await found.unary_unary(parse(body), context)
+            except grpc.aio.AbortError:
+                raise
+            except Exception as e:
+                await _abort(e, context)
+
+        async def stream(body: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncGenerator[Any, None]:
+            try:
+                async with aclosing(found.unary_stream(parse(body), context)) as events:
+                    async for event in events:
+                        yield event
+            except grpc.aio.AbortError:
+                raise
+            except Exception as e:
+                await _abort(e, context)
+
+        if found.response_streaming:
+            return grpc.unary_stream_rpc_method_handler(stream, None, found.response_serializer)
+        return grpc.unary_unary_rpc_method_handler(unary, None, found.response_serializer)
+
+
+async def _abort(error: Exception, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    told = translation(error, _call.get())
+    await grpc_handler.GrpcHandler.abort_context(None, told, context)  # type: ignore[arg-type]  # it uses no self
 
 
 def route_by_tenant(handlers: Mapping[str, RequestHandler]) -> RequestHandler:
@@ -64,6 +111,7 @@ def _routed(name: str, handlers: Mapping[str, RequestHandler]) -> Callable[..., 
         agent, _, tenant = context.tenant.partition("/")
         if agent in handlers:
             context.tenant = tenant
+            context.state[ADDRESS] = lambda: ("", f"/agents/{agent}")
             return handlers[agent]
         if context.tenant and len(handlers) > 1:
             raise invalid("tenant", f"Begins with the name of an agent: {', '.join(handlers)}.")
@@ -104,7 +152,7 @@ class GrpcServer:
         """
         # so_reuseport: several gateway processes share the port
         options = (("grpc.max_receive_message_length", self._max_bytes), ("grpc.so_reuseport", 1))
-        self._server = grpc.aio.server(options=options)
+        self._server = grpc.aio.server(interceptors=(Guard(),), options=options)
         a2a_pb2_grpc.add_A2AServiceServicer_to_server(  # type: ignore[no-untyped-call]
             grpc_handler.GrpcHandler(self._handler, CallContextBuilder("1.0")), self._server
         )

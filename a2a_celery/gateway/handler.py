@@ -27,11 +27,14 @@ from a2a.types import (
     ListTasksRequest,
     ListTasksResponse,
     Message,
+    SendMessageConfiguration,
     SendMessageRequest,
     SubscribeToTaskRequest,
     Task,
     TaskPushNotificationConfig,
     TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
 )
 from a2a.utils.errors import (
     ExtendedAgentCardNotConfiguredError,
@@ -46,7 +49,7 @@ from ..agents import Agent
 from ..caller import Caller
 from ..config import Settings
 from ..dispatch import Publisher
-from ..lifecycle import Event, EventKind, LogEntry, is_terminal, kind_of
+from ..lifecycle import Event, EventKind, LogEntry, is_interrupted, is_terminal, kind_of
 from ..store import AsyncStore, Keys, Scope, tasks
 from ..store.follow import LogFollower, follow
 from ..store.listing import list_page
@@ -54,7 +57,8 @@ from ..store.log import read_log
 from ..store.runs import RunRef, mark_published
 from ..store.wake import Bell
 from . import checks
-from .faults import invalid, speaks_a2a
+from .cards import extended_card
+from .faults import REACHED, invalid, speaks_a2a
 from .streams import Shown, TurnWatch, entries_of, shown
 
 logger = logging.getLogger(__name__)
@@ -67,13 +71,12 @@ LAST_EVENT_ID = "last-event-id"
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A message that was accepted: its entries follow `version`; `ahead` turns begin before its own (see TurnWatch)."""
+    """A message that was accepted, and its task as of `version`; `ahead` turns begin before its own (see TurnWatch)."""
 
-    task_id: str
-    context_id: str
+    task: Task
     version: int
     ahead: int
-    new_task: Task | None
+    new: bool
 
 
 class GatewayHandler(RequestHandler):
@@ -96,13 +99,16 @@ class GatewayHandler(RequestHandler):
         task_id = params.message.task_id or str(uuid4())
         if params.configuration.return_immediately:
             sent = await self._accept(params, context, task_id)
-            if sent.new_task is not None:
-                return apply_history_length(sent.new_task, params.configuration)
-            return await self._read(task_id, context, params.configuration)
+            return apply_history_length(sent.task, params.configuration)
         async with self._listen(task_id) as bell:
             sent = await self._accept(params, context, task_id)
-            answer = await self._end_of_turn(sent, bell)
-        return answer or await self._read(task_id, context, params.configuration)
+            end = await self._end_of_turn(sent, bell)
+        if isinstance(end, Message):
+            return end
+        task = await self._read(task_id, context, params.configuration)
+        if end is not None and not (is_terminal(task.status.state) or is_interrupted(task.status.state)):
+            task.status.CopyFrom(end)  # a message that waited has begun the next turn since
+        return task
 
     @speaks_a2a
     @validate_request_params
@@ -115,7 +121,7 @@ class GatewayHandler(RequestHandler):
         task_id = params.message.task_id or str(uuid4())
         async with self._listen(task_id) as bell:
             sent = await self._accept(params, context, task_id)
-            async with aclosing(self._turn(sent, bell, params, context)) as events:
+            async with aclosing(self._turn(sent, bell, params.configuration)) as events:
                 async for one in events:
                     yield self._out(one, context)
 
@@ -207,20 +213,19 @@ class GatewayHandler(RequestHandler):
         self._check(context)
         if not self._card.capabilities.extended_agent_card:
             raise UnsupportedOperationError("This agent has no extended card")
-        if self.agent.extended_card is None:
+        card = extended_card(self.agent, self._settings, context)
+        if card is None:
             raise ExtendedAgentCardNotConfiguredError
-        return self.agent.extended_card
+        return card
 
     @speaks_a2a
-    @validate_request_params
     async def on_create_task_push_notification_config(
         self, params: TaskPushNotificationConfig, context: ServerCallContext
     ) -> TaskPushNotificationConfig:
-        """Refused: no card of this version says push notifications."""
+        """Refused, whatever it asks: no card of this version says push notifications."""
         raise self._no_push(context)
 
     @speaks_a2a
-    @validate_request_params
     async def on_get_task_push_notification_config(
         self, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> TaskPushNotificationConfig:
@@ -228,7 +233,6 @@ class GatewayHandler(RequestHandler):
         raise self._no_push(context)
 
     @speaks_a2a
-    @validate_request_params
     async def on_list_task_push_notification_configs(
         self, params: ListTaskPushNotificationConfigsRequest, context: ServerCallContext
     ) -> ListTaskPushNotificationConfigsResponse:
@@ -236,7 +240,6 @@ class GatewayHandler(RequestHandler):
         raise self._no_push(context)
 
     @speaks_a2a
-    @validate_request_params
     async def on_delete_task_push_notification_config(
         self, params: DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> None:
@@ -248,6 +251,7 @@ class GatewayHandler(RequestHandler):
         return PushNotificationNotSupportedError("Push notifications are not supported by this agent")
 
     def _check(self, context: ServerCallContext) -> None:
+        context.state[REACHED] = True
         checks.require_version(context)
 
     def _check_send(self, params: SendMessageRequest, context: ServerCallContext) -> None:
@@ -277,7 +281,7 @@ class GatewayHandler(RequestHandler):
             )
         )
         self._publish(task_id, 1)
-        return Sent(task_id, request.message.context_id, created.version, 0, created.task)
+        return Sent(created.task, created.version, ahead=0, new=True)
 
     async def _continue(self, params: SendMessageRequest, context: ServerCallContext) -> Sent:
         task_id, scope = params.message.task_id, self._scope(context)
@@ -314,11 +318,11 @@ class GatewayHandler(RequestHandler):
                     f"{tasks.MAX_WAITING_TURNS} messages wait for this task already: send it again later",
                     data={"taskId": task_id},
                 )
-            case tasks.Begun(run, version):
+            case tasks.Begun(run, task, version):
                 self._publish(task_id, run)
-                return Sent(task_id, request.message.context_id, version, 1, None)
-            case tasks.Waiting(place, version):
-                return Sent(task_id, request.message.context_id, version, place, None)
+                return Sent(task, version, ahead=0, new=False)
+            case tasks.Waiting(place, task, version):
+                return Sent(task, version, ahead=place, new=False)
 
     def _publish(self, task_id: str, run: int) -> None:
         again_us = int(self._settings.redispatch_after * 1_000_000)
@@ -328,34 +332,31 @@ class GatewayHandler(RequestHandler):
 
         self._publisher.publish_soon(self.agent.name, task_id, run, remember)
 
-    async def _end_of_turn(self, sent: Sent, bell: Bell) -> Message | None:
-        """Waits for the end of the turn; gives the agent's direct answer, None when there is a task to show."""
+    async def _end_of_turn(self, sent: Sent, bell: Bell) -> Message | TaskStatus | None:
+        """Waits for the end of the turn; gives the agent's direct answer, or the status that ended it, if one did."""
         watch = TurnWatch(sent.ahead)
-        async with aclosing(self._entries(sent.task_id, bell, sent.version)) as entries:
+        async with aclosing(self._entries(sent.task.id, bell, sent.version, new=sent.new)) as entries:
             async for entry in entries:
-                if sent.new_task is not None and _is_direct_answer(entry):
+                if sent.new and _is_direct_answer(entry):
                     assert isinstance(entry.event, Message)
                     return entry.event
                 if watch.ends_with(entry):
-                    return None
+                    return entry.event.status if isinstance(entry.event, TaskStatusUpdateEvent) else None
         return None
 
     async def _turn(
-        self, sent: Sent, bell: Bell, params: SendMessageRequest, context: ServerCallContext
+        self, sent: Sent, bell: Bell, configuration: SendMessageConfiguration
     ) -> AsyncGenerator[Shown, None]:
-        task = sent.new_task
-        if task is None:
-            task = await self._read(sent.task_id, context, params.configuration)
-        elif self.agent.kind == "executor":
+        if sent.new and self.agent.kind == "executor":
             first = await self._first_word(sent, bell)
             if first is not None and _is_direct_answer(first):
                 yield Shown(first.version, first.event)
                 return
-        yield Shown(sent.version, apply_history_length(task, params.configuration))
+        yield Shown(sent.version, apply_history_length(sent.task, configuration))
         watch = TurnWatch(sent.ahead)
-        async with aclosing(self._entries(sent.task_id, bell, sent.version)) as entries:
+        async with aclosing(self._entries(sent.task.id, bell, sent.version)) as entries:
             async for entry in entries:
-                if one := shown(entry, sent.task_id, sent.context_id):
+                if one := shown(entry, sent.task.id, sent.task.context_id):
                     yield one
                 if watch.ends_with(entry):
                     return
@@ -364,7 +365,7 @@ class GatewayHandler(RequestHandler):
         """The first entry of the run, or None if it takes longer than the hold: then the client gets a task."""
         until = monotonic() + self._settings.first_event_hold
         while (left := until - monotonic()) > 0:
-            page = await self._store.run(read_log(self._keys, sent.task_id, sent.version, limit=1))
+            page = await self._store.run(read_log(self._keys, sent.task.id, sent.version, limit=1))
             if page.entries:
                 return page.entries[0]
             await bell.wait(left)
@@ -383,8 +384,8 @@ class GatewayHandler(RequestHandler):
         """Subscribes first: what is written from here on rings."""
         return self._follower.line.listen(self._keys.task(task_id).wake)
 
-    def _entries(self, task_id: str, bell: Bell, after: int) -> AsyncGenerator[LogEntry, None]:
-        return entries_of(follow(self._store, self._keys, bell, task_id, after))
+    def _entries(self, task_id: str, bell: Bell, after: int, *, new: bool = False) -> AsyncGenerator[LogEntry, None]:
+        return entries_of(follow(self._store, self._keys, bell, task_id, after, new=new))
 
     async def _read(self, task_id: str, context: ServerCallContext, limits: object) -> Task:
         length: int | None = None

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from threading import Thread
 from time import monotonic
 from typing import Any
 
@@ -21,7 +23,10 @@ from ..store import AsyncStore
 WORKER_TIMEOUT = 1.0
 """Seconds workers have to answer a ping through the broker. The first answer ends the wait."""
 
+STORE_TIMEOUT = 2.0
 BROKER_TIMEOUT = 2.0
+"""Seconds to connect; see also `_OneAtATime`, for a broker that takes connections and is silent."""
+
 FRESH = 1.0
 """Seconds an answer is good for, so that probes in numbers cost one round."""
 
@@ -35,6 +40,8 @@ class Health:
         self._checked_at = float("-inf")
         self._found: dict[str, str] = {}
         self._lock = asyncio.Lock()
+        self._connecting = _OneAtATime(self._connect)
+        self._asking = _OneAtATime(self._ask)
 
     def routes(self) -> list[Route]:
         """``/health/live`` and ``/health/ready``."""
@@ -44,25 +51,28 @@ class Health:
         """What is found of "store", "broker" and "workers": "ok", or what is wrong with it."""
         async with self._lock:
             if monotonic() - self._checked_at > FRESH:
-                store, broker = await asyncio.gather(_said(self._store.ping), _said(self._broker))
+                store, broker = await asyncio.gather(_said(self._ping), _said(self._broker))
                 workers = await _said(self._workers) if broker == "ok" else "unknown: the broker can't be reached"
                 self._found = {"store": store, "broker": broker, "workers": workers}
                 self._checked_at = monotonic()
             return self._found
 
+    async def _ping(self) -> None:
+        await asyncio.wait_for(self._store.ping(), STORE_TIMEOUT)
+
     async def _broker(self) -> None:
-        await asyncio.wait_for(asyncio.to_thread(self._connect), BROKER_TIMEOUT + 1)
+        await self._connecting.result(BROKER_TIMEOUT + 1)
 
     def _connect(self) -> None:
         with self._app.connection_for_write(connect_timeout=BROKER_TIMEOUT) as connection:
             connection.ensure_connection(max_retries=1, interval_start=0.1, timeout=BROKER_TIMEOUT)
 
-    async def _workers(self) -> None:
-        def ask() -> Any:
-            # active_queues, not ping: a worker may answer and consume nothing
-            return self._app.control.inspect(timeout=WORKER_TIMEOUT, limit=1).active_queues()
+    def _ask(self) -> Any:
+        # active_queues, not ping: a worker may answer and consume nothing
+        return self._app.control.inspect(timeout=WORKER_TIMEOUT, limit=1).active_queues()
 
-        answers = await asyncio.to_thread(ask)
+    async def _workers(self) -> None:
+        answers = await self._asking.result(WORKER_TIMEOUT + BROKER_TIMEOUT)
         if not answers:
             raise _Missing(f"no worker answered within {WORKER_TIMEOUT:g} s: start one with celery -A … worker")
         if not any(queues for queues in answers.values()):
@@ -75,6 +85,41 @@ class Health:
         found = await self.check()
         ready = all(state == "ok" for state in found.values())
         return JSONResponse({"status": "ok" if ready else "unavailable", **found}, status_code=200 if ready else 503)
+
+
+class _OneAtATime:
+    """A blocking call in a thread that probes wait for so long and no longer; one that hangs is not made again."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call = call
+        self._made: asyncio.Future[Any] | None = None
+
+    async def result(self, timeout: float) -> Any:
+        """What the call gives.
+
+        Raises:
+            TimeoutError: it takes longer than `timeout` seconds, or the last one has not come back yet.
+        """
+        if self._made is not None and not self._made.done():
+            raise TimeoutError
+        loop = asyncio.get_running_loop()
+        self._made = made = loop.create_future()
+        # a daemon, not to_thread: a process that ends waits for those, and would wait for one that hangs
+        Thread(target=self._make, args=(loop, made), name="a2a-health", daemon=True).start()
+        done, _ = await asyncio.wait({made}, timeout=timeout)
+        if not done:
+            made.add_done_callback(lambda late: late.cancelled() or late.exception())
+            raise TimeoutError
+        return made.result()
+
+    def _make(self, loop: asyncio.AbstractEventLoop, made: asyncio.Future[Any]) -> None:
+        settle: Callable[[Any], None]
+        try:
+            settle, outcome = made.set_result, self._call()
+        except Exception as e:
+            settle, outcome = made.set_exception, e
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, outcome)
 
 
 class _Missing(A2ACeleryError):

@@ -13,20 +13,25 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Any, NoReturn
 
 from a2a.server.context import ServerCallContext
 from a2a.server.jsonrpc_models import JSONParseError, JSONRPCError
+from a2a.server.request_handlers.request_handler import RequestHandler
 from a2a.server.routes.common import DefaultServerCallContextBuilder
 from a2a.server.routes.jsonrpc_dispatcher import JsonRpcDispatcher
+from a2a.utils.constants import VERSION_HEADER
 from a2a.utils.error_handlers import A2A_DOMAIN, ERROR_INFO_TYPE, build_rest_error_payload
-from a2a.utils.errors import A2AError, InternalError, InvalidRequestError
+from a2a.utils.errors import A2AError, InternalError, InvalidParamsError, InvalidRequestError
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
-from .faults import RequestTooLargeError
+from .cards import ADDRESS
+from .faults import RequestTooLargeError, invalid, to_a2a
+from .legacy import LegacyRpc
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -40,11 +45,18 @@ _REASONS = {-32700: "INVALID_JSON", -32601: "METHOD_NOT_FOUND", -32603: "INTERNA
 
 
 class CallContextBuilder(DefaultServerCallContextBuilder):
-    """The SDK's, and where to leave the versions of streamed events."""
+    """The SDK's, the address of the agent, and where to leave the versions of streamed events."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
 
     def build(self, request: Request) -> ServerCallContext:
         """The call context of `request`."""
         context = super().build(request)
+        version = request.query_params.get(VERSION_HEADER)
+        if version:  # a service parameter may come in the query (A2A specification 3.6.1)
+            context.state["headers"].setdefault(VERSION_HEADER.lower(), version)
+        context.state[ADDRESS] = lambda: (str(request.base_url), self._path)
         context.state[VERSIONS] = request.scope.setdefault(VERSIONS, deque())
         return context
 
@@ -52,11 +64,19 @@ class CallContextBuilder(DefaultServerCallContextBuilder):
 class RpcDispatcher(JsonRpcDispatcher):
     """The SDK's JSON-RPC endpoint; its own errors carry typed details, and never the text of an exception."""
 
+    def __init__(self, handler: RequestHandler, context_builder: CallContextBuilder) -> None:
+        super().__init__(handler, context_builder, enable_v0_3_compat=True)
+        self._v03_adapter = LegacyRpc(handler, context_builder)
+
     def _generate_error_response(
         self, request_id: str | int | None, error: Exception | JSONRPCError | A2AError
     ) -> JSONResponse:
         if not isinstance(error, A2AError | JSONRPCError):
             error = InternalError()
+        if isinstance(error, InvalidParamsError) and error.data and "parseError" in error.data:
+            # the JSON parser of protobuf names the place; what comes from below it speaks of Python
+            said = str(error.data["parseError"])
+            error = invalid("params", said if said.startswith("Failed to parse") else "No parameters of this method.")
         if isinstance(error, JSONRPCError) and error.data is None:
             error = error.model_copy(update={"data": [_error_info(_REASONS.get(error.code, "INVALID_REQUEST"))]})
         response: JSONResponse = super()._generate_error_response(request_id, error)
@@ -88,7 +108,7 @@ def guard_rest(routes: list[BaseRoute], max_bytes: int) -> list[BaseRoute]:
                     await _require_json(request, max_bytes, may_be_empty=True)
             except A2AError as e:
                 return rest_error(e)
-            return _with_ids(await endpoint(request), request)
+            return await _begun(await endpoint(request), request)
 
         return guarded
 
@@ -119,10 +139,10 @@ async def _require_json(request: Request, max_bytes: int, *, may_be_empty: bool 
         return
     try:
         parsed = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
+        if b"\\ud" in body or b"\\uD" in body:
+            json.dumps(parsed, ensure_ascii=False).encode()  # half a surrogate pair could be neither kept nor echoed
     except (ValueError, RecursionError) as e:
-        # a RecursionError's text is about us, not about the request
-        reason = "nested too deeply" if isinstance(e, RecursionError) else str(e)
-        raise InvalidRequestError(f"The body is not JSON: {reason}") from None
+        raise InvalidRequestError(f"The body is not JSON: {_reason(e)}") from None
     if _depth(parsed) > MAX_JSON_DEPTH:
         raise InvalidRequestError(f"The body is nested more than {MAX_JSON_DEPTH} deep")
     request._json = parsed  # what request.json() would keep: the endpoint need not parse again
@@ -148,8 +168,29 @@ def _too_large(max_bytes: int) -> RequestTooLargeError:
     return RequestTooLargeError(f"A request may have {max_bytes} bytes at most")
 
 
+def _reason(error: ValueError | RecursionError) -> str:
+    """What is wrong with the text; an exception's own words are partly about us."""
+    match error:
+        case json.JSONDecodeError():
+            return f"{error.msg} at line {error.lineno}, column {error.colno}"
+        case UnicodeDecodeError():
+            return f"no UTF-8 at byte {error.start}"
+        case UnicodeEncodeError():
+            return "half a surrogate pair is no character"
+        case RecursionError():
+            return "nested too deeply"
+        case _NoValue():
+            return str(error)
+        case _:
+            return "a number has too many digits"
+
+
+class _NoValue(ValueError):
+    pass
+
+
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON value")
+    raise _NoValue(f"{name} is no JSON value")
 
 
 def _depth(value: Any) -> int:
@@ -174,6 +215,35 @@ def _error_info(reason: str) -> dict[str, Any]:
     return {"@type": ERROR_INFO_TYPE, "reason": reason, "domain": A2A_DOMAIN, "metadata": {}}
 
 
+async def _begun(response: Response, request: Request) -> Response:
+    """`response`; if it is a stream, then not before its first frame, so that an error is answered as one.
+
+    The SDK does the same for protocol 1.0, but not for 0.3.
+    """
+    if isinstance(response, EventSourceResponse):
+        frames: Any = response.body_iterator
+        try:
+            first = [await anext(frames)]
+        except StopAsyncIteration:
+            first = []
+        except Exception as e:
+            return rest_error(to_a2a(e))
+        response.body_iterator = _continued(first, frames)
+    return _with_ids(response, request)
+
+
+async def _continued(first: list[Any], frames: Any) -> AsyncIterator[Any]:
+    async with aclosing(frames):
+        for frame in first:
+            yield frame
+        try:
+            async for frame in frames:
+                yield frame
+        except Exception as e:
+            payload = build_rest_error_payload(to_a2a(e))
+            yield ServerSentEvent(data=json.dumps(payload), event="error")
+
+
 def _with_ids(response: Response, request: Request) -> Response:
     if isinstance(response, EventSourceResponse):
         response.body_iterator = _identified(response.body_iterator, request.scope.get(VERSIONS, deque()))
@@ -184,15 +254,32 @@ async def _identified(frames: Any, versions: deque[int | None]) -> AsyncIterator
     """Gives each frame the version of its event; the handler leaves one for each event, in order."""
     async for frame in frames:
         version = versions.popleft() if versions else None
-        yield frame if version is None else _frame(frame, version)
+        yield _frame(frame, version)
 
 
-def _frame(frame: Any, version: int) -> ServerSentEvent:
+def _frame(frame: Any, version: int | None) -> ServerSentEvent:
     match frame:
         case ServerSentEvent():
-            frame.id = str(version)
-            return frame
+            made = frame
         case dict():
-            return ServerSentEvent(**frame, id=str(version))
+            made = ServerSentEvent(**frame)
         case _:
-            return ServerSentEvent(data=frame, id=str(version))
+            made = ServerSentEvent(data=frame)
+    if version is not None:
+        made.id = str(version)
+    made.data = _one_line(str(made.data))
+    return made
+
+
+_LINE_ENDS = tuple((end, f"\\u{ord(end):04x}") for end in "\x85\u2028\u2029")
+
+
+def _one_line(data: str) -> str:
+    """`data`, which is JSON, with characters escaped that end a line for Python, though neither for JSON nor for SSE.
+
+    httpx, and with it the SDK's own client, would take the frame apart at them.
+    """
+    if not data.isascii():
+        for end, escaped in _LINE_ENDS:
+            data = data.replace(end, escaped)
+    return data

@@ -230,3 +230,5 @@ a2a.add_agent(
 a2a.add_agent(card("quiet", streaming=False), Full)
 a2a.add_agent(card("strict", extensions=[AgentExtension(uri=REQUIRED_EXTENSION, required=True)]), Full)
 a2a.add_agent(card("promises-card", extended_agent_card=True), Full)
+a2a.add_agent(card("heavy"), "tests.support.heavy:Heavy")
+a2a.add_agent(card("nowhere"), "tests.support.nothing:Nobody")

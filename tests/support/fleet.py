@@ -132,10 +132,10 @@ class Fleet:
         worker.wait_for_output(" ready.")
         return worker
 
-    def gateway(self, *, grpc: bool = False, wait: bool = True, **env: str) -> Gateway:
+    def gateway(self, *, grpc: bool = False, wait: bool = True, workers: int = 1, **env: str) -> Gateway:
         """A gateway that serves."""
         port = free_port()
-        command = ["a2a", "gateway", "--port", str(port)]
+        command = ["a2a", "gateway", "--port", str(port), "--workers", str(workers)]
         address = ""
         if grpc:
             grpc_port = free_port()
@@ -152,6 +152,11 @@ class Fleet:
         watcher = self._start(Process, f"watcher-{len(self.processes)}", ["a2a", "watcher"], env)
         watcher.wait_for_output("watching")
         return watcher
+
+    def start(self, name: str, *arguments: str, **env: str) -> Process:
+        """Starts ``celery -A … <arguments>`` and lets it run."""
+        process: Process = self._start(Process, name, list(arguments), env)
+        return process
 
     def command(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         """Runs ``celery -A … <arguments>`` to its end."""

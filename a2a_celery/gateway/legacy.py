@@ -1,0 +1,106 @@
+"""Protocol 0.3, by the SDK's own adapters; what they leave open is closed here.
+
+They take for granted that a request can be turned into one of protocol 1.0: what can't (a part without content, a
+history length that is no number) comes out of them as an internal error, or breaks a stream off.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any
+
+from a2a.compat.v0_3.jsonrpc_adapter import JSONRPC03Adapter
+from a2a.compat.v0_3.rest_adapter import REST03Adapter
+from a2a.server.context import ServerCallContext
+from a2a.server.request_handlers.request_handler import RequestHandler
+from a2a.server.routes.common import ServerCallContextBuilder
+from a2a.utils.errors import (
+    A2AError,
+    ExtensionSupportRequiredError,
+    InvalidParamsError,
+    InvalidRequestError,
+    UnsupportedOperationError,
+    VersionNotSupportedError,
+)
+from google.protobuf.json_format import ParseError
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from .faults import REACHED, FieldErrors, to_a2a
+
+
+class LegacyRpc(JSONRPC03Adapter):
+    """JSON-RPC as 0.3 spoke it."""
+
+    def __init__(self, handler: RequestHandler, context_builder: ServerCallContextBuilder) -> None:
+        super().__init__(handler, context_builder)
+        self.handler = _Translating(self.handler, _in_legacy_terms)  # type: ignore[assignment]
+
+    def _generate_error_response(self, request_id: Any, error: Any) -> JSONResponse:
+        if isinstance(error, A2AError):
+            error = _in_legacy_terms(error)
+        response: JSONResponse = super()._generate_error_response(request_id, error)
+        return response
+
+
+def _in_legacy_terms(error: A2AError) -> A2AError:
+    """`error` as 0.3 can say it: no typed details, but the fields in its data; and a code that was known then, as what
+    it doesn't know goes out as an internal error."""
+    if isinstance(error, VersionNotSupportedError | ExtensionSupportRequiredError):
+        return UnsupportedOperationError(error.message, error.data)
+    if isinstance(error.data, FieldErrors):
+        return type(error)(error.message, {"errors": error.data["errors"]})
+    return error
+
+
+def legacy_rest_routes(handler: RequestHandler, context_builder: ServerCallContextBuilder) -> list[Route]:
+    """HTTP+JSON as 0.3 spoke it: below ``/v1``."""
+    adapter = REST03Adapter(handler, context_builder)
+    adapter.handler = _Translating(adapter.handler)  # type: ignore[assignment]
+    return [Route(path, endpoint, methods=[method]) for (path, method), endpoint in adapter.routes().items()]
+
+
+class _Translating:
+    """A handler of the SDK's for 0.3 that raises nothing but protocol errors."""
+
+    def __init__(self, inner: Any, put: Callable[[A2AError], A2AError] = lambda error: error) -> None:
+        self._inner = inner
+        self._put = put
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self._inner, name)
+        streams = inspect.isasyncgenfunction(inspect.unwrap(method))
+        return self._stream(method) if streams else self._unary(method)
+
+    def _unary(self, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        @functools.wraps(method)
+        async def translated(request: Any, context: ServerCallContext) -> Any:
+            try:
+                return await method(request, context)
+            except Exception as e:
+                raise self._put(translation(e, context)) from None
+
+        return translated
+
+    def _stream(self, method: Callable[..., AsyncGenerator[Any, None]]) -> Callable[..., AsyncGenerator[Any, None]]:
+        @functools.wraps(method)
+        async def translated(request: Any, context: ServerCallContext) -> AsyncGenerator[Any, None]:
+            try:
+                # the wrapper of a method raises too, before there is anything to iterate
+                async for event in method(request, context):
+                    yield event
+            except Exception as e:
+                raise self._put(translation(e, context)) from None
+
+        return translated
+
+
+def translation(error: Exception, context: ServerCallContext | None) -> A2AError:
+    """The protocol's error for `error`; `context` is None for a request that no call could be made of."""
+    if isinstance(error, A2AError) or (context is not None and context.state.get(REACHED)):
+        return to_a2a(error)
+    if isinstance(error, ParseError):
+        return InvalidRequestError(str(error))
+    return InvalidParamsError("The request can't be read: a field is missing or has a value of the wrong kind")

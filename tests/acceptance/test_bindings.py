@@ -1,0 +1,224 @@
+"""An unmodified SDK client does every operation, over each binding and protocol version, on each pool."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from a2a.client import A2AClientError, Client
+from a2a.types import (
+    CancelTaskRequest,
+    GetExtendedAgentCardRequest,
+    GetTaskRequest,
+    ListTasksRequest,
+    StreamResponse,
+    SubscribeToTaskRequest,
+)
+from a2a.utils.errors import (
+    A2AError,
+    MethodNotFoundError,
+    TaskNotCancelableError,
+    TaskNotFoundError,
+    UnsupportedOperationError,
+)
+
+from tests.support.clients import (
+    BINDINGS,
+    Served,
+    card_of,
+    collect,
+    sdk_client,
+    send,
+    serving,
+    state,
+    texts,
+    until_state,
+)
+from tests.support.clients import request as message
+
+WAYS = [*((binding, "1.0") for binding in BINDINGS), ("JSONRPC", "0.3"), ("HTTP+JSON", "0.3")]
+
+
+@pytest.fixture(scope="module", params=["prefork", "threads"])
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    # a hold that a loaded machine keeps too: "direct" must be heard before its stream becomes a task
+    folder = tmp_path_factory.mktemp("fleet")
+    with serving(folder, pool=request.param, concurrency=4, A2A_FIRST_EVENT_HOLD="3") as served:
+        yield served
+
+
+@pytest.fixture(params=WAYS, ids="-".join)
+def way(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """A binding and the protocol version spoken over it."""
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+async def connect(served: Served, way: tuple[str, str]) -> AsyncIterator[object]:
+    """Makes clients: ``connect(agent)`` to one that streams, ``connect(agent, streaming=False)`` to one that blocks."""
+    binding, version = way
+    opened = []
+
+    async def client(agent: str = "", *, streaming: bool = False) -> Client:
+        opening = sdk_client(served.gateway, agent, binding, version=version, streaming=streaming)
+        opened.append(opening)
+        return await opening.__aenter__()
+
+    yield client
+    for opening in opened:
+        await opening.__aexit__(None, None, None)
+
+
+async def test_a_blocking_send_gives_the_task_when_it_has_ended(connect) -> None:
+    task = await send(await connect("echo"), "hello")
+
+    assert state(task) == "COMPLETED"
+    assert texts(task) == ["hello"]
+    assert [part.text for part in task.history[0].parts] == ["hello"]
+
+
+async def test_the_first_agent_answers_at_the_root(connect) -> None:
+    assert texts(await send(await connect(""), "root")) == ["root"]
+
+
+async def test_an_immediate_send_gives_the_task_before_its_agent_is_done(connect) -> None:
+    client = await connect("silent")
+
+    task = await send(client, "30", immediately=True)
+
+    assert state(task) in ("SUBMITTED", "WORKING")
+    await client.cancel_task(CancelTaskRequest(id=task.id))
+
+
+async def test_a_stream_shows_the_task_and_every_event_to_the_end(connect) -> None:
+    events = await collect((await connect("full", streaming=True)).send_message(message("said")))
+
+    assert events[0].HasField("task")
+    kinds = [event.WhichOneof("payload") for event in events[1:]]
+    assert kinds == ["status_update", *["artifact_update"] * 3, "status_update"]
+    chunks = [event.artifact_update for event in events if event.HasField("artifact_update")]
+    assert [chunk.append for chunk in chunks] == [False, True, False]
+    assert [chunk.artifact.parts[0].text for chunk in chunks[:2]] == ["said", "!"]
+    assert _last_state(events) == "COMPLETED"
+
+
+async def test_separators_of_lines_in_a_stream_break_no_client(connect) -> None:
+    text = "one\u2028two\u2029three\x85four\nfive\r\n"
+
+    events = await collect((await connect("echo", streaming=True)).send_message(message(text)))
+
+    chunks = [event.artifact_update for event in events if event.HasField("artifact_update")]
+    assert [chunk.artifact.parts[0].text for chunk in chunks] == [text]
+
+
+async def test_a_task_is_read_as_it_ended(connect) -> None:
+    client = await connect("full")
+    sent = await send(client, "said")
+
+    found = await client.get_task(GetTaskRequest(id=sent.id))
+
+    assert found == sent
+    assert texts(found)[0] == "said!"
+    assert found.status.message.parts[0].text == "bye"
+
+
+async def test_a_running_task_is_followed_from_a_second_connection(connect) -> None:
+    task = await send(await connect("pace"), "6 0.4", immediately=True)
+
+    events = await collect((await connect("pace", streaming=True)).subscribe(SubscribeToTaskRequest(id=task.id)))
+
+    assert events[0].HasField("task")
+    assert events[0].task.id == task.id
+    assert _last_state(events) == "COMPLETED"
+    seen = texts(events[0].task) + [
+        event.artifact_update.artifact.parts[0].text for event in events if event.HasField("artifact_update")
+    ]
+    assert "".join(seen) == "0 1 2 3 4 5 "
+
+
+async def test_a_running_task_is_cancelled(connect, way: tuple[str, str]) -> None:
+    client = await connect("silent")
+    task = await send(client, "60", immediately=True)
+    await until_state(client, task.id, "WORKING")
+
+    canceled = await client.cancel_task(CancelTaskRequest(id=task.id))
+
+    assert state(canceled) == "CANCELED"
+    with pytest.raises(_as_told(way, TaskNotCancelableError)):
+        await client.cancel_task(CancelTaskRequest(id=task.id))
+
+
+async def test_an_ended_task_takes_no_subscriber(connect, way: tuple[str, str]) -> None:
+    task = await send(await connect("echo"), "done")
+    client = await connect("echo", streaming=True)
+
+    with pytest.raises(_as_told(way, UnsupportedOperationError)):
+        await collect(client.subscribe(SubscribeToTaskRequest(id=task.id)))
+
+
+async def test_an_unknown_task_is_not_found(connect, way: tuple[str, str]) -> None:
+    client = await connect("echo")
+
+    for call in (client.get_task(GetTaskRequest(id="nobody")), client.cancel_task(CancelTaskRequest(id="nobody"))):
+        with pytest.raises(_as_told(way, TaskNotFoundError)):
+            await call
+
+
+async def test_tasks_are_listed(connect, way: tuple[str, str]) -> None:
+    if way[1] == "0.3":
+        pytest.skip("protocol 0.3 has no ListTasks")
+    client = await connect("echo")
+    task = await send(client, "listed")
+
+    page = await client.list_tasks(ListTasksRequest(context_id=task.context_id, include_artifacts=True))
+
+    assert [found.id for found in page.tasks] == [task.id]
+    assert texts(page.tasks[0]) == ["listed"]
+    assert page.total_size == 1
+    assert page.next_page_token == ""
+
+
+async def test_the_extended_card_is_given(connect) -> None:
+    client = await connect("full")
+
+    card = await client.get_extended_agent_card(GetExtendedAgentCardRequest())
+
+    assert card.name == "full-extended"
+    assert card.supported_interfaces, "a client that puts it in the public card's place must be able to go on"
+
+
+async def test_a_question_is_answered_by_naming_the_task(connect) -> None:
+    client = await connect("ask")
+    asked = await send(client, "some")
+    assert state(asked) == "INPUT_REQUIRED"
+    assert asked.status.message.parts[0].text == "How many?"
+
+    answered = await send(client, "7", task_id=asked.id)
+
+    assert answered.id == asked.id
+    assert answered.context_id == asked.context_id
+    assert state(answered) == "COMPLETED"
+    assert texts(answered) == ["7 it is"]
+
+
+async def test_a_direct_answer_comes_without_a_task(connect) -> None:
+    for streaming in (False, True):
+        events = await collect((await connect("direct", streaming=streaming)).send_message(message("")))
+
+        assert [event.WhichOneof("payload") for event in events] == ["message"]
+        assert events[0].message.parts[0].text == "directly"
+
+
+async def test_every_agent_has_a_card_of_its_own(served: Served) -> None:
+    for agent in ("echo", "full", "sync-echo"):
+        assert (await card_of(served.gateway, agent)).name == agent
+
+
+def _as_told(way: tuple[str, str], error: type[A2AError]) -> type[A2AError] | tuple[type[A2AError], ...]:
+    """What the client makes of `error`. The SDK's 0.3 client looks for HTTP+JSON errors in another shape than the SDK's
+    own server sends them in, and knows them by their status alone."""
+    return (A2AClientError, MethodNotFoundError) if way == ("HTTP+JSON", "0.3") else error
+
+
+def _last_state(events: list[StreamResponse]) -> str:
+    return state(events[-1].status_update)  # type: ignore[arg-type]

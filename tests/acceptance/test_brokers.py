@@ -1,0 +1,118 @@
+"""The hand-over to Celery: over either broker, also over one that is away, and with none of what the client said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kombu
+import pytest
+import redis
+
+from a2a_celery.cli.embedded import EmbeddedRedis
+from tests.support.clients import message_json, rest, sdk_client, send, serving, state, texts, until_state
+from tests.support.fleet import Fleet, running_fleet
+from tests.support.waiting import eventually
+
+SECRET = "the colour of my front door"
+
+
+@pytest.fixture
+def second_redis(tmp_path: Path) -> Iterator[EmbeddedRedis]:
+    """A Redis to be a broker; not started yet, its address is known."""
+    server = EmbeddedRedis(data=tmp_path / "broker")
+    yield server
+    server.stop()
+
+
+async def test_a_message_runs_over_either_broker(tmp_path: Path, broker: str) -> None:
+    with serving(tmp_path, broker, pool="threads", grpc=False) as served:
+        async with sdk_client(served.gateway, "full", streaming=False) as client:
+            task = await send(client, "over a broker")
+
+    assert state(task) == "COMPLETED"
+    assert texts(task)[0] == "over a broker!"
+
+
+async def test_a_message_that_comes_while_the_broker_is_away_runs_when_it_is_back(
+    tmp_path: Path, second_redis: EmbeddedRedis
+) -> None:
+    with running_fleet(tmp_path, CELERY_BROKER_URL=second_redis.broker_url, A2A_REDISPATCH_AFTER="2") as fleet:
+        gateway = fleet.gateway()
+        fleet.watcher()
+        async with sdk_client(gateway, "echo", streaming=False) as client:
+            tasks = [await send(client, str(number), immediately=True) for number in range(3)]
+            assert {state(task) for task in tasks} == {"SUBMITTED"}
+            eventually(lambda: "not dispatched" in fleet.logs(), within=30, what="the watcher meets no broker")
+
+            second_redis.start()
+            fleet.worker(pool="threads")
+
+            ended = [await until_state(client, task.id, "COMPLETED", "FAILED") for task in tasks]
+
+    assert [texts(task) for task in ended] == [["0"], ["1"], ["2"]]
+
+
+async def test_an_unreachable_broker_delays_no_answer_and_is_no_error(tmp_path: Path) -> None:
+    with running_fleet(tmp_path, CELERY_BROKER_URL="amqp://guest:topsecret@127.0.0.1:1//") as fleet:
+        gateway = fleet.gateway()
+        async with sdk_client(gateway, "echo", streaming=False) as client:
+            task = await send(client, "hello", immediately=True)
+            assert state(await until_state(client, task.id, "SUBMITTED")) == "SUBMITTED"
+        eventually(lambda: "will be published by the watcher" in gateway.output(), within=30)
+
+        assert "Traceback" not in gateway.output()
+        assert "topsecret" not in gateway.output()
+
+
+def test_a_celery_message_carries_nothing_of_what_was_said(tmp_path: Path, broker: str) -> None:
+    with serving(tmp_path, broker, pool=None, grpc=False) as served:
+        headers = {"Authorization": "Bearer s3cr3t", "Cookie": "session=s3cr3t"}
+        body = message_json(SECRET) | {"configuration": {"returnImmediately": True}, "metadata": {"note": SECRET}}
+        task = rest(served.gateway, "POST", "/message:send", body, **headers).json()["task"]
+
+        (message,) = _queued(served.fleet)
+
+        text = json.dumps(message)
+        assert SECRET not in text
+        assert "s3cr3t" not in text
+        assert message["headers"]["id"] == f"{task['id']}.1"
+        assert message["headers"]["task"] == "a2a.echo"
+        assert message["headers"]["argsrepr"] == repr((task["id"], 1))
+        assert message["args"][:2] == [[task["id"], 1], {}]
+
+
+def test_publishing_waits_for_no_result(tmp_path: Path) -> None:
+    with running_fleet(tmp_path) as fleet:
+        url = fleet.redis.broker_url.replace("virtual_host=1", "virtual_host=2")
+        gateway = fleet.gateway(CELERY_RESULT_BACKEND=url)
+        fleet.worker(pool="threads", CELERY_RESULT_BACKEND=url)
+        for number in range(5):
+            assert rest(gateway, "POST", "/message:send", message_json(str(number))).status_code == 200
+
+        client = redis.Redis.from_url(fleet.redis.store_url)
+        channels = client.pubsub_channels("*")
+
+    assert not [channel for channel in channels if b"celery-task-meta" in channel]
+
+
+def _queued(fleet: Fleet) -> list[dict[str, Any]]:
+    """The messages that wait in the broker, as soon as there are any, with headers and arguments."""
+    found: list[dict[str, Any]] = []
+    with kombu.Connection(fleet.broker_url) as connection:
+        queue = connection.SimpleQueue(fleet.queue)
+
+        def taken() -> bool:
+            try:
+                message = queue.get(block=False)
+            except queue.Empty:
+                return bool(found)
+            found.append({"headers": message.headers, "args": message.payload, "body": str(message.body)})
+            message.ack()
+            return False
+
+        eventually(taken, what="a message waits in the broker")
+        queue.close()
+    return found

@@ -1,0 +1,117 @@
+"""Cards lead clients to this gateway: by the address it is told, or else by the one they came to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from a2a.types import AgentCard
+
+from tests.support.clients import Served, base_url, card_of, rpc, sdk_client, send, serving, texts
+from tests.support.fleet import Gateway
+
+WELL_KNOWN = "/.well-known/agent-card.json"
+PUBLIC = "https://agents.example.com/fleet"
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serving(tmp_path_factory.mktemp("fleet"), pool="threads") as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def public(served: Served) -> Gateway:
+    """A gateway that is told its public address."""
+    return served.fleet.gateway(grpc=True, A2A_PUBLIC_URL=PUBLIC, A2A_GRPC_PUBLIC_ADDRESS="grpc.example.com:443")
+
+
+def interfaces(card: AgentCard) -> set[tuple[str, str, str, str]]:
+    return {(i.protocol_binding, i.protocol_version, i.url, i.tenant) for i in card.supported_interfaces}
+
+
+async def test_a_card_leads_to_the_address_it_was_asked_at(served: Served) -> None:
+    for agent, tenant in (("", ""), ("count", "count")):
+        url = base_url(served.gateway, agent)
+
+        assert interfaces(await card_of(served.gateway, agent)) == {
+            ("JSONRPC", "1.0", f"{url}/", ""),
+            ("HTTP+JSON", "1.0", url, ""),
+            ("GRPC", "1.0", served.gateway.grpc, tenant),
+            ("JSONRPC", "0.3", f"{url}/", ""),
+            ("HTTP+JSON", "0.3", url, ""),
+        }
+
+
+async def test_a_card_leads_to_the_public_address_if_there_is_one(public: Gateway) -> None:
+    for agent, path in (("", ""), ("count", "/agents/count")):
+        card = await card_of(public, agent)
+
+        assert interfaces(card) == {
+            ("JSONRPC", "1.0", f"{PUBLIC}{path}/", ""),
+            ("HTTP+JSON", "1.0", f"{PUBLIC}{path}", ""),
+            ("GRPC", "1.0", "grpc.example.com:443", agent),
+            ("JSONRPC", "0.3", f"{PUBLIC}{path}/", ""),
+            ("HTTP+JSON", "0.3", f"{PUBLIC}{path}", ""),
+        }
+
+
+def test_another_host_gets_another_address(served: Served) -> None:
+    answer = httpx.get(f"{served.url}{WELL_KNOWN}", headers={"Host": "agents.internal:8080"}, timeout=30)
+
+    urls = {i["url"] for i in answer.json()["supportedInterfaces"] if i["protocolBinding"] != "GRPC"}
+    assert urls == {"http://agents.internal:8080/", "http://agents.internal:8080"}
+
+
+async def test_an_extended_card_leads_where_the_public_one_does(served: Served, public: Gateway) -> None:
+    for gateway in (served.gateway, public):
+        extended = AgentCard()
+        given = rpc(gateway, "GetExtendedAgentCard", agent="full")["result"]
+        for interface in given["supportedInterfaces"]:
+            extended.supported_interfaces.add(
+                url=interface["url"],
+                protocol_binding=interface["protocolBinding"],
+                protocol_version=interface["protocolVersion"],
+                tenant=interface.get("tenant", ""),
+            )
+
+        assert given["name"] == "full-extended"
+        assert interfaces(extended) == interfaces(await card_of(gateway, "full"))
+
+
+async def test_a_client_made_from_any_card_reaches_its_agent(served: Served) -> None:
+    for agent, text in (("", "root"), ("echo", "echo"), ("sync-echo", "sync")):
+        async with sdk_client(served.gateway, agent, "GRPC", streaming=False) as client:
+            assert texts(await send(client, text)) == [text]
+
+
+def test_a_card_that_has_not_changed_is_not_sent_again(served: Served) -> None:
+    url = f"{served.url}/agents/count{WELL_KNOWN}"
+    first = httpx.get(url, timeout=30)
+
+    again = httpx.get(url, headers={"If-None-Match": first.headers["etag"]}, timeout=30)
+    other = httpx.get(url, headers={"If-None-Match": '"another"'}, timeout=30)
+
+    assert first.status_code == other.status_code == 200
+    assert again.status_code == 304
+    assert again.content == b""
+    assert again.headers["etag"] == first.headers["etag"]
+    assert "max-age" in first.headers["cache-control"]
+    assert first.headers["content-type"].startswith("application/json")
+
+
+def test_json_rpc_is_served_with_and_without_the_slash(served: Served) -> None:
+    body = {"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}}
+    for url in (f"{served.url}", f"{served.url}/", f"{served.url}/agents/count", f"{served.url}/agents/count/"):
+        answer = httpx.post(url, json=body, headers={"A2A-Version": "1.0"}, timeout=30)
+
+        assert answer.status_code == 200, url
+        assert "tasks" in answer.json()["result"]
+
+
+def test_the_version_may_come_as_a_parameter_of_the_query(served: Served) -> None:
+    assert httpx.get(f"{served.url}/tasks?A2A-Version=1.0", timeout=30).status_code == 200
+    assert httpx.get(f"{served.url}/tasks?A2A-Version=2.0", timeout=30).status_code == 400
+    refused = httpx.get(f"{served.url}/tasks?A2A-Version=1.0", headers={"A2A-Version": "2.0"}, timeout=30)
+    assert refused.status_code == 400

@@ -1,0 +1,45 @@
+"""One gateway command, several processes: they share the ports, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+import psutil
+
+from tests.support.fleet import Fleet
+from tests.support.waiting import eventually
+
+HEADERS = {"A2A-Version": "1.0"}
+
+
+def test_gateway_processes_share_the_port_and_each_answers_about_any_task(fleet: Fleet) -> None:
+    fleet.worker()
+    gateway = fleet.gateway(grpc=True, workers=3)
+    serving = eventually(lambda: serving_processes(gateway.pid, gateway.url) or None, within=30, what="all serve")
+    assert len(serving) == 3
+
+    async def send_and_read(number: int) -> str:
+        async with httpx.AsyncClient(
+            headers=HEADERS, timeout=30
+        ) as client:  # a connection each: any process may answer
+            message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": str(number)}]}
+            sent = await client.post(f"{gateway.url}/agents/echo/message:send", json={"message": message})
+        async with httpx.AsyncClient(headers=HEADERS, timeout=30) as client:
+            read = await client.get(f"{gateway.url}/agents/echo/tasks/{sent.json()['task']['id']}")
+        return str(read.json()["artifacts"][0]["parts"][0]["text"])
+
+    async def all_of_them() -> list[str]:
+        return await asyncio.gather(*(send_and_read(number) for number in range(20)))
+
+    assert asyncio.run(all_of_them()) == [str(number) for number in range(20)]
+
+    gateway.stop()
+    _, left = psutil.wait_procs(serving, timeout=5)
+    assert not left
+
+
+def serving_processes(pid: int, url: str) -> list[psutil.Process]:
+    """The gateway's serving processes, once all three of them have come up."""
+    found = [p for p in psutil.Process(pid).children(recursive=True) if "spawn_main" in " ".join(p.cmdline())]
+    return found if len(found) == 3 and httpx.get(f"{url}/health/live", timeout=5).status_code == 200 else []

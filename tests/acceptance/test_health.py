@@ -1,0 +1,168 @@
+"""What a gateway says when something it needs is gone, and that it works again when that is back."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.clients import BINDINGS, Served, message_json, rest, serving, stream
+from tests.support.faults import fault
+from tests.support.fleet import Fleet, Gateway, running_fleet
+from tests.support.waiting import eventually
+
+SOON = 60.0
+
+
+def ready(gateway: Gateway) -> tuple[int, dict[str, Any]]:
+    answer = httpx.get(f"{gateway.url}/health/ready", timeout=30)
+    return answer.status_code, answer.json()
+
+
+def live(gateway: Gateway) -> int:
+    return httpx.get(f"{gateway.url}/health/live", timeout=30).status_code
+
+
+def when(gateway: Gateway, status: int, part: str) -> str:
+    """What readiness says of `part`, as soon as it answers `status`, with 503 only if `part` is not "ok"."""
+
+    def said() -> str | None:
+        code, body = ready(gateway)
+        return body[part] if code == status and (body[part] == "ok") == (status == 200) else None
+
+    return eventually(said, within=SOON, what=f"readiness answers {status} because of {part}") or ""
+
+
+def test_with_everything_there_it_is_ready(tmp_path: Path, broker: str) -> None:
+    with serving(tmp_path, broker, grpc=False) as served:
+        when(served.gateway, 200, "workers")
+
+        assert ready(served.gateway) == (200, {"status": "ok", "store": "ok", "broker": "ok", "workers": "ok"})
+        assert live(served.gateway) == 200
+
+
+def test_without_a_worker_it_is_not_ready(fleet: Fleet) -> None:
+    gateway = fleet.gateway()
+    assert "no worker answered" in when(gateway, 503, "workers")
+    assert live(gateway) == 200
+
+    worker = fleet.worker()
+    when(gateway, 200, "workers")
+
+    worker.kill()
+    assert "no worker answered" in when(gateway, 503, "workers")
+
+
+def test_a_worker_that_consumes_nothing_does_not_count(fleet: Fleet) -> None:
+    gateway = fleet.gateway()
+    fleet.worker(pool="solo")
+    when(gateway, 200, "workers")
+
+    fleet.command("control", "cancel_consumer", fleet.queue)
+
+    assert when(gateway, 503, "workers") == "no worker consumes a queue"
+
+
+def test_without_its_broker_it_is_not_ready_and_says_no_address(tmp_path: Path) -> None:
+    with running_fleet(tmp_path, CELERY_BROKER_URL="amqp://guest:topsecret@127.0.0.1:1//") as fleet:
+        gateway = fleet.gateway()
+
+        said = when(gateway, 503, "broker")
+
+        _, body = ready(gateway)
+        assert said.startswith(("unreachable", "no answer"))
+        assert body["store"] == "ok"
+        assert body["workers"].startswith("unknown")
+        assert "topsecret" not in str(body)
+        assert "127.0.0.1" not in str(body)
+        assert live(gateway) == 200
+
+
+def test_a_frozen_store_is_told_soon_and_keeps_no_gateway_from_ending(fleet: Fleet) -> None:
+    gateway = fleet.gateway()
+    assert fleet.redis.process is not None
+    fleet.redis.process.send_signal(signal.SIGSTOP)
+    try:
+        asked_at = time.monotonic()
+        code, body = ready(gateway)
+        took = time.monotonic() - asked_at
+        exit_code = gateway.stop(within=20)
+    finally:
+        fleet.redis.process.send_signal(signal.SIGCONT)
+
+    assert code == 503
+    assert body["store"] != "ok"
+    assert took < 10, "a probe that takes longer is counted as dead, not as unready"
+    assert exit_code != -signal.SIGKILL, "it ends when it is told to, whatever hangs"
+
+
+@pytest.fixture(scope="module")
+def storeless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A gateway whose store is killed while it serves."""
+    with serving(tmp_path_factory.mktemp("fleet"), pool=None) as served:
+        assert rest(served.gateway, "GET", "/tasks").status_code == 200
+        assert served.fleet.redis.process is not None
+        served.fleet.redis.process.kill()
+        served.fleet.redis.process.wait()
+        yield served
+
+
+class TestWithoutItsStore:
+    @pytest.mark.parametrize("binding", BINDINGS)
+    @pytest.mark.parametrize(
+        ("method", "params"),
+        [
+            ("SendMessage", message_json()),
+            ("SendStreamingMessage", message_json()),
+            ("GetTask", {"id": "x"}),
+            ("ListTasks", {}),
+            ("CancelTask", {"id": "x"}),
+            ("SubscribeToTask", {"id": "x"}),
+        ],
+        ids=lambda value: value if isinstance(value, str) else "",
+    )
+    async def test_requests_are_refused_as_unavailable(
+        self, storeless: Served, binding: str, method: str, params: dict[str, Any]
+    ) -> None:
+        found = await fault(storeless.gateway, binding, method, params)
+
+        assert found.reason == "SERVICE_UNAVAILABLE"
+
+    def test_readiness_says_why(self, storeless: Served) -> None:
+        assert when(storeless.gateway, 503, "store") != "ok"
+        assert live(storeless.gateway) == 200
+
+    def test_it_serves_again_when_the_store_is_back(self, storeless: Served) -> None:
+        storeless.fleet.redis.start()
+        storeless.fleet.worker(pool="threads")
+
+        when(storeless.gateway, 200, "workers")
+        task = rest(storeless.gateway, "POST", "/message:send", message_json("back")).json()["task"]
+
+        assert task["artifacts"][0]["parts"] == [{"text": "back"}]
+        assert "Traceback" not in storeless.gateway.output()
+
+
+async def test_a_stream_outlives_a_store_that_freezes_for_a_while(tmp_path: Path) -> None:
+    with serving(tmp_path, pool="threads", grpc=False) as served:
+        process = served.fleet.redis.process
+        assert process is not None
+        async with (
+            httpx.AsyncClient(timeout=60) as http,
+            stream(http, served.gateway, "/message:stream", message_json("20 0.1"), agent="pace") as events,
+        ):
+            seen = [await anext(events) for _ in range(5)]
+            process.send_signal(signal.SIGSTOP)
+            try:
+                when(served.gateway, 503, "store")
+            finally:
+                process.send_signal(signal.SIGCONT)
+            seen += [frame async for frame in events]
+
+    assert [int(frame.id) for frame in seen] == list(range(1, len(seen) + 1))
+    assert seen[-1].data["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"

@@ -1,0 +1,119 @@
+"""What no client of protocol 0.3 would send: refused in the words of that protocol, by its own codes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.acceptance.test_hostile import envelope, unexpected_tracebacks
+from tests.support.clients import V1, Served, serving
+from tests.support.faults import OUR_WORDS, from_rest
+
+V03 = {"A2A-Version": "0.3"}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serving(tmp_path_factory.mktemp("fleet"), pool="threads", grpc=False) as served:
+        yield served
+        assert not unexpected_tracebacks(served.gateway.output())
+
+
+@pytest.fixture
+def http() -> Iterator[httpx.Client]:
+    with httpx.Client(timeout=30) as http:
+        yield http
+
+
+LEGACY = {
+    "nothing": "{}",
+    "no content": '{"request": {"messageId": "m", "role": "ROLE_USER", "content": []}}',
+    "an empty part": '{"request": {"messageId": "m", "role": "ROLE_USER", "content": [{}]}}',
+    "no role": '{"request": {"messageId": "m", "content": [{"text": "x"}]}}',
+    "the wrong type": '{"request": []}',
+    "a number too large": '{"request": {"messageId": "m", "content": [{"data": {"data": {"a": 1' + "0" * 400 + "}}}]}}",
+}
+
+
+@pytest.mark.parametrize("path", ["message:send", "message:stream"])
+@pytest.mark.parametrize("body", LEGACY.values(), ids=LEGACY)
+def test_a_bad_message_of_protocol_03_is_refused(served: Served, http: httpx.Client, path: str, body: str) -> None:
+    answer = http.post(f"{served.url}/v1/{path}", content=body, headers=V03)
+
+    assert from_rest(answer).status == 400
+
+
+def test_a_bad_history_length_of_protocol_03_is_refused(served: Served, http: httpx.Client) -> None:
+    for given in ("some", "-1", "1.5", "9" * 40):
+        answer = http.get(f"{served.url}/v1/tasks/x?historyLength={given}", headers=V03)
+
+        assert from_rest(answer).status in (400, 404)
+
+
+LEGACY_RPC: dict[str, dict[str, Any]] = {
+    "no params": {"params": ...},
+    "a list": {"params": []},
+    "no message id": {"params": {"message": {"role": "user", "parts": []}}},
+    "an unknown kind of part": {
+        "params": {"message": {"messageId": "m", "role": "user", "parts": [{"kind": "smell"}]}}
+    },
+    "the agent's role": {
+        "params": {"message": {"messageId": "m", "role": "agent", "parts": [{"kind": "text", "text": "x"}]}}
+    },
+    "a number too large": {
+        "params": {"message": {"messageId": "m", "role": "user", "parts": [{"kind": "data", "data": {"a": 10**400}}]}}
+    },
+}
+
+
+@pytest.mark.parametrize("change", LEGACY_RPC.values(), ids=LEGACY_RPC)
+def test_a_bad_json_rpc_message_of_protocol_03_is_refused(
+    served: Served, http: httpx.Client, change: dict[str, Any]
+) -> None:
+    answer = http.post(f"{served.url}/", content=envelope(method="message/send", **change), headers=V03)
+
+    assert answer.status_code == 200
+    error = answer.json()["error"]
+    assert error["code"] in (-32600, -32602)
+    assert not any(word in json.dumps(error) for word in OUR_WORDS)
+
+
+def legacy_message(text: str = "x", **fields: Any) -> dict[str, Any]:
+    """The parameters of a message/send of protocol 0.3."""
+    message = {"kind": "message", "messageId": "m", "role": "user", "parts": [{"kind": "text", "text": text}]}
+    return {"message": message | fields}
+
+
+def legacy_error(http: httpx.Client, url: str, method: str, params: Any, headers: dict[str, str]) -> dict[str, Any]:
+    """The error of a JSON-RPC call of protocol 0.3, which a stream has in its only frame."""
+    answer = http.post(url, content=envelope(method=method, params=params), headers=headers)
+    text = answer.text.strip().removeprefix("data:") if method == "message/stream" else answer.text
+    error: dict[str, Any] = json.loads(text)["error"]
+    return error
+
+
+def test_a_method_of_03_under_the_flag_of_10_is_no_internal_error(served: Served, http: httpx.Client) -> None:
+    answer = http.post(f"{served.url}/", content=envelope(method="message/send", params=legacy_message()), headers=V1)
+
+    assert answer.json()["error"]["code"] == -32004
+    assert "version" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("method", ["message/send", "message/stream"])
+def test_errors_that_03_has_no_code_for_are_no_internal_errors(served: Served, http: httpx.Client, method: str) -> None:
+    error = legacy_error(http, f"{served.url}/agents/strict/", method, legacy_message(), V03)
+
+    assert error["code"] == -32004
+    assert "extension" in error["message"]
+
+
+@pytest.mark.parametrize("method", ["message/send", "message/stream"])
+def test_what_is_wrong_with_a_message_of_03_is_named(served: Served, http: httpx.Client, method: str) -> None:
+    error = legacy_error(http, f"{served.url}/", method, legacy_message(contextId="x" * 257), V03)
+
+    assert error["code"] == -32602
+    assert [one["field"] for one in error["data"]["errors"]] == ["message.context_id"]

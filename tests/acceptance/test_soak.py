@@ -1,0 +1,113 @@
+"""A hundred clients at once, for a while: nothing lost, no error, and nothing grows."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import Counter
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+import redis
+
+from tests.support.fleet import Fleet, Process, free_port
+from tests.support.waiting import eventually
+
+CLIENTS = 100
+SECONDS = float(os.environ.get("SOAK_SECONDS", "60"))
+WARM_UP = 10.0
+MAX_GROWTH = 1.15
+"""A process may end up with this much of what it had after the warm-up; a leak per request is far beyond."""
+
+HEADERS = {"A2A-Version": "1.0"}
+
+
+@pytest.mark.timeout(300)
+def test_a_hundred_clients_for_a_minute_lose_nothing_and_leave_nothing(fleet: Fleet, tmp_path: Path) -> None:
+    port = free_port()
+    dev = fleet.start("dev", "a2a", "dev", "--port", str(port), "--concurrency", "2")
+    url = f"http://127.0.0.1:{port}"
+    eventually(lambda: ready(dev, url), within=60, what="dev is ready")
+    store = redis.Redis.from_url(fleet.redis.store_url)
+
+    asyncio.run(soak(url, WARM_UP))
+    before, connected = memory(dev), eventually(lambda: settled(store), what="the warm-up is over")
+    outcomes = asyncio.run(soak(url, SECONDS))
+    after = memory(dev)
+
+    assert set(outcomes) == {"ok"}, outcomes
+    assert sum(outcomes.values()) > CLIENTS
+    assert store.zcard("a2a:leases") == store.zcard("a2a:dispatch") == 0
+    eventually(lambda: settled(store) <= connected + 2, what=f"no more than {connected} connections are left")
+    assert not store.pubsub_channels("a2a:{*"), "a stream is still followed"
+    assert not store.pubsub_channels("*celery-task-meta*"), "somebody waits for Celery results"
+    for name, size in after.items():
+        assert size < before[name] * MAX_GROWTH, f"{name}: {before[name]} → {size} bytes"
+
+
+async def soak(url: str, seconds: float) -> Counter[str]:
+    """Clients that send, stream and look until the time is over; counts how their requests ended."""
+    until = time.monotonic() + seconds
+    outcomes: Counter[str] = Counter()
+
+    async def client(number: int) -> None:
+        count = 0
+        while time.monotonic() < until:
+            count += 1
+            text = f"{number}/{count}"
+            try:
+                outcomes[await (stream(http, url, text) if number % 4 == 0 else send(http, url, text))] += 1
+            except Exception as e:
+                outcomes[f"{type(e).__name__}: {e}"] += 1
+
+    limits = httpx.Limits(max_connections=CLIENTS, max_keepalive_connections=CLIENTS)
+    async with httpx.AsyncClient(headers=HEADERS, timeout=60, limits=limits) as http:
+        await asyncio.gather(*(client(number) for number in range(CLIENTS)))
+    return outcomes
+
+
+async def send(http: httpx.AsyncClient, url: str, text: str) -> str:
+    body = {"message": {"messageId": text, "role": "ROLE_USER", "parts": [{"text": text}]}}
+    answer = await http.post(f"{url}/agents/echo/message:send", json=body)
+    task = answer.json()["task"]
+    if task["artifacts"][0]["parts"] != [{"text": text}]:
+        return f"another's answer: {task}"
+    read = await http.get(f"{url}/agents/echo/tasks/{task['id']}")
+    return "ok" if read.json()["status"]["state"] == "TASK_STATE_COMPLETED" else read.text
+
+
+async def stream(http: httpx.AsyncClient, url: str, text: str) -> str:
+    body = {"message": {"messageId": text, "role": "ROLE_USER", "parts": [{"text": "5"}]}}
+    async with http.stream("POST", f"{url}/agents/count/message:stream", json=body) as answer:
+        ids = [int(line[4:]) async for line in answer.aiter_lines() if line.startswith("id: ")]
+    # the task, WORKING, five chunks, COMPLETED
+    return "ok" if ids == list(range(1, 9)) else f"the stream had {ids}"
+
+
+def ready(dev: Process, url: str) -> bool:
+    assert dev.running, dev.output()[-3000:]
+    try:
+        return httpx.get(f"{url}/health/ready", timeout=5).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def memory(dev: Process) -> dict[str, int]:
+    """Resident bytes of what dev runs: its gateway, its worker with children, its watcher."""
+    found: Counter[str] = Counter()
+    for child in psutil.Process(dev.pid).children(recursive=True):
+        line = " ".join(child.cmdline())
+        for name in ("gateway", "watcher", "worker"):
+            if f" {name}" in line:
+                found[name] += child.memory_info().rss
+                break
+    assert set(found) == {"gateway", "watcher", "worker"}, found
+    return dict(found)
+
+
+def settled(store: redis.Redis) -> int:
+    """How many connections Redis has, once no stream is followed any more."""
+    return 0 if store.pubsub_channels("a2a:{*") else len(store.client_list())

@@ -1,0 +1,288 @@
+"""Streams: every event, once, in order, with its number, on any gateway, whatever happens to readers and gateways."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+
+import httpx
+import pytest
+import redis
+from a2a.types import StreamResponse, SubscribeToTaskRequest, TaskState
+
+from tests.support.clients import (
+    BINDINGS,
+    Frame,
+    collect,
+    frames,
+    message_json,
+    rest,
+    rpc,
+    sdk_client,
+    send,
+    service,
+    stream,
+    texts,
+    until_state,
+)
+from tests.support.fleet import Fleet, Gateway, running_fleet
+from tests.support.waiting import eventually
+
+
+@dataclass
+class Pair:
+    """Two gateways over three workers."""
+
+    fleet: Fleet
+    a: Gateway
+    b: Gateway
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    with running_fleet(tmp_path_factory.mktemp("fleet")) as fleet:
+        a, b = fleet.gateway(grpc=True), fleet.gateway(grpc=True)
+        fleet.worker(pool="threads", concurrency=25)
+        fleet.worker(pool="threads", concurrency=25)
+        fleet.worker(pool="prefork", concurrency=2)
+        yield Pair(fleet, a, b)
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[httpx.AsyncClient]:
+    limits = httpx.Limits(max_connections=200)
+    async with httpx.AsyncClient(limits=limits) as http:
+        yield http
+
+
+async def test_streams_of_fifty_running_tasks_are_whole_and_in_order(pair: Pair, http: httpx.AsyncClient) -> None:
+    async with sdk_client(pair.b, "pace", "HTTP+JSON", streaming=False) as client:
+        tasks = await asyncio.gather(*(send(client, "10 0.4", immediately=True) for _ in range(50)))
+
+        async def followed(number: int, task_id: str) -> list[Frame]:
+            headers = {"Last_Event_ID": "0"} if number % 2 else {}
+            return await _subscribed(http, pair.a, "pace", task_id, **headers)
+
+        streams = await asyncio.gather(*(followed(number, task.id) for number, task in enumerate(tasks)))
+
+        for number, (seen, task) in enumerate(zip(streams, tasks, strict=True)):
+            ids = [int(frame.id) for frame in seen]
+            assert ids == list(range(1 if number % 2 else ids[0], ids[-1] + 1)), task.id
+            assert _state(seen[-1]) == "TASK_STATE_COMPLETED"
+            assert "task" in seen[0].data
+            assert _said(seen) == "0 1 2 3 4 5 6 7 8 9 "
+            assert {frame.event for frame in seen} == {"message"}
+
+
+async def test_two_streams_of_one_task_show_the_same(pair: Pair, http: httpx.AsyncClient) -> None:
+    task_id = _begin(pair.a, "pace", "10 0.1")
+
+    one, two = await asyncio.gather(
+        *(_subscribed(http, gateway, "pace", task_id, Last_Event_ID="0") for gateway in (pair.a, pair.b))
+    )
+
+    assert one == two
+    assert _said(one) == "0 1 2 3 4 5 6 7 8 9 "
+
+
+async def test_an_ended_task_is_replayed_after_any_event_on_any_gateway(pair: Pair, http: httpx.AsyncClient) -> None:
+    task_id = rest(pair.a, "POST", "/message:send", message_json("4"), agent="count").json()["task"]["id"]
+    whole = await _subscribed(http, pair.a, "count", task_id, Last_Event_ID="0")
+    assert [frame.id for frame in whole] == [str(number) for number in range(1, len(whole) + 1)]
+
+    for after in range(len(whole) + 1):
+        for gateway in (pair.a, pair.b):
+            replayed = await _subscribed(http, gateway, "count", task_id, Last_Event_ID=str(after))
+            assert replayed == whole[after:]
+
+
+@pytest.mark.parametrize("method", ["SendStreamingMessage", "message/stream"])
+async def test_a_json_rpc_stream_is_numbered_from_the_first_event(
+    pair: Pair, http: httpx.AsyncClient, method: str
+) -> None:
+    legacy = "/" in method
+    params = message_json("3")
+    if legacy:
+        params["message"] |= {"role": "user", "kind": "message", "parts": [{"kind": "text", "text": "3"}]}
+    body = {"jsonrpc": "2.0", "id": "s", "method": method, "params": params}
+    headers = {"A2A-Version": "0.3" if legacy else "1.0"}
+
+    async with http.stream("POST", f"{pair.a.url}/agents/count/", json=body, headers=headers, timeout=60) as response:
+        seen = [frame async for frame in frames(response)]
+
+    assert [frame.id for frame in seen] == [str(number) for number in range(1, len(seen) + 1)]
+    assert all(frame.data["id"] == "s" for frame in seen)
+    assert len(seen) >= 5
+
+
+@pytest.mark.parametrize("given", ["x", "-1", "1.5", "99999", "9" * 30, "1,2"])
+def test_an_impossible_last_event_id_is_an_invalid_parameter(pair: Pair, given: str) -> None:
+    task_id = _begin(pair.a, "echo", "hello")
+
+    answer = rest(pair.b, "POST", f"/tasks/{task_id}:subscribe", agent="echo", Last_Event_ID=given)
+    error = rpc(pair.b, "SubscribeToTask", {"id": task_id}, agent="echo", Last_Event_ID=given)["error"]
+
+    assert answer.status_code == 400
+    for details in (answer.json()["error"]["details"], error["data"]):
+        assert details[0]["reason"] == "INVALID_PARAMS"
+        assert details[1]["fieldViolations"][0]["field"] == "last-event-id"
+    assert error["code"] == -32602
+
+
+async def test_a_client_that_leaves_in_mid_stream_cancels_nothing(pair: Pair, http: httpx.AsyncClient) -> None:
+    async with stream(http, pair.a, "/message:stream", message_json("8 0.1"), agent="pace") as events:
+        first = await anext(events)
+        await anext(events)
+    task_id = first.data["task"]["id"]
+
+    async with sdk_client(pair.b, "pace") as client:
+        task = await until_state(client, task_id, "COMPLETED", "CANCELED", "FAILED")
+
+    assert texts(task) == ["0 1 2 3 4 5 6 7 "]
+
+
+async def test_a_client_that_gives_up_on_a_blocking_send_cancels_nothing(pair: Pair, http: httpx.AsyncClient) -> None:
+    body = message_json("1", contextId="impatient")
+    with pytest.raises(httpx.ReadTimeout):
+        await http.post(
+            f"{pair.a.url}/agents/silent/message:send", json=body, headers={"A2A-Version": "1.0"}, timeout=0.5
+        )
+
+    async with sdk_client(pair.b, "silent") as client:
+        listed = rest(pair.b, "GET", "/tasks?contextId=impatient", agent="silent").json()["tasks"]
+        assert len(listed) == 1
+        await until_state(client, listed[0]["id"], "COMPLETED")
+
+
+async def test_a_reader_that_does_not_read_slows_no_other_and_misses_nothing(
+    pair: Pair, http: httpx.AsyncClient
+) -> None:
+    body = message_json("20000")
+    async with stream(http, pair.a, "/message:stream", body, agent="count") as slow:
+        first = await anext(slow)
+        task_id = first.data["task"]["id"]
+
+        quick = await _subscribed(http, pair.a, "count", task_id, Last_Event_ID="0")
+
+        assert _state(quick[-1]) == "TASK_STATE_COMPLETED"
+        assert [first, *[frame async for frame in slow]] == quick
+    assert [int(frame.id) for frame in quick] == list(range(1, len(quick) + 1))
+    assert _said(quick).split() == [str(number) for number in range(20000)]
+
+
+async def test_a_stream_survives_the_loss_of_its_wake_line(pair: Pair, http: httpx.AsyncClient) -> None:
+    store = redis.Redis.from_url(pair.fleet.redis.store_url)
+    async with stream(http, pair.a, "/message:stream", message_json("10 0.2"), agent="pace") as events:
+        seen = [await anext(events) for _ in range(3)]
+        assert store.client_kill_filter(_type="pubsub") >= 1
+        seen += [frame async for frame in events]
+
+    assert [int(frame.id) for frame in seen] == list(range(1, len(seen) + 1))
+    assert _said(seen) == "0 1 2 3 4 5 6 7 8 9 "
+
+
+async def test_a_killed_gateways_stream_goes_on_at_another_without_a_gap(pair: Pair, http: httpx.AsyncClient) -> None:
+    doomed = pair.fleet.gateway()
+    seen: list[Frame] = []
+
+    async def watch() -> None:
+        async with stream(http, doomed, "/message:stream", message_json("15 0.2"), agent="pace") as events:
+            async for frame in events:
+                seen.append(frame)
+                if len(seen) == 5:
+                    doomed.kill()
+
+    with pytest.raises(httpx.RemoteProtocolError):
+        await watch()
+    task_id = seen[0].data["task"]["id"]
+
+    seen += await _subscribed(http, pair.b, "pace", task_id, Last_Event_ID=seen[-1].id)
+
+    assert [int(frame.id) for frame in seen] == list(range(1, len(seen) + 1))
+    assert _said(seen).split() == [str(number) for number in range(15)]
+    assert _state(seen[-1]) == "TASK_STATE_COMPLETED"
+
+
+async def test_a_follow_up_is_hidden_from_streams_and_its_answer_is_not(pair: Pair, http: httpx.AsyncClient) -> None:
+    asked = rest(pair.a, "POST", "/message:send", message_json("some"), agent="ask").json()["task"]
+
+    async with stream(http, pair.b, f"/tasks/{asked['id']}:subscribe", agent="ask") as events:
+        first = await anext(events)
+        assert first.data["task"]["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
+        rest(pair.a, "POST", "/message:send", message_json("7", taskId=asked["id"]), agent="ask")
+        seen = [frame async for frame in events]
+
+    assert _said(seen) == "7 it is"
+    assert _state(seen[-1]) == "TASK_STATE_COMPLETED"
+    assert sorted(int(frame.id) for frame in seen) == [int(frame.id) for frame in seen]
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+async def test_a_stream_that_nobody_reads_any_more_is_given_up(
+    pair: Pair, http: httpx.AsyncClient, binding: str
+) -> None:
+    store = redis.Redis.from_url(pair.fleet.redis.store_url)
+    task_ids = [_begin(pair.b, "silent", "60") for _ in range(10)]
+
+    def listened_to() -> list[bytes]:
+        return [name for name in store.pubsub_channels("*") if any(task_id.encode() in name for task_id in task_ids)]
+
+    async with sdk_client(pair.a, "silent", binding) as client:
+        streams = [client.subscribe(SubscribeToTaskRequest(id=task_id)) for task_id in task_ids]
+        for one in streams:
+            assert (await anext(one)).HasField("task")
+        assert len(listened_to()) >= 10
+        for one in streams:
+            await one.aclose()  # type: ignore[attr-defined]
+
+    eventually(lambda: not listened_to(), what="the gateway hangs up")
+    for task_id in task_ids:
+        rest(pair.a, "POST", f"/tasks/{task_id}:cancel", agent="silent")
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+async def test_every_binding_resumes_after_an_event(pair: Pair, binding: str) -> None:
+    task_id = rest(pair.a, "POST", "/message:send", message_json("4"), agent="count").json()["task"]["id"]
+
+    async def events(after: int) -> list[StreamResponse]:
+        async with sdk_client(pair.b, "count", binding) as client:
+            context = service(last_event_id=str(after))
+            return await collect(client.subscribe(SubscribeToTaskRequest(id=task_id), context=context))
+
+    whole = await events(0)
+
+    assert whole[0].HasField("task")
+    assert whole[-1].status_update.status.state == TaskState.TASK_STATE_COMPLETED
+    assert [await events(after) for after in range(len(whole) + 1)] == [
+        whole[after:] for after in range(len(whole) + 1)
+    ]
+
+
+async def _subscribed(
+    http: httpx.AsyncClient, gateway: Gateway, agent: str, task_id: str, **headers: str
+) -> list[Frame]:
+    async with stream(http, gateway, f"/tasks/{task_id}:subscribe", agent=agent, **headers) as events:
+        return [frame async for frame in events]
+
+
+def _begin(gateway: Gateway, agent: str, text: str) -> str:
+    params = message_json(text) | {"configuration": {"returnImmediately": True}}
+    task_id: str = rest(gateway, "POST", "/message:send", params, agent=agent).json()["task"]["id"]
+    return task_id
+
+
+def _state(frame: Frame) -> str:
+    state: str = frame.data["statusUpdate"]["status"]["state"]
+    return state
+
+
+def _said(seen: list[Frame]) -> str:
+    """All text of a stream's artifacts; a task at its front tells what was said before."""
+    said = ""
+    if "task" in seen[0].data:
+        said += "".join(p["text"] for artifact in seen[0].data["task"].get("artifacts", []) for p in artifact["parts"])
+    for frame in seen:
+        if "artifactUpdate" in frame.data:
+            said += "".join(part["text"] for part in frame.data["artifactUpdate"]["artifact"]["parts"])
+    return said

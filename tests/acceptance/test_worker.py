@@ -1,0 +1,149 @@
+"""What a stock Celery worker does with a run: where it lives, what it shares, how often it happens."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+from celery import Celery
+
+from tests.support.fleet import Fleet, Gateway, Process, running_fleet
+from tests.support.waiting import eventually
+
+HEADERS = {"A2A-Version": "1.0"}
+
+
+class Site:
+    """A gateway and one worker."""
+
+    def __init__(self, fleet: Fleet, gateway: Gateway, worker: Process) -> None:
+        self.fleet = fleet
+        self.gateway = gateway
+        self.worker = worker
+
+    def send(self, agent: str, text: str, **configuration: Any) -> dict[str, Any]:
+        """Sends a message and gives the task."""
+        message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}]}
+        body = {"message": message, "configuration": configuration}
+        url = f"{self.gateway.url}/agents/{agent}/message:send"
+        task: dict[str, Any] = httpx.post(url, json=body, headers=HEADERS, timeout=60).json()["task"]
+        return task
+
+    def get(self, agent: str, task_id: str) -> dict[str, Any]:
+        """Reads the task."""
+        url = f"{self.gateway.url}/agents/{agent}/tasks/{task_id}"
+        task: dict[str, Any] = httpx.get(url, headers=HEADERS, timeout=20).json()
+        return task
+
+    def cancel(self, agent: str, task_id: str) -> dict[str, Any]:
+        """Cancels the task."""
+        url = f"{self.gateway.url}/agents/{agent}/tasks/{task_id}:cancel"
+        task: dict[str, Any] = httpx.post(url, headers=HEADERS, timeout=20).json()
+        return task
+
+
+@pytest.fixture(scope="module", params=["prefork", "threads"])
+def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with running_fleet(tmp_path_factory.mktemp(request.param), A2A_CANCEL_GRACE="1") as fleet:
+        yield Site(fleet, fleet.gateway(), fleet.worker(pool=request.param, concurrency=2))
+
+
+def state(task: dict[str, Any]) -> str:
+    return str(task["status"]["state"]).removeprefix("TASK_STATE_")
+
+
+def test_all_runs_of_a_process_share_one_event_loop(site: Site) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        tasks = list(threads.map(lambda _: site.send("data", "where?"), range(40)))
+
+    loops = defaultdict(set)
+    for task in tasks:
+        data = task["artifacts"][0]["parts"][0]["data"]
+        loops[data["pid"]].add(data["loop"])
+    assert all(len(of_process) == 1 for of_process in loops.values()), loops
+    if site.worker.output().count("prefork"):
+        assert site.worker.pid not in loops  # in the children, so after the fork
+
+
+def test_an_executor_is_built_in_the_process_and_on_the_loop_that_runs_it(site: Site) -> None:
+    built, runs = (part["text"] for part in site.send("heavy", "")["artifacts"][0]["parts"])
+
+    assert built == runs
+    assert "a2a-runs" in runs
+
+
+def test_an_executor_given_by_name_is_imported_in_workers_only(site: Site) -> None:
+    site.send("heavy", "")
+
+    assert "heavy imported" in site.worker.output()
+    assert "heavy imported" not in site.gateway.output()
+
+
+def test_code_that_cannot_be_loaded_fails_its_tasks_with_a_reference(site: Site) -> None:
+    task = site.send("nowhere", "")
+
+    assert state(task) == "FAILED"
+    assert task["status"]["message"]["parts"] == [{"text": "The agent failed."}]
+    reference = task["status"]["message"]["metadata"]["reference"]
+    assert reference in site.worker.output()
+    assert "tests.support.nothing" in site.worker.output()
+
+
+def test_an_exception_stays_in_the_workers_log(site: Site) -> None:
+    task = site.send("fail", "")
+
+    assert state(task) == "FAILED"
+    assert "secret" not in str(task)
+    assert task["status"]["message"]["metadata"]["reference"] in site.worker.output()
+
+
+def test_a_run_that_arrives_twice_runs_once(site: Site) -> None:
+    task = site.send("silent", "0.5", returnImmediately=True)
+    again = Celery(broker=site.fleet.broker_url)
+    for _ in range(3):
+        again.send_task("a2a.silent", (task["id"], 1), task_id=f"{task['id']}.1", queue=site.fleet.queue)
+
+    eventually(lambda: state(site.get("silent", task["id"])) == "COMPLETED", what="the task completes")
+    eventually(lambda: site.worker.output().count(f"run {task['id']}.1 dropped") == 3, what="three copies are dropped")
+    assert len(site.get("silent", task["id"])["artifacts"]) == 1
+
+
+def test_sync_agents_do_not_hold_up_the_loop(site: Site) -> None:
+    slow = site.send("block", "1.5", returnImmediately=True)
+    eventually(lambda: state(site.get("block", slow["id"])) == "WORKING", what="it blocks its thread")
+
+    assert state(site.send("echo", "quick")) == "COMPLETED"
+    assert state(site.get("block", slow["id"])) == "WORKING"
+    eventually(lambda: state(site.get("block", slow["id"])) == "COMPLETED", what="it ends")
+
+
+def test_yielding_agents_make_one_artifact(site: Site) -> None:
+    for agent in ("count", "sync-count"):
+        [artifact] = site.send(agent, "300")["artifacts"]
+        assert "".join(part["text"] for part in artifact["parts"]) == "".join(f"{n} " for n in range(300))
+
+
+def test_a_running_agent_is_cancelled_where_it_waits(site: Site) -> None:
+    for agent in ("silent", "patient"):
+        task = site.send(agent, "60", returnImmediately=True)
+        eventually(lambda a=agent, t=task: state(site.get(a, t["id"])) == "WORKING", what="it works")
+
+        assert state(site.cancel(agent, task["id"])) == "CANCELED"
+
+
+def test_an_agent_that_swallows_its_cancellation_is_canceled_all_the_same(site: Site) -> None:
+    task = site.send("patient", "stubborn", returnImmediately=True)
+    eventually(lambda: state(site.get("patient", task["id"])) == "WORKING", what="it works")
+
+    assert state(site.cancel("patient", task["id"])) == "CANCELED"
+
+
+def test_an_agent_that_cannot_be_reached_is_canceled_after_its_grace(site: Site) -> None:
+    task = site.send("block", "4", returnImmediately=True)
+    eventually(lambda: state(site.get("block", task["id"])) == "WORKING", what="it blocks its thread")
+
+    assert state(site.cancel("block", task["id"])) == "CANCELED"

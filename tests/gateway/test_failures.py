@@ -1,0 +1,175 @@
+"""A bug of ours, met by a client: a reference and nothing else, in every binding; the log has the rest."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any
+
+import grpc.aio
+import httpx
+import pytest
+from a2a.types import GetTaskRequest, SendMessageRequest, a2a_pb2_grpc
+from celery import Celery
+from google.protobuf.json_format import ParseDict
+
+from a2a_celery import A2A, Turn
+from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.gateway import handler
+from a2a_celery.store.log import LogPage
+from tests.support.clients import frames, message_json
+from tests.support.faults import from_grpc, from_rest, from_rpc
+from tests.support.fleet import free_port
+
+SECRET = "/srv/secret/place"
+V1, V03 = {"A2A-Version": "1.0"}, {"A2A-Version": "0.3"}
+
+
+class Served:
+    """The gateway, in this process."""
+
+    http: httpx.AsyncClient
+    grpc: str
+
+
+@pytest.fixture
+async def served(redis_server: EmbeddedRedis) -> AsyncIterator[Served]:
+    app = Celery("broken", broker="memory://")
+    served, port = Served(), free_port()
+    app.conf.update(a2a_store_url=redis_server.store_url, a2a_key_prefix="broken", a2a_grpc_port=port)
+    a2a = A2A(app)
+
+    @a2a.agent("echo")
+    async def echo(turn: Turn) -> str:
+        return turn.text
+
+    asgi = a2a.asgi()
+    served.grpc = f"127.0.0.1:{port}"
+    async with (
+        asgi.router.lifespan_context(asgi),
+        httpx.AsyncClient(transport=httpx.ASGITransport(asgi), base_url="http://test", timeout=30) as http,
+    ):
+        served.http = http
+        yield served
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every read of a task, and every stream after its first event, fails as no code of ours should."""
+
+    async def fail(*_: Any, **__: Any) -> Any:
+        raise RuntimeError(SECRET)
+
+    async def fail_later(*_: Any, **__: Any) -> AsyncGenerator[LogPage, None]:
+        raise RuntimeError(SECRET)
+        yield
+
+    monkeypatch.setattr(handler.GatewayHandler, "_read", fail)
+    monkeypatch.setattr(handler, "follow", fail_later)
+
+
+def only_a_reference(said: Any, log: pytest.LogCaptureFixture) -> None:
+    """Fails unless `said` is an internal error with a reference that the log explains."""
+    assert said.reason == "INTERNAL_ERROR"
+    assert said.message == "Internal error"
+    assert list(said.metadata) in (["reference"], [])
+    explained = [record for record in log.records if record.name == "a2a_celery.gateway.faults"]
+    assert explained[-1].exc_info is not None
+    assert SECRET in str(explained[-1].exc_info[1])
+    assert said.metadata.get("reference", "reference") in explained[-1].getMessage()
+
+
+@pytest.mark.usefixtures("broken")
+async def test_over_json_rpc(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    body = {"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {"id": "x"}}
+
+    answer = (await served.http.post("/", json=body, headers=V1)).json()
+
+    assert answer["error"]["code"] == -32603
+    only_a_reference(from_rpc(answer), caplog)
+
+
+@pytest.mark.usefixtures("broken")
+async def test_over_http(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    answer = await served.http.get("/tasks/x", headers=V1)
+
+    assert answer.status_code == 500
+    only_a_reference(from_rest(answer), caplog)
+
+
+@pytest.mark.usefixtures("broken")
+async def test_over_grpc(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    async with grpc.aio.insecure_channel(served.grpc) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await a2a_pb2_grpc.A2AServiceStub(channel).GetTask(GetTaskRequest(id="x"), timeout=30)
+
+    assert raised.value.code() is grpc.StatusCode.INTERNAL
+    only_a_reference(from_grpc(raised.value), caplog)
+
+
+@pytest.mark.usefixtures("broken")
+async def test_in_mid_stream_over_http_and_json_rpc(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    rpc_body = {"jsonrpc": "2.0", "id": 1, "method": "SendStreamingMessage", "params": message_json()}
+    for path, body in (("/message:stream", message_json()), ("/", rpc_body)):
+        async with served.http.stream("POST", path, json=body, headers=V1) as response:
+            first, last = [frame async for frame in frames(response)]
+
+        assert first.id == "1"
+        assert last.event == "error"
+        assert last.id == ""
+        details = last.data["error"].get("details") or last.data["error"]["data"]
+        assert details[0]["reason"] == "INTERNAL_ERROR"
+        assert SECRET not in str(last)
+
+
+@pytest.mark.usefixtures("broken")
+async def test_in_mid_stream_over_grpc(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    request = ParseDict(message_json(), SendMessageRequest())
+    async with grpc.aio.insecure_channel(served.grpc) as channel:
+        events = a2a_pb2_grpc.A2AServiceStub(channel).SendStreamingMessage(request, timeout=30)
+        assert (await events.read()).HasField("task")
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await events.read()
+
+    only_a_reference(from_grpc(raised.value), caplog)
+
+
+@pytest.mark.usefixtures("broken")
+async def test_over_protocol_03(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    read = {"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": {"id": "x"}}
+    over_rpc = await served.http.post("/", json=read, headers=V03)
+    over_http = await served.http.get("/v1/tasks/x", headers=V03)
+
+    assert over_rpc.json()["error"]["code"] == -32603
+    assert over_http.status_code == 500
+    assert SECRET not in over_rpc.text + over_http.text
+
+
+@pytest.mark.usefixtures("broken")
+async def test_in_mid_stream_over_protocol_03(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    message = {"messageId": "m", "role": "user", "kind": "message", "parts": [{"kind": "text", "text": "x"}]}
+    rpc_body = {"jsonrpc": "2.0", "id": 1, "method": "message/stream", "params": {"message": message}}
+    http_body = {"request": {"messageId": "m", "role": "ROLE_USER", "content": [{"text": "x"}]}}
+    for path, body in (("/v1/message:stream", http_body), ("/", rpc_body)):
+        async with served.http.stream("POST", path, json=body, headers=V03) as response:
+            first, last = [frame async for frame in frames(response)]
+
+        assert first.id == "1"
+        assert "error" in last.data
+        assert last.id == ""
+        assert SECRET not in str(last)
+
+
+async def test_an_error_in_a_response_to_03_is_not_blamed_on_the_request(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def answer(*_: Any, **__: Any) -> object:
+        return object()  # nothing that could be said in 0.3
+
+    monkeypatch.setattr(handler.GatewayHandler, "_read", answer)
+
+    with caplog.at_level(logging.ERROR):
+        found = from_rest(await served.http.get("/v1/tasks/x", headers=V03))
+
+    assert found.status == 500
+    assert found.reason == "INTERNAL_ERROR"

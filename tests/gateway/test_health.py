@@ -1,0 +1,50 @@
+"""Probes that hang: told in time, and not piled up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from threading import Event
+
+import pytest
+
+from a2a_celery.gateway.health import _OneAtATime
+
+
+@pytest.fixture
+def release() -> Iterator[Event]:
+    """Set to let the call go on; set at the end, so that no thread stays behind."""
+    release = Event()
+    yield release
+    release.set()
+
+
+async def test_a_call_that_comes_back_gives_its_result_and_its_error() -> None:
+    assert await _OneAtATime(lambda: 7).result(5) == 7
+    with pytest.raises(ZeroDivisionError):
+        await _OneAtATime(lambda: 1 / 0).result(5)
+
+
+async def test_a_call_that_hangs_is_given_up_and_not_made_again(release: Event) -> None:
+    calls = []
+    one = _OneAtATime(lambda: (calls.append(1), release.wait(30)))
+
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            await one.result(0.05)
+
+    assert len(calls) == 1
+
+
+async def test_when_it_comes_back_it_is_made_anew(release: Event) -> None:
+    calls = []
+    one = _OneAtATime(lambda: (calls.append(1), release.wait(30))[1])
+    with pytest.raises(TimeoutError):
+        await one.result(0.05)
+
+    release.set()
+
+    assert one._made is not None
+    await asyncio.wait({one._made})
+    assert await one.result(5) is True
+    assert len(calls) == 2

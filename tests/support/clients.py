@@ -1,0 +1,209 @@
+"""Clients for the tests: the SDK's own over each binding, and raw requests for what no client would send."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import grpc.aio
+import httpx
+from a2a.client import A2ACardResolver, Client, ClientConfig, ClientFactory
+from a2a.client.client import ClientCallContext
+from a2a.types import (
+    AgentCard,
+    GetTaskRequest,
+    Message,
+    Role,
+    SendMessageConfiguration,
+    SendMessageRequest,
+    StreamResponse,
+    Task,
+    TaskState,
+)
+
+from .fleet import Fleet, Gateway, Process, running_fleet
+from .waiting import eventually_async
+
+BINDINGS = ("JSONRPC", "HTTP+JSON", "GRPC")
+PATIENCE = 60.0
+"""Seconds an answer may take on a loaded machine before a test gives up on it."""
+
+V1 = {"A2A-Version": "1.0"}
+KNOWN_RPC_CODES = {-32700, *range(-32603, -32599), *range(-32009, -32000)}
+
+
+@dataclass
+class Served:
+    """A fleet that serves: one gateway, with gRPC if wanted, and one worker unless told otherwise."""
+
+    fleet: Fleet
+    gateway: Gateway
+    worker: Process | None
+
+    @property
+    def url(self) -> str:
+        return self.gateway.url
+
+
+@contextmanager
+def serving(
+    folder: Path,
+    broker: str = "redis",
+    *,
+    pool: str | None = "prefork",
+    concurrency: int = 2,
+    grpc: bool = True,
+    **env: str,
+) -> Iterator[Served]:
+    """A fleet with a gateway and a worker; no worker if `pool` is None."""
+    with running_fleet(folder, broker, **env) as fleet:
+        gateway = fleet.gateway(grpc=grpc)
+        worker = fleet.worker(pool=pool, concurrency=concurrency) if pool else None
+        yield Served(fleet, gateway, worker)
+
+
+async def card_of(gateway: Gateway, agent: str = "") -> AgentCard:
+    """The card that a client finds; `agent` "" is the one at the root."""
+    async with httpx.AsyncClient(timeout=PATIENCE) as http:
+        return await A2ACardResolver(http, base_url(gateway, agent)).get_agent_card()
+
+
+def base_url(gateway: Gateway, agent: str = "") -> str:
+    return f"{gateway.url}/agents/{agent}" if agent else gateway.url
+
+
+@asynccontextmanager
+async def sdk_client(
+    gateway: Gateway, agent: str = "", binding: str = "JSONRPC", *, version: str = "1.0", streaming: bool = True
+) -> AsyncIterator[Client]:
+    """The SDK's client, made from the card that it resolves; `version` "0.3" leaves it only the interfaces of 0.3."""
+    async with httpx.AsyncClient(timeout=PATIENCE) as http:
+        card = await A2ACardResolver(http, base_url(gateway, agent)).get_agent_card()
+        found = [i for i in card.supported_interfaces if i.protocol_version == version]
+        del card.supported_interfaces[:]
+        card.supported_interfaces.extend(found)
+        config = ClientConfig(
+            streaming=streaming,
+            httpx_client=http,
+            grpc_channel_factory=grpc.aio.insecure_channel,
+            supported_protocol_bindings=[binding],
+        )
+        async with ClientFactory(config).create(card) as client:
+            yield client
+
+
+def request(text: str = "hello", *, immediately: bool = False, **fields: Any) -> SendMessageRequest:
+    """A message to send; `fields` are the message's own (task_id, context_id …)."""
+    message = Message(message_id=fields.pop("message_id", uuid4().hex), role=Role.ROLE_USER, **fields)
+    message.parts.add(text=text)
+    return SendMessageRequest(message=message, configuration=SendMessageConfiguration(return_immediately=immediately))
+
+
+def service(**parameters: str) -> ClientCallContext:
+    """A call context with service parameters; underscores become dashes."""
+    return ClientCallContext(service_parameters={k.replace("_", "-"): v for k, v in parameters.items()})
+
+
+async def send(client: Client, text: str = "hello", **options: Any) -> Task:
+    """Sends a message with a client that does not stream; gives the task."""
+    async for response in client.send_message(request(text, **options)):
+        assert response.HasField("task"), response
+        return response.task
+    raise AssertionError("no answer")
+
+
+async def collect(events: AsyncIterator[StreamResponse]) -> list[StreamResponse]:
+    """All events of a stream."""
+    return [event async for event in events]
+
+
+async def until_state(client: Client, task_id: str, *states: str, within: float = PATIENCE) -> Task:
+    """The task, as soon as it is in one of `states` ("WORKING", …)."""
+    wanted = {TaskState.Value(f"TASK_STATE_{state}") for state in states}
+
+    async def reached() -> Task | None:
+        task = await client.get_task(GetTaskRequest(id=task_id))
+        return task if task.status.state in wanted else None
+
+    found = await eventually_async(reached, within=within, what=f"{task_id} is {' or '.join(states)}")
+    assert found is not None
+    return found
+
+
+def state(task: Task) -> str:
+    """The short name of a task's state."""
+    return TaskState.Name(task.status.state).removeprefix("TASK_STATE_")
+
+
+def texts(task: Task) -> list[str]:
+    """Each artifact's text."""
+    return ["".join(part.text for part in artifact.parts) for artifact in task.artifacts]
+
+
+def message_json(text: str = "hello", **fields: Any) -> dict[str, Any]:
+    """The same, as JSON: the parameters of SendMessage."""
+    message = {"messageId": uuid4().hex, "role": "ROLE_USER", "parts": [{"text": text}], **fields}
+    return {"message": message}
+
+
+def rpc(gateway: Gateway, method: str, params: Any = None, *, agent: str = "", **headers: str) -> dict[str, Any]:
+    """A JSON-RPC call's response; fails unless that is one."""
+    body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {} if params is None else params}
+    answer = httpx.post(f"{base_url(gateway, agent)}/", json=body, headers={**V1, **_dashed(headers)}, timeout=PATIENCE)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    assert found["jsonrpc"] == "2.0"
+    assert found["id"] == 1
+    return found
+
+
+def rest(
+    gateway: Gateway, method: str, path: str, body: Any = None, *, agent: str = "", **headers: str
+) -> httpx.Response:
+    """An HTTP+JSON request's response."""
+    url = base_url(gateway, agent) + path
+    return httpx.request(method, url, json=body, headers={**V1, **_dashed(headers)}, timeout=PATIENCE)
+
+
+def _dashed(headers: dict[str, str]) -> dict[str, str]:
+    return {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One SSE frame. `id` is "" for a frame without."""
+
+    id: str
+    event: str
+    data: Any
+
+
+async def frames(response: httpx.Response) -> AsyncIterator[Frame]:
+    """The frames of an SSE response, by the rules of the standard."""
+    fields: dict[str, str] = {}
+    async for line in response.aiter_lines():
+        if line:
+            name, _, value = line.partition(":")
+            fields[name] = (fields[name] + "\n" if name == "data" and name in fields else "") + value.removeprefix(" ")
+        elif "data" in fields:
+            yield Frame(fields.get("id", ""), fields.get("event", "message"), json.loads(fields["data"]))
+            fields = {}
+        else:
+            fields = {}
+
+
+@asynccontextmanager
+async def stream(
+    http: httpx.AsyncClient, gateway: Gateway, path: str, body: Any = None, *, agent: str = "", **headers: str
+) -> AsyncIterator[AsyncIterator[Frame]]:
+    """An HTTP+JSON stream; fails unless it is one."""
+    url = base_url(gateway, agent) + path
+    async with http.stream("POST", url, json=body, headers={**V1, **_dashed(headers)}, timeout=PATIENCE) as response:
+        if response.status_code != 200:
+            raise AssertionError(f"{response.status_code}: {(await response.aread()).decode()}")
+        yield frames(response)

@@ -1,0 +1,155 @@
+"""Errors as clients see them: the same request over each binding, and what the specification says of the answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc.aio
+from a2a.types import (
+    CancelTaskRequest,
+    GetExtendedAgentCardRequest,
+    GetTaskPushNotificationConfigRequest,
+    GetTaskRequest,
+    ListTasksRequest,
+    SendMessageRequest,
+    SubscribeToTaskRequest,
+    a2a_pb2_grpc,
+)
+from google.protobuf.json_format import MessageToDict, ParseDict
+from google.rpc import error_details_pb2, status_pb2
+
+from .clients import V1, rest, rpc
+from .fleet import Gateway
+
+CODES = {  # JSON-RPC code, HTTP status, gRPC status: A2A specification 5.4 and 9.5; the last two are ours
+    "TASK_NOT_FOUND": (-32001, 404, "NOT_FOUND"),
+    "TASK_NOT_CANCELABLE": (-32002, 400, "FAILED_PRECONDITION"),
+    "PUSH_NOTIFICATION_NOT_SUPPORTED": (-32003, 400, "FAILED_PRECONDITION"),
+    "UNSUPPORTED_OPERATION": (-32004, 400, "FAILED_PRECONDITION"),
+    "CONTENT_TYPE_NOT_SUPPORTED": (-32005, 400, "INVALID_ARGUMENT"),
+    "EXTENDED_AGENT_CARD_NOT_CONFIGURED": (-32007, 400, "FAILED_PRECONDITION"),
+    "EXTENSION_SUPPORT_REQUIRED": (-32008, 400, "FAILED_PRECONDITION"),
+    "VERSION_NOT_SUPPORTED": (-32009, 400, "FAILED_PRECONDITION"),
+    "INVALID_PARAMS": (-32602, 400, "INVALID_ARGUMENT"),
+    "INVALID_REQUEST": (-32600, 400, "INVALID_ARGUMENT"),
+    "METHOD_NOT_FOUND": (-32601, 404, "NOT_FOUND"),
+    "SERVICE_UNAVAILABLE": (-32603, 503, "UNAVAILABLE"),
+    "REQUEST_TOO_LARGE": (-32600, 413, "RESOURCE_EXHAUSTED"),
+}
+
+REQUESTS = {
+    "SendMessage": (SendMessageRequest, "POST", "/message:send"),
+    "SendStreamingMessage": (SendMessageRequest, "POST", "/message:stream"),
+    "GetTask": (GetTaskRequest, "GET", "/tasks/{id}"),
+    "ListTasks": (ListTasksRequest, "GET", "/tasks"),
+    "CancelTask": (CancelTaskRequest, "POST", "/tasks/{id}:cancel"),
+    "SubscribeToTask": (SubscribeToTaskRequest, "POST", "/tasks/{id}:subscribe"),
+    "GetExtendedAgentCard": (GetExtendedAgentCardRequest, "GET", "/extendedAgentCard"),
+    "GetTaskPushNotificationConfig": (
+        GetTaskPushNotificationConfigRequest,
+        "GET",
+        "/tasks/{taskId}/pushNotificationConfigs/{id}",
+    ),
+}
+OUR_WORDS = ("Traceback", "a2a_celery", 'File "', "redis.", "Exception", "Error(", "asyncio")
+"""None of these is for a client to read."""
+
+
+@dataclass
+class Fault:
+    """An error: its status in its binding, the reason of its ErrorInfo, and the fields that were wrong."""
+
+    status: int | str
+    reason: str
+    message: str
+    metadata: dict[str, str] = field(default_factory=dict)
+    fields: dict[str, str] = field(default_factory=dict)
+
+
+async def fault(
+    gateway: Gateway, binding: str, method: str, params: dict[str, Any], *, agent: str = "", **headers: str
+) -> Fault:
+    """The error that `method` ends with; fails if there is none, or one that is not as the specification wants it."""
+    match binding:
+        case "JSONRPC":
+            found = from_rpc(rpc(gateway, method, params, agent=agent, **headers))
+        case "HTTP+JSON":
+            found = from_rest(_over_rest(gateway, method, params, agent, headers))
+        case _:
+            found = await _over_grpc(gateway, method, params, agent, headers)
+    place = ("JSONRPC", "HTTP+JSON", "GRPC").index(binding)
+    assert found.status == CODES[found.reason][place], found
+    return found
+
+
+def from_rpc(answer: dict[str, Any]) -> Fault:
+    """The error of a JSON-RPC response."""
+    error = answer["error"]
+    return _typed(error["code"], error["message"], error["data"])
+
+
+def from_rest(answer: Any) -> Fault:
+    """The error of an HTTP+JSON response."""
+    error = answer.json()["error"]
+    assert error["code"] == answer.status_code
+    assert error["status"]
+    return _typed(error["code"], error["message"], error["details"])
+
+
+def from_grpc(error: grpc.aio.AioRpcError) -> Fault:
+    """The error of a gRPC call."""
+    for key, value in error.trailing_metadata() or ():
+        if key == "grpc-status-details-bin":
+            status = status_pb2.Status.FromString(value)  # type: ignore[arg-type]
+            details = []
+            for packed in status.details:
+                for kind in (error_details_pb2.ErrorInfo, error_details_pb2.BadRequest):
+                    if packed.Is(kind.DESCRIPTOR):
+                        detail = kind.FromString(packed.value)
+                        details.append({"@type": packed.type_url, **MessageToDict(detail)})
+            return _typed(error.code().name, error.details() or "", details)
+    raise AssertionError(f"an error without details: {error.code()} {error.details()}")
+
+
+def _typed(status: int | str, message: str, details: list[dict[str, Any]]) -> Fault:
+    info, *more = details
+    assert info["@type"] == "type.googleapis.com/google.rpc.ErrorInfo", details
+    assert info["domain"] == "a2a-protocol.org"
+    metadata = info.get("metadata", {})
+    assert all(isinstance(k, str) and isinstance(v, str) for k, v in metadata.items()), metadata
+    assert not any(word in message + repr(details) for word in OUR_WORDS), (message, details)
+    found = Fault(status, info["reason"], message, metadata)
+    for detail in more:
+        assert detail["@type"] == "type.googleapis.com/google.rpc.BadRequest", details
+        found.fields |= {one["field"]: one["description"] for one in detail["fieldViolations"]}
+    return found
+
+
+def _over_rest(gateway: Gateway, method: str, params: dict[str, Any], agent: str, headers: dict[str, str]) -> Any:
+    _, verb, path = REQUESTS[method]
+    left = dict(params)
+    for name in ("id", "taskId"):
+        if "{" + name + "}" in path:
+            path = path.replace("{" + name + "}", str(left.pop(name)))
+    if verb == "GET":
+        path += "?" + "&".join(f"{name}={value}" for name, value in left.items())
+    return rest(gateway, verb, path, left if verb == "POST" else None, agent=agent, **headers)
+
+
+async def _over_grpc(
+    gateway: Gateway, method: str, params: dict[str, Any], agent: str, headers: dict[str, str]
+) -> Fault:
+    request = ParseDict(params | {"tenant": agent}, REQUESTS[method][0]())
+    given = {**V1, **{name.replace("_", "-"): value for name, value in headers.items()}}
+    metadata = [(name.lower(), value) for name, value in given.items()]
+    async with grpc.aio.insecure_channel(gateway.grpc) as channel:
+        call = getattr(a2a_pb2_grpc.A2AServiceStub(channel), method)(request, metadata=metadata, timeout=60)
+        try:
+            if method in ("SendStreamingMessage", "SubscribeToTask"):
+                answer = [event async for event in call]
+            else:
+                answer = await call
+        except grpc.aio.AioRpcError as e:
+            return from_grpc(e)
+    raise AssertionError(f"no error: {answer}")
