@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
+from math import isfinite
 from typing import Any, get_type_hints
 from urllib.parse import urlsplit
 
@@ -67,6 +68,8 @@ class Settings:
     """The largest request body the gateway reads, in bytes."""
 
     def __post_init__(self) -> None:
+        for name, wanted in get_type_hints(Settings).items():
+            self._require(name, _is_a(getattr(self, name), wanted), f"must be {_KINDS[wanted]}")
         for name in ("lease_ttl", "cancel_grace", "redispatch_after"):
             self._require(name, getattr(self, name) > 0, "must be more than 0 seconds")
         self._require("first_event_hold", self.first_event_hold >= 0, "must be 0 seconds or more")
@@ -111,6 +114,23 @@ def load_settings(conf: Mapping[str, Any], environ: Mapping[str, str] = os.envir
     if not given.get("store_url"):
         given["store_url"] = _store_beside(conf, environ)
     return Settings(**given)
+
+
+_KINDS: dict[Any, str] = {
+    str: "a text",
+    int: "a whole number",
+    float: "a number, and finite",
+    str | None: "a text, or None",
+    int | None: "a whole number, or None",
+}
+
+
+def _is_a(value: Any, wanted: Any) -> bool:
+    if value is None:
+        return type(None) in getattr(wanted, "__args__", ())
+    if wanted is float:
+        return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+    return isinstance(value, wanted) and not isinstance(value, bool)
 
 
 def _read(name: str, text: str, wanted: Any) -> Any:

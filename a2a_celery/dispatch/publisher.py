@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from celery import Celery
 
 from ..errors import BrokerUnavailable
+from .threads import DaemonThreads
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Publisher:
     def __init__(self, app: Celery, options: Mapping[str, Mapping[str, Any]]) -> None:
         self._app = app
         self._options = options
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="a2a-publish")
+        self._threads = DaemonThreads(THREADS, "a2a-publish")
         self._background: set[asyncio.Task[None]] = set()
 
     def publish(self, agent: str, task_id: str, run: int) -> None:
@@ -66,8 +66,7 @@ class Publisher:
 
     async def publish_async(self, agent: str, task_id: str, run: int) -> None:
         """`publish`, in a thread."""
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._threads, self.publish, agent, task_id, run)
+        await self._threads.call(lambda: self.publish(agent, task_id, run))
 
     def publish_soon(self, agent: str, task_id: str, run: int, then: Callable[[], Any]) -> None:
         """Publishes in the background and awaits `then()` when the broker has it.
@@ -89,17 +88,11 @@ class Publisher:
 
         async def revoke() -> None:
             try:
-                await asyncio.get_running_loop().run_in_executor(
-                    self._threads, lambda: self._app.control.revoke(f"{task_id}.{run}")
-                )
+                await self._threads.call(lambda: self._app.control.revoke(f"{task_id}.{run}"))
             except Exception as e:
                 logger.info("run %s.%s was not revoked: %s", task_id, run, e)
 
         self._in_background(revoke())
-
-    def close(self) -> None:
-        """Publishes what is under way and stops the threads."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _in_background(self, work: Any) -> None:
         if len(self._background) >= MAX_BACKLOG:

@@ -56,6 +56,9 @@ class Translator:
         Raises:
             InvalidAgentResponseError: it holds numbers that JSON has no words for (NaN, infinity).
         """
+        if not isinstance(event, Event):
+            raise InvalidAgentResponseError(f"not an A2A event: {type(event).__name__}")
+        _require_sendable(event)  # before anything is noted: a refused event has never been
         match event:
             case Message():
                 events = self._message(event)
@@ -65,10 +68,6 @@ class Translator:
                 events = self._artifact(event)
             case Task():
                 events = self._task(event)
-            case _:
-                raise InvalidAgentResponseError(f"not an A2A event: {type(event).__name__}")
-        for one in events:
-            _require_sendable(one)
         self.spoken = self.spoken or bool(events)
         return events
 
@@ -137,8 +136,10 @@ def _require_sendable(event: Event) -> None:
     if isinstance(event, TaskArtifactUpdateEvent):
         suspect = bool(event.metadata.fields or event.artifact.metadata.fields)
         suspect = suspect or any(part.HasField("data") or part.metadata.fields for part in event.artifact.parts)
+    elif isinstance(event, Message | Task):
+        suspect = True
     else:
-        suspect = isinstance(event, Message) or event.status.HasField("message") or bool(event.metadata.fields)
+        suspect = event.status.HasField("message") or bool(event.metadata.fields)
     if suspect:
         try:
             MessageToDict(event)

@@ -48,7 +48,6 @@ def build_asgi(app: Celery, agents: Mapping[str, Agent], settings: Settings) -> 
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(store.aclose)
-            stack.callback(publisher.close)
             stack.push_async_callback(line.stop)
             await line.start()
             if grpc_server is not None:

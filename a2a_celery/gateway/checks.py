@@ -18,10 +18,7 @@ from google.protobuf.json_format import MessageToDict, SerializeToJsonError
 from google.protobuf.message import Message as Proto
 from packaging.version import InvalidVersion, Version
 
-from .faults import invalid
-
-MAX_ID_LENGTH = 256
-"""The longest id a client may choose (of a message or a context)."""
+from .faults import MAX_ID_LENGTH, invalid
 
 
 def require_streaming(card: AgentCard) -> None:

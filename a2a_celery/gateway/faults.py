@@ -19,11 +19,15 @@ from a2a.utils.errors import (
     ErrorMapping,
     InternalError,
     InvalidParamsError,
+    TaskNotFoundError,
 )
 
 from ..errors import StoreUnavailable
 
 logger = logging.getLogger(__name__)
+
+MAX_ID_LENGTH = 256
+"""The longest id a client may choose (of a message or a context), and the most of one that is said back."""
 
 REACHED = "a2a_reached"
 """Set in a call context by the first step of every operation: from there on a failure is not the request's."""
@@ -78,6 +82,11 @@ class FieldErrors(dict[str, Any]):
 def invalid(field: str, rule: str, message: str = "Invalid params") -> InvalidParamsError:
     """InvalidParams that names the field, as in the .proto, and says what it should be."""
     return InvalidParamsError(message, data=FieldErrors([{"field": field, "message": rule}]))
+
+
+def not_found(task_id: str) -> TaskNotFoundError:
+    """The same for a task that is not there and for one that is somebody else's."""
+    return TaskNotFoundError("Task not found", data={"taskId": task_id[:MAX_ID_LENGTH]})
 
 
 def to_a2a(error: Exception) -> A2AError:

@@ -9,8 +9,6 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
-from dataclasses import dataclass
-from time import monotonic
 from uuid import uuid4
 
 from a2a.server.context import ServerCallContext
@@ -27,39 +25,34 @@ from a2a.types import (
     ListTasksRequest,
     ListTasksResponse,
     Message,
-    SendMessageConfiguration,
     SendMessageRequest,
     SubscribeToTaskRequest,
     Task,
     TaskPushNotificationConfig,
     TaskState,
-    TaskStatus,
-    TaskStatusUpdateEvent,
 )
 from a2a.utils.errors import (
     ExtendedAgentCardNotConfiguredError,
     PushNotificationNotSupportedError,
     TaskNotCancelableError,
-    TaskNotFoundError,
     UnsupportedOperationError,
 )
 from a2a.utils.task import apply_history_length
 
 from ..agents import Agent
-from ..caller import Caller
 from ..config import Settings
 from ..dispatch import Publisher
-from ..lifecycle import Event, EventKind, LogEntry, is_interrupted, is_terminal, kind_of
+from ..lifecycle import Event, is_interrupted, is_terminal
 from ..store import AsyncStore, Keys, Scope, tasks
-from ..store.follow import LogFollower, follow
+from ..store.follow import LogFollower
 from ..store.listing import list_page
-from ..store.log import read_log
-from ..store.runs import RunRef, mark_published
 from ..store.wake import Bell
 from . import checks
 from .cards import extended_card
-from .faults import REACHED, invalid, speaks_a2a
-from .streams import Shown, TurnWatch, entries_of, shown
+from .faults import REACHED, invalid, not_found, speaks_a2a
+from .intake import Intake
+from .streams import Shown, TurnWatch, shown
+from .turns import TurnFollower
 
 logger = logging.getLogger(__name__)
 
@@ -67,16 +60,6 @@ CANCEL_MARGIN = 2.0
 """Seconds beyond the agents' grace that CancelTask waits for the end before it answers with the task as it is."""
 
 LAST_EVENT_ID = "last-event-id"
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """A message that was accepted, and its task as of `version`; `ahead` turns begin before its own (see TurnWatch)."""
-
-    task: Task
-    version: int
-    ahead: int
-    new: bool
 
 
 class GatewayHandler(RequestHandler):
@@ -90,6 +73,9 @@ class GatewayHandler(RequestHandler):
         self._store: AsyncStore = follower.store
         self._keys: Keys = follower.keys
         self._publisher = publisher
+        self._intake = Intake(agent, settings, follower.store, follower.keys, publisher)
+        # a function agent never answers with a message alone
+        self._turns = TurnFollower(follower, settings.first_event_hold if agent.kind == "executor" else 0)
 
     @speaks_a2a
     @validate_request_params
@@ -98,11 +84,11 @@ class GatewayHandler(RequestHandler):
         self._check_send(params, context)
         task_id = params.message.task_id or str(uuid4())
         if params.configuration.return_immediately:
-            sent = await self._accept(params, context, task_id)
+            sent = await self._intake.accept(params, context, self._scope(context), task_id)
             return apply_history_length(sent.task, params.configuration)
         async with self._listen(task_id) as bell:
-            sent = await self._accept(params, context, task_id)
-            end = await self._end_of_turn(sent, bell)
+            sent = await self._intake.accept(params, context, self._scope(context), task_id)
+            end = await self._turns.end_of(sent, bell)
         if isinstance(end, Message):
             return end
         task = await self._read(task_id, context, params.configuration)
@@ -120,8 +106,8 @@ class GatewayHandler(RequestHandler):
         checks.require_streaming(self._card)
         task_id = params.message.task_id or str(uuid4())
         async with self._listen(task_id) as bell:
-            sent = await self._accept(params, context, task_id)
-            async with aclosing(self._turn(sent, bell, params.configuration)) as events:
+            sent = await self._intake.accept(params, context, self._scope(context), task_id)
+            async with aclosing(self._turns.events_of(sent, bell, params.configuration)) as events:
                 async for one in events:
                     yield self._out(one, context)
 
@@ -137,7 +123,7 @@ class GatewayHandler(RequestHandler):
         async with self._listen(params.id) as bell:
             found = await self._store.run(tasks.read_task(self._keys, self._scope(context), params.id))
             if found is None:
-                raise _not_found(params.id)
+                raise not_found(params.id)
             task, version = found
             if after is None and is_terminal(task.status.state):
                 state = TaskState.Name(task.status.state)
@@ -152,7 +138,7 @@ class GatewayHandler(RequestHandler):
                 return
             watch = TurnWatch()
             start = version if after is None else after
-            async with aclosing(self._entries(task.id, bell, start)) as entries:
+            async with aclosing(self._turns.entries(task.id, bell, start)) as entries:
                 async for entry in entries:
                     one = shown(entry, task.id, task.context_id)
                     if one is not None:
@@ -188,12 +174,12 @@ class GatewayHandler(RequestHandler):
                 tasks.read_task(self._keys, scope, params.id, history_length=0, artifacts=False)
             )
             if found is None:
-                raise _not_found(params.id)
+                raise not_found(params.id)
             context_id = found[0].context_id
             answer = await self._store.run(tasks.request_cancel(self._keys, scope, params.id, context_id))
             match answer:
                 case tasks.Missing():
-                    raise _not_found(params.id)
+                    raise not_found(params.id)
                 case tasks.Ended(state):
                     name = TaskState.Name(state)
                     raise TaskNotCancelableError(f"The task has ended already: {name}", data={"taskId": params.id})
@@ -261,121 +247,11 @@ class GatewayHandler(RequestHandler):
     def _scope(self, context: ServerCallContext) -> Scope:
         return Scope(agent=self.agent.name, tenant=context.tenant, owner=context.user.user_name)
 
-    async def _accept(self, params: SendMessageRequest, context: ServerCallContext, task_id: str) -> Sent:
-        """Stores the message and has its run published; from here on nothing is lost."""
-        if params.message.task_id:
-            return await self._continue(params, context)
-        request = SendMessageRequest()
-        request.CopyFrom(params)
-        request.message.task_id = task_id
-        request.message.context_id = request.message.context_id or str(uuid4())
-        created = await self._store.run(
-            tasks.create_task(
-                self._keys,
-                self._scope(context),
-                task_id,
-                request.message.context_id,
-                request,
-                caller=Caller.of(context).to_json(),
-                retention=self._settings.retention,
-            )
-        )
-        self._publish(task_id, 1)
-        return Sent(created.task, created.version, ahead=0, new=True)
-
-    async def _continue(self, params: SendMessageRequest, context: ServerCallContext) -> Sent:
-        task_id, scope = params.message.task_id, self._scope(context)
-        found = await self._store.run(tasks.read_task(self._keys, scope, task_id, history_length=0, artifacts=False))
-        if found is None:
-            raise _not_found(task_id)
-        request = SendMessageRequest()
-        request.CopyFrom(params)
-        request.message.context_id = found[0].context_id
-        answer = await self._store.run(
-            tasks.continue_task(
-                self._keys,
-                scope,
-                task_id,
-                request,
-                params.message.context_id,
-                caller=Caller.of(context).to_json(),
-                nonce=uuid4().hex,
-            )
-        )
-        match answer:
-            case tasks.Missing():
-                raise _not_found(task_id)
-            case tasks.WrongContext(context_id):
-                raise invalid("message.context_id", f"The task belongs to context {context_id!r}: name that or none.")
-            case tasks.Ended(state):
-                raise UnsupportedOperationError(
-                    f"The task has ended ({TaskState.Name(state)}) and takes no more messages: send this one without a "
-                    "task id, with this task in referenceTaskIds",
-                    data={"taskId": task_id},
-                )
-            case tasks.Full():
-                raise UnsupportedOperationError(
-                    f"{tasks.MAX_WAITING_TURNS} messages wait for this task already: send it again later",
-                    data={"taskId": task_id},
-                )
-            case tasks.Begun(run, task, version):
-                self._publish(task_id, run)
-                return Sent(task, version, ahead=0, new=False)
-            case tasks.Waiting(place, task, version):
-                return Sent(task, version, ahead=place, new=False)
-
-    def _publish(self, task_id: str, run: int) -> None:
-        again_us = int(self._settings.redispatch_after * 1_000_000)
-
-        async def remember() -> None:
-            await self._store.run(mark_published(self._keys, RunRef(task_id, run), again_us=again_us))
-
-        self._publisher.publish_soon(self.agent.name, task_id, run, remember)
-
-    async def _end_of_turn(self, sent: Sent, bell: Bell) -> Message | TaskStatus | None:
-        """Waits for the end of the turn; gives the agent's direct answer, or the status that ended it, if one did."""
-        watch = TurnWatch(sent.ahead)
-        async with aclosing(self._entries(sent.task.id, bell, sent.version, new=sent.new)) as entries:
-            async for entry in entries:
-                if sent.new and _is_direct_answer(entry):
-                    assert isinstance(entry.event, Message)
-                    return entry.event
-                if watch.ends_with(entry):
-                    return entry.event.status if isinstance(entry.event, TaskStatusUpdateEvent) else None
-        return None
-
-    async def _turn(
-        self, sent: Sent, bell: Bell, configuration: SendMessageConfiguration
-    ) -> AsyncGenerator[Shown, None]:
-        if sent.new and self.agent.kind == "executor":
-            first = await self._first_word(sent, bell)
-            if first is not None and _is_direct_answer(first):
-                yield Shown(first.version, first.event)
-                return
-        yield Shown(sent.version, apply_history_length(sent.task, configuration))
-        watch = TurnWatch(sent.ahead)
-        async with aclosing(self._entries(sent.task.id, bell, sent.version)) as entries:
-            async for entry in entries:
-                if one := shown(entry, sent.task.id, sent.task.context_id):
-                    yield one
-                if watch.ends_with(entry):
-                    return
-
-    async def _first_word(self, sent: Sent, bell: Bell) -> LogEntry | None:
-        """The first entry of the run, or None if it takes longer than the hold: then the client gets a task."""
-        until = monotonic() + self._settings.first_event_hold
-        while (left := until - monotonic()) > 0:
-            page = await self._store.run(read_log(self._keys, sent.task.id, sent.version, limit=1))
-            if page.entries:
-                return page.entries[0]
-            await bell.wait(left)
-        return None
-
     async def _stopped(self, task_id: str, bell: Bell, version: int) -> None:
         """Returns when the task has ended or paused, or when its agent's grace is over."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._settings.cancel_grace + CANCEL_MARGIN):
-                async with aclosing(self._entries(task_id, bell, version)) as entries:
+                async with aclosing(self._turns.entries(task_id, bell, version)) as entries:
                     async for entry in entries:
                         if TurnWatch().ends_with(entry):
                             return
@@ -384,20 +260,17 @@ class GatewayHandler(RequestHandler):
         """Subscribes first: what is written from here on rings."""
         return self._follower.line.listen(self._keys.task(task_id).wake)
 
-    def _entries(self, task_id: str, bell: Bell, after: int, *, new: bool = False) -> AsyncGenerator[LogEntry, None]:
-        return entries_of(follow(self._store, self._keys, bell, task_id, after, new=new))
-
     async def _read(self, task_id: str, context: ServerCallContext, limits: object) -> Task:
         length: int | None = None
         if limits is not None and limits.HasField("history_length"):  # type: ignore[attr-defined]
             length = limits.history_length  # type: ignore[attr-defined]
         found = await self._store.run(tasks.read_task(self._keys, self._scope(context), task_id, history_length=length))
         if found is None:
-            raise _not_found(task_id)
+            raise not_found(task_id)
         return found[0]
 
     def _out(self, one: Shown, context: ServerCallContext) -> Event:
-        """Hands an event to the SDK's dispatcher, and its version to whoever writes the stream (see ``sse``)."""
+        """Hands an event to the SDK's dispatcher, and its version to whoever writes the stream (see ``http``)."""
         versions = context.state.get("a2a_versions")
         if versions is not None:
             versions.append(one.version)
@@ -410,12 +283,3 @@ class GatewayHandler(RequestHandler):
         if not given.isascii() or not given.isdigit() or len(given) > 15:
             raise invalid(LAST_EVENT_ID, "The id of an event of this task's stream: a number.")
         return int(given)
-
-
-def _is_direct_answer(entry: LogEntry) -> bool:
-    """Whether the agent's first word was a message alone: entry 2, right behind the task itself."""
-    return entry.version == 2 and kind_of(entry.event) is EventKind.ANSWER
-
-
-def _not_found(task_id: str) -> TaskNotFoundError:
-    return TaskNotFoundError("Task not found", data={"taskId": task_id[: checks.MAX_ID_LENGTH]})

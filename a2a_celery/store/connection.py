@@ -9,7 +9,14 @@ from typing import Any, Protocol, TypeVar
 import redis
 import redis.asyncio
 from redis.backoff import ExponentialWithJitterBackoff
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import (
+    MasterDownError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
 from redis.retry import Retry
 
 from ..errors import StoreUnavailable
@@ -25,6 +32,9 @@ MAX_SENDERS = 4
 """Pipelines under way at once: a large read in one of them does not hold up the rest."""
 
 MAX_BATCH = 64
+
+REFUSALS = ("OOM", "READONLY", "MISCONF", "LOADING", "BUSY", "NOREPLICAS", "MASTERDOWN", "NOAUTH", "WRONGPASS")
+"""Codes of errors that are the server's state, not a mistake of ours."""
 
 RETRIES = 2
 """Every operation answers a repeated call as it answered the first, so a broken connection is simply tried again."""
@@ -178,10 +188,8 @@ def _translated(error: Exception, what: str) -> Exception:
     """What a Redis error means to us: unavailable, or a bug of ours that must not be hidden as weather."""
     if not isinstance(error, RedisError):
         return error
-    if isinstance(error, ResponseError):
-        text = str(error)
-        if not text.startswith(
-            ("OOM", "READONLY", "MISCONF", "LOADING", "BUSY", "NOREPLICAS", "MASTERDOWN", "NOAUTH", "WRONGPASS")
-        ):
-            return error
+    # redis-py cuts the code off an error for which it has a class of its own
+    refused = isinstance(error, OutOfMemoryError | ReadOnlyError | MasterDownError) or str(error).startswith(REFUSALS)
+    if isinstance(error, ResponseError) and not refused:
+        return error
     return StoreUnavailable(f"Redis did not carry out {what}: {type(error).__name__}")

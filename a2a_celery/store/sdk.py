@@ -35,6 +35,7 @@ from .connection import AsyncStore
 from .follow import LogFollower
 from .keys import Keys, Scope
 from .listing import list_page
+from .log import read_log
 from .operation import Argument, Operation, script
 from .tasks import read_task
 from .wake import WakeLine
@@ -118,6 +119,9 @@ class RedisTaskEventStream(TaskEventStream):
     async def subscribe(self, task_id: str, *, after: TaskVersion) -> AsyncGenerator[VersionedEvent, None]:
         """Every event of `task_id` newer than `after`, as it comes. Ends with the task's last event."""
         start = 0 if after.is_missing else int(after._value)  # the SDK offers no accessor
+        now = await self._follower.store.run(read_log(self._follower.keys, task_id, start, limit=1))
+        if is_terminal(now.state) and now.version <= start:
+            return
         async for page in self._follower.pages(task_id, start):
             for entry in page.entries:
                 yield VersionedEvent(entry.event, TaskVersion(entry.version))
@@ -145,7 +149,8 @@ def _save_task(
         0 if prev_version.is_missing else int(prev_version._value),
         int(task.status.state == CANCELED),
     ]
-    if isinstance(event, TaskStatusUpdateEvent | TaskArtifactUpdateEvent):
+    # A log begins with the task as a whole, whatever its first event was.
+    if isinstance(event, TaskStatusUpdateEvent | TaskArtifactUpdateEvent) and not prev_version.is_missing:
         arguments += ["event", *event_arguments([event])]
     else:
         arguments += ["whole", *_whole(task)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from uuid import uuid4
 
 from a2a.types import Message, SendMessageRequest, Task, TaskState, TaskStatus, TaskStatusUpdateEvent
 
@@ -56,17 +57,19 @@ class Full:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """The message began run `run`; its entries follow `version`."""
+    """The message began run `run`; `task` is the snapshot with it, at `version`."""
 
     run: int
+    task: Task
     version: int
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The message is the `place`-th that waits (1: the next); the log stood at `version`."""
+    """The message is the `place`-th that waits (1: the next); `task` is the snapshot without it, at `version`."""
 
     place: int
+    task: Task
     version: int
 
 
@@ -152,7 +155,7 @@ def continue_task(
     """
     message = request.message
 
-    def parse(answer: Sequence[bytes]) -> Missing | WrongContext | Ended | Full | Begun | Waiting:
+    def parse(answer: Sequence[Any]) -> Missing | WrongContext | Ended | Full | Begun | Waiting:
         match answer[0]:
             case b"missing":
                 return Missing()
@@ -163,9 +166,9 @@ def continue_task(
             case b"full":
                 return Full()
             case b"begun":
-                return Begun(int(answer[1]), int(answer[2]))
+                return Begun(int(answer[1]), *task_from_snapshot(answer[2]))
             case _:
-                return Waiting(int(answer[1]), int(answer[2]))
+                return Waiting(int(answer[1]), *task_from_snapshot(answer[2]))
 
     return Operation(
         script("continue_task"),
@@ -204,7 +207,7 @@ def request_cancel(
     return Operation(
         script("request_cancel"),
         keys.task(task_id).as_list(),
-        [str(scope), keys.runner(""), *event_arguments([_status_event(task_id, context_id, CANCELED)])],
+        [str(scope), keys.runner(""), uuid4().hex, *event_arguments([_status_event(task_id, context_id, CANCELED)])],
         parse,
     )
 

@@ -125,7 +125,7 @@ class WakeLine:
             pubsub: Any = self._redis.pubsub()
             try:
                 await self._serve(pubsub)
-            except* (RedisError, OSError) as e:
+            except* Exception as e:  # whatever it is: a line that is not tried again would leave everybody waiting
                 if self._up:  # once, not at every attempt
                     logger.warning("the wake line is down, trying to get it back: %s", type(e.exceptions[0]).__name__)
             finally:
@@ -192,6 +192,7 @@ class WakeLine:
         waiters, self._waiters = self._waiters, {}
         for futures in waiters.values():
             self._release(futures)
+        self._ring_all()  # whoever follows finds out for himself how things are
 
     def _release(self, futures: list[asyncio.Future[None]]) -> None:
         for future in futures:

@@ -35,7 +35,6 @@ class Watcher:
         finally:
             for loop in reversed(loops):
                 await loop.stop()
-            self._publisher.close()
             await store.aclose()
 
     def run_until_signalled(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.agents import REQUIRED_EXTENSION
-from tests.support.clients import BINDINGS, Served, message_json, rest, rpc, serving
+from tests.support.clients import BINDINGS, Served, message_json, rpc, serving
 from tests.support.faults import fault
 
 
@@ -162,20 +162,6 @@ async def test_push_notifications_are_refused_by_an_agent_without(served: Served
         found = await fault(served.gateway, binding, method, params, agent="echo")
 
         assert found.reason == "PUSH_NOTIFICATION_NOT_SUPPORTED", method
-
-
-async def test_every_push_operation_is_refused_whatever_it_asks(served: Served, binding: str) -> None:
-    if binding == "GRPC":
-        pytest.skip("the other two methods are the same code as the one above")
-    path = "/tasks/nobody/pushNotificationConfigs"
-    if binding == "HTTP+JSON":
-        for verb, where, body in (("POST", path, {}), ("GET", path, None), ("DELETE", f"{path}/x", None)):
-            details = rest(served.gateway, verb, where, body, agent="echo").json()["error"]["details"]
-            assert details[0]["reason"] == "PUSH_NOTIFICATION_NOT_SUPPORTED"
-    for method in ("Create", "Get", "Delete"):
-        answer = rpc(served.gateway, f"{method}TaskPushNotificationConfig", {}, agent="echo")
-        assert answer["error"]["code"] == -32003
-    assert rpc(served.gateway, "ListTaskPushNotificationConfigs", {}, agent="echo")["error"]["code"] == -32003
 
 
 async def test_an_extended_card_that_is_not_declared_or_not_there_is_refused(served: Served, binding: str) -> None:

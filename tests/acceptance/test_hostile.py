@@ -14,7 +14,7 @@ import pytest
 from a2a.types import SendMessageRequest, a2a_pb2_grpc
 from google.protobuf.json_format import ParseDict
 
-from tests.support.clients import KNOWN_RPC_CODES, V1, Served, message_json, rest, serving
+from tests.support.clients import KNOWN_RPC_CODES, V1, Served, message_json, rest, rpc, serving
 from tests.support.faults import from_grpc, from_rest, from_rpc
 
 MAX_BYTES = 200_000
@@ -307,3 +307,17 @@ def test_the_gateway_still_serves(served: Served) -> None:
     answer = rest(served.gateway, "POST", "/message:send", message_json("still there?"))
 
     assert answer.json()["task"]["artifacts"][0]["parts"] == [{"text": "still there?"}]
+
+
+def test_every_push_operation_of_http_json_is_refused_whatever_it_asks(served: Served) -> None:
+    path = "/tasks/nobody/pushNotificationConfigs"
+    for verb, where, body in (("POST", path, {}), ("GET", path, None), ("DELETE", f"{path}/x", None)):
+        details = rest(served.gateway, verb, where, body, agent="echo").json()["error"]["details"]
+        assert details[0]["reason"] == "PUSH_NOTIFICATION_NOT_SUPPORTED"
+
+
+def test_every_push_operation_of_json_rpc_is_refused_whatever_it_asks(served: Served) -> None:
+    for method in ("Create", "Get", "Delete"):
+        answer = rpc(served.gateway, f"{method}TaskPushNotificationConfig", {}, agent="echo")
+        assert answer["error"]["code"] == -32003
+    assert rpc(served.gateway, "ListTaskPushNotificationConfigs", {}, agent="echo")["error"]["code"] == -32003

@@ -15,7 +15,7 @@ from google.protobuf.json_format import ParseDict
 
 from a2a_celery import A2A, Turn
 from a2a_celery.cli.embedded import EmbeddedRedis
-from a2a_celery.gateway import handler
+from a2a_celery.gateway import handler, turns
 from a2a_celery.store.log import LogPage
 from tests.support.clients import frames, message_json
 from tests.support.faults import from_grpc, from_rest, from_rpc
@@ -65,7 +65,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> None:
         yield
 
     monkeypatch.setattr(handler.GatewayHandler, "_read", fail)
-    monkeypatch.setattr(handler, "follow", fail_later)
+    monkeypatch.setattr(turns, "follow", fail_later)
 
 
 def only_a_reference(said: Any, log: pytest.LogCaptureFixture) -> None:

@@ -5,8 +5,8 @@
 --       [12] request  [13] caller  [14] the task event  [15] the status event  [16] '1' if the status has a message
 --       [17] the client's message, as an event  [18] the event WORKING
 -- gives {version, µs of the status}; the same for a repeated call
-local existing = load(KEYS)
-if existing then return {micros(existing.version), micros(existing.at)} end
+local first = redis.call('LINDEX', KEYS[2], 0)
+if first then return {'1', string.match(first, '^%d+')} end
 local at = now()
 redis.call('HSET', KEYS[1],
   'task_id', ARGV[1], 'context', ARGV[2], 'scope', ARGV[3], 'scope_index', ARGV[4], 'context_index', ARGV[5],

@@ -9,6 +9,11 @@ for state in pairs(LEGAL) do
   if ARGV[1] == '0' or tonumber(ARGV[1]) == state then states[#states + 1] = state end
 end
 
+local function key(id, part) return ARGV[8] .. ':{' .. id .. '}:' .. part end
+
+-- A task may have been kept for a shorter time than its list, under an earlier setting.
+local function is_gone(state, id) return TERMINAL[state] and redis.call('EXISTS', key(id, 'task')) == 0 end
+
 local function qualifies(at, id) return not cursor_at or at < cursor_at or (at == cursor_at and id < cursor_id) end
 
 local found, total = {}, 0
@@ -17,28 +22,32 @@ for _, state in ipairs(states) do
   if TERMINAL[state] then
     redis.call('ZREMRANGEBYSCORE', index, '-inf', micros(now() - tonumber(ARGV[9]) * 1000000))
   end
-  total = total + redis.call('ZCOUNT', index, ARGV[2], '+inf')
   local offset, taken, batch = 0, 0, nil
   repeat
     batch = redis.call('ZREVRANGEBYSCORE', index, cursor_at and ARGV[4] or '+inf', ARGV[2],
       'WITHSCORES', 'LIMIT', offset, size + 1)
     for i = 1, #batch, 2 do
       local at = tonumber(batch[i + 1])
-      if qualifies(at, batch[i]) then
+      if is_gone(state, batch[i]) then
+        redis.call('ZREM', index, batch[i])
+        offset = offset - 1
+      elseif qualifies(at, batch[i]) then
         found[#found + 1] = {at, batch[i]}
         taken = taken + 1
       end
     end
     offset = offset + size + 1
   until taken > size or #batch < 2 * (size + 1)
+  total = total + redis.call('ZCOUNT', index, ARGV[2], '+inf')
 end
 table.sort(found, function(a, b) return a[1] > b[1] or (a[1] == b[1] and a[2] > b[2]) end)
 
 local page = {tostring(total), #found > size and '1' or '0'}
 for i = 1, math.min(size, #found) do
-  local base = ARGV[8] .. ':{' .. found[i][2] .. '}:'
-  local keys = {base .. 'task', base .. 'log', base .. 'history', base .. 'artifacts', base .. 'artifact:',
-    base .. 'metadata', base .. 'turns', base .. 'wake'}
+  local keys = {}
+  for n, part in ipairs({'task', 'log', 'history', 'artifacts', 'artifact:', 'metadata', 'turns', 'wake'}) do
+    keys[n] = key(found[i][2], part)
+  end
   local r = load(keys)
   if r then page[#page + 1] = snapshot(keys, r, tonumber(ARGV[6]), ARGV[7] == '1') end
 end

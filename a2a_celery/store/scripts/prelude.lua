@@ -11,11 +11,16 @@
 --                                       its worker process; how many of its events are written (for repeated calls)
 --   turn, attempt                       the current turn, and which run of it this is
 --   request, caller                     what the run shall do, and for whom; gone with the task's end
---   working                             the event WORKING, ready for a claim; gone with the task's end
+--   working, canceled                   the events WORKING, ready for a claim, and CANCELED, once a client asked and a
+--                                       run was open; gone with the task's end
 --   asked_to_cancel                     '1' once a client asked
---   nonce                               of the last accepted message, for repeated calls
+--   nonce                               of the last accepted call, for repeated ones: a message that waits; 'begun ' and
+--                                       a message that did not; 'canceled ', a cancel, and the run it ended
 --   retention                           seconds; given at the task's creation
---   leases, dispatch, prefix            the keys that are not the task's own
+--   settled                             for repeated calls: token, version, state and next run of the last settlement
+--                                       that began a turn
+--   dispatched_again                    how often the newest run was published again
+--   leases, dispatch                    the keys that are not the task's own
 --
 -- LEGAL and TERMINAL, INTERRUPTED (tables by state number) and SUBMITTED, WORKING, COMPLETED, CANCELED stand above:
 -- they are made from lifecycle/states.py.
@@ -116,7 +121,7 @@ end
 local function retire(keys, r)
   close_run(r)
   redis.call('DEL', keys[7])
-  redis.call('HDEL', keys[1], 'request', 'caller', 'working')
+  redis.call('HDEL', keys[1], 'request', 'caller', 'working', 'canceled', 'settled')
   for _, artifact_id in ipairs(redis.call('LRANGE', keys[4], 0, -1)) do
     redis.call('EXPIRE', keys[5] .. artifact_id, r.retention)
   end
@@ -199,5 +204,6 @@ local function begin_turn(keys, r, message, submitted, request, caller, due_us)
   r.run, r.turn, r.attempt, r.seq = r.run + 1, r.turn + 1, 1, 0
   r.phase, r.token, r.runner = 'queued', '', ''
   redis.call('HSET', keys[1], 'request', request, 'caller', caller)
+  redis.call('HDEL', keys[1], 'dispatched_again')
   redis.call('ZADD', r.dispatch, micros(at + due_us), run_name(r))
 end

@@ -1,4 +1,5 @@
 -- save_task: a task as another engine (the SDK's own request handler) wrote it, with compare-and-swap on the version.
+-- A task that has ended stays as it is.
 -- KEYS  a task's eight
 -- ARGV  [1] task id  [2] context id  [3] scope  [4] scope index  [5] context index  [6] owner  [7] retention, s
 --       [8] leases key  [9] dispatch key  [10] version it was derived from, 0 for a first write
@@ -11,8 +12,8 @@ local r = load(KEYS)
 local stored = r and r.version or 0
 if r and r.scope ~= ARGV[3] then return {'stale', '0'} end
 local fits = stored == tonumber(ARGV[10])
-if ARGV[11] == '1' then fits = r ~= nil and not TERMINAL[r.state] end
-if not fits then return {'stale', micros(stored)} end
+if ARGV[11] == '1' then fits = r ~= nil end
+if not fits or (r and TERMINAL[r.state]) then return {'stale', micros(stored)} end
 if not r then
   redis.call('HSET', KEYS[1], 'task_id', ARGV[1], 'context', ARGV[2], 'scope', ARGV[3], 'scope_index', ARGV[4],
     'context_index', ARGV[5], 'agent', '', 'owner', ARGV[6], 'retention', ARGV[7], 'leases', ARGV[8],

@@ -1,10 +1,15 @@
--- settle_run: the last events of a run, the end of its lease, and the next waiting turn. → terminal, or interrupted
+-- settle_run: the last events of a run, the end of its lease, and the next waiting turn. → terminal, or interrupted;
+-- an interrupted task that a client asked to cancel → CANCELED
 -- KEYS  a task's eight
 -- ARGV  [1] run  [2] token of the claim  [3] how many events of this run came before
 --       [4] µs until the watcher publishes the next run  [5…] events
 -- gives {'settled', version, state, next run ('' for none)} | {'lost'} | {'illegal', number of the event, state}
 --       | {'open', state}: the task would be left in a state that nobody moves it on from
 local r = load(KEYS)
+if r and r.settled then
+  local token, version, state, begun = string.match(r.settled, '^(%S+) (%d+) (%d+) (%d+)$')
+  if token == ARGV[2] then return {'settled', version, state, begun} end
+end
 if not r or r.run ~= tonumber(ARGV[1]) or r.token ~= ARGV[2] then return {'lost'} end
 if r.phase ~= 'running' then return {'settled', micros(r.version), micros(r.state), ''} end
 local before = tonumber(ARGV[3])
@@ -13,6 +18,11 @@ if r.seq <= before and #ARGV >= 5 then
   if illegal then return {'illegal', micros(illegal), micros(r.state)} end
   apply_events(KEYS, r, 5)
   r.seq = before + (#ARGV - 4) / 5
+end
+if INTERRUPTED[r.state] and r.asked_to_cancel == '1' then -- it paused before it heard of the cancel
+  local at = clock(r)
+  write_log(KEYS, r, at, r.canceled)
+  set_status(KEYS, r, CANCELED, '0', r.canceled, at)
 end
 local next_run = ''
 if TERMINAL[r.state] then
@@ -24,6 +34,8 @@ elseif INTERRUPTED[r.state] then
     local message, submitted, request, caller = struct.unpack('>I4c0I4c0I4c0I4c0', waiting)
     begin_turn(KEYS, r, message, submitted, request, caller, tonumber(ARGV[4]))
     next_run = micros(r.run)
+    redis.call('HSET', KEYS[1], 'settled',
+      table.concat({ARGV[2], micros(r.version), micros(r.state), next_run}, ' '))
   end
 end
 save(KEYS, r)

@@ -2,11 +2,16 @@
 -- KEYS  [1] dispatch
 -- ARGV  [1] key prefix  [2] at most this many  [3] µs to the next time, the first of them  [4] µs, the longest
 -- gives {task id, run, agent, …}; runs of tasks that are gone are forgotten
+-- As keys.quoted: every byte but the plain ones as %XX.
+local function quoted(text)
+  return (string.gsub(text, '[^A-Za-z0-9_.~@-]', function(c) return string.format('%%%02X', string.byte(c)) end))
+end
+
 local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', micros(now()), 'LIMIT', 0, tonumber(ARGV[2]))
 local taken = {}
 for _, name in ipairs(due) do
   local task_id, run = string.match(name, '^(.*)%.(%d+)$')
-  local record = ARGV[1] .. ':{' .. task_id .. '}:task'
+  local record = ARGV[1] .. ':{' .. quoted(task_id) .. '}:task'
   local r = redis.call('HMGET', record, 'run', 'phase', 'agent')
   if r[1] == run and r[2] == 'queued' then
     local times = redis.call('HINCRBY', record, 'dispatched_again', 1)

@@ -1,0 +1,58 @@
+"""Threads for calls that may hang: nobody waits for them at the end of a process.
+
+An executor's threads are joined when Python exits, so one publish to a broker that accepts connections and is silent
+would keep a gateway from stopping.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any
+
+_Call = tuple[Callable[[], Any], asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
+
+
+class DaemonThreads:
+    """Makes blocking calls for coroutines, `count` at a time, in the order in which they were asked for."""
+
+    def __init__(self, count: int, name: str) -> None:
+        self._count = count
+        self._name = name
+        self._calls: SimpleQueue[_Call] = SimpleQueue()
+        self._threads: list[Thread] = []
+
+    async def call(self, function: Callable[[], Any]) -> Any:
+        """What `function` gives, or raises, in one of the threads. Cancelling leaves the call to itself."""
+        if len(self._threads) < self._count:
+            thread = Thread(target=self._serve, name=f"{self._name}-{len(self._threads)}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        loop = asyncio.get_running_loop()
+        made: asyncio.Future[Any] = loop.create_future()
+        self._calls.put((function, loop, made))
+        return await made
+
+    def _serve(self) -> None:
+        while True:
+            function, loop, made = self._calls.get()
+            result: Any = None
+            error: Exception | None = None
+            try:
+                result = function()
+            except Exception as e:
+                error = e
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(_settle, made, result, error)
+
+
+def _settle(made: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
+    if made.done():
+        return
+    if error is None:
+        made.set_result(result)
+    else:
+        made.set_exception(error)

@@ -1,0 +1,78 @@
+"""The project's own source, as the tests of its shape read it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = "a2a_celery"
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class Module:
+    """One Python file."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """Its path from the root: "a2a_celery/store/keys.py"."""
+        return self.path.relative_to(ROOT).as_posix()
+
+    @property
+    def dotted(self) -> list[str]:
+        """Its parts as a module: ["a2a_celery", "store", "keys"]; a package's without "__init__"."""
+        parts = list(self.path.relative_to(ROOT).with_suffix("").parts)
+        return parts[:-1] if parts[-1] == "__init__" else parts
+
+    @cached_property
+    def text(self) -> str:
+        return self.path.read_text(encoding="utf-8")
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text)
+
+    @property
+    def lines(self) -> int:
+        return len(self.text.splitlines())
+
+    def functions(self) -> Iterator[FunctionNode]:
+        """Every function and method, nested ones too."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, FunctionNode):
+                yield node
+
+    def imports(self) -> Iterator[tuple[str, bool]]:
+        """What it imports, absolute and dotted, and whether that is for type checkers only."""
+        for_types = {
+            id(inner)
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+            for inner in ast.walk(node)
+        }
+        for node in ast.walk(self.tree):
+            for name in self._named_by(node):
+                yield name, id(node) in for_types
+
+    def _named_by(self, node: ast.AST) -> list[str]:
+        if isinstance(node, ast.Import):
+            return [alias.name for alias in node.names]
+        if isinstance(node, ast.ImportFrom):
+            base = [] if node.module is None else node.module.split(".")
+            if node.level:
+                here = self.dotted if self.path.name == "__init__.py" else self.dotted[:-1]
+                base = [*here[: len(here) - node.level + 1], *base]
+            return [".".join([*base, alias.name]) for alias in node.names]
+        return []
+
+
+def modules(*folders: str) -> list[Module]:
+    """All Python files in these folders of the project."""
+    return [Module(path) for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]

@@ -1,0 +1,126 @@
+"""Imports go one way (docs: the layout), and only the store talks to Redis."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from .source import PACKAGE, Module, modules
+
+OPEN_TO_ALL = {"agents", "caller", "config", "errors", "__version__"}
+"""Top-level modules (and a constant) that everybody may import."""
+
+MAY_IMPORT: dict[str, set[str]] = {
+    "lifecycle": set(),
+    "store": {"lifecycle"},
+    "dispatch": {"lifecycle"},
+    "push": {"lifecycle"},
+    "client": {"lifecycle", "push"},
+    "gateway": {"dispatch", "store", "lifecycle", "push"},
+    "execution": {"dispatch", "store", "lifecycle"},
+    "watcher": {"push", "dispatch", "store", "lifecycle"},
+    "cli": {"app", "gateway", "execution", "watcher", "push", "dispatch", "store", "lifecycle", "client"},
+}
+"""What each package may import of the others, beside itself and what is open to all."""
+
+WIRING = {"app", "__init__"}
+"""Knows all the parts; imported by cli and the package itself only."""
+
+ONLY_TYPES = {("a2a_celery/execution/run.py", "process")}
+REDIS_USERS = ("a2a_celery/store/", "a2a_celery/cli/embedded.py")
+
+FUNCTIONS_THAT_IMPORT: dict[str, str] = {
+    "a2a_celery/gateway/asgi.py": "grpc is an extra",
+}
+"""Why a function may import; an import that costs or may be missing, and nothing else."""
+
+SOURCE = modules(PACKAGE)
+
+
+def part_of(module: Module) -> str:
+    """The package or top-level module of ours that a file belongs to."""
+    return module.dotted[1] if len(module.dotted) > 1 else "__init__"
+
+
+def ours_in(module: Module) -> set[str]:
+    """Which of our packages and top-level modules it imports."""
+    found = set()
+    for name, _ in module.imports():
+        parts = name.split(".")
+        if parts[0] == PACKAGE:
+            found.add(parts[1] if len(parts) > 1 else "__init__")
+    return found
+
+
+@pytest.mark.parametrize("module", SOURCE, ids=lambda module: module.name)
+def test_imports_go_one_way(module: Module) -> None:
+    part = part_of(module)
+    if part in WIRING:
+        return
+
+    allowed = MAY_IMPORT.get(part, {"lifecycle"}) | OPEN_TO_ALL | {part}
+
+    assert ours_in(module) - allowed == set()
+
+
+def test_every_package_is_in_the_table() -> None:
+    packages = {part_of(module) for module in SOURCE if len(module.dotted) > 2}
+
+    assert packages <= set(MAY_IMPORT)
+
+
+def test_gateway_execution_and_watcher_meet_in_the_store_only() -> None:
+    roles = {"gateway", "execution", "watcher"}
+
+    assert all(not MAY_IMPORT[role] & (roles - {role}) for role in roles)
+
+
+def test_the_lifecycle_is_pure() -> None:
+    outside = {"asyncio", "redis", "celery", "kombu", "httpx", "starlette", "socket", "time", "os", "threading"}
+    for module in SOURCE:
+        if part_of(module) == "lifecycle":
+            assert not {name.split(".")[0] for name, _ in module.imports()} & outside, module.name
+            assert ours_in(module) <= {"lifecycle"}, module.name
+
+
+def test_only_the_store_talks_to_redis() -> None:
+    users = {module.name for module in SOURCE if any(name.split(".")[0] == "redis" for name, _ in module.imports())}
+
+    assert {user for user in users if not user.startswith(REDIS_USERS)} == set()
+    assert any(user.startswith("a2a_celery/store/") for user in users)
+
+
+def importing_functions(module: Module) -> list[str]:
+    """Names of functions that import something."""
+    return [
+        function.name
+        for function in module.functions()
+        if any(isinstance(node, ast.Import | ast.ImportFrom) for node in ast.walk(function))
+    ]
+
+
+def test_no_function_imports_anything_it_need_not() -> None:
+    importers = {module.name: importing_functions(module) for module in SOURCE if importing_functions(module)}
+
+    assert {name: found for name, found in importers.items() if name not in FUNCTIONS_THAT_IMPORT} == {}
+
+
+def test_the_list_of_functions_that_import_has_no_idle_entry() -> None:
+    assert {name for name in FUNCTIONS_THAT_IMPORT if not importing_functions(by_name(name))} == set()
+
+
+def test_what_is_imported_for_types_only_is_named() -> None:
+    found = {
+        (module.name, name.split(".")[2])
+        for module in SOURCE
+        for name, for_types in module.imports()
+        if for_types and name.startswith(f"{PACKAGE}.")
+    }
+
+    assert found <= ONLY_TYPES
+
+
+def by_name(name: str) -> Module:
+    """The module with that path."""
+    return next(module for module in SOURCE if module.name == name)

@@ -1,0 +1,174 @@
+"""The lease keeper: what is renewed stays ours, what isn't counts as lost."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import pytest
+
+from a2a_celery.errors import StoreUnavailable
+from a2a_celery.execution import leases
+from a2a_celery.execution.leases import LeaseKeeper
+from a2a_celery.store import AsyncStore, Keys, Operation
+from a2a_celery.store.runs import RunRef
+from a2a_celery.store.tasks import request_cancel
+from tests.support.seeds import ANN, CONTEXT, Seeds
+
+T = TypeVar("T")
+
+
+@dataclass
+class FakeRun:
+    """A run that notes what it was told."""
+
+    ref: RunRef
+    token: str
+    told: list[str] = field(default_factory=list)
+
+    def ask_to_cancel(self) -> None:
+        self.told.append("cancel")
+
+    def give_up(self) -> None:
+        self.told.append("give up")
+
+
+class AwayStore(AsyncStore):
+    """A store that can't be reached while `away`."""
+
+    def __init__(self, store: AsyncStore) -> None:
+        self._store = store
+        self.away = False
+        self.asked = 0
+
+    async def run(self, operation: Operation[T]) -> T:
+        """See `AsyncStore.run`."""
+        self.asked += 1
+        if self.away:
+            raise StoreUnavailable("away")
+        return await self._store.run(operation)
+
+
+class Clock:
+    """The time, as the test says."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(leases, "monotonic", clock)
+    return clock
+
+
+@pytest.fixture
+def seeds(store: AsyncStore, keys: Keys) -> Seeds:
+    return Seeds(store, keys)
+
+
+@pytest.fixture
+def away(store: AsyncStore) -> AwayStore:
+    return AwayStore(store)
+
+
+@pytest.fixture
+def keeper(away: AwayStore, keys: Keys) -> LeaseKeeper:
+    return LeaseKeeper(away, keys, lease_ttl=15.0)
+
+
+async def run_of(seeds: Seeds) -> FakeRun:
+    """A claimed run."""
+    claim = await seeds.claimed()
+    return FakeRun(claim.ref, claim.token)
+
+
+async def test_a_tick_renews_what_is_held(store: AsyncStore, keys: Keys, seeds: Seeds, keeper: LeaseKeeper) -> None:
+    run = await run_of(seeds)
+    await store.redis.zadd(keys.leases, {run.ref.name: 1})
+
+    with keeper.holding(run):
+        await keeper.tick()
+
+    assert await store.redis.zscore(keys.leases, run.ref.name) > 1
+    assert run.told == []
+
+
+async def test_a_lost_run_is_told_to_give_up_and_no_other(
+    store: AsyncStore, keys: Keys, seeds: Seeds, keeper: LeaseKeeper
+) -> None:
+    lost, kept = await run_of(seeds), await run_of(seeds)
+    await store.redis.hset(keys.task(lost.ref.task_id).record, "token", "another's")
+
+    with keeper.holding(lost), keeper.holding(kept):
+        await keeper.tick()
+
+    assert (lost.told, kept.told) == (["give up"], [])
+
+
+async def test_a_run_whose_cancel_was_asked_is_told(
+    store: AsyncStore, keys: Keys, seeds: Seeds, keeper: LeaseKeeper
+) -> None:
+    asked, kept = await run_of(seeds), await run_of(seeds)
+    await store.run(request_cancel(keys, ANN, asked.ref.task_id, CONTEXT))
+
+    with keeper.holding(asked), keeper.holding(kept):
+        await keeper.tick()
+
+    assert (asked.told, kept.told) == (["cancel"], [])
+
+
+async def test_a_message_on_the_channel_reaches_the_run_it_names(seeds: Seeds, keeper: LeaseKeeper) -> None:
+    one, other = await run_of(seeds), await run_of(seeds)
+
+    with keeper.holding(one), keeper.holding(other):
+        keeper.asked_to_cancel(one.ref.name.encode())
+        keeper.asked_to_cancel(b"unknown.1")
+    keeper.asked_to_cancel(other.ref.name.encode())
+
+    assert (one.told, other.told) == (["cancel"], [])
+
+
+async def test_a_store_that_is_away_for_less_than_the_lease_changes_nothing(
+    seeds: Seeds, keeper: LeaseKeeper, away: AwayStore, clock: Clock
+) -> None:
+    run = await run_of(seeds)
+    away.away = True
+
+    with keeper.holding(run):
+        clock.now += 14.9
+        await keeper.tick()
+
+    assert run.told == []
+
+
+async def test_a_store_that_is_away_longer_than_the_lease_loses_the_run(
+    seeds: Seeds, keeper: LeaseKeeper, away: AwayStore, clock: Clock
+) -> None:
+    run = await run_of(seeds)
+
+    with keeper.holding(run):
+        clock.now += 10
+        await keeper.tick()  # renewed: fifteen seconds from here
+        away.away = True
+        clock.now += 14
+        await keeper.tick()
+        assert run.told == []
+        clock.now += 2
+        await keeper.tick()
+
+    assert run.told == ["give up"]
+
+
+async def test_nothing_held_asks_nothing(keeper: LeaseKeeper, away: AwayStore, seeds: Seeds) -> None:
+    with ExitStack() as stack:
+        stack.enter_context(keeper.holding(await run_of(seeds)))
+
+    await keeper.tick()
+
+    assert away.asked == 0

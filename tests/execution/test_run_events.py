@@ -1,0 +1,173 @@
+"""A run's way into the log: in order, in few writes, once, fenced."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from a2a.types import Message, Part, Role
+
+from a2a_celery.execution.events import MAX_PENDING
+from a2a_celery.lifecycle.states import COMPLETED, FAILED, SUBMITTED, WORKING
+from tests.support.seeds import chunk, status
+
+from .scene import Scene, until
+
+
+async def test_what_is_said_during_a_write_goes_together_in_order(scene: Scene) -> None:
+    claim, events = await scene.begin()
+    scene.gate.open.clear()
+
+    for number in range(50):
+        await events.enqueue_event(chunk(str(number)))
+    scene.gate.open.set()
+    await scene.settle(claim, events)
+
+    assert await scene.texts(claim.task.id) == [str(n) for n in range(50)]
+    assert len(scene.gate.calls) <= 3
+    assert (await scene.seeds.task(claim.task.id)).status.state == COMPLETED
+    await scene.seeds.require_consistent(claim.task.id)
+
+
+async def test_events_are_written_while_the_agent_works(scene: Scene) -> None:
+    claim, events = await scene.begin()
+
+    for number in range(5):
+        await events.enqueue_event(chunk(str(number)))
+
+        async def written(length: int = number + 3) -> bool:
+            return len(await scene.seeds.log(claim.task.id)) == length
+
+        await until(written)
+
+
+async def test_what_comes_after_the_end_is_dropped(scene: Scene) -> None:
+    claim, events = await scene.begin()
+    await events.enqueue_event(status(COMPLETED))
+    for late in (chunk("late"), status(FAILED), status(WORKING)):
+        await events.enqueue_event(late)
+
+    await scene.settle(claim, events)
+
+    assert await scene.seeds.states(claim.task.id) == [SUBMITTED, WORKING, COMPLETED]
+    assert len(await scene.seeds.log(claim.task.id)) == 3
+
+
+async def test_a_lost_run_writes_nothing_and_knows_it(scene: Scene) -> None:
+    claim, events = await scene.begin()
+    await scene.seeds.store.redis.hset(scene.keys.task(claim.task.id).record, "token", "another's")
+    before = await scene.seeds.everything()
+
+    await events.enqueue_event(chunk("a"))
+    async with asyncio.timeout(10):
+        await events.lost.wait()
+    await events.enqueue_event(chunk("b"))
+    await scene.settle(claim, events)
+
+    assert await scene.seeds.everything() == before
+
+
+async def test_an_abandoned_run_writes_nothing_more(scene: Scene) -> None:
+    claim, events = await scene.begin()
+    scene.gate.open.clear()
+    await events.enqueue_event(chunk("a"))
+
+    async with asyncio.timeout(10):
+        await events.abandon()
+    scene.gate.open.set()
+    await events.enqueue_event(chunk("b"))
+
+    assert len(await scene.seeds.log(claim.task.id)) == 2
+
+
+@pytest.mark.parametrize("trouble", [{"refuse": 3}, {"lose_answers": 3}, {"refuse": 1, "lose_answers": 2}])
+async def test_a_write_waits_for_the_store_and_is_written_once(scene: Scene, trouble: dict[str, int]) -> None:
+    claim, events = await scene.begin()
+    vars(scene.gate).update(trouble)
+
+    for number in range(3):
+        await events.enqueue_event(chunk(str(number)))
+
+    async def written() -> bool:
+        return len(await scene.seeds.log(claim.task.id)) == 5
+
+    await until(written)
+    vars(scene.gate).update(trouble)
+    await scene.settle(claim, events)
+    assert await scene.texts(claim.task.id) == ["0", "1", "2"]
+    assert await scene.seeds.states(claim.task.id) == [SUBMITTED, WORKING, COMPLETED]
+
+
+async def test_working_is_announced_after_the_hold(scene: Scene) -> None:
+    claim, events = await scene.begin(hold=0.01, working=False)
+
+    events.announce_later()
+
+    async def announced() -> bool:
+        return await scene.seeds.states(claim.task.id) == [SUBMITTED, WORKING]
+
+    await until(announced)
+
+
+async def test_within_the_hold_a_message_alone_is_the_answer(scene: Scene) -> None:
+    claim, events = await scene.begin(working=False)
+    events.announce_later()
+
+    await events.enqueue_event(Message(message_id="m", role=Role.ROLE_AGENT, parts=[Part(text="42")]))
+    await scene.settle(claim, events)
+
+    log = await scene.seeds.log(claim.task.id)
+    assert isinstance(log[-1].event, Message)
+    assert len(log) == 2
+    assert (await scene.seeds.task(claim.task.id)).status.state == COMPLETED
+
+
+async def test_after_the_hold_a_message_completes_the_task(scene: Scene) -> None:
+    claim, events = await scene.begin(hold=0.0, working=False)
+    events.announce_later()
+
+    async def announced() -> bool:
+        return WORKING in await scene.seeds.states(claim.task.id)
+
+    await until(announced)
+    await events.enqueue_event(Message(message_id="m", role=Role.ROLE_AGENT, parts=[Part(text="42")]))
+    await scene.settle(claim, events)
+
+    assert await scene.seeds.states(claim.task.id) == [SUBMITTED, WORKING, COMPLETED]
+    assert (await scene.seeds.task(claim.task.id)).status.message.parts[0].text == "42"
+
+
+async def test_an_agent_faster_than_the_store_waits(scene: Scene) -> None:
+    claim, events = await scene.begin()
+    scene.gate.open.clear()
+
+    async def talk() -> None:
+        for number in range(MAX_PENDING + 50):
+            await events.enqueue_event(chunk(str(number)))
+
+    talking = asyncio.create_task(talk())
+    done, _ = await asyncio.wait({talking}, timeout=0.1)
+    assert not done
+    assert len(events._pending) == MAX_PENDING
+
+    scene.gate.open.set()
+    async with asyncio.timeout(10):
+        await talking
+    await scene.settle(claim, events)
+    assert await scene.texts(claim.task.id) == [str(n) for n in range(MAX_PENDING + 50)]
+
+
+async def test_an_agent_that_waits_for_room_is_let_go_when_its_run_is_lost(scene: Scene) -> None:
+    _, events = await scene.begin()
+    scene.gate.open.clear()
+
+    async def talk() -> None:
+        while not events.lost.is_set():
+            await events.enqueue_event(chunk("x"))
+
+    talking = asyncio.create_task(talk())
+    await asyncio.wait({talking}, timeout=0.05)
+
+    async with asyncio.timeout(10):
+        await events.abandon()
+        await talking

@@ -1,0 +1,219 @@
+"""What a run writes: fenced, legal, all or nothing, once; and how it ends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from a2a.types import Message, Part, Role, TaskState
+
+from a2a_celery.lifecycle.states import (
+    AUTH_REQUIRED,
+    COMPLETED,
+    FAILED,
+    INPUT_REQUIRED,
+    REJECTED,
+    SUBMITTED,
+    WORKING,
+)
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.runs import Claim, Illegal, LeftOpen, RunLost, Settled, Written, append, settle_run
+from a2a_celery.store.tasks import continue_task
+from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, request, status
+
+
+def foreign(claim: Claim) -> list[Claim]:
+    """The claim with another token, and with another run's number."""
+    return [replace(claim, token="another"), replace(claim, ref=replace(claim.ref, run=claim.ref.run + 1))]
+
+
+async def test_events_get_versions_without_a_gap(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await seeds.claimed()
+    task_id = claim.ref.task_id
+
+    first = await seeds.appended(claim, status(WORKING, "one"), chunk("a"), chunk("b"))
+    second = await seeds.appended(claim, chunk("c", append=False), status(WORKING, key={"deep": [1]}), before=3)
+
+    assert (first, second) == (Written(5, WORKING), Written(7, WORKING))
+    log = await seeds.log(task_id)
+    assert [entry.version for entry in log] == [1, 2, 3, 4, 5, 6, 7]
+    assert [entry.recorded_us for entry in log] == sorted(entry.recorded_us for entry in log)
+    await seeds.require_consistent(task_id)
+
+
+async def test_a_writer_without_the_claim_writes_nothing(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await seeds.claimed()
+    before = await seeds.everything()
+
+    for stranger in foreign(claim):
+        events = [status(COMPLETED)]
+        wrote = await store.run(append(keys, stranger.ref, token=stranger.token, before=0, events=events))
+        settled = await store.run(settle_run(keys, stranger.ref, token=stranger.token, before=0, events=events))
+        assert wrote == settled == RunLost()
+
+    assert await seeds.everything() == before
+
+
+async def test_a_queued_run_can_not_be_written_to(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    first = await seeds.claimed()
+    task_id = first.ref.task_id
+    await seeds.settled(first, status(INPUT_REQUIRED))
+    await store.run(continue_task(keys, ANN, task_id, request("x", task_id, CONTEXT), "", caller=b"{}", nonce="n"))
+    before = await seeds.everything()
+
+    for token in (first.token, ""):
+        for run in (1, 2):
+            ref = replace(first.ref, run=run)
+            assert await store.run(append(keys, ref, token=token, before=0, events=[chunk("x")])) == RunLost()
+
+    assert await seeds.everything() == before
+
+
+@pytest.mark.parametrize("verb", [append, settle_run])
+async def test_an_illegal_batch_leaves_nothing_behind(
+    store: AsyncStore, keys: Keys, seeds: Seeds, verb: type[object]
+) -> None:
+    claim = await seeds.claimed()
+    before = await seeds.everything()
+    events = [chunk("a"), status(COMPLETED), chunk("after the end")]
+
+    answer = await store.run(verb(keys, claim.ref, token=claim.token, before=0, events=events))  # type: ignore[call-arg,arg-type]
+
+    assert answer == Illegal(3, WORKING)
+    assert await seeds.everything() == before
+
+
+async def test_submitted_is_not_for_a_run_to_say(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await seeds.claimed()
+
+    answer = await store.run(append(keys, claim.ref, token=claim.token, before=0, events=[status(SUBMITTED)]))
+
+    assert answer == Illegal(1, WORKING)
+
+
+async def test_a_repeated_batch_is_answered_and_not_written(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await seeds.claimed()
+    first = await seeds.appended(claim, chunk("a"), chunk("b"))
+    before = await seeds.everything()
+
+    again = await seeds.appended(claim, chunk("a"), chunk("b"))
+
+    assert again == first
+    assert await seeds.everything() == before
+
+
+async def test_a_repeated_batch_that_ended_the_task_is_answered_too(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    claim = await seeds.claimed()
+    first = await seeds.appended(claim, status(COMPLETED))
+    before = await seeds.everything()
+
+    again = await seeds.appended(claim, status(COMPLETED))
+
+    assert again == first
+    assert await seeds.everything() == before
+
+
+@pytest.mark.parametrize("state", [COMPLETED, FAILED, REJECTED])
+async def test_a_terminal_event_ends_task_and_run(
+    store: AsyncStore, keys: Keys, seeds: Seeds, state: TaskState
+) -> None:
+    claim = await seeds.claimed()
+    task_id = claim.ref.task_id
+    await store.run(continue_task(keys, ANN, task_id, request("late", task_id), "", caller=b"{}", nonce="n"))
+
+    await seeds.appended(claim, chunk("a"), status(state, "bye"))
+
+    assert (await seeds.task(task_id)).status.state == state
+    assert await store.redis.zcard(keys.leases) == 0
+    for key in (keys.task(task_id).record, keys.task(task_id).log, keys.task(task_id).chunks + "a"):
+        assert 0 < await store.redis.ttl(key) <= RETENTION
+    before = await seeds.everything()
+    later = await store.run(append(keys, claim.ref, token=claim.token, before=2, events=[status(FAILED)]))
+    assert later == RunLost()
+    assert await seeds.everything() == before
+    await seeds.require_consistent(task_id)
+
+
+async def test_a_message_alone_completes_the_task(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await seeds.claimed(working=False)
+    answer = Message(message_id="m", role=Role.ROLE_AGENT, parts=[Part(text="42")])
+
+    await seeds.settled(claim, answer)
+
+    task = await seeds.task(claim.ref.task_id)
+    assert (task.status.state, task.status.message) == (COMPLETED, answer)
+    await seeds.require_consistent(claim.ref.task_id)
+
+
+@pytest.mark.parametrize("pause", [INPUT_REQUIRED, AUTH_REQUIRED])
+async def test_a_settled_pause_frees_the_run(store: AsyncStore, keys: Keys, seeds: Seeds, pause: TaskState) -> None:
+    claim = await seeds.claimed()
+
+    answer = await seeds.settled(claim, chunk("so far"), status(pause, "which?"))
+
+    assert answer == Settled(4, pause, None)
+    assert await store.redis.zcard(keys.leases) == 0
+    assert await store.redis.ttl(keys.task(claim.ref.task_id).record) == -1
+    assert await store.run(append(keys, claim.ref, token=claim.token, before=2, events=[chunk("x")])) == RunLost()
+    await seeds.require_consistent(claim.ref.task_id)
+
+
+async def test_a_pause_that_is_only_appended_keeps_the_run(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await seeds.claimed()
+
+    await seeds.appended(claim, status(AUTH_REQUIRED, "log in, please"))
+
+    assert await seeds.appended(claim, status(WORKING), before=1) == Written(4, WORKING)
+
+
+@pytest.mark.parametrize("events", [[], [chunk("a")], [status(WORKING, "still")]])
+async def test_a_task_is_not_left_where_nobody_moves_it_on(
+    store: AsyncStore, keys: Keys, seeds: Seeds, events: list[object]
+) -> None:
+    claim = await seeds.claimed()
+
+    answer = await store.run(settle_run(keys, claim.ref, token=claim.token, before=0, events=events))  # type: ignore[arg-type]
+
+    assert answer == LeftOpen(WORKING)
+    final = await store.run(settle_run(keys, claim.ref, token=claim.token, before=len(events), events=[status(FAILED)]))
+    assert isinstance(final, Settled)
+    assert (await seeds.task(claim.ref.task_id)).status.state == FAILED
+    assert len(await seeds.log(claim.ref.task_id)) == 3 + len(events)
+
+
+async def test_the_next_turn_begins_with_its_message_at_the_end_of_the_run(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    claim = await seeds.claimed()
+    task_id = claim.ref.task_id
+    further = continue_task(keys, ANN, task_id, request("next", task_id, CONTEXT), "", caller=b"{}", nonce="n")
+    await store.run(further)
+
+    answer = await seeds.settled(claim, status(INPUT_REQUIRED, "and?"))
+
+    task = await seeds.task(task_id)
+    assert answer == Settled(5, SUBMITTED, 2)
+    assert await seeds.states(task_id) == [SUBMITTED, WORKING, INPUT_REQUIRED, SUBMITTED]
+    assert [message.parts[0].text for message in task.history] == ["hello", "and?", "next"]
+    assert await store.redis.zrange(keys.dispatch, 0, -1) == [f"{task_id}.2".encode()]
+    await seeds.require_consistent(task_id)
+
+
+@pytest.mark.parametrize("waiting", [False, True])
+async def test_a_repeated_settlement_is_answered_as_before(
+    store: AsyncStore, keys: Keys, seeds: Seeds, waiting: bool
+) -> None:
+    claim = await seeds.claimed()
+    task_id = claim.ref.task_id
+    if waiting:
+        sent = request("next", task_id, CONTEXT)
+        await store.run(continue_task(keys, ANN, task_id, sent, "", caller=b"{}", nonce="n"))
+    first = await seeds.settled(claim, status(INPUT_REQUIRED))
+    before = await seeds.everything()
+
+    again = await seeds.settled(claim, status(INPUT_REQUIRED))
+
+    assert again == first
+    assert await seeds.everything() == before

@@ -1,0 +1,107 @@
+"""A run is claimed once, by one worker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from a2a_celery.lifecycle.states import CANCELED, COMPLETED, INPUT_REQUIRED, SUBMITTED, WORKING
+from a2a_celery.store import AsyncStore, Keys, Operation
+from a2a_celery.store.runs import Claim, Dropped, RunRef, claim_run
+from tests.support.seeds import LEASE_US, Seeds, at_once, chunk, status
+
+
+def claim(keys: Keys, task_id: str, *, run: int = 1, token: str = "mine", working: bool = True) -> Operation[Any]:
+    return claim_run(keys, RunRef(task_id, run), token=token, runner="runner", lease_us=LEASE_US, working=working)
+
+
+async def test_a_claim_shows_working_and_begins_a_lease(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    task_id = await seeds.created()
+
+    answer = await store.run(claim(keys, task_id))
+
+    assert isinstance(answer, Claim)
+    assert (answer.turn, answer.attempt, answer.version, answer.caller) == (1, 1, 2, b"{}")
+    assert answer.task == await seeds.task(task_id)
+    assert await seeds.states(task_id) == [SUBMITTED, WORKING]
+    assert await store.redis.zrange(keys.dispatch, 0, -1) == []
+    seconds, micros = await store.redis.time()
+    [(run, until)] = await store.redis.zrange(keys.leases, 0, -1, withscores=True)
+    assert run == f"{task_id}.1".encode()
+    assert 0 < until - (seconds * 1_000_000 + micros) <= LEASE_US
+    await seeds.require_consistent(task_id)
+
+
+async def test_a_claim_can_leave_the_status_alone(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    task_id = await seeds.created()
+
+    answer = await store.run(claim(keys, task_id, working=False))
+
+    assert answer.version == 1
+    assert await seeds.states(task_id) == [SUBMITTED]
+
+
+async def test_a_run_is_claimed_once(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    task_id = await seeds.created()
+
+    answers = await at_once(*(store.run(claim(keys, task_id, token=str(n))) for n in range(20)))
+
+    assert [type(answer) for answer in answers].count(Claim) == 1
+    assert answers.count(Dropped("claimed before")) == 19
+    assert await seeds.states(task_id) == [SUBMITTED, WORKING]
+
+
+async def test_a_repeated_claim_with_its_token_gives_the_same_and_writes_nothing(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    task_id = await seeds.created()
+    first = await store.run(claim(keys, task_id))
+    before = await seeds.everything()
+
+    again = await store.run(claim(keys, task_id))
+
+    assert again == first
+    assert await seeds.everything() == before
+
+
+async def test_a_claim_sees_what_earlier_turns_left(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    first = await seeds.claimed()
+    await seeds.settled(
+        first, chunk("one "), chunk("two"), status(WORKING, "thinking", step=1), status(COMPLETED, "done")
+    )
+    snapshot = await seeds.task(first.ref.task_id)
+
+    assert "".join(part.text for part in snapshot.artifacts[0].parts) == "one two"
+    assert [message.parts[0].text for message in snapshot.history] == ["hello", "thinking"]
+    assert snapshot.status.message.parts[0].text == "done"
+    assert dict(snapshot.metadata) == {"step": 1}
+
+
+@pytest.mark.parametrize("run", [0, 2, 7])
+async def test_another_run_than_the_newest_is_dropped(store: AsyncStore, keys: Keys, seeds: Seeds, run: int) -> None:
+    task_id = await seeds.created()
+    before = await seeds.everything()
+
+    answer = await store.run(claim(keys, task_id, run=run))
+
+    assert answer == Dropped("outdated: the task is at run 1")
+    assert await seeds.everything() == before
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [(COMPLETED, "the task has ended"), (CANCELED, "the task has ended"), (INPUT_REQUIRED, "the run is over")],
+)
+async def test_a_run_that_is_over_is_dropped(
+    store: AsyncStore, keys: Keys, seeds: Seeds, state: Any, reason: str
+) -> None:
+    task_id = await seeds.ended(state)
+    before = await seeds.everything()
+
+    assert await store.run(claim(keys, task_id)) == Dropped(reason)
+    assert await seeds.everything() == before
+
+
+async def test_a_run_of_no_task_is_dropped(store: AsyncStore, keys: Keys) -> None:
+    assert await store.run(claim(keys, "none")) == Dropped("no such task")

@@ -1,0 +1,78 @@
+"""An event costs what the first one did, however long its task has become."""
+
+from __future__ import annotations
+
+from a2a_celery.lifecycle.states import WORKING
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.log import read_log
+from a2a_celery.store.operation import Operation
+from a2a_celery.store.runs import Claim, append
+from tests.support.seeds import Seeds, chunk, status
+
+
+class Meter:
+    """Counts what Redis does, by its own statistics."""
+
+    def __init__(self, store: AsyncStore) -> None:
+        self._store = store
+
+    async def cost_of(self, operation: Operation[object]) -> dict[str, int]:
+        """How often each command was called, in scripts too."""
+        await self._store.redis.script_load(operation.script.text)
+        before = await self._calls()
+        await self._store.run(operation)
+        after = await self._calls()
+        spent = {name: calls - before.get(name, 0) for name, calls in after.items()}
+        return {name: calls for name, calls in spent.items() if calls and name not in ("cmdstat_info", "cmdstat_ping")}
+
+    async def _calls(self) -> dict[str, int]:
+        return {name: stat["calls"] for name, stat in (await self._store.redis.info("commandstats")).items()}
+
+
+async def grow(seeds: Seeds, claim: Claim, written: int, until: int) -> int:
+    """Writes chunks until there are so many."""
+    while written < until:
+        await seeds.appended(claim, *(chunk(f"{n} ") for n in range(written, min(written + 50, until))), before=written)
+        written = min(written + 50, until)
+    return written
+
+
+async def test_a_chunk_costs_the_same_at_ten_and_at_two_thousand(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    meter, claim = Meter(store), await seeds.claimed()
+
+    def one(before: int) -> Operation[object]:
+        return append(keys, claim.ref, token=claim.token, before=before, events=[chunk("x")])  # type: ignore[return-value]
+
+    written = await grow(seeds, claim, 0, 10)
+    early = await meter.cost_of(one(written))
+    written = await grow(seeds, claim, written + 1, 2000)
+    late = await meter.cost_of(one(written))
+
+    assert early == late
+    assert early["cmdstat_rpush"] == 2  # the log and the artifact; no key is read as a whole but the record
+    assert not {"cmdstat_lrange", "cmdstat_smembers", "cmdstat_zrange"} & early.keys()
+    assert sum(early.values()) <= 10
+
+
+async def test_a_status_costs_the_same_early_and_late(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    meter, claim = Meter(store), await seeds.claimed()
+    costs = []
+    for number in range(50):
+        event = status(WORKING, f"step {number}", step=number)
+        costs.append(
+            await meter.cost_of(
+                append(keys, claim.ref, token=claim.token, before=number, events=[event])  # type: ignore[arg-type]
+            )
+        )
+
+    assert all(cost == costs[1] for cost in costs[1:])  # the first has no message before it to retire
+
+
+async def test_reading_on_costs_one_read_however_long_the_log_is(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    meter, claim = Meter(store), await seeds.claimed()
+    await grow(seeds, claim, 0, 1000)
+
+    cost = await meter.cost_of(read_log(keys, claim.ref.task_id, 990))  # type: ignore[arg-type]
+
+    assert (cost["cmdstat_lrange"], cost["cmdstat_hmget"]) == (1, 1)
+    assert sum(cost.values()) == 3

@@ -1,0 +1,206 @@
+"""A client's message: it makes a task, or goes to one that exists."""
+
+from __future__ import annotations
+
+import pytest
+from a2a.types import SendMessageRequest, TaskState
+
+from a2a_celery.lifecycle import EventKind, kind_of
+from a2a_celery.lifecycle.states import (
+    AUTH_REQUIRED,
+    COMPLETED,
+    FAILED,
+    INPUT_REQUIRED,
+    SUBMITTED,
+    WORKING,
+)
+from a2a_celery.store import AsyncStore, Keys, Scope
+from a2a_celery.store.log import read_log
+from a2a_celery.store.tasks import (
+    MAX_WAITING_TURNS,
+    Begun,
+    Ended,
+    Full,
+    Missing,
+    Waiting,
+    WrongContext,
+    continue_task,
+    create_task,
+    read_task,
+)
+from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, request, status
+
+
+def further(
+    keys: Keys, task_id: str, text: str = "more", *, scope: Scope = ANN, context: str = "", nonce: str = "nonce"
+):  # type: ignore[no-untyped-def]
+    """A further message to a task."""
+    sent: SendMessageRequest = request(text, task_id, CONTEXT)
+    return continue_task(keys, scope, task_id, sent, context, caller=b"{}", nonce=nonce)
+
+
+async def test_a_new_task_is_submitted_with_its_message_and_waits_for_a_worker(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    sent = request("hello", "t", "c")
+
+    made = await store.run(create_task(keys, ANN, "t", "c", sent, caller=b"{}", retention=RETENTION))
+
+    page = await store.run(read_log(keys, "t", 0))
+    assert made.version == page.version == 1
+    assert page.running
+    assert made.task == await seeds.task("t") == page.entries[0].event
+    assert (made.task.id, made.task.context_id, made.task.status.state) == ("t", "c", SUBMITTED)
+    assert list(made.task.history) == [sent.message]
+    assert await store.redis.zrange(keys.dispatch, 0, -1) == [b"t.1"]
+
+
+async def test_a_repeated_create_gives_what_the_first_gave_and_writes_nothing(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    call = create_task(keys, ANN, "t", "c", request(), caller=b"{}", retention=RETENTION)
+    first = await store.run(call)
+    submitted_at = first.task.status.timestamp.ToNanoseconds()
+    await seeds.claimed("t")
+    before = await seeds.everything()
+
+    again = await store.run(call)
+
+    assert (again.version, again.task.status.timestamp.ToNanoseconds()) == (1, submitted_at)
+    assert await seeds.everything() == before
+
+
+@pytest.mark.parametrize("pause", [INPUT_REQUIRED, AUTH_REQUIRED])
+async def test_a_message_to_a_paused_task_begins_the_next_run(
+    store: AsyncStore, keys: Keys, seeds: Seeds, pause: TaskState
+) -> None:
+    claim = await seeds.claimed()
+    task_id = claim.ref.task_id
+    await seeds.settled(claim, status(pause, "which?"))
+    stood = len(await seeds.log(task_id))
+
+    answer = await store.run(further(keys, task_id, "this"))
+
+    task, log = await seeds.task(task_id), await seeds.log(task_id)
+    assert isinstance(answer, Begun)
+    assert (answer.run, answer.task, answer.version) == (2, task, stood + 2)
+    assert [kind_of(entry.event) for entry in log[stood:]] == [EventKind.CLIENT_MESSAGE, EventKind.STATUS]
+    assert task.status.state == SUBMITTED
+    assert [message.parts[0].text for message in task.history] == ["hello", "which?", "this"]
+    assert await store.redis.zrange(keys.dispatch, 0, -1) == [f"{task_id}.2".encode()]
+    await seeds.require_consistent(task_id)
+
+
+async def test_messages_to_an_open_run_wait_in_order(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await seeds.claimed()
+    task_id = claim.ref.task_id
+    before = await seeds.task(task_id)
+
+    places = [await store.run(further(keys, task_id, word, nonce=word)) for word in ("one", "two", "three")]
+
+    assert [answer.place for answer in places] == [1, 2, 3]
+    assert await seeds.task(task_id) == before  # a message that waits is not in the task yet
+    heard = []
+    for _ in range(3):
+        settled = await seeds.settled(claim, status(INPUT_REQUIRED))
+        assert settled.next_run == claim.ref.run + 1
+        assert settled.state == SUBMITTED
+        claim = await seeds.claimed(task_id, run=settled.next_run)
+        heard.append(claim.request.message.parts[0].text)
+    assert heard == ["one", "two", "three"]
+    assert (await seeds.settled(claim, status(COMPLETED))).next_run is None
+    await seeds.require_consistent(task_id)
+
+
+async def test_a_message_to_a_queued_run_waits_too(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    task_id = await seeds.created()
+
+    answer = await store.run(further(keys, task_id))
+
+    assert isinstance(answer, Waiting)
+    assert answer.place == 1
+
+
+async def test_only_so_many_messages_may_wait(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    task_id = await seeds.created()
+    for number in range(MAX_WAITING_TURNS):
+        await store.run(further(keys, task_id, nonce=str(number)))
+    before = await seeds.everything()
+
+    answer = await store.run(further(keys, task_id, nonce="one more"))
+
+    assert answer == Full()
+    assert await seeds.everything() == before
+
+
+@pytest.mark.parametrize("state", [COMPLETED, FAILED])
+async def test_a_message_to_an_ended_task_is_refused_with_its_state(
+    store: AsyncStore, keys: Keys, seeds: Seeds, state: TaskState
+) -> None:
+    task_id = await seeds.ended(state)
+    before = await seeds.everything()
+
+    answer = await store.run(further(keys, task_id))
+
+    assert answer == Ended(state)
+    assert await seeds.everything() == before
+
+
+async def test_a_message_that_names_another_context_is_refused(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    task_id = await seeds.ended(INPUT_REQUIRED)
+    before = await seeds.everything()
+
+    answer = await store.run(further(keys, task_id, context="elsewhere"))
+
+    assert answer == WrongContext(CONTEXT)
+    assert await seeds.everything() == before
+    assert isinstance(await store.run(further(keys, task_id, context=CONTEXT)), Begun)
+
+
+async def test_a_task_of_another_caller_is_not_there(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    task_id = await seeds.ended(INPUT_REQUIRED)
+    before = await seeds.everything()
+
+    answer = await store.run(further(keys, task_id, scope=BOB))
+
+    assert answer == Missing() == await store.run(further(keys, "none"))
+    assert await store.run(read_task(keys, BOB, task_id)) is None
+    assert await seeds.everything() == before
+
+
+async def test_a_repeated_message_that_began_a_run_is_answered_as_before(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    task_id = await seeds.ended(INPUT_REQUIRED)
+    call = further(keys, task_id)
+    first = await store.run(call)
+    before = await seeds.everything()
+
+    again = await store.run(call)
+
+    assert again == first
+    assert await seeds.everything() == before
+
+
+async def test_a_repeated_message_that_waits_is_answered_as_before(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    task_id = await seeds.created()
+    call = further(keys, task_id)
+    first = await store.run(call)
+    before = await seeds.everything()
+
+    again = await store.run(call)
+
+    assert again == first
+    assert await seeds.everything() == before
+
+
+async def test_a_claim_of_the_next_run_shows_working_again(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    task_id = await seeds.ended(INPUT_REQUIRED)
+    await store.run(further(keys, task_id, "go on"))
+
+    claim = await seeds.claimed(task_id, run=2)
+
+    assert (claim.turn, claim.attempt) == (2, 1)
+    assert claim.request.message.parts[0].text == "go on"
+    assert claim.task == await seeds.task(task_id)
+    assert claim.task.status.state == WORKING

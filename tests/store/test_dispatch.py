@@ -1,0 +1,131 @@
+"""Runs that no worker claims are published again, by one watcher at a time, ever later."""
+
+from __future__ import annotations
+
+import pytest
+
+from a2a_celery.lifecycle.states import INPUT_REQUIRED
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.runs import MAX_REDISPATCH_WAIT_US, RunRef, mark_published, take_due_runs
+from a2a_celery.store.tasks import FIRST_PUBLISH_GRACE_US, continue_task
+from tests.support.seeds import ANN, CONTEXT, Seeds, at_once, request, status
+
+AGAIN_US = 60_000_000
+
+
+class Clock:
+    """When dispatches are due, on the server's clock."""
+
+    def __init__(self, store: AsyncStore, keys: Keys) -> None:
+        self._store, self._keys = store, keys
+
+    async def due_in(self, ref: RunRef) -> float:
+        """Microseconds until the run is published again."""
+        seconds, micros = await self._store.redis.time()
+        score = await self._store.redis.zscore(self._keys.dispatch, ref.name)
+        assert score is not None
+        return float(score) - (seconds * 1_000_000 + micros)
+
+    async def make_due(self, *refs: RunRef) -> None:
+        """Lets the time come."""
+        await self._store.redis.zadd(self._keys.dispatch, {ref.name: 1 for ref in refs})
+
+    async def take(self, limit: int = 100) -> list[tuple[RunRef, str]]:
+        """What a watcher takes."""
+        return await self._store.run(take_due_runs(self._keys, limit=limit, again_us=AGAIN_US))
+
+
+@pytest.fixture
+def clock(store: AsyncStore, keys: Keys) -> Clock:
+    return Clock(store, keys)
+
+
+async def test_who_created_a_run_has_a_while_to_publish_it(seeds: Seeds, clock: Clock) -> None:
+    ref = RunRef(await seeds.created(), 1)
+
+    taken = await clock.take()
+
+    assert taken == []
+    assert 0 < await clock.due_in(ref) <= FIRST_PUBLISH_GRACE_US
+
+
+async def test_a_due_run_is_taken_with_its_agent(seeds: Seeds, clock: Clock) -> None:
+    ref = RunRef(await seeds.created(), 1)
+    await clock.make_due(ref)
+
+    assert await clock.take() == [(ref, ANN.agent)]
+
+
+@pytest.mark.parametrize("task_id", ["a.b.7", "with space", "colon:brace{}", "ünï", "%41"])
+async def test_any_task_id_is_found_again(seeds: Seeds, clock: Clock, task_id: str) -> None:
+    ref = RunRef(await seeds.created(task_id=task_id), 1)
+    await clock.make_due(ref)
+
+    assert await clock.take() == [(ref, ANN.agent)]
+
+
+async def test_two_watchers_never_take_the_same(seeds: Seeds, clock: Clock) -> None:
+    refs = [RunRef(await seeds.created(), 1) for _ in range(40)]
+    await clock.make_due(*refs)
+
+    taken = await at_once(*(clock.take(limit=7) for _ in range(8)))
+
+    assert sorted(ref.name for batch in taken for ref, _ in batch) == sorted(ref.name for ref in refs)
+    assert max(map(len, taken)) <= 7
+
+
+async def test_each_time_it_is_due_twice_as_late_up_to_a_limit(seeds: Seeds, clock: Clock) -> None:
+    ref = RunRef(await seeds.created(), 1)
+
+    waits = []
+    for _ in range(9):
+        await clock.make_due(ref)
+        await clock.take()
+        waits.append(await clock.due_in(ref))
+
+    wanted = [min(AGAIN_US * 2**n, MAX_REDISPATCH_WAIT_US) for n in range(9)]
+    assert all(want - 2_000_000 < wait <= want for wait, want in zip(waits, wanted, strict=True))
+    assert wanted[-1] == MAX_REDISPATCH_WAIT_US
+
+
+async def test_the_next_run_of_a_task_starts_over(store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock) -> None:
+    task_id = await seeds.created()
+    for _ in range(3):
+        await clock.make_due(RunRef(task_id, 1))
+        await clock.take()
+    await seeds.settled(await seeds.claimed(task_id), status(INPUT_REQUIRED))
+    await store.run(continue_task(keys, ANN, task_id, request("x", task_id, CONTEXT), "", caller=b"{}", nonce="n"))
+
+    await clock.make_due(RunRef(task_id, 2))
+    await clock.take()
+
+    assert await clock.due_in(RunRef(task_id, 2)) <= AGAIN_US
+
+
+async def test_a_claimed_run_is_forgotten(store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock) -> None:
+    claim = await seeds.claimed()
+    await clock.make_due(claim.ref, RunRef("gone", 1), RunRef(claim.ref.task_id, 2))
+
+    assert await clock.take() == []
+    assert await store.redis.zcard(keys.dispatch) == 0
+
+
+async def test_a_published_run_is_left_alone_for_a_while(
+    store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
+) -> None:
+    ref = RunRef(await seeds.created(), 1)
+    await clock.make_due(ref)
+
+    await store.run(mark_published(keys, ref, again_us=AGAIN_US))
+
+    assert await clock.take() == []
+    assert AGAIN_US - 2_000_000 < await clock.due_in(ref) <= AGAIN_US
+
+
+async def test_a_claim_before_the_publisher_is_done_is_not_undone(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await seeds.claimed()
+    before = await seeds.everything()
+
+    await store.run(mark_published(keys, claim.ref, again_us=AGAIN_US))
+
+    assert await seeds.everything() == before

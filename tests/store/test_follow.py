@@ -1,0 +1,130 @@
+"""Following a log: complete and in order, whoever writes, however far behind, whatever breaks."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from pathlib import Path
+
+from a2a.types import Task, TaskStatusUpdateEvent
+
+from a2a_celery.lifecycle import LogEntry, fold, is_terminal
+from a2a_celery.lifecycle.states import COMPLETED, WORKING
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.follow import LogFollower
+from a2a_celery.store.log import PAGE, read_log
+from a2a_celery.store.wake import WakeLine
+from tests.support.restarts import mortal_redis
+from tests.support.seeds import Seeds, at_once, chunk, status
+from tests.support.waiting import eventually_async
+
+
+async def to_the_end(follower: LogFollower, task_id: str, after: int = 0) -> list[LogEntry]:
+    """All entries behind `after`, until the task has ended."""
+    entries: list[LogEntry] = []
+    async with aclosing(follower.pages(task_id, after)) as pages:
+        async for page in pages:
+            assert page.entries, "a page is never empty"
+            entries += page.entries
+            last = page.entries[-1].event
+            if isinstance(last, Task | TaskStatusUpdateEvent) and is_terminal(last.status.state):
+                break
+    return entries
+
+
+async def write(seeds: Seeds, task_id: str, chunks: int) -> None:
+    """A whole run, chunk by chunk."""
+    claim = await seeds.claimed(task_id)
+    for number in range(chunks):
+        await seeds.appended(claim, chunk(f"{number} "), before=number)
+    await seeds.settled(claim, status(COMPLETED), before=chunks)
+
+
+async def test_readers_get_every_event_in_order_while_others_write(
+    store: AsyncStore, keys: Keys, line: WakeLine, seeds: Seeds
+) -> None:
+    ids = [await seeds.created() for _ in range(5)]
+    follower = LogFollower(store, keys, line)
+
+    reading = [asyncio.create_task(to_the_end(follower, task_id)) for task_id in ids for _ in range(2)]
+    await at_once(*(write(seeds, task_id, 60) for task_id in ids))
+    async with asyncio.timeout(30):
+        read = await asyncio.gather(*reading)
+
+    for number, entries in enumerate(read):
+        assert [entry.version for entry in entries] == list(range(1, 64))
+        assert fold(entries) == await seeds.task(ids[number // 2])
+
+
+async def test_a_reader_resumes_after_any_version(store: AsyncStore, keys: Keys, line: WakeLine, seeds: Seeds) -> None:
+    task_id = await seeds.created()
+    await write(seeds, task_id, 10)
+    log = await seeds.log(task_id)
+
+    for version in range(len(log)):
+        assert await to_the_end(LogFollower(store, keys, line), task_id, version) == log[version:]
+
+
+async def test_a_reader_far_behind_takes_pages(store: AsyncStore, keys: Keys, line: WakeLine, seeds: Seeds) -> None:
+    claim = await seeds.claimed()
+    size = 2 * PAGE + 10
+    for before in range(0, size, 100):
+        chunks = [chunk(str(n)) for n in range(before, min(before + 100, size))]
+        await seeds.appended(claim, *chunks, before=before)
+
+    lengths, versions = [], []
+    async with aclosing(LogFollower(store, keys, line).pages(claim.ref.task_id, 0)) as pages:
+        async for page in pages:
+            lengths.append(len(page.entries))
+            versions += [entry.version for entry in page.entries]
+            if versions[-1] == page.version:
+                break
+
+    assert lengths == [PAGE, PAGE, 12]
+    assert versions == list(range(1, size + 3))
+
+
+async def test_a_page_says_where_the_task_stands(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await seeds.claimed()
+    await seeds.appended(claim, *(chunk(str(n)) for n in range(5)))
+
+    page = await store.run(read_log(keys, claim.ref.task_id, 2, limit=3))
+
+    assert [entry.version for entry in page.entries] == [3, 4, 5]
+    assert (page.version, page.state, page.running) == (7, WORKING, True)
+    behind = await store.run(read_log(keys, claim.ref.task_id, 7))
+    assert (behind.entries, behind.version) == ([], 7)
+    nothing = await store.run(read_log(keys, "none", 0))
+    assert (nothing.entries, nothing.version) == ([], 0)
+
+
+async def test_a_reader_of_a_task_that_is_gone_ends(store: AsyncStore, keys: Keys, line: WakeLine) -> None:
+    async with asyncio.timeout(10):
+        assert [page async for page in LogFollower(store, keys, line).pages("none", 0)] == []
+
+
+async def test_a_reader_goes_on_without_gap_or_repeat_when_redis_died(tmp_path: Path, keys: Keys) -> None:
+    with mortal_redis(tmp_path) as server:
+        store, line = AsyncStore(server.store_url), WakeLine(server.store_url)
+        seeds = Seeds(store, keys)
+        await line.start()
+        claim = await seeds.claimed()
+        await seeds.appended(claim, chunk("before"))
+        reading = asyncio.create_task(to_the_end(LogFollower(store, keys, line), claim.ref.task_id))
+
+        async def listens() -> bool:
+            [(_, count)] = await store.redis.pubsub_numsub(keys.task(claim.ref.task_id).wake)
+            return bool(count)
+
+        await eventually_async(listens)
+        server.die()
+        server.start()
+        await seeds.appended(claim, chunk("after"), before=1)
+        await seeds.settled(claim, status(COMPLETED), before=2)
+
+        async with asyncio.timeout(12):  # less than it takes a listener to look by itself
+            entries = await reading
+        assert [entry.version for entry in entries] == [1, 2, 3, 4, 5]
+        assert fold(entries) == await seeds.task(claim.ref.task_id)
+        await line.stop()
+        await store.aclose()

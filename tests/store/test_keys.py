@@ -1,0 +1,94 @@
+"""Every key has its rule, and the leak checker that says so can fail."""
+
+from __future__ import annotations
+
+import pytest
+
+from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, WORKING
+from a2a_celery.store import AsyncStore, Keys, Scope
+from a2a_celery.store.tasks import continue_task, request_cancel
+from tests.support.leaks import leaks
+from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, request, status
+
+ODD_IDS = ["plain", "a:b", "with space", "{brace}", "new\nline", "ünï", "%41", "t.1"]
+
+
+async def everything_that_can_happen(seeds: Seeds, task_id: str) -> None:
+    """A task that has had each kind of key."""
+    claim = await seeds.claimed(await seeds.created(task_id=task_id))
+    sent = request("next", task_id, CONTEXT)
+    await seeds.store.run(continue_task(seeds.keys, ANN, task_id, sent, "", caller=b"{}", nonce="1"))
+    await seeds.appended(claim, chunk("a", task_id), chunk("b", "other:id {x}"), status(WORKING, "busy", step=1))
+    await seeds.settled(claim, status(INPUT_REQUIRED, "?"), before=3)
+    claim = await seeds.claimed(task_id, run=2)
+    await seeds.store.run(continue_task(seeds.keys, ANN, task_id, sent, "", caller=b"{}", nonce="2"))
+    await seeds.appended(claim, chunk("a", task_id))
+
+
+@pytest.mark.parametrize("task_id", ODD_IDS)
+async def test_a_live_task_keeps_keys_of_the_named_kinds_only(
+    store: AsyncStore, keys: Keys, seeds: Seeds, task_id: str
+) -> None:
+    await everything_that_can_happen(seeds, task_id)
+
+    assert await leaks(store, keys) == []
+    names = keys.task(task_id)
+    kinds = {names.record, names.log, names.history, names.artifacts, names.metadata, names.turns, keys.leases}
+    chunks = {names.chunks + task_id, names.chunks + "other:id {x}"}
+    lists = {keys.scope_index(ANN) + str(int(WORKING)), keys.context_index(ANN, CONTEXT) + str(int(WORKING))}
+    assert set(await seeds.everything()) == kinds | chunks | lists
+    await seeds.require_consistent(task_id)
+
+
+@pytest.mark.parametrize("task_id", ODD_IDS)
+async def test_when_all_tasks_have_ended_every_key_expires(
+    store: AsyncStore, keys: Keys, seeds: Seeds, task_id: str
+) -> None:
+    await everything_that_can_happen(seeds, task_id)
+    claim = await seeds.claimed()
+    await seeds.appended(claim, chunk("a"), status(COMPLETED))
+    paused = await seeds.ended(INPUT_REQUIRED)
+    queued = await seeds.created()
+    for other in (paused, queued):
+        await store.run(request_cancel(keys, ANN, other, CONTEXT))
+    await seeds.ended(FAILED)
+
+    # the one with everything ends last, by its runner
+    [name] = await store.redis.zrange(keys.leases, 0, -1)
+    token = (await store.redis.hget(keys.task(task_id).record, "token")).decode()
+    assert name.decode() == f"{task_id}.2"
+    running = type(claim)(type(claim.ref)(task_id, 2), token, 2, 1, claim.request, b"", claim.task, claim.version)
+    await seeds.settled(running, status(CANCELED), before=1)
+
+    async for key in store.redis.scan_iter():
+        assert 0 < await store.redis.ttl(key) <= RETENTION, key
+
+
+async def test_the_leak_checker_finds_what_breaks_a_rule(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    live, ended = await seeds.created(), await seeds.ended(COMPLETED)
+    breaches = {
+        f"{keys.prefix}:unheard-of": lambda key: store.redis.set(key, 1),
+        keys.task("gone").log: lambda key: store.redis.rpush(key, "x"),
+        keys.task(ended).turns: lambda key: store.redis.rpush(key, "x"),
+        keys.task(ended).log: store.redis.persist,
+        keys.scope_index(ANN) + str(int(COMPLETED)): store.redis.persist,
+        keys.scope_index(ANN) + str(int(WORKING)): lambda key: store.redis.zadd(key, {live: 1}),
+        keys.leases: lambda key: store.redis.zadd(key, {f"{live}.1": 1}),
+        keys.dispatch: lambda key: store.redis.zadd(key, {f"{ended}.1": 1}),
+        keys.task(live).history: lambda key: store.redis.expire(key, 9),
+    }
+
+    for key, breach in breaches.items():
+        await breach(key)
+        found = await leaks(store, keys)
+        assert len(found) == 1, (key, found)
+        assert found[0].startswith(key)
+        await store.redis.flushall()
+        live, ended = await seeds.created(task_id=live), await seeds.ended(COMPLETED, task_id=ended)
+
+
+async def test_scopes_that_spell_alike_share_no_key(seeds: Seeds, keys: Keys) -> None:
+    scopes = [Scope("a", "b/c", ""), Scope("a", "b", "c"), Scope("a/b", "c", ""), Scope("a", "", "b/c"), Scope("a:b")]
+
+    assert len({keys.scope_index(scope) for scope in scopes}) == len(scopes)
+    assert len({keys.context_index(scope, "c:1") for scope in scopes}) == len(scopes)

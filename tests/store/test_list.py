@@ -1,0 +1,241 @@
+"""Lists: newest status first, each filter, and pages that hold still while tasks move."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from a2a.types import ListTasksRequest, ListTasksResponse, Task, TaskState
+from a2a.utils.errors import InvalidParamsError
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from a2a_celery.lifecycle import TERMINAL
+from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED, SUBMITTED, WORKING
+from a2a_celery.store import AsyncStore, Keys, Scope
+from a2a_celery.store.listing import list_page
+from tests.support.seeds import ANN, BOB, RETENTION, Seeds, chunk, status
+from tests.support.waiting import eventually_async
+
+
+class Lister:
+    """Lists a store's tasks as a client would."""
+
+    def __init__(self, store: AsyncStore, keys: Keys) -> None:
+        self._store, self._keys = store, keys
+
+    async def page(self, scope: Scope = ANN, *, retention: int = RETENTION, **params: Any) -> ListTasksResponse:
+        """One page."""
+        return await list_page(self._store, self._keys, scope, ListTasksRequest(**params), retention=retention)
+
+    async def ids(self, scope: Scope = ANN, **params: Any) -> list[str]:
+        """The ids of one page."""
+        return [task.id for task in (await self.page(scope, **params)).tasks]
+
+    async def pages(self, **params: Any) -> list[list[Task]]:
+        """All pages."""
+        pages, token = [], ""
+        while True:
+            page = await self.page(page_token=token, **params)
+            pages.append(list(page.tasks))
+            token = page.next_page_token
+            if not token:
+                return pages
+            assert len(pages) < 100, "the pages don't end"
+
+
+@pytest.fixture
+def lister(store: AsyncStore, keys: Keys) -> Lister:
+    return Lister(store, keys)
+
+
+def position(task: Task) -> tuple[int, str]:
+    """What a list is ordered by."""
+    return task.status.timestamp.ToNanoseconds(), task.id
+
+
+async def test_the_newest_status_comes_first(seeds: Seeds, lister: Lister) -> None:
+    first, second, third = [await seeds.created() for _ in range(3)]
+    await seeds.claimed(first)
+
+    assert await lister.ids() == [first, third, second]
+
+
+async def test_only_the_caller_s_tasks_are_listed(seeds: Seeds, lister: Lister) -> None:
+    ours, theirs = await seeds.created(ANN), await seeds.created(BOB)
+    await seeds.created(Scope("another agent", "", "ann"))
+    await seeds.created(Scope("agent", "tenant", "ann"))
+
+    assert await lister.ids(ANN) == [ours]
+    assert await lister.ids(BOB) == [theirs]
+
+
+@pytest.mark.parametrize("state", [SUBMITTED, WORKING, INPUT_REQUIRED, COMPLETED, FAILED])
+async def test_a_state_filter_gives_the_tasks_in_that_state(seeds: Seeds, lister: Lister, state: TaskState) -> None:
+    tasks = {
+        SUBMITTED: await seeds.created(),
+        WORKING: (await seeds.claimed()).ref.task_id,
+        INPUT_REQUIRED: await seeds.ended(INPUT_REQUIRED),
+        COMPLETED: await seeds.ended(COMPLETED),
+        FAILED: await seeds.ended(FAILED),
+    }
+
+    page = await lister.page(status=state)
+
+    assert [task.id for task in page.tasks] == [tasks[state]]
+    assert page.total_size == 1
+
+
+async def test_a_context_filter_gives_the_tasks_of_that_context(seeds: Seeds, lister: Lister) -> None:
+    one, two = await seeds.created(context_id="one"), await seeds.ended(COMPLETED, context_id="two")
+
+    assert await lister.ids(context_id="one") == [one]
+    assert await lister.ids(context_id="two", status=COMPLETED) == [two]
+    assert await lister.ids(context_id="one", status=COMPLETED) == []
+
+
+async def test_a_time_filter_is_exact(seeds: Seeds, lister: Lister) -> None:
+    await seeds.created()
+    since = await seeds.created()
+    later = await seeds.created()
+    at = (await seeds.task(since)).status.timestamp
+
+    assert await lister.ids(status_timestamp_after=at) == [later, since]
+    just_after = Timestamp()
+    just_after.FromNanoseconds(at.ToNanoseconds() + 1)
+    assert await lister.ids(status_timestamp_after=just_after) == [later]
+
+
+async def test_the_total_counts_all_that_match_on_every_page(seeds: Seeds, lister: Lister) -> None:
+    for _ in range(5):
+        await seeds.created()
+    await seeds.ended(COMPLETED)
+
+    first = await lister.page(page_size=2)
+    second = await lister.page(page_size=2, page_token=first.next_page_token)
+
+    assert (first.total_size, second.total_size, first.page_size) == (6, 6, 2)
+    assert (await lister.page(page_size=2, status=SUBMITTED)).total_size == 5
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
+async def test_pages_together_are_the_whole_list_in_order(seeds: Seeds, lister: Lister, size: int) -> None:
+    ids = [await seeds.created() for _ in range(4)] + [await seeds.ended(COMPLETED) for _ in range(3)]
+
+    pages = await lister.pages(page_size=size)
+
+    tasks = [task for page in pages for task in page]
+    assert sorted(task.id for task in tasks) == sorted(ids)
+    assert tasks == sorted(tasks, key=position, reverse=True)
+    assert [len(page) for page in pages[:-1]] == [size] * (len(pages) - 1)
+    assert pages[-1]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+async def test_equal_times_are_ordered_by_id(
+    store: AsyncStore, keys: Keys, seeds: Seeds, lister: Lister, size: int
+) -> None:
+    ids = [await seeds.created(task_id=name) for name in ("b", "a", "B", "a-b", "ab", "with space", "ü")]
+    for index in (keys.scope_index(ANN), keys.context_index(ANN, "the-context")):
+        await store.redis.zadd(
+            f"{index}{int(SUBMITTED)}", dict.fromkeys(await store.redis.zrange(f"{index}1", 0, -1), 7)
+        )
+    for name in ids:
+        await store.redis.hset(keys.task(name).record, "at", 7)
+
+    listed = [task.id for page in await lister.pages(page_size=size) for task in page]
+
+    assert sorted(listed) == sorted(ids)
+    assert listed == [task.id for task in (await lister.page(page_size=100)).tasks]
+
+
+async def test_unchanged_tasks_are_seen_exactly_once_while_others_move(seeds: Seeds, lister: Lister) -> None:
+    still = [await seeds.created() for _ in range(10)]
+    moving = [await seeds.created() for _ in range(10)]
+
+    seen: list[str] = []
+    token = ""
+    for task_id in moving:
+        page = await lister.page(page_size=2, page_token=token)
+        seen += [task.id for task in page.tasks]
+        token = page.next_page_token
+        claim = await seeds.claimed(task_id)  # to the front
+        await seeds.settled(claim, status(COMPLETED))
+        await seeds.created()  # and new ones come
+        if not token:
+            break
+
+    while token:
+        page = await lister.page(page_size=2, page_token=token)
+        seen += [task.id for task in page.tasks]
+        token = page.next_page_token
+
+    assert len(seen) == len(set(seen))
+    assert set(still) <= set(seen)
+
+
+async def test_artifacts_come_when_they_are_asked_for(seeds: Seeds, lister: Lister) -> None:
+    claim = await seeds.claimed()
+    await seeds.appended(claim, chunk("a"), chunk("b"))
+
+    without = (await lister.page()).tasks[0]
+    with_them = (await lister.page(include_artifacts=True)).tasks[0]
+
+    assert list(without.artifacts) == []
+    assert with_them == await seeds.task(claim.ref.task_id)
+
+
+@pytest.mark.parametrize(
+    ("length", "wanted"), [(0, []), (1, ["two"]), (2, ["one", "two"]), (9, ["hello", "one", "two"])]
+)
+async def test_the_history_is_as_long_as_asked(seeds: Seeds, lister: Lister, length: int, wanted: list[str]) -> None:
+    claim = await seeds.claimed()
+    await seeds.appended(claim, status(WORKING, "one"), status(WORKING, "two"), status(WORKING, "now"))
+
+    task = (await lister.page(history_length=length)).tasks[0]
+
+    assert [message.parts[0].text for message in task.history] == wanted
+    assert task.status.message.parts[0].text == "now"
+    assert len((await lister.page()).tasks[0].history) == 3
+
+
+async def test_expired_tasks_vanish_from_list_and_store(
+    store: AsyncStore, keys: Keys, seeds: Seeds, lister: Lister
+) -> None:
+    live = await seeds.created(retention=1)
+    await seeds.ended(COMPLETED, retention=1)
+    await seeds.ended(FAILED, retention=1)
+    assert (await lister.page(retention=1)).total_size == 3
+
+    async def gone() -> bool:
+        return (await lister.page(retention=1)).total_size == 1
+
+    await eventually_async(gone)
+    assert await lister.ids(retention=1) == [live]
+
+    async def keys_gone() -> bool:
+        ended = [k for k in await seeds.everything() if live not in k and any(k.endswith(f":{s:d}") for s in TERMINAL)]
+        return not ended and all(live in k or k in (keys.dispatch,) or k[-2] == ":" for k in await seeds.everything())
+
+    await eventually_async(keys_gone)
+
+
+async def test_tasks_that_expired_before_their_time_in_the_list_hide_no_others(
+    store: AsyncStore, keys: Keys, seeds: Seeds, lister: Lister
+) -> None:
+    old = await seeds.ended(COMPLETED)
+    gone = [await seeds.ended(COMPLETED) for _ in range(3)]
+    for task_id in gone:  # as if they had been kept for a shorter time, under an earlier setting
+        names = keys.task(task_id)
+        await store.redis.delete(names.record, names.log, names.history)
+
+    listed = [task.id for page in await lister.pages(page_size=1) for task in page]
+
+    assert listed == [old]
+
+
+@pytest.mark.parametrize("token", ["x", "Zm9v", "ü", "AAAA" * 50])
+async def test_a_token_of_somebody_else_is_refused(lister: Lister, token: str) -> None:
+    with pytest.raises(InvalidParamsError) as refused:
+        await lister.page(page_token=token)
+
+    assert refused.value.data["errors"][0]["field"] == "page_token"

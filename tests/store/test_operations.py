@@ -1,0 +1,177 @@
+"""An operation is data: the asyncio client and the sync client give equal answers to the same object."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from importlib.resources import files
+from typing import Any
+
+import pytest
+
+from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED
+from a2a_celery.store import AsyncStore, Keys, Operation, SyncStore
+from a2a_celery.store.log import read_log
+from a2a_celery.store.runs import (
+    RunRef,
+    append,
+    claim_run,
+    mark_published,
+    renew_runs,
+    settle_run,
+    take_due_runs,
+)
+from a2a_celery.store.tasks import continue_task, create_task, list_tasks, read_task, request_cancel
+from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, status
+
+Make = Callable[[Keys, Seeds], Awaitable[Operation[Any]]]
+REF = RunRef("t", 1)
+TOKEN = "token"
+
+
+async def claimed(keys: Keys, seeds: Seeds) -> None:
+    """The task "t", with its run under way."""
+    await seeds.created(task_id="t")
+    await seeds.store.run(claim(keys))
+
+
+def claim(keys: Keys) -> Operation[Any]:
+    return claim_run(keys, REF, token=TOKEN, runner="r", lease_us=LEASE_US, working=True)
+
+
+async def _create(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    return create_task(keys, ANN, "t", CONTEXT, request(), caller=b"{}", retention=RETENTION)
+
+
+async def _continue(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await seeds.ended(INPUT_REQUIRED, task_id="t")
+    return continue_task(keys, ANN, "t", request("more", "t", CONTEXT), "", caller=b"{}", nonce="n")
+
+
+async def _cancel(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await seeds.created(task_id="t")
+    return request_cancel(keys, ANN, "t", CONTEXT)
+
+
+async def _read(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await claimed(keys, seeds)
+    return read_task(keys, ANN, "t")
+
+
+async def _list(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await seeds.ended(COMPLETED)
+    await seeds.created()
+    return list_tasks(keys, ANN, retention=RETENTION, page_size=10)
+
+
+async def _log(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await claimed(keys, seeds)
+    return read_log(keys, "t", 1)
+
+
+async def _claim(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await seeds.created(task_id="t")
+    return claim(keys)
+
+
+async def _append(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await claimed(keys, seeds)
+    return append(keys, REF, token=TOKEN, before=0, events=[chunk("a")])
+
+
+async def _settle(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await claimed(keys, seeds)
+    return settle_run(keys, REF, token=TOKEN, before=0, events=[status(COMPLETED)])
+
+
+async def _renew(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await claimed(keys, seeds)
+    return renew_runs(keys, [(REF, TOKEN), (RunRef("none", 1), "x")], lease_us=LEASE_US)
+
+
+async def _mark(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await seeds.created(task_id="t")
+    return mark_published(keys, REF, again_us=1)
+
+
+async def _take(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await seeds.created(task_id="t")
+    return take_due_runs(keys, limit=10, again_us=1)
+
+
+VERBS: list[Make] = [
+    _create, _continue, _cancel, _read, _list, _log, _claim, _append, _settle, _renew, _mark, _take
+]  # fmt: skip
+
+BESIDE = {"prelude", "save_task", "delete_task"}
+"""What stands in front of every script, and the two verbs that only `sdk.RedisTaskStore` speaks (see test_sdk)."""
+
+
+@pytest.fixture
+def sync_store(redis_server: EmbeddedRedis) -> Iterator[SyncStore]:
+    store = SyncStore(redis_server.store_url)
+    yield store
+    store.close()
+
+
+@pytest.mark.parametrize("make", VERBS, ids=lambda make: make.__name__[1:])
+async def test_both_clients_give_the_same_answer(
+    store: AsyncStore, sync_store: SyncStore, keys: Keys, seeds: Seeds, make: Make
+) -> None:
+    operation = await make(keys, seeds)
+
+    # Repeating a call gives what it gave; where that isn't so (a run is taken once) both find nothing the second time.
+    async_answer = await store.run(operation)
+    sync_answer = await asyncio.to_thread(sync_store.run, operation)
+
+    assert type(async_answer) is type(sync_answer)
+    assert async_answer == sync_answer
+
+
+@pytest.mark.parametrize("make", VERBS, ids=lambda make: make.__name__[1:])
+async def test_both_clients_load_a_script_that_redis_does_not_know_yet(
+    store: AsyncStore, sync_store: SyncStore, keys: Keys, seeds: Seeds, make: Make
+) -> None:
+    operation = await make(keys, seeds)
+    await store.redis.script_flush()
+    await store.run(operation)
+    await store.redis.script_flush()
+
+    await asyncio.to_thread(sync_store.run, operation)
+
+    assert await store.redis.script_exists(operation.script.sha) == [True]
+
+
+async def test_every_script_is_a_verb_that_is_tested_here(keys: Keys, seeds: Seeds) -> None:
+    tested = set()
+    for make in VERBS:
+        await seeds.store.redis.flushall()
+        tested.add((await make(keys, seeds)).script.name)
+    scripts = {p.name.removesuffix(".lua") for p in (files("a2a_celery.store") / "scripts").iterdir()}
+
+    assert tested == scripts - BESIDE
+
+
+async def test_many_operations_at_once_each_get_their_own_answer(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    await store.redis.script_flush()
+
+    ids = await asyncio.gather(*(seeds.created(task_id=f"t{n}") for n in range(300)))
+    tasks = await asyncio.gather(*(seeds.task(task_id) for task_id in ids))
+
+    assert [task.id for task in tasks] == [f"t{n}" for n in range(300)]
+
+
+async def test_a_caller_that_leaves_takes_no_answer_from_the_others(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    ids = [await seeds.created() for _ in range(50)]
+    reads = [asyncio.create_task(seeds.task(task_id)) for task_id in ids]
+    await asyncio.wait(reads, return_when=asyncio.FIRST_COMPLETED, timeout=0)
+
+    for read in reads[::2]:
+        read.cancel()
+
+    kept = await asyncio.gather(*reads[1::2])
+    assert [task.id for task in kept] == ids[1::2]
+    assert (await seeds.task(ids[0])).id == ids[0]

@@ -1,0 +1,144 @@
+"""Leases are renewed by their holders; a cancel ends what nobody runs and tells who runs the rest."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from a2a.types import TaskState
+
+from a2a_celery.lifecycle.states import (
+    AUTH_REQUIRED,
+    CANCELED,
+    COMPLETED,
+    FAILED,
+    INPUT_REQUIRED,
+    REJECTED,
+    SUBMITTED,
+    WORKING,
+)
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.runs import Renewal, RunRef, renew_runs
+from a2a_celery.store.tasks import CancelAsked, CanceledNow, Ended, Missing, continue_task, request_cancel
+from a2a_celery.store.wake import WakeLine
+from tests.support.seeds import ANN, BOB, CONTEXT, LEASE_US, Seeds, request, status
+from tests.support.waiting import eventually_async
+
+
+async def test_all_runs_of_a_process_are_renewed_in_one_call(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claims = [await seeds.claimed() for _ in range(3)]
+    held = [(claim.ref, claim.token) for claim in claims]
+    before = dict(await store.redis.zrange(keys.leases, 0, -1, withscores=True))
+
+    answer = await store.run(renew_runs(keys, held, lease_us=LEASE_US * 10))
+
+    after = dict(await store.redis.zrange(keys.leases, 0, -1, withscores=True))
+    assert answer == Renewal(frozenset(), frozenset())
+    assert after.keys() == before.keys()
+    assert all(after[name] >= before[name] + 8 * LEASE_US for name in before)
+
+
+async def test_a_renewal_names_what_is_lost_and_renews_the_rest(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    mine, stolen, over = [await seeds.claimed() for _ in range(3)]
+    await seeds.settled(over, status(COMPLETED))
+    held = [(mine.ref, mine.token), (stolen.ref, "not the token"), (over.ref, over.token), (RunRef("none", 1), "x")]
+    held.append((replace(mine.ref, run=2), mine.token))
+
+    answer = await store.run(renew_runs(keys, held, lease_us=LEASE_US))
+
+    lost = {stolen.ref.name, over.ref.name, "none.1", f"{mine.ref.task_id}.2"}
+    assert answer == Renewal(frozenset(lost), frozenset())
+    leased = {name.decode() for name in await store.redis.zrange(keys.leases, 0, -1)}
+    assert leased == {mine.ref.name, stolen.ref.name}
+
+
+async def test_a_renewal_names_what_shall_be_cancelled(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claims = [await seeds.claimed() for _ in range(2)]
+    await store.run(request_cancel(keys, ANN, claims[0].ref.task_id, CONTEXT))
+
+    answer = await store.run(renew_runs(keys, [(c.ref, c.token) for c in claims], lease_us=LEASE_US))
+
+    assert answer == Renewal(frozenset(), frozenset({claims[0].ref.name}))
+
+
+async def test_a_queued_task_is_canceled_at_once(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    task_id = await seeds.created()
+
+    answer = await store.run(request_cancel(keys, ANN, task_id, CONTEXT))
+
+    assert answer == CanceledNow(1, 2)
+    assert await seeds.states(task_id) == [SUBMITTED, CANCELED]
+    assert await store.redis.zcard(keys.dispatch) == 0
+    await seeds.require_consistent(task_id)
+
+
+@pytest.mark.parametrize("pause", [INPUT_REQUIRED, AUTH_REQUIRED])
+async def test_a_paused_task_is_canceled_at_once(store: AsyncStore, keys: Keys, seeds: Seeds, pause: TaskState) -> None:
+    task_id = await seeds.ended(pause)
+
+    answer = await store.run(request_cancel(keys, ANN, task_id, CONTEXT))
+
+    assert answer == CanceledNow(None, 4)
+    assert await seeds.states(task_id) == [SUBMITTED, WORKING, pause, CANCELED]
+    await seeds.require_consistent(task_id)
+
+
+async def test_the_runner_of_a_running_task_is_told(
+    store: AsyncStore, keys: Keys, seeds: Seeds, line: WakeLine
+) -> None:
+    told: list[bytes] = []
+    await line.on_message(keys.runner("runner"), told.append)
+    claim = await seeds.claimed()
+
+    async def asked() -> bool:
+        # again and again: the line may not be up yet, and asking again changes nothing
+        answer = await store.run(request_cancel(keys, ANN, claim.ref.task_id, CONTEXT))
+        assert answer == CancelAsked(2)
+        return bool(told)
+
+    await eventually_async(asked)
+    assert told[0] == claim.ref.name.encode()
+    assert await seeds.states(claim.ref.task_id) == [SUBMITTED, WORKING]
+
+
+@pytest.mark.parametrize("state", [COMPLETED, FAILED, CANCELED, REJECTED])
+async def test_an_ended_task_can_not_be_canceled(store: AsyncStore, keys: Keys, seeds: Seeds, state: TaskState) -> None:
+    task_id = await seeds.ended(state)
+    before = await seeds.everything()
+
+    assert await store.run(request_cancel(keys, ANN, task_id, CONTEXT)) == Ended(state)
+    assert await seeds.everything() == before
+
+
+async def test_nobody_cancels_the_task_of_another(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    task_id = await seeds.created()
+    before = await seeds.everything()
+
+    assert await store.run(request_cancel(keys, BOB, task_id, CONTEXT)) == Missing()
+    assert await store.run(request_cancel(keys, ANN, "none", CONTEXT)) == Missing()
+    assert await seeds.everything() == before
+
+
+async def test_a_repeated_cancel_is_answered_as_before(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    call = request_cancel(keys, ANN, await seeds.created(), CONTEXT)
+    first = await store.run(call)
+    before = await seeds.everything()
+
+    again = await store.run(call)
+
+    assert again == first
+    assert await seeds.everything() == before
+
+
+async def test_a_cancel_that_meets_a_pause_ends_the_task(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await seeds.claimed()
+    task_id = claim.ref.task_id
+    sent = request("next", task_id, CONTEXT)
+    await store.run(continue_task(keys, ANN, task_id, sent, "", caller=b"{}", nonce="n"))
+    await store.run(request_cancel(keys, ANN, task_id, CONTEXT))
+
+    answer = await seeds.settled(claim, status(INPUT_REQUIRED, "which?"))  # it paused before it heard
+
+    assert (answer.state, answer.next_run) == (CANCELED, None)
+    assert await seeds.states(task_id) == [SUBMITTED, WORKING, INPUT_REQUIRED, CANCELED]
+    await seeds.require_consistent(task_id)

@@ -1,0 +1,121 @@
+"""Redis gone is `StoreUnavailable`, never an exception of redis-py; Redis back is enough."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from redis.exceptions import ResponseError
+
+from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.errors import StoreUnavailable
+from a2a_celery.store import AsyncStore, Keys, Operation, SyncStore, redis_url
+from a2a_celery.store.operation import Script
+from a2a_celery.store.tasks import create_task, read_task
+from tests.support.restarts import MortalRedis, mortal_redis
+from tests.support.seeds import ANN, Seeds, request
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[MortalRedis]:
+    with mortal_redis(tmp_path) as server:
+        yield server
+
+
+def script(text: str) -> Operation[object]:
+    """A call of any Lua."""
+    return Operation(Script("test", text, "0" * 40), [], [], lambda answer: answer)
+
+
+async def test_an_async_store_says_unavailable_and_comes_back(server: MortalRedis, keys: Keys) -> None:
+    store = AsyncStore(server.store_url)
+    task_id = await Seeds(store, keys).created()
+
+    server.die()
+    with pytest.raises(StoreUnavailable):
+        await store.run(read_task(keys, ANN, task_id))
+    with pytest.raises(StoreUnavailable):
+        await store.ping()
+    many = await asyncio.gather(*(store.run(read_task(keys, ANN, task_id)) for _ in range(100)), return_exceptions=True)
+    assert {type(answer) for answer in many} == {StoreUnavailable}
+
+    server.start()
+    await store.ping()
+    assert (await Seeds(store, keys).task(task_id)).id == task_id
+    await store.aclose()
+
+
+async def test_a_sync_store_says_unavailable_and_comes_back(server: MortalRedis, keys: Keys) -> None:
+    store = SyncStore(server.store_url)
+    call = create_task(keys, ANN, "t", "c", request(), caller=b"{}", retention=60)
+    made = await asyncio.to_thread(store.run, call)
+
+    server.die()
+    with pytest.raises(StoreUnavailable):
+        await asyncio.to_thread(store.run, call)
+
+    server.start()
+    assert await asyncio.to_thread(store.run, call) == made
+    store.close()
+
+
+@pytest.mark.parametrize("refusal", ["OOM no memory", "READONLY a replica", "LOADING data", "BUSY with a script"])
+async def test_a_redis_that_refuses_is_unavailable(
+    store: AsyncStore, redis_server: EmbeddedRedis, refusal: str
+) -> None:
+    sync_store = SyncStore(redis_server.store_url)
+    operation = script(f"return redis.error_reply('{refusal}')")
+
+    with pytest.raises(StoreUnavailable):
+        await store.run(operation)
+    with pytest.raises(StoreUnavailable):
+        await asyncio.to_thread(sync_store.run, operation)
+    sync_store.close()
+
+
+async def test_a_bug_in_a_script_is_not_weather(store: AsyncStore) -> None:
+    with pytest.raises(ResponseError):
+        await store.run(script("return nothing.at_all"))
+
+
+async def test_one_bad_operation_does_not_spoil_its_neighbours(store: AsyncStore, keys: Keys) -> None:
+    task_id = await Seeds(store, keys).created()
+
+    answers = await asyncio.gather(
+        store.run(read_task(keys, ANN, task_id)),
+        store.run(script("return nothing.at_all")),
+        store.run(read_task(keys, ANN, task_id)),
+        return_exceptions=True,
+    )
+
+    assert isinstance(answers[1], ResponseError)
+    assert answers[0] == answers[2]
+    assert not isinstance(answers[0], BaseException)
+
+
+@pytest.mark.parametrize("url", ["redis://127.0.0.1:1/0", "unix:///nowhere/redis.sock", "rediss://127.0.0.1:1/0"])
+async def test_nobody_there_is_unavailable(url: str) -> None:
+    store, sync_store = AsyncStore(url), SyncStore(url)
+
+    with pytest.raises(StoreUnavailable):
+        await store.ping()
+    with pytest.raises(StoreUnavailable):
+        await asyncio.to_thread(sync_store.run, read_task(Keys(), ANN, "t"))
+
+    await store.aclose()
+    sync_store.close()
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("redis+socket:///a/b.sock?virtual_host=1", "unix:///a/b.sock?db=1"),
+        ("valkey://host:1/2", "redis://host:1/2"),
+        ("valkeys://host:1/2?ssl_cert_reqs=CERT_NONE", "rediss://host:1/2?ssl_cert_reqs=none"),
+        ("redis://:secret@host/0", "redis://:secret@host/0"),
+    ],
+)
+def test_celery_s_spellings_of_an_address_are_understood(theirs: str, ours: str) -> None:
+    assert redis_url(theirs) == ours

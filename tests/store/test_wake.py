@@ -1,0 +1,228 @@
+"""The wake line: rings reach who listens, through leaving and joining and through a Redis that dies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from a2a_celery.store import AsyncStore
+from a2a_celery.store.wake import Bell, WakeLine
+from tests.support.restarts import mortal_redis
+from tests.support.waiting import eventually_async
+
+SOON = 10.0
+"""Seconds a ring may take on a busy machine; less than what a listener waits that hears nothing."""
+
+
+async def rings(bell: Bell) -> None:
+    """Fails if the bell doesn't ring in time."""
+    async with asyncio.timeout(SOON):
+        await bell.wait(timeout=60)
+
+
+async def is_up(line: WakeLine, store: AsyncStore, channel: str = "is-it-up") -> None:
+    """Returns when the line is subscribed to what it listens to."""
+    async with line.listen(channel):
+
+        async def subscribed() -> bool:
+            return await subscribers(store, channel) == 1
+
+        await eventually_async(subscribed)
+
+
+async def subscribers(store: AsyncStore, channel: str) -> int:
+    """How many connections listen to a channel."""
+    [(_, count)] = await store.redis.pubsub_numsub(channel)
+    return int(count)
+
+
+async def test_a_bell_rings_when_something_is_published(store: AsyncStore, line: WakeLine) -> None:
+    async with line.listen("a") as bell, line.listen("b") as other:
+        await is_up(line, store)
+        await quiet(bell, other)
+
+        await store.redis.publish("a", "1")
+
+        await rings(bell)
+        assert not await rang_within(other, 0.05)
+
+
+async def quiet(*bells: Bell) -> None:
+    """Takes the rings that coming up brought."""
+    for bell in bells:
+        await bell.wait(timeout=0.01)
+
+
+async def rang_within(bell: Bell, seconds: float) -> bool:
+    """Whether it rang before the time was over."""
+    began = asyncio.get_running_loop().time()
+    await bell.wait(timeout=seconds)
+    return asyncio.get_running_loop().time() - began < seconds
+
+
+async def test_a_ring_that_nobody_waited_for_is_remembered_once(store: AsyncStore, line: WakeLine) -> None:
+    bell = Bell()
+    bell.ring()
+    bell.ring()
+
+    assert await rang_within(bell, 5)
+    assert not await rang_within(bell, 0.02)
+
+
+async def test_every_listener_of_a_channel_is_rung(store: AsyncStore, line: WakeLine) -> None:
+    await is_up(line, store)
+    async with AsyncExitStack() as stack:
+        bells = [await stack.enter_async_context(line.listen("a")) for _ in range(20)]
+        await quiet(*bells)
+
+        await store.redis.publish("a", "1")
+
+        await asyncio.gather(*(rings(bell) for bell in bells))
+
+
+async def test_a_joined_listener_hears_what_is_published_from_then_on(store: AsyncStore, line: WakeLine) -> None:
+    await is_up(line, store)
+
+    for number in range(200):  # each time with nothing between joining and publishing
+        async with line.listen(f"channel-{number % 3}") as bell:
+            await store.redis.publish(f"channel-{number % 3}", "1")
+            await rings(bell)
+
+
+async def test_no_ring_is_lost_between_leaving_and_joining_again(store: AsyncStore, line: WakeLine) -> None:
+    await is_up(line, store)
+
+    async def come_and_go(times: int) -> None:
+        for _ in range(times):
+            async with line.listen("same") as bell:
+                await store.redis.publish("same", "1")
+                await rings(bell)
+
+    await asyncio.gather(*(come_and_go(60) for _ in range(5)))
+
+
+async def test_a_channel_nobody_listens_to_is_left(store: AsyncStore, line: WakeLine) -> None:
+    await is_up(line, store)
+    async with line.listen("a"):
+        assert await subscribers(store, "a") == 1
+
+    async def left() -> bool:
+        return await subscribers(store, "a") == 0
+
+    await eventually_async(left)
+    assert line.channels == 0
+
+
+async def test_a_cancelled_listener_takes_nobody_along(store: AsyncStore, line: WakeLine) -> None:
+    await is_up(line, store)
+
+    async def wait_for_ever() -> None:
+        async with line.listen("a") as bell:
+            while True:
+                await bell.wait()
+
+    async with line.listen("b") as bell:
+        for _ in range(50):
+            leaving = asyncio.create_task(wait_for_ever())
+            await asyncio.wait({leaving}, timeout=0)
+            leaving.cancel()
+            await store.redis.publish("b", "1")
+            await rings(bell)
+            await asyncio.wait({leaving})
+
+
+async def test_a_thousand_listeners_share_one_connection(store: AsyncStore, line: WakeLine) -> None:
+    await is_up(line, store)
+    async with AsyncExitStack() as stack:
+        bells = [await stack.enter_async_context(line.listen(f"task-{n}")) for n in range(1000)]
+        await quiet(bells[7])
+
+        clients = await store.redis.client_list()
+
+        assert [int(client["sub"]) for client in clients if int(client["sub"])] == [1000]
+        await store.redis.publish("task-7", "1")
+        await rings(bells[7])
+
+
+async def test_messages_reach_their_handler(store: AsyncStore, line: WakeLine) -> None:
+    heard: list[bytes] = []
+    await line.on_message("runner", heard.append)
+    await is_up(line, store)
+
+    await store.redis.publish("runner", "t.1")
+
+    async def arrived() -> bool:
+        return heard == [b"t.1"]
+
+    await eventually_async(arrived)
+
+
+@asynccontextmanager
+async def line_to(url: str) -> AsyncIterator[WakeLine]:
+    """A line of the test's own."""
+    line = WakeLine(url)
+    await line.start()
+    try:
+        yield line
+    finally:
+        await line.stop()
+
+
+async def test_stopping_rings_everybody_a_last_time(store: AsyncStore, line: WakeLine) -> None:
+    await is_up(line, store)
+    async with line.listen("a") as bell:
+        await quiet(bell)
+
+        async with asyncio.timeout(SOON):
+            await line.stop()
+
+        await rings(bell)
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_stopping_right_after_a_listener_left_ends(store: AsyncStore, line: WakeLine, turns: int) -> None:
+    await is_up(line, store)
+    async with line.listen("a"):
+        pass
+    for _ in range(turns):  # wherever its own task is just now
+        await asyncio.sleep(0)
+
+    async with asyncio.timeout(SOON):
+        await line.stop()
+
+
+async def test_after_redis_died_everybody_is_rung_and_the_line_works(tmp_path: Path) -> None:
+    with mortal_redis(tmp_path) as server:
+        store = AsyncStore(server.store_url)
+        async with line_to(server.store_url) as line, line.listen("a") as bell:
+            await is_up(line, store)
+            await quiet(bell)
+
+            server.die()
+            async with line.listen("b") as late:  # who comes while it is down does not wait for it
+                server.start()
+                await rings(bell)
+                await rings(late)
+                await is_up(line, store)
+                await quiet(bell, late)
+                await store.redis.publish("a", "1")
+                await store.redis.publish("b", "1")
+                await rings(bell)
+                await rings(late)
+        await store.aclose()
+
+
+async def test_a_line_that_starts_before_its_redis_comes_up_with_it(tmp_path: Path) -> None:
+    with mortal_redis(tmp_path) as server:
+        server.die()
+        store = AsyncStore(server.store_url)
+        async with line_to(server.store_url) as line, line.listen("a") as bell:
+            server.start()
+
+            await rings(bell)
+            await is_up(line, store)
+        await store.aclose()

@@ -1,0 +1,71 @@
+"""The leak checker: what may be in a store, by the rules that ``store/keys.py`` writes down."""
+
+from __future__ import annotations
+
+import re
+
+from a2a.types import TaskState
+
+from a2a_celery.lifecycle import TERMINAL
+from a2a_celery.store import AsyncStore, Keys
+
+Index = tuple[str, TaskState]
+
+
+async def leaks(store: AsyncStore, keys: Keys) -> list[str]:
+    """A line for every key that breaks its rule; empty when nothing leaks.
+
+    Keys of an ended task expire within its retention, those of a live one stay, no key outlives its task's record;
+    lists hold tasks in the state they are for; leases and dispatches belong to open runs; no other kind of key exists.
+    """
+    redis, prefix = store.redis, re.escape(keys.prefix)
+    own = re.compile(
+        rf"{prefix}:\{{(?P<id>[^}}]*)\}}:(task|log|history|artifacts|artifact:.*|metadata|turns)", re.DOTALL
+    )
+    listed = re.compile(rf"{prefix}:(tasks|context):.*:(?P<state>\d)")
+    found: list[str] = []
+    records: dict[str, dict[bytes, bytes]] = {}
+
+    async def record_of(tag: str) -> dict[bytes, bytes]:
+        if tag not in records:
+            records[tag] = await redis.hgetall(f"{keys.prefix}:{{{tag}}}:task")
+        return records[tag]
+
+    async for raw in redis.scan_iter():
+        key = raw.decode()
+        expires = await redis.ttl(raw)
+        if expires == -2:
+            continue  # gone since the scan named it
+        if match := own.fullmatch(key):
+            found += _of_a_task(key, expires, await record_of(match["id"]))
+        elif match := listed.fullmatch(key):
+            state = int(match["state"])
+            if state in TERMINAL and expires < 0:
+                found.append(f"{key}: a list of ended tasks without an expiry")
+            for member in await redis.zrange(raw, 0, -1):
+                record = await record_of(member.decode())
+                if record and int(record[b"state"]) != state:
+                    found.append(f"{key}: lists {member!r}, which is in state {record[b'state']!r}")
+                if not record and state not in TERMINAL:
+                    found.append(f"{key}: lists {member!r}, which does not exist")
+        elif key in (keys.leases, keys.dispatch):
+            phase = b"running" if key == keys.leases else b"queued"
+            for member in await redis.zrange(raw, 0, -1):
+                task_id, _, run = member.decode().rpartition(".")
+                record = await redis.hgetall(keys.task(task_id).record)
+                if (record.get(b"phase"), record.get(b"run")) != (phase, run.encode()):
+                    found.append(f"{key}: {member!r} is not {phase.decode()}")
+        else:
+            found.append(f"{key}: no such kind of key in store/keys.py")
+    return found
+
+
+def _of_a_task(key: str, expires: int, record: dict[bytes, bytes]) -> list[str]:
+    if not record:
+        return [f"{key}: its task has no record"]
+    if int(record[b"state"]) not in TERMINAL:
+        return [f"{key}: expires although its task is live"] if expires >= 0 else []
+    if not 0 <= expires <= int(record[b"retention"]):
+        return [f"{key}: its task has ended, it expires in {expires} s"]
+    kept = [field for field in (b"request", b"caller", b"working") if record.get(field)]
+    return [f"{key}: keeps {kept} of an ended task"] if kept and key.endswith(":task") else []

@@ -1,0 +1,159 @@
+"""Stored states to start a test from, and the whole stored state to compare at its end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from uuid import uuid4
+
+from a2a.types import (
+    Artifact,
+    Message,
+    Part,
+    Role,
+    SendMessageRequest,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
+
+from a2a_celery.lifecycle import Event, LogEntry, fold
+from a2a_celery.lifecycle.outcomes import agent_message
+from a2a_celery.store import AsyncStore, Keys, Scope
+from a2a_celery.store.log import read_log
+from a2a_celery.store.runs import Claim, RunRef, Settled, Written, append, claim_run, settle_run
+from a2a_celery.store.tasks import create_task, read_task
+
+ANN = Scope("agent", "", "ann")
+BOB = Scope("agent", "", "bob")
+RETENTION = 3600
+LEASE_US = 60_000_000
+CONTEXT = "the-context"
+
+
+def request(text: str = "hello", task_id: str = "", context_id: str = "") -> SendMessageRequest:
+    """A client's message."""
+    return SendMessageRequest(
+        message=Message(
+            message_id=str(uuid4()),
+            role=Role.ROLE_USER,
+            task_id=task_id,
+            context_id=context_id,
+            parts=[Part(text=text)],
+        )
+    )
+
+
+def status(state: TaskState, text: str = "", **metadata: Any) -> TaskStatusUpdateEvent:
+    """A status event, with a message if there is a `text`."""
+    event = TaskStatusUpdateEvent(status=TaskStatus(state=state), metadata=metadata or None)
+    if text:
+        event.status.message.CopyFrom(agent_message(text, "", ""))
+    return event
+
+
+def chunk(text: str, artifact_id: str = "a", *, append: bool = True, **metadata: Any) -> TaskArtifactUpdateEvent:
+    """A chunk of an artifact, or its whole with append=False."""
+    artifact = Artifact(artifact_id=artifact_id, parts=[Part(text=text)], metadata=metadata or None)
+    return TaskArtifactUpdateEvent(artifact=artifact, append=append)
+
+
+class Seeds:
+    """Makes tasks in a store, and reads all that there is about them."""
+
+    def __init__(self, store: AsyncStore, keys: Keys) -> None:
+        self.store = store
+        self.keys = keys
+
+    async def created(
+        self, scope: Scope = ANN, *, task_id: str = "", context_id: str = CONTEXT, retention: int = RETENTION
+    ) -> str:
+        """A task that waits for a worker; gives its id."""
+        task_id = task_id or str(uuid4())
+        sent = request(task_id=task_id, context_id=context_id)
+        await self.store.run(
+            create_task(self.keys, scope, task_id, context_id, sent, caller=b"{}", retention=retention)
+        )
+        return task_id
+
+    async def claimed(self, task_id: str = "", *, run: int = 1, working: bool = True, **created: Any) -> Claim:
+        """A run under way."""
+        task_id = task_id or await self.created(**created)
+        claim = await self.store.run(
+            claim_run(
+                self.keys,
+                RunRef(task_id, run),
+                token=uuid4().hex,
+                runner="runner",
+                lease_us=LEASE_US,
+                working=working,
+            )
+        )
+        assert isinstance(claim, Claim), claim
+        return claim
+
+    async def appended(self, claim: Claim, *events: Event, before: int = 0) -> Written:
+        """Events of a run, written."""
+        answer = await self.store.run(append(self.keys, claim.ref, token=claim.token, before=before, events=events))
+        assert isinstance(answer, Written), answer
+        return answer
+
+    async def settled(self, claim: Claim, *events: Event, before: int = 0) -> Settled:
+        """A run at its end."""
+        answer = await self.store.run(settle_run(self.keys, claim.ref, token=claim.token, before=before, events=events))
+        assert isinstance(answer, Settled), answer
+        return answer
+
+    async def ended(self, state: TaskState, **created: Any) -> str:
+        """A task whose run ended with `state`: a terminal one, or a pause."""
+        claim = await self.claimed(await self.created(**created))
+        await self.settled(claim, status(state))
+        return claim.ref.task_id
+
+    async def task(self, task_id: str) -> Task:
+        """The snapshot."""
+        found = await self.store.run(read_task(self.keys, None, task_id))
+        assert found is not None
+        return found[0]
+
+    async def log(self, task_id: str) -> list[LogEntry]:
+        """The whole log."""
+        return (await self.store.run(read_log(self.keys, task_id, 0, limit=1_000_000))).entries
+
+    async def states(self, task_id: str) -> list[TaskState]:
+        """The states in the log, in order."""
+        events = [entry.event for entry in await self.log(task_id)]
+        return [e.status.state for e in events if isinstance(e, Task | TaskStatusUpdateEvent)]
+
+    async def require_consistent(self, task_id: str) -> None:
+        """Fails unless the snapshot is what the log says, and the log has no gap. Reads both in one transaction."""
+        log, task = read_log(self.keys, task_id, 0, limit=1_000_000), read_task(self.keys, None, task_id)
+        async with self.store.redis.pipeline(transaction=True) as both:
+            for operation in (log, task):
+                both.eval(operation.script.text, len(operation.keys), *operation.keys, *operation.args)
+            page, found = [o.parse(answer) for o, answer in zip((log, task), await both.execute(), strict=True)]
+        assert found[1] == page.version == len(page.entries)
+        assert fold(page.entries) == found[0]
+
+    async def everything(self) -> dict[str, object]:
+        """Every key with its value: two of these are equal when nothing at all was written between them."""
+        redis = self.store.redis
+        stored: dict[str, object] = {}
+        async for key in redis.scan_iter():
+            match await redis.type(key):
+                case b"hash":
+                    stored[key.decode()] = await redis.hgetall(key)
+                case b"list":
+                    stored[key.decode()] = await redis.lrange(key, 0, -1)
+                case b"zset":
+                    stored[key.decode()] = await redis.zrange(key, 0, -1, withscores=True)
+                case kind:
+                    raise AssertionError(f"{key!r}: a {kind!r} is no kind of key of ours")
+        return stored
+
+
+async def at_once(*calls: Any) -> list[Any]:
+    """The results of `calls`, run side by side."""
+    return list(await asyncio.gather(*calls))

@@ -1,0 +1,100 @@
+"""Agents: names that can be part of URLs and keys, and cards that promise nothing that isn't kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from a2a.types import AgentCapabilities, AgentCard, AgentSkill
+from celery import Celery
+
+from a2a_celery import A2A, ConfigError
+from a2a_celery.agents import Agent, card_for_function, name_from_card
+
+
+def card(name: str = "Planner", **capabilities: Any) -> AgentCard:
+    return AgentCard(name=name, description="d", version="1", capabilities=AgentCapabilities(**capabilities))
+
+
+def agent(name: str = "planner", of: AgentCard | None = None, **more: Any) -> Agent:
+    return Agent(name, of or card(), "function", print, **more)
+
+
+@pytest.mark.parametrize("name", ["a", "0", "route-planner_2.1", "a" * 63])
+def test_a_plain_name_is_taken(name: str) -> None:
+    assert agent(name).name == name
+
+
+@pytest.mark.parametrize("name", ["", "A", "-a", ".", "a b", "a/b", "a:b", "ü", "a{", "a" * 64, "a\n"])
+def test_a_name_that_is_no_part_of_a_url_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="agent name"):
+        agent(name)
+
+
+@pytest.mark.parametrize(
+    ("shown", "name"),
+    [
+        ("Route Planner 2", "route-planner-2"),
+        ("  x  ", "x"),
+        ("Ärzte", "rzte"),
+        ("a" * 80, "a" * 63),
+        ("A/B: c", "a-b-c"),
+    ],
+)
+def test_a_name_is_made_from_the_card(shown: str, name: str) -> None:
+    assert name_from_card(card(shown)) == name
+    assert agent(name_from_card(card(shown))).name == name
+
+
+@pytest.mark.parametrize("shown", ["", "???", "日本"])
+def test_a_card_whose_name_makes_none_says_what_to_pass(shown: str) -> None:
+    with pytest.raises(ConfigError, match="pass name="):
+        name_from_card(card(shown))
+
+
+def test_an_extended_card_that_the_public_one_does_not_announce_is_refused() -> None:
+    with pytest.raises(ConfigError, match="extended_agent_card"):
+        agent(extended_card=card())
+
+    assert agent(of=card(extended_agent_card=True), extended_card=card()).extended_card == card()
+
+
+def test_an_option_that_celery_would_not_get_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"unknown option 'colour'; known: .*queue"):
+        agent(options={"queue": "gpu", "colour": "red"})
+
+
+def test_a_name_is_taken_once() -> None:
+    a2a = A2A(Celery("test"))
+    a2a.add_agent(card(), lambda: None)  # type: ignore[arg-type,return-value]
+
+    with pytest.raises(ConfigError, match="there is an agent 'planner' already"):
+        a2a.add_agent(card("planner"), lambda: None)  # type: ignore[arg-type,return-value]
+
+
+def test_a_function_s_card_says_what_its_docstring_says() -> None:
+    def function() -> None:
+        """Plans routes.
+
+        Not shown.
+        """
+
+    made = card_for_function(
+        "plan", function, description=None, version="2", skills=(), input_modes=("a/b",), output_modes=("c/d",)
+    )
+
+    assert (made.name, made.description, made.version) == ("plan", "Plans routes.", "2")
+    assert [skill.description for skill in made.skills] == ["Plans routes."]
+    assert (list(made.default_input_modes), list(made.default_output_modes)) == (["a/b"], ["c/d"])
+    assert made.capabilities.streaming
+
+
+def test_what_is_said_about_a_function_wins_over_its_docstring() -> None:
+    skill = AgentSkill(id="s", name="s", description="s", tags=["t"])
+
+    made = card_for_function(
+        "plan", print, description="Mine.", version="1", skills=[skill], input_modes=(), output_modes=()
+    )
+
+    assert made.description == "Mine."
+    assert list(made.skills) == [skill]

@@ -1,0 +1,128 @@
+"""Settings: defaults, what wins over what, and errors that name the field."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import FrozenInstanceError, fields
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from a2a_celery.config import Settings, default_of, load_settings
+from a2a_celery.errors import ConfigError
+
+REDIS = "redis://:s3cret@host/0"
+
+
+def test_the_defaults_are_those_of_the_fields() -> None:
+    settings = load_settings({"a2a_store_url": REDIS}, {})
+
+    assert settings == Settings(store_url=REDIS)
+    assert (settings.lease_ttl, settings.cancel_grace, settings.first_event_hold) == (15.0, 5.0, 0.5)
+    assert settings.retention == 604_800
+    assert {f.name: default_of(f.name) for f in fields(Settings)} == {
+        f.name: getattr(Settings(), f.name) for f in fields(Settings)
+    }
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(FrozenInstanceError):
+        Settings().lease_ttl = 1  # type: ignore[misc]
+
+
+def test_the_configuration_of_the_app_wins_over_defaults() -> None:
+    app = Celery("test", broker="amqp://")
+    app.conf.a2a_store_url, app.conf.a2a_lease_ttl = REDIS, 3
+
+    assert load_settings(app.conf, {}).lease_ttl == 3
+
+
+def test_the_environment_wins_over_the_configuration() -> None:
+    settings = load_settings(
+        {"a2a_store_url": REDIS, "a2a_lease_ttl": 3, "a2a_cancel_grace": 2},
+        {"A2A_LEASE_TTL": "4.5", "A2A_RETENTION": "60", "A2A_KEY_PREFIX": "other"},
+    )
+
+    assert (settings.lease_ttl, settings.cancel_grace, settings.retention) == (4.5, 2, 60)
+    assert settings.key_prefix == "other"
+
+
+@pytest.mark.parametrize("text", ["", "none", "None"])
+def test_an_optional_setting_can_be_unset_by_the_environment(text: str) -> None:
+    assert load_settings({"a2a_store_url": REDIS, "a2a_grpc_port": 1}, {"A2A_GRPC_PORT": text}).grpc_port is None
+
+
+BAD = [
+    ("lease_ttl", 0),
+    ("lease_ttl", -1),
+    ("cancel_grace", 0),
+    ("redispatch_after", 0),
+    ("first_event_hold", -0.1),
+    ("retention", 0),
+    ("max_request_bytes", 1023),
+    ("key_prefix", ""),
+    ("key_prefix", "a{b"),
+    ("grpc_port", 65536),
+    ("grpc_port", -1),
+    ("public_url", "example.com"),
+    ("public_url", "ftp://example.com"),
+    ("public_url", "https://"),
+    ("store_url", "amqp://s3cret@host"),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), BAD)
+def test_a_bad_value_is_refused_with_its_field(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"a2a_{name} = .*: must be") as refused:
+        Settings(**{"store_url": REDIS, name: value})
+
+    assert "s3cret" not in str(refused.value)
+    if name != "store_url":
+        assert repr(value) in str(refused.value)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), "soon", None, True, [1]])
+@pytest.mark.parametrize("name", ["lease_ttl", "cancel_grace", "redispatch_after", "first_event_hold", "retention"])
+def test_what_is_no_number_is_refused_with_its_field(name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=rf"a2a_{name} = {re.escape(repr(value))}: must be"):
+        load_settings({"a2a_store_url": REDIS, f"a2a_{name}": value}, {})
+
+
+@pytest.mark.parametrize(("variable", "kind"), [("A2A_RETENTION", "an int"), ("A2A_LEASE_TTL", "a float")])
+def test_an_environment_variable_that_can_not_be_read_is_named(variable: str, kind: str) -> None:
+    with pytest.raises(ConfigError, match=f"{variable} = 'soon': not {kind}"):
+        load_settings({"a2a_store_url": REDIS}, {variable: "soon"})
+
+
+def test_an_unknown_setting_is_refused_and_the_known_are_named() -> None:
+    with pytest.raises(ConfigError, match=r"a2a_lease_tll is not a setting.*lease_ttl"):
+        load_settings({"a2a_store_url": REDIS, "a2a_lease_tll": 1}, {})
+
+
+def test_settings_of_others_are_left_alone() -> None:
+    assert load_settings({"a2a_store_url": REDIS, "result_expires": 1}, {"A2A_SOMETHING": "x"}).store_url == REDIS
+
+
+@pytest.mark.parametrize(
+    ("conf", "environ", "wanted"),
+    [
+        ({"result_backend": "redis://backend", "broker_url": "redis://broker"}, {}, "redis://backend"),
+        ({"result_backend": "rpc://", "broker_url": "redis://broker"}, {}, "redis://broker"),
+        ({"broker_url": "redis://broker"}, {"CELERY_BROKER_URL": "rediss://env"}, "rediss://env"),
+        ({"result_backend": "redis://b"}, {"CELERY_RESULT_BACKEND": "unix:///env"}, "unix:///env"),
+        ({"result_backend": "redis://b", "a2a_store_url": "valkey://own"}, {}, "valkey://own"),
+        ({"a2a_store_url": "valkey://own"}, {"A2A_STORE_URL": "redis://env"}, "redis://env"),
+    ],
+)
+def test_without_a_store_the_redis_beside_it_is_used(
+    conf: dict[str, str], environ: dict[str, str], wanted: str
+) -> None:
+    assert load_settings(conf, environ).store_url == wanted
+
+
+def test_no_redis_at_all_says_what_to_set() -> None:
+    with pytest.raises(ConfigError, match="A2A_STORE_URL") as refused:
+        load_settings({"broker_url": "amqp://user:s3cret@host"}, {})
+
+    assert "s3cret" not in str(refused.value)

@@ -1,0 +1,143 @@
+"""The fold: what a log says, event by event; and how an event is written down."""
+
+from __future__ import annotations
+
+import pytest
+from a2a.types import Message, Part, Role, Task, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent
+
+from a2a_celery.lifecycle import Event, EventKind, LogEntry, decode, encode, fold, kind_of
+from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED, SUBMITTED, WORKING
+from tests.support.seeds import chunk, status
+
+FIRST = Task(id="t", context_id="c", status=TaskStatus(state=SUBMITTED))
+
+
+def log(*events: Event, first: Event = FIRST) -> list[LogEntry]:
+    """A log of a task and these events."""
+    return [LogEntry(n, 1_000_000 * n, event) for n, event in enumerate([first, *events], 1)]
+
+
+def message(text: str, role: Role = Role.ROLE_AGENT) -> Message:
+    return Message(message_id=text, role=role, parts=[Part(text=text)])
+
+
+def texts(messages: object) -> list[str]:
+    return [one.parts[0].text for one in messages]  # type: ignore[attr-defined]
+
+
+def test_a_task_is_itself_and_the_log_is_not_changed() -> None:
+    entries = log(status(WORKING), chunk("a"))
+    before = [encode(entry.event) for entry in entries]
+
+    fold(entries)
+
+    assert fold(log()) == FIRST
+    assert [encode(entry.event) for entry in entries] == before
+
+
+def test_a_status_replaces_the_status() -> None:
+    task = fold(log(status(WORKING, "one")))
+
+    assert (task.status.state, task.status.message.parts[0].text, list(task.history)) == (WORKING, "one", [])
+
+
+def test_the_message_of_an_old_status_moves_into_the_history() -> None:
+    task = fold(log(status(WORKING, "one"), status(WORKING), status(WORKING, "two"), status(COMPLETED, "three")))
+
+    assert texts(task.history) == ["one", "two"]
+    assert task.status.message.parts[0].text == "three"
+
+
+def test_metadata_is_merged_key_by_key() -> None:
+    task = fold(log(status(WORKING, a=1, b={"x": 1}), chunk("a"), status(WORKING, b={"y": 2}, c=None)))
+
+    assert task.metadata == status(WORKING, a=1, b={"y": 2}, c=None).metadata
+
+
+def test_chunks_are_appended_in_order_with_their_metadata() -> None:
+    task = fold(log(chunk("one ", x=1, y=1), chunk("other", "b"), chunk("two", y=2)))
+
+    assert [artifact.artifact_id for artifact in task.artifacts] == ["a", "b"]
+    assert [part.text for part in task.artifacts[0].parts] == ["one ", "two"]
+    assert dict(task.artifacts[0].metadata) == {"x": 1, "y": 2}
+
+
+def test_an_artifact_that_is_sent_again_is_replaced_in_its_place() -> None:
+    task = fold(log(chunk("one"), chunk("b", "b"), chunk("new", append=False)))
+
+    assert [[part.text for part in artifact.parts] for artifact in task.artifacts] == [["new"], ["b"]]
+
+
+@pytest.mark.parametrize("append", [False, True])
+def test_the_first_chunk_of_an_artifact_is_its_beginning(append: bool) -> None:
+    assert len(fold(log(chunk("a", append=append))).artifacts) == 1
+
+
+def test_an_answer_completes_the_task_when_it_was_recorded() -> None:
+    task = fold(log(message("42")))
+
+    assert (task.status.state, task.status.message) == (COMPLETED, message("42"))
+    assert task.status.timestamp.ToMicroseconds() == 2_000_000
+
+
+def test_a_client_s_message_joins_the_history_behind_the_question() -> None:
+    task = fold(log(status(INPUT_REQUIRED, "which?"), message("this", Role.ROLE_USER)))
+
+    assert texts(task.history) == ["which?", "this"]
+    assert task.status.state == INPUT_REQUIRED
+    assert not task.status.HasField("message")
+
+
+def test_a_whole_task_replaces_everything() -> None:
+    other = Task(id="t", context_id="c", status=TaskStatus(state=WORKING), history=[message("x")])
+
+    task = fold(log(chunk("a"), status(WORKING, "one", a=1), other))
+
+    assert task == other
+    assert task is not other
+
+
+@pytest.mark.parametrize(
+    ("entries", "says"),
+    [
+        ([], "empty log"),
+        (log(first=status(WORKING)), "begins with a task, not with TaskStatusUpdateEvent"),
+        (log(status(WORKING))[1:], "jumps from version 0 to 2"),
+        ([*log(), *log(status(WORKING), status(WORKING))[2:]], "jumps from version 1 to 3"),
+        ([*log(), *log()], "jumps from version 1 to 1"),
+    ],
+)
+def test_what_is_no_whole_log_is_refused(entries: list[LogEntry], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        fold(entries)
+
+
+@pytest.mark.parametrize(
+    ("event", "kind"),
+    [
+        (FIRST, EventKind.TASK),
+        (status(WORKING), EventKind.STATUS),
+        (chunk("a"), EventKind.ARTIFACT),
+        (message("m"), EventKind.ANSWER),
+        (message("m", Role.ROLE_USER), EventKind.CLIENT_MESSAGE),
+    ],
+)
+def test_an_event_survives_being_written_down(event: Event, kind: EventKind) -> None:
+    assert decode(encode(event)) == event
+    assert kind_of(decode(encode(event))) is kind
+
+
+@pytest.mark.parametrize("call", [kind_of, encode])
+def test_what_is_no_event_is_refused(call: object) -> None:
+    with pytest.raises(TypeError, match="not an A2A event: TaskStatus"):
+        call(TaskStatus())  # type: ignore[operator]
+
+
+def test_a_status_has_the_time_it_was_recorded_and_nothing_else_has_one() -> None:
+    late = decode(encode(status(WORKING)), 5_000_000)
+    artifact = decode(encode(chunk("a")), 5_000_000)
+
+    assert isinstance(late, TaskStatusUpdateEvent)
+    assert isinstance(artifact, TaskArtifactUpdateEvent)
+    assert late.status.timestamp.ToMicroseconds() == 5_000_000
+    assert artifact == chunk("a")

@@ -1,0 +1,50 @@
+"""Names of keys: quoted so that no id can pretend to be another, or reach outside its own."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from a2a_celery.store import Keys, Scope, TaskKeys
+from a2a_celery.store.keys import quoted
+
+PLAIN = re.compile(r"[A-Za-z0-9_.~@%-]*")
+
+
+SENDABLE = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+@given(SENDABLE, SENDABLE)
+def test_two_texts_are_quoted_alike_only_if_they_are_the_same(one: str, other: str) -> None:
+    assert PLAIN.fullmatch(quoted(one))
+    assert (quoted(one) == quoted(other)) == (one == other)
+
+
+@pytest.mark.parametrize("task_id", ["plain-1", "a:b", "}:x{", "a b", "ü"])
+def test_all_keys_of_a_task_share_its_hash_tag(task_id: str) -> None:
+    names = Keys("p").task(task_id).as_list()
+
+    tags = {re.match(r"p:\{([^{}]*)\}:[a-z]+:?$", name).group(1) for name in names}  # type: ignore[union-attr]
+    assert tags == {quoted(task_id)}
+
+
+def test_scripts_take_every_key_of_a_task_in_the_order_of_its_fields() -> None:
+    names = Keys().task("t")
+
+    assert names.as_list() == tuple(getattr(names, field) for field in TaskKeys.__slots__)
+    assert len(set(names.as_list())) == 8
+
+
+def test_prefixes_keep_deployments_apart() -> None:
+    one, other = Keys("one"), Keys("other")
+
+    assert not set(one.task("t").as_list()) & set(other.task("t").as_list())
+    assert (one.leases, one.dispatch, one.runner("r")) != (other.leases, other.dispatch, other.runner("r"))
+
+
+def test_a_scope_names_its_parts_without_confusion() -> None:
+    assert str(Scope("a", "b/c", "d e")) == "a/b%2Fc/d%20e"
+    assert str(Scope()) == "//"

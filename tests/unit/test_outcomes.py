@@ -1,0 +1,66 @@
+"""Each outcome means one thing to the client."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+from a2a.types import TaskState
+
+from a2a_celery.lifecycle import Canceled, Completed, Failed, Lost, Outcome, Paused, Rejected, final_event
+from a2a_celery.lifecycle.outcomes import AGENT_FAILED, agent_message
+from a2a_celery.lifecycle.states import AUTH_REQUIRED, CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, REJECTED
+
+QUESTION = agent_message("which?", "t", "c")
+
+MEANINGS: list[tuple[Outcome, TaskState]] = [
+    (Completed(), COMPLETED),
+    (Paused(INPUT_REQUIRED), INPUT_REQUIRED),
+    (Paused(AUTH_REQUIRED, QUESTION), AUTH_REQUIRED),
+    (Rejected(), REJECTED),
+    (Rejected(QUESTION), REJECTED),
+    (Failed(), FAILED),
+    (Failed("No such city.", "ref"), FAILED),
+    (Canceled(), CANCELED),
+]
+
+
+@pytest.mark.parametrize(("outcome", "state"), MEANINGS)
+def test_an_outcome_leaves_its_state_behind(outcome: Outcome, state: TaskState) -> None:
+    event = final_event(outcome, "t", "c")
+
+    assert event is not None
+    assert (event.task_id, event.context_id, event.status.state) == ("t", "c", state)
+
+
+@pytest.mark.parametrize("outcome", [Paused(INPUT_REQUIRED, QUESTION), Rejected(QUESTION)])
+def test_what_the_agent_says_goes_with_the_state(outcome: Outcome) -> None:
+    event = final_event(outcome, "t", "c")
+
+    assert event is not None
+    assert event.status.message == QUESTION
+
+
+@pytest.mark.parametrize("outcome", [Completed(), Paused(INPUT_REQUIRED), Rejected(), Canceled()])
+def test_who_says_nothing_leaves_no_message(outcome: Outcome) -> None:
+    event = final_event(outcome, "t", "c")
+
+    assert event is not None
+    assert not event.status.HasField("message")
+
+
+def test_a_failure_says_only_that_it_happened_and_where_to_look() -> None:
+    event = final_event(Failed(reference="abc"), "t", "c")
+
+    assert event is not None
+    assert [part.text for part in event.status.message.parts] == [AGENT_FAILED]
+    assert dict(event.status.message.metadata) == {"reference": "abc"}
+    assert (event.status.message.task_id, event.status.message.context_id) == ("t", "c")
+
+
+def test_a_lost_run_leaves_nothing_behind() -> None:
+    assert final_event(Lost(), "t", "c") is None
+
+
+def test_no_outcome_is_forgotten_here() -> None:
+    assert {type(outcome) for outcome, _ in MEANINGS} | {Lost} == set(get_args(Outcome))

@@ -1,0 +1,214 @@
+"""From what an agent says to what its task's log may say: a test for each row of the table in execution/translate."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from a2a.types import (
+    Artifact,
+    Message,
+    Part,
+    Role,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
+from a2a.utils.errors import InvalidAgentResponseError
+from google.protobuf.struct_pb2 import Value
+
+from a2a_celery.execution.translate import Translator
+from a2a_celery.lifecycle import LEGAL
+from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED, SUBMITTED, WORKING
+from tests.support.seeds import chunk, status
+
+UNSPECIFIED = TaskState.TASK_STATE_UNSPECIFIED
+
+
+def translator(state: TaskState = SUBMITTED, *, answer: bool = True, artifacts: tuple[str, ...] = ()) -> Translator:
+    """For a task in `state`."""
+    task = Task(id="t", context_id="c", status=TaskStatus(state=state))
+    task.artifacts.extend(Artifact(artifact_id=one) for one in artifacts)
+    return Translator(task, answer_allowed=answer)
+
+
+def said(text: str = "hi") -> Message:
+    """A message as an agent may send it: incomplete."""
+    return Message(role=Role.ROLE_USER, task_id="another", parts=[Part(text=text)])
+
+
+def shape(events: list[Any]) -> list[object]:
+    """States and artifact ids, in order."""
+    return [e.status.state if isinstance(e, TaskStatusUpdateEvent) else e.artifact.artifact_id for e in events]
+
+
+@pytest.mark.parametrize("state", [SUBMITTED, UNSPECIFIED])
+def test_submitted_again_is_nothing(state: TaskState) -> None:
+    assert translator().translate(status(state)) == []
+
+
+@pytest.mark.parametrize(
+    "event", [status(SUBMITTED, "queued"), status(SUBMITTED, position=3), status(UNSPECIFIED, "x")]
+)
+def test_submitted_with_something_new_is_working(event: TaskStatusUpdateEvent) -> None:
+    assert shape(translator().translate(event)) == [WORKING]
+
+
+def test_working_again_without_anything_new_is_nothing() -> None:
+    one = translator()
+
+    assert shape(one.translate(status(WORKING))) == [WORKING]
+    assert one.translate(status(WORKING)) == []
+    assert shape(one.translate(status(WORKING, "busy"))) == [WORKING]
+    assert shape(one.translate(status(WORKING, step=1))) == [WORKING]
+
+
+def test_working_after_a_pause_is_shown() -> None:
+    one = translator(WORKING)
+
+    assert shape(one.translate(status(INPUT_REQUIRED)) + one.translate(status(WORKING))) == [INPUT_REQUIRED, WORKING]
+
+
+def test_a_task_becomes_its_artifacts_metadata_and_status() -> None:
+    task = Task(id="t", context_id="c", status=TaskStatus(state=COMPLETED))
+    task.artifacts.extend([chunk("a").artifact, chunk("b", "b").artifact])
+    task.metadata.update({"cost": 3})
+
+    events = translator().translate(task)
+
+    assert shape(events) == [WORKING, "a", "b", COMPLETED]
+    assert dict(events[-1].metadata) == {"cost": 3}  # type: ignore[union-attr]
+
+
+def test_a_submitted_task_is_nothing() -> None:
+    assert translator().translate(Task(id="t", context_id="c", status=TaskStatus(state=SUBMITTED))) == []
+
+
+def test_an_artifact_before_any_status_brings_working() -> None:
+    one = translator()
+
+    assert shape(one.translate(chunk("a"))) == [WORKING, "a"]
+    assert shape(one.translate(chunk("b"))) == ["a"]
+
+
+def test_a_chunk_for_an_artifact_it_never_began_is_its_beginning() -> None:
+    one = translator(WORKING, artifacts=("earlier",))
+
+    flags = [one.translate(event)[0].append for event in (chunk("1"), chunk("2"), chunk("3", "earlier"))]  # type: ignore[union-attr]
+
+    assert flags == [False, True, True]
+
+
+def test_an_artifact_without_an_id_gets_one() -> None:
+    [event] = translator(WORKING).translate(TaskArtifactUpdateEvent(artifact=Artifact(parts=[Part(text="x")])))
+
+    assert isinstance(event, TaskArtifactUpdateEvent)
+    assert event.artifact.artifact_id
+
+
+def test_a_message_first_of_all_is_the_answer() -> None:
+    one = translator()
+
+    [event] = one.translate(said())
+
+    assert isinstance(event, Message)
+    assert (event.role, event.task_id, event.context_id) == (Role.ROLE_AGENT, "", "c")
+    assert event.message_id
+    assert one.state == COMPLETED
+
+
+@pytest.mark.parametrize("before", [status(WORKING), chunk("a")])
+def test_a_message_later_completes_the_task(before: Any) -> None:
+    one = translator()
+    one.translate(before)
+
+    [event] = one.translate(said())
+
+    assert isinstance(event, TaskStatusUpdateEvent)
+    assert event.status.state == one.state == COMPLETED
+    assert (event.status.message.role, event.status.message.task_id) == (Role.ROLE_AGENT, "t")
+
+
+def test_a_message_where_no_answer_is_allowed_completes_the_task() -> None:
+    assert shape(translator(answer=False).translate(said())) == [COMPLETED]
+
+
+def test_what_said_nothing_does_not_use_up_the_answer() -> None:
+    one = translator()
+    one.translate(status(SUBMITTED))
+
+    assert isinstance(one.translate(said())[0], Message)
+
+
+def test_another_task_s_ids_become_this_one_s() -> None:
+    one = translator()
+    foreign = status(WORKING, "busy")
+    foreign.task_id, foreign.context_id = "another", "elsewhere"
+    foreign.status.message.task_id = "another"
+    artifact = chunk("a")
+    artifact.task_id = "another"
+
+    events = one.translate(foreign) + one.translate(artifact) + one.status(FAILED)
+
+    assert {(event.task_id, event.context_id) for event in events} == {("t", "c")}  # type: ignore[union-attr]
+    assert events[0].status.message.task_id == "t"  # type: ignore[union-attr]
+    assert foreign.task_id == "another", "the agent's own event was changed"
+
+
+def bad_values() -> list[Any]:
+    """Events that hold a number JSON has no word for, wherever one fits."""
+    part = Part(data=Value(number_value=math.nan))
+    message = Message(message_id="m", parts=[part])
+    in_status = status(WORKING)
+    in_status.status.message.CopyFrom(message)
+    whole = Task(status=TaskStatus(state=WORKING))
+    whole.metadata.fields["x"].number_value = math.inf
+    events: list[Any] = [message, in_status, whole]
+    for place in ("metadata", "artifact.metadata"):
+        event = chunk("a")
+        holder = event
+        for name in place.split("."):
+            holder = getattr(holder, name)
+        holder.fields["x"].number_value = -math.inf  # type: ignore[attr-defined]
+        events.append(event)
+    in_part = chunk("a")
+    in_part.artifact.parts.append(part)
+    events.append(in_part)
+    on_status = status(WORKING)
+    on_status.metadata.fields["x"].struct_value.fields["deep"].number_value = math.nan
+    return [*events, on_status]
+
+
+@pytest.mark.parametrize("event", bad_values())
+def test_what_json_has_no_word_for_is_refused(event: Any) -> None:
+    with pytest.raises(InvalidAgentResponseError, match="JSON"):
+        translator().translate(event)
+
+
+@pytest.mark.parametrize("event", bad_values())
+def test_a_refused_event_changes_nothing(event: Any) -> None:
+    one, fresh = translator(), translator()
+    with pytest.raises(InvalidAgentResponseError):
+        one.translate(event)
+
+    assert (one.state, one.spoken) == (fresh.state, fresh.spoken)
+    assert shape(one.translate(chunk("a"))) == shape(fresh.translate(chunk("a")))
+
+
+def test_what_is_no_event_is_refused() -> None:
+    with pytest.raises(InvalidAgentResponseError, match="not an A2A event: str"):
+        translator().translate("hello")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("before", [SUBMITTED, WORKING, INPUT_REQUIRED])
+@pytest.mark.parametrize("after", [state for state in TaskState.values() if state])
+def test_whatever_an_agent_says_is_legal(before: TaskState, after: TaskState) -> None:
+    state = before
+
+    for event in translator(before).translate(status(after, "x")):
+        assert isinstance(event, TaskStatusUpdateEvent)
+        assert event.status.state in LEGAL[state]
+        state = event.status.state
