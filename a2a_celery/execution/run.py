@@ -5,24 +5,40 @@ from __future__ import annotations
 import asyncio
 import logging
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from uuid import uuid4
 
 from ..agents import Agent
+from ..config import Settings
+from ..dispatch import Publisher
 from ..errors import AgentSignal, AuthRequired, InputRequired
 from ..errors import Failed as AgentFailed
 from ..errors import Rejected as AgentRejected
 from ..lifecycle import Canceled, Completed, Failed, Lost, Outcome, Paused, Rejected, final_event
 from ..lifecycle.outcomes import agent_message
 from ..lifecycle.states import AUTH_REQUIRED, INPUT_REQUIRED
+from ..store import AsyncStore, Keys
 from ..store.runs import Claim, Dropped, RunRef, claim_run
 from .adapters import Adapter
 from .events import RunEvents
-
-if TYPE_CHECKING:
-    from .process import WorkerProcess
+from .leases import LeaseKeeper
 
 logger = logging.getLogger(__name__)
+
+
+class Host(Protocol):
+    """What a run needs of the worker process it is in."""
+
+    settings: Settings
+    keys: Keys
+    store: AsyncStore
+    publisher: Publisher
+    leases: LeaseKeeper
+    runner_id: str
+
+    async def adapter(self, agent: Agent) -> Adapter:
+        """The agent's code, ready to be called."""
+        ...
 
 
 class Stop(Enum):
@@ -36,10 +52,10 @@ class Stop(Enum):
 class Run:
     """One run of a task, from claim to settlement. Lives on the loop of its worker process."""
 
-    def __init__(self, process: WorkerProcess, agent: Agent, task_id: str, run: int) -> None:
+    def __init__(self, host: Host, agent: Agent, task_id: str, run: int) -> None:
         self.ref = RunRef(task_id, run)
         self.token = uuid4().hex
-        self._process = process
+        self._host = host
         self._agent = agent
         self._stopped: asyncio.Future[Stop]
 
@@ -47,14 +63,14 @@ class Run:
         """The whole run."""
         self._stopped = asyncio.get_running_loop().create_future()
         try:
-            adapter = await self._process.adapter(self._agent)
+            adapter = await self._host.adapter(self._agent)
         except Exception:
             adapter = _Unusable(self._report("its agent can't be loaded"))
         claim = await self._claim(adapter)
         if claim is None:
             return
         events = self._open_log(claim, adapter)
-        with self._process.leases.holding(self):
+        with self._host.leases.holding(self):
             outcome = await self._work(adapter, claim, events)
             await self._settle(claim, events, outcome)
 
@@ -71,14 +87,14 @@ class Run:
         self._stop(Stop.ABORT)
 
     async def _claim(self, adapter: Adapter) -> Claim | None:
-        process = self._process
-        answer = await process.store.run(
+        host = self._host
+        answer = await host.store.run(
             claim_run(
-                process.keys,
+                host.keys,
                 self.ref,
                 token=self.token,
-                runner=process.runner_id,
-                lease_us=process.leases.lease_us,
+                runner=host.runner_id,
+                lease_us=host.leases.lease_us,
                 working=adapter.announces,
             )
         )
@@ -90,14 +106,12 @@ class Run:
     def _open_log(self, claim: Claim, adapter: Adapter) -> RunEvents:
         async def publish_next(run: int) -> None:
             try:
-                await self._process.publisher.publish_async(self._agent.name, self.ref.task_id, run)
+                await self._host.publisher.publish_async(self._agent.name, self.ref.task_id, run)
             except Exception as e:
                 logger.warning("run %s.%s will be published by the watcher: %s", self.ref.task_id, run, e)
 
-        process = self._process
-        events = RunEvents(
-            process.store, process.keys, claim, hold=process.settings.first_event_hold, publish_next=publish_next
-        )
+        host = self._host
+        events = RunEvents(host.store, host.keys, claim, hold=host.settings.first_event_hold, publish_next=publish_next)
         if not adapter.announces:
             events.announce_later()
         return events
@@ -120,7 +134,7 @@ class Run:
     async def _stop_agent(
         self, agent: asyncio.Task[Outcome], stop: Stop, adapter: Adapter, claim: Claim, events: RunEvents
     ) -> Outcome:
-        grace = self._process.settings.cancel_grace
+        grace = self._host.settings.cancel_grace
         if stop is Stop.CANCEL:
             events.hold_end()
             try:
