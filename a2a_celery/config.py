@@ -58,6 +58,9 @@ class Settings:
     """How long an executor's run may stay silent before its task shows WORKING, and a stream its task: in that time
     an agent may still answer with a message alone. 0: never wait, such an answer completes the task instead."""
 
+    input_timeout: float | None = field(default=None)
+    """How long a task waits for its client in INPUT_REQUIRED or AUTH_REQUIRED before it is FAILED. None: for ever."""
+
     retention: int = field(default=7 * 24 * 3600)
     """How long an ended task, its log and its place in the lists are kept; whole seconds."""
 
@@ -72,6 +75,9 @@ class Settings:
             self._require(name, _is_a(getattr(self, name), wanted), f"must be {_KINDS[wanted]}")
         for name in ("lease_ttl", "cancel_grace", "redispatch_after"):
             self._require(name, getattr(self, name) > 0, "must be more than 0 seconds")
+        self._require(
+            "input_timeout", self.input_timeout is None or self.input_timeout > 0, "must be more than 0 seconds"
+        )
         self._require("first_event_hold", self.first_event_hold >= 0, "must be 0 seconds or more")
         self._require("retention", self.retention >= 1, "must be at least 1 second")
         self._require("max_request_bytes", self.max_request_bytes >= 1024, "must be at least 1024 bytes")
@@ -122,13 +128,14 @@ _KINDS: dict[Any, str] = {
     float: "a number, and finite",
     str | None: "a text, or None",
     int | None: "a whole number, or None",
+    float | None: "a number, and finite, or None",
 }
 
 
 def _is_a(value: Any, wanted: Any) -> bool:
     if value is None:
         return type(None) in getattr(wanted, "__args__", ())
-    if wanted is float:
+    if float in (wanted, *getattr(wanted, "__args__", ())):
         return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
     return isinstance(value, wanted) and not isinstance(value, bool)
 

@@ -13,10 +13,11 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from a2a.server.events import EventQueue
-from a2a.types import TaskStatusUpdateEvent
+from a2a.types import TaskStatus, TaskStatusUpdateEvent
 
 from ..errors import StoreUnavailable
 from ..lifecycle import Event, is_interrupted, is_terminal
+from ..lifecycle.outcomes import agent_message
 from ..lifecycle.states import COMPLETED, FAILED, WORKING
 from ..store import AsyncStore, Keys, Operation
 from ..store.runs import Claim, Illegal, LeftOpen, RunLost, Settled, Written, append, settle_run
@@ -25,6 +26,9 @@ from .translate import Translator
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+NO_ANSWER = "No answer came in time."
+"""What a client hears that left its task waiting for longer than `input_timeout`."""
 
 MAX_EVENTS_PER_WRITE = 64
 MAX_PENDING = 256
@@ -47,6 +51,7 @@ class RunEvents(EventQueue):
         claim: Claim,
         *,
         hold: float,
+        input_timeout: float | None,
         publish_next: Callable[[int], Awaitable[None]],
     ) -> None:
         self._store = store
@@ -54,6 +59,9 @@ class RunEvents(EventQueue):
         self._publish_next = publish_next
         self._claim = claim
         self._hold = hold
+        self._pause_us = int((input_timeout or 0) * 1_000_000)
+        self.asked = 0
+        """How many answers `Turn.ask` waits for or has got, when it ends the run."""
         self._translator = Translator(claim.task, answer_allowed=claim.turn == 1 and claim.version == 1)
         self._pending: deque[Event] = deque()
         self._written = 0
@@ -188,7 +196,16 @@ class RunEvents(EventQueue):
         while True:
             batch = list(self._pending)
             answer = await self._patiently(
-                settle_run(self._keys, claim.ref, token=claim.token, before=self._written, events=batch)
+                settle_run(
+                    self._keys,
+                    claim.ref,
+                    token=claim.token,
+                    before=self._written,
+                    events=batch,
+                    asked=self.asked,
+                    pause_us=self._pause_us,
+                    unanswered=self._unanswered(),
+                )
             )
             match answer:
                 case Settled():
@@ -204,6 +221,15 @@ class RunEvents(EventQueue):
                 case LeftOpen(state):
                     logger.error("run %s would be left in state %d: failing it", claim.ref.name, state)
                     self._pending.extend(self._translator.status(FAILED))
+
+    def _unanswered(self) -> TaskStatusUpdateEvent | None:
+        """What ends a pause that lasts too long; None if pauses last for ever."""
+        if not self._pause_us:
+            return None
+        task = self._claim.task
+        message = agent_message(NO_ANSWER, task.id, task.context_id)
+        status = TaskStatus(state=FAILED, message=message)
+        return TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id, status=status)
 
     async def _patiently(self, operation: Operation[T]) -> T | RunLost:
         while True:

@@ -111,7 +111,14 @@ class Run:
                 logger.warning("run %s.%s will be published by the watcher: %s", self.ref.task_id, run, e)
 
         host = self._host
-        events = RunEvents(host.store, host.keys, claim, hold=host.settings.first_event_hold, publish_next=publish_next)
+        events = RunEvents(
+            host.store,
+            host.keys,
+            claim,
+            hold=host.settings.first_event_hold,
+            input_timeout=host.settings.input_timeout,
+            publish_next=publish_next,
+        )
         if not adapter.announces:
             events.announce_later()
         return events

@@ -8,23 +8,46 @@ from typing import Any
 from uuid import uuid4
 
 from a2a.helpers import get_message_text, new_data_part, new_text_part
-from a2a.types import Artifact, Message, Part, Task, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent
+from a2a.types import Artifact, Message, Part, Role, Task, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent
 from a2a.utils.errors import InvalidAgentResponseError
 from google.protobuf.json_format import MessageToDict
 
 from ..caller import Caller
+from ..errors import InputRequired
 from ..lifecycle.outcomes import agent_message
 from ..lifecycle.states import WORKING
 from ..store.runs import Claim
 from .events import RunEvents
 
 
+class Answer(str):
+    """What a client answered to `Turn.ask`: its text, and the whole `message` it came in."""
+
+    __slots__ = ("message",)
+    message: Message
+
+    @classmethod
+    def of(cls, message: Message) -> Answer:
+        """The answer that `message` gives."""
+        answer = cls(get_message_text(message))
+        answer.message = message
+        return answer
+
+
 class Turn:
-    """One client message to a task, as a function agent sees it."""
+    """One client message to a task, as a function agent sees it.
+
+    A function that asks (`ask`) is called again for each answer, with the message that it began to ask about; its
+    answers so far come back from `ask` at once.
+    """
 
     def __init__(self, claim: Claim, events: RunEvents, caller: Caller) -> None:
         self._claim = claim
         self._events = events
+        said = [message for message in claim.task.history if message.role == Role.ROLE_USER]
+        self._message = said[-1 - claim.asked] if claim.asked < len(said) else claim.request.message
+        self._answers = said[len(said) - claim.asked :]
+        self._asked = 0
         self._loop = asyncio.get_running_loop()
         self.caller = caller
         """Who asked: user name, whether that is authenticated, tenant, requested extensions."""
@@ -32,7 +55,7 @@ class Turn:
     @property
     def message(self) -> Message:
         """The client's message."""
-        return self._claim.request.message
+        return self._message
 
     @property
     def text(self) -> str:
@@ -87,6 +110,22 @@ class Turn:
             event.status.message.CopyFrom(message)
         await self._events.enqueue_event(event)
 
+    async def ask(self, question: str = "", *, parts: Sequence[Part] = ()) -> Answer:
+        """The client's answer to `question`: ends this run in INPUT_REQUIRED, and returns in the next.
+
+        Nothing waits meanwhile. When the answer has come, on whichever worker, the function is called again from its
+        beginning, and each `ask` that was answered returns at once; so it should come to the same questions in the same
+        order, and do what must happen once behind its last one.
+
+        Raises:
+            InputRequired: to end the run; let it pass.
+        """
+        self._asked += 1
+        if self._asked <= len(self._answers):
+            return Answer.of(self._answers[self._asked - 1])
+        self._events.asked = self._asked
+        raise InputRequired(question, parts=parts)
+
     async def artifact(
         self,
         content: Any,
@@ -107,7 +146,7 @@ class Turn:
 
     @property
     def blocking(self) -> BlockingTurn:
-        """`say` and `artifact` for an agent that is a plain function."""
+        """`say`, `ask` and `artifact` for an agent that is a plain function."""
         return BlockingTurn(self, self._loop)
 
 
@@ -121,6 +160,10 @@ class BlockingTurn:
     def say(self, text: str = "", *, parts: Sequence[Part] = (), **metadata: Any) -> None:
         """See `Turn.say`."""
         asyncio.run_coroutine_threadsafe(self._turn.say(text, parts=parts, **metadata), self._loop).result()
+
+    def ask(self, question: str = "", *, parts: Sequence[Part] = ()) -> Answer:
+        """See `Turn.ask`."""
+        return asyncio.run_coroutine_threadsafe(self._turn.ask(question, parts=parts), self._loop).result()
 
     def artifact(self, content: Any, **options: Any) -> str:
         """See `Turn.artifact`."""

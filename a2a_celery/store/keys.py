@@ -88,6 +88,11 @@ class Keys:
         """zset: ``<task_id>.<run>`` of each unclaimed run → the µs it is published again; emptied by claims."""
         return f"{self.prefix}:dispatch"
 
+    @property
+    def pauses(self) -> str:
+        """zset: tag of each task whose pause ends → the µs it ends; emptied by answers, ends and the watcher."""
+        return f"{self.prefix}:pauses"
+
     def scope_index(self, scope: Scope) -> str:
         """Prefix of eight zsets, one per state: the scope's tasks → µs of their status. The state's number follows.
 

@@ -56,7 +56,7 @@ def _tables() -> str:
         return "{" + ", ".join(f"[{int(m)}]=true" for m in sorted(members)) + "}"
 
     legal = ", ".join(f"[{int(state)}]={lua_set(after)}" for state, after in LEGAL.items())
-    names = ("SUBMITTED", "WORKING", "COMPLETED", "CANCELED")
+    names = ("SUBMITTED", "WORKING", "COMPLETED", "FAILED", "CANCELED")
     return "\n".join(
         [
             f"local LEGAL = {{{legal}}}",

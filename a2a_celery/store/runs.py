@@ -8,7 +8,7 @@ from typing import Any
 
 from a2a.types import SendMessageRequest, Task, TaskState
 
-from ..lifecycle import Event
+from ..lifecycle import Event, encode
 from .codec import event_arguments, state_of, task_from_snapshot
 from .keys import Keys
 from .operation import Argument, Operation, script
@@ -32,7 +32,10 @@ class RunRef:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A run that is ours. `token` proves it; `task` is the snapshot at `version`, with what came with the claim."""
+    """A run that is ours. `token` proves it; `task` is the snapshot at `version`, with what came with the claim.
+
+    `asked` counts the newest messages of the client that answer the agent's `ask`.
+    """
 
     ref: RunRef
     token: str
@@ -40,6 +43,7 @@ class Claim:
     attempt: int
     request: SendMessageRequest
     caller: bytes
+    asked: int
     task: Task
     version: int
 
@@ -104,9 +108,19 @@ def claim_run(
     def parse(answer: Sequence[Any]) -> Claim | Dropped:
         if answer[0] == b"dropped":
             return Dropped(answer[1].decode())
-        _, turn, attempt, request, caller, snapshot = answer
+        _, turn, attempt, request, caller, asked, snapshot = answer
         task, version = task_from_snapshot(snapshot)
-        return Claim(ref, token, int(turn), int(attempt), SendMessageRequest.FromString(request), caller, task, version)
+        return Claim(
+            ref,
+            token,
+            int(turn),
+            int(attempt),
+            SendMessageRequest.FromString(request),
+            caller,
+            int(asked),
+            task,
+            version,
+        )
 
     return Operation(
         script("claim_run"),
@@ -129,9 +143,21 @@ def append(
 
 
 def settle_run(
-    keys: Keys, ref: RunRef, *, token: str, before: int, events: Sequence[Event]
+    keys: Keys,
+    ref: RunRef,
+    *,
+    token: str,
+    before: int,
+    events: Sequence[Event],
+    asked: int = 0,
+    pause_us: int = 0,
+    unanswered: Event | None = None,
 ) -> Operation[Settled | RunLost | Illegal | LeftOpen]:
-    """Ends a claimed run with its last `events`; a message that waited begins the next one."""
+    """Ends a claimed run with its last `events`; a message that waited begins the next one.
+
+    A pause ends after `pause_us` microseconds (0: never) with the event `unanswered`, if a watcher runs; `asked` counts
+    the answers that the agent's `ask` will have got with the next message.
+    """
 
     def parse(answer: Sequence[bytes]) -> Settled | RunLost | Illegal | LeftOpen:
         match answer[0]:
@@ -147,7 +173,17 @@ def settle_run(
     return Operation(
         script("settle_run"),
         keys.task(ref.task_id).as_list(),
-        [ref.run, token, before, FIRST_PUBLISH_GRACE_US, *event_arguments(events)],
+        [
+            ref.run,
+            token,
+            before,
+            FIRST_PUBLISH_GRACE_US,
+            asked,
+            keys.pauses,
+            pause_us,
+            b"" if unanswered is None else encode(unanswered),
+            *event_arguments(events),
+        ],
         parse,
     )
 
@@ -184,6 +220,11 @@ def take_due_runs(keys: Keys, *, limit: int, again_us: int) -> Operation[list[tu
     return Operation(
         script("take_due_runs"), [keys.dispatch], [keys.prefix, limit, again_us, MAX_REDISPATCH_WAIT_US], parse
     )
+
+
+def end_pauses(keys: Keys, *, limit: int) -> Operation[int]:
+    """Fails up to `limit` tasks whose pause has lasted too long; gives how many were due."""
+    return Operation(script("end_pauses"), [keys.pauses], [keys.prefix, limit], int)
 
 
 def _written(answer: Sequence[bytes]) -> Written | RunLost | Illegal:

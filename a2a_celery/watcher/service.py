@@ -11,6 +11,7 @@ from ..dispatch import Publisher
 from ..store import AsyncStore, Keys
 from .dispatcher import Dispatcher
 from .loops import Loop
+from .pauses import PauseEnder
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +27,10 @@ class Watcher:
         """Watches until `until` is set."""
         store = AsyncStore(self._settings.store_url)
         keys = Keys(self._settings.key_prefix)
-        loops = [Loop(Dispatcher(store, keys, self._publisher, self._settings.redispatch_after))]
+        loops = [
+            Loop(Dispatcher(store, keys, self._publisher, self._settings.redispatch_after)),
+            Loop(PauseEnder(store, keys)),
+        ]
         for loop in loops:
             loop.start()
         logger.info("watching: %s", ", ".join(loop.role.name for loop in loops))

@@ -62,7 +62,7 @@ class Scene:
         async def publish_next(run: int) -> None:
             self.published.append(run)
 
-        events = RunEvents(self.gate, self.keys, claim, hold=hold, publish_next=publish_next)
+        events = RunEvents(self.gate, self.keys, claim, hold=hold, input_timeout=None, publish_next=publish_next)
         self.opened.append(events)
         return claim, events
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys, Scope
+from a2a_celery.store.runs import RunRef
 from a2a_celery.store.tasks import continue_task, request_cancel
 from tests.support.leaks import leaks
 from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, request, status
@@ -57,7 +60,7 @@ async def test_when_all_tasks_have_ended_every_key_expires(
     [name] = await store.redis.zrange(keys.leases, 0, -1)
     token = (await store.redis.hget(keys.task(task_id).record, "token")).decode()
     assert name.decode() == f"{task_id}.2"
-    running = type(claim)(type(claim.ref)(task_id, 2), token, 2, 1, claim.request, b"", claim.task, claim.version)
+    running = replace(claim, ref=RunRef(task_id, 2), token=token, turn=2)
     await seeds.settled(running, status(CANCELED), before=1)
 
     async for key in store.redis.scan_iter():

@@ -17,6 +17,7 @@ from a2a_celery.store.runs import (
     RunRef,
     append,
     claim_run,
+    end_pauses,
     mark_published,
     renew_runs,
     settle_run,
@@ -100,8 +101,13 @@ async def _take(keys: Keys, seeds: Seeds) -> Operation[Any]:
     return take_due_runs(keys, limit=10, again_us=1)
 
 
+async def _end_pauses(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await seeds.ended(INPUT_REQUIRED, task_id="t")
+    return end_pauses(keys, limit=10)
+
+
 VERBS: list[Make] = [
-    _create, _continue, _cancel, _read, _list, _log, _claim, _append, _settle, _renew, _mark, _take
+    _create, _continue, _cancel, _read, _list, _log, _claim, _append, _settle, _renew, _mark, _take, _end_pauses
 ]  # fmt: skip
 
 BESIDE = {"prelude", "save_task", "delete_task"}

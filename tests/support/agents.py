@@ -19,6 +19,7 @@ from a2a.types import (
     AgentSkill,
     Artifact,
     Message,
+    Part,
     Role,
     Task,
     TaskArtifactUpdateEvent,
@@ -125,6 +126,30 @@ async def slow_ask(turn: Turn) -> str:
     if turn.text == "stop":
         return "stopped"
     raise InputRequired(f"after {turn.text}?")
+
+
+@a2a.agent("interview")
+async def interview(turn: Turn) -> dict[str, object]:
+    """Asks three questions, each about the answers before; tells where each part of it ran."""
+    name = await turn.ask("Name?")
+    town = await turn.ask(f"Where do you live, {name}?")
+    colour = await turn.ask(parts=[Part(text="Colour?"), Part(text="red or blue")])
+    return {"about": turn.text, "answers": [name, town, colour], "last": colour.message.message_id, "pid": os.getpid()}
+
+
+@a2a.agent("sync-interview")
+def sync_interview(turn: Turn) -> str:
+    """Asks, from a plain function."""
+    return f"{turn.blocking.ask('One?')} and {turn.blocking.ask('Two?')}"
+
+
+@a2a.agent("moody")
+async def moody(turn: Turn) -> str:
+    """Asks, then asks in another way, then asks again."""
+    if turn.text == "begin":
+        await turn.ask("First?")
+        raise InputRequired("Say continue.")
+    return f"{turn.text}: {await turn.ask('Again?')}"
 
 
 @a2a.agent("refuse")

@@ -55,6 +55,11 @@ async def leaks(store: AsyncStore, keys: Keys) -> list[str]:
                 record = await redis.hgetall(keys.task(task_id).record)
                 if (record.get(b"phase"), record.get(b"run")) != (phase, run.encode()):
                     found.append(f"{key}: {member!r} is not {phase.decode()}")
+        elif key == keys.pauses:
+            for member in await redis.zrange(raw, 0, -1):
+                record = await record_of(member.decode())
+                if record.get(b"phase") != b"" or int(record[b"state"]) in TERMINAL:
+                    found.append(f"{key}: {member!r} does not wait for its client")
         else:
             found.append(f"{key}: no such kind of key in store/keys.py")
     return found

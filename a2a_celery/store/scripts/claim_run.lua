@@ -1,7 +1,7 @@
 -- claim_run: gives a queued run to one worker, once; its lease begins. SUBMITTED → WORKING, if asked.
 -- KEYS  a task's eight
 -- ARGV  [1] run  [2] token of this claim  [3] runner (worker process)  [4] lease, µs  [5] '1' to write WORKING with it
--- gives {'dropped', reason} | {'claimed', turn, attempt, request, caller, snapshot}
+-- gives {'dropped', reason} | {'claimed', turn, attempt, request, caller, asked, snapshot}
 local r = load(KEYS)
 if not r then return {'dropped', 'no such task'} end
 if TERMINAL[r.state] then return {'dropped', 'the task has ended'} end
@@ -20,4 +20,4 @@ if r.phase == 'queued' then
   end
   save(KEYS, r)
 end
-return {'claimed', micros(r.turn), micros(r.attempt), r.request, r.caller, snapshot(KEYS, r, -1, true)}
+return {'claimed', micros(r.turn), micros(r.attempt), r.request, r.caller, r.asked or '0', snapshot(KEYS, r, -1, true)}

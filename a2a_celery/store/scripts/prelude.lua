@@ -20,9 +20,12 @@
 --   settled                             for repeated calls: token, version, state and next run of the last settlement
 --                                       that began a turn
 --   dispatched_again                    how often the newest run was published again
+--   asked                               how many answers the agent's `ask` has got or waits for
+--   unanswered, pauses                  the event that ends a pause nobody answers, and the list such pauses are in;
+--                                       there if pauses end; gone with the task's end
 --   leases, dispatch                    the keys that are not the task's own
 --
--- LEGAL and TERMINAL, INTERRUPTED (tables by state number) and SUBMITTED, WORKING, COMPLETED, CANCELED stand above:
+-- LEGAL and TERMINAL, INTERRUPTED (tables by state number) and SUBMITTED, WORKING, COMPLETED, FAILED, CANCELED stand above:
 -- they are made from lifecycle/states.py.
 
 local function micros(n) return string.format('%.0f', n) end
@@ -108,6 +111,10 @@ local function close_run(r)
   r.phase, r.runner = '', ''
 end
 
+local function end_pause(keys, r)
+  if r.pauses then redis.call('ZREM', r.pauses, tag(keys)) end
+end
+
 -- Writes back what a script may have changed of the record.
 local function save(keys, r)
   redis.call('HSET', keys[1],
@@ -120,8 +127,9 @@ end
 -- The task is over: its run too, and all its keys go together.
 local function retire(keys, r)
   close_run(r)
+  end_pause(keys, r)
   redis.call('DEL', keys[7])
-  redis.call('HDEL', keys[1], 'request', 'caller', 'working', 'canceled', 'settled')
+  redis.call('HDEL', keys[1], 'request', 'caller', 'working', 'canceled', 'settled', 'unanswered')
   for _, artifact_id in ipairs(redis.call('LRANGE', keys[4], 0, -1)) do
     redis.call('EXPIRE', keys[5] .. artifact_id, r.retention)
   end
@@ -194,6 +202,7 @@ end
 -- The next turn begins: the client's message enters the log, the task is SUBMITTED again, a run waits for a worker.
 -- message and submitted are encoded events; due_us is how long the publisher has before the watcher takes over.
 local function begin_turn(keys, r, message, submitted, request, caller, due_us)
+  end_pause(keys, r)
   local at = clock(r)
   write_log(keys, r, at, message)
   if r.has_message == '1' then redis.call('RPUSH', keys[3], r.status) end

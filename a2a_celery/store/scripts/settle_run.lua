@@ -2,7 +2,8 @@
 -- an interrupted task that a client asked to cancel → CANCELED
 -- KEYS  a task's eight
 -- ARGV  [1] run  [2] token of the claim  [3] how many events of this run came before
---       [4] µs until the watcher publishes the next run  [5…] events
+--       [4] µs until the watcher publishes the next run  [5] answers that the agent's `ask` waits for, this one too
+--       [6] pauses key  [7] µs until a pause ends, 0 for never  [8] the FAILED event that ends it  [9…] events
 -- gives {'settled', version, state, next run ('' for none)} | {'lost'} | {'illegal', number of the event, state}
 --       | {'open', state}: the task would be left in a state that nobody moves it on from
 local r = load(KEYS)
@@ -13,11 +14,11 @@ end
 if not r or r.run ~= tonumber(ARGV[1]) or r.token ~= ARGV[2] then return {'lost'} end
 if r.phase ~= 'running' then return {'settled', micros(r.version), micros(r.state), ''} end
 local before = tonumber(ARGV[3])
-if r.seq <= before and #ARGV >= 5 then
-  local illegal = first_illegal(r, 5)
+if r.seq <= before and #ARGV >= 9 then
+  local illegal = first_illegal(r, 9)
   if illegal then return {'illegal', micros(illegal), micros(r.state)} end
-  apply_events(KEYS, r, 5)
-  r.seq = before + (#ARGV - 4) / 5
+  apply_events(KEYS, r, 9)
+  r.seq = before + (#ARGV - 8) / 5
 end
 if INTERRUPTED[r.state] and r.asked_to_cancel == '1' then -- it paused before it heard of the cancel
   local at = clock(r)
@@ -29,6 +30,7 @@ if TERMINAL[r.state] then
   retire(KEYS, r)
 elseif INTERRUPTED[r.state] then
   close_run(r)
+  redis.call('HSET', KEYS[1], 'asked', ARGV[5])
   local waiting = redis.call('LPOP', KEYS[7])
   if waiting then
     local message, submitted, request, caller = struct.unpack('>I4c0I4c0I4c0I4c0', waiting)
@@ -36,6 +38,9 @@ elseif INTERRUPTED[r.state] then
     next_run = micros(r.run)
     redis.call('HSET', KEYS[1], 'settled',
       table.concat({ARGV[2], micros(r.version), micros(r.state), next_run}, ' '))
+  elseif ARGV[7] ~= '0' then
+    redis.call('HSET', KEYS[1], 'pauses', ARGV[6], 'unanswered', ARGV[8])
+    redis.call('ZADD', ARGV[6], micros(r.at + tonumber(ARGV[7])), tag(KEYS))
   end
 end
 save(KEYS, r)

@@ -1,0 +1,22 @@
+-- end_pauses: tasks whose clients did not answer in time. INPUT_REQUIRED or AUTH_REQUIRED → FAILED
+-- KEYS  [1] pauses
+-- ARGV  [1] key prefix  [2] at most this many
+-- gives how many were due
+local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', micros(now()), 'LIMIT', 0, tonumber(ARGV[2]))
+for _, name in ipairs(due) do
+  local keys = {}
+  for n, part in ipairs({'task', 'log', 'history', 'artifacts', 'artifact:', 'metadata', 'turns', 'wake'}) do
+    keys[n] = ARGV[1] .. ':{' .. name .. '}:' .. part
+  end
+  local r = load(keys)
+  if r and r.phase == '' and INTERRUPTED[r.state] then
+    local at = clock(r)
+    write_log(keys, r, at, r.unanswered)
+    set_status(keys, r, FAILED, '1', r.unanswered, at)
+    retire(keys, r)
+    save(keys, r)
+    wake(keys, r)
+  end
+  redis.call('ZREM', KEYS[1], name)
+end
+return #due

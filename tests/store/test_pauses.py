@@ -1,0 +1,80 @@
+"""Pauses that end: at their time, once, and not when somebody answered or cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from a2a.types import TaskStatus, TaskStatusUpdateEvent
+
+from a2a_celery.lifecycle import fold
+from a2a_celery.lifecycle.states import CANCELED, FAILED, INPUT_REQUIRED
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.log import read_log
+from a2a_celery.store.runs import Claim, Settled, end_pauses, settle_run
+from a2a_celery.store.tasks import continue_task, request_cancel
+from tests.support.seeds import ANN, CONTEXT, Seeds, request, status
+from tests.support.waiting import eventually_async
+
+NOW = 1
+LATER = 3_600_000_000
+
+
+async def paused(store: AsyncStore, keys: Keys, seeds: Seeds, pause_us: int) -> Claim:
+    """A task that waits for its client, for so long."""
+    claim = await seeds.claimed()
+    unanswered = TaskStatusUpdateEvent(
+        task_id=claim.ref.task_id, context_id=claim.task.context_id, status=TaskStatus(state=FAILED)
+    )
+    unanswered.status.message.CopyFrom(status(FAILED, "too late").status.message)
+    settled = await store.run(
+        settle_run(
+            keys,
+            claim.ref,
+            token=claim.token,
+            before=0,
+            events=[status(INPUT_REQUIRED, "well?")],
+            pause_us=pause_us,
+            unanswered=unanswered,
+        )
+    )
+    assert isinstance(settled, Settled)
+    return claim
+
+
+async def test_a_pause_ends_once_whoever_looks(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await paused(store, keys, seeds, NOW)
+
+    async def ended() -> bool:
+        await asyncio.gather(*(store.run(end_pauses(keys, limit=10)) for _ in range(4)))
+        return (await seeds.task(claim.ref.task_id)).status.state == FAILED
+
+    await eventually_async(ended)
+    log = await store.run(read_log(keys, claim.ref.task_id, 0))
+    assert [e.event.status.state for e in log.entries if isinstance(e.event, TaskStatusUpdateEvent)].count(FAILED) == 1
+    assert fold(log.entries) == await seeds.task(claim.ref.task_id)
+    assert not await store.redis.exists(keys.pauses)
+
+
+@pytest.mark.parametrize("how", ["answered", "canceled"])
+async def test_a_pause_that_is_over_is_forgotten(store: AsyncStore, keys: Keys, seeds: Seeds, how: str) -> None:
+    claim = await paused(store, keys, seeds, LATER)
+    assert await store.redis.zcard(keys.pauses) == 1
+
+    task_id = claim.ref.task_id
+    if how == "answered":
+        message = request(task_id=task_id, context_id=CONTEXT)
+        await store.run(continue_task(keys, ANN, task_id, message, "", caller=b"{}", nonce="ab"))
+    else:
+        await store.run(request_cancel(keys, ANN, task_id, CONTEXT))
+
+    assert not await store.redis.exists(keys.pauses)
+    if how == "canceled":
+        assert (await seeds.task(claim.ref.task_id)).status.state == CANCELED
+
+
+async def test_a_pause_that_is_not_over_is_left_alone(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await paused(store, keys, seeds, LATER)
+
+    assert await store.run(end_pauses(keys, limit=10)) == 0
+    assert (await seeds.task(claim.ref.task_id)).status.state == INPUT_REQUIRED
