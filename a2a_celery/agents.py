@@ -6,18 +6,30 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, Literal
 
 from a2a.server.agent_execution import AgentExecutor
-from a2a.types import AgentCapabilities, AgentCard, AgentSkill
+from a2a.types import AgentCapabilities, AgentCard, AgentSkill, SendMessageRequest
 
+from .caller import Caller
 from .errors import ConfigError
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
 """An agent's name is part of a URL, of a Celery task's name and of keys in the store."""
 
+MAX_WINDOW = 30 * 24 * 3600
+"""The longest time, in seconds, for which message ids are remembered."""
+
 ExecutorSource = AgentExecutor | type[AgentExecutor] | Callable[[], AgentExecutor] | str
 """An executor, its class, a function that makes one, or "module:name" of any of these."""
+
+Route = Callable[[SendMessageRequest, Caller], Mapping[str, Any]]
+"""Says where one run goes: Celery options, of `CELERY_OPTIONS`, for a message and its caller. Called on the gateway's
+event loop, so it must not wait for anything."""
+
+OWN_OPTIONS = frozenset({"max_attempts", "idempotency_window", "idle_limit", "route", "scheduling", "time_limit"})
+"""Options of an agent that are fields of `Agent`; all others go to Celery."""
 
 CELERY_OPTIONS = frozenset({"queue", "priority", "exchange", "routing_key", "expires"})
 """What an agent may say about how its runs are published."""
@@ -28,7 +40,16 @@ class Agent:
     """One agent of an app.
 
     `code` is an executor's source or a function of a `Turn`; `kind` says which. `options` go to
-    Celery's ``apply_async`` with every run.
+    Celery's ``apply_async`` with every run, and those that `route` gives for a message win over them.
+
+    For `idempotency_window` seconds the same message under the same id is the same task; None: every message is a new
+    one, whatever its id. With `scheduling` a client may say when its message runs.
+
+    `max_attempts` is the agent's crash promise: 1, the default, runs a message at most once, and a lost worker fails
+    the task; with more it is run again when a worker is lost, so many times in all at most.
+
+    A run that takes longer than `time_limit` seconds, or whose agent says nothing for `idle_limit` seconds, is FAILED
+    and its agent cancelled; None: no such limit.
     """
 
     name: str
@@ -37,14 +58,40 @@ class Agent:
     code: Any
     extended_card: AgentCard | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    idempotency_window: float | None = None
+    route: Route | None = None
+    scheduling: bool = False
+    time_limit: float | None = None
+    idle_limit: float | None = None
+    max_attempts: int = 1
+
+    @classmethod
+    def with_options(
+        cls,
+        name: str,
+        card: AgentCard,
+        kind: Literal["executor", "function"],
+        code: Any,
+        extended_card: AgentCard | None,
+        options: Mapping[str, Any],
+    ) -> Agent:
+        """An agent whose options, Celery's and its own, are in one mapping.
+
+        Raises:
+            ConfigError: one of them is unknown, or can't be honoured.
+        """
+        own = {name: options[name] for name in OWN_OPTIONS & set(options)}
+        celery = {name: value for name, value in options.items() if name not in OWN_OPTIONS}
+        return cls(name, card, kind, code, extended_card, celery, **own)
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
             raise ConfigError(f"agent name {self.name!r}: use lower-case letters, digits, '_', '.' and '-', 63 at most")
         unknown = set(self.options) - CELERY_OPTIONS
         if unknown:
-            known = ", ".join(sorted(CELERY_OPTIONS))
+            known = ", ".join(sorted(CELERY_OPTIONS | OWN_OPTIONS))
             raise ConfigError(f"agent {self.name!r}: unknown option {sorted(unknown)[0]!r}; known: {known}")
+        self._check_own_options()
         if self.card.capabilities.push_notifications:
             raise ConfigError(
                 f"agent {self.name!r}: its card promises push notifications, which this version does not deliver; "
@@ -54,6 +101,27 @@ class Agent:
             raise ConfigError(
                 f"agent {self.name!r}: an extended card needs capabilities.extended_agent_card = True in the public one"
             )
+
+    def _check_own_options(self) -> None:
+        if not isinstance(self.max_attempts, int) or isinstance(self.max_attempts, bool) or self.max_attempts < 1:
+            raise ConfigError(f"agent {self.name!r}: max_attempts = {self.max_attempts!r}: a whole number, 1 or more")
+        window = self.idempotency_window
+        if window is not None and (not _is_number(window) or not 0.001 <= window <= MAX_WINDOW):
+            raise ConfigError(
+                f"agent {self.name!r}: idempotency_window = {window!r}: a number of seconds up to {MAX_WINDOW}, or None"
+            )
+        if self.route is not None and (not callable(self.route) or inspect.iscoroutinefunction(self.route)):
+            raise ConfigError(f"agent {self.name!r}: route = {self.route!r}: a plain function (request, caller)")
+        if not isinstance(self.scheduling, bool):
+            raise ConfigError(f"agent {self.name!r}: scheduling = {self.scheduling!r}: True or False")
+        for name in ("time_limit", "idle_limit"):
+            limit = getattr(self, name)
+            if limit is not None and not (_is_number(limit) and 0 < limit < inf):
+                raise ConfigError(f"agent {self.name!r}: {name} = {limit!r}: a number of seconds above 0, or None")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def name_from_card(card: AgentCard) -> str:

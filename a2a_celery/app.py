@@ -16,6 +16,8 @@ from .agents import Agent, ExecutorSource, card_for_function, name_from_card
 from .config import Settings, load_settings
 from .dispatch import Publisher
 from .errors import ConfigError
+from .execution import signals
+from .execution.ending import RunEnder
 from .execution.entry import register_entry
 from .execution.process import WorkerProcess
 from .gateway.asgi import build_asgi
@@ -38,6 +40,8 @@ class A2A:
         self._processes: dict[int, WorkerProcess] = {}
         # One lock per process: one that was held while a child was forked would stay locked there.
         self._process_locks: dict[int, Lock] = {}
+        self._ender = RunEnder(lambda: self.settings)
+        signals.connect(app, self._ender)
         setattr(app, EXTENSION_KEY, self)
 
     @classmethod
@@ -70,13 +74,13 @@ class A2A:
 
         `executor` is an instance, its class, a function that makes one, or "module:name" of any of these; by name it
         is imported in workers only. `name` is its part of URLs (from the card's name if None). `options` (queue,
-        priority …) go to Celery with every run.
+        priority …) go to Celery with every run, but for those that are fields of `Agent`.
 
         Raises:
             ConfigError: the card or an option can't be honoured, or the name is taken.
         """
         name = name or name_from_card(card)
-        return self._add(Agent(name, card, "executor", executor, extended_card, options))
+        return self._add(Agent.with_options(name, card, "executor", executor, extended_card, options))
 
     def agent(
         self,
@@ -107,7 +111,7 @@ class A2A:
                 input_modes=input_modes,
                 output_modes=output_modes,
             )
-            self._add(Agent(name, card, "function", function, None, options))
+            self._add(Agent.with_options(name, card, "function", function, None, options))
             return function
 
         return decorate
@@ -124,7 +128,7 @@ class A2A:
         if agent.name in self.agents:
             raise ConfigError(f"there is an agent {agent.name!r} already: pass another name")
         self.agents[agent.name] = agent
-        register_entry(self.celery, agent, self._process)
+        register_entry(self.celery, agent, self._process, self._ender)
         return agent
 
     def _process(self) -> WorkerProcess:

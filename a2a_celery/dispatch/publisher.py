@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from celery import Celery
 
 from ..errors import BrokerUnavailable
+from .options import RunOptions
 from .threads import DaemonThreads
 
 logger = logging.getLogger(__name__)
@@ -42,8 +44,8 @@ class Publisher:
         self._threads = DaemonThreads(THREADS, "a2a-publish")
         self._background: set[asyncio.Task[None]] = set()
 
-    def publish(self, agent: str, task_id: str, run: int) -> None:
-        """Returns when the broker has the run.
+    def publish(self, agent: str, task_id: str, run: int, options: bytes = b"") -> None:
+        """Returns when the broker has the run; `options` are those it was stored with, see `RunOptions`.
 
         Raises:
             BrokerUnavailable: it could not be reached, or did not take it.
@@ -55,20 +57,20 @@ class Publisher:
                 args=(task_id, run),
                 task_id=f"{task_id}.{run}",
                 # Nobody waits for the result: not subscribing to it saves the publisher a channel for every task,
-                # and the worker a write. Errors are stored all the same (see execution.entry).
+                # and the worker a write.
                 ignore_result=True,
                 retry=True,
                 retry_policy=RETRY_POLICY,
-                **self._options.get(agent, {}),
+                **_expiring_in_a_worker(RunOptions.from_json(options).over(self._options.get(agent, {}))),
             )
         except Exception as e:  # each transport raises its own
             raise BrokerUnavailable(f"the broker did not take run {task_id}.{run}: {type(e).__name__}: {e}") from e
 
-    async def publish_async(self, agent: str, task_id: str, run: int) -> None:
+    async def publish_async(self, agent: str, task_id: str, run: int, options: bytes = b"") -> None:
         """`publish`, in a thread."""
-        await self._threads.call(lambda: self.publish(agent, task_id, run))
+        await self._threads.call(lambda: self.publish(agent, task_id, run, options))
 
-    def publish_soon(self, agent: str, task_id: str, run: int, then: Callable[[], Any]) -> None:
+    def publish_soon(self, agent: str, task_id: str, run: int, options: bytes, then: Callable[[], Any]) -> None:
         """Publishes in the background and awaits `then()` when the broker has it.
 
         A broker that is down is logged: the run stays due in the store, and a watcher publishes it.
@@ -76,7 +78,7 @@ class Publisher:
 
         async def publish() -> None:
             try:
-                await self.publish_async(agent, task_id, run)
+                await self.publish_async(agent, task_id, run, options)
                 await then()
             except Exception as e:
                 logger.warning("run %s.%s will be published by the watcher: %s", task_id, run, e)
@@ -102,3 +104,14 @@ class Publisher:
         task = asyncio.create_task(work)
         self._background.add(task)  # an unreferenced task may be collected while it waits
         task.add_done_callback(self._background.discard)
+
+
+def _expiring_in_a_worker(options: dict[str, Any]) -> dict[str, Any]:
+    """`options` with ``expires`` where workers look for it and RabbitMQ does not: that would drop the message itself,
+    and no worker would hear that the run is not to begin."""
+    expires = options.pop("expires", None)
+    if isinstance(expires, int | float):
+        expires = datetime.now(UTC) + timedelta(seconds=expires)
+    if isinstance(expires, datetime):
+        expires = expires.isoformat()
+    return {**options, "headers": {"expires": expires}} if expires else options

@@ -22,7 +22,7 @@ class DaemonThreads:
     def __init__(self, count: int, name: str) -> None:
         self._count = count
         self._name = name
-        self._calls: SimpleQueue[_Call] = SimpleQueue()
+        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._threads: list[Thread] = []
 
     async def call(self, function: Callable[[], Any]) -> Any:
@@ -36,20 +36,28 @@ class DaemonThreads:
         self._calls.put((function, loop, made))
         return await made
 
+    def close(self) -> None:
+        """Lets the threads end when they have made the calls they were asked for."""
+        for _ in self._threads:
+            self._calls.put(None)
+
     def _serve(self) -> None:
-        while True:
-            function, loop, made = self._calls.get()
+        while (asked := self._calls.get()) is not None:
+            function, loop, made = asked
             result: Any = None
-            error: Exception | None = None
+            error: BaseException | None = None
             try:
                 result = function()
-            except Exception as e:
+            except StopIteration as e:  # no future takes it, and its caller would wait for ever
+                error = RuntimeError(f"StopIteration was raised: {e}")
+                error.__cause__ = e
+            except BaseException as e:  # also SystemExit: it is the caller's, not this thread's
                 error = e
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(_settle, made, result, error)
 
 
-def _settle(made: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
+def _settle(made: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
     if made.done():
         return
     if error is None:

@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.routing import BaseRoute, Mount, Route, Router
 
 from ..agents import Agent
 from ..config import Settings
@@ -23,6 +23,7 @@ from ..store import AsyncStore, Keys
 from ..store.follow import LogFollower
 from ..store.wake import WakeLine
 from .cards import card_routes
+from .extensions import Endpoint, echo_extensions
 from .handler import GatewayHandler
 from .health import Health
 from .http import CallContextBuilder, RpcDispatcher, guard_rest, guard_rpc, rest_error
@@ -30,7 +31,7 @@ from .legacy import legacy_rest_routes
 
 
 def build_asgi(app: Celery, agents: Mapping[str, Agent], settings: Settings) -> Starlette:
-    """The application. It connects when the server starts it, and needs no state between two starts.
+    """The application. It connects when it is first asked, on the event loop it is then in, and lives on that one.
 
     Raises:
         ConfigError: there is no agent, or gRPC is wanted without its extra.
@@ -68,15 +69,21 @@ def build_asgi(app: Celery, agents: Mapping[str, Agent], settings: Settings) -> 
 def _agent_routes(handler: GatewayHandler, settings: Settings, path: str) -> list[BaseRoute]:
     """What is served under `path`, "" for the root."""
     context_builder = CallContextBuilder(path)
-    rpc = guard_rpc(RpcDispatcher(handler, context_builder).handle_requests, settings.max_request_bytes)
-    rest = [*legacy_rest_routes(handler, context_builder), *create_rest_routes(handler, context_builder)]
+    limit = settings.max_request_bytes
+
+    def echoing(endpoint: Endpoint) -> Endpoint:
+        return echo_extensions(endpoint, handler.agent.card)
+
+    rpc = echoing(guard_rpc(RpcDispatcher(handler, context_builder).handle_requests, limit))
     routes: list[BaseRoute] = [
         *card_routes(handler.agent, settings, path),
         Route("/", rpc, methods=["POST"]),
-        *guard_rest(rest, settings.max_request_bytes),
+        *guard_rest([*legacy_rest_routes(handler, context_builder)], limit),
+        *guard_rest(create_rest_routes(handler, context_builder), limit, echoing),
     ]
+    plain = Router(routes, redirect_slashes=False)  # as of the application itself, see there
     # a mount does not answer at its own path without a slash, where JSON-RPC clients may well look for it
-    return [Route(path, rpc, methods=["POST"]), Mount(path, routes=routes)] if path else routes
+    return [Route(path, rpc, methods=["POST"]), Mount(path, app=plain)] if path else routes
 
 
 def _grpc_server(handlers: Mapping[str, GatewayHandler], settings: Settings):  # type: ignore[no-untyped-def]

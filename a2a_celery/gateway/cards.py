@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
+from datetime import UTC, datetime
+from email.utils import format_datetime, parsedate_to_datetime
 from functools import lru_cache
 from urllib.parse import urlsplit
 
@@ -37,7 +39,7 @@ def card_routes(agent: Agent, settings: Settings, path: str) -> list[Route]:
     def with_address(endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         async def get_card(request: Request) -> Response:
             _base_url.set(settings.public_url or str(request.base_url))
-            return await endpoint(request)
+            return _dated(await endpoint(request), request, since)
 
         return get_card
 
@@ -46,7 +48,29 @@ def card_routes(agent: Agent, settings: Settings, path: str) -> list[Route]:
         card_modifier=with_interfaces,
         cache_control="public, max-age=60",
     )
+    # A card is what it is from a process's start to its end. HTTP has whole seconds.
+    since = datetime.now(UTC).replace(microsecond=0)
     return [Route(route.path, with_address(route.endpoint), methods=["GET"]) for route in routes]
+
+
+def _dated(response: Response, request: Request, since: datetime) -> Response:
+    """`response` with Last-Modified, or 304 if the client has seen it since.
+
+    Source: RFC 9110 13.1.3: a client that sends If-None-Match too is answered by that alone.
+    """
+    response.headers["Last-Modified"] = format_datetime(since, usegmt=True)
+    seen = request.headers.get("if-modified-since")
+    if seen is None or "if-none-match" in request.headers or response.status_code != 200:
+        return response
+    try:
+        then = parsedate_to_datetime(seen)
+        unchanged = (then if then.tzinfo else then.replace(tzinfo=UTC)) >= since
+    except (ValueError, OverflowError):
+        return response
+    if not unchanged:
+        return response
+    kept = {name: value for name, value in response.headers.items() if not name.startswith("content-")}
+    return Response(status_code=304, headers=kept)
 
 
 def extended_card(agent: Agent, settings: Settings, context: ServerCallContext) -> AgentCard | None:

@@ -16,9 +16,14 @@ from a2a.utils.errors import (
 from a2a.utils.input_mode_validator import validate_input_modes
 from google.protobuf.json_format import MessageToDict, SerializeToJsonError
 from google.protobuf.message import Message as Proto
+from google.protobuf.struct_pb2 import Value
 from packaging.version import InvalidVersion, Version
 
+from .bodies import MAX_JSON_VALUES
 from .faults import MAX_ID_LENGTH, invalid
+
+MAX_REFERENCES = 16
+"""How many tasks a message may refer to: the worker reads each of them before the agent begins."""
 
 
 def require_streaming(card: AgentCard) -> None:
@@ -102,15 +107,30 @@ def _check_ids(message: Message) -> None:
     for field in ("message_id", "context_id", "task_id"):
         if len(getattr(message, field)) > MAX_ID_LENGTH:
             raise invalid(f"message.{field}", f"At most {MAX_ID_LENGTH} characters.")
+    if len(message.reference_task_ids) > MAX_REFERENCES:
+        raise invalid("message.reference_task_ids", f"At most {MAX_REFERENCES} tasks.")
+    if any(len(task_id) > MAX_ID_LENGTH for task_id in message.reference_task_ids):
+        raise invalid("message.reference_task_ids", f"At most {MAX_ID_LENGTH} characters each.")
 
 
 def _require_json(params: SendMessageRequest) -> None:
     """Protobuf carries numbers that JSON has no words for; stored, they would make the task unreadable."""
     structured = params.metadata.fields or params.message.metadata.fields
     if structured or any(part.HasField("data") or part.metadata.fields for part in params.message.parts):
+        if sum(_values_in(part.data) for part in params.message.parts if part.HasField("data")) > MAX_JSON_VALUES:
+            raise invalid("message.parts", f"At most {MAX_JSON_VALUES} values: send large data as a file part.")
         try:
             MessageToDict(params)
         except (SerializeToJsonError, ValueError):
             raise invalid(
                 "message", "Values must be finite numbers and valid text: JSON has no NaN, no infinity."
             ) from None
+
+
+def _values_in(data: Value) -> int:
+    """How many values `data` holds; more than `MAX_JSON_VALUES` are not counted to the end."""
+    count, level = 0, [data]
+    while level and count <= MAX_JSON_VALUES:
+        count += len(level)
+        level = [inner for outer in level for inner in (*outer.list_value.values, *outer.struct_value.fields.values())]
+    return count

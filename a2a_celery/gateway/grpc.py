@@ -14,13 +14,16 @@ from typing import Any
 import grpc.aio
 from a2a.compat.v0_3 import a2a_v0_3_pb2_grpc
 from a2a.compat.v0_3.grpc_handler import CompatGrpcHandler
+from a2a.extensions.common import HTTP_EXTENSION_HEADER
 from a2a.server.context import ServerCallContext
 from a2a.server.request_handlers import grpc_handler
 from a2a.server.request_handlers.request_handler import RequestHandler
 from a2a.types import a2a_pb2_grpc
 
 from .cards import ADDRESS
+from .extensions import active_extensions
 from .faults import RequestTooLargeError, ServiceUnavailableError, invalid
+from .handler import GatewayHandler
 from .legacy import translation
 
 # As in faults: the SDK looks its codes up in a table, which lacks these two.
@@ -91,7 +94,14 @@ async def _abort(error: Exception, context: grpc.aio.ServicerContext[Any, Any]) 
     await grpc_handler.GrpcHandler.abort_context(None, told, context)  # type: ignore[arg-type]  # it uses no self
 
 
-def route_by_tenant(handlers: Mapping[str, RequestHandler]) -> RequestHandler:
+async def _echo_extensions(handler: GatewayHandler, context: ServerCallContext) -> None:
+    """Tells a client of protocol 1.0 in the initial metadata which extensions are active."""
+    active = active_extensions(handler.agent.card, context.requested_extensions)
+    if active and context.state["grpc_expected_version"] == "1.0":
+        await context.state["grpc_context"].send_initial_metadata(((HTTP_EXTENSION_HEADER.lower(), active),))
+
+
+def route_by_tenant(handlers: Mapping[str, GatewayHandler]) -> RequestHandler:
     """A handler that passes each request on to the agent its tenant names: "agent", or "agent/tenant".
 
     The first of `handlers` also answers requests that name no agent; alone, it answers every tenant.
@@ -105,8 +115,8 @@ def route_by_tenant(handlers: Mapping[str, RequestHandler]) -> RequestHandler:
     return routed
 
 
-def _routed(name: str, handlers: Mapping[str, RequestHandler]) -> Callable[..., Any]:
-    def chosen(context: ServerCallContext) -> RequestHandler:
+def _routed(name: str, handlers: Mapping[str, GatewayHandler]) -> Callable[..., Any]:
+    def chosen(context: ServerCallContext) -> GatewayHandler:
         first = next(iter(handlers.values()))
         agent, _, tenant = context.tenant.partition("/")
         if agent in handlers:
@@ -120,7 +130,9 @@ def _routed(name: str, handlers: Mapping[str, RequestHandler]) -> Callable[..., 
     if inspect.isasyncgenfunction(getattr(RequestHandler, name)):
 
         async def stream(_: object, params: Any, context: ServerCallContext) -> Any:
-            events = getattr(chosen(context), name)(params, context)
+            handler = chosen(context)
+            await _echo_extensions(handler, context)
+            events = getattr(handler, name)(params, context)
             try:
                 async for event in events:
                     yield event
@@ -130,7 +142,9 @@ def _routed(name: str, handlers: Mapping[str, RequestHandler]) -> Callable[..., 
         return stream
 
     async def unary(_: object, params: Any, context: ServerCallContext) -> Any:
-        return await getattr(chosen(context), name)(params, context)
+        handler = chosen(context)
+        await _echo_extensions(handler, context)
+        return await getattr(handler, name)(params, context)
 
     return unary
 
@@ -138,9 +152,9 @@ def _routed(name: str, handlers: Mapping[str, RequestHandler]) -> Callable[..., 
 class GrpcServer:
     """Serves `handlers`, by agent name, on `port` of `host`."""
 
-    def __init__(self, handlers: Mapping[str, RequestHandler], host: str, port: int, max_bytes: int) -> None:
+    def __init__(self, handlers: Mapping[str, GatewayHandler], host: str, port: int, max_bytes: int) -> None:
         self._handler = route_by_tenant(handlers)
-        self._address = f"{host}:{port}"
+        self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._max_bytes = max_bytes
         self._server: grpc.aio.Server | None = None
 

@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
-from uuid import uuid4
 
 from a2a.server.context import ServerCallContext
 from a2a.server.request_handlers.request_handler import RequestHandler, validate_request_params
@@ -43,7 +42,7 @@ from ..agents import Agent
 from ..config import Settings
 from ..dispatch import Publisher
 from ..lifecycle import Event, is_interrupted, is_terminal
-from ..store import AsyncStore, Keys, Scope, tasks
+from ..store import AsyncStore, Keys, Scope, answers, tasks
 from ..store.follow import LogFollower
 from ..store.listing import list_page
 from ..store.wake import Bell
@@ -73,7 +72,7 @@ class GatewayHandler(RequestHandler):
         self._store: AsyncStore = follower.store
         self._keys: Keys = follower.keys
         self._publisher = publisher
-        self._intake = Intake(agent, settings, follower.store, follower.keys, publisher)
+        self._intake = Intake(agent, settings, follower, publisher)
         # a function agent never answers with a message alone
         self._turns = TurnFollower(follower, settings.first_event_hold if agent.kind == "executor" else 0)
 
@@ -82,16 +81,14 @@ class GatewayHandler(RequestHandler):
     async def on_message_send(self, params: SendMessageRequest, context: ServerCallContext) -> Task | Message:
         """Accepts a message; returns the task when it has ended or paused, or at once if asked, or a direct answer."""
         self._check_send(params, context)
-        task_id = params.message.task_id or str(uuid4())
         if params.configuration.return_immediately:
-            sent = await self._intake.accept(params, context, self._scope(context), task_id)
+            sent = await self._intake.accept(params, context, self._scope(context))
             return apply_history_length(sent.task, params.configuration)
-        async with self._listen(task_id) as bell:
-            sent = await self._intake.accept(params, context, self._scope(context), task_id)
+        async with self._intake.accepting(params, context, self._scope(context)) as (sent, bell):
             end = await self._turns.end_of(sent, bell)
         if isinstance(end, Message):
             return end
-        task = await self._read(task_id, context, params.configuration)
+        task = await self._read(sent.task.id, context, params.configuration)
         if end is not None and not (is_terminal(task.status.state) or is_interrupted(task.status.state)):
             task.status.CopyFrom(end)  # a message that waited has begun the next turn since
         return task
@@ -104,12 +101,12 @@ class GatewayHandler(RequestHandler):
         """Accepts a message; yields the task and its events until it ends or pauses, or a direct answer alone."""
         self._check_send(params, context)
         checks.require_streaming(self._card)
-        task_id = params.message.task_id or str(uuid4())
-        async with self._listen(task_id) as bell:
-            sent = await self._intake.accept(params, context, self._scope(context), task_id)
-            async with aclosing(self._turns.events_of(sent, bell, params.configuration)) as events:
-                async for one in events:
-                    yield self._out(one, context)
+        async with (
+            self._intake.accepting(params, context, self._scope(context)) as (sent, bell),
+            aclosing(self._turns.events_of(sent, bell, params.configuration)) as events,
+        ):
+            async for one in events:
+                yield self._out(one, context)
 
     @speaks_a2a
     @validate_request_params
@@ -178,15 +175,15 @@ class GatewayHandler(RequestHandler):
             context_id = found[0].context_id
             answer = await self._store.run(tasks.request_cancel(self._keys, scope, params.id, context_id))
             match answer:
-                case tasks.Missing():
+                case answers.Missing():
                     raise not_found(params.id)
-                case tasks.Ended(state):
+                case answers.Ended(state):
                     name = TaskState.Name(state)
                     raise TaskNotCancelableError(f"The task has ended already: {name}", data={"taskId": params.id})
-                case tasks.CanceledNow(run, _):
+                case answers.CanceledNow(run, _):
                     if run is not None:
                         self._publisher.revoke_soon(params.id, run)
-                case tasks.CancelAsked(version):
+                case answers.CancelAsked(version):
                     await self._stopped(params.id, bell, version)
         return await self._read(params.id, context, None)
 

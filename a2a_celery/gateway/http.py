@@ -2,44 +2,54 @@
 
 Small, and composed from outside; each part names the gap it closes and can go when the SDK closes it:
 
-* a body larger than `max_request_bytes`, or one that is not JSON (bad UTF-8, NaN, nested beyond reason), is refused
-  with the protocol's error (the SDK answers some of these with an internal error);
+* a body that nobody could use (see ``bodies``) is refused with the protocol's error;
 * JSON-RPC's own errors carry typed details too (A2A specification 9.5);
 * SSE frames carry ``id: <version>``, so that a client can come back with ``Last-Event-ID``.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
-from typing import Any, NoReturn
+from typing import Any
 
 from a2a.server.context import ServerCallContext
 from a2a.server.jsonrpc_models import JSONParseError, JSONRPCError
 from a2a.server.request_handlers.request_handler import RequestHandler
+from a2a.server.request_handlers.response_helpers import build_error_response
 from a2a.server.routes.common import DefaultServerCallContextBuilder
 from a2a.server.routes.jsonrpc_dispatcher import JsonRpcDispatcher
 from a2a.utils.constants import VERSION_HEADER
 from a2a.utils.error_handlers import A2A_DOMAIN, ERROR_INFO_TYPE, build_rest_error_payload
-from a2a.utils.errors import A2AError, InternalError, InvalidParamsError, InvalidRequestError
+from a2a.utils.errors import (
+    A2AError,
+    ContentTypeNotSupportedError,
+    InternalError,
+    InvalidParamsError,
+    InvalidRequestError,
+)
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
+from .bodies import require_json
 from .cards import ADDRESS
+from .extensions import Endpoint
 from .faults import RequestTooLargeError, invalid, to_a2a
 from .legacy import LegacyRpc
 
-Endpoint = Callable[[Request], Awaitable[Response]]
+LOOK_FOR_CLIENT = 2.0
+"""Seconds between two looks whether the client of a call that takes long is still there."""
+
+CLIENT_CLOSED_REQUEST = 499
+"""What proxies log for such a request; nobody reads it."""
 
 VERSIONS = "a2a_versions"
 """Where, in a request's scope and its call context, the versions of streamed events are left for the SSE writer."""
-
-MAX_JSON_DEPTH = 100
-"""As protobuf's own JSON parser allows; beyond, the request is refused rather than half understood."""
 
 _REASONS = {-32700: "INVALID_JSON", -32601: "METHOD_NOT_FOUND", -32603: "INTERNAL_ERROR", -32600: "INVALID_REQUEST"}
 
@@ -88,123 +98,66 @@ def guard_rpc(endpoint: Endpoint, max_bytes: int) -> Endpoint:
 
     async def guarded(request: Request) -> Response:
         try:
-            await _require_json(request, max_bytes)
+            await require_json(request, max_bytes)
         except RequestTooLargeError as e:
             return _rpc_error(JSONRPCError(code=-32600, message=str(e), data=[_error_info("REQUEST_TOO_LARGE")]))
         except InvalidRequestError as e:
             return _rpc_error(JSONParseError(message=str(e), data=[_error_info("INVALID_JSON")]))
-        return _with_ids(await endpoint(request), request)
+        except ContentTypeNotSupportedError as e:
+            return JSONResponse(build_error_response(None, e))
+        return _with_ids(await _while_there(endpoint, request), request)
 
     return guarded
 
 
-def guard_rest(routes: list[BaseRoute], max_bytes: int) -> list[BaseRoute]:
-    """HTTP+JSON `routes` behind the checks of their bodies; errors as google.rpc.Status says them."""
+def guard_rest(
+    routes: list[BaseRoute], max_bytes: int, around: Callable[[Endpoint], Endpoint] = lambda endpoint: endpoint
+) -> list[BaseRoute]:
+    """HTTP+JSON `routes` behind the checks of their bodies, with `around` about each; errors as google.rpc.Status."""
 
     def guard(endpoint: Endpoint) -> Endpoint:
         async def guarded(request: Request) -> Response:
             try:
                 if request.method in ("POST", "PUT", "PATCH"):
-                    await _require_json(request, max_bytes, may_be_empty=True)
+                    await require_json(request, max_bytes, may_be_empty=True)
             except A2AError as e:
                 return rest_error(e)
-            return await _begun(await endpoint(request), request)
+            return await _begun(await _while_there(endpoint, request), request)
 
         return guarded
 
     guarded_routes: list[BaseRoute] = []
     for route in routes:
         if isinstance(route, Mount):
-            guarded_routes.append(Mount(route.path, routes=guard_rest(list(route.routes), max_bytes)))
+            guarded_routes.append(Mount(route.path, routes=guard_rest(list(route.routes), max_bytes, around)))
         elif isinstance(route, Route):
             methods = sorted(route.methods or ())
-            guarded_routes.append(Route(route.path, guard(route.endpoint), methods=[m for m in methods if m != "HEAD"]))
+            endpoint = around(guard(route.endpoint))
+            guarded_routes.append(Route(route.path, endpoint, methods=[m for m in methods if m != "HEAD"]))
     return guarded_routes
+
+
+async def _while_there(endpoint: Endpoint, request: Request) -> Response:
+    """What `endpoint` answers; nothing waits for the end of a task on behalf of a client that has gone away.
+
+    The task itself goes on: only the waiting ends.
+    """
+    work = asyncio.ensure_future(endpoint(request))
+    try:
+        while True:
+            done, _ = await asyncio.wait({work}, timeout=LOOK_FOR_CLIENT)
+            if done:
+                return work.result()
+            if await request.is_disconnected():
+                return Response(status_code=CLIENT_CLOSED_REQUEST)
+    finally:
+        work.cancel()
 
 
 def rest_error(error: A2AError) -> JSONResponse:
     """`error` in the HTTP+JSON binding (A2A specification 11.6)."""
     payload = build_rest_error_payload(error)
     return JSONResponse(payload, status_code=payload["error"]["code"])
-
-
-async def _require_json(request: Request, max_bytes: int, *, may_be_empty: bool = False) -> None:
-    """Reads the body, bounded, and keeps it for the endpoint.
-
-    Raises:
-        RequestTooLargeError, InvalidRequestError: nobody could use it.
-    """
-    body = await _read_bounded(request, max_bytes)
-    if not body and may_be_empty:
-        return
-    try:
-        parsed = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
-        if b"\\ud" in body or b"\\uD" in body:
-            json.dumps(parsed, ensure_ascii=False).encode()  # half a surrogate pair could be neither kept nor echoed
-    except (ValueError, RecursionError) as e:
-        raise InvalidRequestError(f"The body is not JSON: {_reason(e)}") from None
-    if _depth(parsed) > MAX_JSON_DEPTH:
-        raise InvalidRequestError(f"The body is nested more than {MAX_JSON_DEPTH} deep")
-    request._json = parsed  # what request.json() would keep: the endpoint need not parse again
-    if not isinstance(parsed, dict) and may_be_empty:
-        raise InvalidRequestError("The body is a JSON object")
-
-
-async def _read_bounded(request: Request, max_bytes: int) -> bytes:
-    declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > max_bytes:
-        raise _too_large(max_bytes)
-    chunks, size = [], 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > max_bytes:
-            raise _too_large(max_bytes)
-        chunks.append(chunk)
-    request._body = b"".join(chunks)  # what request.body() would keep
-    return request._body
-
-
-def _too_large(max_bytes: int) -> RequestTooLargeError:
-    return RequestTooLargeError(f"A request may have {max_bytes} bytes at most")
-
-
-def _reason(error: ValueError | RecursionError) -> str:
-    """What is wrong with the text; an exception's own words are partly about us."""
-    match error:
-        case json.JSONDecodeError():
-            return f"{error.msg} at line {error.lineno}, column {error.colno}"
-        case UnicodeDecodeError():
-            return f"no UTF-8 at byte {error.start}"
-        case UnicodeEncodeError():
-            return "half a surrogate pair is no character"
-        case RecursionError():
-            return "nested too deeply"
-        case _NoValue():
-            return str(error)
-        case _:
-            return "a number has too many digits"
-
-
-class _NoValue(ValueError):
-    pass
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise _NoValue(f"{name} is no JSON value")
-
-
-def _depth(value: Any) -> int:
-    """How deep arrays and objects are nested; without recursion, for the value may be hostile."""
-    deepest, level = 0, [value]
-    while level and deepest <= MAX_JSON_DEPTH:
-        level = [
-            inner
-            for outer in level
-            if isinstance(outer, dict | list)
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-        ]
-        deepest += 1
-    return deepest
 
 
 def _rpc_error(error: JSONRPCError) -> JSONResponse:

@@ -2,67 +2,129 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 from a2a.server.context import ServerCallContext
 from a2a.types import SendMessageRequest, Task, TaskState
-from a2a.utils.errors import UnsupportedOperationError
+from a2a.utils.errors import InvalidParamsError, UnsupportedOperationError
 
 from ..agents import Agent
 from ..caller import Caller
 from ..config import Settings
-from ..dispatch import Publisher
-from ..store import AsyncStore, Keys, Scope, tasks
-from ..store.runs import RunRef, mark_published
+from ..dispatch import Publisher, RunOptions
+from ..store import Scope, answers, tasks
+from ..store.dispatch import mark_published
+from ..store.follow import LogFollower
+from ..store.runs import RunRef
+from ..store.wake import Bell
 from .faults import invalid, not_found
+from .repeats import once
+from .routing import run_options
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A message that was accepted, and its task as of `version`; `ahead` turns begin before its own (see TurnWatch)."""
+    """A message that was accepted, and its task as of `version`.
+
+    Its turn is in the log behind version `since`, and `ahead` turns begin before it there (see TurnWatch). `new` says
+    that the log ends there.
+    """
 
     task: Task
     version: int
+    since: int
     ahead: int
-    new: bool
+    new: bool = False
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is the message that made the task."""
+        return self.since == 1 and not self.ahead
 
 
 class Intake:
     """Takes messages for one agent."""
 
-    def __init__(self, agent: Agent, settings: Settings, store: AsyncStore, keys: Keys, publisher: Publisher) -> None:
+    def __init__(self, agent: Agent, settings: Settings, follower: LogFollower, publisher: Publisher) -> None:
         self._agent = agent
         self._settings = settings
-        self._store = store
-        self._keys = keys
+        self._follower = follower
+        self._store = follower.store
+        self._keys = follower.keys
         self._publisher = publisher
 
-    async def accept(self, params: SendMessageRequest, context: ServerCallContext, scope: Scope, task_id: str) -> Sent:
-        """Stores the message, as a new task `task_id` unless it names one, and has its run published.
+    @asynccontextmanager
+    async def accepting(
+        self, params: SendMessageRequest, context: ServerCallContext, scope: Scope
+    ) -> AsyncGenerator[tuple[Sent, Bell], None]:
+        """`accept`, with a bell that rings for everything that is written to the message's task from here on."""
+        task_id = params.message.task_id or str(uuid4())
+        async with AsyncExitStack() as stack:
+            bell = await stack.enter_async_context(self._listen(task_id))  # first: what is written from here on rings
+            sent = await self.accept(params, context, scope, task_id)
+            if sent.task.id != task_id:
+                bell = await stack.enter_async_context(self._listen(sent.task.id))
+            yield sent, bell
+
+    def _listen(self, task_id: str) -> AbstractAsyncContextManager[Bell]:
+        return self._follower.line.listen(self._keys.task(task_id).wake)
+
+    async def accept(
+        self, params: SendMessageRequest, context: ServerCallContext, scope: Scope, task_id: str = ""
+    ) -> Sent:
+        """Stores the message, as a new task (`task_id`, if given) unless it names one, and has its run published.
+
+        A message that was accepted before, within the agent's `idempotency_window`, is only found again.
 
         Raises:
             A2AError: the task it names can't take it.
         """
         if params.message.task_id:
             return await self._continue(params, context, scope)
+        task_id = task_id or str(uuid4())
         request = SendMessageRequest()
         request.CopyFrom(params)
         request.message.task_id = task_id
         request.message.context_id = request.message.context_id or str(uuid4())
-        created = await self._store.run(
+        caller = Caller.of(context)
+        options = run_options(self._agent, request, caller)
+        answer = await self._store.run(
             tasks.create_task(
                 self._keys,
                 scope,
                 task_id,
                 request.message.context_id,
                 request,
-                caller=Caller.of(context).to_json(),
+                caller=caller.to_json(),
                 retention=self._settings.retention,
+                options=options.to_json(),
+                once=once(self._agent, params),
             )
         )
-        self._publish(task_id, 1)
-        return Sent(created.task, created.version, ahead=0, new=True)
+        match answer:
+            case answers.Created(task, version):
+                self._publish(task_id, 1, options)
+                return Sent(task, version, since=version, ahead=0, new=True)
+            case answers.Known():
+                return await self._found(answer, scope)
+            case answers.Conflict():
+                raise self._reused(params)
+
+    async def _found(self, known: answers.Known, scope: Scope) -> Sent:
+        found = await self._store.run(tasks.read_task(self._keys, scope, known.task_id))
+        if found is None:  # its retention ended just now
+            raise not_found(known.task_id)
+        return Sent(*found, since=known.version, ahead=known.ahead)
+
+    def _reused(self, params: SendMessageRequest) -> InvalidParamsError:
+        return invalid(
+            "message.message_id",
+            f"Another message was sent under this id within the last {self._agent.idempotency_window:g} seconds.",
+        )
 
     async def _continue(self, params: SendMessageRequest, context: ServerCallContext, scope: Scope) -> Sent:
         task_id = params.message.task_id
@@ -72,6 +134,8 @@ class Intake:
         request = SendMessageRequest()
         request.CopyFrom(params)
         request.message.context_id = found[0].context_id
+        caller = Caller.of(context)
+        options = run_options(self._agent, request, caller)
         answer = await self._store.run(
             tasks.continue_task(
                 self._keys,
@@ -79,36 +143,43 @@ class Intake:
                 task_id,
                 request,
                 params.message.context_id,
-                caller=Caller.of(context).to_json(),
+                caller=caller.to_json(),
                 nonce=uuid4().hex,
+                options=options.to_json(),
+                once=once(self._agent, params),
             )
         )
         match answer:
-            case tasks.Missing():
+            case answers.Missing():
                 raise not_found(task_id)
-            case tasks.WrongContext(context_id):
+            case answers.WrongContext(context_id):
                 raise invalid("message.context_id", f"The task belongs to context {context_id!r}: name that or none.")
-            case tasks.Ended(state):
+            case answers.Ended(state):
                 raise UnsupportedOperationError(
                     f"The task has ended ({TaskState.Name(state)}) and takes no more messages: send this one without a "
                     "task id, with this task in referenceTaskIds",
                     data={"taskId": task_id},
                 )
-            case tasks.Full():
+            case answers.Full():
                 raise UnsupportedOperationError(
                     f"{tasks.MAX_WAITING_TURNS} messages wait for this task already: send it again later",
                     data={"taskId": task_id},
                 )
-            case tasks.Begun(run, task, version):
-                self._publish(task_id, run)
-                return Sent(task, version, ahead=0, new=False)
-            case tasks.Waiting(place, task, version):
-                return Sent(task, version, ahead=place, new=False)
+            case answers.Begun(run, task, version):
+                self._publish(task_id, run, options)
+                return Sent(task, version, since=version, ahead=0)
+            case answers.Waiting(place, task, version):
+                return Sent(task, version, since=version, ahead=place)
+            case answers.Known():
+                return await self._found(answer, scope)
+            case answers.Conflict():
+                raise self._reused(params)
 
-    def _publish(self, task_id: str, run: int) -> None:
-        again_us = int(self._settings.redispatch_after * 1_000_000)
+    def _publish(self, task_id: str, run: int, options: RunOptions) -> None:
+        again = options.again_in(datetime.now(UTC), timedelta(seconds=self._settings.redispatch_after))
+        again_us = again // timedelta(microseconds=1)
 
         async def remember() -> None:
             await self._store.run(mark_published(self._keys, RunRef(task_id, run), again_us=again_us))
 
-        self._publisher.publish_soon(self._agent.name, task_id, run, remember)
+        self._publisher.publish_soon(self._agent.name, task_id, run, options.to_json(), remember)

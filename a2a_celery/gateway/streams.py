@@ -55,6 +55,11 @@ class TurnWatch:
     def __init__(self, ahead: int = 0) -> None:
         self._ahead = ahead
 
+    @property
+    def waits(self) -> bool:
+        """Whether the client's turn has not begun yet."""
+        return self._ahead > 0
+
     def ends_with(self, entry: LogEntry) -> bool:
         """Whether `entry`, the next of the log, is the last that concerns the client."""
         if kind_of(entry.event) is EventKind.CLIENT_MESSAGE and self._ahead:

@@ -7,9 +7,10 @@ from contextlib import aclosing
 from time import monotonic
 
 from a2a.types import Message, SendMessageConfiguration, TaskStatus, TaskStatusUpdateEvent
+from a2a.utils.errors import UnsupportedOperationError
 from a2a.utils.task import apply_history_length
 
-from ..lifecycle import EventKind, LogEntry, kind_of
+from ..lifecycle import EventKind, LogEntry, is_terminal, kind_of
 from ..store.follow import LogFollower, follow
 from ..store.log import read_log
 from ..store.wake import Bell
@@ -26,13 +27,16 @@ class TurnFollower:
 
     async def end_of(self, sent: Sent, bell: Bell) -> Message | TaskStatus | None:
         """Waits for the end of the turn; gives the agent's direct answer, or the status that ended it, if one did."""
+        if is_terminal(sent.task.status.state):  # a message that came again
+            return await self._answer_that_ended(sent)
         watch = TurnWatch(sent.ahead)
-        async with aclosing(self.entries(sent.task.id, bell, sent.version, new=sent.new)) as entries:
+        async with aclosing(self.entries(sent.task.id, bell, sent.since, new=sent.new)) as entries:
             async for entry in entries:
-                if sent.new and _is_direct_answer(entry):
+                if sent.is_first and _is_direct_answer(entry):
                     assert isinstance(entry.event, Message)
                     return entry.event
                 if watch.ends_with(entry):
+                    _require_begun(watch, sent)
                     return entry.event.status if isinstance(entry.event, TaskStatusUpdateEvent) else None
         return None
 
@@ -40,28 +44,39 @@ class TurnFollower:
         self, sent: Sent, bell: Bell, configuration: SendMessageConfiguration
     ) -> AsyncGenerator[Shown, None]:
         """The task and its events until the turn ends; or the agent's direct answer alone."""
-        if sent.new and self._hold:
+        if sent.is_first and self._hold:
             first = await self._first_word(sent, bell)
             if first is not None and _is_direct_answer(first):
                 yield Shown(first.version, first.event)
                 return
         yield Shown(sent.version, apply_history_length(sent.task, configuration))
+        if is_terminal(sent.task.status.state):
+            return
         watch = TurnWatch(sent.ahead)
-        async with aclosing(self.entries(sent.task.id, bell, sent.version)) as entries:
+        async with aclosing(self.entries(sent.task.id, bell, sent.since)) as entries:
             async for entry in entries:
-                if one := shown(entry, sent.task.id, sent.task.context_id):
+                one = shown(entry, sent.task.id, sent.task.context_id)
+                if one is not None and entry.version > sent.version:
                     yield one
                 if watch.ends_with(entry):
+                    _require_begun(watch, sent)
                     return
 
     async def _first_word(self, sent: Sent, bell: Bell) -> LogEntry | None:
         """The first entry of the run, or None if it takes longer than the hold: then the client gets a task."""
         until = monotonic() + self._hold
         while (left := until - monotonic()) > 0:
-            page = await self._follower.store.run(read_log(self._follower.keys, sent.task.id, sent.version, limit=1))
+            page = await self._follower.store.run(read_log(self._follower.keys, sent.task.id, sent.since, limit=1))
             if page.entries:
                 return page.entries[0]
             await bell.wait(left)
+        return None
+
+    async def _answer_that_ended(self, sent: Sent) -> Message | None:
+        page = await self._follower.store.run(read_log(self._follower.keys, sent.task.id, sent.since, limit=1))
+        if sent.is_first and page.entries and _is_direct_answer(page.entries[0]):
+            assert isinstance(page.entries[0].event, Message)
+            return page.entries[0].event
         return None
 
     def entries(self, task_id: str, bell: Bell, after: int, *, new: bool = False) -> AsyncGenerator[LogEntry, None]:
@@ -72,3 +87,13 @@ class TurnFollower:
 def _is_direct_answer(entry: LogEntry) -> bool:
     """Whether the agent's first word was a message alone: entry 2, right behind the task itself."""
     return entry.version == 2 and kind_of(entry.event) is EventKind.ANSWER
+
+
+def _require_begun(watch: TurnWatch, sent: Sent) -> None:
+    """Raises UnsupportedOperationError when the task has ended before a message that waited had its turn."""
+    if watch.waits:
+        raise UnsupportedOperationError(
+            "The task ended before this message had its turn: send it without a task id, with this task in "
+            "referenceTaskIds",
+            data={"taskId": sent.task.id},
+        )

@@ -35,6 +35,26 @@ def event_arguments(events: Iterable[Event]) -> list[Argument]:
     return arguments
 
 
+def whole_arguments(task: Task) -> list[Argument]:
+    """A task as a whole, as ``replace_task`` in scripts/prelude.lua takes it."""
+    status = TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id, status=task.status)
+    history: list[Argument] = [encode(message) for message in task.history]
+    artifacts: list[Argument] = []
+    for artifact in task.artifacts:
+        chunk = TaskArtifactUpdateEvent(task_id=task.id, context_id=task.context_id, artifact=artifact)
+        artifacts += [artifact.artifact_id, encode(chunk)]
+    return [
+        encode(task),
+        int(task.status.state),
+        encode(status),
+        int(task.status.HasField("message")),
+        pack_metadata(task.metadata),
+        len(history),
+        *history,
+        *artifacts,
+    ]
+
+
 def pack_metadata(metadata: Struct) -> bytes:
     """Key and value in turn, each behind its length in four bytes."""
     packed = b""

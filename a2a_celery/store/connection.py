@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from time import monotonic
 from typing import Any, Protocol, TypeVar
 
 import redis
@@ -28,6 +29,11 @@ SOCKET_TIMEOUT = 5.0
 """Seconds an answer may take. The scripts take microseconds; what is slower is a server in trouble."""
 
 CONNECT_TIMEOUT = 2.0
+PATIENCE = 30.0
+"""Seconds for which a store that is away is asked again, by who would rather wait than give up."""
+
+TRY_AGAIN_AFTER = 0.5
+
 MAX_SENDERS = 4
 """Pipelines under way at once: a large read in one of them does not hold up the rest."""
 
@@ -35,6 +41,9 @@ MAX_BATCH = 64
 
 REFUSALS = ("OOM", "READONLY", "MISCONF", "LOADING", "BUSY", "NOREPLICAS", "MASTERDOWN", "NOAUTH", "WRONGPASS")
 """Codes of errors that are the server's state, not a mistake of ours."""
+
+SEND_TIMEOUT = 17.0
+"""Seconds a pipeline may take in all, tries included."""
 
 RETRIES = 2
 """Every operation answers a repeated call as it answered the first, so a broken connection is simply tried again."""
@@ -122,11 +131,18 @@ class AsyncStore:
             batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_BATCH))]
             batch = [(operation, answer) for operation, answer in batch if not answer.done()]
             try:
-                await self._send(batch)
+                # redis-py's own timeouts leave a frozen server on a unix socket alone
+                async with asyncio.timeout(SEND_TIMEOUT):
+                    await self._send(batch)
+            except TimeoutError:
+                self._refuse(batch, StoreUnavailable(f"Redis did not answer within {SEND_TIMEOUT:g} s"))
             except Exception as e:
-                for operation, answer in batch:
-                    if not answer.done():
-                        answer.set_exception(_translated(e, operation.script.name))
+                self._refuse(batch, _translated(e, batch[0][0].script.name))
+
+    def _refuse(self, batch: list[tuple[Operation[Any], asyncio.Future[Any]]], error: Exception) -> None:
+        for _, answer in batch:
+            if not answer.done():
+                answer.set_exception(error)
 
     async def _send(self, batch: list[tuple[Operation[Any], asyncio.Future[Any]]]) -> None:
         results = await self._pipelined([o for o, _ in batch], with_text=False)
@@ -150,6 +166,22 @@ class AsyncStore:
             call = pipeline.eval if with_text else pipeline.evalsha
             call(s.text if with_text else s.sha, len(operation.keys), *operation.keys, *operation.args)
         return list(await pipeline.execute(raise_on_error=False))
+
+
+async def patiently(store: AsyncStore, operation: Operation[T]) -> T:
+    """What the operation gives, also when the store has just been restarted.
+
+    Raises:
+        StoreUnavailable: it has been away for `PATIENCE` seconds.
+    """
+    until = monotonic() + PATIENCE
+    while True:
+        try:
+            return await store.run(operation)
+        except StoreUnavailable:
+            if monotonic() > until:
+                raise
+        await asyncio.sleep(TRY_AGAIN_AFTER)
 
 
 class SyncStore:

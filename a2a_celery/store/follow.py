@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
-from time import monotonic
 
-from ..errors import StoreUnavailable
-from .connection import AsyncStore
+from .connection import AsyncStore, patiently
 from .keys import Keys
 from .log import LogPage, read_log
-from .operation import Operation
 from .wake import Bell, WakeLine
-
-STORE_PATIENCE = 30.0
-"""Seconds a follower waits for a store that is away before it gives up."""
-
-TRY_AGAIN_AFTER = 0.5
 
 
 async def follow(
@@ -33,7 +24,7 @@ async def follow(
     if new:
         await bell.wait()
     while True:
-        page = await _patiently(store, read_log(keys, task_id, after))
+        page = await patiently(store, read_log(keys, task_id, after))
         if page.version == 0:
             return
         if page.entries:
@@ -41,22 +32,6 @@ async def follow(
             yield page
         if page.version <= after:
             await bell.wait()
-
-
-async def _patiently(store: AsyncStore, operation: Operation[LogPage]) -> LogPage:
-    """What the log says, also when the store has just been restarted: who follows a task would rather wait.
-
-    Raises:
-        StoreUnavailable: it has been away for `STORE_PATIENCE` seconds.
-    """
-    until = monotonic() + STORE_PATIENCE
-    while True:
-        try:
-            return await store.run(operation)
-        except StoreUnavailable:
-            if monotonic() > until:
-                raise
-        await asyncio.sleep(TRY_AGAIN_AFTER)
 
 
 class LogFollower:

@@ -8,7 +8,7 @@ Keys of one task share the hash tag ``{task_id}``. A live task's keys stay; the 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 
 def quoted(text: str) -> str:
@@ -57,6 +57,11 @@ class Scope:
     def __str__(self) -> str:
         return "/".join(quoted(part) for part in (self.agent, self.tenant, self.owner))
 
+    @classmethod
+    def parse(cls, text: str) -> Scope:
+        """The scope that `str` wrote."""
+        return cls(*(unquote(part) for part in text.split("/")))
+
 
 @dataclass(frozen=True, slots=True)
 class Keys:
@@ -103,6 +108,10 @@ class Keys:
     def context_index(self, scope: Scope, context_id: str) -> str:
         """As `scope_index`, of one context only."""
         return f"{self.prefix}:context:{scope}:{quoted(context_id)}:"
+
+    def message(self, scope: Scope, message_id: str) -> str:
+        """hash: what was accepted under this message id (digest, task, place in its log); expires with its window."""
+        return f"{self.prefix}:message:{scope}:{quoted(message_id)}"
 
     def runner(self, runner_id: str) -> str:
         """channel: ``<task_id>.<run>`` of a run that this worker process shall cancel."""

@@ -6,16 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from a2a.types import SendMessageRequest, Task, TaskState
+from a2a.types import SendMessageRequest, Task, TaskState, TaskStatusUpdateEvent
 
 from ..lifecycle import Event, encode
 from .codec import event_arguments, state_of, task_from_snapshot
-from .keys import Keys
+from .keys import Keys, Scope
 from .operation import Argument, Operation, script
 from .tasks import FIRST_PUBLISH_GRACE_US
-
-MAX_REDISPATCH_WAIT_US = 3600 * 1_000_000
-"""The longest time between two publishes of a run that no worker claims."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +26,18 @@ class RunRef:
     def name(self) -> str:
         return f"{self.task_id}.{self.run}"
 
+    @classmethod
+    def of(cls, name: str) -> RunRef | None:
+        """The run that a Celery task's id names; None: it names none."""
+        task_id, _, run = name.rpartition(".")
+        return cls(task_id, int(run)) if task_id and run.isascii() and run.isdecimal() else None
+
 
 @dataclass(frozen=True, slots=True)
 class Claim:
     """A run that is ours. `token` proves it; `task` is the snapshot at `version`, with what came with the claim.
 
-    `asked` counts the newest messages of the client that answer the agent's `ask`.
+    `asked` counts the newest messages of the client that answer the agent's `ask`; `scope` says whose task it is.
     """
 
     ref: RunRef
@@ -44,6 +47,7 @@ class Claim:
     request: SendMessageRequest
     caller: bytes
     asked: int
+    scope: Scope
     task: Task
     version: int
 
@@ -78,11 +82,12 @@ class Illegal:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The run is over. `next_run` waits for a worker and wants to be published; None: none."""
+    """The run is over. `next_run` waits for a worker and wants to be published, with `next_options`; None: none."""
 
     version: int
     state: TaskState
     next_run: int | None
+    next_options: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +95,19 @@ class LeftOpen:
     """The run is over but its task is in a state that nobody moves on: write a final one."""
 
     state: TaskState
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """The run is over, whoever ended it; its task is at `version`, in `state`."""
+
+    version: int
+    state: TaskState
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Nothing was written: the run belongs to another worker, has or will have a newer one behind it, or is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +119,17 @@ class Renewal:
 
 
 def claim_run(
-    keys: Keys, ref: RunRef, *, token: str, runner: str, lease_us: int, working: bool
+    keys: Keys, ref: RunRef, *, token: str, runner: str, lease_us: int, working: bool, max_attempts: int = 1
 ) -> Operation[Claim | Dropped]:
-    """Takes a queued run, which only one caller ever gets; `working` says so in the task's status at once."""
+    """Takes a queued run, which only one caller ever gets; `working` says so in the task's status at once.
+
+    `max_attempts` is how many runs the turn may have, should workers be lost: 1 is at most once.
+    """
 
     def parse(answer: Sequence[Any]) -> Claim | Dropped:
         if answer[0] == b"dropped":
             return Dropped(answer[1].decode())
-        _, turn, attempt, request, caller, asked, snapshot = answer
+        _, turn, attempt, request, caller, asked, scope, snapshot = answer
         task, version = task_from_snapshot(snapshot)
         return Claim(
             ref,
@@ -118,6 +139,7 @@ def claim_run(
             SendMessageRequest.FromString(request),
             caller,
             int(asked),
+            Scope.parse(scope.decode()),
             task,
             version,
         )
@@ -125,7 +147,7 @@ def claim_run(
     return Operation(
         script("claim_run"),
         keys.task(ref.task_id).as_list(),
-        [ref.run, token, runner, lease_us, int(working)],
+        [ref.run, token, runner, lease_us, int(working), max_attempts],
         parse,
     )
 
@@ -162,7 +184,7 @@ def settle_run(
     def parse(answer: Sequence[bytes]) -> Settled | RunLost | Illegal | LeftOpen:
         match answer[0]:
             case b"settled":
-                return Settled(int(answer[1]), state_of(answer[2]), int(answer[3]) if answer[3] else None)
+                return Settled(int(answer[1]), state_of(answer[2]), int(answer[3]) if answer[3] else None, answer[4])
             case b"illegal":
                 return Illegal(int(answer[1]), state_of(answer[2]))
             case b"open":
@@ -188,6 +210,27 @@ def settle_run(
     )
 
 
+def end_run(
+    keys: Keys, ref: RunRef, *, runner: str | None, event: TaskStatusUpdateEvent, lost: bool = False
+) -> Operation[Over | Kept]:
+    """Ends a run from outside with the terminal `event`, and so its task; a run that is over stays as it is.
+
+    A claimed run is ended only if its runner's id begins with `runner`; None: only a run that nobody has claimed. A run
+    that a client asked to cancel ends CANCELED instead. One whose worker was `lost` gives way to the next attempt, if
+    its turn may have one.
+    """
+
+    def parse(answer: Sequence[bytes]) -> Over | Kept:
+        return Over(int(answer[1]), state_of(answer[2])) if answer[0] == b"over" else Kept()
+
+    return Operation(
+        script("end_run"),
+        keys.task(ref.task_id).as_list(),
+        [ref.run, runner or "", int(lost), *event_arguments([event])],
+        parse,
+    )
+
+
 def renew_runs(keys: Keys, held: Sequence[tuple[RunRef, str]], *, lease_us: int) -> Operation[Renewal]:
     """Renews the leases of `held` runs, each with the token of its claim."""
     arguments: list[Argument] = [lease_us]
@@ -200,26 +243,6 @@ def renew_runs(keys: Keys, held: Sequence[tuple[RunRef, str]], *, lease_us: int)
 
     records = [keys.task(ref.task_id).record for ref, _ in held]
     return Operation(script("renew_runs"), [keys.leases, *records], arguments, parse)
-
-
-def mark_published(keys: Keys, ref: RunRef, *, again_us: int) -> Operation[None]:
-    """The broker has the run: a watcher publishes it again only if no worker claims it within `again_us`."""
-    return Operation(script("mark_published"), [keys.dispatch], [ref.name, again_us], lambda _: None)
-
-
-def take_due_runs(keys: Keys, *, limit: int, again_us: int) -> Operation[list[tuple[RunRef, str]]]:
-    """Up to `limit` runs that want to be published, with their agents' names; the caller publishes them."""
-
-    def parse(answer: Sequence[bytes]) -> list[tuple[RunRef, str]]:
-        parts = [part.decode() for part in answer]
-        return [
-            (RunRef(task_id, int(run)), agent)
-            for task_id, run, agent in zip(parts[::3], parts[1::3], parts[2::3], strict=True)
-        ]
-
-    return Operation(
-        script("take_due_runs"), [keys.dispatch], [keys.prefix, limit, again_us, MAX_REDISPATCH_WAIT_US], parse
-    )
 
 
 def end_pauses(keys: Keys, *, limit: int) -> Operation[int]:

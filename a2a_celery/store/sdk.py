@@ -28,9 +28,9 @@ from a2a.types import (
     TaskStatusUpdateEvent,
 )
 
-from ..lifecycle import Event, encode, is_terminal
+from ..lifecycle import Event, is_terminal
 from ..lifecycle.states import CANCELED
-from .codec import event_arguments, pack_metadata
+from .codec import event_arguments, whole_arguments
 from .connection import AsyncStore
 from .follow import LogFollower
 from .keys import Keys, Scope
@@ -153,28 +153,9 @@ def _save_task(
     if isinstance(event, TaskStatusUpdateEvent | TaskArtifactUpdateEvent) and not prev_version.is_missing:
         arguments += ["event", *event_arguments([event])]
     else:
-        arguments += ["whole", *_whole(task)]
+        arguments += ["whole", *whole_arguments(task)]
 
     def parse(answer: Sequence[bytes]) -> int | None:
         return int(answer[1]) if answer[0] == b"saved" else None
 
     return Operation(script("save_task"), keys.task(task.id).as_list(), arguments, parse)
-
-
-def _whole(task: Task) -> list[Argument]:
-    status = TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id, status=task.status)
-    history: list[Argument] = [encode(message) for message in task.history]
-    artifacts: list[Argument] = []
-    for artifact in task.artifacts:
-        chunk = TaskArtifactUpdateEvent(task_id=task.id, context_id=task.context_id, artifact=artifact)
-        artifacts += [artifact.artifact_id, encode(chunk)]
-    return [
-        encode(task),
-        int(task.status.state),
-        encode(status),
-        int(task.status.HasField("message")),
-        pack_metadata(task.metadata),
-        len(history),
-        *history,
-        *artifacts,
-    ]

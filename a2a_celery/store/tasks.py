@@ -12,9 +12,24 @@ from a2a.types import Message, SendMessageRequest, Task, TaskState, TaskStatus, 
 from ..lifecycle import encode
 from ..lifecycle.events import timestamp
 from ..lifecycle.states import CANCELED, SUBMITTED, WORKING
+from .answers import (
+    Begun,
+    CancelAsked,
+    CanceledNow,
+    Conflict,
+    Continued,
+    Created,
+    Ended,
+    Full,
+    Known,
+    Missing,
+    Page,
+    Waiting,
+    WrongContext,
+)
 from .codec import event_arguments, state_of, task_from_snapshot
 from .keys import Keys, Scope
-from .operation import Operation, script
+from .operation import Argument, Operation, script
 
 FIRST_PUBLISH_GRACE_US = 5_000_000
 """How long whoever created a run has to publish it before a watcher does."""
@@ -24,77 +39,12 @@ MAX_WAITING_TURNS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Created:
-    """A new task; `task` is its snapshot, at `version`."""
+class Once:
+    """Accepts a message id once in `window_ms` milliseconds; the same `digest` under it is the same message."""
 
-    task: Task
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class Missing:
-    """There is no such task, or not for this caller."""
-
-
-@dataclass(frozen=True, slots=True)
-class WrongContext:
-    """The message named another context than the task's."""
-
-    context_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """The task is over; `state` says how."""
-
-    state: TaskState
-
-
-@dataclass(frozen=True, slots=True)
-class Full:
-    """Too many messages wait already."""
-
-
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """The message began run `run`; `task` is the snapshot with it, at `version`."""
-
-    run: int
-    task: Task
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """The message is the `place`-th that waits (1: the next); `task` is the snapshot without it, at `version`."""
-
-    place: int
-    task: Task
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class CanceledNow:
-    """Nobody ran the task: it is CANCELED. `run` was queued and its Celery task can be revoked; None: none was."""
-
-    run: int | None
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class CancelAsked:
-    """The task's runner was told; the log stood at `version`."""
-
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A page of tasks; `total` counts all that match, `more` says whether another page follows."""
-
-    tasks: list[Task]
-    total: int
-    more: bool
+    message_id: str
+    digest: str
+    window_ms: int
 
 
 def create_task(
@@ -106,16 +56,21 @@ def create_task(
     *,
     caller: bytes,
     retention: int,
-) -> Operation[Created]:
+    options: bytes = b"",
+    once: Once | None = None,
+) -> Operation[Created | Known | Conflict]:
     """A task in SUBMITTED with `request`'s message in its history, run 1, and the promise to dispatch it.
 
-    `caller` is kept for the worker as it is; `retention` is in seconds.
+    `caller` is kept for the worker and `options` for publishers, as they are; `retention` is in seconds. Without `once`
+    any message id is a new one.
     """
     task = Task(id=task_id, context_id=context_id, status=TaskStatus(state=SUBMITTED), history=[request.message])
 
-    def parse(answer: Sequence[bytes]) -> Created:
-        task.status.timestamp.CopyFrom(timestamp(int(answer[1])))
-        return Created(task, int(answer[0]))
+    def parse(answer: Sequence[bytes]) -> Created | Known | Conflict:
+        if answer[0] == b"created":
+            task.status.timestamp.CopyFrom(timestamp(int(answer[1])))
+            return Created(task, 1)
+        return _known(answer) if answer[0] == b"known" else Conflict()
 
     names = keys.task(task_id)
     return Operation(
@@ -140,22 +95,33 @@ def create_task(
             "0",
             encode(request.message),
             encode(_status_event(task_id, context_id, WORKING)),
+            options,
+            *_once(keys, scope, once),
         ],
         parse,
     )
 
 
 def continue_task(
-    keys: Keys, scope: Scope, task_id: str, request: SendMessageRequest, context_id: str, *, caller: bytes, nonce: str
-) -> Operation[Missing | WrongContext | Ended | Full | Begun | Waiting]:
+    keys: Keys,
+    scope: Scope,
+    task_id: str,
+    request: SendMessageRequest,
+    context_id: str,
+    *,
+    caller: bytes,
+    nonce: str,
+    options: bytes = b"",
+    once: Once | None = None,
+) -> Operation[Continued]:
     """A further message to a task: it begins the next run, or waits for the end of the one that is open.
 
     `request.message` must already carry the task's and context's ids; `context_id` is what the client named, "" for
-    nothing. `nonce` makes a repeated call the same call.
+    nothing. `nonce` makes a repeated call the same call, `once` a message that a client repeats the same message.
     """
     message = request.message
 
-    def parse(answer: Sequence[Any]) -> Missing | WrongContext | Ended | Full | Begun | Waiting:
+    def parse(answer: Sequence[Any]) -> Continued:
         match answer[0]:
             case b"missing":
                 return Missing()
@@ -165,6 +131,10 @@ def continue_task(
                 return Ended(state_of(answer[1]))
             case b"full":
                 return Full()
+            case b"known":
+                return _known(answer)
+            case b"conflict":
+                return Conflict()
             case b"begun":
                 return Begun(int(answer[1]), *task_from_snapshot(answer[2]))
             case _:
@@ -183,6 +153,8 @@ def continue_task(
             request.SerializeToString(),
             caller,
             MAX_WAITING_TURNS,
+            options,
+            *_once(keys, scope, once),
         ],
         parse,
     )
@@ -270,6 +242,15 @@ def _status_event(
     return TaskStatusUpdateEvent(
         task_id=task_id, context_id=context_id, status=TaskStatus(state=state, message=message)
     )
+
+
+def _once(keys: Keys, scope: Scope, once: Once | None) -> list[Argument]:
+    return ["", "", 0] if once is None else [keys.message(scope, once.message_id), once.digest, once.window_ms]
+
+
+def _known(answer: Sequence[bytes]) -> Known:
+    _, task_id, version, ahead = answer
+    return Known(task_id.decode(), int(version), int(ahead))
 
 
 def _length(history_length: int | None) -> int:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from time import monotonic
 from typing import Any
 
 import redis.asyncio
@@ -22,6 +23,12 @@ logger = logging.getLogger(__name__)
 
 LOOK_EVERY = 15.0
 """Seconds after which a listener reads even though nobody rang."""
+
+PING_EVERY = 3.0
+"""Seconds of silence after which the server is asked whether it is there."""
+
+SILENCE = 10.0
+"""Seconds of silence after which the line counts as broken: a connection can go without a word (NAT, failover)."""
 
 RECONNECT_EVERY = 0.2
 """Seconds between two attempts to get the line back."""
@@ -46,7 +53,7 @@ class Bell:
 
 
 class WakeLine:
-    """Subscribes to channels for this process; start it before and stop it after its listeners.
+    """Subscribes to channels for this process; its first listener starts it, `stop` ends it.
 
     Only its own task talks to Redis: a listener that is cancelled can't break the line for the others.
     """
@@ -57,7 +64,6 @@ class WakeLine:
             "socket_keepalive": True,
             # None, or redis-py writes inside wait_for, which on Python 3.11 swallows a cancellation: stop() would hang
             "socket_timeout": None,
-            "health_check_interval": 10,
             "protocol": 2,
             # reconnecting is ours: redis-py would do it silently, and what was missed meanwhile must be looked up
             "retry": redis.asyncio.retry.Retry(NoBackoff(), 0),
@@ -94,6 +100,7 @@ class WakeLine:
     @asynccontextmanager
     async def listen(self, channel: str) -> AsyncIterator[Bell]:
         """A bell that rings when `channel` gets a message; if the line is down just now, it rings when that is up."""
+        await self.start()  # an application that is mounted in another is never told to start
         bell = Bell()
         self._bells.setdefault(channel, set()).add(bell)
         try:
@@ -163,10 +170,17 @@ class WakeLine:
             await pubsub.subscribe(*joined)
 
     async def _hear(self, pubsub: Any) -> None:
+        heard = monotonic()
         while True:
-            message = await pubsub.get_message(timeout=5.0)
-            if message is None or message["channel"] is None:
-                continue  # silence, or the answer to a ping
+            message = await pubsub.get_message(timeout=PING_EVERY)
+            if message is None:
+                if monotonic() - heard > SILENCE:
+                    raise redis.ConnectionError(f"nothing heard for {SILENCE:g} s, not even the answer to a ping")
+                await pubsub.ping()
+                continue
+            heard = monotonic()
+            if message["channel"] is None:
+                continue  # the answer to a ping
             channel = message["channel"].decode()
             match message["type"]:
                 case "subscribe":

@@ -101,6 +101,27 @@ def test_a_card_that_has_not_changed_is_not_sent_again(served: Served) -> None:
     assert first.headers["content-type"].startswith("application/json")
 
 
+def test_a_card_says_since_when_it_is_what_it_is(served: Served) -> None:
+    url = f"{served.url}/agents/count{WELL_KNOWN}"
+    first = httpx.get(url, timeout=30)
+    modified = first.headers["last-modified"]
+
+    def again(**headers: str) -> httpx.Response:
+        return httpx.get(url, headers={k.replace("_", "-"): v for k, v in headers.items()}, timeout=30)
+
+    same = again(If_Modified_Since=modified)
+    assert (same.status_code, same.content) == (304, b"")
+    for name in ("etag", "cache-control", "last-modified"):
+        assert same.headers[name] == first.headers[name]
+    assert again(If_Modified_Since="Fri, 01 Jan 2100 00:00:00 GMT").status_code == 304
+    assert again(If_Modified_Since="Sat, 01 Jan 2000 00:00:00 GMT").status_code == 200
+    assert again(If_Modified_Since="lately").status_code == 200
+    assert again(If_Modified_Since=modified, If_None_Match='"another"').status_code == 200
+    unchanged = again(If_Modified_Since="Sat, 01 Jan 2000 00:00:00 GMT", If_None_Match=first.headers["etag"])
+    assert unchanged.status_code == 304
+    assert unchanged.headers["last-modified"] == modified
+
+
 def test_json_rpc_is_served_with_and_without_the_slash(served: Served) -> None:
     body = {"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}}
     for url in (f"{served.url}", f"{served.url}/", f"{served.url}/agents/count", f"{served.url}/agents/count/"):

@@ -6,8 +6,9 @@ import pytest
 
 from a2a_celery.lifecycle.states import INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.runs import MAX_REDISPATCH_WAIT_US, RunRef, mark_published, take_due_runs
-from a2a_celery.store.tasks import FIRST_PUBLISH_GRACE_US, continue_task
+from a2a_celery.store.dispatch import MAX_REDISPATCH_WAIT_US, DueRun, mark_published, take_due_runs
+from a2a_celery.store.runs import RunRef
+from a2a_celery.store.tasks import FIRST_PUBLISH_GRACE_US, continue_task, create_task
 from tests.support.seeds import ANN, CONTEXT, Seeds, at_once, request, status
 
 AGAIN_US = 60_000_000
@@ -30,7 +31,7 @@ class Clock:
         """Lets the time come."""
         await self._store.redis.zadd(self._keys.dispatch, {ref.name: 1 for ref in refs})
 
-    async def take(self, limit: int = 100) -> list[tuple[RunRef, str]]:
+    async def take(self, limit: int = 100) -> list[DueRun]:
         """What a watcher takes."""
         return await self._store.run(take_due_runs(self._keys, limit=limit, again_us=AGAIN_US))
 
@@ -53,7 +54,7 @@ async def test_a_due_run_is_taken_with_its_agent(seeds: Seeds, clock: Clock) -> 
     ref = RunRef(await seeds.created(), 1)
     await clock.make_due(ref)
 
-    assert await clock.take() == [(ref, ANN.agent)]
+    assert await clock.take() == [DueRun(ref, ANN.agent, b"")]
 
 
 @pytest.mark.parametrize("task_id", ["a.b.7", "with space", "colon:brace{}", "ünï", "%41"])
@@ -61,7 +62,7 @@ async def test_any_task_id_is_found_again(seeds: Seeds, clock: Clock, task_id: s
     ref = RunRef(await seeds.created(task_id=task_id), 1)
     await clock.make_due(ref)
 
-    assert await clock.take() == [(ref, ANN.agent)]
+    assert await clock.take() == [DueRun(ref, ANN.agent, b"")]
 
 
 async def test_two_watchers_never_take_the_same(seeds: Seeds, clock: Clock) -> None:
@@ -70,7 +71,7 @@ async def test_two_watchers_never_take_the_same(seeds: Seeds, clock: Clock) -> N
 
     taken = await at_once(*(clock.take(limit=7) for _ in range(8)))
 
-    assert sorted(ref.name for batch in taken for ref, _ in batch) == sorted(ref.name for ref in refs)
+    assert sorted(due.ref.name for batch in taken for due in batch) == sorted(ref.name for ref in refs)
     assert max(map(len, taken)) <= 7
 
 
@@ -129,3 +130,35 @@ async def test_a_claim_before_the_publisher_is_done_is_not_undone(store: AsyncSt
     await store.run(mark_published(keys, claim.ref, again_us=AGAIN_US))
 
     assert await seeds.everything() == before
+
+
+async def test_a_run_keeps_its_options_and_is_due_again_after_it_may_begin(
+    store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
+) -> None:
+    seconds, _ = await store.redis.time()
+    options = b'{"celery":{"queue":"far"},"not_before_us":%d}' % ((seconds + 3600) * 1_000_000)
+    sent, ref = request("hello", "t", CONTEXT), RunRef("t", 1)
+    call = create_task(keys, ANN, "t", CONTEXT, sent, caller=b"{}", retention=60, options=options)
+    await store.run(call)
+    await clock.make_due(ref)
+
+    assert await clock.take() == [DueRun(ref, ANN.agent, options)]
+    assert abs(await clock.due_in(ref) - (3600_000_000 + AGAIN_US)) < 5_000_000
+
+
+async def test_each_turn_has_options_of_its_own(store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock) -> None:
+    claim = await seeds.claimed()
+    task_id = claim.ref.task_id
+    for nonce, options in (("1", b'{"celery":{}}'), ("2", b"")):
+        sent = request("x", task_id, CONTEXT)
+        await store.run(continue_task(keys, ANN, task_id, sent, "", caller=b"{}", nonce=nonce, options=options))
+
+    taken = []
+    for run in (2, 3):
+        settled = await seeds.settled(claim, status(INPUT_REQUIRED))
+        await clock.make_due(RunRef(task_id, run))
+        [due] = await clock.take()
+        taken.append((settled.next_run, settled.next_options, due.options))
+        claim = await seeds.claimed(task_id, run=run)
+
+    assert taken == [(2, b'{"celery":{}}', b'{"celery":{}}'), (3, b"", b"")]

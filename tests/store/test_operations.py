@@ -10,18 +10,19 @@ from typing import Any
 import pytest
 
 from a2a_celery.cli.embedded import EmbeddedRedis
-from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED
+from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys, Operation, SyncStore
+from a2a_celery.store.dispatch import mark_published, take_due_runs
 from a2a_celery.store.log import read_log
+from a2a_celery.store.recovery import Lapsed, lapse_run, lapsed_runs
 from a2a_celery.store.runs import (
     RunRef,
     append,
     claim_run,
     end_pauses,
-    mark_published,
+    end_run,
     renew_runs,
     settle_run,
-    take_due_runs,
 )
 from a2a_celery.store.tasks import continue_task, create_task, list_tasks, read_task, request_cancel
 from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, status
@@ -106,8 +107,25 @@ async def _end_pauses(keys: Keys, seeds: Seeds) -> Operation[Any]:
     return end_pauses(keys, limit=10)
 
 
+async def _lapsed(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await seeds.created(task_id="t")
+    await seeds.store.run(claim_run(keys, REF, token=TOKEN, runner="r", lease_us=-1, working=True))
+    return lapsed_runs(keys, limit=10)
+
+
+async def _lapse(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await claimed(keys, seeds)
+    return lapse_run(keys, Lapsed(REF, "agent", 1, 1), await seeds.task("t"), 2, again_us=0)
+
+
+async def _end(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await seeds.created(task_id="t")
+    return end_run(keys, REF, runner=None, event=status(FAILED, "over"))
+
+
 VERBS: list[Make] = [
-    _create, _continue, _cancel, _read, _list, _log, _claim, _append, _settle, _renew, _mark, _take, _end_pauses
+    _create, _continue, _cancel, _read, _list, _log, _claim, _append, _settle, _renew, _mark, _take,
+    _end_pauses, _lapsed, _lapse, _end,
 ]  # fmt: skip
 
 BESIDE = {"prelude", "save_task", "delete_task"}

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from a2a_celery.store import AsyncStore
+from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.store import AsyncStore, wake
 from a2a_celery.store.wake import Bell, WakeLine
 from tests.support.restarts import mortal_redis
 from tests.support.waiting import eventually_async
@@ -226,3 +229,48 @@ async def test_a_line_that_starts_before_its_redis_comes_up_with_it(tmp_path: Pa
             await rings(bell)
             await is_up(line, store)
         await store.aclose()
+
+
+async def test_a_line_that_went_silent_is_given_up_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wake, "PING_EVERY", 0.1)
+    monkeypatch.setattr(wake, "SILENCE", 0.5)
+    server = EmbeddedRedis()
+    server.start()
+    store, line = AsyncStore(server.store_url), WakeLine(server.store_url)
+    try:
+        async with line.listen("channel") as bell:
+            await bell.wait(0.3)  # what rang when it came up
+            assert server.process is not None
+            server.process.send_signal(signal.SIGSTOP)
+            before = time.monotonic()
+            await bell.wait(10)
+            assert time.monotonic() - before < 8, "nobody noticed"
+            server.process.send_signal(signal.SIGCONT)
+
+            async def rings() -> bool:
+                await store.redis.publish("channel", "1")
+                before = time.monotonic()
+                await bell.wait(1)
+                return time.monotonic() - before < 0.9 and line.channels == 1
+
+            await eventually_async(rings, what="the line is back")
+    finally:
+        if server.process is not None:
+            server.process.send_signal(signal.SIGCONT)
+        await line.stop()
+        await store.aclose()
+        server.stop()
+
+
+async def test_the_first_listener_starts_the_line(redis_server: EmbeddedRedis, store: AsyncStore) -> None:
+    line = WakeLine(redis_server.store_url)
+    async with line.listen("channel") as bell:
+
+        async def rings() -> bool:
+            await store.redis.publish("channel", "1")
+            before = time.monotonic()
+            await bell.wait(1)
+            return time.monotonic() - before < 0.9
+
+        await eventually_async(rings, what="a line that nobody started is heard")
+    await line.stop()

@@ -48,6 +48,9 @@ async def leaks(store: AsyncStore, keys: Keys) -> list[str]:
                     found.append(f"{key}: lists {member!r}, which is in state {record[b'state']!r}")
                 if not record and state not in TERMINAL:
                     found.append(f"{key}: lists {member!r}, which does not exist")
+        elif key.startswith(f"{keys.prefix}:message:"):
+            if expires < 0:
+                found.append(f"{key}: a message id that is remembered for ever")
         elif key in (keys.leases, keys.dispatch):
             phase = b"running" if key == keys.leases else b"queued"
             for member in await redis.zrange(raw, 0, -1):
@@ -72,5 +75,5 @@ def _of_a_task(key: str, expires: int, record: dict[bytes, bytes]) -> list[str]:
         return [f"{key}: expires although its task is live"] if expires >= 0 else []
     if not 0 <= expires <= int(record[b"retention"]):
         return [f"{key}: its task has ended, it expires in {expires} s"]
-    kept = [field for field in (b"request", b"caller", b"working") if record.get(field)]
+    kept = [field for field in (b"request", b"caller", b"working", b"options") if record.get(field)]
     return [f"{key}: keeps {kept} of an ended task"] if kept and key.endswith(":task") else []

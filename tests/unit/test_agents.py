@@ -98,3 +98,43 @@ def test_what_is_said_about_a_function_wins_over_its_docstring() -> None:
 
     assert made.description == "Mine."
     assert list(made.skills) == [skill]
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("idempotency_window", 0),
+        ("idempotency_window", -1),
+        ("idempotency_window", True),
+        ("idempotency_window", "60"),
+        ("idempotency_window", float("nan")),
+        ("idempotency_window", float("inf")),
+        ("route", "queue"),
+        ("route", {"queue": "q"}),
+        ("scheduling", 1),
+        ("scheduling", None),
+    ],
+)
+def test_an_option_that_cannot_be_honoured_is_refused_by_name(option: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=option):
+        A2A(Celery("test")).agent("a", **{option: value})(print)
+
+
+def test_a_route_that_is_a_coroutine_function_is_refused() -> None:
+    async def route(*_: Any) -> dict[str, Any]:
+        return {}
+
+    with pytest.raises(ConfigError, match="route"):
+        A2A(Celery("test")).agent("a", route=route)(print)
+
+
+def test_an_agent_s_own_options_do_not_go_to_celery() -> None:
+    def route(*_: Any) -> dict[str, Any]:
+        return {}
+
+    a2a = A2A(Celery("test"))
+    a2a.agent("a", queue="q", idempotency_window=60, route=route, scheduling=True)(print)
+    found = a2a.agents["a"]
+
+    assert dict(found.options) == {"queue": "q"}
+    assert (found.idempotency_window, found.route, found.scheduling) == (60, route, True)

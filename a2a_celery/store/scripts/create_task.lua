@@ -4,18 +4,27 @@
 --       [8] retention, s  [9] leases key  [10] dispatch key  [11] µs until the watcher publishes the run
 --       [12] request  [13] caller  [14] the task event  [15] the status event  [16] '1' if the status has a message
 --       [17] the client's message, as an event  [18] the event WORKING
--- gives {version, µs of the status}; the same for a repeated call
+--       [19] options of the run  [20] key of the message id, '' to take any  [21] digest of the message
+--       [22] ms for which it is remembered
+-- gives {'created', µs of the status}; the same for a repeated call
+--       | {'known', task id, version, ahead}: the same message made that task  | {'conflict'}: another one has its id
 local first = redis.call('LINDEX', KEYS[2], 0)
-if first then return {'1', string.match(first, '^%d+')} end
+if first then return {'created', string.match(first, '^%d+')} end
+local heard = heard_before(ARGV[20])
+if heard then
+  if heard[1] ~= ARGV[21] then return {'conflict'} end
+  return {'known', heard[2], heard[4], heard[5]}
+end
 local at = now()
 redis.call('HSET', KEYS[1],
   'task_id', ARGV[1], 'context', ARGV[2], 'scope', ARGV[3], 'scope_index', ARGV[4], 'context_index', ARGV[5],
   'agent', ARGV[6], 'owner', ARGV[7], 'retention', ARGV[8], 'leases', ARGV[9], 'dispatch', ARGV[10],
-  'request', ARGV[12], 'caller', ARGV[13], 'working', ARGV[18], 'state', SUBMITTED, 'at', micros(at), 'status', ARGV[15],
+  'request', ARGV[12], 'caller', ARGV[13], 'options', ARGV[19], 'working', ARGV[18], 'state', SUBMITTED, 'at', micros(at), 'status', ARGV[15],
   'has_message', ARGV[16], 'version', 1, 'run', 1, 'phase', 'queued', 'token', '', 'runner', '', 'seq', 0,
   'turn', 1, 'attempt', 1, 'asked_to_cancel', '0', 'nonce', '')
 redis.call('RPUSH', KEYS[2], micros(at) .. ' ' .. ARGV[14])
 redis.call('RPUSH', KEYS[3], ARGV[17])
 list_in(KEYS, {scope_index = ARGV[4], context_index = ARGV[5], retention = ARGV[8]}, SUBMITTED, at)
 redis.call('ZADD', ARGV[10], micros(at + tonumber(ARGV[11])), ARGV[1] .. '.1')
-return {'1', micros(at)}
+remember(ARGV[20], ARGV[21], ARGV[22], ARGV[1], KEYS[1], 1, 0)
+return {'created', micros(at)}

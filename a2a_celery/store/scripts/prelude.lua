@@ -10,7 +10,10 @@
 --   run, phase, token, runner, seq      the newest run: number; 'queued', 'running' or '' (over); its claim's token;
 --                                       its worker process; how many of its events are written (for repeated calls)
 --   turn, attempt                       the current turn, and which run of it this is
+--   max_attempts                        how many runs a turn may have when workers are lost; from its claim on
 --   request, caller                     what the run shall do, and for whom; gone with the task's end
+--   options                             JSON: how the newest run is published, '' for as its agent is; not_before_us, if
+--                                       there, is when it may begin; gone with the task's end
 --   working, canceled                   the events WORKING, ready for a claim, and CANCELED, once a client asked and a
 --                                       run was open; gone with the task's end
 --   asked_to_cancel                     '1' once a client asked
@@ -28,6 +31,11 @@
 -- LEGAL and TERMINAL, INTERRUPTED (tables by state number) and SUBMITTED, WORKING, COMPLETED, FAILED, CANCELED stand above:
 -- they are made from lifecycle/states.py.
 
+-- As keys.quoted: every byte but the plain ones as %XX.
+local function quoted(text)
+  return (string.gsub(text, '[^A-Za-z0-9_.~@-]', function(c) return string.format('%%%02X', string.byte(c)) end))
+end
+
 local function micros(n) return string.format('%.0f', n) end
 
 local function now()
@@ -35,14 +43,21 @@ local function now()
   return tonumber(t[1]) * 1000000 + tonumber(t[2])
 end
 
--- The record as a table, with numbers where they are counted with; nil when there is no such task.
+local FIELDS = {'state', 'at', 'version', 'run', 'seq', 'turn', 'attempt', 'task_id', 'scope', 'scope_index',
+  'context_index', 'context', 'status', 'has_message', 'phase', 'token', 'runner', 'asked_to_cancel', 'nonce',
+  'retention', 'leases', 'dispatch', 'settled', 'pauses', 'max_attempts'}
+local NUMBERS = 7 -- so many of them, from the first on, are counted with
+
+-- The record as a table; nil when there is no such task. Fields that are large, or rarely asked for (request, caller …),
+-- are fetched when they are: an append must not cost what the client once sent.
 local function load(keys)
-  local flat = redis.call('HGETALL', keys[1])
-  if #flat == 0 then return nil end
+  local values = redis.call('HMGET', keys[1], unpack(FIELDS))
+  if not values[8] then return nil end
   local r = {}
-  for i = 1, #flat, 2 do r[flat[i]] = flat[i + 1] end
-  for _, f in ipairs({'state', 'at', 'version', 'run', 'seq', 'turn', 'attempt'}) do r[f] = tonumber(r[f]) end
-  return r
+  for i, field in ipairs(FIELDS) do
+    if values[i] then r[field] = i <= NUMBERS and tonumber(values[i]) or values[i] end
+  end
+  return setmetatable(r, {__index = function(_, field) return redis.call('HGET', keys[1], field) or nil end})
 end
 
 -- The time of a new entry: the server's, but never before the entry it follows.
@@ -129,7 +144,7 @@ local function retire(keys, r)
   close_run(r)
   end_pause(keys, r)
   redis.call('DEL', keys[7])
-  redis.call('HDEL', keys[1], 'request', 'caller', 'working', 'canceled', 'settled', 'unanswered')
+  redis.call('HDEL', keys[1], 'request', 'caller', 'working', 'canceled', 'settled', 'unanswered', 'options')
   for _, artifact_id in ipairs(redis.call('LRANGE', keys[4], 0, -1)) do
     redis.call('EXPIRE', keys[5] .. artifact_id, r.retention)
   end
@@ -179,6 +194,22 @@ local function apply_events(keys, r, first)
   end
 end
 
+-- The task as a whole becomes what the arguments from ARGV[first] on say: task event, state, status event, '1' if the
+-- status has a message, metadata (packed), how many history events, they, and pairs of artifact id and chunk.
+local function replace_task(keys, r, first)
+  local at = clock(r)
+  write_log(keys, r, at, ARGV[first])
+  for _, artifact_id in ipairs(redis.call('LRANGE', keys[4], 0, -1)) do redis.call('DEL', keys[5] .. artifact_id) end
+  redis.call('DEL', keys[3], keys[4], keys[6])
+  r.has_message = '0'
+  set_status(keys, r, tonumber(ARGV[first + 1]), ARGV[first + 3], ARGV[first + 2], at)
+  merge_metadata(keys, ARGV[first + 4])
+  local history = first + 6
+  local artifacts = history + tonumber(ARGV[first + 5])
+  for i = history, artifacts - 1 do redis.call('RPUSH', keys[3], ARGV[i]) end
+  for i = artifacts, #ARGV, 2 do add_chunk(keys, ARGV[i], '0', ARGV[i + 1]) end
+end
+
 local function wake(keys, r) redis.call('PUBLISH', keys[8], micros(r.version)) end
 
 -- The snapshot as readers take it; history_length < 0 means all of it.
@@ -201,7 +232,7 @@ end
 
 -- The next turn begins: the client's message enters the log, the task is SUBMITTED again, a run waits for a worker.
 -- message and submitted are encoded events; due_us is how long the publisher has before the watcher takes over.
-local function begin_turn(keys, r, message, submitted, request, caller, due_us)
+local function begin_turn(keys, r, message, submitted, request, caller, options, due_us)
   end_pause(keys, r)
   local at = clock(r)
   write_log(keys, r, at, message)
@@ -212,7 +243,24 @@ local function begin_turn(keys, r, message, submitted, request, caller, due_us)
   set_status(keys, r, SUBMITTED, '0', submitted, at)
   r.run, r.turn, r.attempt, r.seq = r.run + 1, r.turn + 1, 1, 0
   r.phase, r.token, r.runner = 'queued', '', ''
-  redis.call('HSET', keys[1], 'request', request, 'caller', caller)
+  redis.call('HSET', keys[1], 'request', request, 'caller', caller, 'options', options)
   redis.call('HDEL', keys[1], 'dispatched_again')
   redis.call('ZADD', r.dispatch, micros(at + due_us), run_name(r))
+end
+
+-- What was accepted under a message id before: {digest, task id, its record, version, ahead}; nil when nothing was, or
+-- when its task is gone. The two numbers say where in the log the message's turn is, see Known in store/tasks.py.
+-- message_key is '' where a client may use an id again.
+local function heard_before(message_key)
+  if message_key == '' then return nil end
+  local heard = redis.call('HMGET', message_key, 'digest', 'task_id', 'record', 'version', 'ahead')
+  if not heard[1] or redis.call('EXISTS', heard[3]) == 0 then return nil end
+  return heard
+end
+
+local function remember(message_key, digest, window_ms, task_id, record, version, ahead)
+  if message_key == '' then return end
+  redis.call('HSET', message_key,
+    'digest', digest, 'task_id', task_id, 'record', record, 'version', micros(version), 'ahead', micros(ahead))
+  redis.call('PEXPIRE', message_key, window_ms)
 end

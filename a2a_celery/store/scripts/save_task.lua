@@ -5,8 +5,7 @@
 --       [8] leases key  [9] dispatch key  [10] version it was derived from, 0 for a first write
 --       [11] '1' if it may overwrite any live version (CANCELED)  then either
 --       [12] 'event' [13…17] one event, or
---       [12] 'whole' [13] task event  [14] state  [15] status event  [16] '1' if the status has a message
---            [17] metadata, packed  [18] how many history events, they, and pairs of artifact id and chunk
+--       [12] 'whole' [13…] what replace_task takes
 -- gives {'saved', version} | {'stale', version stored (0 for none)}
 local r = load(KEYS)
 local stored = r and r.version or 0
@@ -25,16 +24,7 @@ end
 if ARGV[12] == 'event' then
   apply_events(KEYS, r, 13)
 else
-  local at = clock(r)
-  write_log(KEYS, r, at, ARGV[13])
-  for _, artifact_id in ipairs(redis.call('LRANGE', KEYS[4], 0, -1)) do redis.call('DEL', KEYS[5] .. artifact_id) end
-  redis.call('DEL', KEYS[3], KEYS[4], KEYS[6])
-  r.has_message = '0'
-  set_status(KEYS, r, tonumber(ARGV[14]), ARGV[16], ARGV[15], at)
-  merge_metadata(KEYS, ARGV[17])
-  local history = tonumber(ARGV[18])
-  for i = 19, 18 + history do redis.call('RPUSH', KEYS[3], ARGV[i]) end
-  for i = 19 + history, #ARGV, 2 do add_chunk(KEYS, ARGV[i], '0', ARGV[i + 1]) end
+  replace_task(KEYS, r, 13)
 end
 save(KEYS, r)
 if TERMINAL[r.state] then retire(KEYS, r) end

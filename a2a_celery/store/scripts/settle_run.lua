@@ -4,15 +4,15 @@
 -- ARGV  [1] run  [2] token of the claim  [3] how many events of this run came before
 --       [4] µs until the watcher publishes the next run  [5] answers that the agent's `ask` waits for, this one too
 --       [6] pauses key  [7] µs until a pause ends, 0 for never  [8] the FAILED event that ends it  [9…] events
--- gives {'settled', version, state, next run ('' for none)} | {'lost'} | {'illegal', number of the event, state}
+-- gives {'settled', version, state, next run ('' for none), its options} | {'lost'} | {'illegal', number of the event, state}
 --       | {'open', state}: the task would be left in a state that nobody moves it on from
 local r = load(KEYS)
 if r and r.settled then
   local token, version, state, begun = string.match(r.settled, '^(%S+) (%d+) (%d+) (%d+)$')
-  if token == ARGV[2] then return {'settled', version, state, begun} end
+  if token == ARGV[2] then return {'settled', version, state, begun, r.options} end
 end
 if not r or r.run ~= tonumber(ARGV[1]) or r.token ~= ARGV[2] then return {'lost'} end
-if r.phase ~= 'running' then return {'settled', micros(r.version), micros(r.state), ''} end
+if r.phase ~= 'running' then return {'settled', micros(r.version), micros(r.state), '', ''} end
 local before = tonumber(ARGV[3])
 if r.seq <= before and #ARGV >= 9 then
   local illegal = first_illegal(r, 9)
@@ -25,7 +25,7 @@ if INTERRUPTED[r.state] and r.asked_to_cancel == '1' then -- it paused before it
   write_log(KEYS, r, at, r.canceled)
   set_status(KEYS, r, CANCELED, '0', r.canceled, at)
 end
-local next_run = ''
+local next_run, next_options = '', ''
 if TERMINAL[r.state] then
   retire(KEYS, r)
 elseif INTERRUPTED[r.state] then
@@ -33,9 +33,9 @@ elseif INTERRUPTED[r.state] then
   redis.call('HSET', KEYS[1], 'asked', ARGV[5])
   local waiting = redis.call('LPOP', KEYS[7])
   if waiting then
-    local message, submitted, request, caller = struct.unpack('>I4c0I4c0I4c0I4c0', waiting)
-    begin_turn(KEYS, r, message, submitted, request, caller, tonumber(ARGV[4]))
-    next_run = micros(r.run)
+    local message, submitted, request, caller, options = struct.unpack('>I4c0I4c0I4c0I4c0I4c0', waiting)
+    begin_turn(KEYS, r, message, submitted, request, caller, options, tonumber(ARGV[4]))
+    next_run, next_options = micros(r.run), options
     redis.call('HSET', KEYS[1], 'settled',
       table.concat({ARGV[2], micros(r.version), micros(r.state), next_run}, ' '))
   elseif ARGV[7] ~= '0' then
@@ -46,4 +46,4 @@ end
 save(KEYS, r)
 wake(KEYS, r)
 if r.phase == 'running' then return {'open', micros(r.state)} end
-return {'settled', micros(r.version), micros(r.state), next_run}
+return {'settled', micros(r.version), micros(r.state), next_run, next_options}

@@ -1,0 +1,103 @@
+"""How one run is published: where its agent's `route` sends it, and when its client wants it to begin.
+
+Kept with the run in the store, so that whoever publishes it (gateway, worker or watcher, once or again) does it alike.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from ..agents import CELERY_OPTIONS
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+MAX_PRIORITY = 255
+
+EXPIRY_GRACE = timedelta(seconds=2)
+"""How long a worker has to say that a run has expired; a broker may have dropped it, so that no worker ever will."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """Celery options of one run, which win over its agent's, and its times.
+
+    It begins at `not_before` at the earliest, and if it has not begun by `not_after`, it shall not; None: no such time.
+    """
+
+    celery: Mapping[str, Any] = field(default_factory=dict)
+    not_before: datetime | None = None
+    not_after: datetime | None = None
+
+    @classmethod
+    def of(cls, route: Any, not_before: datetime | None, not_after: datetime | None, now: datetime) -> RunOptions:
+        """What a route's answer and the client's times make. ``expires`` becomes a time, so that publishing a run again
+        does not prolong it; it counts from the time at which the run may begin.
+
+        Raises:
+            TypeError, ValueError: the answer is no mapping of Celery options.
+        """
+        if not isinstance(route, Mapping):
+            raise TypeError(f"a route gives a mapping, not {route!r}")
+        celery = dict(route)
+        for name, value in celery.items():
+            if name not in CELERY_OPTIONS:
+                raise ValueError(f"a route gave {name!r}; known: {', '.join(sorted(CELERY_OPTIONS))}")
+            if not _fits(name, value):
+                raise ValueError(f"a route gave {name} = {value!r}")
+        if "expires" in celery:
+            expires = max(now, not_before or now) + timedelta(seconds=celery.pop("expires"))
+            not_after = min(expires, not_after or expires)
+        return cls(celery, not_before, not_after)
+
+    def to_json(self) -> bytes:
+        """The form that is stored with the run; b"" for no options at all. Scripts read ``not_before_us``."""
+        fields: dict[str, Any] = {"celery": dict(self.celery)} if self.celery else {}
+        if self.not_before is not None:
+            fields["not_before_us"] = (self.not_before - EPOCH) // MICROSECOND
+        if self.not_after is not None:
+            fields["not_after_us"] = (self.not_after - EPOCH) // MICROSECOND
+        return json.dumps(fields, separators=(",", ":")).encode() if fields else b""
+
+    @classmethod
+    def from_json(cls, stored: bytes) -> RunOptions:
+        """What `to_json` wrote."""
+        fields = json.loads(stored) if stored else {}
+        return cls(fields.get("celery", {}), _time(fields.get("not_before_us")), _time(fields.get("not_after_us")))
+
+    def over(self, agent: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of ``apply_async``, with the `agent`'s own options where the run has none."""
+        options = {**agent, **self.celery}
+        if self.not_before is not None:
+            options["eta"] = self.not_before
+            if isinstance(options.get("expires"), int | float):
+                options["expires"] = self.not_before + timedelta(seconds=options["expires"])
+        if self.not_after is not None:
+            options["expires"] = self.not_after
+        return options
+
+    def again_in(self, now: datetime, wait: timedelta) -> timedelta:
+        """How long after `now` an unclaimed run is looked at again: `wait` after it may begin, or when it expires."""
+        again = max(now, self.not_before or now) + wait
+        if self.not_after is not None:
+            again = min(again, max(now, self.not_after) + EXPIRY_GRACE)
+        return again - now
+
+    def has_expired(self, now: datetime) -> bool:
+        """Whether it should have begun by `now`, and a worker has had the time to say so itself."""
+        return self.not_after is not None and now >= self.not_after + EXPIRY_GRACE
+
+
+def _fits(name: str, value: Any) -> bool:
+    if name == "expires":
+        return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 10 * 365 * 86400
+    if name == "priority":
+        return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_PRIORITY
+    return isinstance(value, str) and bool(value)
+
+
+def _time(micros: int | None) -> datetime | None:
+    return None if micros is None else EPOCH + micros * MICROSECOND

@@ -1,0 +1,102 @@
+"""What the store answers to the verbs about tasks: one class for each thing that may become of a call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from a2a.types import Task, TaskState
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """A new task; `task` is its snapshot, at `version`."""
+
+    task: Task
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The message was accepted before, and is in task `task_id`; nothing was written.
+
+    Its turn is what follows `version` in the task's log, behind as many other turns as `ahead` says.
+    """
+
+    task_id: str
+    version: int
+    ahead: int
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Another message has the same id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """There is no such task, or not for this caller."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrongContext:
+    """The message named another context than the task's."""
+
+    context_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The task is over; `state` says how."""
+
+    state: TaskState
+
+
+@dataclass(frozen=True, slots=True)
+class Full:
+    """Too many messages wait already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The message began run `run`; `task` is the snapshot with it, at `version`."""
+
+    run: int
+    task: Task
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The message is the `place`-th that waits (1: the next); `task` is the snapshot without it, at `version`."""
+
+    place: int
+    task: Task
+    version: int
+
+
+Continued = Missing | WrongContext | Ended | Full | Known | Conflict | Begun | Waiting
+"""What may become of a further message to a task."""
+
+
+@dataclass(frozen=True, slots=True)
+class CanceledNow:
+    """Nobody ran the task: it is CANCELED. `run` was queued and its Celery task can be revoked; None: none was."""
+
+    run: int | None
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelAsked:
+    """The task's runner was told; the log stood at `version`."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of tasks; `total` counts all that match, `more` says whether another page follows."""
+
+    tasks: list[Task]
+    total: int
+    more: bool

@@ -1,0 +1,51 @@
+"""The verbs about runs that wait for a worker: the broker has one, and which of them want to be published."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .keys import Keys
+from .operation import Operation, script
+from .runs import RunRef
+
+MAX_REDISPATCH_WAIT_US = 3600 * 1_000_000
+"""The longest time between two publishes of a run that no worker claims."""
+
+
+@dataclass(frozen=True, slots=True)
+class DueRun:
+    """A run to publish, of the agent of that name; `options` are those that it was stored with."""
+
+    ref: RunRef
+    agent: str
+    options: bytes
+
+
+def mark_published(keys: Keys, ref: RunRef, *, again_us: int) -> Operation[None]:
+    """The broker has the run: a watcher publishes it again only if no worker claims it within `again_us`."""
+    return Operation(script("mark_published"), [keys.dispatch], [ref.name, again_us], lambda _: None)
+
+
+def mark_refused(keys: Keys, ref: RunRef, *, again_us: int) -> Operation[None]:
+    """The broker did not take a run that `take_due_runs` gave: due again in `again_us`, and this time doesn't count."""
+    record = keys.task(ref.task_id).record
+    return Operation(script("mark_published"), [keys.dispatch, record], [ref.name, again_us], lambda _: None)
+
+
+def take_due_runs(keys: Keys, *, limit: int, again_us: int) -> Operation[list[DueRun]]:
+    """Up to `limit` runs that want to be published; the caller publishes them.
+
+    Each is due again after `again_us`, then after twice that, and so on; one that shall not begin before a certain time
+    that long after it.
+    """
+
+    def parse(answer: Sequence[bytes]) -> list[DueRun]:
+        rows = zip(*[iter(answer)] * 4, strict=True)
+        return [
+            DueRun(RunRef(task_id.decode(), int(run)), agent.decode(), options) for task_id, run, agent, options in rows
+        ]
+
+    return Operation(
+        script("take_due_runs"), [keys.dispatch], [keys.prefix, limit, again_us, MAX_REDISPATCH_WAIT_US], parse
+    )

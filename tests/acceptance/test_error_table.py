@@ -1,0 +1,187 @@
+"""Every error of the specification, provoked in every binding: none is missing here, or its test fails.
+
+Source: A2A specification 3.3.2 (what each means), 5.4, 9.5, 10.6 and 11.6 (how each is said); ``CODES`` has the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pytest
+from a2a.server.request_handlers import grpc_handler
+from a2a.server.request_handlers.response_helpers import build_error_response
+from a2a.utils import errors
+from a2a.utils.errors import JSON_RPC_ERROR_CODE_MAP, A2AError
+
+from a2a_celery.gateway.http import rest_error
+from tests.support.clients import BINDINGS, Served, message_json, rpc, serving
+from tests.support.faults import CODES, Fault, fault, from_rest, from_rpc
+
+
+@dataclass(frozen=True)
+class Provocation:
+    """A request that ends with the error; "ENDED" in its parameters is the id of a task that has ended."""
+
+    reason: str
+    method: str
+    params: dict[str, Any]
+    agent: str = "echo"
+    headers: dict[str, str] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
+    """What the details tell the client: keys of the ErrorInfo's metadata, or the fields that are wrong."""
+
+
+PNG = [{"raw": "AAAA", "mediaType": "image/png"}]
+
+PROVOKED: dict[type[A2AError], Provocation] = {
+    errors.TaskNotFoundError: Provocation("TASK_NOT_FOUND", "GetTask", {"id": "nobody"}, names=("taskId",)),
+    errors.TaskNotCancelableError: Provocation("TASK_NOT_CANCELABLE", "CancelTask", {"id": "ENDED"}, names=("taskId",)),
+    errors.PushNotificationNotSupportedError: Provocation(
+        "PUSH_NOTIFICATION_NOT_SUPPORTED", "GetTaskPushNotificationConfig", {"taskId": "ENDED", "id": "none"}
+    ),
+    errors.UnsupportedOperationError: Provocation(
+        "UNSUPPORTED_OPERATION", "SendStreamingMessage", message_json(), agent="quiet"
+    ),
+    errors.ContentTypeNotSupportedError: Provocation(
+        "CONTENT_TYPE_NOT_SUPPORTED", "SendMessage", message_json(parts=PNG)
+    ),
+    errors.ExtendedAgentCardNotConfiguredError: Provocation(
+        "EXTENDED_AGENT_CARD_NOT_CONFIGURED", "GetExtendedAgentCard", {}, agent="promises-card"
+    ),
+    errors.ExtensionSupportRequiredError: Provocation(
+        "EXTENSION_SUPPORT_REQUIRED", "SendMessage", message_json(), agent="strict", names=("extension",)
+    ),
+    errors.VersionNotSupportedError: Provocation(
+        "VERSION_NOT_SUPPORTED", "GetTask", {"id": "ENDED"}, headers={"A2A_Version": "2.0"}
+    ),
+    errors.InvalidParamsError: Provocation(
+        "INVALID_PARAMS", "SendMessage", message_json(role="ROLE_AGENT"), names=("message.role",)
+    ),
+    errors.InternalError: Provocation("INTERNAL_ERROR", "SendMessage", message_json("raise"), agent="routed"),
+}
+
+OF_A_BINDING = {errors.InvalidRequestError, errors.MethodNotFoundError, errors.JSONParseError}
+"""What is wrong before it is a request of the protocol; each binding has its own ways, see the tests below."""
+
+NEVER_SAID = {errors.InvalidAgentResponseError}
+"""An agent runs in a worker, behind the task that its client has got already: what it answers in a form that nobody can
+be sent ends that task as FAILED. No request of ours ends with this error; its mapping is tested all the same."""
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serving(tmp_path_factory.mktemp("fleet"), pool="threads", concurrency=8) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def ended(served: Served) -> str:
+    """The id of a task of "echo" that is COMPLETED."""
+    task_id: str = rpc(served.gateway, "SendMessage", message_json(), agent="echo")["result"]["task"]["id"]
+    return task_id
+
+
+def test_no_error_is_missing_here() -> None:
+    assert set(PROVOKED) | OF_A_BINDING | NEVER_SAID == set(JSON_RPC_ERROR_CODE_MAP)
+    by_reason = {one.reason: JSON_RPC_ERROR_CODE_MAP[error] for error, one in PROVOKED.items()}
+    assert {reason: CODES[reason][0] for reason in by_reason} == by_reason
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+@pytest.mark.parametrize("error", PROVOKED, ids=lambda error: error.__name__)
+async def test_it_is_said_as_the_specification_wants_it(
+    served: Served, ended: str, binding: str, error: type[A2AError]
+) -> None:
+    one = PROVOKED[error]
+    params = {name: ended if value == "ENDED" else value for name, value in one.params.items()}
+
+    # fault() holds the answer against CODES: code, status and typed details
+    found = await fault(served.gateway, binding, one.method, params, agent=one.agent, **one.headers)
+
+    assert found.reason == one.reason
+    assert found.message
+    told = {*found.metadata, *found.fields}
+    # the SDK sends no metadata of an ErrorInfo over gRPC
+    assert told >= set(one.names) or (binding == "GRPC" and not told), told
+
+
+def test_an_agent_that_answers_nonsense_fails_its_task(served: Served) -> None:
+    task = rpc(served.gateway, "SendMessage", message_json(), agent="nonsense")["result"]["task"]
+
+    assert task["status"]["state"] == "TASK_STATE_FAILED"
+    assert task["status"]["message"]["parts"] == [{"text": "The agent failed."}]
+
+
+def test_an_answer_of_an_agent_that_is_invalid_would_be_said_right() -> None:
+    error = errors.InvalidAgentResponseError()
+    answer = rest_error(error)
+
+    assert build_error_response(1, error)["error"]["code"] == CODES["INVALID_AGENT_RESPONSE"][0]
+    assert answer.status_code == CODES["INVALID_AGENT_RESPONSE"][1]
+    assert b"INVALID_AGENT_RESPONSE" in answer.body
+    assert grpc_handler._ERROR_CODE_MAP[type(error)].name == CODES["INVALID_AGENT_RESPONSE"][2]
+
+
+def post(served: Served, path: str, content: str, media_type: str | None = None) -> httpx.Response:
+    headers = {"A2A-Version": "1.0", **({} if media_type is None else {"Content-Type": media_type})}
+    return httpx.post(f"{served.url}/agents/echo{path}", content=content.encode(), headers=headers, timeout=60)
+
+
+def refused(served: Served, path: str, content: str, media_type: str | None = None) -> Fault:
+    """The error that a raw body ends with, on "/" over JSON-RPC."""
+    answer = post(served, path, content, media_type)
+    return from_rpc(answer.json()) if path == "/" else from_rest(answer)
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "status", "reason"),
+    [
+        ("/", "{", -32700, "INVALID_JSON"),
+        ("/", "[]", -32600, "INVALID_REQUEST"),
+        ("/", '{"jsonrpc": "2.0", "id": 1, "method": "Nothing"}', -32601, "METHOD_NOT_FOUND"),
+        ("/message:send", "{", 400, "INVALID_REQUEST"),
+        ("/message:send", "[]", 400, "INVALID_REQUEST"),
+        ("/message:nothing", "{}", 404, "METHOD_NOT_FOUND"),
+    ],
+)
+def test_what_is_no_request_is_said_in_the_words_of_its_binding(
+    served: Served, path: str, content: str, status: int, reason: str
+) -> None:
+    found = refused(served, path, content)
+
+    assert (found.status, found.reason) == (status, reason)
+
+
+RPC_BODY = '{"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}}'
+REST_BODY = '{"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hello"}]}}'
+
+
+@pytest.mark.parametrize("path", ["/", "/message:send", "/message:stream"])
+@pytest.mark.parametrize(
+    "media_type",
+    ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "application/jsonp", "json"],
+)
+def test_a_body_of_another_media_type_is_refused(served: Served, path: str, media_type: str) -> None:
+    found = refused(served, path, RPC_BODY if path == "/" else REST_BODY, media_type)
+
+    assert found.reason == "CONTENT_TYPE_NOT_SUPPORTED"
+    assert found.status == CODES[found.reason][0 if path == "/" else 1]
+    assert "application/json" in found.message
+
+
+@pytest.mark.parametrize(
+    "media_type",
+    [None, "application/json", "application/a2a+json", "Application/JSON; charset=utf-8", "application/a2a+json;x=y"],
+)
+def test_json_under_any_of_its_names_is_read(served: Served, media_type: str | None) -> None:
+    assert "result" in post(served, "/", RPC_BODY, media_type).json()
+    assert post(served, "/message:send", REST_BODY, media_type).status_code == 200
+
+
+def test_a_request_without_a_body_needs_no_media_type(served: Served, ended: str) -> None:
+    answer = post(served, f"/tasks/{ended}:cancel", "", "text/plain")
+
+    assert from_rest(answer).reason == "TASK_NOT_CANCELABLE"

@@ -1,0 +1,93 @@
+"""Calls that take long, messages too many, clients that go away: what a gateway keeps, and what it lets go of."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import grpc.aio
+import httpx
+import pytest
+import redis
+from a2a.types import SendMessageRequest, a2a_pb2_grpc
+from google.protobuf.json_format import ParseDict
+
+from tests.support.fleet import Fleet, Gateway, running_fleet
+from tests.support.waiting import eventually
+
+HEADERS = {"A2A-Version": "1.0"}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, Gateway]]:
+    with running_fleet(tmp_path_factory.mktemp("fleet"), A2A_FIRST_EVENT_HOLD="0") as fleet:
+        fleet.worker(pool="threads", concurrency=4)
+        yield fleet, fleet.gateway(grpc=True)
+
+
+def body(text: str, *, data: Any = None, **more: Any) -> dict[str, Any]:
+    part = {"text": text} if data is None else {"data": data}
+    return {"message": {"messageId": "m", "role": "ROLE_USER", "parts": [part], **more}}
+
+
+async def send_and_leave(url: str, context: str) -> list[object]:
+    """Three clients that send, and go away after a second; gives what became of their calls."""
+    async with httpx.AsyncClient(headers=HEADERS, timeout=1) as client:
+        sent = [client.post(url, json=body("12", contextId=context)) for _ in range(3)]
+        return list(await asyncio.gather(*sent, return_exceptions=True))
+
+
+def test_a_client_that_goes_away_leaves_nothing_behind_and_cancels_nothing(site: tuple[Fleet, Gateway]) -> None:
+    fleet, gateway = site
+    url = f"{gateway.url}/agents/silent/message:send"
+    store = redis.Redis.from_url(fleet.redis.store_url)
+    context = "gone-clients"
+
+    answers = asyncio.run(send_and_leave(url, context))
+
+    assert all(isinstance(answer, httpx.TimeoutException) for answer in answers)
+    eventually(lambda: not store.pubsub_channels("a2a:{*"), within=20, what="nobody follows their tasks any more")
+    tasks = httpx.get(f"{gateway.url}/agents/silent/tasks?contextId={context}", headers=HEADERS).json()["tasks"]
+    assert {task["status"]["state"] for task in tasks} <= {"TASK_STATE_WORKING", "TASK_STATE_SUBMITTED"}
+    assert len(tasks) == 3
+
+
+def test_a_message_whose_task_ends_before_its_turn_is_refused(site: tuple[Fleet, Gateway]) -> None:
+    url = f"{site[1].url}/agents/silent"
+    begun = body("2") | {"configuration": {"returnImmediately": True}}
+    task = httpx.post(f"{url}/message:send", json=begun, headers=HEADERS).json()["task"]
+
+    late = httpx.post(f"{url}/message:send", json=body("late", taskId=task["id"]), headers=HEADERS, timeout=30)
+
+    assert late.status_code == 400
+    assert late.json()["error"]["details"][0]["reason"] == "UNSUPPORTED_OPERATION"
+    assert "before this message had its turn" in late.json()["error"]["message"]
+
+
+def test_millions_of_values_hold_nobody_up(site: tuple[Fleet, Gateway]) -> None:
+    url = f"{site[1].url}/agents/data/message:send"
+    text = json.dumps(body("", data=[]))
+    many = text.replace("[]}", "[" + "1," * 2_000_000 + "1]}")
+    headers = HEADERS | {"Content-Type": "application/json"}
+
+    before = time.monotonic()
+    answer = httpx.post(url, content=many, headers=headers, timeout=60)
+
+    assert answer.status_code == 400
+    assert "100000 values" in answer.json()["error"]["message"]
+    assert time.monotonic() - before < 20
+
+
+async def test_nor_do_they_over_grpc(site: tuple[Fleet, Gateway]) -> None:
+    request = ParseDict(body("", data=[]), SendMessageRequest(tenant="data"))
+    request.message.parts[0].data.list_value.values.extend(
+        type(request.message.parts[0].data)(number_value=1) for _ in range(200_000)
+    )
+    async with grpc.aio.insecure_channel(site[1].grpc) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await a2a_pb2_grpc.A2AServiceStub(channel).SendMessage(request, metadata=[("a2a-version", "1.0")])
+
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT

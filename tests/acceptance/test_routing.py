@@ -1,0 +1,206 @@
+"""Where and when a run goes: its agent's route and its client's times hold for whoever publishes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from a2a.client import Client
+from a2a.types import GetTaskRequest
+
+from tests.support.clients import (
+    BINDINGS,
+    Served,
+    message_json,
+    rpc,
+    sdk_client,
+    send,
+    serving,
+    state,
+    texts,
+    until_state,
+)
+from tests.support.faults import fault
+from tests.support.fleet import Fleet, Gateway, Process, free_port
+from tests.support.waiting import eventually_async
+
+KEY = "celery_schedule"
+
+
+def worker_of(fleet: Fleet, queue: str) -> Process:
+    """A worker that takes only what is sent to `queue`."""
+    queue = f"{fleet.queue}-{queue}"
+    worker = fleet.start(queue, "worker", "-n", f"{queue}@%h", "-P", "threads", "-c", "4", "-l", "INFO", "-Q", queue)
+    worker.wait_for_output(" ready.")
+    return worker
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serving(tmp_path_factory.mktemp("fleet"), pool="threads", concurrency=8) as served:
+        worker_of(served.fleet, "far")
+        served.fleet.watcher()
+        yield served
+
+
+@pytest.fixture(scope="module")
+def cut_off(served: Served) -> Gateway:
+    """A gateway that reaches the store, but not the broker."""
+    return served.fleet.gateway(CELERY_BROKER_URL=f"redis://127.0.0.1:{free_port()}/0")
+
+
+def ran_on(served: Served, name: str, task_id: str) -> bool:
+    """Whether a worker's log has the task."""
+    return any(task_id in process.output() for process in served.fleet.processes if name in process.name)
+
+
+def scheduled(text: str = "hello", **times: Any) -> dict[str, Any]:
+    """A message with times."""
+    return message_json(text) | {"metadata": {KEY: times}}
+
+
+def soon(seconds: float) -> datetime:
+    return datetime.now(UTC) + timedelta(seconds=seconds)
+
+
+async def finished(gateway: Gateway, body: dict[str, Any], agent: str = "routed") -> Any:
+    """The task that a message ends as, not waiting for it in the call."""
+    body |= {"configuration": {"returnImmediately": True}}
+    task = rpc(gateway, "SendMessage", body, agent=agent)["result"]["task"]
+    async with sdk_client(gateway, agent) as client:
+        return await until_state(client, task["id"], "COMPLETED", "REJECTED", "FAILED")
+
+
+async def test_a_route_says_where_a_run_goes(served: Served) -> None:
+    near = await finished(served.gateway, message_json("hello"))
+    far = await finished(served.gateway, message_json("to far"))
+
+    assert state(near) == state(far) == "COMPLETED"
+    assert ran_on(served, "worker-", near.id)
+    assert not ran_on(served, "-far", near.id)
+    assert ran_on(served, "-far", far.id)
+
+
+async def test_a_run_that_is_published_later_goes_to_the_same_place(served: Served, cut_off: Gateway) -> None:
+    task = await finished(cut_off, message_json("to far"))
+
+    assert state(task) == "COMPLETED"
+    assert ran_on(served, "-far", task.id)
+
+
+async def test_a_message_that_waits_has_a_route_of_its_own(served: Served) -> None:
+    async with sdk_client(served.gateway, "routed", streaming=False) as client:
+        asked = await send(client, "ask", immediately=True)
+        answered = await send(client, "to far", task_id=asked.id)
+
+    assert texts(answered) == ["to far"]
+    assert ran_on(served, "worker-", f"{asked.id}.1")
+    assert ran_on(served, "-far", f"{asked.id}.2")
+
+
+async def test_an_answer_has_a_route_of_its_own(served: Served) -> None:
+    async with sdk_client(served.gateway, "routed", streaming=False) as client:
+        asked = await send(client, "ask")
+        assert state(asked) == "INPUT_REQUIRED"
+        answered = await send(client, "to far", task_id=asked.id)
+
+    assert texts(answered) == ["to far"]
+    assert ran_on(served, "-far", f"{asked.id}.2")
+
+
+async def test_a_route_knows_the_caller(served: Served) -> None:
+    body = message_json("hello") | {"tenant": "acme", "configuration": {"returnImmediately": True}}
+    task = rpc(served.gateway, "SendMessage", body, agent="routed")["result"]["task"]
+    worker = worker_of(served.fleet, "acme")
+
+    async with sdk_client(served.gateway, "routed", "GRPC") as client:
+        ended = await until_tenant_state(client, task["id"], "routed/acme")
+
+    assert ended == "COMPLETED"
+    assert task["id"] in worker.output()
+
+
+async def until_tenant_state(client: Client, task_id: str, tenant: str) -> str:
+    async def ended() -> str:
+        found = state(await client.get_task(GetTaskRequest(id=task_id, tenant=tenant)))
+        return found if found not in ("SUBMITTED", "WORKING") else ""
+
+    return await eventually_async(ended, within=60)
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+@pytest.mark.parametrize("text", ["raise", "wrong value", "wrong option", "nothing"])
+async def test_a_route_that_fails_is_an_internal_error_and_leaves_nothing(
+    served: Served, binding: str, text: str
+) -> None:
+    context = uuid4().hex
+    for method in ("SendMessage", "SendStreamingMessage"):
+        found = await fault(served.gateway, binding, method, message_json(text, contextId=context), agent="routed")
+
+        assert found.reason == "INTERNAL_ERROR"
+        assert found.message == "Internal error"
+        assert found.metadata.get("reference", "[reference ") in served.gateway.output()
+    listed = rpc(served.gateway, "ListTasks", {"contextId": context}, agent="routed")["result"]
+    assert listed["totalSize"] == 0
+
+
+async def test_a_run_begins_not_before_its_time(served: Served, cut_off: Gateway) -> None:
+    for gateway in (served.gateway, cut_off):
+        not_before = soon(3)
+
+        task = await finished(gateway, scheduled(not_before=not_before.isoformat()))
+
+        assert state(task) == "COMPLETED"
+        assert task.status.timestamp.ToDatetime(UTC) >= not_before
+
+
+async def test_a_time_that_has_come_is_now(served: Served) -> None:
+    task = rpc(served.gateway, "SendMessage", scheduled(not_before="2020-01-01T00:00:00Z"), agent="routed")
+
+    assert task["result"]["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
+
+
+async def test_a_run_that_nobody_begins_in_time_is_rejected(served: Served) -> None:
+    late = await finished(served.gateway, scheduled("to nowhere", not_after=soon(2).isoformat()))
+    in_time = await finished(served.gateway, scheduled(not_after=soon(60).isoformat()))
+
+    assert state(late) == "REJECTED"
+    assert "in time" in late.status.message.parts[0].text
+    assert state(in_time) == "COMPLETED"
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+@pytest.mark.parametrize(
+    ("schedule", "field"),
+    [
+        ("tomorrow", ""),
+        ({}, ""),
+        ({"notBefore": "2030-01-01T00:00:00Z"}, ""),
+        ({"not_before": "tomorrow"}, ".not_before"),
+        ({"not_before": "2030-01-01T00:00:00"}, ".not_before"),
+        ({"not_before": 1893456000}, ".not_before"),
+        ({"not_before": "0001-01-01T00:00:00+14:00"}, ".not_before"),
+        ({"not_after": "2020-01-01T00:00:00Z"}, ".not_after"),
+        ({"not_before": "2030-01-01T00:00:00Z", "not_after": "2030-01-01T00:00:00+00:00"}, ".not_after"),
+    ],
+    ids=str,
+)
+async def test_times_that_make_no_sense_are_named(served: Served, binding: str, schedule: Any, field: str) -> None:
+    body = message_json() | {"metadata": {KEY: schedule}}
+
+    found = await fault(served.gateway, binding, "SendMessage", body, agent="routed")
+
+    assert found.reason == "INVALID_PARAMS"
+    assert list(found.fields) == [f"metadata.{KEY}{field}"]
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+async def test_an_agent_that_does_not_allow_times_refuses_them(served: Served, binding: str) -> None:
+    body = scheduled(not_before="2030-01-01T00:00:00Z")
+
+    found = await fault(served.gateway, binding, "SendMessage", body, agent="echo")
+
+    assert list(found.fields) == [f"metadata.{KEY}"]

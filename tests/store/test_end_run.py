@@ -1,0 +1,172 @@
+"""The last net under a run: ends it once, and never one that is another's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from a2a.types import TaskState
+
+from a2a_celery.lifecycle.states import (
+    AUTH_REQUIRED,
+    CANCELED,
+    COMPLETED,
+    FAILED,
+    INPUT_REQUIRED,
+    REJECTED,
+    SUBMITTED,
+    WORKING,
+)
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.runs import Kept, Over, RunLost, RunRef, Settled, append, claim_run, end_run, settle_run
+from a2a_celery.store.tasks import continue_task, request_cancel
+from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, at_once, chunk, request, status
+
+RUNNER = "runner"
+"""What the runners of `seeds` are called."""
+
+
+@pytest.fixture
+def end(store: AsyncStore, keys: Keys) -> Any:
+    """Ends a run."""
+
+    async def end(task_id: str, run: int = 1, *, runner: str | None = RUNNER, lost: bool = False) -> Over | Kept:
+        event = status(FAILED, "The end.", why="x")
+        return await store.run(end_run(keys, RunRef(task_id, run), runner=runner, event=event, lost=lost))
+
+    return end
+
+
+async def test_a_running_run_ends_with_its_task(store: AsyncStore, keys: Keys, seeds: Seeds, end: Any) -> None:
+    claim = await seeds.claimed()
+    task_id = claim.ref.task_id
+    await seeds.appended(claim, chunk("so far"))
+
+    assert await end(task_id) == Over(4, FAILED)
+
+    task = await seeds.task(task_id)
+    assert await seeds.states(task_id) == [SUBMITTED, WORKING, FAILED]
+    assert task.status.message.parts[0].text == "The end."
+    assert dict(task.metadata) == {"why": "x"}
+    assert await store.redis.zcard(keys.leases) == 0
+    assert 0 < await store.redis.ttl(keys.task(task_id).record) <= RETENTION
+    await seeds.require_consistent(task_id)
+
+
+@pytest.mark.parametrize("runner", [None, RUNNER])
+async def test_a_queued_run_ends_and_is_not_dispatched_any_more(
+    store: AsyncStore, keys: Keys, seeds: Seeds, end: Any, runner: str | None
+) -> None:
+    task_id = await seeds.created()
+
+    assert await end(task_id, runner=runner) == Over(2, FAILED)
+
+    assert await seeds.states(task_id) == [SUBMITTED, FAILED]
+    assert await store.redis.zcard(keys.dispatch) == 0
+    await seeds.require_consistent(task_id)
+
+
+async def test_a_repeated_call_is_answered_alike_and_writes_nothing(seeds: Seeds, end: Any) -> None:
+    for task_id in ((await seeds.claimed()).ref.task_id, await seeds.created()):
+        first = await end(task_id)
+        before = await seeds.everything()
+
+        assert await end(task_id) == first
+        assert await seeds.everything() == before
+
+
+@pytest.mark.parametrize("runner", [None, "another", RUNNER + ".", "run.ner", "r%a"])
+async def test_a_run_of_another_worker_is_kept(seeds: Seeds, end: Any, runner: str | None) -> None:
+    claim = await seeds.claimed()
+    before = await seeds.everything()
+
+    assert await end(claim.ref.task_id, runner=runner) == Kept()
+
+    assert await seeds.everything() == before
+
+
+async def test_only_the_newest_run_can_be_ended(store: AsyncStore, keys: Keys, seeds: Seeds, end: Any) -> None:
+    task_id = await seeds.ended(INPUT_REQUIRED)
+    await store.run(continue_task(keys, ANN, task_id, request("x", task_id, CONTEXT), "", caller=b"{}", nonce="n"))
+    await seeds.claimed(task_id, run=2)
+    before = await seeds.everything()
+
+    assert [await end(task_id, run) for run in (0, 1, 3)] == [Kept()] * 3
+    assert await end("unknown") == Kept()
+
+    assert await seeds.everything() == before
+
+
+@pytest.mark.parametrize("state", [COMPLETED, FAILED, CANCELED, REJECTED, INPUT_REQUIRED, AUTH_REQUIRED])
+async def test_a_run_that_is_over_stays_as_it_is(seeds: Seeds, end: Any, state: TaskState) -> None:
+    task_id = await seeds.ended(state)
+    before = await seeds.everything()
+
+    assert await end(task_id) == Over(3, state)
+
+    assert await seeds.everything() == before
+
+
+async def test_a_run_that_was_ended_can_write_nothing_more(
+    store: AsyncStore, keys: Keys, seeds: Seeds, end: Any
+) -> None:
+    claim = await seeds.claimed()
+    await end(claim.ref.task_id)
+    before = await seeds.everything()
+
+    wrote = await store.run(append(keys, claim.ref, token=claim.token, before=0, events=[chunk("late")]))
+    settled = await store.run(settle_run(keys, claim.ref, token=claim.token, before=0, events=[status(COMPLETED)]))
+
+    assert wrote == RunLost()
+    assert settled == Settled(3, FAILED, None)
+    assert await seeds.everything() == before
+
+
+async def test_a_run_that_a_client_asked_to_cancel_ends_canceled(
+    store: AsyncStore, keys: Keys, seeds: Seeds, end: Any
+) -> None:
+    claim = await seeds.claimed()
+    task_id = claim.ref.task_id
+    await store.run(request_cancel(keys, ANN, task_id, CONTEXT))
+
+    assert await end(task_id, lost=True) == Over(3, CANCELED)
+
+    assert await seeds.states(task_id) == [SUBMITTED, WORKING, CANCELED]
+    await seeds.require_consistent(task_id)
+
+
+async def test_messages_that_waited_go_with_the_task(store: AsyncStore, keys: Keys, seeds: Seeds, end: Any) -> None:
+    claim = await seeds.claimed()
+    task_id = claim.ref.task_id
+    sent = request("next", task_id, CONTEXT)
+    await store.run(continue_task(keys, ANN, task_id, sent, "", caller=b"{}", nonce="n"))
+
+    await end(task_id)
+
+    assert await store.redis.exists(keys.task(task_id).turns) == 0
+
+
+async def test_many_at_once_write_one_end(seeds: Seeds, end: Any) -> None:
+    claim = await seeds.claimed()
+
+    answers = await at_once(*(end(claim.ref.task_id) for _ in range(20)))
+
+    assert answers == [Over(3, FAILED)] * 20
+    assert await seeds.states(claim.ref.task_id) == [SUBMITTED, WORKING, FAILED]
+
+
+@pytest.mark.parametrize(("lost", "goes_on"), [(True, True), (False, False)])
+async def test_a_lost_worker_gives_way_to_the_next_attempt_at_once(
+    store: AsyncStore, keys: Keys, seeds: Seeds, end: Any, lost: bool, goes_on: bool
+) -> None:
+    ref = RunRef(await seeds.created(), 1)
+    await store.run(claim_run(keys, ref, token="t", runner=RUNNER, lease_us=LEASE_US, working=True, max_attempts=2))
+    before = await store.redis.time()
+
+    answer = await end(ref.task_id, lost=lost)
+
+    assert (answer == Kept()) is goes_on
+    if goes_on:
+        lease = await store.redis.zscore(keys.leases, ref.name)
+        assert lease <= (before[0] + 10) * 1_000_000 < (before[0] * 1_000_000 + LEASE_US)
+        assert await seeds.states(ref.task_id) == [SUBMITTED, WORKING]

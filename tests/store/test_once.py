@@ -1,0 +1,187 @@
+"""A message id that is accepted once: the same message is known again, another one is a conflict, for its window."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED
+from a2a_celery.store import AsyncStore, Keys, Operation, Scope
+from a2a_celery.store.answers import Begun, Conflict, Created, Ended, Known, Missing, Waiting
+from a2a_celery.store.operation import script
+from a2a_celery.store.tasks import Once, continue_task, create_task
+from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, at_once, request, status
+from tests.support.waiting import eventually_async
+
+WINDOW_MS = 600_000
+HELLO = Once("m", "digest of hello", WINDOW_MS)
+OTHER = Once("m", "digest of another", WINDOW_MS)
+
+
+class Messages:
+    """Sends messages that are accepted once."""
+
+    def __init__(self, store: AsyncStore, keys: Keys) -> None:
+        self._store, self._keys = store, keys
+
+    async def new(self, task_id: str, once: Once | None = HELLO, scope: Scope = ANN) -> Any:
+        sent = request("hello", task_id, CONTEXT)
+        call = create_task(self._keys, scope, task_id, CONTEXT, sent, caller=b"{}", retention=RETENTION, once=once)
+        return await self._store.run(call)
+
+    async def further(self, task_id: str, once: Once = HELLO, *, context: str = "", nonce: str = "n") -> Any:
+        sent = request("more", task_id, CONTEXT)
+        call = continue_task(self._keys, ANN, task_id, sent, context, caller=b"{}", nonce=nonce, once=once)
+        return await self._store.run(call)
+
+
+@pytest.fixture
+async def gateways(redis_server: EmbeddedRedis, store: AsyncStore) -> AsyncIterator[list[AsyncStore]]:
+    """Four clients of the store."""
+    stores = [AsyncStore(redis_server.store_url) for _ in range(4)]
+    yield stores
+    for one in stores:
+        await one.aclose()
+
+
+async def test_the_same_message_is_the_same_task_and_writes_nothing(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    messages = Messages(store, keys)
+    assert isinstance(await messages.new("a"), Created)
+    before = await seeds.everything()
+
+    again = await messages.new("b")
+
+    assert again == Known("a", version=1, ahead=0)
+    assert await seeds.everything() == before
+
+
+async def test_a_repeated_call_is_answered_as_the_first_was(store: AsyncStore, keys: Keys) -> None:
+    messages = Messages(store, keys)
+
+    first, again = await messages.new("a"), await messages.new("a")
+
+    assert isinstance(again, Created)
+    assert again.task.status.timestamp == first.task.status.timestamp
+
+
+async def test_another_message_under_the_same_id_is_a_conflict(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    messages = Messages(store, keys)
+    await messages.new("a")
+    before = await seeds.everything()
+
+    assert await messages.new("b", OTHER) == Conflict()
+    assert await messages.further("a", OTHER) == Conflict()
+    assert await seeds.everything() == before
+
+
+async def test_many_at_the_same_time_make_one_task(gateways: list[AsyncStore], keys: Keys) -> None:
+    answers = await at_once(
+        *(Messages(store, keys).new(f"t{n}") for n, store in enumerate(gateways * 8)),
+    )
+
+    [made] = [answer for answer in answers if isinstance(answer, Created)]
+    assert {answer.task_id for answer in answers if isinstance(answer, Known)} == {made.task.id}
+    assert await gateways[0].redis.zcard(keys.dispatch) == 1
+
+
+async def test_another_caller_may_use_the_same_id(store: AsyncStore, keys: Keys) -> None:
+    messages = Messages(store, keys)
+    await messages.new("a")
+
+    assert isinstance(await messages.new("b", OTHER, scope=BOB), Created)
+    assert await messages.new("c", HELLO) == Known("a", 1, 0)
+
+
+async def test_without_being_asked_every_message_is_new(store: AsyncStore, keys: Keys) -> None:
+    messages = Messages(store, keys)
+
+    assert isinstance(await messages.new("a", None), Created)
+    assert isinstance(await messages.new("b", None), Created)
+    assert not await store.redis.exists(keys.message(ANN, "m"))
+
+
+async def test_an_id_is_forgotten_after_its_window(store: AsyncStore, keys: Keys) -> None:
+    messages, short = Messages(store, keys), Once("m", "digest of hello", 30)
+    await messages.new("a", short)
+    assert 0 < await store.redis.pttl(keys.message(ANN, "m")) <= 30
+
+    async def forgotten() -> bool:
+        return not await store.redis.exists(keys.message(ANN, "m"))
+
+    await eventually_async(forgotten)
+    assert isinstance(await messages.new("b", OTHER), Created)
+
+
+async def test_a_task_that_is_gone_frees_the_id_of_its_message(store: AsyncStore, keys: Keys) -> None:
+    messages = Messages(store, keys)
+    await messages.new("a")
+    await store.run(Operation(script("delete_task"), keys.task("a").as_list(), [str(ANN)], int))
+
+    assert isinstance(await messages.new("b", OTHER), Created)
+    assert await messages.new("c", OTHER) == Known("b", 1, 0)
+
+
+async def test_a_further_message_begins_one_turn(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    messages = Messages(store, keys)
+    task_id = await seeds.ended(INPUT_REQUIRED)
+    begun = await messages.further(task_id)
+    assert isinstance(begun, Begun)
+    before = await seeds.everything()
+
+    again = await messages.further(task_id, nonce="another call")
+
+    assert again == Known(task_id, begun.version, 0)
+    assert await seeds.everything() == before
+
+
+async def test_a_message_that_waits_waits_once(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    messages = Messages(store, keys)
+    claim = await seeds.claimed()
+    task_id = claim.ref.task_id
+    await messages.further(task_id, Once("first", "d", WINDOW_MS), nonce="1")
+    waits = await messages.further(task_id, nonce="2")
+    assert isinstance(waits, Waiting)
+
+    assert await messages.further(task_id, nonce="3") == Known(task_id, waits.version, ahead=2)
+    assert await store.redis.llen(keys.task(task_id).turns) == 2
+    await seeds.settled(claim, status(INPUT_REQUIRED))
+    assert await messages.further(task_id, nonce="4") == Known(task_id, waits.version, ahead=2)
+
+
+async def test_a_message_whose_task_has_ended_is_known_still(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    messages = Messages(store, keys)
+    task_id = await seeds.ended(INPUT_REQUIRED)
+    begun = await messages.further(task_id)
+    await seeds.settled(await seeds.claimed(task_id, run=2), status(COMPLETED))
+
+    assert await messages.further(task_id, nonce="another call") == Known(task_id, begun.version, 0)
+    assert await messages.further(task_id, Once("new", "d", WINDOW_MS), nonce="x") == Ended(COMPLETED)
+
+
+async def test_a_message_that_was_refused_is_not_remembered(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    messages = Messages(store, keys)
+    ended, waiting = await seeds.ended(COMPLETED), await seeds.ended(INPUT_REQUIRED)
+
+    assert await messages.further(ended) == Ended(COMPLETED)
+    assert await messages.further("nobody") == Missing()
+    assert isinstance(await messages.further(waiting, OTHER), Begun)
+
+
+async def test_repeats_of_a_further_message_race_for_one_turn(
+    gateways: list[AsyncStore], keys: Keys, seeds: Seeds
+) -> None:
+    task_id = await seeds.ended(INPUT_REQUIRED)
+
+    answers = await asyncio.gather(
+        *(Messages(store, keys).further(task_id, nonce=f"n{n}") for n, store in enumerate(gateways * 8))
+    )
+
+    assert len([answer for answer in answers if isinstance(answer, Begun)]) == 1
+    assert len([answer for answer in answers if isinstance(answer, Known)]) == len(answers) - 1
+    assert (await seeds.task(task_id)).history[-1].parts[0].text == "more"

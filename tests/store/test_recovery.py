@@ -1,0 +1,149 @@
+"""Runs that were lost: taken away once, given on by their promise, and never from a worker that is alive."""
+
+from __future__ import annotations
+
+import pytest
+from a2a.types import TaskArtifactUpdateEvent
+
+from a2a_celery.lifecycle import LogEntry
+from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, WORKING
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.recovery import Lapse, Lapsed, lapse_run, lapsed_runs
+from a2a_celery.store.runs import Claim, RunLost, RunRef, append, claim_run
+from a2a_celery.store.tasks import request_cancel
+from a2a_celery.watcher.recoverer import Recoverer, left_open
+from tests.support.seeds import ANN, CONTEXT, Seeds, at_once, chunk, status
+
+
+async def lost(store: AsyncStore, keys: Keys, seeds: Seeds, *, max_attempts: int = 1) -> Claim:
+    """A run under way whose lease is over."""
+    task_id = await seeds.created()
+    ref = RunRef(task_id, 1)
+    claim = await store.run(
+        claim_run(keys, ref, token="t", runner="r", lease_us=-1, working=True, max_attempts=max_attempts)
+    )
+    assert isinstance(claim, Claim)
+    return claim
+
+
+async def test_a_lost_run_fails_its_task_once_however_many_watchers_look(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    claim = await lost(store, keys, seeds)
+
+    await at_once(*(Recoverer(store, keys).tick() for _ in range(4)))
+
+    states = await seeds.states(claim.ref.task_id)
+    assert states[-1] == FAILED
+    assert states.count(FAILED) == 1
+    assert (await seeds.task(claim.ref.task_id)).status.message.parts[0].text == "The worker was lost."
+    await seeds.require_consistent(claim.ref.task_id)
+
+
+async def test_a_worker_that_wakes_up_can_write_nothing_more(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await lost(store, keys, seeds, max_attempts=2)
+    await Recoverer(store, keys).tick()
+
+    answer = await store.run(append(keys, claim.ref, token=claim.token, before=0, events=[status(COMPLETED)]))
+
+    assert answer == RunLost()
+    assert (await seeds.task(claim.ref.task_id)).status.state == WORKING
+
+
+async def test_an_agent_may_be_run_again_as_often_as_it_says(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await lost(store, keys, seeds, max_attempts=3)
+    for attempt in (2, 3):
+        await Recoverer(store, keys).tick()
+        task = await seeds.task(claim.ref.task_id)
+        assert dict(task.metadata) == {"attempt": attempt, "maxAttempts": 3}
+        again = await store.run(
+            claim_run(
+                keys,
+                RunRef(claim.ref.task_id, attempt),
+                token="t",
+                runner="r",
+                lease_us=-1,
+                working=True,
+                max_attempts=3,
+            )
+        )
+        assert isinstance(again, Claim)
+        assert (again.attempt, again.turn) == (attempt, 1)
+
+    await Recoverer(store, keys).tick()
+
+    assert (await seeds.task(claim.ref.task_id)).status.state == FAILED
+    await seeds.require_consistent(claim.ref.task_id)
+
+
+async def test_what_the_lost_run_left_open_leaves_the_task(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await lost(store, keys, seeds, max_attempts=2)
+    whole = chunk("whole", "w", append=False)
+    whole.last_chunk = True
+    await seeds.appended(claim, whole, chunk("half", "h", append=False), chunk(" more", "h"))
+
+    await Recoverer(store, keys).tick()
+
+    assert [artifact.artifact_id for artifact in (await seeds.task(claim.ref.task_id)).artifacts] == ["w"]
+    await seeds.require_consistent(claim.ref.task_id)
+
+
+async def test_a_cancel_that_its_worker_never_heard_is_carried_out(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await lost(store, keys, seeds, max_attempts=5)
+    await store.run(request_cancel(keys, ANN, claim.ref.task_id, CONTEXT))
+
+    await Recoverer(store, keys).tick()
+
+    assert (await seeds.task(claim.ref.task_id)).status.state == CANCELED
+
+
+async def test_a_lease_that_holds_is_respected(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await seeds.claimed()
+    task = await seeds.task(claim.ref.task_id)
+
+    assert await store.run(lapsed_runs(keys, limit=10)) == []
+    lapsed = Lapsed(claim.ref, "agent", 1, 1)
+    assert await store.run(lapse_run(keys, lapsed, task, claim.version, again_us=0)) == Lapse("over")
+
+
+async def test_a_task_that_was_written_meanwhile_is_looked_at_again(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    claim = await lost(store, keys, seeds)
+    [lapsed] = await store.run(lapsed_runs(keys, limit=10))
+    await seeds.appended(claim, chunk("late"))
+
+    stale = lapse_run(keys, lapsed, claim.task, claim.version, again_us=0)
+
+    assert await store.run(stale) == Lapse("changed")
+    await Recoverer(store, keys).tick()
+    assert (await seeds.task(claim.ref.task_id)).status.state == FAILED
+
+
+@pytest.mark.parametrize(
+    ("events", "opened"),
+    [
+        ([chunk("a", append=False)], {"a"}),
+        ([chunk("a", append=False), chunk("b")], {"a"}),
+        ([chunk("x", "x", append=False), chunk("y", "y", append=False)], {"x", "y"}),
+        ([status(WORKING)], set()),
+    ],
+)
+def test_what_is_open_is_what_was_begun_and_not_finished(
+    events: list[TaskArtifactUpdateEvent], opened: set[str]
+) -> None:
+    assert left_open([LogEntry(n, n, event) for n, event in enumerate(events, 1)]) == opened
+
+
+def test_what_an_earlier_attempt_left_is_not_this_ones() -> None:
+    log = [chunk("a", append=False), status(WORKING, attempt=2), chunk("b", "b", append=False)]
+
+    assert left_open([LogEntry(n, n, event) for n, event in enumerate(log, 1)]) == {"b"}
+
+
+async def test_after_a_start_the_workers_come_first(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await lost(store, keys, seeds)
+
+    await Recoverer(store, keys, grace=3600).tick()
+
+    assert (await seeds.task(claim.ref.task_id)).status.state == WORKING

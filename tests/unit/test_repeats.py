@@ -1,0 +1,72 @@
+"""Which requests are the same message: those that ask for the same work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from a2a.types import AgentCard, SendMessageRequest
+from google.protobuf.json_format import ParseDict
+
+from a2a_celery.agents import Agent
+from a2a_celery.gateway.repeats import digest_of, once
+
+MESSAGE = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hello"}], "metadata": {"a": 1, "b": {"c": 2}}}
+
+
+def request(body: dict[str, Any] | None = None, **message: Any) -> SendMessageRequest:
+    return ParseDict({"message": MESSAGE | message} | (body or {}), SendMessageRequest())
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        request(),
+        request(metadata={"b": {"c": 2}, "a": 1}),
+        request({"tenant": "echo/acme"}),
+        request({"configuration": {}}),
+        request({"configuration": {"returnImmediately": True, "historyLength": 3}}),
+    ],
+    ids=str,
+)
+def test_the_same_work_is_the_same_message(same: SendMessageRequest) -> None:
+    assert digest_of(same) == digest_of(request())
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        request(parts=[{"text": "hello!"}]),
+        request(parts=[{"text": "hello"}, {"text": ""}]),
+        request(parts=[{"raw": "aGVsbG8="}]),
+        request(metadata={"a": 1, "b": {"c": 3}}),
+        request(taskId="t"),
+        request(contextId="c"),
+        request(referenceTaskIds=["t"]),
+        request(extensions=["https://example.com/e"]),
+        request({"metadata": {"a": 1}}),
+        request({"configuration": {"acceptedOutputModes": ["text/plain"]}}),
+        request({"configuration": {"taskPushNotificationConfig": {"url": "https://example.com"}}}),
+    ],
+    ids=str,
+)
+def test_other_work_is_another_message(other: SendMessageRequest) -> None:
+    assert digest_of(other) != digest_of(request())
+
+
+def test_what_the_client_sent_is_left_as_it_is() -> None:
+    sent = request({"configuration": {"returnImmediately": True}})
+
+    digest_of(sent)
+
+    assert sent == request({"configuration": {"returnImmediately": True}})
+
+
+def test_only_an_agent_that_asks_for_it_knows_messages_again() -> None:
+    def agent(**options: Any) -> Agent:
+        return Agent("a", AgentCard(name="a"), "function", print, **options)
+
+    assert once(agent(), request()) is None
+    found = once(agent(idempotency_window=1.5), request())
+    assert found is not None
+    assert (found.message_id, found.window_ms) == ("m", 1500)

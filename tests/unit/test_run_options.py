@@ -1,0 +1,107 @@
+"""A run's own options: they win over its agent's, keep their times, and survive the store."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from a2a_celery.dispatch import RunOptions
+from a2a_celery.dispatch.options import EXPIRY_GRACE
+
+NOW = datetime(2030, 1, 1, 8, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+def made(route: Any, not_before: datetime | None = None, not_after: datetime | None = None) -> RunOptions:
+    return RunOptions.of(route, not_before, not_after, NOW)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        made({}),
+        made({"queue": "far", "priority": 3, "exchange": "e", "routing_key": "k"}),
+        made({"queue": "far"}, NOW + timedelta(microseconds=1), NOW + HOUR),
+        made({"expires": 0.5}),
+    ],
+    ids=str,
+)
+def test_what_is_stored_is_read_again(options: RunOptions) -> None:
+    assert RunOptions.from_json(options.to_json()) == options
+
+
+def test_no_options_take_no_room() -> None:
+    assert made({}).to_json() == b""
+
+
+@pytest.mark.parametrize(
+    "route",
+    [
+        None,
+        [],
+        "queue",
+        {"countdown": 5},
+        {"queue": ""},
+        {"queue": 5},
+        {"routing_key": None},
+        {"priority": "high"},
+        {"priority": -1},
+        {"priority": 256},
+        {"priority": True},
+        {"expires": 0},
+        {"expires": "soon"},
+        {"expires": float("nan")},
+        {"expires": float("inf")},
+    ],
+    ids=str,
+)
+def test_what_is_no_mapping_of_options_is_refused(route: Any) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        made(route)
+
+
+def test_a_run_s_options_win_over_its_agent_s() -> None:
+    agent = {"queue": "near", "priority": 1, "expires": 60}
+
+    assert made({"queue": "far"}).over(agent) == {"queue": "far", "priority": 1, "expires": 60}
+    assert made({}).over(agent) == agent
+    assert agent["queue"] == "near"
+
+
+def test_an_expiry_does_not_move_when_a_run_is_published_again() -> None:
+    options = RunOptions.from_json(made({"expires": 60}).to_json())
+
+    assert options.over({"expires": 5}) == {"expires": NOW + timedelta(seconds=60)}
+
+
+def test_an_expiry_counts_from_the_time_at_which_a_run_may_begin() -> None:
+    begins = NOW + HOUR
+
+    assert made({"expires": 60}, begins).over({}) == {"eta": begins, "expires": begins + timedelta(seconds=60)}
+    assert made({}, begins).over({"expires": 60}) == {"eta": begins, "expires": begins + timedelta(seconds=60)}
+    assert made({}, begins).over({}) == {"eta": begins}
+
+
+@pytest.mark.parametrize(("seconds", "wins"), [(60, timedelta(seconds=60)), (7200, HOUR)])
+def test_the_earlier_expiry_wins(seconds: float, wins: timedelta) -> None:
+    assert made({"expires": seconds}, None, NOW + HOUR).over({}) == {"expires": NOW + wins}
+
+
+def test_an_unclaimed_run_is_looked_at_after_it_may_begin_or_when_it_expires() -> None:
+    wait = timedelta(seconds=60)
+
+    assert made({}).again_in(NOW, wait) == wait
+    assert made({}, NOW - HOUR).again_in(NOW, wait) == wait
+    assert made({}, NOW + HOUR).again_in(NOW, wait) == HOUR + wait
+    assert made({}, NOW + HOUR, NOW + 2 * HOUR).again_in(NOW, wait) == HOUR + wait
+    assert made({}, None, NOW + timedelta(seconds=5)).again_in(NOW, wait) == timedelta(seconds=5) + EXPIRY_GRACE
+
+
+def test_a_run_has_expired_when_a_worker_had_the_time_to_say_so() -> None:
+    options = made({}, None, NOW)
+
+    assert not options.has_expired(NOW)
+    assert options.has_expired(NOW + EXPIRY_GRACE)
+    assert not made({}).has_expired(NOW + 1000 * HOUR)
