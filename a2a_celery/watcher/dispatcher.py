@@ -7,11 +7,16 @@ and later, so that a queue that is merely long is not filled with copies. A copy
 from __future__ import annotations
 
 import logging
+from datetime import UTC, datetime
 
-from ..dispatch import Publisher
+from ..dispatch import Publisher, RunOptions
 from ..errors import BrokerUnavailable
+from ..lifecycle import Refused, final_event
+from ..lifecycle.outcomes import NOT_BEGUN_IN_TIME
 from ..store import AsyncStore, Keys
-from ..store.runs import mark_published, take_due_runs
+from ..store.dispatch import mark_refused, take_due_runs
+from ..store.runs import RunRef, end_run
+from ..store.tasks import read_task
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +29,7 @@ class Dispatcher:
     """One look at the runs that are due; several watchers never take the same one."""
 
     name = "dispatcher"
-    every = 1.0
+    every = 0.5
 
     def __init__(self, store: AsyncStore, keys: Keys, publisher: Publisher, redispatch_after: float) -> None:
         self._store = store
@@ -33,14 +38,24 @@ class Dispatcher:
         self._again_us = int(redispatch_after * 1_000_000)
 
     async def tick(self) -> None:
-        """Publishes what is due. What the broker does not take is due again."""
+        """Publishes what is due, and rejects what has expired. What the broker does not take is due again."""
         due = await self._store.run(take_due_runs(self._keys, limit=BATCH, again_us=self._again_us))
-        for number, (ref, agent) in enumerate(due):
+        for number, one in enumerate(due):
+            if RunOptions.from_json(one.options).has_expired(datetime.now(UTC)):
+                await self._reject(one.ref)
+                continue
             try:
-                await self._publisher.publish_async(agent, ref.task_id, ref.run)
-                logger.info("run %s dispatched again", ref.name)
+                await self._publisher.publish_async(one.agent, one.ref.task_id, one.ref.run, one.options)
+                logger.info("run %s dispatched again", one.ref.name)
             except BrokerUnavailable as e:
                 logger.warning("%d runs not dispatched, trying again: %s", len(due) - number, e)
-                for left, _ in due[number:]:
-                    await self._store.run(mark_published(self._keys, left, again_us=BROKER_BACK_US))
+                for left in due[number:]:
+                    await self._store.run(mark_refused(self._keys, left.ref, again_us=BROKER_BACK_US))
                 return
+
+    async def _reject(self, ref: RunRef) -> None:
+        found = await self._store.run(read_task(self._keys, None, ref.task_id, history_length=0, artifacts=False))
+        event = found and final_event(Refused(NOT_BEGUN_IN_TIME), ref.task_id, found[0].context_id)
+        if event:
+            answer = await self._store.run(end_run(self._keys, ref, runner=None, event=event))
+            logger.info("run %s was not begun in time: %s", ref.name, answer)

@@ -12,6 +12,7 @@ from ..store import AsyncStore, Keys
 from .dispatcher import Dispatcher
 from .loops import Loop
 from .pauses import PauseEnder
+from .recoverer import Recoverer
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +29,7 @@ class Watcher:
         store = AsyncStore(self._settings.store_url)
         keys = Keys(self._settings.key_prefix)
         loops = [
+            Loop(Recoverer(store, keys, grace=self._settings.lease_ttl / 2)),
             Loop(Dispatcher(store, keys, self._publisher, self._settings.redispatch_after)),
             Loop(PauseEnder(store, keys)),
         ]

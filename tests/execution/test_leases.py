@@ -26,6 +26,7 @@ class FakeRun:
     ref: RunRef
     token: str
     told: list[str] = field(default_factory=list)
+    may_be_elsewhere: bool = True
 
     def ask_to_cancel(self) -> None:
         self.told.append("cancel")
@@ -163,6 +164,22 @@ async def test_a_store_that_is_away_longer_than_the_lease_loses_the_run(
         await keeper.tick()
 
     assert run.told == ["give up"]
+
+
+async def test_a_run_that_nobody_else_may_get_goes_on_while_the_store_is_away(
+    seeds: Seeds, keeper: LeaseKeeper, away: AwayStore, clock: Clock
+) -> None:
+    run = await run_of(seeds)
+    run.may_be_elsewhere = False
+
+    with keeper.holding(run):
+        away.away = True
+        clock.now += 600
+        await keeper.tick()
+        away.away = False
+        await keeper.tick()
+
+    assert run.told == []
 
 
 async def test_nothing_held_asks_nothing(keeper: LeaseKeeper, away: AwayStore, seeds: Seeds) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from a2a.types import Message, Part, Role, SendMessageRequest
 
 from a2a_celery.errors import BrokerUnavailable
-from a2a_celery.store import AsyncStore, Keys, Scope
-from a2a_celery.store.runs import RunRef, claim_run, mark_published
-from a2a_celery.store.tasks import create_task
+from a2a_celery.lifecycle.outcomes import NOT_BEGUN_IN_TIME
+from a2a_celery.lifecycle.states import REJECTED, WORKING
+from a2a_celery.store import AsyncStore, Keys, Operation, Scope
+from a2a_celery.store.dispatch import mark_published
+from a2a_celery.store.runs import RunRef, claim_run
+from a2a_celery.store.tasks import create_task, read_task
 from a2a_celery.watcher.dispatcher import Dispatcher
 from a2a_celery.watcher.loops import Loop
 from tests.support.waiting import eventually_async
@@ -23,12 +27,21 @@ class Broker:
 
     def __init__(self) -> None:
         self.taken: list[tuple[str, str, int]] = []
+        self.options: dict[str, bytes] = {}
         self.down = False
 
-    async def publish_async(self, agent: str, task_id: str, run: int) -> None:
+    async def publish_async(self, agent: str, task_id: str, run: int, options: bytes) -> None:
         if self.down:
             raise BrokerUnavailable("down")
         self.taken.append((agent, task_id, run))
+        self.options[task_id] = options
+
+
+def made(keys: Keys, task_id: str, options: bytes = b"") -> Operation[Any]:
+    """A task that is to be stored."""
+    message = Message(message_id="m", role=Role.ROLE_USER, parts=[Part(text="x")])
+    request = SendMessageRequest(message=message)
+    return create_task(keys, Scope("echo"), task_id, "c", request, caller=b"{}", retention=60, options=options)
 
 
 @pytest.fixture
@@ -36,9 +49,7 @@ async def due(store: AsyncStore, keys: Keys) -> list[str]:
     """Three tasks whose run nobody published in time."""
     task_ids = [f"t{n}" for n in range(3)]
     for task_id in task_ids:
-        message = Message(message_id="m", role=Role.ROLE_USER, parts=[Part(text="x")])
-        request = SendMessageRequest(message=message)
-        await store.run(create_task(keys, Scope("echo"), task_id, "c", request, caller=b"{}", retention=60))
+        await store.run(made(keys, task_id))
         await store.run(mark_published(keys, RunRef(task_id, 1), again_us=DUE_NOW_US))
     return task_ids
 
@@ -116,3 +127,30 @@ async def test_a_tick_that_fails_does_not_end_the_loop(store: AsyncStore) -> Non
 
     await eventually_async(went_on)
     await loop.stop()
+
+
+async def test_a_run_is_published_with_the_options_it_was_stored_with(store: AsyncStore, keys: Keys) -> None:
+    broker, options = Broker(), b'{"celery":{"queue":"far"}}'
+    await store.run(made(keys, "t", options))
+    await store.run(mark_published(keys, RunRef("t", 1), again_us=DUE_NOW_US))
+
+    await dispatcher(store, keys, broker).tick()
+
+    assert broker.options == {"t": options}
+
+
+async def test_a_run_that_has_expired_is_rejected_and_not_published(store: AsyncStore, keys: Keys) -> None:
+    broker = Broker()
+    await store.run(made(keys, "late", b'{"not_after_us":1}'))
+    await store.run(made(keys, "begun", b'{"not_after_us":1}'))
+    for task_id in ("late", "begun"):
+        await store.run(mark_published(keys, RunRef(task_id, 1), again_us=DUE_NOW_US))
+    await store.run(claim_run(keys, RunRef("begun", 1), token="t", runner="r", lease_us=10_000_000, working=True))
+
+    await dispatcher(store, keys, broker).tick()
+
+    assert broker.taken == []
+    late, begun = [(await store.run(read_task(keys, None, task_id)))[0] for task_id in ("late", "begun")]
+    assert late.status.state == REJECTED
+    assert late.status.message.parts[0].text == NOT_BEGUN_IN_TIME
+    assert begun.status.state == WORKING
