@@ -29,7 +29,7 @@ class Settings:
         ConfigError: a value is out of range or of the wrong kind; names the field.
     """
 
-    store_url: str = field(default="")
+    store_url: str = field(default="", repr=False)
     """The Redis or Valkey that holds the tasks; default: the result backend or the broker, if that is one."""
 
     key_prefix: str = field(default="a2a")
@@ -83,7 +83,7 @@ class Settings:
         self._require("max_request_bytes", self.max_request_bytes >= 1024, "must be at least 1024 bytes")
         self._require("key_prefix", bool(self.key_prefix) and "{" not in self.key_prefix, "must be a word without '{'")
         if self.grpc_port is not None:
-            self._require("grpc_port", 0 <= self.grpc_port <= 65535, "must be a port, 0 to 65535")
+            self._require("grpc_port", 1 <= self.grpc_port <= 65535, "must be a port, 1 to 65535")
         if self.public_url is not None:
             parts = urlsplit(self.public_url)
             usable = parts.scheme in ("http", "https") and bool(parts.netloc)

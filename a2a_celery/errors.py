@@ -45,6 +45,9 @@ class AgentSignal(A2ACeleryError):
 
     def __init__(self, text: str = "", *, parts: Sequence[Part] = ()) -> None:
         super().__init__(text)
+        wrong = next((part for part in parts if not isinstance(part, Part)), None)
+        if wrong is not None:
+            raise TypeError(f"parts are a2a.types.Part, not {type(wrong).__name__}")
         self.parts: list[Part] = [*([Part(text=text)] if text else []), *parts]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 import uvicorn
+from click.core import ParameterSource
 
 from ..errors import ConfigError
 from . import client
@@ -39,7 +40,8 @@ def gateway(context: click.Context, host: str, port: int, grpc_port: int | None,
     """Serve the agents over A2A."""
     if grpc_port is not None:
         os.environ["A2A_GRPC_PORT"] = str(grpc_port)
-    os.environ.setdefault("A2A_GRPC_HOST", host)
+    if context.get_parameter_source("host") is not ParameterSource.DEFAULT:
+        os.environ["A2A_GRPC_HOST"] = host
     found = prepared(context)
     logging.basicConfig(level=log_level.upper(), format=LOG_FORMAT)
     # Streams end with their tasks; on shutdown they are cut, and their clients come back with Last-Event-ID.

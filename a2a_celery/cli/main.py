@@ -35,13 +35,14 @@ def demo(context: click.Context, /, **chosen: Any) -> None:
 
 
 def sample_agents() -> Target:
-    """The sample app, wherever this was called."""
-    folder = None
-    package = SAMPLES
-    if find_spec(SAMPLES) is None:
-        package = "workers"
-        folder = Path(__file__).resolve().parents[2]
-        sys.path.insert(0, str(folder))  # before the current folder, which may have a module of that name
+    """The sample app of this very package, wherever this was called.
+
+    Its processes run in the folder that the package is in: Python and Celery look for modules in the current one first,
+    and that may be a checkout of this project, without what is installed here.
+    """
+    folder = Path(__file__).resolve().parents[2]
+    sys.path.insert(0, str(folder))
+    package = SAMPLES if find_spec(SAMPLES) is not None else "workers"
     module = importlib.import_module(f"{package}.app")
     module.app.loader.import_default_modules()
     return Target(module.app, f"{package}.app", folder)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
+from contextvars import Context, copy_context
 from importlib import import_module
 from typing import Any, Protocol
 
 from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.types import Task
 
 from ..agents import Agent
 from ..caller import Caller
 from ..config import Settings
+from ..dispatch.threads import DaemonThreads
 from ..errors import ConfigError
 from ..lifecycle import Completed, Outcome
 from ..store.runs import Claim
@@ -55,8 +59,8 @@ def load(name: str) -> Any:
         found: Any = import_module(module)
         for part in attribute.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError) as e:
-        raise ConfigError(f"{name!r} can't be loaded: {e}") from e
+    except BaseException as e:  # an import may do anything, exit too
+        raise ConfigError(f"{name!r} can't be loaded: {type(e).__name__}: {e}") from e
     return found
 
 
@@ -76,11 +80,12 @@ class ExecutorAdapter:
         self._executor = executor
 
     async def run(self, claim: Claim, events: RunEvents) -> Outcome:
-        await self._executor.execute(_request_context(claim), events)
+        related = await events.own_tasks(claim.request.message.reference_task_ids)
+        await self._executor.execute(_request_context(claim, related), events)
         return Completed()
 
     async def cancel(self, claim: Claim, events: RunEvents) -> None:
-        await self._executor.cancel(_request_context(claim), events)
+        await self._executor.cancel(_request_context(claim, []), events)
 
 
 class FunctionAdapter:
@@ -93,6 +98,7 @@ class FunctionAdapter:
 
     async def run(self, claim: Claim, events: RunEvents) -> Outcome:
         turn = Turn(claim, events, Caller.from_json(claim.caller))
+        turn.related_tasks = await events.own_tasks(turn.message.reference_task_ids)
         reply = Reply(turn)
         function = self._function
         if inspect.isasyncgenfunction(function):
@@ -107,33 +113,41 @@ class FunctionAdapter:
         """Nothing beforehand: an async function is cancelled where it waits, a sync one can't be reached."""
 
     async def _run_in_thread(self, turn: Turn, reply: Reply) -> None:
-        result = await asyncio.to_thread(self._function, turn)
-        if inspect.isasyncgen(result):
-            await _say_all(result, reply)
-        elif inspect.isgenerator(result):
-            await _say_all(_in_threads(result), reply)
-        elif inspect.isawaitable(result):  # a callable object or a partial of an async function
-            await reply.whole(await result)
-        else:
-            await reply.whole(result)
+        """In a thread of the run's own: one that hangs takes no other's, and Celery bounds how many there are."""
+        thread = DaemonThreads(1, "a2a-sync-agent")
+        context = copy_context()
+        try:
+            result = await thread.call(lambda: context.run(self._function, turn))
+            if inspect.isasyncgen(result):
+                await _say_all(result, reply)
+            elif inspect.isgenerator(result):
+                await _say_all(_drawn_from(result, thread, context), reply)
+            elif inspect.isawaitable(result):  # a callable object or a partial of an async function
+                await reply.whole(await result)
+            else:
+                await reply.whole(result)
+        finally:
+            thread.close()
 
 
-async def _say_all(values: AsyncIterator[Any], reply: Reply) -> None:
-    async for value in values:
-        await reply.piece(value)
+async def _say_all(values: AsyncGenerator[Any, Any], reply: Reply) -> None:
+    async with aclosing(values):  # what it does at its end, it does before the task ends
+        async for value in values:
+            await reply.piece(value)
 
 
-async def _in_threads(values: Iterator[Any]) -> AsyncIterator[Any]:
+async def _drawn_from(values: Iterator[Any], thread: DaemonThreads, context: Context) -> AsyncGenerator[Any, None]:
     end = object()
-    while (value := await asyncio.to_thread(next, values, end)) is not end:
+    while (value := await thread.call(lambda: context.run(next, values, end))) is not end:
         yield value
 
 
-def _request_context(claim: Claim) -> RequestContext:
+def _request_context(claim: Claim, related: list[Task]) -> RequestContext:
     return RequestContext(
         Caller.from_json(claim.caller).call_context(),
         request=claim.request,
         task_id=claim.task.id,
         context_id=claim.task.context_id,
         task=claim.task,
+        related_tasks=related,
     )

@@ -9,24 +9,43 @@ from celery import Celery, Task
 
 from ..agents import Agent
 from ..dispatch import entry_name
+from ..lifecycle import Failed
+from .ending import RunEnder
+from .limits import CeleryLimits
 from .process import WorkerProcess
+from .request import RunFailed, RunRequest
 
 
-def register_entry(app: Celery, agent: Agent, process: Callable[[], WorkerProcess]) -> Task:
-    """Makes `agent` known to Celery as ``a2a.<agent>``; `process` gives the state of the process a run is in.
+def register_entry(app: Celery, agent: Agent, process: Callable[[], WorkerProcess], ender: RunEnder) -> Task:
+    """Makes `agent` known to Celery as ``a2a.<agent>``; `process` gives the state of the process a run is in, and
+    `ender` ends runs that can't do it themselves.
 
     Acknowledged early, Celery's own default: the store knows which runs are open, the broker need not.
     """
 
-    def run_agent(task_id: str, run: int) -> None:
-        process().run(agent, task_id, run)
+    def run_agent(self: Task, task_id: str, run: int) -> None:
+        outcome = process().run(agent, task_id, run, celery_limits(self))
+        if isinstance(outcome, Failed):
+            raise RunFailed(outcome.text)
 
     run_agent.__doc__ = f"Runs {agent.name!r} for an A2A task: arguments are the task's id and the number of the run."
     options: dict[str, Any] = {
         "name": entry_name(agent.name),
+        "bind": True,
+        "shared": False,  # other apps in this process have agents of their own
+        # Nothing of a run goes to the result backend: the store has it, and one that is down must not hold up a worker.
         "ignore_result": True,
-        "store_errors_even_if_ignored": True,
+        "store_errors_even_if_ignored": False,
         "acks_late": False,
         "max_retries": 0,
+        "throws": (RunFailed,),  # its traceback says nothing
+        "Request": RunRequest,
+        "ender": ender,
     }
     return app.task(**options)(run_agent)
+
+
+def celery_limits(task: Task) -> CeleryLimits:
+    """Celery's limits for the run that `task` is at: those of its message, else those of the configuration."""
+    hard, soft = task.request.timelimit or (None, None)
+    return CeleryLimits(soft or task.soft_time_limit, hard or task.time_limit)

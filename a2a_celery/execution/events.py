@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 from a2a.server.events import EventQueue
-from a2a.types import TaskStatus, TaskStatusUpdateEvent
+from a2a.types import Task, TaskStatus, TaskStatusUpdateEvent
 
 from ..errors import StoreUnavailable
 from ..lifecycle import Event, is_interrupted, is_terminal
@@ -21,6 +21,7 @@ from ..lifecycle.outcomes import agent_message
 from ..lifecycle.states import COMPLETED, FAILED, WORKING
 from ..store import AsyncStore, Keys, Operation
 from ..store.runs import Claim, Illegal, LeftOpen, RunLost, Settled, Written, append, settle_run
+from ..store.tasks import read_task
 from .translate import Translator
 
 logger = logging.getLogger(__name__)
@@ -52,7 +53,7 @@ class RunEvents(EventQueue):
         *,
         hold: float,
         input_timeout: float | None,
-        publish_next: Callable[[int], Awaitable[None]],
+        publish_next: Callable[[int, bytes], Awaitable[None]],
     ) -> None:
         self._store = store
         self._keys = keys
@@ -74,6 +75,7 @@ class RunEvents(EventQueue):
         self._announcement: asyncio.TimerHandle | None = None
         self.lost = asyncio.Event()
         self._writer = asyncio.create_task(self._write(), name=f"a2a-events-{claim.ref.name}")
+        self._writer.add_done_callback(self._written_no_more)
 
     @property
     def ended(self) -> bool:
@@ -84,6 +86,16 @@ class RunEvents(EventQueue):
     def paused(self) -> bool:
         """Whether the agent's last word was that it waits for its client."""
         return is_interrupted(self._translator.state)
+
+    async def own_tasks(self, task_ids: Iterable[str]) -> list[Task]:
+        """Those of `task_ids` that name tasks of the run's own agent, tenant and owner; all others are left out."""
+
+        async def read(task_id: str) -> Task | None:
+            found = await self._patiently(read_task(self._keys, self._claim.scope, task_id))
+            return found[0] if isinstance(found, tuple) else None
+
+        tasks = await asyncio.gather(*(read(task_id) for task_id in dict.fromkeys(task_ids)))
+        return [task for task in tasks if task is not None]
 
     def announce_later(self) -> None:
         """Shows WORKING if the agent says nothing within the hold: until then it may answer with a message alone."""
@@ -210,7 +222,7 @@ class RunEvents(EventQueue):
             match answer:
                 case Settled():
                     if answer.next_run is not None:
-                        await self._publish_next(answer.next_run)
+                        await self._publish_next(answer.next_run, answer.next_options)
                     return
                 case RunLost():
                     self._lose()
@@ -240,6 +252,11 @@ class RunEvents(EventQueue):
                     return RunLost()
                 logger.warning("run %s: a write waits for the store: %s", self._claim.ref.name, e)
                 await asyncio.sleep(STORE_PATIENCE)
+
+    def _written_no_more(self, writer: asyncio.Task[None]) -> None:
+        if not writer.cancelled() and writer.exception() is not None:
+            logger.error("run %s: its events can't be written", self._claim.ref.name, exc_info=writer.exception())
+            self._lose()
 
     def _done(self, count: int) -> None:
         self._written += count

@@ -27,6 +27,8 @@ class Held(Protocol):
 
     ref: RunRef
     token: str
+    may_be_elsewhere: bool
+    """Whether another worker may have been given the run when its lease is over."""
 
     def ask_to_cancel(self) -> None:
         """A client wants it cancelled."""
@@ -73,7 +75,11 @@ class LeaseKeeper:
             run.ask_to_cancel()
 
     async def tick(self) -> None:
-        """Renews what is held. A lease not renewed in its time counts as lost: someone else may have it."""
+        """Renews what is held.
+
+        While the store is away, a run that somebody else may have by now is given up when its lease is over; one that
+        runs at most once goes on, and the store says later whether it is still ours.
+        """
         held = list(self._held.values())
         if not held:
             return
@@ -85,7 +91,7 @@ class LeaseKeeper:
         except StoreUnavailable as e:
             logger.warning("leases not renewed: %s", e)
             for run in held:
-                if self._until.get(run.ref.name, asked_at) < monotonic():
+                if run.may_be_elsewhere and self._until.get(run.ref.name, asked_at) < monotonic():
                     run.give_up()
             return
         for run in held:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from enum import Enum
+from time import monotonic
 from typing import Any, Protocol
 from uuid import uuid4
+
+from celery.exceptions import Reject
 
 from ..agents import Agent
 from ..config import Settings
@@ -14,14 +17,16 @@ from ..dispatch import Publisher
 from ..errors import AgentSignal, AuthRequired, InputRequired
 from ..errors import Failed as AgentFailed
 from ..errors import Rejected as AgentRejected
-from ..lifecycle import Canceled, Completed, Failed, Lost, Outcome, Paused, Rejected, final_event
-from ..lifecycle.outcomes import agent_message
+from ..lifecycle import Canceled, Completed, Failed, Lost, Outcome, Paused, Refused, Rejected, final_event
+from ..lifecycle.outcomes import AGENT_FAILED, AGENT_REFUSED, OUT_OF_TIME, agent_message
 from ..lifecycle.states import AUTH_REQUIRED, INPUT_REQUIRED
 from ..store import AsyncStore, Keys
+from ..store.connection import patiently
 from ..store.runs import Claim, Dropped, RunRef, claim_run
 from .adapters import Adapter
 from .events import RunEvents
 from .leases import LeaseKeeper
+from .limits import Limits, TimedEvents, out_of_time
 
 logger = logging.getLogger(__name__)
 
@@ -46,21 +51,26 @@ class Stop(Enum):
 
     CANCEL = "a client asked for it"
     LOST = "it was given to another worker"
+    OUT_OF_TIME = "it reached a time limit"
     ABORT = "its Celery task was ended"
 
 
 class Run:
     """One run of a task, from claim to settlement. Lives on the loop of its worker process."""
 
-    def __init__(self, host: Host, agent: Agent, task_id: str, run: int) -> None:
+    def __init__(self, host: Host, agent: Agent, task_id: str, run: int, limits: Limits) -> None:
         self.ref = RunRef(task_id, run)
         self.token = uuid4().hex
         self._host = host
         self._agent = agent
+        self._limits = limits
+        self._arrived_at = monotonic()
         self._stopped: asyncio.Future[Stop]
+        self._events: TimedEvents | None = None
+        self.may_be_elsewhere = agent.max_attempts > 1
 
-    async def perform(self) -> None:
-        """The whole run."""
+    async def perform(self) -> Outcome | None:
+        """The whole run, and how it ended; None if it was not ours to begin."""
         self._stopped = asyncio.get_running_loop().create_future()
         try:
             adapter = await self._host.adapter(self._agent)
@@ -68,50 +78,57 @@ class Run:
             adapter = _Unusable(self._report("its agent can't be loaded"))
         claim = await self._claim(adapter)
         if claim is None:
-            return
-        events = self._open_log(claim, adapter)
+            return None
+        self._events = events = self._open_log(claim, adapter)
         with self._host.leases.holding(self):
-            outcome = await self._work(adapter, claim, events)
-            await self._settle(claim, events, outcome)
+            try:
+                outcome = await self._work(adapter, claim, events)
+                await self._settle(claim, events, outcome)
+            except Exception:  # whatever it is, its task must not stay WORKING
+                outcome = Failed(reference=self._report("it could not be settled"))
+                await self._settle(claim, events, outcome)
+        return outcome
 
     def ask_to_cancel(self) -> None:
         """See `leases.Held`."""
-        self._stop(Stop.CANCEL)
+        self.stop(Stop.CANCEL)
 
     def give_up(self) -> None:
-        """See `leases.Held`."""
-        self._stop(Stop.LOST)
+        """See `leases.Held`. An agent that has ended its task may still tidy up: there is nothing left to lose."""
+        if self._events is None or not self._events.ended:
+            self.stop(Stop.LOST)
 
-    def abort(self) -> None:
-        """The Celery task ends, so the run does."""
-        self._stop(Stop.ABORT)
+    def stop(self, reason: Stop) -> None:
+        """Ends the run; the first reason counts."""
+        if not self._stopped.done():
+            self._stopped.set_result(reason)
 
     async def _claim(self, adapter: Adapter) -> Claim | None:
         host = self._host
-        answer = await host.store.run(
-            claim_run(
-                host.keys,
-                self.ref,
-                token=self.token,
-                runner=host.runner_id,
-                lease_us=host.leases.lease_us,
-                working=adapter.announces,
-            )
+        claim = claim_run(
+            host.keys,
+            self.ref,
+            token=self.token,
+            runner=host.runner_id,
+            lease_us=host.leases.lease_us,
+            working=adapter.announces,
+            max_attempts=self._agent.max_attempts,
         )
+        answer = await patiently(host.store, claim)  # a claim whose answer was lost may have been carried out
         if isinstance(answer, Dropped):
             logger.info("run %s dropped: %s", self.ref.name, answer.reason)
             return None
         return answer
 
-    def _open_log(self, claim: Claim, adapter: Adapter) -> RunEvents:
-        async def publish_next(run: int) -> None:
+    def _open_log(self, claim: Claim, adapter: Adapter) -> TimedEvents:
+        async def publish_next(run: int, options: bytes) -> None:
             try:
-                await self._host.publisher.publish_async(self._agent.name, self.ref.task_id, run)
+                await self._host.publisher.publish_async(self._agent.name, self.ref.task_id, run, options)
             except Exception as e:
                 logger.warning("run %s.%s will be published by the watcher: %s", self.ref.task_id, run, e)
 
         host = self._host
-        events = RunEvents(
+        events = TimedEvents(
             host.store,
             host.keys,
             claim,
@@ -123,17 +140,21 @@ class Run:
             events.announce_later()
         return events
 
-    async def _work(self, adapter: Adapter, claim: Claim, events: RunEvents) -> Outcome:
+    async def _work(self, adapter: Adapter, claim: Claim, events: TimedEvents) -> Outcome:
         """Runs the agent until it ends, or until it must."""
         agent = asyncio.create_task(self._guarded(adapter, claim, events), name=f"a2a-agent-{self.ref.name}")
         lost = asyncio.create_task(events.lost.wait())
+        late = asyncio.create_task(out_of_time(self._limits, self._arrived_at, events))
         try:
-            ends: set[asyncio.Future[Any]] = {agent, lost, self._stopped}
+            ends: set[asyncio.Future[Any]] = {agent, lost, late, self._stopped}
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
             lost.cancel()
+            late.cancel()
         if agent.done():
             return agent.result()
+        if late.done() and not lost.done():
+            self.stop(Stop.OUT_OF_TIME)
         stop = self._stopped.result() if self._stopped.done() else Stop.LOST
         logger.info("run %s is stopped: %s", self.ref.name, stop.value)
         return await self._stop_agent(agent, stop, adapter, claim, events)
@@ -144,11 +165,9 @@ class Run:
         grace = self._host.settings.cancel_grace
         if stop is Stop.CANCEL:
             events.hold_end()
-            try:
-                async with asyncio.timeout(grace):
-                    await adapter.cancel(claim, events)
-            except Exception:
-                logger.info("run %s: its agent's own cancel() failed", self.ref.name, exc_info=True)
+            telling = asyncio.create_task(self._tell(adapter, claim, events))
+            await asyncio.wait({telling}, timeout=grace)
+            telling.cancel()
         else:
             events.close()  # frameworks report a cancellation they did not expect as a canceled task
         agent.cancel()
@@ -159,10 +178,17 @@ class Run:
         match stop:
             case Stop.CANCEL:
                 return Canceled()  # a normal return says nothing: agents swallow cancellations
-            case Stop.LOST:
-                return Lost()
-            case Stop.ABORT:
-                return Failed()
+            case Stop.LOST | Stop.ABORT:
+                return Lost()  # aborted: what that means to its task is for the worker's main process to say
+            case Stop.OUT_OF_TIME:
+                return Failed(OUT_OF_TIME)
+
+    async def _tell(self, adapter: Adapter, claim: Claim, events: RunEvents) -> None:
+        """Lets the agent hear of its cancellation; in a task of its own, for it may cancel whoever calls it."""
+        try:
+            await adapter.cancel(claim, events)
+        except BaseException:  # as in _guarded
+            logger.info("run %s: its agent's own cancel() failed", self.ref.name, exc_info=True)
 
     async def _guarded(self, adapter: Adapter, claim: Claim, events: RunEvents) -> Outcome:
         """How the agent ended. Nothing an agent raises gets past here: the loop belongs to all runs."""
@@ -172,6 +198,9 @@ class Run:
             return Canceled()
         except AgentSignal as signal:
             return outcome_of(signal, claim)
+        except Reject:
+            self._report("its agent raised Celery's Reject")
+            return Refused(AGENT_REFUSED)
         except BaseException:  # also SystemExit and KeyboardInterrupt, which would stop the loop
             return Failed(reference=self._report("its agent failed"))
 
@@ -186,10 +215,6 @@ class Run:
             await events.abandon()
             return
         await events.settle(final_event(outcome, claim.task.id, claim.task.context_id))
-
-    def _stop(self, reason: Stop) -> None:
-        if not self._stopped.done():
-            self._stopped.set_result(reason)
 
 
 class _Unusable:
@@ -222,6 +247,7 @@ def outcome_of(signal: AgentSignal, claim: Claim) -> Outcome:
         case AgentRejected():
             return Rejected(message)
         case AgentFailed():
-            return Failed(str(signal))
+            more = signal.parts[1:] if str(signal) else signal.parts
+            return Failed(str(signal) or AGENT_FAILED, parts=tuple(more))
         case _:
             return Completed()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from threading import get_ident
 from typing import Any
 from uuid import uuid4
 
@@ -49,8 +50,11 @@ class Turn:
         self._answers = said[len(said) - claim.asked :]
         self._asked = 0
         self._loop = asyncio.get_running_loop()
+        self._thread = get_ident()
         self.caller = caller
         """Who asked: user name, whether that is authenticated, tenant, requested extensions."""
+        self.related_tasks: Sequence[Task] = ()
+        """The tasks that the message refers to, as they stood when the run began: the caller's own, of this agent."""
 
     @property
     def message(self) -> Message:
@@ -146,7 +150,13 @@ class Turn:
 
     @property
     def blocking(self) -> BlockingTurn:
-        """`say`, `ask` and `artifact` for an agent that is a plain function."""
+        """`say`, `ask` and `artifact` for an agent that is a plain function.
+
+        Raises:
+            RuntimeError: from an async agent, whose loop it would block for ever.
+        """
+        if get_ident() == self._thread:
+            raise RuntimeError("turn.blocking is for plain functions: await turn.say(…), turn.ask(…) here")
         return BlockingTurn(self, self._loop)
 
 

@@ -5,7 +5,7 @@ Pure: no clock, no network, no Redis, no Celery. Everything here can be tested b
 
 from .events import Event, EventKind, LogEntry, decode, encode, kind_of
 from .fold import apply, fold
-from .outcomes import Canceled, Completed, Failed, Lost, Outcome, Paused, Rejected, final_event
+from .outcomes import Canceled, Completed, Failed, Lost, Outcome, Paused, Refused, Rejected, final_event
 from .states import INTERRUPTED, LEGAL, TERMINAL, is_interrupted, is_legal, is_terminal
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "Lost",
     "Outcome",
     "Paused",
+    "Refused",
     "Rejected",
     "apply",
     "decode",

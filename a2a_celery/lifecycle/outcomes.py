@@ -12,6 +12,24 @@ from . import states
 AGENT_FAILED = "The agent failed."
 """All a client hears of an exception; what happened is in the worker's log, under the reference id."""
 
+OUT_OF_TIME = "The agent ran out of time."
+"""A time limit of the agent or of Celery, soft or hard, or an idle limit was reached."""
+
+WORKER_LOST = "The worker was lost."
+"""The process that ran the agent was killed, exited or was told to terminate it."""
+
+NOT_BEGUN_IN_TIME = "It was not begun in time."
+"""The Celery message expired in its queue."""
+
+WITHDRAWN = "It was withdrawn before it began."
+"""Somebody revoked the Celery task while it waited: an operator, say, not a client, whose cancel is CANCELED."""
+
+AGENT_UNKNOWN = "No such agent works here."
+"""The Celery message came to a worker whose app has no such agent."""
+
+AGENT_REFUSED = "The agent refused it."
+"""The agent raised Celery's Reject."""
+
 
 @dataclass(frozen=True, slots=True)
 class Completed:
@@ -34,11 +52,23 @@ class Rejected:
 
 
 @dataclass(frozen=True, slots=True)
+class Refused:
+    """It was not done, for a reason that is ours and not the agent's; `text` is one of the fixed sentences above."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
-    """The agent raised. `text` is for the client; `reference` finds the traceback in the worker's log, if any."""
+    """The agent raised, or was stopped by a limit or with its worker.
+
+    `text` is for the client; `reference` finds the traceback in the worker's log, if any.
+    """
 
     text: str = AGENT_FAILED
     reference: str | None = None
+    parts: tuple[Part, ...] = ()
+    """More for the client, behind the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +81,7 @@ class Lost:
     """The run belongs to someone else by now: nothing may be written."""
 
 
-Outcome = Completed | Paused | Rejected | Failed | Canceled | Lost
+Outcome = Completed | Paused | Rejected | Refused | Failed | Canceled | Lost
 
 
 def final_event(outcome: Outcome, task_id: str, context_id: str) -> TaskStatusUpdateEvent | None:
@@ -69,8 +99,11 @@ def final_event(outcome: Outcome, task_id: str, context_id: str) -> TaskStatusUp
             return status(state, message)
         case Rejected(message):
             return status(states.REJECTED, message)
-        case Failed(text, reference):
+        case Refused(text):
+            return status(states.REJECTED, agent_message(text, task_id, context_id))
+        case Failed(text, reference, parts):
             message = agent_message(text, task_id, context_id)
+            message.parts.extend(parts)
             if reference is not None:
                 message.metadata.update({"reference": reference})
             return status(states.FAILED, message)

@@ -59,7 +59,7 @@ class Scene:
         """A run and its event queue."""
         claim = claim or await self.seeds.claimed(working=working)
 
-        async def publish_next(run: int) -> None:
+        async def publish_next(run: int, options: bytes) -> None:
             self.published.append(run)
 
         events = RunEvents(self.gate, self.keys, claim, hold=hold, input_timeout=None, publish_next=publish_next)

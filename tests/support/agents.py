@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -21,6 +22,7 @@ from a2a.types import (
     Message,
     Part,
     Role,
+    SendMessageRequest,
     Task,
     TaskArtifactUpdateEvent,
     TaskState,
@@ -29,6 +31,7 @@ from a2a.types import (
 from celery import Celery
 
 from a2a_celery import A2A, InputRequired, Rejected, Turn
+from a2a_celery.caller import Caller
 
 app = Celery("tests")
 app.conf.task_default_queue = os.environ.get("TEST_QUEUE", "celery")
@@ -257,3 +260,89 @@ a2a.add_agent(card("strict", extensions=[AgentExtension(uri=REQUIRED_EXTENSION, 
 a2a.add_agent(card("promises-card", extended_agent_card=True), Full)
 a2a.add_agent(card("heavy"), "tests.support.heavy:Heavy")
 a2a.add_agent(card("nowhere"), "tests.support.nothing:Nobody")
+
+
+@a2a.agent("once", idempotency_window=600)
+async def once(turn: Turn) -> str:
+    """Takes as many seconds as its last word says; asks for more after "ask"."""
+    word, _, seconds = turn.text.rpartition(" ")
+    await asyncio.sleep(float(seconds))
+    if word.startswith("ask"):
+        raise InputRequired(f"more than {word}?")
+    return f"{word}, run {turn.number} in {os.getpid()}"
+
+
+a2a.add_agent(card("once-direct"), Direct, idempotency_window=600)
+
+
+@a2a.agent("steady", max_attempts=3)
+async def steady(turn: Turn) -> AsyncIterator[object]:
+    """Finishes one artifact, begins another, works as many seconds as it is told for each attempt, and ends it."""
+    if turn.attempt == 1:
+        await turn.artifact("finished", artifact_id="first")
+    yield f"attempt {turn.attempt} "
+    await asyncio.sleep(float(turn.text.split()[turn.attempt - 1]))
+    yield "done"
+
+
+@a2a.agent("poison", max_attempts=2)
+async def poison(turn: Turn) -> str:
+    """Kills the whole worker, whatever the pool."""
+    os.killpg(os.getpgid(0), signal.SIGKILL)
+    return "never"
+
+
+@a2a.agent("related")
+async def related(turn: Turn) -> list[str]:
+    """Tells the ids of the tasks that the message refers to, and how many artifacts they have."""
+    return [f"{task.id}: {len(task.artifacts)}" for task in turn.related_tasks]
+
+
+class Related(AgentExecutor):
+    """The same, as an executor."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        assert context.task_id is not None
+        assert context.context_id is not None
+        updater = TaskUpdater(event_queue, context.task_id, context.context_id)
+        await updater.submit()
+        await updater.add_artifact([new_text_part(" ".join(task.id for task in context.related_tasks))])
+        await updater.complete()
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        return
+
+
+OPTIONAL_EXTENSIONS = ("https://example.com/extensions/one/v1", "https://example.com/extensions/two/v1")
+a2a.add_agent(card("related-executor", extensions=[AgentExtension(uri=uri) for uri in OPTIONAL_EXTENSIONS]), Related)
+
+
+def by_word(request: SendMessageRequest, caller: Caller) -> dict[str, object]:
+    """Sends "to <queue>" there, the tenant "acme" to its own queue; fails and errs when told to."""
+    match request.message.parts[0].text.split():
+        case ["to", queue, *_]:
+            return {"queue": f"{app.conf.task_default_queue}-{queue}", "priority": 3}
+        case ["raise"]:
+            raise RuntimeError("a secret")
+        case ["wrong", *words]:
+            return {"queue": 5} if "value" in words else {"countdown": 5}
+        case ["nothing"]:
+            return None  # type: ignore[return-value]
+        case ["within", seconds]:
+            return {"expires": float(seconds)}
+    return {"queue": f"{app.conf.task_default_queue}-acme"} if caller.tenant == "acme" else {}
+
+
+@a2a.agent("routed", route=by_word, scheduling=True)
+async def routed(turn: Turn) -> str:
+    """Tells the queue it came through; asks for more after "to"."""
+    if "ask" in turn.text:
+        await asyncio.sleep(0.5)
+        raise InputRequired("Where to?")
+    return turn.text
+
+
+@a2a.agent("nonsense")
+async def nonsense(turn: Turn) -> object:
+    """Answers with what no client could be sent."""
+    return object()

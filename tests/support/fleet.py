@@ -127,7 +127,8 @@ class Fleet:
     def worker(self, *, pool: str = "prefork", concurrency: int = 2, **env: str) -> Process:
         """A stock Celery worker, ready to work."""
         name = f"worker-{len(self.processes)}"
-        arguments = ["-n", f"{name}@%h", "-P", pool, "-c", str(concurrency), "-l", "INFO"]
+        # RabbitMQ may be shared with other fleets, and a node's own queue is exclusive
+        arguments = ["-n", f"{name}-{self.queue}@%h", "-P", pool, "-c", str(concurrency), "-l", "INFO"]
         worker = self._start(Process, name, ["worker", *arguments], env)
         worker.wait_for_output(" ready.")
         return worker

@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 from a2a.types import TaskState
 
-from a2a_celery.lifecycle import Canceled, Completed, Failed, Lost, Outcome, Paused, Rejected, final_event
+from a2a_celery.lifecycle import Canceled, Completed, Failed, Lost, Outcome, Paused, Refused, Rejected, final_event
 from a2a_celery.lifecycle.outcomes import AGENT_FAILED, agent_message
 from a2a_celery.lifecycle.states import AUTH_REQUIRED, CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, REJECTED
 
@@ -19,6 +19,7 @@ MEANINGS: list[tuple[Outcome, TaskState]] = [
     (Paused(AUTH_REQUIRED, QUESTION), AUTH_REQUIRED),
     (Rejected(), REJECTED),
     (Rejected(QUESTION), REJECTED),
+    (Refused("Not here."), REJECTED),
     (Failed(), FAILED),
     (Failed("No such city.", "ref"), FAILED),
     (Canceled(), CANCELED),
@@ -56,6 +57,13 @@ def test_a_failure_says_only_that_it_happened_and_where_to_look() -> None:
     assert [part.text for part in event.status.message.parts] == [AGENT_FAILED]
     assert dict(event.status.message.metadata) == {"reference": "abc"}
     assert (event.status.message.task_id, event.status.message.context_id) == ("t", "c")
+
+
+def test_a_refusal_says_its_sentence() -> None:
+    event = final_event(Refused("Not here."), "t", "c")
+
+    assert event is not None
+    assert [part.text for part in event.status.message.parts] == ["Not here."]
 
 
 def test_a_lost_run_leaves_nothing_behind() -> None:

@@ -1,0 +1,279 @@
+"""Every ending is an A2A event: once, with a fixed sentence, whatever ended the run, on every pool and broker."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from socket import gethostname
+from typing import Any
+
+import pytest
+from a2a.types import Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
+from celery import Celery
+
+from a2a_celery.lifecycle.outcomes import (
+    AGENT_FAILED,
+    AGENT_REFUSED,
+    AGENT_UNKNOWN,
+    NOT_BEGUN_IN_TIME,
+    OUT_OF_TIME,
+    WITHDRAWN,
+    WORKER_LOST,
+)
+from a2a_celery.store import Keys, SyncStore
+from a2a_celery.store.log import read_log
+from tests.support.celery_events import CeleryEvents, celery_events
+from tests.support.clients import message_json, rest
+from tests.support.fleet import Fleet, Gateway, Process, running_fleet
+from tests.support.waiting import eventually
+
+POOLS = ("prefork", "threads", "solo")
+PATIENCE = 60.0
+NOWHERE = "redis://127.0.0.1:1/0"
+"""A result backend that does not answer."""
+
+
+@dataclass
+class Site:
+    """A gateway, one worker, and who listens to Celery's events."""
+
+    fleet: Fleet
+    gateway: Gateway
+    worker: Process
+    pool: str
+    celery: Celery
+    events: CeleryEvents
+    store: SyncStore
+
+    def send(self, agent: str, text: str) -> str:
+        """Sends a message and gives the task's id at once."""
+        body = message_json(text) | {"configuration": {"returnImmediately": True}}
+        task_id: str = rest(self.gateway, "POST", "/message:send", body, agent=agent).json()["task"]["id"]
+        return task_id
+
+    def log(self, task_id: str) -> list[str]:
+        """The states and artifacts in the task's log; repeated chunks of an artifact count once."""
+        kinds: list[str] = []
+        for entry in self.store.run(read_log(Keys("a2a"), task_id, 0, limit=1000)).entries:
+            match entry.event:
+                case Task() | TaskStatusUpdateEvent():
+                    kinds.append(TaskState.Name(entry.event.status.state).removeprefix("TASK_STATE_"))
+                case TaskArtifactUpdateEvent() if kinds[-1:] != ["artifact"]:
+                    kinds.append("artifact")
+        return kinds
+
+    def is_in(self, task_id: str, *states: str) -> bool:
+        """Whether the task's newest state is one of `states`."""
+        return [kind for kind in self.log(task_id) if kind != "artifact"][-1] in states
+
+    def ended(self, agent: str, task_id: str) -> dict[str, Any]:
+        """The task as its client sees it, when it has ended or waits."""
+        ends = ("COMPLETED", "FAILED", "CANCELED", "REJECTED", "INPUT_REQUIRED")
+        eventually(lambda: self.is_in(task_id, *ends), within=PATIENCE, what=f"{agent} ends")
+        task: dict[str, Any] = rest(self.gateway, "GET", f"/tasks/{task_id}", agent=agent).json()
+        return task
+
+    def celery_says(self, task_id: str, *ends: str) -> None:
+        """Fails unless Celery's own events say that the run ended so."""
+        name = f"{task_id}.1"
+        eventually(lambda: len(self.events.ends_of(name)) >= len(ends), within=PATIENCE, what=f"Celery says {ends}")
+        assert self.events.ends_of(name) == list(ends)
+
+    def goes_on(self) -> None:
+        """Fails unless the worker still works."""
+        task_id = self.send("echo", "still here")
+        assert text_of(self.ended("echo", task_id)) is None
+        assert self.log(task_id) == ["SUBMITTED", "WORKING", "artifact", "COMPLETED"]
+
+    @contextmanager
+    def deaf(self) -> Iterator[None]:
+        """The worker takes nothing from its queue until the block ends."""
+        said = "Canceling queue"  # which is later than its answer
+        before = self.worker.output().count(said)
+        assert self.celery.control.cancel_consumer(self.fleet.queue, **self.to_worker)
+        eventually(lambda: self.worker.output().count(said) > before, within=PATIENCE, what="it takes nothing more")
+        yield
+        assert self.celery.control.add_consumer(self.fleet.queue, **self.to_worker)
+
+    @property
+    def to_worker(self) -> dict[str, Any]:
+        """Makes a control command one for this worker, which answers when it is done."""
+        node = f"{self.worker.name}-{self.fleet.queue}@{gethostname()}"
+        return {"destination": [node], "reply": True, "timeout": 30}
+
+    def revoke(self, task_id: str) -> None:
+        """Revokes the first run; returns when the worker knows it."""
+        assert self.celery.control.revoke(f"{task_id}.1", **self.to_worker)
+
+
+@contextmanager
+def open_site(folder: Path, pool: str, broker: str = "redis", **env: str) -> Iterator[Site]:
+    """A site that is gone at the end."""
+    options = {"app": "tests.support.endings", "TEST_EVENTS": "1", **env}
+    with running_fleet(folder, broker, **options) as fleet, celery_events(fleet.broker_url) as events:
+        app = Celery(broker=fleet.broker_url, set_as_current=False)
+        gateway = fleet.gateway(TEST_GHOST="1")
+        worker = fleet.worker(pool=pool, concurrency=2)
+        store = SyncStore(fleet.redis.store_url)
+        try:
+            yield Site(fleet, gateway, worker, pool, app, events, store)
+        finally:
+            store.close()
+            app.close()
+
+
+@pytest.fixture(scope="module", params=POOLS)
+def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Site]:
+    with open_site(tmp_path_factory.mktemp(request.param), request.param, broker) as site:
+        yield site
+
+
+def text_of(task: dict[str, Any]) -> str | None:
+    """The text of the status; None without a message."""
+    message = task["status"].get("message")
+    return message["parts"][0]["text"] if message else None
+
+
+WORKED = ["SUBMITTED", "WORKING"]
+
+ROWS: list[tuple[str, str, list[str], str | None, str]] = [
+    # agent, message, the log, the client's text, Celery's event
+    ("echo", "hi", [*WORKED, "artifact", "COMPLETED"], None, "succeeded"),
+    ("fail", "", [*WORKED, "FAILED"], AGENT_FAILED, "failed"),
+    ("refuse", "", [*WORKED, "REJECTED"], "Not today.", "succeeded"),
+    ("ask", "", [*WORKED, "INPUT_REQUIRED"], "How many?", "succeeded"),
+    ("ends", "sys.exit", [*WORKED, "FAILED"], AGENT_FAILED, "failed"),
+    ("ends", "SystemExit", [*WORKED, "FAILED"], AGENT_FAILED, "failed"),
+    ("ends", "KeyboardInterrupt", [*WORKED, "FAILED"], AGENT_FAILED, "failed"),
+    ("ends", "MemoryError", [*WORKED, "FAILED"], AGENT_FAILED, "failed"),
+    ("sync-ends", "sys.exit", [*WORKED, "FAILED"], AGENT_FAILED, "failed"),
+    ("sync-ends", "KeyboardInterrupt", [*WORKED, "FAILED"], AGENT_FAILED, "failed"),
+    ("sync-ends", "MemoryError", [*WORKED, "FAILED"], AGENT_FAILED, "failed"),
+    ("sync-ends", "StopIteration", [*WORKED, "FAILED"], AGENT_FAILED, "failed"),
+    ("ends", "CancelledError", [*WORKED, "CANCELED"], None, "succeeded"),
+    ("sync-ends", "CancelledError", [*WORKED, "CANCELED"], None, "succeeded"),
+    ("ends", "Reject", [*WORKED, "REJECTED"], AGENT_REFUSED, "succeeded"),
+    ("exits-when-loaded", "", ["SUBMITTED", "FAILED"], AGENT_FAILED, "failed"),
+    ("limited", "", [*WORKED, "artifact", "FAILED"], OUT_OF_TIME, "failed"),
+    ("idle", "", [*WORKED, "artifact", "FAILED"], OUT_OF_TIME, "failed"),
+    ("framework", "", [*WORKED, "FAILED"], OUT_OF_TIME, "failed"),
+]
+
+
+@pytest.mark.parametrize(("agent", "message", "log", "text", "event"), ROWS, ids=lambda value: str(value)[:20])
+def test_a_run_ends_once_with_its_sentence(
+    site: Site, agent: str, message: str, log: list[str], text: str | None, event: str
+) -> None:
+    task_id = site.send(agent, message)
+
+    task = site.ended(agent, task_id)
+
+    assert text_of(task) == text
+    assert "secret" not in str(task)
+    site.celery_says(task_id, event)
+    assert site.log(task_id) == log
+    site.goes_on()
+
+
+def test_what_failed_can_be_found_in_the_workers_log(site: Site) -> None:
+    task = site.ended("ends", site.send("ends", "MemoryError"))
+
+    assert task["status"]["message"]["metadata"]["reference"] in site.worker.output()
+
+
+def test_revoked_before_it_began(site: Site) -> None:
+    with site.deaf():
+        task_id = site.send("echo", "hello")
+        site.revoke(task_id)
+
+    assert text_of(site.ended("echo", task_id)) == WITHDRAWN
+    site.celery_says(task_id, "revoked")
+    assert site.log(task_id) == ["SUBMITTED", "REJECTED"]
+
+
+def test_expired_in_its_queue(site: Site) -> None:
+    with site.deaf():
+        task_id = site.send("perishable", "hello")
+        sent = time.monotonic()
+        eventually(lambda: time.monotonic() > sent + 2, what="it expires")
+
+    assert text_of(site.ended("perishable", task_id)) == NOT_BEGUN_IN_TIME
+    site.celery_says(task_id, "revoked")
+    assert site.log(task_id) == ["SUBMITTED", "REJECTED"]
+
+
+def test_a_worker_that_does_not_know_the_agent(site: Site) -> None:
+    task_id = site.send("ghost", "hello")
+
+    assert text_of(site.ended("ghost", task_id)) == AGENT_UNKNOWN
+    site.celery_says(task_id, "failed")
+    assert site.log(task_id) == ["SUBMITTED", "REJECTED"]
+    site.goes_on()
+
+
+@pytest.mark.parametrize("copy", ["expired", "revoked"])
+def test_the_end_of_a_copy_is_not_the_end_of_the_run(site: Site, copy: str) -> None:
+    if site.pool == "solo":  # would not look at the copy before the run is over
+        return
+    task_id = site.send("silent", "2")
+    eventually(lambda: site.is_in(task_id, "WORKING"), within=PATIENCE)
+    if copy == "revoked":
+        site.revoke(task_id)
+    options = {"expires": -5} if copy == "expired" else {}
+    site.celery.send_task("a2a.silent", (task_id, 1), task_id=f"{task_id}.1", queue=site.fleet.queue, **options)
+
+    site.ended("silent", task_id)
+
+    assert site.log(task_id) == [*WORKED, "artifact", "COMPLETED"]
+    site.celery_says(task_id, "revoked", "succeeded")
+
+
+@pytest.mark.parametrize("how", ["os._exit", "SIGKILL"])
+def test_a_child_that_is_gone(site: Site, how: str) -> None:
+    if site.pool != "prefork":  # the whole worker is gone: for a watcher to see
+        return
+    task_id = site.send("ends", how)
+
+    assert text_of(site.ended("ends", task_id)) == WORKER_LOST
+    site.celery_says(task_id, "failed")
+    assert site.log(task_id) == [*WORKED, "FAILED"]
+    site.goes_on()
+
+
+def test_terminated_while_it_runs(site: Site) -> None:
+    task_id = site.send("silent", "60" if site.pool == "prefork" else "2")
+    eventually(lambda: site.is_in(task_id, "WORKING"), within=PATIENCE)
+
+    site.celery.control.revoke(f"{task_id}.1", terminate=True)
+
+    task = site.ended("silent", task_id)
+    if site.pool == "prefork":
+        assert text_of(task) == WORKER_LOST
+        site.celery_says(task_id, "revoked")
+        assert site.log(task_id) == [*WORKED, "FAILED"]
+    else:  # these can't
+        assert site.log(task_id) == [*WORKED, "artifact", "COMPLETED"]
+    site.goes_on()
+
+
+@pytest.mark.parametrize("signal", ["TERM", "KILL"])
+def test_terminated_after_its_client_asked_to_cancel(site: Site, signal: str) -> None:
+    if site.pool != "prefork":
+        return
+    task_id = site.send("stuck", "60")
+    eventually(lambda: site.is_in(task_id, "WORKING"), within=PATIENCE)
+    asked = Keys("a2a").task(task_id).record
+    with ThreadPoolExecutor(1) as thread:
+        answer = thread.submit(rest, site.gateway, "POST", f"/tasks/{task_id}:cancel", agent="stuck")
+        eventually(lambda: site.store.redis.hget(asked, "asked_to_cancel") == b"1", within=PATIENCE)
+        site.celery.control.revoke(f"{task_id}.1", terminate=True, signal=signal)
+        assert answer.result().json()["status"]["state"] == "TASK_STATE_CANCELED"
+
+    assert text_of(site.ended("stuck", task_id)) is None
+    site.celery_says(task_id, "revoked")
+    assert site.log(task_id) == [*WORKED, "CANCELED"]
+    site.goes_on()

@@ -1,0 +1,90 @@
+"""Agents that do what agents should not: none of it may leave a task WORKING, or take the others along."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.fleet import Fleet, Gateway, running_fleet
+from tests.support.waiting import eventually
+
+HEADERS = {"A2A-Version": "1.0"}
+
+
+@pytest.fixture(scope="module", params=["prefork", "threads"])
+def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, Gateway]]:
+    folder = tmp_path_factory.mktemp(request.param)
+    with running_fleet(folder, A2A_CANCEL_GRACE="1", A2A_LEASE_TTL="2", app="tests.support.hard_agents") as fleet:
+        fleet.worker(pool=request.param, concurrency=2)
+        yield fleet, fleet.gateway()
+
+
+def send(gateway: Gateway, agent: str, text: str = "", **configuration: Any) -> dict[str, Any]:
+    body = {
+        "message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}]},
+        "configuration": configuration,
+    }
+    answer = httpx.post(f"{gateway.url}/agents/{agent}/message:send", json=body, headers=HEADERS, timeout=60)
+    assert answer.status_code == 200, answer.text
+    task: dict[str, Any] = answer.json()["task"]
+    return task
+
+
+def read(gateway: Gateway, agent: str, task: dict[str, Any]) -> dict[str, Any]:
+    url = f"{gateway.url}/agents/{agent}/tasks/{task['id']}"
+    found: dict[str, Any] = httpx.get(url, headers=HEADERS, timeout=20).json()
+    return found
+
+
+def state(task: dict[str, Any]) -> str:
+    return str(task["status"]["state"]).removeprefix("TASK_STATE_")
+
+
+@pytest.mark.parametrize("agent", ["wrong-parts", "unsendable-question", "exits-behind", "exits-at-import"])
+def test_an_agent_that_does_it_wrong_fails_and_the_next_is_served(site: tuple[Fleet, Gateway], agent: str) -> None:
+    gateway = site[1]
+
+    assert state(send(gateway, agent)) == "FAILED"
+    for _ in range(4):  # each child of the pool, most likely
+        assert state(send(gateway, "echo", "still here")) == "COMPLETED"
+
+
+def test_a_cancel_that_cancels_its_own_task_cancels(site: tuple[Fleet, Gateway]) -> None:
+    gateway = site[1]
+    task = send(gateway, "cancels-itself", returnImmediately=True)
+    eventually(lambda: state(read(gateway, "cancels-itself", task)) == "WORKING", what="it works")
+
+    url = f"{gateway.url}/agents/cancels-itself/tasks/{task['id']}:cancel"
+    assert state(httpx.post(url, headers=HEADERS, timeout=20).json()) == "CANCELED"
+
+
+def test_what_an_executor_does_behind_its_last_word_is_left_to_finish(site: tuple[Fleet, Gateway]) -> None:
+    fleet, gateway = site
+    assert state(send(gateway, "tidies-up", "3.5")) == "COMPLETED"
+
+    eventually(lambda: "tidied up" in fleet.processes[0].output(), what="it finishes, longer than its lease later")
+
+
+def test_a_blocking_call_from_an_async_agent_is_refused_not_a_deadlock(site: tuple[Fleet, Gateway]) -> None:
+    assert state(send(site[1], "blocks-its-loop")) == "FAILED"
+    assert state(send(site[1], "echo", "still here")) == "COMPLETED"
+
+
+def test_hanging_functions_take_no_thread_from_others(site: tuple[Fleet, Gateway]) -> None:
+    gateway = site[1]
+    hanging = [send(gateway, "hangs", "20", returnImmediately=True) for _ in range(2)]
+    for task in hanging:
+        eventually(lambda t=task: state(read(gateway, "hangs", t)) == "WORKING", what="it hangs")
+        url = f"{gateway.url}/agents/hangs/tasks/{task['id']}:cancel"
+        assert state(httpx.post(url, headers=HEADERS, timeout=20).json()) == "CANCELED"
+
+    assert state(send(gateway, "hangs", "0")) == "COMPLETED"
+
+
+def test_a_failure_meant_for_the_client_carries_its_parts(site: tuple[Fleet, Gateway]) -> None:
+    parts = send(site[1], "fails-with-parts")["status"]["message"]["parts"]
+
+    assert parts == [{"text": "No such city."}, {"data": {"cities": ["Rome"]}}]

@@ -1,0 +1,112 @@
+"""A run's limits: the earliest of its agent's and of Celery's, and a clock that knows when the agent was heard."""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from a2a_celery.agents import Agent
+from a2a_celery.errors import ConfigError
+from a2a_celery.execution.limits import CeleryLimits, Limits, TimedEvents, limits_of, out_of_time
+from a2a_celery.store import AsyncStore, Keys
+from tests.support.agents import card
+from tests.support.seeds import Seeds, chunk
+
+from .scene import Gate
+
+
+def agent(**limits: Any) -> Agent:
+    return Agent("limited", card("limited"), "function", print, **limits)
+
+
+@pytest.mark.parametrize(
+    ("own", "celery", "total"),
+    [
+        ({}, CeleryLimits(), None),
+        ({"time_limit": 5}, CeleryLimits(), 5),
+        ({"time_limit": 5}, CeleryLimits(soft=3), 3),
+        ({"time_limit": 5}, CeleryLimits(soft=30, hard=60), 5),
+        ({}, CeleryLimits(soft=30, hard=60), 30),
+        ({}, CeleryLimits(hard=60), 54),  # the grace and a second before the kill
+        ({}, CeleryLimits(hard=4), 3),  # three quarters
+        ({}, CeleryLimits(soft=4, hard=4), 3),
+        ({}, CeleryLimits(soft=0, hard=0), None),
+    ],
+)
+def test_the_earliest_limit_counts(own: dict[str, float], celery: CeleryLimits, total: float | None) -> None:
+    assert limits_of(agent(**own), celery, cancel_grace=5) == Limits(total, None)
+
+
+def test_an_idle_limit_is_the_agents_own() -> None:
+    assert limits_of(agent(idle_limit=2), CeleryLimits(30, 60), 5) == Limits(30, 2)
+
+
+@pytest.mark.parametrize("name", ["time_limit", "idle_limit"])
+@pytest.mark.parametrize("value", [0, -1, float("inf"), float("nan"), "5", True])
+def test_a_limit_is_a_number_of_seconds(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"{name} = .*seconds above 0"):
+        agent(**{name: value})
+
+
+@pytest.fixture
+async def events(store: AsyncStore, keys: Keys) -> Any:
+    """The events of a claimed run, on a gate."""
+    gate = Gate(store)
+    claim = await Seeds(store, keys).claimed()
+
+    async def publish_next(run: int) -> None:
+        return
+
+    events = TimedEvents(gate, keys, claim, hold=60, input_timeout=None, publish_next=publish_next)
+    yield events
+    gate.open.set()
+    await events.abandon()
+
+
+async def test_the_time_in_all_runs_from_the_arrival(events: TimedEvents) -> None:
+    began = monotonic()
+
+    await asyncio.wait_for(out_of_time(Limits(total=1000), began - 999.9, events), 20)
+    await asyncio.wait_for(out_of_time(Limits(total=1000), began - 2000, events), 20)
+
+    assert monotonic() - began >= 0.1
+
+
+async def test_an_event_makes_the_idle_time_begin_anew(events: TimedEvents) -> None:
+    began = monotonic()
+    clock = asyncio.create_task(out_of_time(Limits(idle=0.4), began, events))
+
+    for number in range(5):
+        await asyncio.wait({clock}, timeout=0.15)
+        await events.enqueue_event(chunk(str(number)))
+    heard_at = monotonic()
+    await asyncio.wait_for(clock, 20)
+
+    assert monotonic() - heard_at >= 0.35
+
+
+async def test_an_agent_that_waits_for_the_store_is_not_idle(
+    events: TimedEvents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("a2a_celery.execution.events.MAX_PENDING", 1)
+    events._store.open.clear()  # type: ignore[attr-defined]
+    saying = asyncio.create_task(events.enqueue_event(chunk("a")))
+    clock = asyncio.create_task(out_of_time(Limits(idle=0.05), monotonic(), events))
+
+    done, _ = await asyncio.wait({clock, saying}, timeout=0.3)
+    assert done == set()
+    events._store.open.set()  # type: ignore[attr-defined]
+    await saying
+    await asyncio.wait_for(clock, 20)
+
+
+async def test_without_limits_time_does_not_run_out(events: TimedEvents) -> None:
+    clock = asyncio.create_task(out_of_time(Limits(), monotonic() - 1e9, events))
+
+    done, _ = await asyncio.wait({clock}, timeout=0.1)
+
+    assert done == set()
+    clock.cancel()

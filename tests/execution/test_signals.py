@@ -1,0 +1,157 @@
+"""What comes to a worker from outside of a run: each report means one end, and none of them raises into Celery."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from billiard.exceptions import SoftTimeLimitExceeded, Terminated, TimeLimitExceeded, WorkerLostError
+from celery import Celery
+from celery.signals import task_unknown
+
+from a2a_celery import A2A
+from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.config import Settings
+from a2a_celery.errors import StoreUnavailable
+from a2a_celery.execution.ending import RunEnder, runner_prefix
+from a2a_celery.execution.request import RunFailed, RunRequest, outcome_of_failure
+from a2a_celery.lifecycle import Failed, Refused
+from a2a_celery.lifecycle.outcomes import AGENT_FAILED, AGENT_UNKNOWN, OUT_OF_TIME, WORKER_LOST
+from a2a_celery.lifecycle.states import FAILED, REJECTED, SUBMITTED, WORKING
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.runs import RunRef
+from tests.support.seeds import Seeds
+
+from .scene import Scene
+
+
+@pytest.fixture
+def settings(redis_server: EmbeddedRedis) -> Settings:
+    return Settings(store_url=redis_server.store_url, key_prefix="test")
+
+
+@pytest.fixture
+def ender(settings: Settings) -> RunEnder:
+    return RunEnder(lambda: settings)
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (WorkerLostError("x"), Failed(WORKER_LOST)),
+        (Terminated(15), Failed(WORKER_LOST)),
+        (SystemExit(3), Failed(WORKER_LOST)),
+        (KeyboardInterrupt(), Failed(WORKER_LOST)),
+        (TimeLimitExceeded(1), Failed(OUT_OF_TIME)),
+        (SoftTimeLimitExceeded(), Failed(OUT_OF_TIME)),
+        (RunFailed("x"), None),
+        (StoreUnavailable("x"), None),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_a_failure_of_the_celery_task_means(error: BaseException, outcome: Any) -> None:
+    assert outcome_of_failure("t.1", error) == outcome
+
+
+def test_any_other_failure_can_be_found_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    outcome = outcome_of_failure("t.1", RuntimeError("a secret"))
+
+    assert isinstance(outcome, Failed)
+    assert outcome.text == AGENT_FAILED
+    assert outcome.reference
+    assert outcome.reference in caplog.text
+    assert "a secret" in caplog.text
+
+
+async def test_a_run_of_this_process_is_ended_and_others_are_not(scene: Scene, ender: RunEnder) -> None:
+    claim = await scene.seeds.claimed()
+    record = scene.keys.task(claim.task.id).record
+
+    for runner, pid, states in [
+        (runner_prefix(7) + "a", 77, [SUBMITTED, WORKING]),
+        (runner_prefix(77) + "a", 7, [SUBMITTED, WORKING]),
+        ("elsewhere.7.a", 7, [SUBMITTED, WORKING]),
+        (runner_prefix(7) + "a", None, [SUBMITTED, WORKING]),
+        (runner_prefix(7) + "a", 7, [SUBMITTED, WORKING, FAILED]),
+    ]:
+        await scene.seeds.store.redis.hset(record, "runner", runner)
+        ender.end(claim.ref.name, Failed(WORKER_LOST), worker_pid=pid)
+
+        assert await scene.seeds.states(claim.task.id) == states
+    assert (await scene.seeds.task(claim.task.id)).status.message.context_id == claim.task.context_id
+
+
+@pytest.mark.parametrize("name", ["", "no-run", "unknown.1", "t.x", "t.1.", ".1", "t.²"])
+async def test_an_id_that_is_no_run_is_left_alone(scene: Scene, ender: RunEnder, name: str) -> None:
+    ender.end(name, Failed(WORKER_LOST), worker_pid=1)
+
+    assert await scene.seeds.everything() == {}
+
+
+def test_a_store_that_is_away_raises_nothing_into_celery(caplog: pytest.LogCaptureFixture) -> None:
+    away = RunEnder(lambda: Settings(store_url="redis://127.0.0.1:1/0"))
+
+    away.end("t.1", Failed(WORKER_LOST), worker_pid=1)
+
+    assert "run t.1: its end was not written" in caplog.text
+
+
+def test_an_id_names_its_run() -> None:
+    assert RunRef.of("t.1.2") == RunRef("t.1", 2)
+    assert RunRef.of(RunRef("t", 12).name) == RunRef("t", 12)
+
+
+class Consumer:
+    """Who sends the signal."""
+
+    def __init__(self, app: Celery) -> None:
+        self.app = app
+
+
+class Apps:
+    """Two apps in one process, with a store each."""
+
+    def __init__(self, redis: EmbeddedRedis) -> None:
+        self.mine, self.other = (self._app(redis, prefix) for prefix in ("test", "other"))
+
+    def _app(self, redis: EmbeddedRedis, prefix: str) -> Celery:
+        app = Celery(set_as_current=False)
+        app.conf.a2a_store_url, app.conf.a2a_key_prefix = redis.store_url, prefix
+        self.a2a = A2A(app)
+        A2A(app)  # again: connected once all the same
+        return app
+
+
+async def test_an_unknown_agent_is_refused_in_the_store_of_the_app_that_got_it(
+    store: AsyncStore, redis_server: EmbeddedRedis
+) -> None:
+    apps = Apps(redis_server)
+    for app, prefix in ((apps.mine, "test"), (apps.other, "other")):
+        seeds = Seeds(store, Keys(prefix))
+        task_id = await seeds.created(task_id="same")
+
+        task_unknown.send(sender=Consumer(app), name="resize", id="same.1")
+        assert await seeds.states(task_id) == [SUBMITTED]
+        task_unknown.send(sender=Consumer(app), name="a2a.ghost", id="same.1")
+
+        assert await seeds.states(task_id) == [SUBMITTED, REJECTED]
+        assert (await seeds.task(task_id)).status.message.parts[0].text == AGENT_UNKNOWN
+
+
+def test_an_app_without_agents_and_a_sender_without_an_app_are_none_of_ours() -> None:
+    for sender in (Consumer(Celery(set_as_current=False)), None):
+        task_unknown.send(sender=sender, name="a2a.ghost", id="t.1")
+
+
+def test_every_agents_task_is_received_as_a_run() -> None:
+    app = Celery(set_as_current=False)
+    a2a = A2A(app)
+
+    @a2a.agent("echo")
+    async def echo(turn: Any) -> None:
+        """Says nothing."""
+
+    task = app.tasks["a2a.echo"]
+    assert task.Request is RunRequest
+    assert isinstance(task.ender, RunEnder)
+    assert Refused(AGENT_UNKNOWN) == Refused("No such agent works here.")

@@ -1,0 +1,112 @@
+"""More agents for the tests, on the same app: one for each way in which a run can end, and Celery's limits."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+
+from a2a.server.agent_execution import RequestContext
+from a2a.server.events import EventQueue
+from celery.exceptions import Reject
+
+from a2a_celery import Turn
+
+from .agents import Patient, a2a, app, card
+
+
+@a2a.agent("ends")
+async def ends(turn: Turn) -> str:
+    """Ends in the way it is told."""
+    return end(turn.text)
+
+
+@a2a.agent("sync-ends")
+def sync_ends(turn: Turn) -> str:
+    """The same, from a plain function."""
+    return end(turn.text)
+
+
+def end(how: str) -> str:
+    """Ends an agent, or the process it is in."""
+    match how:
+        case "sys.exit":
+            sys.exit(3)
+        case "os._exit":
+            os._exit(3)
+        case "SIGKILL":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "SystemExit" | "KeyboardInterrupt" | "MemoryError" | "StopIteration":
+            raise getattr(builtins, how)("a secret")
+        case "CancelledError":
+            raise asyncio.CancelledError
+        case "Reject":
+            raise Reject("a secret", requeue=False)
+    return "went on"
+
+
+@a2a.agent("limited", time_limit=1)
+async def limited(turn: Turn) -> AsyncIterator[str]:
+    """Talks for a minute, but has a second."""
+    for number in range(300):
+        yield f"{number} "
+        await asyncio.sleep(0.2)
+
+
+@a2a.agent("idle", idle_limit=1.5)
+async def idle(turn: Turn) -> AsyncIterator[str]:
+    """Talks for longer than it may be idle, then falls silent."""
+    for number in range(4):
+        yield f"{number} "
+        await asyncio.sleep(0.5)
+    await asyncio.sleep(60)
+
+
+class Framework(Patient):
+    """Calls any cancellation a canceled task, as frameworks do."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        try:
+            await super().execute(context, event_queue)
+        except asyncio.CancelledError:
+            await self.cancel(context, event_queue)
+
+
+a2a.add_agent(card("framework"), Framework, time_limit=1)
+a2a.add_agent(card("exits-when-loaded"), "tests.support.exits:Nobody")
+
+
+@a2a.agent("stuck")
+async def stuck(turn: Turn) -> str:
+    """Blocks the event loop itself."""
+    time.sleep(float(turn.text))  # noqa: ASYNC251
+    return "done"
+
+
+@a2a.agent("perishable", expires=1)
+async def perishable(turn: Turn) -> str:
+    """Must be begun within a second."""
+    return "fresh"
+
+
+if "TEST_GHOST" in os.environ:
+
+    @a2a.agent("ghost")
+    async def ghost(turn: Turn) -> str:
+        """Is known only where TEST_GHOST is set."""
+        return "boo"
+
+
+app.conf.worker_send_task_events = "TEST_EVENTS" in os.environ
+app.conf.task_soft_time_limit = float(os.environ.get("TEST_SOFT_TIME_LIMIT", "0")) or None
+app.conf.task_time_limit = float(os.environ.get("TEST_TIME_LIMIT", "0")) or None
+
+
+@a2a.agent("phoenix", max_attempts=2)
+async def phoenix(turn: Turn) -> str:
+    """Takes its process with it, the first time."""
+    return end("os._exit") if turn.attempt == 1 else "risen"

@@ -1,0 +1,61 @@
+"""docs/architecture.md says what the code does: how runs end, with which states and sentences."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+from a2a.types import TaskState
+
+from a2a_celery.lifecycle import Failed, Refused, final_event, outcomes
+from a2a_celery.lifecycle.states import INTERRUPTED, TERMINAL
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+SENTENCES = {name: value for name, value in vars(outcomes).items() if name.isupper() and isinstance(value, str)}
+
+
+def rows() -> list[tuple[str, str, str]]:
+    """What happens, the states, and what the client reads."""
+    section = TEXT.partition("## How a run can end\n")[2].partition("\n## ")[0]
+    table = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
+    return [(what.strip(), states.strip(), reads.strip()) for what, states, reads in table[2:]]
+
+
+def documented() -> dict[str, str]:
+    """Each sentence of the table, with its state."""
+    return {sentence: state for _, state, reads in rows() for sentence in re.findall(r'"(.+?)"', reads)}
+
+
+def used() -> dict[str, str]:
+    """Each sentence that the code of workers ends a run with, with the state it leaves."""
+    found = {outcomes.AGENT_FAILED: state_of(Failed())}
+    for path in (ROOT / "a2a_celery" / "execution").glob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(call, ast.Call) and ast.unparse(call.func) in ("Failed", "Refused") and call.args:
+                for name in (node.id for node in ast.walk(call.args[0]) if isinstance(node, ast.Name)):
+                    if name in SENTENCES:
+                        kind = Failed if ast.unparse(call.func) == "Failed" else Refused
+                        found[SENTENCES[name]] = state_of(kind(SENTENCES[name]))
+    return found
+
+
+def state_of(outcome: Failed | Refused) -> str:
+    event = final_event(outcome, "t", "c")
+    assert event is not None
+    return TaskState.Name(event.status.state).removeprefix("TASK_STATE_")
+
+
+def test_every_sentence_of_the_code_is_in_the_table_with_its_state() -> None:
+    assert documented() == used()
+
+
+def test_no_sentence_is_idle() -> None:
+    assert set(used()) == set(SENTENCES.values())
+
+
+def test_every_state_in_which_a_run_can_end_is_in_the_table() -> None:
+    named = {state.strip() for _, states, _ in rows() for state in states.split(",")}
+
+    assert named == {TaskState.Name(state).removeprefix("TASK_STATE_") for state in TERMINAL | INTERRUPTED}
