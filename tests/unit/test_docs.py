@@ -8,8 +8,8 @@ from pathlib import Path
 
 from a2a.types import TaskState
 
-from a2a_celery.lifecycle import Failed, Refused, final_event, outcomes
-from a2a_celery.lifecycle.states import INTERRUPTED, TERMINAL
+from a2a_celery.lifecycle import LEGAL, Failed, Refused, final_event, outcomes
+from a2a_celery.lifecycle.states import INTERRUPTED, SUBMITTED, TERMINAL
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
@@ -59,3 +59,16 @@ def test_every_state_in_which_a_run_can_end_is_in_the_table() -> None:
     named = {state.strip() for _, states, _ in rows() for state in states.split(",")}
 
     assert named == {TaskState.Name(state).removeprefix("TASK_STATE_") for state in TERMINAL | INTERRUPTED}
+
+
+def test_the_drawn_life_of_a_task_is_the_table_of_transitions() -> None:
+    def name(state: TaskState) -> str:
+        return TaskState.Name(state).removeprefix("TASK_STATE_")
+
+    drawn = re.search(r"```mermaid\nstateDiagram-v2\n(.*?)```", (ROOT / "docs" / "lifecycle.md").read_text(), re.DOTALL)
+    assert drawn is not None
+    arrows = {tuple(line.split(" --> ")) for line in map(str.strip, drawn[1].splitlines()) if line}
+
+    wanted = {(name(before), name(after)) for before, afters in LEGAL.items() for after in afters}
+    wanted |= {("[*]", name(SUBMITTED))} | {(name(state), "[*]") for state in TERMINAL}
+    assert arrows == wanted
