@@ -74,3 +74,14 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
     """A fleet of this test's own, on Redis; nothing runs yet."""
     with running_fleet(tmp_path) as fleet:
         yield fleet
+
+
+NEXT = "All of it works. Next: .venv/bin/a2a-celery demo runs sample agents, and prints what to send them."
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """After the last line of a whole run that passed: what to try next."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    whole_run = config.args_source is not pytest.Config.ArgsSource.ARGS
+    if reporter is not None and whole_run and not reporter.stats.keys() & {"failed", "error"}:
+        print(NEXT)
