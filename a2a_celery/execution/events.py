@@ -13,13 +13,14 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 from a2a.server.events import EventQueue
-from a2a.types import Task, TaskStatus, TaskStatusUpdateEvent
+from a2a.types import Task, TaskStatusUpdateEvent
 
 from ..errors import StoreUnavailable
 from ..lifecycle import Event, is_interrupted, is_terminal
-from ..lifecycle.outcomes import agent_message
+from ..lifecycle.outcomes import agent_message, status_event
 from ..lifecycle.states import COMPLETED, FAILED, WORKING
 from ..store import AsyncStore, Keys, Operation
+from ..store.connection import TRY_AGAIN_AFTER
 from ..store.runs import Claim, Illegal, LeftOpen, RunLost, Settled, Written, append, settle_run
 from ..store.tasks import read_task
 from .translate import Translator
@@ -37,9 +38,6 @@ MAX_PENDING = 256
 
 TURNS_TO_RETURN = 5
 """Turns of the event loop between the last line of an agent and `settle`: through its task, `Run` and back here."""
-
-STORE_PATIENCE = 0.5
-"""Seconds between two tries of a write while the store is away. The lease decides when it is too late."""
 
 
 class RunEvents(EventQueue):
@@ -240,8 +238,7 @@ class RunEvents(EventQueue):
             return None
         task = self._claim.task
         message = agent_message(NO_ANSWER, task.id, task.context_id)
-        status = TaskStatus(state=FAILED, message=message)
-        return TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id, status=status)
+        return status_event(task.id, task.context_id, FAILED, message)
 
     async def _patiently(self, operation: Operation[T]) -> T | RunLost:
         while True:
@@ -251,7 +248,7 @@ class RunEvents(EventQueue):
                 if self.lost.is_set():
                     return RunLost()
                 logger.warning("run %s: a write waits for the store: %s", self._claim.ref.name, e)
-                await asyncio.sleep(STORE_PATIENCE)
+                await asyncio.sleep(TRY_AGAIN_AFTER)
 
     def _written_no_more(self, writer: asyncio.Task[None]) -> None:
         if not writer.cancelled() and writer.exception() is not None:

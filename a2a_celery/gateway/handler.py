@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager, aclosing, suppress
+from contextlib import aclosing, suppress
 
 from a2a.server.context import ServerCallContext
 from a2a.server.request_handlers.request_handler import RequestHandler, validate_request_params
@@ -117,7 +117,7 @@ class GatewayHandler(RequestHandler):
         self._check(context)
         checks.require_streaming(self._card)
         after = self._last_event_id(context)
-        async with self._listen(params.id) as bell:
+        async with self._follower.listen(params.id) as bell:
             found = await self._store.run(tasks.read_task(self._keys, self._scope(context), params.id))
             if found is None:
                 raise not_found(params.id)
@@ -166,7 +166,7 @@ class GatewayHandler(RequestHandler):
         """Cancels; returns the task when it has ended, or as it is when its agent has not stopped within its grace."""
         self._check(context)
         scope = self._scope(context)
-        async with self._listen(params.id) as bell:
+        async with self._follower.listen(params.id) as bell:
             found = await self._store.run(
                 tasks.read_task(self._keys, scope, params.id, history_length=0, artifacts=False)
             )
@@ -252,10 +252,6 @@ class GatewayHandler(RequestHandler):
                     async for entry in entries:
                         if TurnWatch().ends_with(entry):
                             return
-
-    def _listen(self, task_id: str) -> AbstractAsyncContextManager[Bell]:
-        """Subscribes first: what is written from here on rings."""
-        return self._follower.line.listen(self._keys.task(task_id).wake)
 
     async def _read(self, task_id: str, context: ServerCallContext, limits: object) -> Task:
         length: int | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
@@ -64,14 +64,13 @@ class Intake:
         """`accept`, with a bell that rings for everything that is written to the message's task from here on."""
         task_id = params.message.task_id or str(uuid4())
         async with AsyncExitStack() as stack:
-            bell = await stack.enter_async_context(self._listen(task_id))  # first: what is written from here on rings
+            bell = await stack.enter_async_context(
+                self._follower.listen(task_id)
+            )  # first: what is written from here on rings
             sent = await self.accept(params, context, scope, task_id)
             if sent.task.id != task_id:
-                bell = await stack.enter_async_context(self._listen(sent.task.id))
+                bell = await stack.enter_async_context(self._follower.listen(sent.task.id))
             yield sent, bell
-
-    def _listen(self, task_id: str) -> AbstractAsyncContextManager[Bell]:
-        return self._follower.line.listen(self._keys.task(task_id).wake)
 
     async def accept(
         self, params: SendMessageRequest, context: ServerCallContext, scope: Scope, task_id: str = ""
@@ -86,10 +85,7 @@ class Intake:
         if params.message.task_id:
             return await self._continue(params, context, scope)
         task_id = task_id or str(uuid4())
-        request = SendMessageRequest()
-        request.CopyFrom(params)
-        request.message.task_id = task_id
-        request.message.context_id = request.message.context_id or str(uuid4())
+        request = _with_ids(params, task_id, params.message.context_id or str(uuid4()))
         caller = Caller.of(context)
         options = run_options(self._agent, request, caller)
         answer = await self._store.run(
@@ -131,9 +127,7 @@ class Intake:
         found = await self._store.run(tasks.read_task(self._keys, scope, task_id, history_length=0, artifacts=False))
         if found is None:
             raise not_found(task_id)
-        request = SendMessageRequest()
-        request.CopyFrom(params)
-        request.message.context_id = found[0].context_id
+        request = _with_ids(params, task_id, found[0].context_id)
         caller = Caller.of(context)
         options = run_options(self._agent, request, caller)
         answer = await self._store.run(
@@ -183,3 +177,12 @@ class Intake:
             await self._store.run(mark_published(self._keys, RunRef(task_id, run), again_us=again_us))
 
         self._publisher.publish_soon(self._agent.name, task_id, run, options.to_json(), remember)
+
+
+def _with_ids(params: SendMessageRequest, task_id: str, context_id: str) -> SendMessageRequest:
+    """`params` as its run shall see it: the message says which task and context it is in."""
+    request = SendMessageRequest()
+    request.CopyFrom(params)
+    request.message.task_id = task_id
+    request.message.context_id = context_id
+    return request

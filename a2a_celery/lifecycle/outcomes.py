@@ -88,9 +88,7 @@ def final_event(outcome: Outcome, task_id: str, context_id: str) -> TaskStatusUp
     """The status a run that ended with `outcome` leaves behind, if its agent wrote none; None for a lost run."""
 
     def status(state: TaskState, message: Message | None = None) -> TaskStatusUpdateEvent:
-        return TaskStatusUpdateEvent(
-            task_id=task_id, context_id=context_id, status=TaskStatus(state=state, message=message)
-        )
+        return status_event(task_id, context_id, state, message)
 
     match outcome:
         case Completed():
@@ -111,6 +109,15 @@ def final_event(outcome: Outcome, task_id: str, context_id: str) -> TaskStatusUp
             return status(states.CANCELED)
         case Lost():
             return None
+
+
+def status_event(
+    task_id: str, context_id: str, state: TaskState, message: Message | None = None
+) -> TaskStatusUpdateEvent:
+    """A new status of a task; the store says its time."""
+    return TaskStatusUpdateEvent(
+        task_id=task_id, context_id=context_id, status=TaskStatus(state=state, message=message)
+    )
 
 
 def agent_message(text: str, task_id: str, context_id: str) -> Message:

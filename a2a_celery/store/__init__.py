@@ -4,8 +4,8 @@ One file of verbs per noun (``tasks``, ``runs``, ``log``), one Lua script per ve
 ``keys``. ``sdk`` offers the store through the A2A SDK's own interfaces, ``wake`` tells who waits that a log has grown.
 """
 
-from .connection import AsyncRunner, AsyncStore, SyncStore, redis_url
+from .connection import AsyncStore, SyncStore, redis_url
 from .keys import Keys, Scope, TaskKeys
 from .operation import Operation
 
-__all__ = ["AsyncRunner", "AsyncStore", "Keys", "Operation", "Scope", "SyncStore", "TaskKeys", "redis_url"]
+__all__ = ["AsyncStore", "Keys", "Operation", "Scope", "SyncStore", "TaskKeys", "redis_url"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from time import monotonic
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import redis
 import redis.asyncio
@@ -49,18 +49,6 @@ RETRIES = 2
 """Every operation answers a repeated call as it answered the first, so a broken connection is simply tried again."""
 
 
-class AsyncRunner(Protocol):
-    """Runs operations from a coroutine."""
-
-    async def run(self, operation: Operation[T]) -> T:
-        """The operation's result.
-
-        Raises:
-            StoreUnavailable: Redis can't be reached, or refuses (out of memory, read-only replica, loading).
-        """
-        ...
-
-
 def redis_url(url: str) -> str:
     """`url` as redis-py reads it; Celery's spellings of a unix socket and of Valkey are understood too."""
     for theirs, ours in (("redis+socket://", "unix://"), ("valkeys://", "rediss://"), ("valkey://", "redis://")):
@@ -100,7 +88,11 @@ class AsyncStore:
         self._senders: set[asyncio.Task[None]] = set()
 
     async def run(self, operation: Operation[T]) -> T:
-        """See `AsyncRunner.run`."""
+        """The operation's result.
+
+        Raises:
+            StoreUnavailable: Redis can't be reached, or refuses (out of memory, read-only replica, loading).
+        """
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.append((operation, answer))
         if len(self._senders) < MAX_SENDERS:
@@ -192,7 +184,7 @@ class SyncStore:
         self.redis: redis.Redis = redis.Redis.from_url(redis_url(url), **options)
 
     def run(self, operation: Operation[T]) -> T:
-        """See `AsyncRunner.run`."""
+        """See `AsyncStore.run`."""
         s, keys_and_args = operation.script, (*operation.keys, *operation.args)
         try:
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager
 
 from .connection import AsyncStore, patiently
 from .keys import Keys
@@ -42,8 +43,12 @@ class LogFollower:
         self.keys = keys
         self.line = line
 
+    def listen(self, task_id: str) -> AbstractAsyncContextManager[Bell]:
+        """A bell for `task_id`. Listen first: what is written to its log from there on rings."""
+        return self.line.listen(self.keys.task(task_id).wake)
+
     async def pages(self, task_id: str, after: int) -> AsyncGenerator[LogPage, None]:
         """`follow`, with a bell of its own."""
-        async with self.line.listen(self.keys.task(task_id).wake) as bell:
+        async with self.listen(task_id) as bell:
             async for page in follow(self.store, self.keys, bell, task_id, after):
                 yield page

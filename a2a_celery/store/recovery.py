@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from a2a.types import Task, TaskState, TaskStatus, TaskStatusUpdateEvent
+from a2a.types import Task, TaskState, TaskStatusUpdateEvent
 
 from ..lifecycle import encode
-from ..lifecycle.outcomes import WORKER_LOST, agent_message
+from ..lifecycle.outcomes import WORKER_LOST, agent_message, status_event
 from ..lifecycle.states import CANCELED, FAILED, WORKING
 from .codec import pack_metadata, whole_arguments
 from .keys import Keys
@@ -60,8 +60,7 @@ def lapse_run(
 
     def event(state: TaskState, text: str = "") -> TaskStatusUpdateEvent:
         message = agent_message(text, task.id, task.context_id) if text else None
-        status = TaskStatus(state=state, message=message)
-        return TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id, status=status)
+        return status_event(task.id, task.context_id, state, message)
 
     again = event(WORKING)
     again.metadata.update({"attempt": lapsed.attempt + 1, "maxAttempts": lapsed.max_attempts})

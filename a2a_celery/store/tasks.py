@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-from a2a.types import Message, SendMessageRequest, Task, TaskState, TaskStatus, TaskStatusUpdateEvent
+from a2a.types import SendMessageRequest, Task, TaskState, TaskStatus
 
 from ..lifecycle import encode
 from ..lifecycle.events import timestamp
+from ..lifecycle.outcomes import status_event
 from ..lifecycle.states import CANCELED, SUBMITTED, WORKING
 from .answers import (
     Begun,
@@ -91,10 +92,10 @@ def create_task(
             request.SerializeToString(),
             caller,
             encode(task),
-            encode(_status_event(task_id, context_id, SUBMITTED)),
+            encode(status_event(task_id, context_id, SUBMITTED)),
             "0",
             encode(request.message),
-            encode(_status_event(task_id, context_id, WORKING)),
+            encode(status_event(task_id, context_id, WORKING)),
             options,
             *_once(keys, scope, once),
         ],
@@ -149,7 +150,7 @@ def continue_task(
             nonce,
             FIRST_PUBLISH_GRACE_US,
             encode(message),
-            encode(_status_event(task_id, message.context_id, SUBMITTED)),
+            encode(status_event(task_id, message.context_id, SUBMITTED)),
             request.SerializeToString(),
             caller,
             MAX_WAITING_TURNS,
@@ -179,7 +180,7 @@ def request_cancel(
     return Operation(
         script("request_cancel"),
         keys.task(task_id).as_list(),
-        [str(scope), keys.runner(""), uuid4().hex, *event_arguments([_status_event(task_id, context_id, CANCELED)])],
+        [str(scope), keys.runner(""), uuid4().hex, *event_arguments([status_event(task_id, context_id, CANCELED)])],
         parse,
     )
 
@@ -233,14 +234,6 @@ def list_tasks(
             retention,
         ],
         parse,
-    )
-
-
-def _status_event(
-    task_id: str, context_id: str, state: TaskState, message: Message | None = None
-) -> TaskStatusUpdateEvent:
-    return TaskStatusUpdateEvent(
-        task_id=task_id, context_id=context_id, status=TaskStatus(state=state, message=message)
     )
 
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-import httpx
 import pytest
 
 from tests.support.fleet import Fleet, Gateway, running_fleet
+from tests.support.talk import cancel, read, send, state
 from tests.support.waiting import eventually
-
-HEADERS = {"A2A-Version": "1.0"}
 
 
 @pytest.fixture(scope="module", params=["prefork", "threads"])
@@ -20,27 +17,6 @@ def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     with running_fleet(folder, A2A_CANCEL_GRACE="1", A2A_LEASE_TTL="2", app="tests.support.hard_agents") as fleet:
         fleet.worker(pool=request.param, concurrency=2)
         yield fleet, fleet.gateway()
-
-
-def send(gateway: Gateway, agent: str, text: str = "", **configuration: Any) -> dict[str, Any]:
-    body = {
-        "message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}]},
-        "configuration": configuration,
-    }
-    answer = httpx.post(f"{gateway.url}/agents/{agent}/message:send", json=body, headers=HEADERS, timeout=60)
-    assert answer.status_code == 200, answer.text
-    task: dict[str, Any] = answer.json()["task"]
-    return task
-
-
-def read(gateway: Gateway, agent: str, task: dict[str, Any]) -> dict[str, Any]:
-    url = f"{gateway.url}/agents/{agent}/tasks/{task['id']}"
-    found: dict[str, Any] = httpx.get(url, headers=HEADERS, timeout=20).json()
-    return found
-
-
-def state(task: dict[str, Any]) -> str:
-    return str(task["status"]["state"]).removeprefix("TASK_STATE_")
 
 
 @pytest.mark.parametrize("agent", ["wrong-parts", "unsendable-question", "exits-behind", "exits-at-import"])
@@ -57,8 +33,7 @@ def test_a_cancel_that_cancels_its_own_task_cancels(site: tuple[Fleet, Gateway])
     task = send(gateway, "cancels-itself", returnImmediately=True)
     eventually(lambda: state(read(gateway, "cancels-itself", task)) == "WORKING", what="it works")
 
-    url = f"{gateway.url}/agents/cancels-itself/tasks/{task['id']}:cancel"
-    assert state(httpx.post(url, headers=HEADERS, timeout=20).json()) == "CANCELED"
+    assert state(cancel(gateway, "cancels-itself", task)) == "CANCELED"
 
 
 def test_what_an_executor_does_behind_its_last_word_is_left_to_finish(site: tuple[Fleet, Gateway]) -> None:
@@ -78,8 +53,7 @@ def test_hanging_functions_take_no_thread_from_others(site: tuple[Fleet, Gateway
     hanging = [send(gateway, "hangs", "20", returnImmediately=True) for _ in range(2)]
     for task in hanging:
         eventually(lambda t=task: state(read(gateway, "hangs", t)) == "WORKING", what="it hangs")
-        url = f"{gateway.url}/agents/hangs/tasks/{task['id']}:cancel"
-        assert state(httpx.post(url, headers=HEADERS, timeout=20).json()) == "CANCELED"
+        assert state(cancel(gateway, "hangs", task)) == "CANCELED"
 
     assert state(send(gateway, "hangs", "0")) == "COMPLETED"
 

@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import httpx
 import pytest
 from celery import Celery
 
+from tests.support import talk
 from tests.support.fleet import Fleet, Gateway, Process, running_fleet
+from tests.support.talk import state
 from tests.support.waiting import eventually
-
-HEADERS = {"A2A-Version": "1.0"}
 
 
 class Site:
@@ -27,33 +26,21 @@ class Site:
 
     def send(self, agent: str, text: str, **configuration: Any) -> dict[str, Any]:
         """Sends a message and gives the task."""
-        message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}]}
-        body = {"message": message, "configuration": configuration}
-        url = f"{self.gateway.url}/agents/{agent}/message:send"
-        task: dict[str, Any] = httpx.post(url, json=body, headers=HEADERS, timeout=60).json()["task"]
-        return task
+        return talk.send(self.gateway, agent, text, **configuration)
 
     def get(self, agent: str, task_id: str) -> dict[str, Any]:
         """Reads the task."""
-        url = f"{self.gateway.url}/agents/{agent}/tasks/{task_id}"
-        task: dict[str, Any] = httpx.get(url, headers=HEADERS, timeout=20).json()
-        return task
+        return talk.read(self.gateway, agent, {"id": task_id})
 
     def cancel(self, agent: str, task_id: str) -> dict[str, Any]:
         """Cancels the task."""
-        url = f"{self.gateway.url}/agents/{agent}/tasks/{task_id}:cancel"
-        task: dict[str, Any] = httpx.post(url, headers=HEADERS, timeout=20).json()
-        return task
+        return talk.cancel(self.gateway, agent, {"id": task_id})
 
 
 @pytest.fixture(scope="module", params=["prefork", "threads"])
 def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with running_fleet(tmp_path_factory.mktemp(request.param), A2A_CANCEL_GRACE="1") as fleet:
         yield Site(fleet, fleet.gateway(), fleet.worker(pool=request.param, concurrency=2))
-
-
-def state(task: dict[str, Any]) -> str:
-    return str(task["status"]["state"]).removeprefix("TASK_STATE_")
 
 
 def test_all_runs_of_a_process_share_one_event_loop(site: Site) -> None:

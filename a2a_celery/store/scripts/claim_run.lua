@@ -15,9 +15,7 @@ if r.phase == 'queued' then
   redis.call('ZREM', r.dispatch, run_name(r))
   redis.call('HSET', KEYS[1], 'max_attempts', ARGV[6])
   if ARGV[5] == '1' and r.state ~= WORKING and LEGAL[r.state][WORKING] then
-    local at = clock(r)
-    write_log(KEYS, r, at, r.working)
-    set_status(KEYS, r, WORKING, '0', r.working, at)
+    write_status(KEYS, r, WORKING, '0', r.working)
     wake(KEYS, r)
   end
   save(KEYS, r)

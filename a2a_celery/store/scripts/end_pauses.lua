@@ -4,15 +4,10 @@
 -- gives how many were due
 local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', micros(now()), 'LIMIT', 0, tonumber(ARGV[2]))
 for _, name in ipairs(due) do
-  local keys = {}
-  for n, part in ipairs({'task', 'log', 'history', 'artifacts', 'artifact:', 'metadata', 'turns', 'wake'}) do
-    keys[n] = ARGV[1] .. ':{' .. name .. '}:' .. part
-  end
+  local keys = keys_of(ARGV[1], name)
   local r = load(keys)
   if r and r.phase == '' and INTERRUPTED[r.state] then
-    local at = clock(r)
-    write_log(keys, r, at, r.unanswered)
-    set_status(keys, r, FAILED, '1', r.unanswered, at)
+    write_status(keys, r, FAILED, '1', r.unanswered)
     retire(keys, r)
     save(keys, r)
     wake(keys, r)

@@ -11,9 +11,7 @@ if not r or r.run ~= tonumber(ARGV[1]) then return {'kept'} end
 if r.phase == 'running' then
   if ARGV[2] == '' or string.sub(r.runner, 1, #ARGV[2]) ~= ARGV[2] then return {'kept'} end
   if r.asked_to_cancel == '1' then
-    local at = clock(r)
-    write_log(KEYS, r, at, r.canceled)
-    set_status(KEYS, r, CANCELED, '0', r.canceled, at)
+    write_status(KEYS, r, CANCELED, '0', r.canceled)
   elseif ARGV[3] == '1' and r.attempt < tonumber(r.max_attempts or '1') then
     redis.call('ZADD', r.leases, micros(now()), run_name(r))
     return {'kept'}

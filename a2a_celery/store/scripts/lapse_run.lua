@@ -14,9 +14,7 @@ local answer
 if r.asked_to_cancel ~= '1' and r.attempt < tonumber(r.max_attempts or '1') then
   close_run(r)
   if #ARGV >= 8 then replace_task(KEYS, r, 8) end
-  local at = clock(r)
-  write_log(KEYS, r, at, ARGV[5])
-  set_status(KEYS, r, WORKING, '0', ARGV[5], at)
+  write_status(KEYS, r, WORKING, '0', ARGV[5])
   merge_metadata(KEYS, ARGV[6])
   r.run, r.attempt, r.seq, r.phase, r.token = r.run + 1, r.attempt + 1, 0, 'queued', ''
   redis.call('HDEL', KEYS[1], 'dispatched_again')
@@ -24,10 +22,7 @@ if r.asked_to_cancel ~= '1' and r.attempt < tonumber(r.max_attempts or '1') then
   answer = {'again', micros(r.run)}
 else
   local canceled = r.asked_to_cancel == '1'
-  local event = ARGV[canceled and 4 or 3]
-  local at = clock(r)
-  write_log(KEYS, r, at, event)
-  set_status(KEYS, r, canceled and CANCELED or FAILED, canceled and '0' or '1', event, at)
+  write_status(KEYS, r, canceled and CANCELED or FAILED, canceled and '0' or '1', ARGV[canceled and 4 or 3])
   retire(KEYS, r)
   answer = {canceled and 'canceled' or 'failed'}
 end

@@ -9,10 +9,10 @@ for state in pairs(LEGAL) do
   if ARGV[1] == '0' or tonumber(ARGV[1]) == state then states[#states + 1] = state end
 end
 
-local function key(id, part) return ARGV[8] .. ':{' .. id .. '}:' .. part end
-
 -- A task may have been kept for a shorter time than its list, under an earlier setting.
-local function is_gone(state, id) return TERMINAL[state] and redis.call('EXISTS', key(id, 'task')) == 0 end
+local function is_gone(state, id)
+  return TERMINAL[state] and redis.call('EXISTS', ARGV[8] .. ':{' .. id .. '}:task') == 0
+end
 
 local function qualifies(at, id) return not cursor_at or at < cursor_at or (at == cursor_at and id < cursor_id) end
 
@@ -44,10 +44,7 @@ table.sort(found, function(a, b) return a[1] > b[1] or (a[1] == b[1] and a[2] > 
 
 local page = {tostring(total), #found > size and '1' or '0'}
 for i = 1, math.min(size, #found) do
-  local keys = {}
-  for n, part in ipairs({'task', 'log', 'history', 'artifacts', 'artifact:', 'metadata', 'turns', 'wake'}) do
-    keys[n] = key(found[i][2], part)
-  end
+  local keys = keys_of(ARGV[8], found[i][2])
   local r = load(keys)
   if r then page[#page + 1] = snapshot(keys, r, tonumber(ARGV[6]), ARGV[7] == '1') end
 end

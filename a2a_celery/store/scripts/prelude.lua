@@ -70,6 +70,15 @@ end
 -- A task stands in the lists under the tag of its keys, so that a lister finds them again.
 local function tag(keys) return string.match(keys[1], '{(.-)}') end
 
+-- A task's eight keys, from the tag that the lists know it by.
+local function keys_of(prefix, name)
+  local keys = {}
+  for n, part in ipairs({'task', 'log', 'history', 'artifacts', 'artifact:', 'metadata', 'turns', 'wake'}) do
+    keys[n] = prefix .. ':{' .. name .. '}:' .. part
+  end
+  return keys
+end
+
 local function list_in(keys, r, state, at)
   for _, index in ipairs({r.scope_index, r.context_index}) do
     redis.call('ZADD', index .. state, micros(at), tag(keys))
@@ -96,6 +105,13 @@ local function set_status(keys, r, state, has_message, bytes, at)
   if r.state ~= state then unlist(keys, r, r.state) end
   list_in(keys, r, state, at)
   r.state, r.at, r.status, r.has_message = state, at, bytes, has_message
+end
+
+-- An event of the script's own that only changes the status: into the log and the task.
+local function write_status(keys, r, state, has_message, bytes)
+  local at = clock(r)
+  write_log(keys, r, at, bytes)
+  set_status(keys, r, state, has_message, bytes, at)
 end
 
 -- metadata: pairs of big-endian length and bytes, key and value in turn

@@ -21,9 +21,7 @@ if r.seq <= before and #ARGV >= 9 then
   r.seq = before + (#ARGV - 8) / 5
 end
 if INTERRUPTED[r.state] and r.asked_to_cancel == '1' then -- it paused before it heard of the cancel
-  local at = clock(r)
-  write_log(KEYS, r, at, r.canceled)
-  set_status(KEYS, r, CANCELED, '0', r.canceled, at)
+  write_status(KEYS, r, CANCELED, '0', r.canceled)
 end
 local next_run, next_options = '', ''
 if TERMINAL[r.state] then
