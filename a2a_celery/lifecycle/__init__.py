@@ -5,7 +5,19 @@ Pure: no clock, no network, no Redis, no Celery. Everything here can be tested b
 
 from .events import Event, EventKind, LogEntry, decode, encode, kind_of
 from .fold import apply, fold
-from .outcomes import Canceled, Completed, Failed, Lost, Outcome, Paused, Refused, Rejected, final_event
+from .outcomes import (
+    Canceled,
+    Completed,
+    Failed,
+    HandedOn,
+    Lost,
+    Outcome,
+    Paused,
+    Refused,
+    Rejected,
+    Retried,
+    final_event,
+)
 from .states import INTERRUPTED, LEGAL, TERMINAL, is_interrupted, is_legal, is_terminal
 
 __all__ = [
@@ -17,12 +29,14 @@ __all__ = [
     "Event",
     "EventKind",
     "Failed",
+    "HandedOn",
     "LogEntry",
     "Lost",
     "Outcome",
     "Paused",
     "Refused",
     "Rejected",
+    "Retried",
     "apply",
     "decode",
     "encode",

@@ -77,15 +77,32 @@ class Canceled:
 
 
 @dataclass(frozen=True, slots=True)
+class Retried:
+    """Celery runs it again: as the `attempt`-th of `max_attempts` (None: of as many as it takes), at `when` (ISO 8601,
+    "" for at once). The message that does it is on its way."""
+
+    attempt: int
+    max_attempts: int | None
+    when: str
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOn:
+    """A canvas that the agent began will end it; `canvas` says which, see ``execution.canvas``."""
+
+    canvas: str
+
+
+@dataclass(frozen=True, slots=True)
 class Lost:
     """The run belongs to someone else by now: nothing may be written."""
 
 
-Outcome = Completed | Paused | Rejected | Refused | Failed | Canceled | Lost
+Outcome = Completed | Paused | Rejected | Refused | Failed | Canceled | Retried | HandedOn | Lost
 
 
 def final_event(outcome: Outcome, task_id: str, context_id: str) -> TaskStatusUpdateEvent | None:
-    """The status a run that ended with `outcome` leaves behind, if its agent wrote none; None for a lost run."""
+    """The status a run that ended with `outcome` leaves behind, if its agent wrote none; None if it leaves none."""
 
     def status(state: TaskState, message: Message | None = None) -> TaskStatusUpdateEvent:
         return status_event(task_id, context_id, state, message)
@@ -107,7 +124,12 @@ def final_event(outcome: Outcome, task_id: str, context_id: str) -> TaskStatusUp
             return status(states.FAILED, message)
         case Canceled():
             return status(states.CANCELED)
-        case Lost():
+        case Retried(attempt, most, when):
+            event = status(states.WORKING)
+            known = {"attempt": attempt, "maxAttempts": most, "nextAttemptAt": when}
+            event.metadata.update({name: value for name, value in known.items() if value})
+            return event
+        case HandedOn() | Lost():
             return None
 
 

@@ -80,10 +80,12 @@ Continued = Missing | WrongContext | Ended | Full | Known | Conflict | Begun | W
 
 @dataclass(frozen=True, slots=True)
 class CanceledNow:
-    """Nobody ran the task: it is CANCELED. `run` was queued and its Celery task can be revoked; None: none was."""
+    """Nobody ran the task: it is CANCELED. `run` was queued and its Celery task can be revoked; None: none was.
+    So can those of the `canvas` that worked for it; b"": none did."""
 
     run: int | None
     version: int
+    canvas: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

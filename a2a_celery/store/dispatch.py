@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .keys import Keys
-from .operation import Operation, script
+from .operation import Argument, Operation, script
 from .runs import RunRef
 
 MAX_REDISPATCH_WAIT_US = 3600 * 1_000_000
@@ -28,9 +28,22 @@ def mark_published(keys: Keys, ref: RunRef, *, again_us: int) -> Operation[None]
 
 
 def mark_refused(keys: Keys, ref: RunRef, *, again_us: int) -> Operation[None]:
-    """The broker did not take a run that `take_due_runs` gave: due again in `again_us`, and this time doesn't count."""
+    """The broker was not given a run that `take_due_runs` gave, or refused it: due again in `again_us`, and this time
+    doesn't count."""
     record = keys.task(ref.task_id).record
     return Operation(script("mark_published"), [keys.dispatch, record], [ref.name, again_us], lambda _: None)
+
+
+def hold_runs(keys: Keys, refs: Sequence[RunRef], *, silent_us: int) -> Operation[None]:
+    """A worker has these runs in hand and has not begun them: they are due `silent_us` after it last said so.
+
+    One that is due before that stays so, also if it is held.
+    """
+    arguments: list[Argument] = [silent_us]
+    for ref in refs:
+        arguments += [ref.task_id, ref.run]
+    records = [keys.task(ref.task_id).record for ref in refs]
+    return Operation(script("hold_runs"), [keys.dispatch, *records], arguments, lambda _: None)
 
 
 def take_due_runs(keys: Keys, *, limit: int, again_us: int) -> Operation[list[DueRun]]:

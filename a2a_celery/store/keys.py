@@ -94,9 +94,28 @@ class Keys:
         return f"{self.prefix}:dispatch"
 
     @property
+    def canvases(self) -> str:
+        """zset: ``<task_id>.<run>`` of each run that a canvas ends → the µs it is looked at; emptied by that end."""
+        return f"{self.prefix}:canvases"
+
+    @property
     def pauses(self) -> str:
-        """zset: tag of each task whose pause ends → the µs it ends; emptied by answers, ends and the watcher."""
+        """zset: tag of each task that waits for its client → the µs that ends, +inf for never; emptied by answers, ends
+        and the watcher."""
         return f"{self.prefix}:pauses"
+
+    @property
+    def dead_letters(self) -> str:
+        """zset: tag of each FAILED task that was lost with its worker and not requeued → the µs its record goes.
+
+        What it takes to run it again is in its record; both expire with `retention`, the list with its newest.
+        """
+        return f"{self.prefix}:dead_letters"
+
+    @property
+    def watchers(self) -> str:
+        """zset: what each watcher says of itself → the µs it last did; expires with the last of them."""
+        return f"{self.prefix}:watchers"
 
     def scope_index(self, scope: Scope) -> str:
         """Prefix of eight zsets, one per state: the scope's tasks → µs of their status. The state's number follows.

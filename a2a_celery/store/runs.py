@@ -9,10 +9,13 @@ from typing import Any
 from a2a.types import SendMessageRequest, Task, TaskState, TaskStatusUpdateEvent
 
 from ..lifecycle import Event, encode
-from .codec import event_arguments, state_of, task_from_snapshot
+from .codec import event_arguments, pack_metadata, state_of, task_from_snapshot
 from .keys import Keys, Scope
 from .operation import Argument, Operation, script
 from .tasks import FIRST_PUBLISH_GRACE_US
+
+MAX_LOST_BEFORE_CLAIM = 3
+"""With so many processes a run may be lost before one has claimed it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,9 @@ class RunRef:
 class Claim:
     """A run that is ours. `token` proves it; `task` is the snapshot at `version`, with what came with the claim.
 
-    `asked` counts the newest messages of the client that answer the agent's `ask`; `scope` says whose task it is.
+    `asked` counts the newest messages of the client that answer the agent's `ask`; `scope` says whose task it is;
+    `paused_in` is the state in which the task waited for the turn's message, None for a task's first.
+    `options` are those that the run was stored with, see ``dispatch.RunOptions``.
     """
 
     ref: RunRef
@@ -47,7 +52,9 @@ class Claim:
     request: SendMessageRequest
     caller: bytes
     asked: int
+    paused_in: TaskState | None
     scope: Scope
+    options: bytes
     task: Task
     version: int
 
@@ -57,6 +64,13 @@ class Dropped:
     """Not ours to run; `reason` is for the log."""
 
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """It is a retry, whose last attempt has not said so yet: claim again with its event, in this context."""
+
+    context_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,17 +133,29 @@ class Renewal:
 
 
 def claim_run(
-    keys: Keys, ref: RunRef, *, token: str, runner: str, lease_us: int, working: bool, max_attempts: int = 1
-) -> Operation[Claim | Dropped]:
+    keys: Keys,
+    ref: RunRef,
+    *,
+    token: str,
+    runner: str,
+    lease_us: int,
+    working: bool,
+    max_attempts: int = 1,
+    retries: int = 0,
+    retried: TaskStatusUpdateEvent | None = None,
+) -> Operation[Claim | Dropped | Behind]:
     """Takes a queued run, which only one caller ever gets; `working` says so in the task's status at once.
 
-    `max_attempts` is how many runs the turn may have, should workers be lost: 1 is at most once.
+    `max_attempts` is how many runs the turn may have, should workers be lost: 1 is at most once. A run that Celery
+    retries, for the `retries`-th time, is taken from its last attempt with the event `retried`.
     """
 
-    def parse(answer: Sequence[Any]) -> Claim | Dropped:
+    def parse(answer: Sequence[Any]) -> Claim | Dropped | Behind:
         if answer[0] == b"dropped":
             return Dropped(answer[1].decode())
-        _, turn, attempt, request, caller, asked, scope, snapshot = answer
+        if answer[0] == b"behind":
+            return Behind(answer[1].decode())
+        _, turn, attempt, request, caller, asked, paused_in, scope, options, snapshot = answer
         task, version = task_from_snapshot(snapshot)
         return Claim(
             ref,
@@ -139,7 +165,9 @@ def claim_run(
             SendMessageRequest.FromString(request),
             caller,
             int(asked),
+            state_of(paused_in) if paused_in else None,
             Scope.parse(scope.decode()),
+            options,
             task,
             version,
         )
@@ -147,7 +175,17 @@ def claim_run(
     return Operation(
         script("claim_run"),
         keys.task(ref.task_id).as_list(),
-        [ref.run, token, runner, lease_us, int(working), max_attempts],
+        [
+            ref.run,
+            token,
+            runner,
+            lease_us,
+            int(working),
+            max_attempts,
+            retries,
+            b"" if retried is None else encode(retried),
+            b"" if retried is None else pack_metadata(retried.metadata),
+        ],
         parse,
     )
 
@@ -217,7 +255,8 @@ def end_run(
 
     A claimed run is ended only if its runner's id begins with `runner`; None: only a run that nobody has claimed. A run
     that a client asked to cancel ends CANCELED instead. One whose worker was `lost` gives way to the next attempt, if
-    its turn may have one.
+    its turn may have one; else it leaves a dead letter. A run that the lost worker had not claimed has not begun: it is
+    published again, unless `MAX_LOST_BEFORE_CLAIM` processes were lost so; then it is the agent's code that ends them.
     """
 
     def parse(answer: Sequence[bytes]) -> Over | Kept:
@@ -226,7 +265,7 @@ def end_run(
     return Operation(
         script("end_run"),
         keys.task(ref.task_id).as_list(),
-        [ref.run, runner or "", int(lost), *event_arguments([event])],
+        [ref.run, runner or "", int(lost), keys.dead_letters, MAX_LOST_BEFORE_CLAIM, *event_arguments([event])],
         parse,
     )
 

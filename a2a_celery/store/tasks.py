@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-from a2a.types import SendMessageRequest, Task, TaskState, TaskStatus
+from a2a.types import Message, SendMessageRequest, Task, TaskState, TaskStatus
 
 from ..lifecycle import encode
 from ..lifecycle.events import timestamp
@@ -37,6 +37,10 @@ FIRST_PUBLISH_GRACE_US = 5_000_000
 
 MAX_WAITING_TURNS = 100
 """How many messages may wait for the run before them; one more is refused."""
+
+
+TASK_ENDED_FIRST = "taskEndedFirst"
+"""Metadata, true, of a message in the history that never had its turn: it waited, and the task ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +160,7 @@ def continue_task(
             MAX_WAITING_TURNS,
             options,
             *_once(keys, scope, once),
+            encode(Message(metadata={TASK_ENDED_FIRST: True})),
         ],
         parse,
     )
@@ -173,7 +178,7 @@ def request_cancel(
             case b"ended":
                 return Ended(state_of(answer[1]))
             case b"canceled":
-                return CanceledNow(int(answer[1]) if answer[1] else None, int(answer[2]))
+                return CanceledNow(int(answer[1]) if answer[1] else None, int(answer[2]), answer[3])
             case _:
                 return CancelAsked(int(answer[2]))
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from a2a_celery.lifecycle.states import INPUT_REQUIRED
+from a2a_celery.lifecycle.states import FAILED, INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.dispatch import MAX_REDISPATCH_WAIT_US, DueRun, mark_published, take_due_runs
+from a2a_celery.store.dispatch import MAX_REDISPATCH_WAIT_US, DueRun, hold_runs, mark_published, take_due_runs
+from a2a_celery.store.recovery import Requeued, hand_back
 from a2a_celery.store.runs import RunRef
 from a2a_celery.store.tasks import FIRST_PUBLISH_GRACE_US, continue_task, create_task
 from tests.support.seeds import ANN, CONTEXT, Seeds, at_once, request, status
@@ -162,3 +163,68 @@ async def test_each_turn_has_options_of_its_own(store: AsyncStore, keys: Keys, s
         claim = await seeds.claimed(task_id, run=run)
 
     assert taken == [(2, b'{"celery":{}}', b'{"celery":{}}'), (3, b"", b"")]
+
+
+async def test_a_run_in_a_worker_s_hand_is_due_when_the_worker_falls_silent(
+    store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
+) -> None:
+    ref = RunRef(await seeds.created(), 1)
+    await store.run(mark_published(keys, ref, again_us=AGAIN_US))
+
+    await store.run(hold_runs(keys, [ref], silent_us=15_000_000))
+    first = await clock.due_in(ref)
+    await store.run(hold_runs(keys, [ref], silent_us=20_000_000))
+
+    assert 0 < first <= 15_000_000 < await clock.due_in(ref) <= 20_000_000
+
+
+async def test_a_run_in_a_worker_s_hand_is_due_no_later_than_without(
+    store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
+) -> None:
+    ref = RunRef(await seeds.created(), 1)
+    await store.run(mark_published(keys, ref, again_us=1_000_000))
+
+    for _ in range(3):
+        await store.run(hold_runs(keys, [ref], silent_us=15_000_000))
+
+    assert await clock.due_in(ref) <= 1_000_000
+
+
+async def test_a_run_that_was_taken_from_a_silent_worker_waits_its_time_again(
+    store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
+) -> None:
+    ref = RunRef(await seeds.created(), 1)
+    await store.run(mark_published(keys, ref, again_us=1_000_000))
+    await store.run(hold_runs(keys, [ref], silent_us=0))
+    assert await clock.take() == [DueRun(ref, ANN.agent, b"")]
+    assert await clock.take() == []
+
+    await store.run(hold_runs(keys, [ref], silent_us=30_000_000))
+
+    assert 1_000_000 < await clock.due_in(ref) <= 30_000_000
+
+
+async def test_holding_a_claimed_or_an_unknown_run_does_nothing(
+    store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
+) -> None:
+    claim = await seeds.claimed()
+    before = await seeds.everything()
+
+    await store.run(hold_runs(keys, [claim.ref, RunRef("unknown", 1)], silent_us=0))
+
+    assert await seeds.everything() == before
+
+
+async def test_options_that_a_script_cannot_read_hold_up_no_run(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    """Python's JSON knows half a letter, the store's does not: one such run must not keep all others."""
+    odd, good = await seeds.created(task_id="a"), await seeds.created(task_id="b")
+    options = b'{"call":{"task":"t","kwargs":{"text":"\\ud800"}}}'
+    await store.redis.hset(keys.task(odd).record, "options", options)
+    for task_id in (odd, good):
+        await store.run(mark_published(keys, RunRef(task_id, 1), again_us=0))
+
+    due = await store.run(take_due_runs(keys, limit=10, again_us=60_000_000))
+    back = await store.run(hand_back(keys, RunRef(odd, 1), runner=None, lost=status(FAILED, "lost")))
+
+    assert [(run.ref.task_id, run.options) for run in due] == [(odd, options), (good, b"")]
+    assert back == Requeued(ANN.agent, 2, options)

@@ -18,6 +18,7 @@ from a2a_celery.lifecycle.states import (
     WORKING,
 )
 from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.dispatch import mark_published, take_due_runs
 from a2a_celery.store.runs import Kept, Over, RunLost, RunRef, Settled, append, claim_run, end_run, settle_run
 from a2a_celery.store.tasks import continue_task, request_cancel
 from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, at_once, chunk, request, status
@@ -135,17 +136,6 @@ async def test_a_run_that_a_client_asked_to_cancel_ends_canceled(
     await seeds.require_consistent(task_id)
 
 
-async def test_messages_that_waited_go_with_the_task(store: AsyncStore, keys: Keys, seeds: Seeds, end: Any) -> None:
-    claim = await seeds.claimed()
-    task_id = claim.ref.task_id
-    sent = request("next", task_id, CONTEXT)
-    await store.run(continue_task(keys, ANN, task_id, sent, "", caller=b"{}", nonce="n"))
-
-    await end(task_id)
-
-    assert await store.redis.exists(keys.task(task_id).turns) == 0
-
-
 async def test_many_at_once_write_one_end(seeds: Seeds, end: Any) -> None:
     claim = await seeds.claimed()
 
@@ -153,6 +143,22 @@ async def test_many_at_once_write_one_end(seeds: Seeds, end: Any) -> None:
 
     assert answers == [Over(3, FAILED)] * 20
     assert await seeds.states(claim.ref.task_id) == [SUBMITTED, WORKING, FAILED]
+
+
+async def test_a_run_that_its_lost_worker_had_not_claimed_is_published_again(
+    store: AsyncStore, keys: Keys, seeds: Seeds, end: Any
+) -> None:
+    ref = RunRef(await seeds.created(), 1)
+    await store.run(mark_published(keys, ref, again_us=60_000_000))
+
+    for process in ("host.1.", "host.11.", "host.11.", "host.1."):  # two were lost; a repeated call is no third one
+        assert await end(ref.task_id, runner=process, lost=True) == Kept()
+        (due,) = await store.run(take_due_runs(keys, limit=10, again_us=60_000_000))
+        assert due.ref == ref
+    assert await end(ref.task_id, runner="host.111.", lost=True) == Over(2, FAILED)
+
+    assert await seeds.states(ref.task_id) == [SUBMITTED, FAILED]
+    await seeds.require_consistent(ref.task_id)
 
 
 @pytest.mark.parametrize(("lost", "goes_on"), [(True, True), (False, False)])

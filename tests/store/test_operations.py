@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 
 from a2a_celery.cli.embedded import EmbeddedRedis
-from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED
+from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys, Operation, SyncStore
-from a2a_celery.store.dispatch import mark_published, take_due_runs
+from a2a_celery.store.dispatch import hold_runs, mark_published, take_due_runs
+from a2a_celery.store.installation import note_watcher
+from a2a_celery.store.letters import Letter, read_letter, requeue_task
 from a2a_celery.store.log import read_log
-from a2a_celery.store.recovery import Lapsed, lapse_run, lapsed_runs
+from a2a_celery.store.recovery import Lapsed, hand_back, lapse_run, lapsed_runs
+from a2a_celery.store.release import due_canvases, end_by_result, hand_on, release_run
 from a2a_celery.store.runs import (
     RunRef,
     append,
@@ -24,6 +27,7 @@ from a2a_celery.store.runs import (
     renew_runs,
     settle_run,
 )
+from a2a_celery.store.scan import scan_list
 from a2a_celery.store.tasks import continue_task, create_task, list_tasks, read_task, request_cancel
 from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, status
 
@@ -97,6 +101,11 @@ async def _mark(keys: Keys, seeds: Seeds) -> Operation[Any]:
     return mark_published(keys, REF, again_us=1)
 
 
+async def _hold(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await seeds.created(task_id="t")
+    return hold_runs(keys, [REF, RunRef("unknown", 1)], silent_us=1)
+
+
 async def _take(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await seeds.created(task_id="t")
     return take_due_runs(keys, limit=10, again_us=1)
@@ -118,14 +127,64 @@ async def _lapse(keys: Keys, seeds: Seeds) -> Operation[Any]:
     return lapse_run(keys, Lapsed(REF, "agent", 1, 1), await seeds.task("t"), 2, again_us=0)
 
 
+async def dead(keys: Keys, seeds: Seeds) -> None:
+    """The task "t", lost with its worker."""
+    await claimed(keys, seeds)
+    await seeds.store.run(end_run(keys, REF, runner="r", event=status(FAILED, "over"), lost=True))
+
+
+async def _scan(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await seeds.created(task_id="t")
+    return scan_list(keys, keys.dispatch)
+
+
+async def _letter(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await dead(keys, seeds)
+    return read_letter(keys, "t")
+
+
+async def _requeue(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await dead(keys, seeds)
+    letter = await seeds.store.run(read_letter(keys, "t"))
+    assert isinstance(letter, Letter)
+    return requeue_task(keys, letter, "new", retention=RETENTION, options=b"")
+
+
 async def _end(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await seeds.created(task_id="t")
     return end_run(keys, REF, runner=None, event=status(FAILED, "over"))
 
 
+async def _release(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await claimed(keys, seeds)
+    return release_run(keys, REF, token=TOKEN, before=0, events=[status(WORKING)], options=b"", retries=1, again_us=0)
+
+
+async def _due_canvases(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await claimed(keys, seeds)
+    await seeds.store.run(hand_on(keys, REF, token=TOKEN, before=0, events=[], canvas="{}"))
+    return due_canvases(keys, limit=10, again_us=0)
+
+
+async def _end_by_result(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await claimed(keys, seeds)
+    await seeds.store.run(hand_on(keys, REF, token=TOKEN, before=0, events=[], canvas="{}"))
+    return end_by_result(keys, REF, [chunk("a"), status(COMPLETED)])
+
+
+async def _note_watcher(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    return note_watcher(keys, "here")
+
+
+async def _hand_back(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await seeds.created(task_id="t")
+    return hand_back(keys, REF, runner=None, lost=status(FAILED, "lost"))
+
+
 VERBS: list[Make] = [
-    _create, _continue, _cancel, _read, _list, _log, _claim, _append, _settle, _renew, _mark, _take,
-    _end_pauses, _lapsed, _lapse, _end,
+    _create, _continue, _cancel, _read, _list, _log, _claim, _append, _settle, _renew, _mark, _hold, _take,
+    _end_pauses, _lapsed, _lapse, _end, _hand_back, _release, _due_canvases, _end_by_result, _scan, _letter, _requeue,
+    _note_watcher,
 ]  # fmt: skip
 
 BESIDE = {"prelude", "save_task", "delete_task"}

@@ -78,3 +78,12 @@ async def test_a_pause_that_is_not_over_is_left_alone(store: AsyncStore, keys: K
 
     assert await store.run(end_pauses(keys, limit=10)) == 0
     assert (await seeds.task(claim.ref.task_id)).status.state == INPUT_REQUIRED
+
+
+async def test_a_pause_without_an_end_is_listed_and_never_ended(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await paused(store, keys, seeds, 0)
+
+    assert await store.redis.zcard(keys.pauses) == 1
+    assert await store.run(end_pauses(keys, limit=10)) == 0
+    await store.run(request_cancel(keys, ANN, claim.ref.task_id, CONTEXT))
+    assert not await store.redis.exists(keys.pauses)

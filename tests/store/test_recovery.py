@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
+from pathlib import Path
+
 import pytest
 from a2a.types import TaskArtifactUpdateEvent
 
 from a2a_celery.lifecycle import LogEntry
-from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, WORKING
+from a2a_celery.lifecycle.states import AUTH_REQUIRED, CANCELED, COMPLETED, FAILED, WORKING
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.recovery import Lapse, Lapsed, lapse_run, lapsed_runs
-from a2a_celery.store.runs import Claim, RunLost, RunRef, append, claim_run
-from a2a_celery.store.tasks import request_cancel
-from a2a_celery.watcher.recoverer import Recoverer, left_open
-from tests.support.seeds import ANN, CONTEXT, Seeds, at_once, chunk, status
+from a2a_celery.store.recovery import Lapse, Lapsed, lapse_run, lapsed_runs, left_open
+from a2a_celery.store.runs import Claim, RunLost, RunRef, append, claim_run, renew_runs
+from a2a_celery.store.tasks import continue_task, request_cancel
+from a2a_celery.watcher.recoverer import Recoverer
+from tests.support.restarts import mortal_redis
+from tests.support.seeds import ANN, CONTEXT, LEASE_US, Seeds, at_once, chunk, request, status
 
 
 async def lost(store: AsyncStore, keys: Keys, seeds: Seeds, *, max_attempts: int = 1) -> Claim:
@@ -147,3 +152,47 @@ async def test_after_a_start_the_workers_come_first(store: AsyncStore, keys: Key
     await Recoverer(store, keys, grace=3600).tick()
 
     assert (await seeds.task(claim.ref.task_id)).status.state == WORKING
+
+
+async def test_another_attempt_still_knows_which_pause_its_message_answers(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    first = await seeds.claimed()
+    task_id = first.ref.task_id
+    await seeds.settled(first, status(AUTH_REQUIRED, "who?"))
+    sent = request("me", task_id, CONTEXT)
+    await store.run(continue_task(keys, ANN, task_id, sent, "", caller=b"{}", nonce="n"))
+    options = {"runner": "r", "working": True, "max_attempts": 2}
+
+    answering = await store.run(claim_run(keys, RunRef(task_id, 2), token="t", lease_us=-1, **options))
+    await Recoverer(store, keys).tick()
+    again = await store.run(claim_run(keys, RunRef(task_id, 3), token="t", lease_us=LEASE_US, **options))
+
+    assert first.paused_in is None
+    assert answering.paused_in == again.paused_in == AUTH_REQUIRED
+    assert again.attempt == 2
+
+
+async def test_a_store_that_was_silent_for_longer_than_leases_costs_no_run(tmp_path: Path, keys: Keys) -> None:
+    with mortal_redis(tmp_path) as server:
+        store = AsyncStore(server.store_url)
+        seeds = Seeds(store, keys)
+        recoverer = Recoverer(store, keys, grace=0.5)
+        await recoverer.tick()  # its start, after which it has grace too
+        await asyncio.sleep(0.6)
+        ref = RunRef(await seeds.created(), 1)
+        await store.run(claim_run(keys, ref, token="t", runner="r", lease_us=500_000, working=True))
+        assert server.process is not None
+        server.process.send_signal(signal.SIGSTOP)
+
+        look = asyncio.create_task(recoverer.tick())
+        await asyncio.sleep(1.5)
+        server.process.send_signal(signal.SIGCONT)
+        await look
+
+        renewal = await store.run(renew_runs(keys, [(ref, "t")], lease_us=500_000))
+        assert renewal.lost == frozenset()
+        await asyncio.sleep(0.6)  # nobody renews it again
+        await recoverer.tick()
+        assert (await seeds.task(ref.task_id)).status.state == FAILED
+        await store.aclose()

@@ -7,9 +7,21 @@ from typing import get_args
 import pytest
 from a2a.types import TaskState
 
-from a2a_celery.lifecycle import Canceled, Completed, Failed, Lost, Outcome, Paused, Refused, Rejected, final_event
+from a2a_celery.lifecycle import (
+    Canceled,
+    Completed,
+    Failed,
+    HandedOn,
+    Lost,
+    Outcome,
+    Paused,
+    Refused,
+    Rejected,
+    Retried,
+    final_event,
+)
 from a2a_celery.lifecycle.outcomes import AGENT_FAILED, agent_message
-from a2a_celery.lifecycle.states import AUTH_REQUIRED, CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, REJECTED
+from a2a_celery.lifecycle.states import AUTH_REQUIRED, CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, REJECTED, WORKING
 
 QUESTION = agent_message("which?", "t", "c")
 
@@ -23,6 +35,7 @@ MEANINGS: list[tuple[Outcome, TaskState]] = [
     (Failed(), FAILED),
     (Failed("No such city.", "ref"), FAILED),
     (Canceled(), CANCELED),
+    (Retried(2, 4, ""), WORKING),
 ]
 
 
@@ -66,9 +79,17 @@ def test_a_refusal_says_its_sentence() -> None:
     assert [part.text for part in event.status.message.parts] == ["Not here."]
 
 
-def test_a_lost_run_leaves_nothing_behind() -> None:
-    assert final_event(Lost(), "t", "c") is None
+def test_a_retry_says_which_attempt_comes_when() -> None:
+    event = final_event(Retried(2, 4, "2030-01-01T08:00:00+00:00"), "t", "c")
+
+    assert event is not None
+    assert dict(event.metadata) == {"attempt": 2, "maxAttempts": 4, "nextAttemptAt": "2030-01-01T08:00:00+00:00"}
+
+
+@pytest.mark.parametrize("outcome", [Lost(), HandedOn("{}")])
+def test_a_run_that_is_lost_or_handed_on_leaves_nothing_behind(outcome: Outcome) -> None:
+    assert final_event(outcome, "t", "c") is None
 
 
 def test_no_outcome_is_forgotten_here() -> None:
-    assert {type(outcome) for outcome, _ in MEANINGS} | {Lost} == set(get_args(Outcome))
+    assert {type(outcome) for outcome, _ in MEANINGS} | {Lost, HandedOn} == set(get_args(Outcome))

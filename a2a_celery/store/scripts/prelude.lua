@@ -7,25 +7,37 @@
 --   agent, context, owner               for readers
 --   state, at, status, has_message      the current status: number, µs, the event that set it, whether it has a message
 --   version                             of the newest log entry
---   run, phase, token, runner, seq      the newest run: number; 'queued', 'running' or '' (over); its claim's token;
---                                       its worker process; how many of its events are written (for repeated calls)
+--   run, phase, token, runner, seq      the newest run: number; 'queued', 'running', 'handed' (to a canvas) or '' (over);
+--                                       its claim's token; its worker process; how many of its events are written
+--                                       (for repeated calls)
 --   turn, attempt                       the current turn, and which run of it this is
---   max_attempts                        how many runs a turn may have when workers are lost; from its claim on
---   request, caller                     what the run shall do, and for whom; gone with the task's end
+--   max_attempts                        how many runs a turn may have when workers are lost, and those that were
+--                                       handed back; from its claim on
+--   handed_back, spared                 the newest run that a stopping worker gave up, and how many claimed ones of the
+--                                       turn it were: these don't count against the agent's own limit
+--   request, caller                     what the run shall do, and for whom; gone with the task's end, or, where that is a
+--                                       dead letter, when it is requeued
 --   options                             JSON: how the newest run is published, '' for as its agent is; not_before_us, if
---                                       there, is when it may begin; gone with the task's end
+--                                       there, is when it may begin; goes with the request
 --   working, canceled                   the events WORKING, ready for a claim, and CANCELED, once a client asked and a
 --                                       run was open; gone with the task's end
---   asked_to_cancel                     '1' once a client asked
+--   asked_to_cancel, cancel_asked_at    '1' once a client asked; when it first did, µs, if a run was open
 --   nonce                               of the last accepted call, for repeated ones: a message that waits; 'begun ' and
---                                       a message that did not; 'canceled ', a cancel, and the run it ended
+--                                       a message that did not; 'canceled ', a cancel, the run and the canvas it ended
 --   retention                           seconds; given at the task's creation
 --   settled                             for repeated calls: token, version, state and next run of the last settlement
 --                                       that began a turn
+--   retried                             run, and how often Celery retried it: copies of messages from before that are dropped
+--   canvas, canvases                    JSON: the canvas that a handed run waits for, and the list such runs are in
 --   dispatched_again                    how often the newest run was published again
+--   held                                "<run> <µs>": a worker has that run in hand; when it is published again anyway
+--   fell                                processes that were lost before they had claimed it, a space behind each
 --   asked                               how many answers the agent's `ask` has got or waits for
---   unanswered, pauses                  the event that ends a pause nobody answers, and the list such pauses are in;
---                                       there if pauses end; gone with the task's end
+--   paused_in                           the state in which the task waited for the current turn's message; not there for
+--                                       its first
+--   unanswered, pauses                  the event that ends a pause nobody answers ('' if pauses don't end), and the list of
+--                                       pauses; there from the first pause on; the event goes with the task's end
+--   requeued_as                         the task that a dead letter became
 --   leases, dispatch                    the keys that are not the task's own
 --
 -- LEGAL and TERMINAL, INTERRUPTED (tables by state number) and SUBMITTED, WORKING, COMPLETED, FAILED, CANCELED stand above:
@@ -100,6 +112,32 @@ local function write_log(keys, r, at, bytes)
   redis.call('RPUSH', keys[2], micros(at) .. ' ' .. bytes)
 end
 
+-- A client's message joins the history, behind what the agent said before it.
+local function hear(keys, r, at, message)
+  write_log(keys, r, at, message)
+  if r.has_message == '1' then redis.call('RPUSH', keys[3], r.status) end
+  r.has_message = '0'
+  redis.call('RPUSH', keys[3], message)
+end
+
+-- A message that waits for its turn, as continue_task leaves it: message, SUBMITTED, request, caller, options, and what
+-- its message gets behind it if the task ends first; nil when none waits.
+local function next_waiting(keys)
+  local waiting = redis.call('LPOP', keys[7])
+  if waiting then return {struct.unpack('>I4c0I4c0I4c0I4c0I4c0I4c0', waiting)} end
+end
+
+-- The task will end in `state`: messages that still wait are kept in its history, marked as such. Two serialized
+-- protobuf messages in a row are one, merged.
+local function hear_the_rest(keys, r, state)
+  if not TERMINAL[state] then return end
+  local waiting = next_waiting(keys)
+  while waiting do
+    hear(keys, r, clock(r), waiting[1] .. waiting[6])
+    waiting = next_waiting(keys)
+  end
+end
+
 local function set_status(keys, r, state, has_message, bytes, at)
   if r.has_message == '1' then redis.call('RPUSH', keys[3], r.status) end
   if r.state ~= state then unlist(keys, r, r.state) end
@@ -109,6 +147,7 @@ end
 
 -- An event of the script's own that only changes the status: into the log and the task.
 local function write_status(keys, r, state, has_message, bytes)
+  hear_the_rest(keys, r, state)
   local at = clock(r)
   write_log(keys, r, at, bytes)
   set_status(keys, r, state, has_message, bytes, at)
@@ -136,9 +175,17 @@ end
 
 local function run_name(r) return r.task_id .. '.' .. micros(r.run) end
 
+-- µs at which a run may begin that is published with `options`, as in a record; 0: at once, or unreadable.
+local function begins_at(options)
+  if not options or options == '' then return 0 end
+  local read, fields = pcall(cjson.decode, options)
+  return read and fields.not_before_us or 0
+end
+
 local function close_run(r)
   redis.call('ZREM', r.leases, run_name(r))
   redis.call('ZREM', r.dispatch, run_name(r))
+  if r.phase == 'handed' then redis.call('ZREM', r.canvases, run_name(r)) end
   r.phase, r.runner = '', ''
 end
 
@@ -155,12 +202,20 @@ local function save(keys, r)
     'asked_to_cancel', r.asked_to_cancel, 'nonce', r.nonce)
 end
 
--- The task is over: its run too, and all its keys go together.
-local function retire(keys, r)
+-- The task is over: its run too, and all its keys go together. `dead_letters` (a key) if it may be requeued: then what it
+-- takes to run it again stays.
+local function retire(keys, r, dead_letters)
   close_run(r)
   end_pause(keys, r)
   redis.call('DEL', keys[7])
-  redis.call('HDEL', keys[1], 'request', 'caller', 'working', 'canceled', 'settled', 'unanswered', 'options')
+  redis.call('HDEL', keys[1], 'working', 'canceled', 'settled', 'unanswered', 'canvas')
+  if dead_letters then
+    redis.call('ZREMRANGEBYSCORE', dead_letters, '-inf', micros(now()))
+    redis.call('ZADD', dead_letters, micros(now() + tonumber(r.retention) * 1000000), tag(keys))
+    redis.call('EXPIRE', dead_letters, math.max(tonumber(r.retention), redis.call('TTL', dead_letters)))
+  else
+    redis.call('HDEL', keys[1], 'request', 'caller', 'options')
+  end
   for _, artifact_id in ipairs(redis.call('LRANGE', keys[4], 0, -1)) do
     redis.call('EXPIRE', keys[5] .. artifact_id, r.retention)
   end
@@ -193,19 +248,19 @@ end
 local function apply_events(keys, r, first)
   for i = first, #ARGV, 5 do
     local kind, subject, flag, bytes, metadata = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]
+    local after = kind == 'S' and tonumber(subject) or kind == 'M' and COMPLETED
+    hear_the_rest(keys, r, after)
     local at = clock(r)
-    write_log(keys, r, at, bytes)
+    if kind ~= 'U' then write_log(keys, r, at, bytes) end
     if kind == 'S' then
-      set_status(keys, r, tonumber(subject), flag, bytes, at)
+      set_status(keys, r, after, flag, bytes, at)
       merge_metadata(keys, metadata)
     elseif kind == 'M' then
       set_status(keys, r, COMPLETED, '1', bytes, at)
     elseif kind == 'A' then
       add_chunk(keys, subject, flag, bytes)
     elseif kind == 'U' then
-      if r.has_message == '1' then redis.call('RPUSH', keys[3], r.status) end
-      r.has_message = '0'
-      redis.call('RPUSH', keys[3], bytes)
+      hear(keys, r, at, bytes)
     end
   end
 end
@@ -251,16 +306,14 @@ end
 local function begin_turn(keys, r, message, submitted, request, caller, options, due_us)
   end_pause(keys, r)
   local at = clock(r)
-  write_log(keys, r, at, message)
-  if r.has_message == '1' then redis.call('RPUSH', keys[3], r.status) end
-  r.has_message = '0'
-  redis.call('RPUSH', keys[3], message)
+  hear(keys, r, at, message)
+  redis.call('HSET', keys[1], 'paused_in', micros(r.state))
   write_log(keys, r, at, submitted)
   set_status(keys, r, SUBMITTED, '0', submitted, at)
   r.run, r.turn, r.attempt, r.seq = r.run + 1, r.turn + 1, 1, 0
   r.phase, r.token, r.runner = 'queued', '', ''
   redis.call('HSET', keys[1], 'request', request, 'caller', caller, 'options', options)
-  redis.call('HDEL', keys[1], 'dispatched_again')
+  redis.call('HDEL', keys[1], 'dispatched_again', 'spared', 'fell')
   redis.call('ZADD', r.dispatch, micros(at + due_us), run_name(r))
 end
 

@@ -29,16 +29,16 @@ if TERMINAL[r.state] then
 elseif INTERRUPTED[r.state] then
   close_run(r)
   redis.call('HSET', KEYS[1], 'asked', ARGV[5])
-  local waiting = redis.call('LPOP', KEYS[7])
+  local waiting = next_waiting(KEYS)
   if waiting then
-    local message, submitted, request, caller, options = struct.unpack('>I4c0I4c0I4c0I4c0I4c0', waiting)
+    local message, submitted, request, caller, options = unpack(waiting)
     begin_turn(KEYS, r, message, submitted, request, caller, options, tonumber(ARGV[4]))
     next_run, next_options = micros(r.run), options
     redis.call('HSET', KEYS[1], 'settled',
       table.concat({ARGV[2], micros(r.version), micros(r.state), next_run}, ' '))
-  elseif ARGV[7] ~= '0' then
+  else
     redis.call('HSET', KEYS[1], 'pauses', ARGV[6], 'unanswered', ARGV[8])
-    redis.call('ZADD', ARGV[6], micros(r.at + tonumber(ARGV[7])), tag(KEYS))
+    redis.call('ZADD', ARGV[6], ARGV[7] == '0' and '+inf' or micros(r.at + tonumber(ARGV[7])), tag(KEYS))
   end
 end
 save(KEYS, r)

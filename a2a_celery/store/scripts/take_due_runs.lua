@@ -9,10 +9,10 @@ for _, name in ipairs(due) do
   local record = ARGV[1] .. ':{' .. quoted(task_id) .. '}:task'
   local r = redis.call('HMGET', record, 'run', 'phase', 'agent', 'options')
   if r[1] == run and r[2] == 'queued' then
+    redis.call('HDEL', record, 'held')
     local times = redis.call('HINCRBY', record, 'dispatched_again', 1)
     local wait = math.min(tonumber(ARGV[3]) * 2 ^ (times - 1), tonumber(ARGV[4]))
-    local begins = r[4] and r[4] ~= '' and cjson.decode(r[4]).not_before_us or 0
-    redis.call('ZADD', KEYS[1], micros(math.max(now(), begins) + wait), name)
+    redis.call('ZADD', KEYS[1], micros(math.max(now(), begins_at(r[4])) + wait), name)
     for _, value in ipairs({task_id, run, r[3], r[4] or ''}) do taken[#taken + 1] = value end
   else
     redis.call('ZREM', KEYS[1], name)

@@ -1,0 +1,57 @@
+"""What an agent gives, as the parts of an artifact."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from a2a.helpers import new_data_part, new_text_part
+from a2a.types import Part
+from a2a.utils.errors import InvalidAgentResponseError
+from google.protobuf.json_format import ParseError
+from google.protobuf.message import Message as ProtoMessage
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+
+def parts_of(content: Any) -> list[Part]:
+    """The parts that `content` makes: text, bytes as a file, JSON-like data, a Part, or a list of Parts.
+
+    Raises:
+        InvalidAgentResponseError: it is none of these.
+    """
+    match content:
+        case str():
+            return [new_text_part(content)]
+        case bytes():
+            return [Part(raw=content, media_type="application/octet-stream")]
+        case Part():
+            return [content]
+        case [Part(), *_] if all(isinstance(part, Part) for part in content):
+            return list(content)
+        case dict() | list() | int() | float() | bool():
+            try:
+                return [new_data_part(content, media_type="application/json")]
+            except (TypeError, ValueError, OverflowError, ParseError) as e:
+                raise InvalidAgentResponseError(f"the agent gave data that is not JSON: {e}") from e
+        case _:
+            raise InvalidAgentResponseError(f"an agent can't answer with a {type(content).__name__}")
+
+
+def jsonable(value: Any) -> Any:
+    """What a plain function gives, as JSON knows it: tuples, dates, dataclasses and the like included.
+
+    Text, bytes and A2A's own types stay as they are.
+
+    Raises:
+        InvalidAgentResponseError: JSON has no word for it.
+    """
+    if isinstance(value, list) and value and all(isinstance(one, Part) for one in value):
+        return value
+    if value is None or isinstance(value, str | bytes | ProtoMessage):
+        return value
+    try:
+        found = to_jsonable_python(value, bytes_mode="base64")
+        json.dumps(found, allow_nan=False)
+        return found
+    except (PydanticSerializationError, ValueError) as e:
+        raise InvalidAgentResponseError(f"the agent gave a {type(value).__name__}, which is no JSON") from e

@@ -1,0 +1,84 @@
+"""What an operator wants to know beside the tasks: what server the store is, and which watchers there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import time
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from ..errors import StoreUnavailable
+from .connection import SyncStore
+from .keys import Keys
+from .operation import Operation, script
+
+HEARD_US = 20_000_000
+"""µs without a word after which a watcher counts as gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """The server behind a store. `identity` is the same for all who use the same database of the same process; `ahead`
+    is by how many seconds the clock of who asked is ahead of its own."""
+
+    kind: str
+    version: str
+    identity: str
+    primary: bool
+    cluster: bool
+    evicts: str
+    """The ``maxmemory-policy``."""
+
+    max_memory: int
+    """Bytes; 0: no limit."""
+
+    append_only: bool
+    ahead: float
+    answered_in: float
+    """Seconds."""
+
+
+def server_of(store: SyncStore) -> Server:
+    """The server of `store`.
+
+    Raises:
+        StoreUnavailable: it can't be reached, or does not say.
+    """
+    try:
+        store.redis.ping()  # connected: what follows is one round trip each
+        asked_at = time()
+        seconds, micros = store.redis.time()
+        answered_at = time()
+        info: dict[str, Any] = store.redis.info()
+    except RedisError as e:
+        raise StoreUnavailable(f"{type(e).__name__}: {e}") from e
+    valkey = info.get("server_name") == "valkey"
+    database = store.redis.connection_pool.connection_kwargs.get("db") or 0
+    return Server(
+        kind="Valkey" if valkey else "Redis",
+        version=str(info.get("valkey_version" if valkey else "redis_version", "0")),
+        identity=f"{info.get('run_id', '')}/{database}",
+        primary=info.get("role") == "master",
+        cluster=bool(info.get("cluster_enabled")),
+        evicts=str(info.get("maxmemory_policy", "")),
+        max_memory=int(info.get("maxmemory", 0)),
+        append_only=bool(info.get("aof_enabled")),
+        ahead=(asked_at + answered_at) / 2 - (seconds + micros / 1e6),
+        answered_in=answered_at - asked_at,
+    )
+
+
+def note_watcher(keys: Keys, said: str) -> Operation[list[str]]:
+    """A watcher says that it is there; `said` tells which, and must be the same each time."""
+    return Operation(script("note_watcher"), [keys.watchers], [said, HEARD_US], _texts)
+
+
+def watchers(keys: Keys) -> Operation[list[str]]:
+    """What each watcher said that was heard of lately."""
+    return note_watcher(keys, "")
+
+
+def _texts(answer: Sequence[bytes]) -> list[str]:
+    return [text.decode() for text in answer]

@@ -1,0 +1,126 @@
+"""The verbs about dead letters: FAILED tasks whose worker was lost, and the new task that one of them becomes.
+
+Nothing leaves FAILED. So a dead letter is not revived but sent once more: a new task in the same context, of the same
+caller, with the same message, which refers to the dead one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from a2a.types import Message, Role, SendMessageRequest, Task, TaskState, TaskStatus
+
+from ..lifecycle import encode
+from ..lifecycle.outcomes import status_event
+from ..lifecycle.states import SUBMITTED, WORKING
+from .answers import Ended, Missing
+from .codec import state_of, task_from_snapshot, whole_arguments
+from .keys import Keys, Scope
+from .operation import Operation, script
+from .tasks import FIRST_PUBLISH_GRACE_US, TASK_ENDED_FIRST
+
+REQUEUED_FROM = "requeuedFrom"
+"""The key of a task's metadata that names the dead letter it was made from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A dead letter: `task` is its snapshot without artifacts, `request` and `options` are those of its last run."""
+
+    agent: str
+    scope: Scope
+    request: SendMessageRequest
+    options: bytes
+    task: Task
+
+
+@dataclass(frozen=True, slots=True)
+class Requeued:
+    """It was requeued before, as the task `task_id`."""
+
+    task_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """The task has not ended; `state` says how it stands."""
+
+    state: TaskState
+
+
+def read_letter(keys: Keys, task_id: str) -> Operation[Letter | Missing | Requeued | Alive | Ended]:
+    """The dead letter that the task `task_id` left; `Ended`: it ended otherwise than by the loss of its worker."""
+
+    def parse(answer: Sequence[Any]) -> Letter | Missing | Requeued | Alive | Ended:
+        match answer[0]:
+            case b"missing":
+                return Missing()
+            case b"requeued":
+                return Requeued(answer[1].decode())
+            case b"alive":
+                return Alive(state_of(answer[1]))
+            case b"ended":
+                return Ended(state_of(answer[1]))
+            case _:
+                _, agent, scope, request, options, snapshot = answer
+                task, _version = task_from_snapshot(snapshot)
+                sent = SendMessageRequest.FromString(request)
+                return Letter(agent.decode(), Scope.parse(scope.decode()), sent, options, task)
+
+    return Operation(script("read_letter"), keys.task(task_id).as_list(), [keys.dead_letters], parse)
+
+
+def requeue_task(
+    keys: Keys, letter: Letter, task_id: str, *, retention: int, options: bytes
+) -> Operation[Literal["requeued", "gone"]]:
+    """Makes the new task `task_id` of a dead letter and takes that out, once; "gone": somebody else did.
+
+    The caller publishes its run 1 with `options`. `retention` is in seconds.
+    """
+    request, task = again(letter, task_id)
+
+    def parse(answer: Sequence[bytes]) -> Literal["requeued", "gone"]:
+        return "requeued" if answer[0] == b"requeued" else "gone"
+
+    return Operation(
+        script("requeue_task"),
+        [*keys.task(letter.task.id).as_list(), *keys.task(task_id).as_list()],
+        [
+            keys.dead_letters,
+            task_id,
+            retention,
+            FIRST_PUBLISH_GRACE_US,
+            request.SerializeToString(),
+            options,
+            encode(status_event(task_id, task.context_id, WORKING)),
+            *whole_arguments(task),
+        ],
+        parse,
+    )
+
+
+def again(letter: Letter, task_id: str) -> tuple[SendMessageRequest, Task]:
+    """The request and the new task, as the run shall see them.
+
+    What was said before the message comes along: it may answer a question of the agent. What the lost run said doesn't.
+    """
+    request = SendMessageRequest()
+    request.CopyFrom(letter.request)
+    request.message.task_id = task_id
+    request.message.reference_task_ids.append(letter.task.id)
+    task = Task(id=task_id, context_id=letter.task.context_id, status=TaskStatus(state=SUBMITTED))
+    for message in _before_the_last(letter.task.history):
+        said = task.history.add()
+        said.CopyFrom(message)
+        said.task_id = task_id
+    task.history.append(request.message)
+    task.metadata.update({REQUEUED_FROM: letter.task.id})
+    return request, task
+
+
+def _before_the_last(history: Sequence[Message]) -> Sequence[Message]:
+    """What stands before the client's last message that had its turn."""
+    said = [n for n, one in enumerate(history) if one.role == Role.ROLE_USER and TASK_ENDED_FIRST not in one.metadata]
+    return history[: said[-1]] if said else []

@@ -1,0 +1,16 @@
+-- end_by_result: the end of a run that no worker of ours runs: it was handed to a canvas, or a worker without this
+-- package has done it. any live state → terminal
+-- KEYS  a task's eight
+-- ARGV  [1] run  [2] '1' if all that is known is that a worker was lost  [3…] events, the last of them terminal
+-- gives {'over', version, state}: the run is over, whoever ended it
+--       | {'kept'}: there is no such run, or it is claimed, or a worker of ours was lost before it had begun it
+local r = load(KEYS)
+if not r or r.run ~= tonumber(ARGV[1]) or r.phase == 'running' then return {'kept'} end
+if r.phase == 'queued' and ARGV[2] == '1' and r.fell then return {'kept'} end
+if (r.phase == 'handed' or r.phase == 'queued') and not first_illegal(r, 3) then
+  apply_events(KEYS, r, 3)
+  retire(KEYS, r)
+  save(KEYS, r)
+  wake(KEYS, r)
+end
+return {'over', micros(r.version), micros(r.state)}

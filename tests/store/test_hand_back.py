@@ -1,0 +1,141 @@
+"""A run that a stopping worker gives up: fenced off at once, given on, and never counted as an attempt that failed."""
+
+from __future__ import annotations
+
+import pytest
+
+from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, SUBMITTED, WORKING
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.recovery import (
+    EndedSo,
+    GivenUp,
+    HandedBack,
+    Lapse,
+    Lapsed,
+    Requeued,
+    give_next_attempt,
+    hand_back,
+    lapsed_runs,
+)
+from a2a_celery.store.runs import Claim, Dropped, Kept, RunLost, RunRef, append, claim_run, settle_run
+from a2a_celery.store.tasks import request_cancel
+from a2a_celery.watcher.recoverer import Recoverer
+from tests.support.seeds import ANN, CONTEXT, LEASE_US, Seeds, at_once, chunk, status
+
+RUNNER = "here.1."
+
+
+async def begun(store: AsyncStore, keys: Keys, ref: RunRef, *, max_attempts: int, runner: str = f"{RUNNER}x") -> Claim:
+    """A run that was claimed by a process of ours."""
+    claim = await store.run(
+        claim_run(keys, ref, token=ref.name, runner=runner, lease_us=LEASE_US, working=True, max_attempts=max_attempts)
+    )
+    assert isinstance(claim, Claim)
+    return claim
+
+
+async def give_up(store: AsyncStore, keys: Keys, ref: RunRef, *, runner: str | None = RUNNER) -> HandedBack:
+    return await store.run(hand_back(keys, ref, runner=runner, lost=status(FAILED, "The worker was lost.")))
+
+
+async def test_a_run_that_nobody_claimed_gets_a_new_number(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    task_id = await seeds.created()
+    ref = RunRef(task_id, 1)
+
+    first, again = await give_up(store, keys, ref, runner=None), await give_up(store, keys, ref, runner=None)
+
+    assert first == again == Requeued(ANN.agent, 2, b"")
+    assert await seeds.states(task_id) == [SUBMITTED]
+    late = await store.run(claim_run(keys, ref, token="t", runner="r", lease_us=LEASE_US, working=True))
+    assert isinstance(late, Dropped)
+    claim = await begun(store, keys, RunRef(task_id, 2), max_attempts=1)
+    assert (claim.attempt, claim.turn) == (1, 1)
+    await seeds.require_consistent(task_id)
+
+
+async def test_at_most_once_ends_at_once(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    ref = RunRef(await seeds.created(), 1)
+    claim = await begun(store, keys, ref, max_attempts=1)
+
+    first, again = await give_up(store, keys, ref), await give_up(store, keys, ref)
+
+    assert first == again == EndedSo(FAILED)
+    assert await store.redis.zcard(keys.dead_letters) == 1, "someone may requeue it"
+    assert await seeds.states(ref.task_id) == [SUBMITTED, WORKING, FAILED]
+    late = settle_run(keys, ref, token=claim.token, before=0, events=[status(COMPLETED)])
+    await store.run(late)
+    assert (await seeds.task(ref.task_id)).status.state == FAILED
+    await seeds.require_consistent(ref.task_id)
+
+
+async def test_the_next_attempt_follows_and_this_one_does_not_count(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    task_id = await seeds.created()
+    for n in (1, 2, 3):
+        ref = RunRef(task_id, n)
+        claim = await begun(store, keys, ref, max_attempts=2)
+        assert claim.attempt == n
+        await seeds.appended(claim, chunk("half", "h", append=False))
+
+        first, again = await give_up(store, keys, ref), await give_up(store, keys, ref)
+
+        assert first == again == GivenUp(ANN.agent, n, n + 2)
+        lapsed = Lapsed(ref, "agent", n, n + 2, handed_back=True)
+        written = await store.run(append(keys, ref, token=claim.token, before=1, events=[chunk("late")]))
+        assert written == RunLost()
+        assert await give_next_attempt(store, keys, lapsed, again_us=0) == Lapse("again", n + 1, b"")
+        task = await seeds.task(task_id)
+        assert task.status.state == WORKING
+        assert not task.artifacts
+        assert dict(task.metadata) == {"attempt": n + 1, "maxAttempts": n + 2, "handedBack": n}
+    await seeds.require_consistent(task_id)
+
+    for n in (4, 5):  # two that are lost are one too many
+        await begun(store, keys, RunRef(task_id, n), max_attempts=2)
+        await store.redis.zadd(keys.leases, {f"{task_id}.{n}": 0})
+        await Recoverer(store, keys).tick()
+
+    assert (await seeds.task(task_id)).status.state == FAILED
+    await seeds.require_consistent(task_id)
+
+
+async def test_a_watcher_gives_the_next_attempt_if_the_worker_can_not(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    ref = RunRef(await seeds.created(), 1)
+    await begun(store, keys, ref, max_attempts=2)
+    await give_up(store, keys, ref)
+
+    [lapsed] = await store.run(lapsed_runs(keys, limit=10))
+    assert lapsed == Lapsed(ref, lapsed.agent, 1, 3, handed_back=True)
+    await at_once(*(Recoverer(store, keys).tick() for _ in range(4)))
+
+    task = await seeds.task(ref.task_id)
+    assert task.status.state == WORKING
+    assert dict(task.metadata) == {"attempt": 2, "maxAttempts": 3, "handedBack": 1}
+
+
+@pytest.mark.parametrize("max_attempts", [1, 5])
+async def test_a_client_that_asked_for_it_gets_its_cancel(
+    store: AsyncStore, keys: Keys, seeds: Seeds, max_attempts: int
+) -> None:
+    ref = RunRef(await seeds.created(), 1)
+    await begun(store, keys, ref, max_attempts=max_attempts)
+    await store.run(request_cancel(keys, ANN, ref.task_id, CONTEXT))
+
+    assert await give_up(store, keys, ref) == EndedSo(CANCELED)
+    assert await store.redis.zcard(keys.dead_letters) == 0
+    assert await seeds.states(ref.task_id) == [SUBMITTED, WORKING, CANCELED]
+
+
+@pytest.mark.parametrize("runner", [None, "here.2.", "there.1."])
+async def test_another_workers_run_is_left_alone(
+    store: AsyncStore, keys: Keys, seeds: Seeds, runner: str | None
+) -> None:
+    ref = RunRef(await seeds.created(), 1)
+    await begun(store, keys, ref, max_attempts=5)
+
+    assert await give_up(store, keys, ref, runner=runner) == Kept()
+    assert await give_up(store, keys, RunRef(ref.task_id, 7), runner=runner) == Kept()
+    assert await give_up(store, keys, RunRef("unknown", 1), runner=runner) == Kept()

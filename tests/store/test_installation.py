@@ -1,0 +1,57 @@
+"""What the store says of itself and of its watchers."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.errors import StoreUnavailable
+from a2a_celery.store import AsyncStore, Keys, SyncStore
+from a2a_celery.store.installation import Server, note_watcher, server_of, watchers
+from tests.support.waiting import eventually_async
+
+
+async def test_watchers_are_known_until_they_are_not_heard_of(
+    store: AsyncStore, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("a2a_celery.store.installation.HEARD_US", 500_000)
+    assert await store.run(watchers(keys)) == []
+    await store.run(note_watcher(keys, "two"))
+    for _ in range(2):
+        assert await store.run(note_watcher(keys, "one")) == ["one", "two"]
+
+    async def only_one_is_left() -> bool:
+        await store.run(note_watcher(keys, "one"))
+        return await store.run(watchers(keys)) == ["one"]
+
+    await eventually_async(only_one_is_left)
+    await eventually_async(lambda: _gone(store, keys))
+
+
+async def _gone(store: AsyncStore, keys: Keys) -> bool:
+    return not await store.redis.exists(keys.watchers)
+
+
+async def test_a_server_is_described(redis_server: EmbeddedRedis) -> None:
+    def describe(url: str) -> Server:
+        store = SyncStore(url)
+        try:
+            return server_of(store)
+        finally:
+            store.close()
+
+    one = await asyncio.to_thread(describe, redis_server.store_url)
+    again = await asyncio.to_thread(describe, redis_server.store_url)
+
+    assert one.kind in ("Redis", "Valkey")
+    assert one.identity == again.identity
+    assert one.primary
+    assert not one.cluster
+    assert abs(one.ahead) < 1
+
+
+async def test_a_server_that_is_not_there() -> None:
+    with pytest.raises(StoreUnavailable, match="ConnectionError"):
+        await asyncio.to_thread(server_of, SyncStore("redis://127.0.0.1:1/0"))

@@ -1,0 +1,57 @@
+"""What counts as stuck: by the store's clock, and not before its client's own time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.cli.operating import duration
+from a2a_celery.cli.stuck import Why, stuck_tasks
+from a2a_celery.dispatch import RunOptions
+from a2a_celery.store import AsyncStore, Keys, SyncStore
+from a2a_celery.store.runs import RunRef, claim_run
+from tests.support.seeds import Seeds
+
+
+@pytest.fixture
+def operator(redis_server: EmbeddedRedis) -> Iterator[SyncStore]:
+    store = SyncStore(redis_server.store_url)
+    yield store
+    store.close()
+
+
+@pytest.mark.parametrize(("minutes", "stuck"), [(60, False), (-60, True)])
+async def test_a_run_that_may_not_begin_yet_is_not_stuck(
+    store: AsyncStore, keys: Keys, seeds: Seeds, operator: SyncStore, minutes: int, stuck: bool
+) -> None:
+    task_id = await seeds.created()
+    options = RunOptions(not_before=datetime.now(UTC) + timedelta(minutes=minutes))
+    await store.redis.hset(keys.task(task_id).record, "options", options.to_json())
+
+    found = list(stuck_tasks(operator, keys, 0))
+
+    assert [(one.task.ref.task_id, one.why) for one in found] == [(task_id, Why.UNCLAIMED)] * stuck
+    assert all(0 < one.seconds < 60 for one in found)  # since it was sent, not since an hour
+
+
+async def test_a_run_at_work_is_not_stuck_and_a_lease_just_over_is_the_watchers(
+    store: AsyncStore, keys: Keys, seeds: Seeds, operator: SyncStore
+) -> None:
+    await seeds.claimed()
+    for name, over_us in (("just", -1_000_000), ("long", -6_000_000)):
+        ref = RunRef(await seeds.created(task_id=name), 1)
+        await store.run(claim_run(keys, ref, token="t", runner="r", lease_us=over_us, working=True))
+
+    found = list(stuck_tasks(operator, keys, 60))
+
+    assert [(one.task.ref.task_id, one.why) for one in found] == [("long", Why.LAPSED)]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(0.4, "0 s"), (59, "59 s"), (200, "3 min 20 s"), (7500, "2 h 5 min"), (100_000, "1 d 3 h")]
+)
+def test_durations_are_said_in_two_units(seconds: float, said: str) -> None:
+    assert duration(seconds) == said
