@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from a2a.server.agent_execution import AgentExecutor
 from a2a.types import AgentCapabilities, AgentCard, AgentSkill, SendMessageRequest
+from celery import Task
 
 from .caller import Caller
 from .errors import ConfigError
@@ -39,7 +40,7 @@ CELERY_OPTIONS = frozenset({"queue", "priority", "exchange", "routing_key", "exp
 class Agent:
     """One agent of an app.
 
-    `code` is an executor's source or a function of a `Turn`; `kind` says which. `options` go to
+    `code` is an executor's source, a function of a `Turn` or a Celery task; `kind` says which. `options` go to
     Celery's ``apply_async`` with every run, and those that `route` gives for a message win over them.
 
     For `idempotency_window` seconds the same message under the same id is the same task; None: every message is a new
@@ -54,7 +55,7 @@ class Agent:
 
     name: str
     card: AgentCard
-    kind: Literal["executor", "function"]
+    kind: Literal["executor", "function", "task"]
     code: Any
     extended_card: AgentCard | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -70,7 +71,7 @@ class Agent:
         cls,
         name: str,
         card: AgentCard,
-        kind: Literal["executor", "function"],
+        kind: Literal["executor", "function", "task"],
         code: Any,
         extended_card: AgentCard | None,
         options: Mapping[str, Any],
@@ -132,6 +133,34 @@ def name_from_card(card: AgentCard) -> str:
     return name
 
 
+def name_of_task(name: str) -> str:
+    """A usable name made from a Celery task's: "acme.images.resize_image" → "resize_image"."""
+    return re.sub(r"[^a-z0-9_-]+", "-", name.rpartition(".")[2].lower()).strip("-_")[:63]
+
+
+def card_for_task(
+    name: str, task: Task, *, description: str | None, version: str, arguments: str, texts: bool
+) -> AgentCard:
+    """The card of a plain Celery task; `arguments` shows those it takes, with `texts` one of them may be a text."""
+    text = description or _summary(task.run) or name
+    return card_for_function(
+        name,
+        task.run,
+        description=text,
+        version=version,
+        skills=[
+            AgentSkill(
+                id=name,
+                name=name,
+                description=f"{text}\n\nA data part names its arguments: {arguments}" if arguments else text,
+                tags=["celery-task"],
+            )
+        ],
+        input_modes=["application/json", "text/plain"] if texts else ["application/json"],
+        output_modes=["text/plain", "application/json", "application/octet-stream"],
+    )
+
+
 def card_for_function(
     name: str,
     function: Callable[..., Any],
@@ -143,7 +172,7 @@ def card_for_function(
     output_modes: Sequence[str],
 ) -> AgentCard:
     """The card of a function agent: what was said about it, else its docstring; one skill if none was named."""
-    text = description or (inspect.getdoc(function) or "").partition("\n\n")[0] or name
+    text = description or _summary(function) or name
     return AgentCard(
         name=name,
         description=text,
@@ -153,3 +182,7 @@ def card_for_function(
         default_output_modes=output_modes,
         skills=skills or [AgentSkill(id=name, name=name, description=text, tags=["a2a-celery"])],
     )
+
+
+def _summary(function: Callable[..., Any]) -> str:
+    return (inspect.getdoc(function) or "").partition("\n\n")[0]

@@ -122,6 +122,11 @@ def load_settings(conf: Mapping[str, Any], environ: Mapping[str, str] = os.envir
     return Settings(**given)
 
 
+def shown(settings: Settings) -> dict[str, Any]:
+    """The settings that hold no secret, by name: for people, and to compare processes by."""
+    return {f.name: getattr(settings, f.name) for f in fields(settings) if f.repr}
+
+
 _KINDS: dict[Any, str] = {
     str: "a text",
     int: "a whole number",

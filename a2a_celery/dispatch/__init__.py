@@ -1,6 +1,20 @@
 """The hand-over to Celery: what a run is called there, and how it is published and revoked."""
 
-from .options import RunOptions
-from .publisher import Publisher, entry_name
+from .broker_guards import guard_workers
+from .calls import BadCall, CallSignature
+from .canvases import Canvas
+from .options import Call, RunOptions
+from .publisher import HIDDEN, RUN_HEADER, Publisher, entry_name
 
-__all__ = ["Publisher", "RunOptions", "entry_name"]
+__all__ = [
+    "HIDDEN",
+    "RUN_HEADER",
+    "BadCall",
+    "Call",
+    "CallSignature",
+    "Canvas",
+    "Publisher",
+    "RunOptions",
+    "entry_name",
+    "guard_workers",
+]

@@ -17,8 +17,20 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 MAX_PRIORITY = 255
 
+LONGEST_ETA = timedelta(minutes=10)
+"""How long before its time a run is published. A worker keeps the message of a task that has an ``eta`` unacknowledged:
+after half an hour RabbitMQ ends the worker's channel for that, after an hour Redis delivers it a second time."""
+
 EXPIRY_GRACE = timedelta(seconds=2)
 """How long a worker has to say that a run has expired; a broker may have dropped it, so that no worker ever will."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a plain Celery task is called with: its name and keyword arguments, JSON values."""
+
+    task: str
+    kwargs: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +38,24 @@ class RunOptions:
     """Celery options of one run, which win over its agent's, and its times.
 
     It begins at `not_before` at the earliest, and if it has not begun by `not_after`, it shall not; None: no such time.
+    A run of a plain Celery task has its `call`, and says how many `retries` came before; None: it runs an agent.
     """
 
     celery: Mapping[str, Any] = field(default_factory=dict)
     not_before: datetime | None = None
     not_after: datetime | None = None
+    call: Call | None = None
+    retries: int = 0
 
     @classmethod
-    def of(cls, route: Any, not_before: datetime | None, not_after: datetime | None, now: datetime) -> RunOptions:
+    def of(
+        cls,
+        route: Any,
+        not_before: datetime | None,
+        not_after: datetime | None,
+        now: datetime,
+        call: Call | None = None,
+    ) -> RunOptions:
         """What a route's answer and the client's times make. ``expires`` becomes a time, so that publishing a run again
         does not prolong it; it counts from the time at which the run may begin.
 
@@ -51,7 +73,7 @@ class RunOptions:
         if "expires" in celery:
             expires = max(now, not_before or now) + timedelta(seconds=celery.pop("expires"))
             not_after = min(expires, not_after or expires)
-        return cls(celery, not_before, not_after)
+        return cls(celery, not_before, not_after, call)
 
     def to_json(self) -> bytes:
         """The form that is stored with the run; b"" for no options at all. Scripts read ``not_before_us``."""
@@ -60,13 +82,19 @@ class RunOptions:
             fields["not_before_us"] = (self.not_before - EPOCH) // MICROSECOND
         if self.not_after is not None:
             fields["not_after_us"] = (self.not_after - EPOCH) // MICROSECOND
+        if self.call is not None:
+            fields["call"] = {"task": self.call.task, "kwargs": dict(self.call.kwargs)}
+        if self.retries:
+            fields["retries"] = self.retries
         return json.dumps(fields, separators=(",", ":")).encode() if fields else b""
 
     @classmethod
     def from_json(cls, stored: bytes) -> RunOptions:
         """What `to_json` wrote."""
         fields = json.loads(stored) if stored else {}
-        return cls(fields.get("celery", {}), _time(fields.get("not_before_us")), _time(fields.get("not_after_us")))
+        times = _time(fields.get("not_before_us")), _time(fields.get("not_after_us"))
+        call = fields.get("call")
+        return cls(fields.get("celery", {}), *times, Call(**call) if call else None, fields.get("retries", 0))
 
     def over(self, agent: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of ``apply_async``, with the `agent`'s own options where the run has none."""
@@ -78,6 +106,10 @@ class RunOptions:
         if self.not_after is not None:
             options["expires"] = self.not_after
         return options
+
+    def held_for(self, now: datetime) -> timedelta:
+        """How long the store keeps the run for itself, before a watcher publishes it; zero for one that is not held."""
+        return max(timedelta(0), (self.not_before or now) - now - LONGEST_ETA)
 
     def again_in(self, now: datetime, wait: timedelta) -> timedelta:
         """How long after `now` an unclaimed run is looked at again: `wait` after it may begin, or when it expires."""

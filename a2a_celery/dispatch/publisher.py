@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from celery import Celery
+from celery import Celery, Task
 
 from ..errors import BrokerUnavailable
-from .options import RunOptions
+from .connection import PublishingPool
+from .options import Call, RunOptions
 from .threads import DaemonThreads
 
 logger = logging.getLogger(__name__)
@@ -30,6 +31,13 @@ RETRY_POLICY = {"max_retries": 1, "interval_start": 0.1, "interval_step": 0.1, "
 """One more try, for a connection that had gone stale; beyond that the store remembers and the watcher publishes."""
 
 
+RUN_HEADER = "a2a_run"
+"""The header of a message that calls a plain Celery task as the run of an agent."""
+
+HIDDEN = {"argsrepr": "()", "kwargsrepr": "(those of its A2A task)"}
+"""What Celery's events and logs show of such a call: nothing that a client said."""
+
+
 def entry_name(agent: str) -> str:
     """The name of the Celery task that runs `agent`: route and rate-limit it like any other, ``a2a.*`` for all."""
     return f"a2a.{agent}"
@@ -41,7 +49,10 @@ class Publisher:
     def __init__(self, app: Celery, options: Mapping[str, Mapping[str, Any]]) -> None:
         self._app = app
         self._options = options
+        self._pool = PublishingPool(app)
         self._threads = DaemonThreads(THREADS, "a2a-publish")
+        # Celery's broadcasts are tried for as long as the broker is away: not in the threads that publish.
+        self._revoking = DaemonThreads(1, "a2a-revoke")
         self._background: set[asyncio.Task[None]] = set()
 
     def publish(self, agent: str, task_id: str, run: int, options: bytes = b"") -> None:
@@ -50,21 +61,39 @@ class Publisher:
         Raises:
             BrokerUnavailable: it could not be reached, or did not take it.
         """
+        chosen = RunOptions.from_json(options)
+        how = {
+            "task_id": f"{task_id}.{run}",
+            # Nobody waits for the result: not subscribing to it saves the publisher a channel for every task, and the
+            # worker of an agent a write.
+            "ignore_result": True,
+            "retry": True,
+            "retry_policy": RETRY_POLICY,
+            **chosen.over(self._options.get(agent, {})),
+        }
         try:
-            # by name: a watcher may serve agents that its own version of the app doesn't know
-            self._app.send_task(
-                entry_name(agent),
-                args=(task_id, run),
-                task_id=f"{task_id}.{run}",
-                # Nobody waits for the result: not subscribing to it saves the publisher a channel for every task,
-                # and the worker a write.
-                ignore_result=True,
-                retry=True,
-                retry_policy=RETRY_POLICY,
-                **_expiring_in_a_worker(RunOptions.from_json(options).over(self._options.get(agent, {}))),
-            )
+            with self._pool.acquire() as how["producer"]:
+                if chosen.call is None:
+                    # by name: a watcher may serve agents that its own version of the app doesn't know
+                    self._app.send_task(entry_name(agent), args=(task_id, run), **_expiring_in_a_worker(how))
+                else:
+                    self._call(chosen.call, chosen.retries, how)
         except Exception as e:  # each transport raises its own
             raise BrokerUnavailable(f"the broker did not take run {task_id}.{run}: {type(e).__name__}: {e}") from e
+
+    def _call(self, call: Call, retries: int, how: dict[str, Any]) -> None:
+        """Publishes a plain Celery task as its own callers do, but for the header that makes it a run."""
+        task: Task | None = self._app.tasks.get(call.task)
+        how = _expiring_in_a_worker({"expires": getattr(task, "expires", None), **how})
+        how["headers"] = {
+            **how.get("headers", {}),
+            RUN_HEADER: True,
+            "ignore_result": getattr(task, "ignore_result", False),  # the worker's to know, not the publisher's
+        }
+        if task is None:
+            self._app.send_task(call.task, kwargs=dict(call.kwargs), retries=retries, **HIDDEN, **how)
+        else:
+            task.apply_async(kwargs=dict(call.kwargs), retries=retries, expires=None, **HIDDEN, **how)
 
     async def publish_async(self, agent: str, task_id: str, run: int, options: bytes = b"") -> None:
         """`publish`, in a thread."""
@@ -85,16 +114,23 @@ class Publisher:
 
         self._in_background(publish())
 
-    def revoke_soon(self, task_id: str, run: int) -> None:
-        """Tells workers to drop a queued run. A hint: a run that starts all the same finds its task ended."""
+    def revoke_soon(self, celery_ids: list[str], *, terminate: bool = False) -> None:
+        """Tells workers to drop Celery tasks, also those that are running if they shall `terminate`. A hint: a run that
+        starts all the same finds its task ended."""
 
         async def revoke() -> None:
             try:
-                await self._threads.call(lambda: self._app.control.revoke(f"{task_id}.{run}"))
+                await self._revoking.call(lambda: self._revoke(celery_ids, terminate))
             except Exception as e:
-                logger.info("run %s.%s was not revoked: %s", task_id, run, e)
+                logger.info("not revoked: %s: %s", ", ".join(celery_ids), e)
 
         self._in_background(revoke())
+
+    def _revoke(self, celery_ids: list[str], terminate: bool) -> None:
+        with self._pool.acquire() as producer:
+            mailbox = self._app.control.mailbox(producer.connection)
+            mailbox.producer_pool = None  # app's, whose connections may wait for ever
+            mailbox.abcast("revoke", {"task_id": celery_ids, "terminate": terminate, "signal": "SIGTERM"})
 
     def _in_background(self, work: Any) -> None:
         if len(self._background) >= MAX_BACKLOG:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from a2a_celery.dispatch import RunOptions
-from a2a_celery.dispatch.options import EXPIRY_GRACE
+from a2a_celery.dispatch.options import EXPIRY_GRACE, LONGEST_ETA
 
 NOW = datetime(2030, 1, 1, 8, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -87,6 +87,13 @@ def test_an_expiry_counts_from_the_time_at_which_a_run_may_begin() -> None:
 @pytest.mark.parametrize(("seconds", "wins"), [(60, timedelta(seconds=60)), (7200, HOUR)])
 def test_the_earlier_expiry_wins(seconds: float, wins: timedelta) -> None:
     assert made({"expires": seconds}, None, NOW + HOUR).over({}) == {"expires": NOW + wins}
+
+
+def test_a_run_goes_to_the_broker_shortly_before_its_time() -> None:
+    assert made({}).held_for(NOW) == timedelta(0)
+    assert made({}, NOW - HOUR).held_for(NOW) == timedelta(0)
+    assert made({}, NOW + LONGEST_ETA).held_for(NOW) == timedelta(0)
+    assert made({}, NOW + HOUR).held_for(NOW) == HOUR - LONGEST_ETA
 
 
 def test_an_unclaimed_run_is_looked_at_after_it_may_begin_or_when_it_expires() -> None:

@@ -1,0 +1,171 @@
+"""What a message calls a plain Celery task with: keyword arguments, checked against the task's signature.
+
+A client sends them as a data part, an object; a text goes to the one argument that takes it. What it sends later to the
+same task adds to that, so the answer to a question may be the missing argument alone.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_type_hints
+
+from a2a.helpers import get_message_text
+from a2a.types import Message
+from celery import Task
+from google.protobuf.json_format import MessageToDict
+from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
+
+from ..errors import ConfigError
+
+KOMBUS = {"__type__", "__value__"}
+"""The members of what kombu's JSON takes for a value of Python's. A message with one of an unknown type is dropped by
+every worker, and nobody hears of it."""
+
+
+class BadCall(ValueError):
+    """A message that makes no call; its text tells the client what to send instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of a task. `check` knows its type; None: any JSON value."""
+
+    name: str
+    required: bool
+    takes_text: bool
+    check: TypeAdapter[Any] | None
+    shown: str
+
+    def value(self, given: Any) -> Any:
+        """`given` as the task gets it, a JSON value still: 3.0 is 3 where a whole number is wanted.
+
+        Raises:
+            BadCall: it is of another type.
+        """
+        if self.check is None:
+            return given
+        try:
+            return self.check.dump_python(self.check.validate_python(given), mode="json")
+        except ValidationError as e:
+            raise BadCall(f"{self.name}: {e.errors()[0]['msg']}.") from None
+
+
+@dataclass(frozen=True, slots=True)
+class CallSignature:
+    """The arguments that a task takes by name; with `takes_more`, any others too."""
+
+    arguments: Mapping[str, Argument]
+    takes_more: bool
+
+    @classmethod
+    def of(cls, task: Task) -> CallSignature:
+        """The signature of `task`.
+
+        Raises:
+            ConfigError: it has an argument that no client could name.
+        """
+        parameters = inspect.signature(task.run).parameters.values()
+        try:
+            hints = get_type_hints(task.run)
+        except Exception:  # a name that only type checkers know
+            hints = {}
+        found = {}
+        for one in parameters:
+            if one.kind is inspect.Parameter.POSITIONAL_ONLY:
+                raise ConfigError(f"task {task.name}: its argument {one.name!r} has to be one that can be named")
+            if one.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+                continue
+            found[one.name] = _argument(one, hints.get(one.name, Any))
+        return cls(found, any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters))
+
+    def call(self, messages: Sequence[Message]) -> dict[str, Any]:
+        """The keyword arguments that `messages` give, one after the other; the later ones win.
+
+        Raises:
+            BadCall: they don't fit, or don't suffice.
+        """
+        given: dict[str, Any] = {}
+        for message in messages:
+            given |= self._data(message)
+            if any(part.HasField("text") for part in message.parts):
+                given[self._text_argument(given)] = get_message_text(message)
+        unknown = sorted(set(given) - set(self.arguments))
+        if unknown and not self.takes_more:
+            raise BadCall(f"There is no argument {unknown[0]!r}: {self._wanted()}")
+        missing = [one.name for one in self.arguments.values() if one.required and one.name not in given]
+        if missing:
+            raise BadCall(f"{missing[0]} is missing: {self._wanted()}")
+        return {name: self.arguments[name].value(v) if name in self.arguments else v for name, v in given.items()}
+
+    @property
+    def takes_text(self) -> bool:
+        """Whether a text can be an argument."""
+        return any(one.takes_text for one in self.arguments.values())
+
+    def __str__(self) -> str:
+        return ", ".join(one.shown for one in self.arguments.values())
+
+    def _data(self, message: Message) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for part in message.parts:
+            if part.HasField("data"):
+                value = _whole(MessageToDict(part.data))
+                if not isinstance(value, dict):
+                    raise BadCall(f"A data part has to be an object: {self._wanted()}")
+                found |= value
+            elif not part.HasField("text"):
+                raise BadCall(f"Files are no arguments: {self._wanted()}")
+        return found
+
+    def _text_argument(self, given: Mapping[str, Any]) -> str:
+        """The argument a text is for: the only one that it could be, those that are needed first."""
+        takes = [one for one in self.arguments.values() if one.takes_text]
+        left = [one for one in takes if one.name not in given]
+        for candidates in ([one for one in left if one.required], left, takes):
+            if len(candidates) == 1:
+                return candidates[0].name
+            if candidates:
+                break
+        raise BadCall(f"A text could be several arguments, or none: {self._wanted()}")
+
+    def _wanted(self) -> str:
+        if not self.arguments:
+            return "send a data part, an object."
+        example = {one.name: "…" for one in self.arguments.values() if one.required} or {
+            one.name: "…" for one in self.arguments.values()
+        }
+        return f"send a data part like {json.dumps(example, ensure_ascii=False)}. Arguments: {self}."
+
+
+def _argument(parameter: inspect.Parameter, hint: Any) -> Argument:
+    check = None
+    if hint is not Any:
+        try:
+            check = TypeAdapter(hint)
+            check.json_schema()  # what JSON can't be is not for us to check
+        except (PydanticSchemaGenerationError, PydanticUserError):
+            check = None
+    required = parameter.default is inspect.Parameter.empty
+    return Argument(parameter.name, required, hint in (str, Any, str | None), check, str(parameter).replace("'", ""))
+
+
+def _whole(value: Any) -> Any:
+    """A2A's numbers are floats, every one of them; what has no fraction was an integer to whoever sent it.
+
+    Raises:
+        BadCall: it would reach the task as something else.
+    """
+    match value:
+        case float() if value.is_integer() and abs(value) < 2**53:
+            return int(value)
+        case dict():
+            if value.keys() == KOMBUS:
+                raise BadCall(f"An object of just {' and '.join(sorted(KOMBUS))} is not taken: rename one of them.")
+            return {key: _whole(inner) for key, inner in value.items()}
+        case list():
+            return [_whole(inner) for inner in value]
+        case _:
+            return value

@@ -1,0 +1,59 @@
+"""How long a connection to the broker waits for a broker that takes what it is sent and is silent.
+
+Celery's own default is for ever, which is until TCP gives up: a quarter of an hour, or never.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+from celery import Celery
+from kombu import pools
+
+CONNECT_TIMEOUT = 4.0
+ANSWER_TIMEOUT = 5.0
+"""Seconds. A broker answers in milliseconds; one that takes this long is in trouble, and the store keeps the run."""
+
+
+def redis_patience(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Transport options for Redis, without those that are `given` already."""
+    ours = {
+        "socket_timeout": ANSWER_TIMEOUT,
+        "socket_connect_timeout": CONNECT_TIMEOUT,
+        "socket_keepalive": True,
+    }
+    return {name: value for name, value in ours.items() if name not in given}
+
+
+def amqp_patience(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Transport options for RabbitMQ, without those that are `given` already.
+
+    A publish is confirmed: without it, what is sent into a connection that is dead counts as published.
+    """
+    ours = {"confirm_publish": True, "read_timeout": ANSWER_TIMEOUT, "write_timeout": ANSWER_TIMEOUT}
+    return {name: value for name, value in ours.items() if name not in given}
+
+
+PATIENCE: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {"redis": redis_patience, "py-amqp": amqp_patience}
+"""By the name of kombu's driver; other drivers are left as they are."""
+
+
+class PublishingPool:
+    """Connections of our own to the broker that `app` publishes to: `app`'s have the patience that it gave them."""
+
+    def __init__(self, app: Celery) -> None:
+        self._app = app
+
+    def acquire(self) -> Any:
+        """A producer, to be used in a ``with``; waits for one that is free."""
+        return pools.producers[self.connection].acquire(block=True)
+
+    @cached_property
+    def connection(self) -> Any:
+        """What the connections of the pool are like; made at the first use, when `app` is configured."""
+        driver = self._app.connection_for_write().get_transport_cls().driver_name
+        given = self._app.conf.broker_transport_options
+        ours = PATIENCE[driver](given) if driver in PATIENCE else {}
+        return self._app.connection_for_write(transport_options=ours)

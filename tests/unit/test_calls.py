@@ -1,0 +1,67 @@
+"""A message's data as arguments: what the task gets is what the client sent, or the client hears why not."""
+
+from __future__ import annotations
+
+from datetime import date
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from a2a.helpers import new_data_part
+from a2a.types import Message
+from celery import Celery, Task
+from celery.exceptions import Retry
+
+from a2a_celery.dispatch import BadCall, Call, CallSignature, RunOptions
+from a2a_celery.execution.plain import TaskAdapter
+
+
+@pytest.fixture
+def task() -> Task:
+    """One that takes anything."""
+    celery = Celery(set_as_current=False)
+
+    @celery.task(max_retries=3, shared=False)
+    def takes(value: Any = None, **more: Any) -> None:
+        pass
+
+    return celery.tasks[takes.name]
+
+
+@pytest.mark.parametrize("kind", ["no such type", "datetime", "uuid"])
+@pytest.mark.parametrize("within", [lambda o: o, lambda o: [o], lambda o: {"deep": o}])
+def test_no_object_becomes_something_else_on_its_way(task: Task, kind: str, within: Any) -> None:
+    """kombu makes a value of Python's of it, or can't read the message: then no worker ever has the run."""
+    data = {"value": within({"__type__": kind, "__value__": "2030-01-01"})}
+
+    with pytest.raises(BadCall, match="__type__"):
+        CallSignature.of(task).call([Message(parts=[new_data_part(data)])])
+
+
+def test_such_names_among_others_are_just_names(task: Task) -> None:
+    data = {"value": {"__type__": "x", "__value__": 1, "more": 2}, "__type__": "y"}
+
+    assert CallSignature.of(task).call([Message(parts=[new_data_part(data)])]) == data
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({"value": 2}, {"value": 2}),
+        ({"value": date(2030, 1, 1)}, {"value": {"__type__": "date", "__value__": "2030-01-01"}}),
+        ({"value": object()}, {"value": 1}),
+    ],
+    ids=["JSON", "what kombu makes JSON of", "no JSON at all"],
+)
+def test_a_retry_with_other_arguments_can_be_stored(task: Task, given: dict[str, Any], kept: dict[str, Any]) -> None:
+    task.push_request(id="t.1", retries=0)
+    agent: Any = SimpleNamespace(name="takes")
+    adapter = TaskAdapter(agent, task, lambda: None)
+    adapter._error = Retry(sig=task.signature(kwargs=given))
+    stored = RunOptions(call=Call(task.name, {"value": 1})).to_json()
+
+    again = RunOptions.from_json(adapter.options(stored).to_json())
+
+    assert again.call == Call(task.name, kept)
+    assert again.retries == 1
+    task.pop_request()
