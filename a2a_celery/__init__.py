@@ -19,6 +19,7 @@ from .errors import (
     Rejected,
     StoreUnavailable,
 )
+from .execution.plain import current_turn
 from .execution.turn import Turn
 from .store.sdk import RedisTaskEventStream, RedisTaskStore
 
@@ -37,6 +38,7 @@ __all__ = [
     "Settings",
     "StoreUnavailable",
     "Turn",
+    "current_turn",
 ]
 
 __version__ = "0.1.0"

@@ -9,16 +9,19 @@ from threading import Lock
 from typing import Any, TypeVar
 
 from a2a.types import AgentCard, AgentSkill
-from celery import Celery
+from celery import Celery, Task
+from celery.local import Proxy
 from starlette.applications import Starlette
 
-from .agents import Agent, ExecutorSource, card_for_function, name_from_card
+from .agents import Agent, ExecutorSource, card_for_function, card_for_task, name_from_card, name_of_task
 from .config import Settings, load_settings
-from .dispatch import Publisher
+from .dispatch import CallSignature, Publisher, guard_workers
 from .errors import ConfigError
-from .execution import signals
+from .execution import force, in_hand, reconnecting, report, signals
 from .execution.ending import RunEnder
 from .execution.entry import register_entry
+from .execution.exposing import prepare_task
+from .execution.handing_back import HandingBack
 from .execution.process import WorkerProcess
 from .gateway.asgi import build_asgi
 from .watcher.service import Watcher
@@ -41,7 +44,13 @@ class A2A:
         # One lock per process: one that was held while a child was forked would stay locked there.
         self._process_locks: dict[int, Lock] = {}
         self._ender = RunEnder(lambda: self.settings)
-        signals.connect(app, self._ender)
+        self._handing_back = HandingBack(lambda: self.settings, self._publisher)
+        signals.connect(app, self._ender, lambda: self.settings, self._handing_back)
+        force.connect(app)
+        report.connect(app, lambda: self.settings, self.agents)
+        guard_workers(app)
+        in_hand.tell(app, lambda: self.settings)
+        reconnecting.connect()
         setattr(app, EXTENSION_KEY, self)
 
     @classmethod
@@ -116,19 +125,59 @@ class A2A:
 
         return decorate
 
+    def expose(
+        self,
+        task: Task,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        version: str = "1.0.0",
+        card: AgentCard | None = None,
+        **options: Any,
+    ) -> Agent:
+        """Makes an agent of a Celery task that already exists; whoever else calls it finds it unchanged.
+
+        A data part of the message becomes its keyword arguments, checked against its signature; a text part the one
+        argument that takes it. What it returns becomes an artifact, `update_state` progress, a canvas that it begins
+        its own end. `name` is the last part of the task's if None, `card` is made from its signature and docstring.
+        The task's own queue, limits and retries stay; `options` are as for `add_agent`.
+
+        Raises:
+            ConfigError: as `add_agent`; or the task is another app's, or takes what no client could send.
+        """
+        if task.app is not self.celery:
+            raise ConfigError(f"task {task.name} belongs to another Celery app, {task.app.main!r}")
+        if isinstance(task, Proxy):
+            task = task._get_current_object()
+        other = next((agent.name for agent in self.agents.values() if agent.code is task), None)
+        if other is not None:
+            raise ConfigError(f"task {task.name} is the agent {other!r} already")
+        name = name or name_of_task(task.name)
+        signature = CallSignature.of(task)
+        card = card or card_for_task(
+            name, task, description=description, version=version, arguments=str(signature), texts=signature.takes_text
+        )
+        agent = self._keep(Agent.with_options(name, card, "task", task, None, options))
+        prepare_task(agent, self._process, self._stop_here, self._ender, self._handing_back)
+        return agent
+
     def asgi(self) -> Starlette:
         """The gateway, for any ASGI server."""
         return build_asgi(self.celery, self.agents, self.settings)
 
     def watcher(self) -> Watcher:
         """The watcher: what ``celery -A … a2a watcher`` runs."""
-        return Watcher(self.settings, self._publisher())
+        return Watcher(self.settings, self._publisher(), self.celery)
 
     def _add(self, agent: Agent) -> Agent:
+        kept = self._keep(agent)
+        register_entry(self.celery, kept, self._process, self._stop_here, self._ender, self._handing_back)
+        return agent
+
+    def _keep(self, agent: Agent) -> Agent:
         if agent.name in self.agents:
             raise ConfigError(f"there is an agent {agent.name!r} already: pass another name")
         self.agents[agent.name] = agent
-        register_entry(self.celery, agent, self._process, self._ender)
         return agent
 
     def _process(self) -> WorkerProcess:
@@ -139,6 +188,12 @@ class A2A:
                 if pid not in self._processes:
                     self._processes[pid] = WorkerProcess(self.settings, self._publisher())
         return self._processes[pid]
+
+    def _stop_here(self, celery_id: str) -> None:
+        """Stops a run of this process, if it has begun: called from a signal handler, so without a lock."""
+        process = self._processes.get(os.getpid())
+        if process is not None:
+            process.stop(celery_id)
 
     def _publisher(self) -> Publisher:
         return Publisher(self.celery, {name: agent.options for name, agent in self.agents.items()})

@@ -7,7 +7,9 @@ from celery import Celery
 
 from a2a_celery import A2A
 
-app = Celery("workers", include=[f"{__package__}.{name}" for name in ("echo", "story", "slow", "booking", "broken")])
+AGENTS = ("echo", "story", "slow", "booking", "broken", "words")
+
+app = Celery("workers", include=[f"{__package__}.{name}" for name in AGENTS])
 app.conf.update(
     worker_send_task_events=True,  # for Flower
     task_send_sent_event=True,

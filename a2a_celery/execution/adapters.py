@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import aclosing
 from contextvars import Context, copy_context
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.types import Task
@@ -18,10 +18,12 @@ from ..caller import Caller
 from ..config import Settings
 from ..dispatch.threads import DaemonThreads
 from ..errors import ConfigError
-from ..lifecycle import Completed, Outcome
+from ..lifecycle import Completed, Failed, Outcome
 from ..store.runs import Claim
 from .events import RunEvents
 from .turn import Reply, Turn
+
+T = TypeVar("T")
 
 
 class Adapter(Protocol):
@@ -110,17 +112,20 @@ class FunctionAdapter:
         return Completed()
 
     async def cancel(self, claim: Claim, events: RunEvents) -> None:
-        """Nothing beforehand: an async function is cancelled where it waits, a sync one can't be reached."""
+        """Nothing beforehand: an async function is cancelled where it waits, a sync one looks at ``turn.cancelled``."""
 
     async def _run_in_thread(self, turn: Turn, reply: Reply) -> None:
-        """In a thread of the run's own: one that hangs takes no other's, and Celery bounds how many there are."""
+        """In a thread of the run's own: one that hangs takes no other's, and Celery bounds how many there are.
+
+        No thread can be cancelled: a run that is waits here until the function has ended, for as long as it may.
+        """
         thread = DaemonThreads(1, "a2a-sync-agent")
         context = copy_context()
         try:
-            result = await thread.call(lambda: context.run(self._function, turn))
+            result = await _to_its_end(thread.call(lambda: context.run(self._function, turn)))
             if inspect.isasyncgen(result):
                 await _say_all(result, reply)
-            elif inspect.isgenerator(result):
+            elif isinstance(result, Generator):
                 await _say_all(_drawn_from(result, thread, context), reply)
             elif inspect.isawaitable(result):  # a callable object or a partial of an async function
                 await reply.whole(await result)
@@ -130,16 +135,48 @@ class FunctionAdapter:
             thread.close()
 
 
+class Unusable:
+    """Stands for an agent whose code can't be loaded: every run of it fails, with a reference to the reason."""
+
+    announces = False
+
+    def __init__(self, reference: str) -> None:
+        self._reference = reference
+
+    async def run(self, claim: Claim, events: RunEvents) -> Outcome:
+        return Failed(reference=self._reference)
+
+    async def cancel(self, claim: Claim, events: RunEvents) -> None:
+        return
+
+
 async def _say_all(values: AsyncGenerator[Any, Any], reply: Reply) -> None:
     async with aclosing(values):  # what it does at its end, it does before the task ends
         async for value in values:
             await reply.piece(value)
 
 
-async def _drawn_from(values: Iterator[Any], thread: DaemonThreads, context: Context) -> AsyncGenerator[Any, None]:
+async def _drawn_from(
+    values: Generator[Any, Any, Any], thread: DaemonThreads, context: Context
+) -> AsyncGenerator[Any, None]:
     end = object()
-    while (value := await thread.call(lambda: context.run(next, values, end))) is not end:
-        yield value
+    try:
+        while (value := await _to_its_end(thread.call(lambda: context.run(next, values, end)))) is not end:
+            yield value
+    finally:
+        await _to_its_end(thread.call(lambda: context.run(values.close)))
+
+
+async def _to_its_end(call: Coroutine[Any, Any, T]) -> T:
+    """What `call` gives. A cancellation lets it finish, and then goes on."""
+    made = asyncio.ensure_future(call)
+    try:
+        return await asyncio.shield(made)
+    except asyncio.CancelledError:
+        await asyncio.wait({made})
+        if not made.cancelled():
+            made.exception()  # seen: what a stopped agent raises means nothing
+        raise
 
 
 def _request_context(claim: Claim, related: list[Task]) -> RequestContext:

@@ -12,10 +12,12 @@ import socket
 from collections.abc import Callable
 from threading import Lock
 
+from a2a.types import TaskState
+
 from ..config import Settings
 from ..lifecycle import Outcome, final_event
 from ..store import Keys, SyncStore
-from ..store.runs import RunRef, end_run
+from ..store.runs import Over, RunRef, end_run
 from ..store.tasks import read_task
 
 logger = logging.getLogger(__name__)
@@ -35,33 +37,36 @@ class RunEnder:
         # One lock per process, as in A2A: one that was held while a child was forked would stay locked there.
         self._locks: dict[int, Lock] = {}
 
-    def end(self, celery_id: str, outcome: Outcome, *, worker_pid: int | None, lost: bool = False) -> None:
+    def end(self, celery_id: str, outcome: Outcome, *, worker_pid: int | None, lost: bool = False) -> TaskState | None:
         """Ends the run that `celery_id` names, if nobody has claimed it or a process `worker_pid` of this machine did.
 
-        If its worker was `lost`, the next attempt comes instead, where the agent has one left.
+        If its worker was `lost`, the next attempt comes instead, where the agent has one left. Gives the task's state
+        if the run is over, whoever ended it; else None.
 
         Never raises: it is called from inside Celery, which must go on. What fails is logged, and the run's lease or
         its place in the dispatch list brings it to an end.
         """
         try:
-            self._end(celery_id, outcome, worker_pid, lost)
+            return self._end(celery_id, outcome, worker_pid, lost)
         except Exception:
             logger.exception("run %s: its end was not written", celery_id)
+            return None
 
-    def _end(self, celery_id: str, outcome: Outcome, worker_pid: int | None, lost: bool) -> None:
+    def _end(self, celery_id: str, outcome: Outcome, worker_pid: int | None, lost: bool) -> TaskState | None:
         ref = RunRef.of(celery_id)
         if ref is None:
-            return
+            return None
         store, keys = self._store(), Keys(self._settings().key_prefix)
         found = store.run(read_task(keys, None, ref.task_id, history_length=0, artifacts=False))
         if found is None:
-            return
+            return None
         event = final_event(outcome, ref.task_id, found[0].context_id)
         if event is None:
-            return
+            return None
         runner = None if worker_pid is None else runner_prefix(worker_pid)
         answer = store.run(end_run(keys, ref, runner=runner, event=event, lost=lost))
         logger.info("run %s ended from outside, %s: %s", ref.name, outcome, answer)
+        return answer.state if isinstance(answer, Over) else None
 
     def _store(self) -> SyncStore:
         pid = os.getpid()

@@ -6,19 +6,28 @@ from collections.abc import Callable
 from typing import Any
 
 from celery import Celery, Task
+from celery.exceptions import Ignore
 
 from ..agents import Agent
 from ..dispatch import entry_name
-from ..lifecycle import Failed
+from ..lifecycle import Failed, Lost
 from .ending import RunEnder
+from .handing_back import HandingBack
 from .limits import CeleryLimits
 from .process import WorkerProcess
 from .request import RunFailed, RunRequest
 
 
-def register_entry(app: Celery, agent: Agent, process: Callable[[], WorkerProcess], ender: RunEnder) -> Task:
+def register_entry(
+    app: Celery,
+    agent: Agent,
+    process: Callable[[], WorkerProcess],
+    stop_here: Callable[[str], None],
+    ender: RunEnder,
+    handing_back: HandingBack,
+) -> Task:
     """Makes `agent` known to Celery as ``a2a.<agent>``; `process` gives the state of the process a run is in, and
-    `ender` ends runs that can't do it themselves.
+    `ender` ends runs that can't do it themselves. See `RunRequest` for the others.
 
     Acknowledged early, Celery's own default: the store knows which runs are open, the broker need not.
     """
@@ -27,6 +36,8 @@ def register_entry(app: Celery, agent: Agent, process: Callable[[], WorkerProces
         outcome = process().run(agent, task_id, run, celery_limits(self))
         if isinstance(outcome, Failed):
             raise RunFailed(outcome.text)
+        if isinstance(outcome, Lost):
+            raise Ignore  # how it goes on is for others to say
 
     run_agent.__doc__ = f"Runs {agent.name!r} for an A2A task: arguments are the task's id and the number of the run."
     options: dict[str, Any] = {
@@ -41,6 +52,8 @@ def register_entry(app: Celery, agent: Agent, process: Callable[[], WorkerProces
         "throws": (RunFailed,),  # its traceback says nothing
         "Request": RunRequest,
         "ender": ender,
+        "handing_back": handing_back,
+        "stop_here": staticmethod(stop_here),
     }
     return app.task(**options)(run_agent)
 

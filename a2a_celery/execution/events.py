@@ -21,6 +21,7 @@ from ..lifecycle.outcomes import agent_message, status_event
 from ..lifecycle.states import COMPLETED, FAILED, WORKING
 from ..store import AsyncStore, Keys, Operation
 from ..store.connection import TRY_AGAIN_AFTER
+from ..store.release import Released
 from ..store.runs import Claim, Illegal, LeftOpen, RunLost, Settled, Written, append, settle_run
 from ..store.tasks import read_task
 from .translate import Translator
@@ -28,6 +29,9 @@ from .translate import Translator
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+GiveBack = Callable[[int, list[Event]], Operation[Released | RunLost | Illegal]]
+"""Makes the operation that lets a run go on elsewhere, of how many events were written, and those that were not."""
 
 NO_ANSWER = "No answer came in time."
 """What a client hears that left its task waiting for longer than `input_timeout`."""
@@ -66,7 +70,7 @@ class RunEvents(EventQueue):
         self._written = 0
         self._open = True
         self._ending = False  # settle() writes the rest
-        self._end_held = False  # a terminal event waits for settle()
+        self._end_held = self.stopping = False  # a terminal event waits for settle(); the run was told to stop
         self._news = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
@@ -120,8 +124,9 @@ class RunEvents(EventQueue):
             await self._room.wait()
 
     def hold_end(self) -> None:
-        """Keeps a terminal event back until `settle`: a cancelled task ends when its agent has stopped, not before."""
+        """A client asked to cancel: an end waits for `settle`, and is CANCELED unless its agent said another before."""
         self._end_held = True
+        self._translator.cancel_asked = True
 
     def close(self) -> None:
         """Drops what the agent says from now on."""
@@ -132,22 +137,41 @@ class RunEvents(EventQueue):
     async def settle(self, final: TaskStatusUpdateEvent | None) -> None:
         """Ends the run: the rest of its events, then `final`, unless the agent has ended the task itself, or left it
         waiting for its client and `final` is nothing but its return. Writes nothing if the run is lost."""
-        self.close()
-        self._ending = True
-        self._news.set()
-        await self._writer
-        if self.lost.is_set():
+        if not await self._last_words():
             return
         if final is not None and not (self.ended or (self.paused and final.status.state == COMPLETED)):
             self._pending.extend(self._translator.translate(final))
         if self._pending or not self.ended:  # an end that is written has closed the run
             await self._settle()
 
+    async def release(self, final: TaskStatusUpdateEvent | None, give_back: GiveBack) -> None:
+        """Lets the run go on without this worker: the rest of its events, then `final`; `give_back` makes of these, and
+        of how many were written before, what the store is told. Writes nothing if the run is lost."""
+        if not await self._last_words():
+            return
+        if final is not None and not self.ended:
+            self._pending.extend(self._translator.translate(final))
+        while isinstance(answer := await self._patiently(give_back(self._written, list(self._pending))), Illegal):
+            self._drop(answer)
+
     async def abandon(self) -> None:
         """Stops without writing anything more: the run is someone else's."""
         self._lose()
         self._writer.cancel()
         await asyncio.wait({self._writer})
+
+    async def _last_words(self) -> bool:
+        """Takes no more events, and lets go of the writer; whether the run is still ours, and may write the rest."""
+        self.close()
+        self._translator.cancel_asked = False  # the agent has had its say
+        self._ending = True
+        self._news.set()
+        await self._writer
+        return not self.lost.is_set()
+
+    def _drop(self, illegal: Illegal) -> None:
+        logger.error("run %s: %s, the event is dropped", self._claim.ref.name, illegal)
+        del self._pending[illegal.number - 1]
 
     async def _write(self) -> None:
         while not self._over():
@@ -197,9 +221,8 @@ class RunEvents(EventQueue):
                 self._done(len(batch))
             case RunLost():
                 self._lose()
-            case Illegal(number, state):
-                logger.error("run %s: event %d can't follow state %d, dropped", claim.ref.name, number, state)
-                del self._pending[number - 1]
+            case Illegal():
+                self._drop(answer)
 
     async def _settle(self) -> None:
         claim = self._claim
@@ -225,9 +248,8 @@ class RunEvents(EventQueue):
                 case RunLost():
                     self._lose()
                     return
-                case Illegal(number, state):
-                    logger.error("run %s: event %d can't follow state %d, dropped", claim.ref.name, number, state)
-                    del self._pending[number - 1]
+                case Illegal():
+                    self._drop(answer)
                 case LeftOpen(state):
                     logger.error("run %s would be left in state %d: failing it", claim.ref.name, state)
                     self._pending.extend(self._translator.status(FAILED))

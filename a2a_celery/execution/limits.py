@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from math import inf
 from time import monotonic
 
 from ..agents import Agent
@@ -68,18 +69,23 @@ class TimedEvents(RunEvents):
         return monotonic() if self._being_taken else self.heard_at
 
 
+def time_left(limits: Limits, arrived_at: float, events: TimedEvents) -> float:
+    """Seconds until a run that arrived at `arrived_at` (monotonic) reaches one of its limits; infinite without any."""
+    ends = []
+    if limits.total is not None:
+        ends.append(arrived_at + limits.total)
+    if limits.idle is not None:
+        ends.append(events.idle_since + limits.idle)
+    return min(ends, default=inf) - monotonic()
+
+
 async def out_of_time(limits: Limits, arrived_at: float, events: TimedEvents) -> None:
     """Returns when a run that arrived at `arrived_at` (monotonic) has reached one of its limits; never without any."""
     events.heard_at = monotonic()
     while True:
-        ends = []
-        if limits.total is not None:
-            ends.append(arrived_at + limits.total)
-        if limits.idle is not None:
-            ends.append(events.idle_since + limits.idle)
-        if not ends:
+        left = time_left(limits, arrived_at, events)
+        if left == inf:
             await asyncio.get_running_loop().create_future()
-        left = min(ends) - monotonic()
         if left <= 0:
             return
         await asyncio.sleep(left)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from os import getpid
 from uuid import uuid4
@@ -19,15 +19,19 @@ from billiard.exceptions import SoftTimeLimitExceeded
 from ..agents import Agent
 from ..config import Settings
 from ..dispatch import Publisher
-from ..errors import ConfigError
-from ..lifecycle import Outcome
-from ..store import AsyncStore, Keys
+from ..errors import ConfigError, StoreUnavailable
+from ..lifecycle import Failed, Lost, Outcome
+from ..lifecycle.outcomes import OUT_OF_TIME
+from ..store import AsyncStore, Keys, SyncStore
+from ..store.runs import renew_runs
 from ..store.wake import WakeLine
 from .adapters import Adapter, make_adapter
-from .ending import runner_prefix
+from .calls import ThreadedCall
+from .ending import RunEnder, runner_prefix
+from .force import Patience, Stop, end_process, in_pool_child, oversee
 from .leases import LeaseKeeper
 from .limits import CeleryLimits, limits_of
-from .run import Run, Stop
+from .run import Run
 
 logger = logging.getLogger(__name__)
 
@@ -40,21 +44,30 @@ class WorkerProcess:
         self.keys = Keys(settings.key_prefix)
         self.publisher = publisher
         self.runner_id = f"{runner_prefix(getpid())}{uuid4().hex[:8]}"
+        self._sync_store = SyncStore(settings.store_url)
+        self._ender = RunEnder(lambda: settings)
         self._adapters: dict[str, asyncio.Future[Adapter]] = {}
+        self._under_way: dict[Run, Future[Outcome | None]] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name="a2a-runs", daemon=True)
         self._thread.start()
         asyncio.run_coroutine_threadsafe(self._start(), self._loop).result()
 
-    def run(self, agent: Agent, task_id: str, run: int, celery: CeleryLimits) -> Outcome | None:
-        """Runs `agent` for run `run` of `task_id` and tells how it ended; blocks the thread it is called in.
+    def run(
+        self, agent: Agent, task_id: str, run: int, celery: CeleryLimits, call: ThreadedCall | None = None
+    ) -> Outcome | None:
+        """Runs `agent` for run `run` of `task_id` and tells how it ended; blocks the thread it is called in, or
+        lends it to the `call` that is to be made there instead.
 
         None: the run was not ours.
         """
-        this = Run(self, agent, task_id, run, limits_of(agent, celery, self.settings.cancel_grace))
+        this = Run(self, agent, task_id, run, limits_of(agent, celery, self.settings.cancel_grace), call)
         under_way: Future[Outcome | None] = asyncio.run_coroutine_threadsafe(this.perform(), self._loop)
+        self._under_way[this] = under_way
         try:
-            return under_way.result()
+            return self._awaited(under_way, this) if call is None else call.lend_thread(under_way)
+        except CancelledError:
+            return Lost()  # see `stop`
         except BaseException as e:
             # Whatever ends the Celery task from outside (a time limit, an exit) ends the agent too.
             if not under_way.done():
@@ -63,6 +76,64 @@ class WorkerProcess:
                 with suppress(Exception):
                     under_way.result(timeout=self.settings.cancel_grace + 1)
             raise
+        finally:
+            self._under_way.pop(this, None)
+
+    def stop(self, celery_id: str) -> None:
+        """Stops a run that has been handed back; one whose agent won't stop is left behind, so that its thread is free.
+
+        Returns at once; fit for a signal handler.
+        """
+
+        async def stop(run: Run) -> None:
+            run.stop(Stop.LEAVING)
+
+        for this, under_way in tuple(self._under_way.items()):  # two, if its message came twice
+            if this.ref.name != celery_id:
+                continue
+            asyncio.run_coroutine_threadsafe(stop(this), self._loop)
+            last_resort = threading.Timer(self.settings.cancel_grace + 1, under_way.cancel)
+            last_resort.daemon = True
+            last_resort.start()
+
+    def _awaited(self, under_way: Future[Outcome | None], run: Run) -> Outcome | None:
+        """How the run ends. An agent that blocks the loop can't be reached there: this thread sees to its run then."""
+        if not in_pool_child():
+            return under_way.result()
+        patience = Patience(self.settings.cancel_grace)
+
+        def blocked() -> None:
+            stop = self._due(run)
+            if patience.over(stop) and stop is not None:
+                self.force(run, stop)
+
+        return oversee(under_way, self._loop, blocked)
+
+    def _due(self, run: Run) -> Stop | None:
+        """Why a run should stop whose loop is blocked; None: go on, its lease is renewed."""
+        if not run.claimed or run.ended:
+            return None
+        renewal = renew_runs(self.keys, [(run.ref, run.token)], lease_us=self.leases.lease_us)
+        try:
+            answer = self._sync_store.run(renewal)
+        except StoreUnavailable as e:
+            logger.warning("run %s: its agent blocks the loop, and its lease was not renewed: %s", run.ref.name, e)
+        else:
+            if answer.cancel:
+                return Stop.CANCEL
+            if answer.lost:
+                return Stop.LOST
+        return Stop.OUT_OF_TIME if run.out_of_time else None
+
+    def force(self, run: Run, stop: Stop) -> None:
+        """See `run.Host`. A client's cancel, and a worker that was lost, are written by the main process, when this one
+        is gone; that time was out is known here only."""
+        if not in_pool_child():
+            return
+        logger.error("run %s: its agent ignores that it was stopped (%s): ending its process", run.ref.name, stop.value)
+        if stop is Stop.OUT_OF_TIME:
+            self._ender.end(run.ref.name, Failed(OUT_OF_TIME), worker_pid=getpid())
+        end_process()
 
     async def adapter(self, agent: Agent) -> Adapter:
         """The agent's code, imported and built once per process; a failure is tried again at the next run."""

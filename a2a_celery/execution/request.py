@@ -8,17 +8,24 @@ other documented way to hear of them. Each call comes before or around Celery's 
 from __future__ import annotations
 
 import logging
-from typing import Any
+from os import getpid
+from typing import Any, ClassVar
 from uuid import uuid4
 
+from a2a.types import TaskState
 from billiard.einfo import ExceptionWithTraceback
 from billiard.exceptions import SoftTimeLimitExceeded, Terminated, TimeLimitExceeded, WorkerLostError
+from celery.exceptions import Ignore, Reject, Retry
 from celery.worker.request import Request
+from kombu.utils.compat import detect_environment
 
 from ..errors import StoreUnavailable
 from ..lifecycle import Failed, Outcome, Refused
 from ..lifecycle.outcomes import NOT_BEGUN_IN_TIME, OUT_OF_TIME, WITHDRAWN, WORKER_LOST
+from ..lifecycle.states import CANCELED
+from ..store.runs import RunRef
 from .ending import RunEnder
+from .handing_back import HandingBack
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +35,43 @@ class RunFailed(Exception):
 
 
 class RunRequest(Request):  # type: ignore[misc]
-    """A run, as the worker that received it keeps it. The task's `ender` is a `RunEnder`."""
+    """A run, as the worker that received it keeps it. The task's `ender` is a `RunEnder`, its `handing_back` a
+    `HandingBack`, and its `stop_here` stops a run in this very process."""
+
+    pool_to_leave: ClassVar[Any] = None
+    """The pool of a worker in cold shutdown: what begins in it is stopped at once. Else None."""
+
+    def on_accepted(self, pid: int, time_accepted: float) -> None:
+        """It begins in process `pid`."""
+        super().on_accepted(pid, time_accepted)
+        if self.pool_to_leave is not None and self.is_run:
+            self.cancel(self.pool_to_leave)
+
+    def cancel(self, pool: Any, signal: Any = None, emit_retry: bool = True) -> None:
+        """The worker stops and can't wait for it. Celery would call it retried, and lose it: early acknowledged.
+
+        Prefork sends its process a signal. Other pools raise NotImplementedError: there, its agent is stopped here.
+        """
+        if not self.is_run:
+            super().cancel(pool, signal, emit_retry=emit_retry)
+            return
+        self.give_up()
+        try:
+            super().cancel(pool, signal, emit_retry=False)
+        except NotImplementedError:
+            self.task.stop_here(self.id)
+            self._announce_cancelled(emit_retry=False)
+
+    def give_up(self) -> None:
+        """Its worker stops: what is to become of it is decided in the store, while Celery goes on here."""
+        handing_back: HandingBack = self.task.handing_back
+        if self.is_run:
+            handing_back.give_up(self.id, worker_pid=self._process)
+
+    @property
+    def is_run(self) -> bool:
+        """Whether it belongs to an A2A task: a plain Celery task has other callers too."""
+        return RunRef.of(self.id) is not None
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
         """The Celery task raised, or its process is gone."""
@@ -37,7 +80,10 @@ class RunRequest(Request):  # type: ignore[misc]
             error = error.exc
         if not self._already_cancelled:  # handed back: not an end
             outcome = outcome_of_failure(self.id, error)
-            self._end(outcome, lost=outcome == Failed(WORKER_LOST))
+            lost = outcome == Failed(WORKER_LOST)
+            if self._end(outcome, lost=lost) == CANCELED and lost and not self._already_revoked:
+                # its client's cancel took the process along: Celery's word for that
+                return self._announce_revoked("terminated", True, "canceled by its client", False)
         return super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
 
     def on_timeout(self, soft: bool, timeout: float) -> Any:
@@ -69,13 +115,20 @@ class RunRequest(Request):  # type: ignore[misc]
         return gone
 
     @property
+    def _process(self) -> int | None:
+        """The process it has begun in; None: it has not. Green pools give the number of a greenlet for that."""
+        green = detect_environment() != "default"  # type: ignore[no-untyped-call]
+        return getpid() if green and self.worker_pid is not None else self.worker_pid
+
+    @property
     def _ender(self) -> RunEnder:
         ender: RunEnder = self.task.ender
         return ender
 
-    def _end(self, outcome: Outcome | None, *, lost: bool = False) -> None:
-        if outcome is not None:
-            self._ender.end(self.id, outcome, worker_pid=self.worker_pid, lost=lost)
+    def _end(self, outcome: Outcome | None, *, lost: bool = False) -> TaskState | None:
+        if outcome is None:
+            return None
+        return self._ender.end(self.id, outcome, worker_pid=self._process, lost=lost)
 
 
 def outcome_of_failure(celery_id: str, error: BaseException) -> Outcome | None:
@@ -85,6 +138,8 @@ def outcome_of_failure(celery_id: str, error: BaseException) -> Outcome | None:
             return None  # it has ended
         case StoreUnavailable():
             return None  # it was not begun: the store still has it to dispatch
+        case Retry() | Ignore() | Reject():
+            return None  # what they mean to the run, it has said itself
         case TimeLimitExceeded() | SoftTimeLimitExceeded():
             return Failed(OUT_OF_TIME)
         case WorkerLostError() | Terminated() | SystemExit() | KeyboardInterrupt():

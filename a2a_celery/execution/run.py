@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from enum import Enum
+from datetime import UTC, datetime
+from functools import partial
 from time import monotonic
 from typing import Any, Protocol
 from uuid import uuid4
@@ -13,20 +14,35 @@ from celery.exceptions import Reject
 
 from ..agents import Agent
 from ..config import Settings
-from ..dispatch import Publisher
+from ..dispatch import Publisher, RunOptions
 from ..errors import AgentSignal, AuthRequired, InputRequired
 from ..errors import Failed as AgentFailed
 from ..errors import Rejected as AgentRejected
-from ..lifecycle import Canceled, Completed, Failed, Lost, Outcome, Paused, Refused, Rejected, final_event
+from ..lifecycle import (
+    Canceled,
+    Completed,
+    Failed,
+    HandedOn,
+    Lost,
+    Outcome,
+    Paused,
+    Refused,
+    Rejected,
+    Retried,
+    final_event,
+)
 from ..lifecycle.outcomes import AGENT_FAILED, AGENT_REFUSED, OUT_OF_TIME, agent_message
 from ..lifecycle.states import AUTH_REQUIRED, INPUT_REQUIRED
 from ..store import AsyncStore, Keys
 from ..store.connection import patiently
-from ..store.runs import Claim, Dropped, RunRef, claim_run
-from .adapters import Adapter
+from ..store.runs import Behind, Claim, Dropped, RunRef, claim_run
+from .adapters import Adapter, Unusable
+from .calls import ThreadedCall, handed_on, retried
 from .events import RunEvents
+from .force import Stop, left_behind
 from .leases import LeaseKeeper
-from .limits import Limits, TimedEvents, out_of_time
+from .limits import Limits, TimedEvents, out_of_time, time_left
+from .refusals import REFUSALS, refused
 
 logger = logging.getLogger(__name__)
 
@@ -45,25 +61,27 @@ class Host(Protocol):
         """The agent's code, ready to be called."""
         ...
 
+    def force(self, run: Run, stop: Stop) -> None:
+        """Ends an agent that ignores `stop`, with this process; returns if that can't be."""
+        ...
 
-class Stop(Enum):
-    """Why a run is stopped from outside."""
 
-    CANCEL = "a client asked for it"
-    LOST = "it was given to another worker"
-    OUT_OF_TIME = "it reached a time limit"
-    ABORT = "its Celery task was ended"
+TELLING_SHARE = 0.5
+"""An executor's own ``cancel()`` may take this share of `cancel_grace`; the rest is for what it was to cancel."""
 
 
 class Run:
     """One run of a task, from claim to settlement. Lives on the loop of its worker process."""
 
-    def __init__(self, host: Host, agent: Agent, task_id: str, run: int, limits: Limits) -> None:
+    def __init__(
+        self, host: Host, agent: Agent, task_id: str, run: int, limits: Limits, call: ThreadedCall | None = None
+    ) -> None:
         self.ref = RunRef(task_id, run)
         self.token = uuid4().hex
         self._host = host
         self._agent = agent
         self._limits = limits
+        self._call = call
         self._arrived_at = monotonic()
         self._stopped: asyncio.Future[Stop]
         self._events: TimedEvents | None = None
@@ -73,12 +91,12 @@ class Run:
         """The whole run, and how it ended; None if it was not ours to begin."""
         self._stopped = asyncio.get_running_loop().create_future()
         try:
-            adapter = await self._host.adapter(self._agent)
+            adapter = self._call or await self._host.adapter(self._agent)
         except Exception:
-            adapter = _Unusable(self._report("its agent can't be loaded"))
-        claim = await self._claim(adapter)
+            adapter = Unusable(self._report("its agent can't be loaded"))
+        claim = None if self._stopped.done() else await self._claim(adapter)
         if claim is None:
-            return None
+            return Lost() if self._stopped.done() else None
         self._events = events = self._open_log(claim, adapter)
         with self._host.leases.holding(self):
             try:
@@ -95,8 +113,23 @@ class Run:
 
     def give_up(self) -> None:
         """See `leases.Held`. An agent that has ended its task may still tidy up: there is nothing left to lose."""
-        if self._events is None or not self._events.ended:
+        if not self.ended:
             self.stop(Stop.LOST)
+
+    @property
+    def claimed(self) -> bool:
+        """Whether the run has been ours."""
+        return self._events is not None
+
+    @property
+    def ended(self) -> bool:
+        """Whether its agent has said the task's last word."""
+        return self._events is not None and self._events.ended
+
+    @property
+    def out_of_time(self) -> bool:
+        """Whether one of its limits is reached. May be asked in any thread."""
+        return self._events is not None and time_left(self._limits, self._arrived_at, self._events) <= 0
 
     def stop(self, reason: Stop) -> None:
         """Ends the run; the first reason counts."""
@@ -104,8 +137,9 @@ class Run:
             self._stopped.set_result(reason)
 
     async def _claim(self, adapter: Adapter) -> Claim | None:
-        host = self._host
-        claim = claim_run(
+        host, call = self._host, self._call
+        claim = partial(
+            claim_run,
             host.keys,
             self.ref,
             token=self.token,
@@ -113,15 +147,21 @@ class Run:
             lease_us=host.leases.lease_us,
             working=adapter.announces,
             max_attempts=self._agent.max_attempts,
+            retries=call.retries if call else 0,
         )
-        answer = await patiently(host.store, claim)  # a claim whose answer was lost may have been carried out
-        if isinstance(answer, Dropped):
-            logger.info("run %s dropped: %s", self.ref.name, answer.reason)
+        answer = await patiently(host.store, claim())  # a claim whose answer was lost may have been carried out
+        if isinstance(answer, Behind) and call is not None:
+            event = final_event(Retried(call.retries + 1, call.max_attempts, ""), self.ref.task_id, answer.context_id)
+            answer = await patiently(host.store, claim(retried=event))
+        if isinstance(answer, Dropped | Behind):
+            logger.info("run %s dropped: %s", self.ref.name, answer)
             return None
         return answer
 
     def _open_log(self, claim: Claim, adapter: Adapter) -> TimedEvents:
         async def publish_next(run: int, options: bytes) -> None:
+            if RunOptions.from_json(options).held_for(datetime.now(UTC)):
+                return  # a watcher publishes it in time
             try:
                 await self._host.publisher.publish_async(self._agent.name, self.ref.task_id, run, options)
             except Exception as e:
@@ -136,6 +176,7 @@ class Run:
             input_timeout=host.settings.input_timeout,
             publish_next=publish_next,
         )
+        events.heard_at = monotonic()  # an agent that blocks the loop at once keeps `out_of_time` from beginning
         if not adapter.announces:
             events.announce_later()
         return events
@@ -162,23 +203,29 @@ class Run:
     async def _stop_agent(
         self, agent: asyncio.Task[Outcome], stop: Stop, adapter: Adapter, claim: Claim, events: RunEvents
     ) -> Outcome:
+        """Asks the agent to stop, and waits for it `cancel_grace` in all; then comes force, where there is any."""
         grace = self._host.settings.cancel_grace
+        until = monotonic() + grace
+        events.stopping = True
         if stop is Stop.CANCEL:
             events.hold_end()
             telling = asyncio.create_task(self._tell(adapter, claim, events))
-            await asyncio.wait({telling}, timeout=grace)
+            await asyncio.wait({telling}, timeout=grace * TELLING_SHARE)
             telling.cancel()
         else:
             events.close()  # frameworks report a cancellation they did not expect as a canceled task
         agent.cancel()
-        await asyncio.wait({agent}, timeout=grace)
+        await asyncio.wait({agent}, timeout=until - monotonic())
         if not agent.done():
             events.close()
-            logger.error("run %s: its agent ignores that it was cancelled, and is left behind", self.ref.name)
+            self._host.force(self, stop)
+            logger.error("run %s: its agent ignores that it was stopped, and is left behind", self.ref.name)
+            left_behind.add(self.ref.name)
+            agent.add_done_callback(lambda _: left_behind.discard(self.ref.name))
         match stop:
             case Stop.CANCEL:
                 return Canceled()  # a normal return says nothing: agents swallow cancellations
-            case Stop.LOST | Stop.ABORT:
+            case Stop.LOST | Stop.LEAVING | Stop.ABORT:
                 return Lost()  # aborted: what that means to its task is for the worker's main process to say
             case Stop.OUT_OF_TIME:
                 return Failed(OUT_OF_TIME)
@@ -198,6 +245,9 @@ class Run:
             return Canceled()
         except AgentSignal as signal:
             return outcome_of(signal, claim)
+        except REFUSALS as error:
+            logger.info("run %s: its agent refused the message: %s", self.ref.name, error)
+            return refused(error, claim)
         except Reject:
             self._report("its agent raised Celery's Reject")
             return Refused(AGENT_REFUSED)
@@ -211,25 +261,17 @@ class Run:
         return reference
 
     async def _settle(self, claim: Claim, events: RunEvents, outcome: Outcome) -> None:
-        if isinstance(outcome, Lost):
-            await events.abandon()
-            return
-        await events.settle(final_event(outcome, claim.task.id, claim.task.context_id))
-
-
-class _Unusable:
-    """Stands for an agent whose code can't be loaded: every run of it fails, with a reference to the reason."""
-
-    announces = False
-
-    def __init__(self, reference: str) -> None:
-        self._reference = reference
-
-    async def run(self, claim: Claim, events: RunEvents) -> Outcome:
-        return Failed(reference=self._reference)
-
-    async def cancel(self, claim: Claim, events: RunEvents) -> None:
-        return
+        final = final_event(outcome, claim.task.id, claim.task.context_id)
+        match outcome:
+            case Lost():
+                await events.abandon()
+            case Retried() if self._call is not None:
+                options = self._call.options(claim.options)
+                await events.release(final, retried(self._host.keys, claim, options, self._host.settings))
+            case HandedOn(canvas):
+                await events.release(final, handed_on(self._host.keys, claim, canvas))
+            case _:
+                await events.settle(final)
 
 
 def outcome_of(signal: AgentSignal, claim: Claim) -> Outcome:

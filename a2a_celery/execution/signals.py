@@ -1,4 +1,4 @@
-"""What Celery tells by signals alone: a message for an agent that the worker doesn't have.
+"""What Celery tells by signals alone: a message for an agent that the worker doesn't have, and that it is ready.
 
 Receivers are functions of this module, connected once and strongly: Celery calls no closure that was connected weakly,
 and swallows what a receiver raises. Everything else about a run comes through `request`.
@@ -7,26 +7,35 @@ and swallows what a receiver raises. Everything else about a run comes through `
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from celery import Celery
-from celery.signals import task_unknown
+from celery.signals import task_unknown, worker_ready
 
-from ..dispatch import entry_name
+from ..config import Settings
 from ..lifecycle import Refused
 from ..lifecycle.outcomes import AGENT_UNKNOWN
 from .ending import RunEnder
+from .handing_back import HandingBack
+from .stopping import Stopping
 
 logger = logging.getLogger(__name__)
 
 _enders: WeakKeyDictionary[Celery, RunEnder] = WeakKeyDictionary()
 """Of each app that has an A2A: a signal is the process's, its sender's app says whose it is."""
 
+_stoppings: WeakKeyDictionary[Celery, Callable[[Any], Stopping]] = WeakKeyDictionary()
+"""How a worker of such an app stops, made from its consumer."""
 
-def connect(app: Celery, ender: RunEnder) -> None:
-    """Makes what `app`'s workers learn about runs end these with `ender`. Once per app and process is enough."""
+
+def connect(app: Celery, ender: RunEnder, settings: Callable[[], Settings], handing_back: HandingBack) -> None:
+    """Makes what `app`'s workers learn about runs end these with `ender`, and workers that stop give them up with
+    `handing_back`. Once per app and process is enough."""
     _enders[app] = ender
+    _stoppings[app] = lambda consumer: Stopping(consumer, settings, handing_back)
+    worker_ready.connect(worker_is_ready, weak=False, dispatch_uid="a2a_celery.worker_is_ready")
     task_unknown.connect(agent_unknown, weak=False, dispatch_uid="a2a_celery.agent_unknown")
 
 
@@ -34,7 +43,17 @@ def agent_unknown(sender: Any = None, name: str = "", id: str = "", **_: Any) ->
     """A worker got a run of an agent that its app doesn't have; the message is gone."""
     try:
         ender = _enders.get(sender.app)
-        if ender is not None and name.startswith(entry_name("")):
+        if ender is not None:  # what is no run of an A2A task has an id that names none
             ender.end(id, Refused(AGENT_UNKNOWN), worker_pid=None)
     except Exception:
         logger.exception("a message for an unknown agent was not handled")
+
+
+def worker_is_ready(sender: Any = None, **_: Any) -> None:
+    """A worker begins to take messages."""
+    try:
+        stopping = _stoppings.get(sender.app)
+        if stopping is not None:
+            stopping(sender).precede_celery()
+    except Exception:
+        logger.exception("this worker will not hand back its runs when it stops")

@@ -2,18 +2,24 @@
 
 Frameworks send events in odd orders; what each becomes is decided here, once:
 
-=========================================  ===========================================================
+=========================================  ========================================================================
 an agent sends                             the log gets
-=========================================  ===========================================================
-SUBMITTED, again                           nothing: the gateway wrote it
+=========================================  ========================================================================
+SUBMITTED, again, on each turn             nothing: the gateway wrote it; WORKING if it says anything new
 WORKING, again, without anything new       nothing
 a Task                                     its artifacts, metadata and status as events of their own
+a status whose message has no parts        the status without it: a message must have some
 an artifact before any status              WORKING, then the artifact
+an artifact again, not appended            the same: it replaces the one before
 a chunk for an artifact it never began     the beginning of that artifact
 a Message, first of all                    a direct answer, which completes the task
 a Message, later                           COMPLETED with that message
 another task's or context's id             this task's and context's
-=========================================  ===========================================================
+another end than CANCELED, when its        nothing: frameworks take a cancellation for an end of their own
+client has asked to cancel
+anything after the end                     nothing: the first CANCELED counts, with its text (`RunEvents`)
+no end at all                              COMPLETED, when it returns; a pause that it said last stays (`RunEvents`)
+=========================================  ========================================================================
 """
 
 from __future__ import annotations
@@ -33,8 +39,8 @@ from a2a.types import (
 from a2a.utils.errors import InvalidAgentResponseError
 from google.protobuf.json_format import MessageToDict, SerializeToJsonError
 
-from ..lifecycle import Event
-from ..lifecycle.states import COMPLETED, SUBMITTED, WORKING
+from ..lifecycle import Event, is_terminal
+from ..lifecycle.states import CANCELED, COMPLETED, SUBMITTED, WORKING
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +51,7 @@ class Translator:
     def __init__(self, task: Task, *, answer_allowed: bool) -> None:
         self.state: TaskState = task.status.state
         self.spoken = False
+        self.cancel_asked = False
         self._task_id = task.id
         self._context_id = task.context_id
         self._artifacts = {artifact.artifact_id for artifact in task.artifacts}
@@ -81,7 +88,7 @@ class Translator:
         message.role = Role.ROLE_AGENT
         message.context_id = self._context_id
         message.message_id = message.message_id or str(uuid4())
-        if self._answer_allowed and not self.spoken:
+        if self._answer_allowed and not self.spoken and not self.cancel_asked and message.parts:
             message.task_id = ""  # an answer without a task, as far as the client is concerned
             self.state = COMPLETED
             return [message]
@@ -90,7 +97,9 @@ class Translator:
 
     def _status(self, event: TaskStatusUpdateEvent) -> list[Event]:
         state = event.status.state
-        new = event.status.HasField("message") or bool(event.metadata.fields)
+        if self.cancel_asked and is_terminal(state) and state != CANCELED:
+            return []
+        new = bool(event.status.message.parts) or bool(event.metadata.fields)
         if state in (SUBMITTED, TaskState.TASK_STATE_UNSPECIFIED):
             if not new:
                 return []
@@ -101,7 +110,9 @@ class Translator:
         status.CopyFrom(event)
         self._own(status)
         status.status.state = state
-        if status.status.HasField("message"):
+        if not status.status.message.parts:
+            status.status.ClearField("message")
+        else:
             message = status.status.message
             message.role, message.task_id, message.context_id = Role.ROLE_AGENT, self._task_id, self._context_id
             message.message_id = message.message_id or str(uuid4())

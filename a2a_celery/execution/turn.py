@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
+from concurrent.futures import wait
 from threading import get_ident
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
-from a2a.helpers import get_message_text, new_data_part, new_text_part
+from a2a.helpers import get_message_text
 from a2a.types import Artifact, Message, Part, Role, Task, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent
-from a2a.utils.errors import InvalidAgentResponseError
 from google.protobuf.json_format import MessageToDict
 
 from ..caller import Caller
 from ..errors import InputRequired
+from ..lifecycle.content import parts_of
 from ..lifecycle.outcomes import agent_message
 from ..lifecycle.states import WORKING
 from ..store.runs import Claim
 from .events import RunEvents
+
+T = TypeVar("T")
+
+LOOK_EVERY = 0.2
+"""Seconds between two looks whether a call that waits for the store is still wanted."""
 
 
 class Answer(str):
@@ -101,6 +107,15 @@ class Turn:
         """1, or more when an earlier run of this turn was lost with its worker."""
         return self._claim.attempt
 
+    @property
+    def cancelled(self) -> bool:
+        """Whether the run is to stop: its client cancelled it, its time is up, or it was given to another worker.
+
+        An async agent is cancelled where it waits. A plain function that works for long should look now and then, and
+        return; it has `cancel_grace` to do so.
+        """
+        return self._events.stopping
+
     async def say(self, text: str = "", *, parts: Sequence[Part] = (), **metadata: Any) -> None:
         """Shows progress: the task stays WORKING, with this message and metadata.
 
@@ -161,23 +176,43 @@ class Turn:
 
 
 class BlockingTurn:
-    """The same calls from the thread of a sync agent: each returns when its event is taken."""
+    """The same calls from the thread of a sync agent: each returns when its event is taken.
+
+    When the run is to stop (see `Turn.cancelled`), all of them raise `asyncio.CancelledError`, which is no `Exception`:
+    let it pass.
+    """
 
     def __init__(self, turn: Turn, loop: asyncio.AbstractEventLoop) -> None:
         self._turn = turn
         self._loop = loop
 
+    @property
+    def cancelled(self) -> bool:
+        """See `Turn.cancelled`."""
+        return self._turn.cancelled
+
     def say(self, text: str = "", *, parts: Sequence[Part] = (), **metadata: Any) -> None:
         """See `Turn.say`."""
-        asyncio.run_coroutine_threadsafe(self._turn.say(text, parts=parts, **metadata), self._loop).result()
+        self._wait_for(self._turn.say(text, parts=parts, **metadata))
 
     def ask(self, question: str = "", *, parts: Sequence[Part] = ()) -> Answer:
         """See `Turn.ask`."""
-        return asyncio.run_coroutine_threadsafe(self._turn.ask(question, parts=parts), self._loop).result()
+        return self._wait_for(self._turn.ask(question, parts=parts))
 
     def artifact(self, content: Any, **options: Any) -> str:
         """See `Turn.artifact`."""
-        return asyncio.run_coroutine_threadsafe(self._turn.artifact(content, **options), self._loop).result()
+        return self._wait_for(self._turn.artifact(content, **options))
+
+    def _wait_for(self, call: Coroutine[Any, Any, T]) -> T:
+        if self.cancelled:
+            call.close()
+            raise asyncio.CancelledError
+        made = asyncio.run_coroutine_threadsafe(call, self._loop)
+        while not wait([made], LOOK_EVERY).done:
+            if self.cancelled:  # the store may be away for long
+                made.cancel()
+                raise asyncio.CancelledError
+        return made.result()
 
 
 class Reply:
@@ -205,27 +240,3 @@ class Reply:
             return
         await self._turn.artifact(value, artifact_id=self._artifact_id, name="response", append=self._begun, last=last)
         self._begun = True
-
-
-def parts_of(content: Any) -> list[Part]:
-    """The parts that `content` makes: text, bytes as a file, JSON-like data, a Part, or a list of Parts.
-
-    Raises:
-        InvalidAgentResponseError: it is none of these.
-    """
-    match content:
-        case str():
-            return [new_text_part(content)]
-        case bytes():
-            return [Part(raw=content, media_type="application/octet-stream")]
-        case Part():
-            return [content]
-        case [Part(), *_] if all(isinstance(part, Part) for part in content):
-            return list(content)
-        case dict() | list() | int() | float() | bool():
-            try:
-                return [new_data_part(content, media_type="application/json")]
-            except (TypeError, ValueError) as e:
-                raise InvalidAgentResponseError(f"the agent gave data that is not JSON: {e}") from e
-        case _:
-            raise InvalidAgentResponseError(f"an agent can't answer with a {type(content).__name__}")

@@ -110,6 +110,16 @@ async def test_a_held_end_waits_for_the_settlement(scene: Scene) -> None:
     assert await scene.seeds.states(claim.task.id) == [SUBMITTED, WORKING, CANCELED]
 
 
+async def test_a_cancelled_run_that_could_not_be_settled_can_still_fail(scene: Scene) -> None:
+    claim, events = await scene.begin()
+    events.hold_end()
+    await events.enqueue_event(status(COMPLETED))
+
+    await scene.settle(claim, events, Failed())
+
+    assert await scene.seeds.states(claim.task.id) == [SUBMITTED, WORKING, FAILED]
+
+
 async def test_a_run_that_is_lost_at_its_settlement_knows_it(scene: Scene) -> None:
     claim, events = await scene.begin()
     await scene.seeds.store.redis.hset(scene.keys.task(claim.task.id).record, "token", "another's")

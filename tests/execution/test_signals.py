@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from billiard.exceptions import SoftTimeLimitExceeded, Terminated, TimeLimitExceeded, WorkerLostError
 from celery import Celery
+from celery.exceptions import Reject, Retry
 from celery.signals import task_unknown
 
 from a2a_celery import A2A
@@ -45,6 +46,8 @@ def ender(settings: Settings) -> RunEnder:
         (TimeLimitExceeded(1), Failed(OUT_OF_TIME)),
         (SoftTimeLimitExceeded(), Failed(OUT_OF_TIME)),
         (RunFailed("x"), None),
+        (Retry("x"), None),
+        (Reject("x"), None),
         (StoreUnavailable("x"), None),
     ],
     ids=lambda value: type(value).__name__,
@@ -122,17 +125,19 @@ class Apps:
         return app
 
 
+@pytest.mark.parametrize("name", ["a2a.ghost", "a.plain.task"])
 async def test_an_unknown_agent_is_refused_in_the_store_of_the_app_that_got_it(
-    store: AsyncStore, redis_server: EmbeddedRedis
+    store: AsyncStore, redis_server: EmbeddedRedis, name: str
 ) -> None:
     apps = Apps(redis_server)
     for app, prefix in ((apps.mine, "test"), (apps.other, "other")):
         seeds = Seeds(store, Keys(prefix))
         task_id = await seeds.created(task_id="same")
 
-        task_unknown.send(sender=Consumer(app), name="resize", id="same.1")
+        task_unknown.send(sender=Consumer(app), name=name, id="same")
+        task_unknown.send(sender=Consumer(app), name=name, id="same.2")
         assert await seeds.states(task_id) == [SUBMITTED]
-        task_unknown.send(sender=Consumer(app), name="a2a.ghost", id="same.1")
+        task_unknown.send(sender=Consumer(app), name=name, id="same.1")
 
         assert await seeds.states(task_id) == [SUBMITTED, REJECTED]
         assert (await seeds.task(task_id)).status.message.parts[0].text == AGENT_UNKNOWN

@@ -22,7 +22,7 @@ from google.protobuf.struct_pb2 import Value
 
 from a2a_celery.execution.translate import Translator
 from a2a_celery.lifecycle import LEGAL
-from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED, SUBMITTED, WORKING
+from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, SUBMITTED, WORKING
 from tests.support.seeds import chunk, status
 
 UNSPECIFIED = TaskState.TASK_STATE_UNSPECIFIED
@@ -64,6 +64,36 @@ def test_working_again_without_anything_new_is_nothing() -> None:
     assert one.translate(status(WORKING)) == []
     assert shape(one.translate(status(WORKING, "busy"))) == [WORKING]
     assert shape(one.translate(status(WORKING, step=1))) == [WORKING]
+
+
+def test_a_message_without_parts_is_left_out() -> None:
+    one = translator(WORKING)
+    empty = TaskStatusUpdateEvent(status=TaskStatus(state=COMPLETED, message=Message(message_id="m")))
+    busy = TaskStatusUpdateEvent(status=TaskStatus(state=WORKING, message=Message(message_id="m")))
+
+    assert one.translate(busy) == []
+    [event] = one.translate(empty)
+
+    assert isinstance(event, TaskStatusUpdateEvent)
+    assert not event.status.HasField("message")
+
+
+def test_an_answer_without_parts_is_a_return_without_a_word() -> None:
+    [event] = translator().translate(Message(message_id="m"))
+
+    assert isinstance(event, TaskStatusUpdateEvent)
+    assert event.status.state == COMPLETED
+    assert not event.status.HasField("message")
+
+
+@pytest.mark.parametrize("end", [status(COMPLETED), status(FAILED, "no"), said()])
+def test_whoever_was_asked_to_cancel_can_end_only_as_canceled(end: Any) -> None:
+    one = translator()
+    one.cancel_asked = True
+
+    assert one.translate(end) == []
+    assert shape(one.translate(chunk("a"))) == [WORKING, "a"]
+    assert shape(one.translate(status(CANCELED, "stopped"))) == [CANCELED]
 
 
 def test_working_after_a_pause_is_shown() -> None:

@@ -1,0 +1,65 @@
+"""Plain Celery tasks as a run sees them: calls in a thread of Celery's, which may leave the run to others."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+from ..config import Settings
+from ..dispatch import RunOptions
+from ..lifecycle import Event, Outcome
+from ..store import Keys, Operation
+from ..store.release import Released, hand_on, release_run
+from ..store.runs import Claim, Illegal, RunLost
+from .adapters import Adapter
+from .events import GiveBack
+
+Answer = Released | RunLost | Illegal
+
+
+class ThreadedCall(Adapter, Protocol):
+    """A plain Celery task that is called in the thread it came to."""
+
+    retries: int
+
+    @property
+    def max_attempts(self) -> int | None:
+        """How often Celery runs it at most; None: as often as it takes."""
+        ...
+
+    def lend_thread(self, run: Future[Outcome | None]) -> Outcome | None:
+        """Makes the call in this thread; returns when `run` is over."""
+        ...
+
+    def options(self, stored: bytes) -> RunOptions:
+        """How the run is published again that Celery retries."""
+        ...
+
+
+def retried(keys: Keys, claim: Claim, options: RunOptions, settings: Settings) -> GiveBack:
+    """Lets Celery's message for the next attempt claim the run; a watcher publishes it, should that get lost."""
+    again = options.again_in(datetime.now(UTC), timedelta(seconds=settings.redispatch_after))
+
+    def give_back(before: int, rest: list[Event]) -> Operation[Answer]:
+        return release_run(
+            keys,
+            claim.ref,
+            token=claim.token,
+            before=before,
+            events=rest,
+            options=options.to_json(),
+            retries=options.retries,
+            again_us=again // timedelta(microseconds=1),
+        )
+
+    return give_back
+
+
+def handed_on(keys: Keys, claim: Claim, canvas: str) -> GiveBack:
+    """Lets `canvas` end the run."""
+
+    def give_back(before: int, rest: list[Event]) -> Operation[Answer]:
+        return hand_on(keys, claim.ref, token=claim.token, before=before, events=rest, canvas=canvas)
+
+    return give_back

@@ -1,0 +1,105 @@
+"""Giving up runs because their worker stops: the store fences them off, and whoever comes next is published at once.
+
+Celery calls from inside its signal handlers, which may have interrupted anything. So nothing is done there: a thread
+with a loop and connections of its own does it, for all runs at the same time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from threading import Thread
+
+from ..config import Settings
+from ..dispatch import Publisher
+from ..lifecycle import Failed, final_event
+from ..lifecycle.outcomes import WORKER_LOST
+from ..store import AsyncStore, Keys
+from ..store.connection import patiently
+from ..store.recovery import GivenUp, Lapsed, Requeued, give_next_attempt, hand_back
+from ..store.runs import RunRef
+from ..store.tasks import FIRST_PUBLISH_GRACE_US, read_task
+from .ending import runner_prefix
+
+logger = logging.getLogger(__name__)
+
+LOOKS = 10
+"""How often the next attempt is tried for a task that is written meanwhile; beyond that a watcher gives it."""
+
+LAST_WAIT = 5.0
+"""Seconds for which a process that exits waits for what it is still giving up. The rest is for leases and watchers."""
+
+
+class HandingBack:
+    """Gives up the runs of this process, which is the worker's main one."""
+
+    def __init__(self, settings: Callable[[], Settings], publisher: Callable[[], Publisher]) -> None:
+        self._settings = settings
+        self._make_publisher = publisher
+        self._publisher: Publisher | None = None
+        self._store: AsyncStore | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._under_way: list[Future[None]] = []
+
+    def give_up(self, celery_id: str, *, worker_pid: int | None) -> None:
+        """Gives up the run that `celery_id` names, if process `worker_pid` of this machine claimed it; None: if nobody
+        did. Returns at once, and never raises."""
+        ref = RunRef.of(celery_id)
+        if ref is None:
+            return
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            Thread(target=self._loop.run_forever, name="a2a-handing-back", daemon=True).start()
+            atexit.register(self.wait)
+        self._under_way.append(asyncio.run_coroutine_threadsafe(self._guarded(ref, worker_pid), self._loop))
+
+    def wait(self, timeout: float = LAST_WAIT) -> None:
+        """Returns when all is given up, or `timeout` seconds are over."""
+        wait(tuple(self._under_way), timeout)
+
+    async def _guarded(self, ref: RunRef, worker_pid: int | None) -> None:
+        try:
+            await self._give_up(ref, worker_pid)
+        except Exception:
+            logger.exception("run %s was not handed back: a watcher will see to it", ref.name)
+
+    async def _give_up(self, ref: RunRef, worker_pid: int | None) -> None:
+        settings = self._settings()
+        store, keys = self._connected(settings), Keys(settings.key_prefix)
+        found = await patiently(store, read_task(keys, None, ref.task_id, history_length=0, artifacts=False))
+        lost = found and final_event(Failed(WORKER_LOST), ref.task_id, found[0].context_id)
+        if not lost:
+            return
+        runner = None if worker_pid is None else runner_prefix(worker_pid)
+        given_up = await patiently(store, hand_back(keys, ref, runner=runner, lost=lost))
+        # not all of it: the options of a plain task hold what its client said
+        logger.info("run %s is given up, its worker stops: %s", ref.name, type(given_up).__name__)
+        match given_up:
+            case Requeued(agent, run, options):
+                await self._publish(agent, RunRef(ref.task_id, run), options)
+            case GivenUp(agent, attempt, most):
+                await self._next_attempt(store, keys, Lapsed(ref, agent, attempt, most, handed_back=True))
+
+    async def _next_attempt(self, store: AsyncStore, keys: Keys, lapsed: Lapsed) -> None:
+        for _ in range(LOOKS):
+            lapse = await give_next_attempt(store, keys, lapsed, again_us=FIRST_PUBLISH_GRACE_US)
+            if lapse.next_run is not None:
+                ref = RunRef(lapsed.ref.task_id, lapse.next_run)
+                await self._publish(lapsed.agent, ref, lapse.next_options)
+            if lapse.what != "changed":
+                return
+
+    async def _publish(self, agent: str, ref: RunRef, options: bytes) -> None:
+        if self._publisher is None:
+            self._publisher = self._make_publisher()
+        # Not marked as published: this very worker may still be who a Redis broker gives it to, and never look at it.
+        # So a watcher publishes it again if nobody has claimed it in a moment.
+        await self._publisher.publish_async(agent, ref.task_id, ref.run, options)
+
+    def _connected(self, settings: Settings) -> AsyncStore:
+        if self._store is None:
+            self._store = AsyncStore(settings.store_url)
+        return self._store

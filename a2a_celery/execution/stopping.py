@@ -1,0 +1,126 @@
+"""A worker that is told to stop: what waits in it goes elsewhere at once, and what can't be stopped does not stop it.
+
+Celery says that it stops by a signal of its own, but only after a cold shutdown has waited for its pool. So Celery's
+handlers of SIGTERM, SIGINT and SIGQUIT are preceded by ours, which changes nothing of what they do, but for one thing:
+Celery takes a second SIGTERM for the first, here it is the cold shutdown that SIGQUIT begins.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from threading import Thread, current_thread, main_thread
+from time import sleep
+from types import FrameType
+from typing import Any
+
+from celery.signals import task_received
+from celery.worker import state
+
+from ..config import Settings
+from .handing_back import LAST_WAIT, HandingBack
+from .request import RunRequest
+
+logger = logging.getLogger(__name__)
+
+UNWINDING = 3.0
+"""Seconds beside `cancel_grace` that a cold shutdown has, before the process ends by force."""
+
+EXIT_CODE = 1
+"""Celery's own for a cold shutdown."""
+
+Handler = Callable[[int, FrameType | None], Any]
+
+
+class Stopping:
+    """How one worker stops. Lives in its main process."""
+
+    def __init__(self, consumer: Any, settings: Callable[[], Settings], handing_back: HandingBack) -> None:
+        self._consumer = consumer
+        self._settings = settings
+        self._handing_back = handing_back
+        self._begun = False
+        self._terminated = False
+
+    def precede_celery(self) -> None:
+        """Puts our handlers before Celery's, where it has some: not in a worker that a program of its own started."""
+        if current_thread() is not main_thread():
+            return
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
+            theirs = signal.getsignal(number)
+            if callable(theirs) and getattr(theirs, "__name__", "").startswith("worker_"):
+                signal.signal(number, partial(self._signalled, theirs))
+
+    def _signalled(self, theirs: Handler, number: int, frame: FrameType | None) -> None:
+        try:
+            if not self._begun:
+                self._begun = True
+                hand_back_waiting()
+                task_received.connect(received_late, weak=False, dispatch_uid="a2a_celery.received_late")
+            if is_cold(theirs):
+                self._go_cold()
+        except Exception:  # whatever it is, the worker must stop
+            logger.exception("this worker stops, and does not hand back what it has")
+        cold = signal.getsignal(signal.SIGQUIT)
+        if number == signal.SIGTERM and self._terminated and callable(cold):
+            cold(signal.SIGQUIT, frame)
+            return
+        self._terminated = self._terminated or number == signal.SIGTERM
+        theirs(number, frame)
+
+    def _go_cold(self) -> None:
+        RunRequest.pool_to_leave = self._consumer.pool
+        soft = self._consumer.app.conf.worker_soft_shutdown_timeout or 0
+        within = soft + self._settings().cancel_grace + UNWINDING
+        Thread(target=self._end_by_force, args=(within,), name="a2a-last-resort", daemon=True).start()
+
+    def _end_by_force(self, within: float) -> None:
+        """Ends the process `within` so many seconds, unless Celery has: an agent may block whatever it runs on.
+
+        A worker that still runs other Celery tasks than ours is left to Celery.
+        """
+        sleep(within)
+        if any(not is_run(request) for request in tuple(state.active_requests)):
+            logger.warning("other tasks than agents are still running: not ended by force")
+            return
+        logger.error("still not stopped after %g s: ended by force", within)
+        for request in tuple(state.requests.values()):
+            if is_run(request):
+                request.give_up()
+        self._handing_back.wait(LAST_WAIT)
+        hanging_up = Thread(target=self._hang_up, name="a2a-hanging-up", daemon=True)
+        hanging_up.start()
+        hanging_up.join(LAST_WAIT)
+        os._exit(EXIT_CODE)
+
+    def _hang_up(self) -> None:
+        """Gives the broker back what it has sent: a Redis would keep that for its visibility timeout, or lose it."""
+        with suppress(Exception):
+            self._consumer.connection.close()
+
+
+def is_cold(handler: Handler) -> bool:
+    """Whether a handler of Celery's begins a cold shutdown: of SIGQUIT, or of SIGTERM with REMAP_SIGTERM."""
+    return getattr(handler, "__name__", "") == "worker_Cold"
+
+
+def is_run(request: Any) -> bool:
+    """Whether a request of Celery's is a run of an A2A task."""
+    return isinstance(request, RunRequest) and request.is_run
+
+
+def hand_back_waiting() -> None:
+    """Gives up all runs that wait in this worker: Celery itself gives their messages back when it exits."""
+    for request in tuple(state.requests.values()):
+        if is_run(request) and request.time_start is None:
+            request.give_up()
+
+
+def received_late(request: Any = None, **_: Any) -> None:
+    """A message came to a worker that stops."""
+    if is_run(request):
+        request.give_up()

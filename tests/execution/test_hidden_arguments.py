@@ -1,0 +1,79 @@
+"""What a client said to a plain task is in its message, and nowhere beside it: Celery shows it not, nor do logs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery, Task
+from celery.exceptions import Retry
+
+from a2a_celery import A2A
+from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.config import Settings
+from a2a_celery.dispatch import RUN_HEADER, Call, RunOptions
+from a2a_celery.execution.handing_back import HandingBack
+from a2a_celery.execution.plain import CURRENT
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.tasks import create_task
+from tests.support.seeds import ANN, CONTEXT, RETENTION, request
+
+PRIVATE = "a private word"
+
+
+def test_a_retry_shows_none_of_its_arguments() -> None:
+    """Its message is Celery's own."""
+    celery = Celery(broker="memory://", set_as_current=False)
+    celery.conf.task_default_queue = "hidden-arguments"
+
+    @celery.task(bind=True, shared=False)
+    def flaky(self: Task, text: str) -> None:
+        raise self.retry(countdown=60)
+
+    A2A(celery).expose(flaky)
+    task = celery.tasks[flaky.name]
+    task.push_request(
+        id="t.1", args=(), kwargs={"text": PRIVATE}, called_directly=False, retries=0, headers={RUN_HEADER: True}
+    )
+    running: Any = SimpleNamespace(task=task)
+    token = CURRENT.set(running)
+    try:
+        with pytest.raises(Retry):
+            flaky(PRIVATE)
+    finally:
+        CURRENT.reset(token)
+        task.pop_request()
+
+    with celery.connection_for_read() as connection:
+        message = connection.default_channel.basic_get("hidden-arguments")
+    assert message is not None
+    assert PRIVATE not in json.dumps(message.headers)
+    assert PRIVATE in json.dumps(message.decode()), "the worker needs it"
+
+
+async def test_a_run_that_is_handed_back_shows_none_of_its_arguments(
+    store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = RunOptions(call=Call("tasks.shout", {"text": PRIVATE})).to_json()
+    sent = request(task_id="t", context_id=CONTEXT)
+    await store.run(create_task(keys, ANN, "t", CONTEXT, sent, caller=b"{}", retention=RETENTION, options=options))
+    published: list[tuple[Any, ...]] = []
+
+    class Broker:
+        async def publish_async(self, *given: Any) -> None:
+            published.append(given)
+
+    settings = Settings(store_url=redis_server.store_url, key_prefix=keys.prefix)
+    handing_back = HandingBack(lambda: settings, Broker)  # type: ignore[arg-type]
+    caplog.set_level(logging.DEBUG, logger="a2a_celery")
+
+    handing_back.give_up("t.1", worker_pid=None)
+    await asyncio.to_thread(handing_back.wait)
+
+    assert published == [(ANN.agent, "t", 2, options)]
+    assert "t.1 is given up" in caplog.text
+    assert PRIVATE not in caplog.text

@@ -1,0 +1,68 @@
+"""What a worker has fetched and not begun is told to the store: when it is new, and again in time; not more often."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from celery.worker import state
+
+from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.config import Settings
+from a2a_celery.execution import in_hand
+from a2a_celery.execution.in_hand import InHand, fetched_runs
+from a2a_celery.store import AsyncStore, Keys, Operation
+from tests.support.seeds import Seeds
+
+
+class Fetched:
+    """A message as Celery's worker keeps it."""
+
+    def __init__(self, name: str) -> None:
+        self.id = name
+
+
+@pytest.fixture
+def here(redis_server: EmbeddedRedis, keys: Keys) -> InHand:
+    return InHand(Settings(store_url=redis_server.store_url, key_prefix=keys.prefix, lease_ttl=30))
+
+
+async def test_new_runs_are_told_at_once_and_known_ones_in_time(
+    store: AsyncStore, keys: Keys, here: InHand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds = Seeds(store, keys)
+    now = 1000.0
+    monkeypatch.setattr(in_hand, "monotonic", lambda: now)
+    calls: list[Operation[Any]] = []
+    run = here._store.run
+
+    def counted(operation: Operation[Any]) -> Any:
+        calls.append(operation)
+        return run(operation)
+
+    monkeypatch.setattr(here._store, "run", counted)
+    one, other = f"{await seeds.created()}.1", f"{await seeds.created()}.1"
+
+    async def look(*names: str) -> int:
+        calls.clear()
+        await asyncio.to_thread(here.look, frozenset(names))
+        return len(calls)
+
+    assert await look() == 0
+    assert await look(one) == 1
+    assert await look(one) == 0
+    assert await look(one, other) == 1
+    assert await look(other) == 0
+    now += 10.1
+    assert await look(other) == 1
+    for name in (one, other):
+        assert await store.redis.hget(keys.task(name[:-2]).record, "held") is not None
+
+
+def test_what_was_begun_or_is_no_run_is_not_in_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, fetched, other = Fetched("a.1"), Fetched("b.2"), Fetched("a-celery-task")
+    monkeypatch.setattr(state, "requests", {one.id: one for one in (begun, fetched, other)})
+    monkeypatch.setattr(state, "active_requests", {begun})
+
+    assert fetched_runs() == {"b.2"}
