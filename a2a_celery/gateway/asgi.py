@@ -27,6 +27,7 @@ from .extensions import Endpoint, echo_extensions
 from .handler import GatewayHandler
 from .health import Health
 from .http import CallContextBuilder, RpcDispatcher, guard_rest, guard_rpc, rest_error
+from .leaving import Leaving
 from .legacy import legacy_rest_routes
 
 
@@ -42,7 +43,8 @@ def build_asgi(app: Celery, agents: Mapping[str, Agent], settings: Settings) -> 
     line = WakeLine(settings.store_url)
     follower = LogFollower(store, Keys(settings.key_prefix), line)
     publisher = Publisher(app, {name: agent.options for name, agent in agents.items()})
-    handlers = {name: GatewayHandler(agent, settings, follower, publisher) for name, agent in agents.items()}
+    leaving = Leaving()
+    handlers = {name: GatewayHandler(agent, settings, follower, publisher, leaving) for name, agent in agents.items()}
     grpc_server = _grpc_server(handlers, settings)
 
     @asynccontextmanager
@@ -63,6 +65,7 @@ def build_asgi(app: Celery, agents: Mapping[str, Agent], settings: Settings) -> 
     asgi = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _unknown})
     # every path of one word begins a tenant's paths: it would be sent from /word to /word/, where nothing is either
     asgi.router.redirect_slashes = False
+    asgi.state.leaving = leaving  # for whoever hears first that the process is to stop
     return asgi
 
 

@@ -40,16 +40,18 @@ from a2a.utils.task import apply_history_length
 
 from ..agents import Agent
 from ..config import Settings
-from ..dispatch import Publisher
+from ..dispatch import Canvas, Publisher
 from ..lifecycle import Event, is_interrupted, is_terminal
 from ..store import AsyncStore, Keys, Scope, answers, tasks
 from ..store.follow import LogFollower
 from ..store.listing import list_page
+from ..store.runs import RunRef
 from ..store.wake import Bell
 from . import checks
 from .cards import extended_card
 from .faults import REACHED, invalid, not_found, speaks_a2a
 from .intake import Intake
+from .leaving import Leaving
 from .streams import Shown, TurnWatch, shown
 from .turns import TurnFollower
 
@@ -64,8 +66,11 @@ LAST_EVENT_ID = "last-event-id"
 class GatewayHandler(RequestHandler):
     """Serves one agent."""
 
-    def __init__(self, agent: Agent, settings: Settings, follower: LogFollower, publisher: Publisher) -> None:
+    def __init__(
+        self, agent: Agent, settings: Settings, follower: LogFollower, publisher: Publisher, leaving: Leaving
+    ) -> None:
         self.agent = agent
+        self._leaving = leaving
         self._card: AgentCard = agent.card
         self._settings = settings
         self._follower = follower
@@ -79,13 +84,18 @@ class GatewayHandler(RequestHandler):
     @speaks_a2a
     @validate_request_params
     async def on_message_send(self, params: SendMessageRequest, context: ServerCallContext) -> Task | Message:
-        """Accepts a message; returns the task when it has ended or paused, or at once if asked, or a direct answer."""
+        """Accepts a message; returns the task when it has ended or paused, or at once if asked, or a direct answer.
+
+        A gateway that stops returns it as it is: then at least its client knows it.
+        """
         self._check_send(params, context)
         if params.configuration.return_immediately:
             sent = await self._intake.accept(params, context, self._scope(context))
             return apply_history_length(sent.task, params.configuration)
         async with self._intake.accepting(params, context, self._scope(context)) as (sent, bell):
-            end = await self._turns.end_of(sent, bell)
+            end = None
+            with self._leaving.may_be_cut_short():
+                end = await self._turns.end_of(sent, bell)
         if isinstance(end, Message):
             return end
         task = await self._read(sent.task.id, context, params.configuration)
@@ -180,9 +190,11 @@ class GatewayHandler(RequestHandler):
                 case answers.Ended(state):
                     name = TaskState.Name(state)
                     raise TaskNotCancelableError(f"The task has ended already: {name}", data={"taskId": params.id})
-                case answers.CanceledNow(run, _):
+                case answers.CanceledNow(run, _, canvas):
                     if run is not None:
-                        self._publisher.revoke_soon(params.id, run)
+                        self._publisher.revoke_soon([RunRef(params.id, run).name])
+                    if canvas:
+                        self._publisher.revoke_soon(Canvas.from_json(canvas).ids(), terminate=True)
                 case answers.CancelAsked(version):
                     await self._stopped(params.id, bell, version)
         return await self._read(params.id, context, None)

@@ -9,13 +9,14 @@ from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 from a2a.server.context import ServerCallContext
-from a2a.types import SendMessageRequest, Task, TaskState
+from a2a.types import Message, Role, SendMessageRequest, Task, TaskState
 from a2a.utils.errors import InvalidParamsError, UnsupportedOperationError
 
 from ..agents import Agent
 from ..caller import Caller
 from ..config import Settings
-from ..dispatch import Publisher, RunOptions
+from ..dispatch import BadCall, Call, CallSignature, Publisher, RunOptions
+from ..lifecycle import is_terminal
 from ..store import Scope, answers, tasks
 from ..store.dispatch import mark_published
 from ..store.follow import LogFollower
@@ -56,6 +57,7 @@ class Intake:
         self._store = follower.store
         self._keys = follower.keys
         self._publisher = publisher
+        self._signature = CallSignature.of(agent.code) if agent.kind == "task" else None
 
     @asynccontextmanager
     async def accepting(
@@ -87,7 +89,7 @@ class Intake:
         task_id = task_id or str(uuid4())
         request = _with_ids(params, task_id, params.message.context_id or str(uuid4()))
         caller = Caller.of(context)
-        options = run_options(self._agent, request, caller)
+        options = run_options(self._agent, request, caller, self._call([request.message]))
         answer = await self._store.run(
             tasks.create_task(
                 self._keys,
@@ -124,12 +126,17 @@ class Intake:
 
     async def _continue(self, params: SendMessageRequest, context: ServerCallContext, scope: Scope) -> Sent:
         task_id = params.message.task_id
-        found = await self._store.run(tasks.read_task(self._keys, scope, task_id, history_length=0, artifacts=False))
+        length = 0 if self._signature is None else None  # a call is made of all that was said
+        read = tasks.read_task(self._keys, scope, task_id, history_length=length, artifacts=False)
+        found = await self._store.run(read)
         if found is None:
             raise not_found(task_id)
-        request = _with_ids(params, task_id, found[0].context_id)
+        task = found[0]
+        request = _with_ids(params, task_id, task.context_id)
         caller = Caller.of(context)
-        options = run_options(self._agent, request, caller)
+        said = [message for message in task.history if message.role == Role.ROLE_USER]
+        call = None if is_terminal(task.status.state) else self._call([*said, request.message])
+        options = run_options(self._agent, request, caller, call)
         answer = await self._store.run(
             tasks.continue_task(
                 self._keys,
@@ -169,8 +176,20 @@ class Intake:
             case answers.Conflict():
                 raise self._reused(params)
 
+    def _call(self, messages: list[Message]) -> Call | None:
+        """What the messages call a plain Celery task with; None: the agent is none."""
+        if self._signature is None:
+            return None
+        try:
+            return Call(self._agent.code.name, self._signature.call(messages))
+        except BadCall as e:
+            raise invalid("message.parts", str(e)) from None
+
     def _publish(self, task_id: str, run: int, options: RunOptions) -> None:
-        again = options.again_in(datetime.now(UTC), timedelta(seconds=self._settings.redispatch_after))
+        now = datetime.now(UTC)
+        if options.held_for(now):
+            return  # a watcher publishes it in time
+        again = options.again_in(now, timedelta(seconds=self._settings.redispatch_after))
         again_us = again // timedelta(microseconds=1)
 
         async def remember() -> None:

@@ -15,7 +15,7 @@ from google.protobuf.json_format import MessageToDict
 
 from ..agents import Agent
 from ..caller import Caller
-from ..dispatch import RunOptions
+from ..dispatch import Call, RunOptions
 from .faults import invalid
 
 SCHEDULE = "celery_schedule"
@@ -24,8 +24,8 @@ SCHEDULE = "celery_schedule"
 TIMES = ("not_before", "not_after")
 
 
-def run_options(agent: Agent, request: SendMessageRequest, caller: Caller) -> RunOptions:
-    """How the run of `request` is published.
+def run_options(agent: Agent, request: SendMessageRequest, caller: Caller, call: Call | None = None) -> RunOptions:
+    """How the run of `request` is published, which makes the `call` if its agent is a plain Celery task.
 
     Raises:
         InvalidParamsError: the client gives times that the agent does not take, or that make no sense.
@@ -38,7 +38,7 @@ def run_options(agent: Agent, request: SendMessageRequest, caller: Caller) -> Ru
         shown = SendMessageRequest()
         shown.CopyFrom(request)  # what a route does to it stays there
         given = agent.route(shown, caller)
-    return RunOptions.of(given, times.get("not_before"), times.get("not_after"), now)
+    return RunOptions.of(given, times.get("not_before"), times.get("not_after"), now, call)
 
 
 def _times(agent: Agent, request: SendMessageRequest, now: datetime) -> dict[str, datetime]:

@@ -10,7 +10,7 @@ from a2a.types import Message, TaskState, TaskStatusUpdateEvent
 
 from ..lifecycle import Event, EventKind, LogEntry, is_interrupted, is_terminal, kind_of
 from ..lifecycle.fold import answered
-from ..lifecycle.states import COMPLETED
+from ..lifecycle.states import COMPLETED, SUBMITTED
 from ..store.log import LogPage
 
 
@@ -49,7 +49,7 @@ class TurnWatch:
     """Knows when a client's turn has ended: at a terminal state, or at a pause of its own turn.
 
     `ahead` counts the client messages that must begin turns before it does: 0 for a turn that has begun, else the
-    message's place among those that wait.
+    message's place among those that wait. A turn begins with SUBMITTED; a client's message alone begins none.
     """
 
     def __init__(self, ahead: int = 0) -> None:
@@ -62,9 +62,9 @@ class TurnWatch:
 
     def ends_with(self, entry: LogEntry) -> bool:
         """Whether `entry`, the next of the log, is the last that concerns the client."""
-        if kind_of(entry.event) is EventKind.CLIENT_MESSAGE and self._ahead:
-            self._ahead -= 1
         state = status_after(entry)
+        if state == SUBMITTED and self._ahead:
+            self._ahead -= 1
         if state is None:
             return False
         return is_terminal(state) or (is_interrupted(state) and not self._ahead)

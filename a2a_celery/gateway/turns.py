@@ -27,7 +27,7 @@ class TurnFollower:
 
     async def end_of(self, sent: Sent, bell: Bell) -> Message | TaskStatus | None:
         """Waits for the end of the turn; gives the agent's direct answer, or the status that ended it, if one did."""
-        if is_terminal(sent.task.status.state):  # a message that came again
+        if is_terminal(sent.task.status.state) and not sent.ahead:  # a message that came again
             return await self._answer_that_ended(sent)
         watch = TurnWatch(sent.ahead)
         async with aclosing(self.entries(sent.task.id, bell, sent.since, new=sent.new)) as entries:
@@ -50,7 +50,7 @@ class TurnFollower:
                 yield Shown(first.version, first.event)
                 return
         yield Shown(sent.version, apply_history_length(sent.task, configuration))
-        if is_terminal(sent.task.status.state):
+        if is_terminal(sent.task.status.state) and not sent.ahead:
             return
         watch = TurnWatch(sent.ahead)
         async with aclosing(self.entries(sent.task.id, bell, sent.since)) as entries:

@@ -6,8 +6,9 @@ and later, so that a queue that is merely long is not filled with copies. A copy
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from ..dispatch import Publisher, RunOptions
 from ..errors import BrokerUnavailable
@@ -17,12 +18,15 @@ from ..store import AsyncStore, Keys
 from ..store.dispatch import mark_refused, take_due_runs
 from ..store.runs import RunRef, end_run
 from ..store.tasks import read_task
+from .results import Results
 
 logger = logging.getLogger(__name__)
 
 BATCH = 100
 BROKER_BACK_US = 2_000_000
 """How long a broker that took nothing is left alone."""
+RESULTS_PATIENCE = 3.0
+"""Seconds that the result backend has to say something of a run."""
 
 
 class Dispatcher:
@@ -31,18 +35,30 @@ class Dispatcher:
     name = "dispatcher"
     every = 0.5
 
-    def __init__(self, store: AsyncStore, keys: Keys, publisher: Publisher, redispatch_after: float) -> None:
+    def __init__(
+        self, store: AsyncStore, keys: Keys, publisher: Publisher, redispatch_after: float, results: Results
+    ) -> None:
         self._store = store
         self._keys = keys
         self._publisher = publisher
         self._again_us = int(redispatch_after * 1_000_000)
+        self._results = results
+        self._results_answer = True
 
     async def tick(self) -> None:
-        """Publishes what is due, and rejects what has expired. What the broker does not take is due again."""
+        """Publishes what is due, and rejects what has expired. What the broker does not take is due again, and what is
+        not to begin soon is due shortly before its time."""
         due = await self._store.run(take_due_runs(self._keys, limit=BATCH, again_us=self._again_us))
+        self._results_answer = True
         for number, one in enumerate(due):
-            if RunOptions.from_json(one.options).has_expired(datetime.now(UTC)):
+            options, now = RunOptions.from_json(one.options), datetime.now(UTC)
+            if options.has_expired(now):
                 await self._reject(one.ref)
+                continue
+            if held := options.held_for(now):
+                await self._store.run(mark_refused(self._keys, one.ref, again_us=held // timedelta(microseconds=1)))
+                continue
+            if options.call is not None and not options.retries and await self._is_elsewhere(one.ref):
                 continue
             try:
                 await self._publisher.publish_async(one.agent, one.ref.task_id, one.ref.run, one.options)
@@ -52,6 +68,21 @@ class Dispatcher:
                 for left in due[number:]:
                     await self._store.run(mark_refused(self._keys, left.ref, again_us=BROKER_BACK_US))
                 return
+
+    async def _is_elsewhere(self, ref: RunRef) -> bool:
+        """Whether a worker without this package has the run, a plain Celery task; what it has done is ended here.
+
+        A result backend that says nothing is asked once in a tick: other runs wait to be published.
+        """
+        if not self._results_answer:
+            return False
+        try:
+            async with asyncio.timeout(RESULTS_PATIENCE):
+                return await self._results.has(ref)
+        except Exception as e:
+            logger.warning("run %s: the result backend says nothing: %r", ref.name, e)
+            self._results_answer = False
+            return False
 
     async def _reject(self, ref: RunRef) -> None:
         found = await self._store.run(read_task(self._keys, None, ref.task_id, history_length=0, artifacts=False))

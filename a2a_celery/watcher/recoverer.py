@@ -2,22 +2,19 @@
 
 A worker that dies stops renewing its leases. When one is over, the run is taken from it: at most once (an agent's
 default) means that its task is FAILED; an agent with `max_attempts` gets the next run, on any worker. A worker that was
-only paused finds that it has lost the run, can write nothing more, and cancels its agent.
+only paused finds that it has lost the run, can write nothing more, and cancels its agent. Runs that a stopping worker
+handed back, but could not pass on, come here too.
 """
 
 from __future__ import annotations
 
 import logging
+from math import inf
 from time import monotonic
 
-from a2a.types import Message, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
-
 from ..errors import StoreUnavailable
-from ..lifecycle import Event, EventKind, LogEntry, kind_of
 from ..store import AsyncStore, Keys
-from ..store.log import read_log
-from ..store.recovery import Lapsed, lapse_run, lapsed_runs
-from ..store.tasks import read_task
+from ..store.recovery import Lapsed, give_next_attempt, lapsed_runs
 
 logger = logging.getLogger(__name__)
 
@@ -38,16 +35,20 @@ class Recoverer:
         self._store = store
         self._keys = keys
         self._grace = grace
-        self._not_before = monotonic() + grace
+        self._looked_at = -inf
+        self._not_before = -inf
 
     async def tick(self) -> None:
         """Sees to what has lapsed.
 
         Not right after a start, or when the store was away: for `grace` seconds, the workers come first, whose leases
-        lapsed because nobody could renew them.
+        lapsed because nobody could renew them. A store that was silent, and answered in the end, was away too.
         """
         try:
             lapsed = await self._store.run(lapsed_runs(self._keys, limit=BATCH))
+            if monotonic() - self._looked_at > self._grace + self.every:
+                self._not_before = monotonic() + self._grace
+            self._looked_at = monotonic()
             if monotonic() < self._not_before:
                 return
             for one in lapsed:
@@ -57,52 +58,15 @@ class Recoverer:
             raise
 
     async def _see_to(self, lapsed: Lapsed) -> None:
-        found = await self._store.run(read_task(self._keys, None, lapsed.ref.task_id))
-        if found is None:
-            return
-        task, version = found
-        left_open = await self._left_open(lapsed, version) if lapsed.attempt < lapsed.max_attempts else frozenset()
-        again_us = min(FIRST_WAIT_US * 2 ** (lapsed.attempt - 1), LONGEST_WAIT_US)
-        lapse = await self._store.run(
-            lapse_run(self._keys, lapsed, task, version, again_us=again_us, without=left_open)
-        )
+        wait_us = 0 if lapsed.handed_back else min(FIRST_WAIT_US * 2 ** (lapsed.attempt - 1), LONGEST_WAIT_US)
+        lapse = await give_next_attempt(self._store, self._keys, lapsed, again_us=wait_us)
         match lapse.what:
             case "again":
                 logger.warning("run %s of %s was lost; run %s follows", lapsed.ref.name, lapsed.agent, lapse.next_run)
-            case "failed" | "canceled":
-                logger.warning("run %s of %s was lost; its task is %s", lapsed.ref.name, lapsed.agent, lapse.what)
+            case "failed":
+                said = "run %s of %s was lost; its task is failed: a2a requeue %s runs it again"
+                logger.warning(said, lapsed.ref.name, lapsed.agent, lapsed.ref.task_id)
+            case "canceled":
+                logger.warning("run %s of %s was lost; its task is canceled", lapsed.ref.name, lapsed.agent)
             case _:
                 pass  # somebody else saw to it, or the next look will
-
-    async def _left_open(self, lapsed: Lapsed, version: int) -> frozenset[str]:
-        """Artifacts that the lost run began and did not finish."""
-        entries: list[LogEntry] = []
-        while not entries or entries[-1].version < version:
-            after = entries[-1].version if entries else 0
-            page = await self._store.run(read_log(self._keys, lapsed.ref.task_id, after))
-            if not page.entries:
-                break
-            entries += page.entries
-        return left_open(entries)
-
-
-def left_open(log: list[LogEntry]) -> frozenset[str]:
-    """Artifacts begun since the newest attempt, or the newest message of the client, whose last chunk has not come."""
-    opened: set[str] = set()
-    for entry in log:
-        event = entry.event
-        if isinstance(event, TaskArtifactUpdateEvent):
-            if event.last_chunk:
-                opened.discard(event.artifact.artifact_id)
-            elif not event.append:
-                opened.add(event.artifact.artifact_id)
-        elif _begins_anew(event):
-            opened.clear()
-    return frozenset(opened)
-
-
-def _begins_anew(event: Event) -> bool:
-    """Whether `event` begins a turn or an attempt."""
-    if isinstance(event, TaskStatusUpdateEvent):
-        return "attempt" in event.metadata.fields
-    return isinstance(event, Message) and kind_of(event) is EventKind.CLIENT_MESSAGE

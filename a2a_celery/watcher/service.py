@@ -6,13 +6,18 @@ import asyncio
 import logging
 import signal
 
+from celery import Celery
+
 from ..config import Settings
 from ..dispatch import Publisher
 from ..store import AsyncStore, Keys
+from .canvases import CanvasEnder
 from .dispatcher import Dispatcher
 from .loops import Loop
 from .pauses import PauseEnder
+from .presence import Presence
 from .recoverer import Recoverer
+from .results import Results
 
 logger = logging.getLogger(__name__)
 
@@ -20,18 +25,22 @@ logger = logging.getLogger(__name__)
 class Watcher:
     """All roles of a watcher in one process."""
 
-    def __init__(self, settings: Settings, publisher: Publisher) -> None:
+    def __init__(self, settings: Settings, publisher: Publisher, app: Celery) -> None:
         self._settings = settings
+        self._app = app
         self._publisher = publisher
 
     async def run(self, until: asyncio.Event) -> None:
         """Watches until `until` is set."""
         store = AsyncStore(self._settings.store_url)
         keys = Keys(self._settings.key_prefix)
+        results = Results(store, keys, self._app)
         loops = [
             Loop(Recoverer(store, keys, grace=self._settings.lease_ttl / 2)),
-            Loop(Dispatcher(store, keys, self._publisher, self._settings.redispatch_after)),
+            Loop(Dispatcher(store, keys, self._publisher, self._settings.redispatch_after, results)),
             Loop(PauseEnder(store, keys)),
+            Loop(CanvasEnder(store, keys, results)),
+            Loop(Presence(store, keys, self._settings)),
         ]
         for loop in loops:
             loop.start()

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from a2a.types import Message, Part, Role, SendMessageRequest
+from billiard.exceptions import WorkerLostError
+from celery import Celery
 
-from a2a_celery.errors import BrokerUnavailable
-from a2a_celery.lifecycle.outcomes import NOT_BEGUN_IN_TIME
-from a2a_celery.lifecycle.states import REJECTED, WORKING
+from a2a_celery.dispatch import Call, RunOptions
+from a2a_celery.dispatch.options import LONGEST_ETA
+from a2a_celery.errors import BrokerUnavailable, StoreUnavailable
+from a2a_celery.lifecycle.outcomes import NOT_BEGUN_IN_TIME, WORKER_LOST
+from a2a_celery.lifecycle.states import FAILED, REJECTED, SUBMITTED, WORKING
 from a2a_celery.store import AsyncStore, Keys, Operation, Scope
 from a2a_celery.store.dispatch import mark_published
-from a2a_celery.store.runs import RunRef, claim_run
+from a2a_celery.store.runs import RunRef, claim_run, end_run
 from a2a_celery.store.tasks import create_task, read_task
 from a2a_celery.watcher.dispatcher import Dispatcher
 from a2a_celery.watcher.loops import Loop
+from a2a_celery.watcher.results import Results
+from tests.support.seeds import status
 from tests.support.waiting import eventually_async
 
 DUE_NOW_US = -1_000_000
@@ -55,7 +62,8 @@ async def due(store: AsyncStore, keys: Keys) -> list[str]:
 
 
 def dispatcher(store: AsyncStore, keys: Keys, broker: Broker, redispatch_after: float = 60) -> Dispatcher:
-    return Dispatcher(store, keys, broker, redispatch_after)  # type: ignore[arg-type]
+    results = Results(store, keys, Celery(set_as_current=False))
+    return Dispatcher(store, keys, broker, redispatch_after, results)  # type: ignore[arg-type]
 
 
 async def test_what_is_due_is_published_once(store: AsyncStore, keys: Keys, due: list[str]) -> None:
@@ -139,6 +147,22 @@ async def test_a_run_is_published_with_the_options_it_was_stored_with(store: Asy
     assert broker.options == {"t": options}
 
 
+async def test_a_run_that_is_not_to_begin_soon_is_kept_until_shortly_before_its_time(
+    store: AsyncStore, keys: Keys
+) -> None:
+    broker = Broker()
+    not_before = datetime.now(UTC) + timedelta(hours=1)
+    await store.run(made(keys, "t", RunOptions(not_before=not_before).to_json()))
+    for _ in range(3):  # however often somebody looks too early
+        await store.run(mark_published(keys, RunRef("t", 1), again_us=DUE_NOW_US))
+        await dispatcher(store, keys, broker).tick()
+
+    assert broker.taken == []
+    due = datetime.fromtimestamp(await store.redis.zscore(keys.dispatch, "t.1") / 1_000_000, UTC)
+    assert abs(not_before - LONGEST_ETA - due) < timedelta(seconds=5)
+    assert await store.redis.hget(keys.task("t").record, "dispatched_again") == b"0"
+
+
 async def test_a_run_that_has_expired_is_rejected_and_not_published(store: AsyncStore, keys: Keys) -> None:
     broker = Broker()
     await store.run(made(keys, "late", b'{"not_after_us":1}'))
@@ -154,3 +178,78 @@ async def test_a_run_that_has_expired_is_rejected_and_not_published(store: Async
     assert late.status.state == REJECTED
     assert late.status.message.parts[0].text == NOT_BEGUN_IN_TIME
     assert begun.status.state == WORKING
+
+
+PLAIN = RunOptions(call=Call("tasks.resize", {})).to_json()
+
+
+async def plain_run(store: AsyncStore, keys: Keys, celery: Celery, error: Exception, *, fell: bool) -> Dispatcher:
+    """A run of a plain task, due again, of which the result backend says `error`; who dispatches it."""
+    await store.run(made(keys, "t", PLAIN))
+    await store.run(mark_published(keys, RunRef("t", 1), again_us=DUE_NOW_US))
+    if fell:
+        lost = status(FAILED, WORKER_LOST)
+        await store.run(end_run(keys, RunRef("t", 1), runner="here.1.", event=lost, lost=True))
+    celery.backend.mark_as_failure("t.1", error)
+    return Dispatcher(store, keys, Broker(), 60, Results(store, keys, celery))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def celery() -> Celery:
+    """An app that keeps results."""
+    return Celery(backend="cache+memory://", set_as_current=False)
+
+
+@pytest.mark.parametrize(("error", "fell"), [(StoreUnavailable("away"), False), (WorkerLostError("killed"), True)])
+async def test_what_a_worker_of_ours_could_not_begin_is_published_again(
+    store: AsyncStore, keys: Keys, celery: Celery, error: Exception, fell: bool
+) -> None:
+    """Celery keeps a failure as the result of what it could not begin: that is no end."""
+    watcher = await plain_run(store, keys, celery, error, fell=fell)
+
+    await watcher.tick()
+
+    assert watcher._publisher.taken == [("echo", "t", 1)]  # type: ignore[attr-defined]
+    found = await store.run(read_task(keys, None, "t"))
+    assert found is not None
+    assert found[0].status.state == SUBMITTED
+
+
+async def test_a_worker_that_knows_nothing_of_runs_and_was_lost_ends_its_task(
+    store: AsyncStore, keys: Keys, celery: Celery
+) -> None:
+    watcher = await plain_run(store, keys, celery, WorkerLostError("killed"), fell=False)
+
+    await watcher.tick()
+
+    assert watcher._publisher.taken == []  # type: ignore[attr-defined]
+    found = await store.run(read_task(keys, None, "t"))
+    assert found is not None
+    assert found[0].status.state == FAILED
+
+
+@pytest.mark.parametrize("down", ["hangs", "fails"])
+async def test_a_result_backend_that_says_nothing_is_asked_once_in_a_tick(
+    store: AsyncStore, keys: Keys, down: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waits for a run to be published does not wait for it as well."""
+    monkeypatch.setattr("a2a_celery.watcher.dispatcher.RESULTS_PATIENCE", 0.05)
+    asked: list[str] = []
+
+    class Silent:
+        async def has(self, ref: RunRef) -> bool:
+            asked.append(ref.name)
+            if down == "hangs":
+                await asyncio.get_running_loop().create_future()
+            raise ConnectionError("down")
+
+    for n in range(5):
+        await store.run(made(keys, f"t{n}", PLAIN))
+        await store.run(mark_published(keys, RunRef(f"t{n}", 1), again_us=DUE_NOW_US))
+    broker = Broker()
+
+    async with asyncio.timeout(30):
+        await Dispatcher(store, keys, broker, 60, Silent()).tick()  # type: ignore[arg-type]
+
+    assert len(broker.taken) == 5
+    assert len(asked) == 1

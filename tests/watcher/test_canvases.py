@@ -1,0 +1,78 @@
+"""Tasks that were left to a canvas: each is looked at, whatever the others' results are."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from a2a.types import TaskState
+from celery import Celery
+
+from a2a_celery.dispatch import Canvas
+from a2a_celery.lifecycle.states import COMPLETED, FAILED
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.release import hand_on
+from a2a_celery.watcher.canvases import CanvasEnder
+from a2a_celery.watcher.results import Results
+from tests.support.seeds import Seeds
+from tests.support.waiting import eventually_async
+
+
+@pytest.fixture
+def seeds(store: AsyncStore, keys: Keys) -> Seeds:
+    return Seeds(store, keys)
+
+
+@pytest.fixture
+def celery() -> Celery:
+    """An app that keeps results."""
+    return Celery(backend="cache+memory://", set_as_current=False)
+
+
+async def left_to(seeds: Seeds, keys: Keys, canvas: str) -> str:
+    """A task that waits for `canvas`; gives its id."""
+    claim = await seeds.claimed()
+    await seeds.store.run(hand_on(keys, claim.ref, token=claim.token, before=0, events=[], canvas=canvas))
+    return claim.ref.task_id
+
+
+def canvas_of(celery: Celery, value: Any) -> str:
+    """A canvas that has ended with `value`."""
+    name = str(uuid4())
+    celery.backend.mark_as_done(name, value)
+    return Canvas(((name, None), None), datetime.now(UTC) + timedelta(hours=1)).to_json()
+
+
+async def end_of(seeds: Seeds, ender: CanvasEnder, task_id: str) -> TaskState:
+    """The state the task ends in."""
+
+    async def ended() -> bool:
+        await ender.tick()
+        return (await seeds.task(task_id)).status.state in (COMPLETED, FAILED)
+
+    await eventually_async(ended, within=20)
+    return (await seeds.task(task_id)).status.state
+
+
+@pytest.mark.parametrize(
+    "value", [10**400, {"deep": [10**400]}, "\ud800"], ids=["huge", "huge inside", "half a letter"]
+)
+async def test_a_result_that_no_part_can_hold_fails_its_task(
+    store: AsyncStore, keys: Keys, seeds: Seeds, celery: Celery, value: Any
+) -> None:
+    task_id = await left_to(seeds, keys, canvas_of(celery, value))
+
+    assert await end_of(seeds, CanvasEnder(store, keys, Results(store, keys, celery)), task_id) == FAILED
+
+
+async def test_a_canvas_that_cannot_be_looked_at_stands_before_no_other(
+    store: AsyncStore, keys: Keys, seeds: Seeds, celery: Celery
+) -> None:
+    broken = await left_to(seeds, keys, Canvas(((), None), datetime.now(UTC)).to_json())
+    good = [await left_to(seeds, keys, canvas_of(celery, n)) for n in range(5)]
+    ender = CanvasEnder(store, keys, Results(store, keys, celery))
+
+    assert {await end_of(seeds, ender, task_id) for task_id in good} == {COMPLETED}
+    assert (await seeds.task(broken)).status.state not in (COMPLETED, FAILED)
