@@ -1,6 +1,7 @@
 """``celery -A … a2a send | get | tail | cancel | list``: an A2A client, which asks a gateway as any other does.
 
 Not the store: so they see what a client sees, under the same authentication, and work from where Redis is not reached.
+Only ``list --stuck`` is an operator's, see ``stuck``.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from a2a.utils.errors import A2AError, TaskNotFoundError, UnsupportedOperationEr
 
 from .location import with_agents
 from .show import STATE_PREFIX, as_json, event_line, task_lines, task_table
+from .stuck import or_stuck
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 CONNECT_TIMEOUT = 10.0
@@ -195,13 +197,14 @@ async def cancel(gateway: Gateway, *, task: str, as_lines: bool) -> None:
 
 
 @click.command(name="list")
+@or_stuck
 @client_command
 @click.option("--agent", help="Only the tasks of this agent.")
 @click.option("--state", type=click.Choice(STATES, case_sensitive=False), help="Only tasks in this state.")
 @click.option("--context", "context_id", help="Only tasks of this context.")
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(min=1), help="The newest ones, so many.")
 async def list_(gateway: Gateway, *, state: str | None, context_id: str | None, limit: int, as_lines: bool) -> None:
-    """List tasks, the last changed first."""
+    """List tasks, the last changed first; or --stuck ones."""
     wanted = STATE_PREFIX + (state or "unspecified").upper()
     rows: list[tuple[str, Task]] = []
     more = False

@@ -13,11 +13,17 @@ from click.core import ParameterSource
 from ..errors import ConfigError
 from . import client
 from .dev import dev_options, run_dev
+from .doctor import doctor
 from .location import app_location, prepared, with_agents
+from .requeue import requeue
+from .stopping import told_to_stop
 from .supervisor import DevOptions, Target
 
 APP_VARIABLE = "A2A_CELERY_APP"
 """How a gateway with several processes tells each of them which app to serve."""
+
+GRACEFUL = 8
+"""Seconds in which a gateway answers what it can before it exits: those of `leaving.PATIENCE`, and some to write."""
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -44,13 +50,13 @@ def gateway(context: click.Context, host: str, port: int, grpc_port: int | None,
         os.environ["A2A_GRPC_HOST"] = host
     found = prepared(context)
     logging.basicConfig(level=log_level.upper(), format=LOG_FORMAT)
-    # Streams end with their tasks; on shutdown they are cut, and their clients come back with Last-Event-ID.
+    # On shutdown streams are cut at once, and their clients come back with Last-Event-ID; others see `told_to_stop`.
     options: dict[str, Any] = {
         "host": host,
         "port": port,
         "log_level": log_level,
         "log_config": None,
-        "timeout_graceful_shutdown": 3,
+        "timeout_graceful_shutdown": GRACEFUL,
         # longer than the proxies in front keep theirs: whoever closes first must not be the one that is asked
         "timeout_keep_alive": 75,
     }
@@ -59,7 +65,7 @@ def gateway(context: click.Context, host: str, port: int, grpc_port: int | None,
             asgi = found.asgi()
         except ConfigError as e:
             raise click.ClickException(str(e)) from e
-        uvicorn.run(asgi, **options)
+        uvicorn.run(told_to_stop(asgi), **options)
     else:
         os.environ[APP_VARIABLE] = app_location(found.celery)
         uvicorn.run("a2a_celery.cli.serving:asgi", factory=True, workers=workers, **options)
@@ -90,5 +96,5 @@ def dev(context: click.Context, /, **chosen: Any) -> None:
     context.exit(run_dev(Target(found.celery, location), DevOptions(**chosen)))
 
 
-for command in (client.send, client.get, client.tail, client.cancel, client.list_):
+for command in (client.send, client.get, client.tail, client.cancel, client.list_, requeue, doctor):
     a2a.add_command(command)

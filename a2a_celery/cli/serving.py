@@ -9,10 +9,11 @@ from starlette.applications import Starlette
 
 from ..app import A2A
 from .commands import APP_VARIABLE
+from .stopping import told_to_stop
 
 
 def asgi() -> Starlette:
     """The gateway of the app that the command was called with."""
     app = find_app(os.environ[APP_VARIABLE])
     app.loader.import_default_modules()
-    return A2A.of(app).asgi()
+    return told_to_stop(A2A.of(app).asgi())

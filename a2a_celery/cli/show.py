@@ -49,11 +49,17 @@ def task_lines(task: Task) -> str:
 
 def task_table(rows: Sequence[tuple[str, Task]]) -> Iterable[str]:
     """A line for each (agent, task), under a heading."""
-    cells = [("TASK", "STATE", "AGENT", "UPDATED", "CONTEXT")]
+    cells = []
     for agent, task in rows:
         updated = task.status.timestamp.ToDatetime().strftime("%Y-%m-%d %H:%M:%S")
         cells.append((task.id, state_name(task.status.state), agent, updated, task.context_id))
-    widths = [max(len(row[i]) for row in cells) for i in range(5)]
+    return table(("TASK", "STATE", "AGENT", "UPDATED", "CONTEXT"), cells)
+
+
+def table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterable[str]:
+    """A line for each row under a heading, in columns."""
+    cells = [heading, *rows]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(heading))]
     for row in cells:
         yield "  ".join(f"{_printable(cell):{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
 

@@ -1,0 +1,27 @@
+"""``celery -A … a2a doctor``: looks at the installation, and says what to change."""
+
+from __future__ import annotations
+
+import click
+
+from .diagnosis import diagnosis
+from .location import prepared
+from .survey import survey
+
+
+@click.command()
+@click.option("--url", help="The gateway. Not given: A2A_PUBLIC_URL, a2a_public_url, else the usual port here.")
+@click.option("--timeout", default=2.0, show_default=True, help="Seconds that workers have to answer.")
+@click.pass_context
+def doctor(context: click.Context, url: str | None, timeout: float) -> None:
+    """Look at store, broker, workers, watchers and gateway, and say in a line each what is right and what isn't.
+
+    Exit code 1 if something is wrong. It asks as the app is set up here: run it where a worker or a gateway would run.
+    """
+    findings = diagnosis(survey(prepared(context), url, timeout))
+    for finding in findings:
+        click.echo(str(finding))
+    wrong = sum(finding.level == "wrong" for finding in findings)
+    notes = sum(finding.level == "note" for finding in findings)
+    click.echo(f"{wrong or 'nothing'} wrong, {notes or 'no'} note{'' if notes == 1 else 's'}")
+    context.exit(1 if wrong else 0)

@@ -1,0 +1,43 @@
+"""What the commands of operators share: they ask the store itself, whoever the tasks belong to, and no gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+
+from ..app import A2A
+from ..errors import StoreUnavailable
+from ..store import Keys, SyncStore
+from .location import prepared
+
+
+@contextmanager
+def operated_store(context: click.Context, agent: str | None) -> Iterator[tuple[A2A, SyncStore, Keys]]:
+    """The app that the command was called with, its store and its keys.
+
+    Raises:
+        click.ClickException: it has no agents, or none called `agent`; a setting can't be used; Redis is away.
+    """
+    found = prepared(context)
+    if agent is not None and agent not in found.agents:
+        raise click.ClickException(f"no agent {agent!r}; this app has {', '.join(found.agents) or 'none'}")
+    store = SyncStore(found.settings.store_url)
+    try:
+        yield found, store, Keys(found.settings.key_prefix)
+    except StoreUnavailable as e:
+        raise click.ClickException(f"{e}: is it up, and is A2A_STORE_URL the one that the workers use?") from e
+    finally:
+        store.close()
+
+
+def duration(seconds: float) -> str:
+    """ "3 min 20 s" for 200: the two largest units."""
+    whole = max(0, int(seconds))
+    days, hours, minutes = whole // 86400, whole // 3600 % 24, whole // 60 % 60
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"

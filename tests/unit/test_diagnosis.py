@@ -1,0 +1,118 @@
+"""``a2a doctor``: what each check says of what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from a2a_celery.cli.diagnosis import Finding, diagnosis
+from a2a_celery.cli.survey import Survey
+from a2a_celery.config import Settings, shown
+from a2a_celery.store.installation import Server
+
+SETTINGS = Settings(store_url="redis://:secret@127.0.0.1/0")
+SERVER = Server(
+    kind="Redis",
+    version="7.0.15",
+    identity="abc/0",
+    primary=True,
+    cluster=False,
+    evicts="noeviction",
+    max_memory=0,
+    append_only=True,
+    ahead=0.01,
+    answered_in=0.001,
+)
+
+
+def report(**changes: Any) -> dict[str, Any]:
+    """What a worker in order says."""
+    fine = {
+        "pool": "prefork",
+        "queues": ["celery"],
+        "agents": ["echo"],
+        "left_behind": [],
+        "settings": shown(SETTINGS),
+        "store": {"identity": "abc/0", "ahead": 0.0, "error": ""},
+    }
+    return fine | changes
+
+
+HEALTHY = Survey(
+    settings=SETTINGS,
+    store=SERVER,
+    watchers=({"watcher": "one:1", "settings": shown(SETTINGS)},),
+    workers={"celery@one": report()},
+    queues={"echo": "celery"},
+    gateway="http://127.0.0.1:8000",
+    gateway_says={"status": "ok", "store": "ok"},
+)
+
+
+def found(level: str, survey: Survey) -> list[Finding]:
+    return [finding for finding in diagnosis(survey) if finding.level == level]
+
+
+def worker(**changes: Any) -> dict[str, Any]:
+    return {"workers": {"celery@one": report(**changes)}}
+
+
+def stored(**changes: Any) -> dict[str, Any]:
+    return {"store": replace(SERVER, **changes)}
+
+
+def test_all_is_well() -> None:
+    assert {finding.level for finding in diagnosis(HEALTHY)} == {"ok"}
+    assert "secret" not in str(diagnosis(HEALTHY))
+
+
+@pytest.mark.parametrize(
+    ("level", "changes", "about", "text"),
+    [
+        ("wrong", {"store": "ConnectionError: refused", "watchers": "the same"}, "store", "ConnectionError: refused"),
+        ("wrong", stored(version="5.0.7"), "store", "at least 6.2"),
+        ("wrong", stored(primary=False), "store", "name the primary"),
+        ("wrong", stored(cluster=True), "store", "use one primary"),
+        ("wrong", stored(evicts="allkeys-lru", max_memory=1), "store", "Set noeviction"),
+        ("note", stored(evicts="allkeys-lru"), "store", "Set noeviction"),
+        ("note", stored(append_only=False), "store", "Set appendonly yes"),
+        ("wrong", stored(ahead=-9.0), "clock", "this machine is 9.0 s behind"),
+        ("wrong", {"broker": "OSError: refused", "workers": {}}, "broker", "Tasks wait in the store"),
+        ("wrong", {"workers": {}}, "workers", "start one with celery -A … worker"),
+        ("note", {"workers": {"celery@one": report(), "celery@two": {"error": "KeyError"}}}, "celery@two", "no A2A"),
+        ("wrong", {"queues": {"echo": "gpu"}}, "agent echo", "celery -A … worker -Q gpu"),
+        ("wrong", {"queues": {"other": "celery"}}, "agent other", "celery@one consumes its queue celery and does not"),
+        ("note", {"queues": {"echo": "celery", "odd": None}}, "agent odd", "not looked at"),
+        ("wrong", worker(store={"error": "refused"}), "celery@one", "can't reach the store: refused"),
+        ("wrong", worker(store={"identity": "x/1", "ahead": 0.0, "error": ""}), "celery@one", "another store"),
+        ("wrong", worker(store={"identity": "abc/0", "ahead": 7.0, "error": ""}), "clock", "7.0 s ahead"),
+        ("note", worker(pool="threads"), "celery@one", "cooperative on the pool threads"),
+        ("note", worker(left_behind=["t.1"]), "celery@one", "still run: t.1"),
+        ("wrong", worker(settings=shown(SETTINGS) | {"lease_ttl": 3.0}), "celery@one", "A2A_LEASE_TTL is 3.0 there"),
+        ("wrong", {"watchers": ()}, "watchers", "Start celery -A … a2a watcher"),
+        ("wrong", {"watchers": ({"watcher": "one:1", "settings": {}},)}, "watcher one:1", "A2A_LEASE_TTL is None"),
+        ("note", {"gateway_says": "refused"}, "gateway", "name yours with --url"),
+        ("wrong", {"gateway_says": "refused", "gateway_named": True}, "gateway", "none at"),
+        ("wrong", {"gateway_says": {"status": "unavailable", "store": "gone"}}, "gateway", "not ready: store: gone"),
+    ],
+)
+def test_what_is_not_is_said_with_its_remedy(level: str, changes: Mapping[str, Any], about: str, text: str) -> None:
+    said = [finding for finding in found(level, replace(HEALTHY, **changes)) if finding.about == about]
+
+    assert text in " ".join(finding.text for finding in said)
+
+
+def test_settings_of_the_gateway_alone_may_differ() -> None:
+    own = shown(SETTINGS) | {"grpc_port": 50051, "public_url": "https://example.com"}
+
+    assert found("wrong", replace(HEALTHY, workers={"celery@one": report(settings=own)})) == []
+
+
+def test_a_worker_whose_settings_cannot_be_used() -> None:
+    broken = {"pool": "prefork", "queues": [], "agents": [], "left_behind": [], "error": "a2a_lease_ttl = -1"}
+    survey = replace(HEALTHY, workers={"celery@one": report(), "celery@two": broken})
+
+    assert [finding.about for finding in found("wrong", survey)] == ["celery@two"]
