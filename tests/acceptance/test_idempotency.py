@@ -17,6 +17,7 @@ from tests.support.clients import (
     collect,
     message_json,
     request,
+    rest,
     rpc,
     sdk_client,
     send,
@@ -149,6 +150,23 @@ async def test_a_repeated_answer_begins_no_second_turn(client: Client) -> None:
     assert state(first) == "COMPLETED"
     assert first == second == third
     assert [m.parts[0].text for m in first.history if m.role == answer.message.role] == ["ask 0", "this 0.5"]
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+async def test_a_repeat_of_a_message_that_had_no_turn_hears_the_same(
+    served: Served, second: Gateway, binding: str
+) -> None:
+    begun = message_json("hello 1") | {"configuration": {"returnImmediately": True}}
+    task = rpc(served.gateway, "SendMessage", begun, agent="once")["result"]["task"]
+    late = message_json("late 0", taskId=task["id"])
+
+    for gateway in (served.gateway, second):
+        found = await fault(gateway, binding, "SendMessage", late, agent="once")
+
+        assert found.reason == "UNSUPPORTED_OPERATION"
+        assert "before this message had its turn" in found.message
+        streamed = rest(gateway, "POST", "/message:stream", late, agent="once").text
+        assert "before this message had its turn" in streamed
 
 
 async def test_a_repeat_of_the_first_message_ends_where_its_turn_did(client: Client) -> None:

@@ -67,6 +67,24 @@ def test_a_message_whose_task_ends_before_its_turn_is_refused(site: tuple[Fleet,
     assert "before this message had its turn" in late.json()["error"]["message"]
 
 
+def test_a_message_that_nobody_waits_with_is_kept_in_the_task_that_ended_first(site: tuple[Fleet, Gateway]) -> None:
+    url = f"{site[1].url}/agents/silent"
+    at_once = {"configuration": {"returnImmediately": True}}
+    task = httpx.post(f"{url}/message:send", json=body("2") | at_once, headers=HEADERS).json()["task"]
+    accepted = httpx.post(f"{url}/message:send", json=body("late", taskId=task["id"]) | at_once, headers=HEADERS)
+    assert accepted.status_code == 200
+
+    def read() -> dict[str, Any]:
+        found: dict[str, Any] = httpx.get(f"{url}/tasks/{task['id']}", headers=HEADERS).json()
+        return found
+
+    eventually(lambda: read()["status"]["state"] == "TASK_STATE_COMPLETED", within=60)
+    first, late = read()["history"]
+    assert "metadata" not in first
+    assert late["parts"] == [{"text": "late"}]
+    assert late["metadata"] == {"taskEndedFirst": True}
+
+
 def test_millions_of_values_hold_nobody_up(site: tuple[Fleet, Gateway]) -> None:
     url = f"{site[1].url}/agents/data/message:send"
     text = json.dumps(body("", data=[]))

@@ -17,6 +17,13 @@ from tests.support.waiting import eventually
 
 README = (ROOT / "README.md").read_text()
 
+OPERATORS = {
+    "celery -A acme a2a list --stuck": "nothing is stuck",
+    "celery -A acme a2a requeue": "no dead letters",
+    "celery -A acme a2a requeue --all": "no dead letters",
+}
+"""The commands that say something and end, and what they say of a fleet that is well."""
+
 
 def blocks(language: str) -> list[str]:
     """The fenced blocks of the README in `language`."""
@@ -37,12 +44,12 @@ def test_the_readmes_agent_is_served_by_the_readmes_commands(redis_server: Embed
         "CELERY_BROKER_URL": redis_server.broker_url,
         "A2A_STORE_URL": redis_server.store_url,
     }
-    commands = [shlex.split(c.replace("8000", str(port))) for c in lines_with("celery -A acme")]
+    lines = lines_with("celery -A acme")
+    commands = [shlex.split(c.replace("8000", str(port))) for c in lines if c not in OPERATORS]
     assert [c[3:5] for c in commands] == [["worker"], ["a2a", "gateway"], ["a2a", "watcher"]]
-    fleet = [
-        Process(c[-1], [str(Path(sys.executable).parent / "celery"), *c[1:]], env, tmp_path / f"{n}.log")
-        for n, c in enumerate(commands)
-    ]
+    assert set(OPERATORS) < set(lines)
+    celery = str(Path(sys.executable).parent / "celery")
+    fleet = [Process(c[-1], [celery, *c[1:]], env, tmp_path / f"{n}.log") for n, c in enumerate(commands)]
     curl = next(b for b in blocks("sh") if b.startswith("curl")).replace("8000", str(port))
 
     def answer() -> dict[str, object] | None:
@@ -52,6 +59,11 @@ def test_the_readmes_agent_is_served_by_the_readmes_commands(redis_server: Embed
 
     try:
         task = eventually(answer, within=START, what="the README's request is answered")["task"]  # type: ignore[index]
+        for command, said in OPERATORS.items():
+            arguments = [celery, *shlex.split(command)[1:]]
+            done = subprocess.run(arguments, env=env, capture_output=True, text=True, timeout=60, check=False)
+            assert (done.returncode, done.stderr) == (0, ""), command
+            assert done.stdout.startswith(said), command
     finally:
         for process in fleet:
             process.stop()

@@ -9,8 +9,9 @@ from uuid import uuid4
 
 import pytest
 from a2a.client import Client
-from a2a.types import GetTaskRequest
+from a2a.types import CancelTaskRequest, GetTaskRequest
 
+from a2a_celery.store import AsyncStore, Keys
 from tests.support.clients import (
     BINDINGS,
     Served,
@@ -30,17 +31,20 @@ from tests.support.waiting import eventually_async
 KEY = "celery_schedule"
 
 
-def worker_of(fleet: Fleet, queue: str) -> Process:
+def worker_of(fleet: Fleet, queue: str, *options: str) -> Process:
     """A worker that takes only what is sent to `queue`."""
     queue = f"{fleet.queue}-{queue}"
-    worker = fleet.start(queue, "worker", "-n", f"{queue}@%h", "-P", "threads", "-c", "4", "-l", "INFO", "-Q", queue)
+    options = options or ("-P", "threads", "-c", "4")
+    worker = fleet.start(queue, "worker", "-n", f"{queue}@%h", *options, "-l", "INFO", "-Q", queue)
     worker.wait_for_output(" ready.")
     return worker
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serving(tmp_path_factory.mktemp("fleet"), pool="threads", concurrency=8) as served:
+def served(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Served]:
+    options = {"TEST_MAX_PRIORITY": "10"}  # RabbitMQ's queues know priorities only if they are made so
+    with serving(tmp_path_factory.mktemp("fleet"), broker, pool="threads", concurrency=8, **options) as served:
+        served.fleet.queues += [f"{served.fleet.queue}-{name}" for name in ("far", "acme", "nowhere", "ranked")]
         worker_of(served.fleet, "far")
         served.fleet.watcher()
         yield served
@@ -49,7 +53,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 @pytest.fixture(scope="module")
 def cut_off(served: Served) -> Gateway:
     """A gateway that reaches the store, but not the broker."""
-    return served.fleet.gateway(CELERY_BROKER_URL=f"redis://127.0.0.1:{free_port()}/0")
+    scheme = served.fleet.broker_url.partition(":")[0]
+    return served.fleet.gateway(CELERY_BROKER_URL=f"{scheme}://127.0.0.1:{free_port()}/0")
 
 
 def ran_on(served: Served, name: str, task_id: str) -> bool:
@@ -123,6 +128,35 @@ async def test_a_route_knows_the_caller(served: Served) -> None:
     assert task["id"] in worker.output()
 
 
+async def test_a_route_gives_a_priority(served: Served, broker: str) -> None:
+    """Each broker by its own rules: RabbitMQ's highest number first, Redis' lowest, in steps of three."""
+    async with sdk_client(served.gateway, "routed", streaming=False) as client:
+        sent = {n: (await send(client, f"rank {n}", immediately=True)).id for n in (3, 9, 0, 6)}
+        for task_id in sent.values():  # the gateway publishes behind its answer
+            await eventually_async(lambda task_id=task_id: is_published(served, task_id), within=60)
+        worker_of(served.fleet, "ranked", "-P", "solo", "--prefetch-multiplier", "1")
+
+        ended = [await until_state(client, task_id, "COMPLETED") for task_id in sent.values()]
+
+    ended.sort(key=lambda task: task.status.timestamp.ToNanoseconds())
+    assert [texts(task) for task in ended] == [[f"rank {n}"] for n in sorted(sent, reverse=broker == "rabbitmq")]
+
+
+async def is_published(served: Served, task_id: str) -> bool:
+    """Whether the broker has the task's first run: then it is due again in a minute, and not in some seconds."""
+    return await due_in(served, f"{task_id}.1") > 30
+
+
+async def due_in(served: Served, run: str) -> float:
+    """Seconds until a watcher publishes `run`."""
+    store = AsyncStore(served.fleet.redis.store_url)
+    try:
+        score = await store.redis.zscore(Keys("a2a").dispatch, run)
+        return float(score or 0) / 1_000_000 - datetime.now(UTC).timestamp()
+    finally:
+        await store.aclose()
+
+
 async def until_tenant_state(client: Client, task_id: str, tenant: str) -> str:
     async def ended() -> str:
         found = state(await client.get_task(GetTaskRequest(id=task_id, tenant=tenant)))
@@ -155,6 +189,26 @@ async def test_a_run_begins_not_before_its_time(served: Served, cut_off: Gateway
 
         assert state(task) == "COMPLETED"
         assert task.status.timestamp.ToDatetime(UTC) >= not_before
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["at once", "behind another message"])
+async def test_a_run_of_the_far_future_is_kept_from_the_broker(served: Served, waits: bool) -> None:
+    """A worker would hold its message unacknowledged, which brokers stand for half an hour."""
+    async with sdk_client(served.gateway, "routed", streaming=False) as client:
+        fields = {"taskId": (await send(client, "ask", immediately=True)).id} if waits else {}
+        body = scheduled(not_before=soon(3600).isoformat()) | {"configuration": {"returnImmediately": True}}
+        body["message"] |= fields
+        task = rpc(served.gateway, "SendMessage", body, agent="routed")["result"]["task"]
+        run = f"{task['id']}.{2 if waits else 1}"
+
+        async def kept() -> bool:
+            return 3600 - 660 < await due_in(served, run) < 3600 - 595
+
+        await eventually_async(kept, within=60, what="a watcher publishes it shortly before its time")
+        assert not ran_on(served, "worker-", run)
+        canceled = await client.cancel_task(CancelTaskRequest(id=task["id"]))
+
+    assert state(canceled) == "CANCELED"
 
 
 async def test_a_time_that_has_come_is_now(served: Served) -> None:

@@ -35,6 +35,7 @@ from a2a_celery.caller import Caller
 
 app = Celery("tests")
 app.conf.task_default_queue = os.environ.get("TEST_QUEUE", "celery")
+app.conf.task_queue_max_priority = int(os.environ.get("TEST_MAX_PRIORITY", "0")) or None
 app.conf.broker_connection_retry_on_startup = True
 a2a = A2A(app)
 
@@ -298,6 +299,14 @@ async def related(turn: Turn) -> list[str]:
     return [f"{task.id}: {len(task.artifacts)}" for task in turn.related_tasks]
 
 
+@a2a.agent("second-time")
+async def second_time(turn: Turn) -> str:
+    """Is done when its message refers to a task; else it works until its worker is killed."""
+    if not turn.related_tasks:
+        await asyncio.sleep(3600)
+    return f"after {turn.related_tasks[0].id}"
+
+
 class Related(AgentExecutor):
     """The same, as an executor."""
 
@@ -318,10 +327,12 @@ a2a.add_agent(card("related-executor", extensions=[AgentExtension(uri=uri) for u
 
 
 def by_word(request: SendMessageRequest, caller: Caller) -> dict[str, object]:
-    """Sends "to <queue>" there, the tenant "acme" to its own queue; fails and errs when told to."""
+    """Sends "to <queue>" and "rank <priority>" there, the tenant "acme" to its queue; fails and errs when told to."""
     match request.message.parts[0].text.split():
         case ["to", queue, *_]:
             return {"queue": f"{app.conf.task_default_queue}-{queue}", "priority": 3}
+        case ["rank", priority]:
+            return {"queue": f"{app.conf.task_default_queue}-ranked", "priority": int(priority)}
         case ["raise"]:
             raise RuntimeError("a secret")
         case ["wrong", *words]:

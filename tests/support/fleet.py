@@ -112,6 +112,7 @@ class Fleet:
         self.redis = EmbeddedRedis()
         self.redis.start()
         self.queue = f"test-{uuid4().hex[:8]}"
+        self.queues = [self.queue]
         self.broker_url = self.redis.broker_url if broker == "redis" else RABBITMQ_URL
         self.processes: list[Process] = []
         self._app = app
@@ -121,15 +122,16 @@ class Fleet:
             "CELERY_BROKER_URL": self.broker_url,
             "A2A_STORE_URL": self.redis.store_url,
             "TEST_QUEUE": self.queue,
+            "TEST_RESULTS": self.redis.broker_url,
             **env,
         }
 
-    def worker(self, *, pool: str = "prefork", concurrency: int = 2, **env: str) -> Process:
-        """A stock Celery worker, ready to work."""
+    def worker(self, *, pool: str = "prefork", concurrency: int = 2, app: str = "", **env: str) -> Process:
+        """A stock Celery worker, ready to work; `app` if it is not the fleet's."""
         name = f"worker-{len(self.processes)}"
         # RabbitMQ may be shared with other fleets, and a node's own queue is exclusive
         arguments = ["-n", f"{name}-{self.queue}@%h", "-P", pool, "-c", str(concurrency), "-l", "INFO"]
-        worker = self._start(Process, name, ["worker", *arguments], env)
+        worker = self._start(Process, name, ["worker", *arguments], env, app)
         worker.wait_for_output(" ready.")
         return worker
 
@@ -178,7 +180,8 @@ class Fleet:
         self.redis.stop()
         if self.broker_url == RABBITMQ_URL:
             with kombu.Connection(self.broker_url) as connection:
-                connection.default_channel.queue_delete(self.queue)
+                for queue in self.queues:
+                    connection.default_channel.queue_delete(queue)
 
     def logs(self) -> str:
         """The end of what every process has printed, for a failure."""
@@ -191,13 +194,13 @@ class Fleet:
         except httpx.HTTPError:
             return False
 
-    def _start(self, kind, name, arguments, env):  # type: ignore[no-untyped-def]
-        process = kind(name, self._celery(*arguments), {**self._env, **env}, self.folder / f"{name}.log")
+    def _start(self, kind, name, arguments, env, app=""):  # type: ignore[no-untyped-def]
+        process = kind(name, self._celery(*arguments, app=app), {**self._env, **env}, self.folder / f"{name}.log")
         self.processes.append(process)
         return process
 
-    def _celery(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "celery", "-A", self._app, *arguments]
+    def _celery(self, *arguments: str, app: str = "") -> list[str]:
+        return [sys.executable, "-m", "celery", "-A", app or self._app, *arguments]
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import re
 from a2a.types import TaskState
 
 from a2a_celery.lifecycle import TERMINAL
+from a2a_celery.lifecycle.states import FAILED
 from a2a_celery.store import AsyncStore, Keys
 
 Index = tuple[str, TaskState]
@@ -16,13 +17,15 @@ async def leaks(store: AsyncStore, keys: Keys) -> list[str]:
     """A line for every key that breaks its rule; empty when nothing leaks.
 
     Keys of an ended task expire within its retention, those of a live one stay, no key outlives its task's record;
-    lists hold tasks in the state they are for; leases and dispatches belong to open runs; no other kind of key exists.
+    lists hold tasks in the state they are for; leases and dispatches belong to open runs; dead letters, and no other
+    ended task, keep what it takes to run them again; no other kind of key exists.
     """
     redis, prefix = store.redis, re.escape(keys.prefix)
     own = re.compile(
         rf"{prefix}:\{{(?P<id>[^}}]*)\}}:(task|log|history|artifacts|artifact:.*|metadata|turns)", re.DOTALL
     )
     listed = re.compile(rf"{prefix}:(tasks|context):.*:(?P<state>\d)")
+    dead = {tag.decode() for tag in await redis.zrange(keys.dead_letters, 0, -1)}
     found: list[str] = []
     records: dict[str, dict[bytes, bytes]] = {}
 
@@ -37,7 +40,7 @@ async def leaks(store: AsyncStore, keys: Keys) -> list[str]:
         if expires == -2:
             continue  # gone since the scan named it
         if match := own.fullmatch(key):
-            found += _of_a_task(key, expires, await record_of(match["id"]))
+            found += _of_a_task(key, expires, await record_of(match["id"]), match["id"] in dead)
         elif match := listed.fullmatch(key):
             state = int(match["state"])
             if state in TERMINAL and expires < 0:
@@ -51,8 +54,11 @@ async def leaks(store: AsyncStore, keys: Keys) -> list[str]:
         elif key.startswith(f"{keys.prefix}:message:"):
             if expires < 0:
                 found.append(f"{key}: a message id that is remembered for ever")
-        elif key in (keys.leases, keys.dispatch):
-            phase = b"running" if key == keys.leases else b"queued"
+        elif key == keys.watchers:
+            if expires < 0:
+                found.append(f"{key}: watchers that are remembered for ever")
+        elif key in (keys.leases, keys.dispatch, keys.canvases):
+            phase = {keys.leases: b"running", keys.dispatch: b"queued", keys.canvases: b"handed"}[key]
             for member in await redis.zrange(raw, 0, -1):
                 task_id, _, run = member.decode().rpartition(".")
                 record = await redis.hgetall(keys.task(task_id).record)
@@ -63,17 +69,26 @@ async def leaks(store: AsyncStore, keys: Keys) -> list[str]:
                 record = await record_of(member.decode())
                 if record.get(b"phase") != b"" or int(record[b"state"]) in TERMINAL:
                     found.append(f"{key}: {member!r} does not wait for its client")
+        elif key == keys.dead_letters:
+            if expires < 0:
+                found.append(f"{key}: dead letters without an expiry")
+            for tag in dead:
+                record = await record_of(tag)
+                if record and (record[b"state"], b"request" in record) != (str(int(FAILED)).encode(), True):
+                    found.append(f"{key}: {tag!r} can't be requeued")
         else:
             found.append(f"{key}: no such kind of key in store/keys.py")
     return found
 
 
-def _of_a_task(key: str, expires: int, record: dict[bytes, bytes]) -> list[str]:
+def _of_a_task(key: str, expires: int, record: dict[bytes, bytes], dead: bool) -> list[str]:
     if not record:
         return [f"{key}: its task has no record"]
     if int(record[b"state"]) not in TERMINAL:
         return [f"{key}: expires although its task is live"] if expires >= 0 else []
     if not 0 <= expires <= int(record[b"retention"]):
         return [f"{key}: its task has ended, it expires in {expires} s"]
-    kept = [field for field in (b"request", b"caller", b"working", b"options") if record.get(field)]
+    if dead:
+        return []
+    kept = [field for field in (b"request", b"caller", b"working", b"options", b"canvas") if record.get(field)]
     return [f"{key}: keeps {kept} of an ended task"] if kept and key.endswith(":task") else []

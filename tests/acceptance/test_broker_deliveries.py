@@ -1,0 +1,82 @@
+"""What a broker does with messages that a worker has: the store decides what runs, whatever comes again or never."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from a2a_celery.store import Keys, SyncStore
+from tests.support.fleet import Fleet, Process, running_fleet
+from tests.support.records import endings_in, log_of, states_in
+from tests.support.talk import read, send, state
+from tests.support.waiting import eventually
+
+LEASE = 3
+LONG = {"A2A_LEASE_TTL": str(LEASE), "A2A_REDISPATCH_AFTER": "600"}
+"""Nothing is published again because it has waited for long."""
+
+RECOVERED = LEASE + 15
+"""Seconds: the lease, and what a loaded machine adds."""
+
+IMPATIENT = "tests.support.impatient"
+ENDED = ("COMPLETED", "FAILED", "CANCELED", "REJECTED")
+
+
+def fetched(worker: Process, task: dict[str, Any]) -> bool:
+    """Whether `worker` has the message."""
+    return f"[{task['id']}.1] received" in worker.output()
+
+
+def is_told_of(fleet: Fleet, task: dict[str, Any]) -> bool:
+    """Whether the store knows that some worker has the task's run in hand."""
+    store = SyncStore(fleet.redis.store_url)
+    held = store.redis.hget(Keys().task(task["id"]).record, "held")
+    store.close()
+    return held is not None
+
+
+@pytest.mark.parametrize("pool", ["prefork", "solo"])
+def test_what_a_killed_worker_had_fetched_runs_elsewhere(tmp_path: Path, broker: str, pool: str) -> None:
+    with running_fleet(tmp_path, broker, **LONG) as fleet:
+        gateway, doomed = fleet.gateway(), fleet.worker(pool=pool, concurrency=1)
+        fleet.watcher()
+        running = send(gateway, "silent", "600", returnImmediately=True)
+        eventually(lambda: state(read(gateway, "silent", running)) == "WORKING", what="it runs")
+        waiting = [send(gateway, "echo", str(number), returnImmediately=True) for number in range(8)]
+        if pool == "prefork":  # solo fetches nothing while it runs
+            in_hand = [
+                task for task in waiting if eventually(lambda: fetched(doomed, waiting[0])) and fetched(doomed, task)
+            ]
+            eventually(lambda: all(is_told_of(fleet, task) for task in in_hand), what="the store knows of them")
+
+        doomed.kill()
+        fleet.worker(pool="threads")
+
+        for task in waiting:
+            eventually(
+                lambda t=task: state(read(gateway, "echo", t)) in ENDED,
+                within=RECOVERED,
+                what="what had not begun runs elsewhere",
+            )
+            assert states_in(log_of(fleet.redis.store_url, task)) == ["WORKING", "COMPLETED"]
+        eventually(lambda: state(read(gateway, "silent", running)) == "FAILED", within=RECOVERED, what="it is lost")
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_run_beyond_the_visibility_timeout_starts_no_second_agent(tmp_path: Path, pool: str) -> None:
+    with running_fleet(tmp_path, app=IMPATIENT, **LONG) as fleet:
+        gateway = fleet.gateway()
+        workers = [fleet.worker(pool=pool, concurrency=1) for _ in range(2)]
+        running = [send(gateway, "silent", "9", returnImmediately=True) for _ in range(2)]
+        eventually(lambda: all(state(read(gateway, "silent", t)) == "WORKING" for t in running), what="both work")
+        waiting = [send(gateway, "silent", "0", returnImmediately=True) for _ in range(4)]
+
+        for task in running + waiting:
+            eventually(lambda t=task: state(read(gateway, "silent", t)) in ENDED, within=60, what="it ends")
+            log = log_of(fleet.redis.store_url, task)
+            assert endings_in(log) == ["COMPLETED"]
+            assert states_in(log).count("WORKING") == 1
+        # the broker did lose its patience, with what the workers had fetched and not begun
+        assert any("claimed before" in w.output() or "has ended" in w.output() for w in workers)

@@ -1,0 +1,132 @@
+"""A broker that takes what it is sent and is silent: what clients send is accepted, and runs when it is back."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from time import monotonic
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.support.fleet import RABBITMQ_URL, Fleet, Gateway, running_fleet
+from tests.support.proxy import Proxy, proxy
+from tests.support.records import endings_in, log_of
+from tests.support.restarts import MortalRedis, mortal_redis
+from tests.support.talk import cancel, read, send, state
+from tests.support.waiting import eventually
+
+PATIENCE = 90.0
+"""Seconds until everything is well again: a silent line is given up after some tens of them."""
+
+AT_ONCE = 3.0
+"""Seconds in which a message is accepted, on a loaded machine: much less than anything waits for a broker."""
+
+SECONDS = {"A2A_REDISPATCH_AFTER": "3", "A2A_LEASE_TTL": "6"}
+PUBLISHERS = 4
+"""Threads of a gateway that publish: more messages than that, and a gateway whose threads hang shows it."""
+
+
+@pytest.fixture
+def redis_broker(tmp_path: Path) -> Iterator[MortalRedis]:
+    with mortal_redis(tmp_path / "broker") as server:
+        yield server
+
+
+def sent_at_once(gateway: Gateway, number: int) -> list[dict[str, Any]]:
+    """Tasks of `number` messages, each of which was accepted at once."""
+    tasks = []
+    for text in range(number):
+        asked_at = monotonic()
+        tasks.append(send(gateway, "echo", str(text), returnImmediately=True))
+        assert monotonic() - asked_at < AT_ONCE
+    return tasks
+
+
+def complete_once(fleet: Fleet, gateway: Gateway, tasks: list[dict[str, Any]]) -> None:
+    """Returns when all have ended; fails unless each COMPLETED, and just once."""
+    for task in tasks:
+        eventually(
+            lambda t=task: state(read(gateway, "echo", t)) not in ("SUBMITTED", "WORKING"),
+            within=PATIENCE,
+            what="it ends",
+        )
+        assert endings_in(log_of(fleet.redis.store_url, task)) == ["COMPLETED"]
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_redis_that_freezes_and_wakes_up(tmp_path: Path, redis_broker: MortalRedis, pool: str) -> None:
+    with running_fleet(tmp_path, CELERY_BROKER_URL=redis_broker.broker_url, **SECONDS) as fleet:
+        gateway, worker = fleet.gateway(), fleet.worker(pool=pool)
+        fleet.watcher()
+        complete_once(fleet, gateway, sent_at_once(gateway, PUBLISHERS))
+        assert redis_broker.process is not None
+
+        redis_broker.process.send_signal(signal.SIGSTOP)
+        tasks = sent_at_once(gateway, 3 * PUBLISHERS)
+        eventually(
+            lambda: gateway.output().count("will be published by the watcher") > PUBLISHERS,
+            within=PATIENCE,
+            what="the gateway's threads give up",
+        )
+        redis_broker.process.send_signal(signal.SIGCONT)
+
+        complete_once(fleet, gateway, tasks)
+        complete_once(fleet, gateway, sent_at_once(gateway, PUBLISHERS))
+        assert worker.running
+
+
+def test_a_worker_s_line_to_redis_that_dies_in_silence(tmp_path: Path, redis_broker: MortalRedis) -> None:
+    with (
+        proxy(str(redis_broker.home / "redis.sock")) as line,
+        running_fleet(tmp_path, CELERY_BROKER_URL=redis_broker.broker_url, **SECONDS) as fleet,
+    ):
+        gateway = fleet.gateway()
+        worker = fleet.worker(pool="prefork", CELERY_BROKER_URL=f"redis://127.0.0.1:{line.port}/1")
+        fleet.watcher()  # what the broker put on the dead line is gone
+        complete_once(fleet, gateway, sent_at_once(gateway, 1))
+
+        line.silence()
+        line.heal()
+
+        complete_once(fleet, gateway, sent_at_once(gateway, PUBLISHERS))
+        assert worker.running
+
+
+@pytest.fixture
+def line(broker: str, redis_broker: MortalRedis) -> Iterator[tuple[Proxy, str, str]]:
+    """A proxy before either broker, the broker's address through it, and past it."""
+    if broker == "redis":
+        with proxy(str(redis_broker.home / "redis.sock")) as through:
+            yield through, f"redis://127.0.0.1:{through.port}/1", redis_broker.broker_url
+        return
+    at = urlsplit(RABBITMQ_URL)
+    with proxy((at.hostname or "127.0.0.1", at.port or 5672)) as through:
+        credentials = at.netloc.rpartition("@")[0]
+        yield through, f"{at.scheme}://{credentials}@127.0.0.1:{through.port}{at.path}", RABBITMQ_URL
+
+
+def test_publishers_whose_lines_die_in_silence(tmp_path: Path, broker: str, line: tuple[Proxy, str, str]) -> None:
+    through, address, past = line
+    with running_fleet(tmp_path, broker, **SECONDS) as fleet:
+        gateway = fleet.gateway(CELERY_BROKER_URL=address)
+        fleet.worker(pool="threads", CELERY_BROKER_URL=past)
+        complete_once(fleet, gateway, sent_at_once(gateway, 2 * PUBLISHERS))
+
+        through.silence()
+        tasks = sent_at_once(gateway, 3 * PUBLISHERS)
+        canceled = sent_at_once(gateway, PUBLISHERS + 1)
+        assert {state(cancel(gateway, "echo", task)) for task in canceled} == {"CANCELED"}
+        eventually(
+            lambda: gateway.output().count("will be published by the watcher") > PUBLISHERS,
+            within=PATIENCE,
+            what="the gateway's threads give up",
+        )
+        through.heal()
+
+        # nobody but the gateway publishes: no watcher runs
+        complete_once(fleet, gateway, sent_at_once(gateway, PUBLISHERS))
+        fleet.watcher(CELERY_BROKER_URL=address)
+        complete_once(fleet, gateway, tasks)

@@ -1,0 +1,47 @@
+"""A RabbitMQ that goes away and comes back, seen from here as every connection cut and none accepted for a while."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.support.fleet import RABBITMQ_URL, running_fleet
+from tests.support.proxy import proxy
+from tests.support.records import endings_in, log_of, states_in
+from tests.support.talk import read, send, state
+from tests.support.waiting import eventually
+
+PATIENCE = 60.0
+SECONDS = {"A2A_REDISPATCH_AFTER": "3", "A2A_LEASE_TTL": "6"}
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+@pytest.mark.parametrize("broker", ["rabbitmq"], indirect=True)
+def test_workers_and_gateways_go_on_and_nothing_runs_twice(tmp_path: Path, broker: str, pool: str) -> None:
+    at = urlsplit(RABBITMQ_URL)
+    with proxy((at.hostname or "127.0.0.1", at.port or 5672)) as line, running_fleet(tmp_path, broker) as fleet:
+        through = {"CELERY_BROKER_URL": f"amqp://{at.netloc.rpartition('@')[0]}@127.0.0.1:{line.port}{at.path}"}
+        gateway, worker = fleet.gateway(**through, **SECONDS), fleet.worker(pool=pool, **through, **SECONDS)
+        fleet.watcher(**through, **SECONDS)
+        running = [("silent", send(gateway, "silent", "5", returnImmediately=True))]
+        eventually(lambda: state(read(gateway, *running[0])) == "WORKING", within=PATIENCE, what="it runs")
+        in_hand = [("echo", send(gateway, "echo", str(number), returnImmediately=True)) for number in range(6)]
+
+        line.cut()
+        meanwhile = [("echo", send(gateway, "echo", "meanwhile", returnImmediately=True)) for _ in range(6)]
+        eventually(lambda: "published by the watcher" in gateway.output(), within=PATIENCE, what="it is not published")
+        line.restore()
+
+        after = [("echo", send(gateway, "echo", "after", returnImmediately=True)) for _ in range(6)]
+        for agent, task in running + in_hand + meanwhile + after:
+            eventually(
+                lambda a=agent, t=task: state(read(gateway, a, t)) not in ("SUBMITTED", "WORKING"),
+                within=PATIENCE,
+                what=f"{agent} ends",
+            )
+            log = log_of(fleet.redis.store_url, task)
+            assert endings_in(log) == ["COMPLETED"]
+            assert states_in(log).count("WORKING") == 1
+        assert worker.running, worker.output()[-3000:]

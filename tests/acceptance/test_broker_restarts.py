@@ -1,0 +1,135 @@
+"""A broker that dies and comes back: workers, gateways and watchers go on by themselves, and nothing runs twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+import redis
+
+from tests.support.fleet import Fleet, Gateway, running_fleet
+from tests.support.records import endings_in, log_of, states_in
+from tests.support.restarts import MortalRedis, mortal_redis
+from tests.support.talk import read, send, state
+from tests.support.waiting import eventually
+
+PATIENCE = 60.0
+"""Seconds that an end may take on a loaded machine."""
+
+SECONDS = {"A2A_REDISPATCH_AFTER": "3", "A2A_LEASE_TTL": "6"}
+
+
+@dataclass
+class Site:
+    """A fleet whose broker, a Redis of its own, can die."""
+
+    fleet: Fleet
+    broker: MortalRedis
+    gateway: Gateway
+
+    def unacknowledged(self) -> int:
+        """How many messages workers have and have not acknowledged."""
+        client = redis.Redis.from_url(self.broker.store_url + "?db=1")
+        count = int(client.hlen("unacked"))  # type: ignore[arg-type]
+        client.close()
+        return count
+
+    def sent(self, agent: str, text: str) -> tuple[str, dict[str, Any]]:
+        """An agent's name and its task, which was accepted."""
+        return agent, send(self.gateway, agent, text, returnImmediately=True)
+
+    def is_in(self, sent: tuple[str, dict[str, Any]], *states: str) -> bool:
+        """Whether the task is in one of `states`."""
+        return state(read(self.gateway, *sent)) in states
+
+    def completes_once(self, sent: tuple[str, dict[str, Any]], within: float = PATIENCE) -> list[str]:
+        """The states in its log, when it has ended; fails unless it COMPLETED, and just once."""
+        ended = ("COMPLETED", "FAILED", "CANCELED", "REJECTED")
+        eventually(lambda: self.is_in(sent, *ended), within=within, what=f"{sent[0]} ends")
+        log = log_of(self.fleet.redis.store_url, sent[1])
+        assert endings_in(log) == ["COMPLETED"]
+        return states_in(log)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with (
+        mortal_redis(tmp_path / "broker") as broker,
+        running_fleet(tmp_path, CELERY_BROKER_URL=broker.broker_url, **SECONDS) as fleet,
+    ):
+        yield Site(fleet, broker, fleet.gateway())
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+def test_a_worker_with_messages_in_hand_survives_a_redis_restart(site: Site, pool: str) -> None:
+    site.fleet.watcher()
+    worker = site.fleet.worker(pool=pool, concurrency=2)
+    running = [site.sent("silent", "5") for _ in range(1 if pool == "solo" else 2)]
+    eventually(lambda: all(site.is_in(task, "WORKING") for task in running), within=PATIENCE, what="they run")
+    # fewer than the worker would fetch: it also waits for more, and learns of the end from two sockets at once
+    in_hand = [site.sent("echo", str(number)) for number in range(4)]
+    if pool != "solo":  # which fetches nothing while it runs
+        eventually(lambda: site.unacknowledged() >= 4, what="the worker has messages that it has not acknowledged")
+
+    site.broker.die()
+    meanwhile = [site.sent("echo", f"while it was away {number}") for number in range(3)]
+    site.broker.start()
+
+    for task in (*running, *in_hand, *meanwhile):
+        assert site.completes_once(task).count("WORKING") == 1
+    site.completes_once(site.sent("echo", "after"))
+    assert worker.running, worker.output()[-3000:]
+
+
+def test_a_gateway_under_load_publishes_again_after_a_redis_restart(tmp_path: Path) -> None:
+    # also as its result backend: a publisher that subscribed to results would never publish again
+    with (
+        mortal_redis(tmp_path / "broker") as broker,
+        running_fleet(tmp_path, CELERY_BROKER_URL=broker.broker_url, **SECONDS) as fleet,
+    ):
+        backend = {"CELERY_RESULT_BACKEND": broker.broker_url.replace("virtual_host=1", "virtual_host=2")}
+        site = Site(fleet, broker, fleet.gateway(**backend))
+        fleet.worker(pool="threads", concurrency=4, **backend)
+        with load(site) as accepted:
+            eventually(lambda: len(accepted) >= 40, within=PATIENCE, what="messages flow")
+            broker.die()
+            at_its_death = len(accepted)
+            eventually(lambda: len(accepted) >= at_its_death + 40, within=PATIENCE, what="messages are accepted")
+            broker.start()
+            at_its_return = len(accepted)
+            eventually(lambda: len(accepted) >= at_its_return + 40, within=PATIENCE, what="messages flow")
+        # nobody but the gateway publishes so far
+        for number in range(8):
+            site.completes_once(site.sent("echo", f"after {number}"))
+        fleet.watcher()
+
+        for task in accepted:
+            assert site.completes_once(task).count("WORKING") == 1
+        assert "Retry limit exceeded" not in fleet.logs()
+
+
+@contextmanager
+def load(site: Site, senders: int = 4) -> Iterator[list[tuple[str, dict[str, Any]]]]:
+    """Messages sent without a pause, until the end; gives those that were accepted, all of them in the end."""
+    accepted: list[tuple[str, dict[str, Any]]] = []
+    over = Event()
+
+    def send_on() -> None:
+        while not over.is_set():
+            accepted.append(site.sent("echo", str(len(accepted))))
+            over.wait(0.05)
+
+    with ThreadPoolExecutor(senders) as pool:
+        sending = [pool.submit(send_on) for _ in range(senders)]
+        try:
+            yield accepted
+        finally:
+            over.set()
+    for sender in sending:
+        sender.result()

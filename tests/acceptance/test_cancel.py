@@ -1,0 +1,213 @@
+"""A cancel stops the agent, and CANCELED comes when it has stopped: cooperative first, then, on prefork, by force."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from a2a_celery.lifecycle.outcomes import OUT_OF_TIME
+from tests.acceptance.test_endings import POOLS, WORKED
+from tests.support import talk
+from tests.support.clients import rest
+from tests.support.fleet import running_fleet
+from tests.support.site import PATIENCE, Site, open_site, text_of
+from tests.support.waiting import eventually
+
+GRACE = 1.0
+IGNORED = "ignores that it was stopped"
+SETTINGS = {"app": "tests.support.cancels", "A2A_CANCEL_GRACE": f"{GRACE:g}"}
+
+
+@pytest.fixture(scope="module", params=POOLS)
+def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with open_site(tmp_path_factory.mktemp(request.param), request.param, **SETTINGS) as site:
+        yield site
+
+
+@pytest.fixture(scope="module")
+def prefork(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Site]:
+    with open_site(tmp_path_factory.mktemp("prefork"), "prefork", broker, **SETTINGS) as site:
+        yield site
+
+
+def cancel(site: Site, agent: str, task_id: str) -> dict[str, Any]:
+    """Cancels; the task as the answer has it."""
+    answer: dict[str, Any] = rest(site.gateway, "POST", f"/tasks/{task_id}:cancel", agent=agent).json()
+    return answer
+
+
+def begun(site: Site, agent: str, marks: Path) -> str:
+    """The id of a task whose agent has made its first mark."""
+    task_id = site.send(agent, str(marks))
+    eventually(lambda: marks.exists() and marks.stat().st_size > 0, within=PATIENCE, what=f"{agent} works")
+    return task_id
+
+
+@contextmanager
+def nothing_more_in(marks: Path) -> Iterator[None]:
+    """Fails if a mark is made while the block lasts, and for half a second at least."""
+    until = time.monotonic() + 0.5
+    size = marks.stat().st_size
+    yield
+    eventually(lambda: time.monotonic() > until)
+    assert marks.stat().st_size == size, "its agent still works"
+
+
+@pytest.mark.parametrize("agent", ["deaf-function", "swallows", "blocks-the-loop"])
+def test_an_agent_that_ignores_its_cancel_is_ended_with_its_process(prefork: Site, tmp_path: Path, agent: str) -> None:
+    marks = tmp_path / "marks"
+    task_id = begun(prefork, agent, marks)
+
+    asked = time.monotonic()
+    task = cancel(prefork, agent, task_id)
+    took = time.monotonic() - asked
+
+    if task["status"]["state"] == "TASK_STATE_WORKING":  # the answer comes a moment after the grace, done or not
+        task = prefork.ended(agent, task_id)
+    with nothing_more_in(marks):
+        assert task["status"]["state"] == "TASK_STATE_CANCELED"
+        assert text_of(task) is None
+        assert took >= GRACE * 0.9
+        prefork.celery_says(task_id, "revoked")
+        assert IGNORED in prefork.worker.output()
+    for _ in range(3):  # each child of the pool, most likely
+        prefork.goes_on()
+    assert prefork.log(task_id) == [*WORKED, "CANCELED"]
+
+
+@pytest.mark.parametrize("agent", ["limited-function", "limited-swallows", "limited-blocks", "idle-blocks"])
+def test_an_agent_that_ignores_its_limit_is_ended_with_its_process(prefork: Site, tmp_path: Path, agent: str) -> None:
+    marks = tmp_path / "marks"
+    task_id = begun(prefork, agent, marks)
+
+    assert text_of(prefork.ended(agent, task_id)) == OUT_OF_TIME
+    with nothing_more_in(marks):
+        prefork.celery_says(task_id, "failed")
+        prefork.goes_on()
+    assert prefork.log(task_id) == [*WORKED, "FAILED"]
+
+
+@pytest.mark.parametrize("agent", ["looks", "talks", "draws"])
+def test_a_plain_function_can_see_its_cancel_and_canceled_waits_for_it(site: Site, tmp_path: Path, agent: str) -> None:
+    done = tmp_path / "done"
+    task_id = site.send(agent, str(done))
+    eventually(lambda: len(site.log(task_id)) > 1 and "SUBMITTED" not in site.log(task_id)[-1], within=PATIENCE)
+
+    task = cancel(site, agent, task_id)
+
+    assert task["status"]["state"] == "TASK_STATE_CANCELED"
+    assert done.read_text() == "tidied up"
+    site.goes_on()
+    assert f"run {task_id}.1: its agent {IGNORED}" not in site.worker.output()
+    log = site.log(task_id)
+    assert log.count("CANCELED") == 1
+    assert log[-1] == "CANCELED"
+
+
+def test_a_cancel_that_hangs_leaves_time_for_the_agent_itself(site: Site) -> None:
+    task_id = site.send("hangs-in-cancel", "")
+    eventually(lambda: site.is_in(task_id, "WORKING"), within=PATIENCE)
+
+    assert cancel(site, "hangs-in-cancel", task_id)["status"]["state"] == "TASK_STATE_CANCELED"
+    assert f"run {task_id}.1: its agent {IGNORED}" not in site.worker.output()
+
+
+def test_where_runs_share_a_process_an_agent_is_left_behind_and_the_log_says_so(site: Site, tmp_path: Path) -> None:
+    if site.pool == "prefork":
+        return
+    marks = tmp_path / "marks"
+    task_id = begun(site, "deaf-function", marks)
+
+    assert cancel(site, "deaf-function", task_id)["status"]["state"] == "TASK_STATE_CANCELED"
+
+    site.worker.wait_for_output(f"run {task_id}.1: its agent {IGNORED}, and is left behind")
+    site.goes_on()
+    assert site.log(task_id) == [*WORKED, "CANCELED"]
+
+
+def test_a_run_that_was_given_away_is_stopped_by_force_too(tmp_path: Path) -> None:
+    marks = tmp_path / "marks"
+    with open_site(tmp_path, "prefork", A2A_LEASE_TTL="2", **SETTINGS) as site:
+        task_id = begun(site, "lost-once", marks)
+        site.fleet.worker()
+        site.fleet.watcher()
+        with site.deaf():  # the next attempt is not to reach a worker that is frozen
+            site.worker.signal_group(signal.SIGSTOP)
+            eventually(lambda: site.is_in(task_id, "COMPLETED"), within=PATIENCE, what="the other worker does it")
+            site.worker.signal_group(signal.SIGCONT)
+
+        site.worker.wait_for_output(f"{IGNORED} (it was given to another worker): ending its process")
+        with nothing_more_in(marks):
+            pass
+        assert site.log(task_id) == [*WORKED, "WORKING", "artifact", "COMPLETED"]
+
+
+def test_what_was_cancelled_in_its_queue_never_begins_also_on_a_worker_that_comes_later(
+    tmp_path: Path, broker: str
+) -> None:
+    marks = tmp_path / "marks"
+    with running_fleet(tmp_path, broker, **SETTINGS) as fleet:
+        gateway = fleet.gateway()
+        task = talk.send(gateway, "deaf-function", str(marks), returnImmediately=True)
+
+        assert talk.state(talk.cancel(gateway, "deaf-function", task)) == "CANCELED"
+
+        worker = fleet.worker(pool="solo")  # takes what waits in its order
+        assert talk.state(talk.send(gateway, "echo", "behind it")) == "COMPLETED"
+        name = f"{task['id']}.1"  # another worker of this broker may have told it of the revoke
+        assert f"run {name} dropped" in worker.output() or f"revoked task: a2a.deaf-function[{name}]" in worker.output()
+        assert talk.state(talk.read(gateway, "deaf-function", task)) == "CANCELED"
+    assert not marks.exists()
+
+
+def test_what_is_cancelled_in_the_queue_of_a_worker_is_revoked_there(prefork: Site, tmp_path: Path) -> None:
+    marks = tmp_path / "marks"
+    with prefork.deaf():
+        task_id = prefork.send("deaf-function", str(marks))
+        assert cancel(prefork, "deaf-function", task_id)["status"]["state"] == "TASK_STATE_CANCELED"
+        prefork.worker.wait_for_output(f"{task_id}.1")  # it has heard of the revoke
+
+    prefork.celery_says(task_id, "revoked")
+    assert prefork.log(task_id) == ["SUBMITTED", "CANCELED"]
+    assert not marks.exists()
+
+
+def test_what_waits_for_its_client_is_canceled_at_once_and_what_has_ended_can_not_be(prefork: Site) -> None:
+    task_id = prefork.send("ask", "")
+    prefork.ended("ask", task_id)
+
+    assert cancel(prefork, "ask", task_id)["status"]["state"] == "TASK_STATE_CANCELED"
+    assert prefork.log(task_id) == [*WORKED, "INPUT_REQUIRED", "CANCELED"]
+    assert cancel(prefork, "ask", task_id)["error"]["details"][0]["reason"] == "TASK_NOT_CANCELABLE"
+    assert prefork.log(task_id) == [*WORKED, "INPUT_REQUIRED", "CANCELED"]
+
+
+def test_an_agent_that_blocks_the_loop_keeps_its_run_for_longer_than_a_lease(tmp_path: Path) -> None:
+    with open_site(tmp_path, "prefork", A2A_LEASE_TTL="2", **SETTINGS) as site:
+        site.fleet.watcher()
+        task_id = site.send("stuck", "8")
+
+        assert site.ended("stuck", task_id)["status"]["state"] == "TASK_STATE_COMPLETED"
+        assert site.log(task_id) == [*WORKED, "artifact", "COMPLETED"]
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_plain_celery_task_is_stopped_alike(tmp_path: Path, pool: str) -> None:
+    settings = SETTINGS | {"app": "tests.support.plain_tasks"}
+    with open_site(tmp_path, pool, **settings) as site:
+        task_id = site.send("sleeps", data={"seconds": 40})
+        eventually(lambda: site.is_in(task_id, "WORKING"), within=PATIENCE)
+
+        assert cancel(site, "sleeps", task_id)["status"]["state"] == "TASK_STATE_CANCELED"
+
+        assert IGNORED in site.worker.output()
+        assert site.log(task_id) == [*WORKED, "CANCELED"]
+        if pool == "prefork":
+            site.celery_says(task_id, "revoked")
+            eventually(lambda: site.celery.AsyncResult(f"{task_id}.1").state == "REVOKED", within=PATIENCE)

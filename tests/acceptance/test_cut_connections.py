@@ -1,0 +1,49 @@
+"""A worker whose connection to RabbitMQ breaks in the middle of its work consumes again afterwards, on every pool."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.chaos_agents import Order, marks_of
+from tests.support.chaos_fleet import ChaosFleet
+from tests.support.clients import V1, message_json
+from tests.support.waiting import eventually_async
+
+CONCURRENCY = 10
+
+
+@pytest.mark.parametrize("broker", ["rabbitmq"], indirect=True)
+@pytest.mark.parametrize("pool", ["threads", "prefork"])
+async def test_a_busy_worker_consumes_again_when_it_was_cut_off(tmp_path: Path, broker: str, pool: str) -> None:
+    fleet = ChaosFleet(tmp_path, broker, workers=[(pool, CONCURRENCY)], gateways=1, watchers=1)
+    try:
+        await fleet.open()
+        tasks = [await begin(fleet) for _ in range(6 * CONCURRENCY)]
+        await eventually_async(lambda: begun(fleet, tasks, CONCURRENCY), within=60, what="all of it is busy")
+
+        await fleet.restart_broker(1)
+        tasks += [await begin(fleet) for _ in range(2 * CONCURRENCY)]
+
+        await eventually_async(lambda: begun(fleet, tasks, len(tasks)), within=60, what="all runs began")
+    except BaseException:
+        print(fleet.logs())
+        raise
+    finally:
+        fleet.stop()
+
+
+async def begin(fleet: ChaosFleet) -> str:
+    """Sends a message that keeps a worker busy for a moment; gives its task's id."""
+    body = message_json(Order(pause=0.3).to_text()) | {"configuration": {"returnImmediately": True}}
+    async with httpx.AsyncClient() as http:
+        (gateway,) = fleet.those("gateway")
+        answer = await http.post(f"{gateway.url}/agents/once/message:send", json=body, headers=V1, timeout=60)
+    return str(answer.json()["task"]["id"])
+
+
+async def begun(fleet: ChaosFleet, tasks: list[str], count: int) -> bool:
+    """Whether `count` of the `tasks` have begun."""
+    return sum(bool(marks_of(fleet.marks, task)) for task in tasks) >= count

@@ -1,0 +1,77 @@
+"""``a2a doctor`` on real fleets: one that is in order, and some that are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support import talk
+from tests.support.fleet import Fleet, running_fleet
+from tests.support.site import PATIENCE
+from tests.support.waiting import eventually
+
+NOWHERE = "127.0.0.1:1"
+ORDER = (
+    "ok     store: Redis ",
+    "ok     broker: reached",
+    ": prefork, consumes ",
+    "ok     watchers: ",
+    ": a cancel has force",
+    "ok     settings: ",
+    "ok     clock: ",
+)
+
+
+def doctor(fleet: Fleet, *arguments: str, **env: str) -> tuple[int, str]:
+    """Its exit code, and what it says."""
+    done = fleet.command("a2a", "doctor", *arguments, **env)
+    assert "Traceback" not in done.stdout + done.stderr
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_a_fleet_that_is_in_order(tmp_path: Path, broker: str) -> None:
+    with running_fleet(tmp_path, broker) as fleet:
+        fleet.worker()
+        fleet.watcher()
+        gateway = fleet.gateway()
+
+        code, said = doctor(fleet, "--url", gateway.url)
+
+    assert code == 0, said
+    for line in (*ORDER, f"ok     gateway: {gateway.url} is ready"):
+        assert line in said
+    assert "nothing wrong" in said
+
+
+def test_a_fleet_that_is_not(tmp_path: Path) -> None:
+    with running_fleet(tmp_path, app="tests.support.cancels", A2A_CANCEL_GRACE="1") as fleet:
+        worker = fleet.worker(pool="threads", A2A_LEASE_TTL="3")
+        gateway = fleet.gateway()
+        task = talk.send(gateway, "deaf-function", str(tmp_path / "marks"), returnImmediately=True)
+        eventually((tmp_path / "marks").exists, within=PATIENCE, what="it works")
+        assert talk.state(talk.cancel(gateway, "deaf-function", task)) == "CANCELED"
+        worker.wait_for_output("is left behind")
+
+        code, said = doctor(fleet, "--url", f"http://{NOWHERE}")
+
+    assert code == 1
+    assert "cooperative on the pool threads" in said
+    assert f"still run: {task['id']}.1" in said
+    assert "A2A_LEASE_TTL is 3.0 there, and 15.0 here" in said
+    assert "wrong  watchers: none" in said
+    assert f"wrong  gateway: none at http://{NOWHERE}" in said
+
+
+def test_nobody_is_there(tmp_path: Path) -> None:
+    with running_fleet(tmp_path) as fleet:
+        worker = fleet.worker(A2A_STORE_URL=f"redis://{NOWHERE}/0")
+        without_store = doctor(fleet, A2A_STORE_URL=f"redis://{NOWHERE}/1")
+        with_another = doctor(fleet)
+        worker.stop()
+        without_workers = doctor(fleet)
+        without_broker = doctor(fleet, CELERY_BROKER_URL=f"redis://{NOWHERE}/0")
+
+    assert [code for code, _ in (without_store, with_another, without_workers, without_broker)] == [1, 1, 1, 1]
+    assert "wrong  store: ConnectionError" in without_store[1]
+    assert "can't reach the store" in with_another[1]
+    assert "wrong  workers: none answers" in without_workers[1]
+    assert "wrong  broker: " in without_broker[1]

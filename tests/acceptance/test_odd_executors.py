@@ -1,0 +1,248 @@
+"""Executors as frameworks ship them send events in odd orders: what each becomes, whole log and snapshot.
+
+The table in execution/translate.py says the same in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from a2a.helpers import get_message_text
+from a2a.types import Message, Part, Role, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus
+from a2a.utils import errors
+
+from a2a_celery.lifecycle import Event
+from a2a_celery.lifecycle.outcomes import AGENT_FAILED, OUT_OF_TIME
+from a2a_celery.store import Keys, SyncStore
+from a2a_celery.store.log import read_log
+from tests.support.clients import message_json, rest
+from tests.support.fleet import Gateway, running_fleet
+from tests.support.waiting import eventually
+
+PATIENCE = 60.0
+
+
+@dataclass
+class Site:
+    """A gateway, and the store behind it."""
+
+    gateway: Gateway
+    store: SyncStore
+
+    def send(self, text: str, *, agent: str = "odd", task_id: str = "", wait: bool = True) -> dict[str, Any]:
+        """Sends a message; gives the task when its turn has ended, or at once."""
+        fields = {"taskId": task_id} if task_id else {}
+        body = message_json(text, **fields) | {"configuration": {"returnImmediately": not wait}}
+        answer = rest(self.gateway, "POST", "/message:send", body, agent=agent)
+        assert answer.status_code == 200, answer.text
+        task: dict[str, Any] = answer.json()["task"]
+        return task
+
+    def read(self, task_id: str, agent: str = "odd") -> dict[str, Any]:
+        """The task as it is now."""
+        task: dict[str, Any] = rest(self.gateway, "GET", f"/tasks/{task_id}", agent=agent).json()
+        return task
+
+    def log(self, task_id: str) -> list[str]:
+        """The whole log, in a word or two for each entry; each must be of this task."""
+        entries = self.store.run(read_log(Keys("a2a"), task_id, 0, limit=1000)).entries
+        assert [entry.version for entry in entries] == list(range(1, len(entries) + 1))
+        return [shown(entry.event, task_id) for entry in entries]
+
+
+def shown(event: Event, task_id: str) -> str:
+    """One event of a log: "STATE text", "artifact=text" (or += for a chunk), "client: text"."""
+    match event:
+        case TaskArtifactUpdateEvent():
+            assert event.task_id == task_id
+            return f"{event.artifact.artifact_id}{'+' if event.append else ''}={words(event.artifact.parts)}"
+        case Message(role=Role.ROLE_USER):
+            return f"client: {get_message_text(event)}"
+        case Message():
+            return f"agent: {get_message_text(event)}"
+        case Task():
+            assert event.id == task_id
+            return said(event.status)
+        case _:
+            assert event.task_id == task_id
+            return said(event.status)
+
+
+def said(status: TaskStatus) -> str:
+    """A state, and its text."""
+    if status.HasField("message"):
+        assert status.message.parts, "a message must have parts"
+    name = TaskState.Name(status.state).removeprefix("TASK_STATE_")
+    return f"{name} {words(status.message.parts)}".strip()
+
+
+def words(parts: Any) -> str:
+    return "".join(part.text if isinstance(part, Part) else part["text"] for part in parts)
+
+
+def snapshot(task: dict[str, Any]) -> list[str]:
+    """The task in the same words: its history, its artifacts, its status."""
+    status = task["status"]
+    state = status["state"].removeprefix("TASK_STATE_")
+    return [
+        *(f"{m['role'].removeprefix('ROLE_').lower()}: {words(m['parts'])}" for m in task["history"]),
+        *(f"{artifact['artifactId']}={words(artifact['parts'])}" for artifact in task.get("artifacts", [])),
+        f"{state} {words(status.get('message', {}).get('parts', []))}".strip(),
+    ]
+
+
+@pytest.fixture(scope="module", params=["prefork", "threads"])
+def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with running_fleet(tmp_path_factory.mktemp(request.param), app="tests.support.odd") as fleet:
+        fleet.worker(pool=request.param, concurrency=4)
+        store = SyncStore(fleet.redis.store_url)
+        try:
+            yield Site(fleet.gateway(A2A_FIRST_EVENT_HOLD="0"), store)
+        finally:
+            store.close()
+
+
+PARTS: list[tuple[str, list[str], list[str]]] = [
+    # the part, its log behind SUBMITTED, its snapshot behind the client's message
+    ("artifacts_without_working", ["WORKING", "a=one ", "a+=two", "COMPLETED"], ["a=one two", "COMPLETED"]),
+    ("messages_without_parts", ["WORKING", "COMPLETED"], ["COMPLETED"]),
+    ("answer_without_parts", ["COMPLETED"], ["COMPLETED"]),
+    (
+        "artifact_replaced",
+        ["WORKING", "a=draft, ", "a+=continued", "a=final", "COMPLETED"],
+        ["a=final", "COMPLETED"],
+    ),
+    ("append_to_nothing", ["WORKING", "a=one", "COMPLETED"], ["a=one", "COMPLETED"]),
+    ("wrong_ids", ["WORKING", "a=mine", "COMPLETED done"], ["a=mine", "COMPLETED done"]),
+    ("canceled_twice", ["CANCELED first"], ["CANCELED first"]),
+    ("more_after_the_end", ["COMPLETED done"], ["COMPLETED done"]),
+    ("no_end", ["WORKING", "a=all of it", "COMPLETED"], ["a=all of it", "COMPLETED"]),
+    ("nothing_at_all", ["COMPLETED"], ["COMPLETED"]),
+    ("paused_and_returned", ["INPUT_REQUIRED which?"], ["INPUT_REQUIRED which?"]),
+    ("paused_then_an_artifact", ["AUTH_REQUIRED who?", "a=form"], ["a=form", "AUTH_REQUIRED who?"]),
+    (
+        "paused_and_went_on",
+        ["INPUT_REQUIRED which?", "WORKING never mind", "COMPLETED"],
+        ["agent: which?", "agent: never mind", "COMPLETED"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("part", "log", "left"), PARTS, ids=[part for part, _, _ in PARTS])
+def test_an_odd_order_has_its_meaning(site: Site, part: str, log: list[str], left: list[str]) -> None:
+    task_id = site.send(part)["id"]
+
+    eventually(lambda: site.log(task_id)[1:] == log, within=PATIENCE, what=f"{part} ends")
+    assert snapshot(site.read(task_id)) == [f"user: {part}", *left]
+    site.send("nothing_at_all")  # the worker has gone on, so whatever came late has been said
+    assert site.log(task_id) == ["SUBMITTED", *log]
+
+
+def test_submitted_again_on_each_turn_is_said_once(site: Site) -> None:
+    task_id = site.send("submitted_each_time")["id"]
+    task = site.send("go on", task_id=task_id)
+
+    turns = ["SUBMITTED", "WORKING", "INPUT_REQUIRED", "client: go on", "SUBMITTED", "WORKING", "COMPLETED"]
+    assert site.log(task_id) == turns
+    assert snapshot(task) == ["user: submitted_each_time", "user: go on", "COMPLETED"]
+
+
+def test_a_follow_up_may_begin_with_an_artifact_and_append_to_one_of_before(site: Site) -> None:
+    task_id = site.send("artifacts_on_a_follow_up")["id"]
+    task = site.send("go on", task_id=task_id)
+
+    assert site.log(task_id) == [
+        *("SUBMITTED", "WORKING", "a=one ", "INPUT_REQUIRED"),
+        *("client: go on", "SUBMITTED", "WORKING", "a+=two", "COMPLETED"),
+    ]
+    assert snapshot(task) == ["user: artifacts_on_a_follow_up", "user: go on", "a=one two", "COMPLETED"]
+
+
+@pytest.mark.parametrize(
+    ("part", "log", "left"),
+    [
+        ("swallows_its_cancellation", ["CANCELED"], ["CANCELED"]),
+        ("completes_when_cancelled", ["a=half", "CANCELED"], ["a=half", "CANCELED"]),
+        ("answers_when_cancelled", ["CANCELED"], ["CANCELED"]),
+        ("pauses_when_cancelled", ["INPUT_REQUIRED sure?", "CANCELED"], ["agent: sure?", "CANCELED"]),
+        ("fails_when_cancelled", ["CANCELED"], ["CANCELED"]),
+        ("canceled_twice_when_cancelled", ["CANCELED first"], ["CANCELED first"]),
+    ],
+)
+def test_what_a_client_cancels_is_canceled_once(site: Site, part: str, log: list[str], left: list[str]) -> None:
+    task_id = site.send(part, wait=False)["id"]
+    eventually(lambda: site.log(task_id) == ["SUBMITTED", "WORKING"], within=PATIENCE, what=f"{part} works")
+
+    answer = rest(site.gateway, "POST", f"/tasks/{task_id}:cancel", agent="odd").json()
+
+    assert site.log(task_id) == ["SUBMITTED", "WORKING", *log]
+    assert snapshot(answer) == snapshot(site.read(task_id)) == [f"user: {part}", *left]
+
+
+def test_a_time_limit_is_no_cancel_whatever_the_executor_says(site: Site) -> None:
+    task = site.send("canceled_when_late", agent="odd-limited")
+
+    assert site.log(task["id"]) == ["SUBMITTED", "WORKING", f"FAILED {OUT_OF_TIME}"]
+    assert snapshot(task) == ["user: canceled_when_late", f"FAILED {OUT_OF_TIME}"]
+
+
+@pytest.mark.parametrize(
+    ("part", "pause"), [("wants_a_number", "INPUT_REQUIRED"), ("wants_a_password", "AUTH_REQUIRED")]
+)
+def test_an_answer_that_is_refused_leaves_the_task_waiting(site: Site, part: str, pause: str) -> None:
+    task_id = site.send(part)["id"]
+
+    refused = [site.send(answer, task_id=task_id) for answer in ("x", "y")]
+    taken = site.send("7", task_id=task_id)
+
+    assert [snapshot(task)[-1] for task in refused] == [f"{pause} x is no number", f"{pause} y is no number"]
+    assert site.log(task_id) == [
+        *("SUBMITTED", "WORKING", f"{pause} a number?"),
+        *("client: x", "SUBMITTED", "WORKING", f"{pause} x is no number"),
+        *("client: y", "SUBMITTED", "WORKING", f"{pause} y is no number"),
+        *("client: 7", "SUBMITTED", "WORKING", "COMPLETED 7 it is"),
+    ]
+    assert snapshot(taken) == [
+        *(f"user: {part}", "agent: a number?", "user: x", "agent: x is no number"),
+        *("user: y", "agent: y is no number", "user: 7", "COMPLETED 7 it is"),
+    ]
+
+
+def test_a_message_that_waits_behind_a_refused_answer_is_the_next_answer(site: Site) -> None:
+    task_id = site.send("wants_a_password")["id"]
+    site.send("slow", task_id=task_id, wait=False)
+    answer = site.send("x", task_id=task_id)
+
+    assert snapshot(answer)[-1] == "AUTH_REQUIRED x is no number"
+    assert site.log(task_id)[3:] == [
+        *("client: slow", "SUBMITTED", "WORKING", "AUTH_REQUIRED slow is no number"),
+        *("client: x", "SUBMITTED", "WORKING", "AUTH_REQUIRED x is no number"),
+    ]
+
+
+REFUSING = [
+    errors.InvalidParamsError,
+    errors.InvalidRequestError,
+    errors.UnsupportedOperationError,
+    errors.ContentTypeNotSupportedError,
+    errors.ExtensionSupportRequiredError,
+]
+
+
+@pytest.mark.parametrize("error", REFUSING, ids=lambda error: error.__name__)
+def test_an_error_about_a_first_message_rejects_it(site: Site, error: type[errors.A2AError]) -> None:
+    task = site.send(error.__name__)
+
+    assert site.log(task["id"]) == ["SUBMITTED", "REJECTED not such a message"]
+    assert snapshot(task) == [f"user: {error.__name__}", "REJECTED not such a message"]
+
+
+@pytest.mark.parametrize("error", [errors.InternalError, errors.InvalidAgentResponseError, errors.TaskNotFoundError])
+def test_any_other_error_is_a_failure(site: Site, error: type[errors.A2AError]) -> None:
+    task = site.send(error.__name__)
+
+    assert site.log(task["id"]) == ["SUBMITTED", f"FAILED {AGENT_FAILED}"]
+    assert task["status"]["message"]["metadata"]["reference"]

@@ -1,0 +1,268 @@
+"""Celery tasks that existed before, as agents: their arguments, results, retries, limits, pauses and canvases."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from a2a_celery.dispatch import Canvas
+from a2a_celery.lifecycle.outcomes import (
+    AGENT_FAILED,
+    AGENT_REFUSED,
+    AGENT_UNKNOWN,
+    OUT_OF_TIME,
+    WITHDRAWN,
+    WORKER_LOST,
+)
+from a2a_celery.store import Keys
+from a2a_celery.store.log import read_log
+from tests.support.clients import message_json, rest
+from tests.support.fleet import running_fleet
+from tests.support.site import PATIENCE, Site, open_site, text_of
+from tests.support.talk import read, send, state
+from tests.support.waiting import eventually
+
+POOLS = ("prefork", "threads", "solo", "gevent")
+WORKED = ["SUBMITTED", "WORKING"]
+DONE = [*WORKED, "artifact", "COMPLETED"]
+
+
+@pytest.fixture(scope="module", params=POOLS)
+def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp(request.param)
+    with open_site(folder, request.param, broker, app="tests.support.plain_tasks", concurrency=4) as site:
+        site.fleet.watcher()
+        yield site
+
+
+def artifacts(task: dict[str, Any]) -> list[Any]:
+    """What its artifacts hold, a value each."""
+    return [
+        part.get("text", part.get("data", part.get("raw"))) for a in task.get("artifacts", []) for part in a["parts"]
+    ]
+
+
+ROWS: list[tuple[str, dict[str, Any], list[str], list[Any], str | None, list[str]]] = [
+    # task, arguments, the log, artifacts, the client's text, Celery's events
+    ("shout", {"text": "hey"}, DONE, ["HEY"], None, ["succeeded"]),
+    ("gives", {"what": "none"}, [*WORKED, "COMPLETED"], [], None, ["succeeded"]),
+    ("gives", {"what": "bytes"}, DONE, ["cmF3"], None, ["succeeded"]),
+    ("gives", {"what": "tuple"}, DONE, [[1, 2]], None, ["succeeded"]),
+    ("gives", {"what": "date"}, DONE, ["2030-01-02"], None, ["succeeded"]),
+    ("gives", {"what": "nan"}, [*WORKED, "FAILED"], [], AGENT_FAILED, ["failed"]),
+    ("says", {}, [*WORKED, "WORKING", "artifact", "COMPLETED"], ["extra", "a task id"], None, ["succeeded"]),
+    ("progress", {}, [*WORKED, *["WORKING"] * 3, "artifact", "COMPLETED"], ["done"], None, ["succeeded"]),
+    ("raises", {"what": "ValueError"}, [*WORKED, "FAILED"], [], AGENT_FAILED, ["failed"]),
+    ("raises", {"what": "MemoryError"}, [*WORKED, "FAILED"], [], AGENT_FAILED, ["failed"]),
+    ("raises", {"what": "Failed"}, [*WORKED, "FAILED"], [], "No such city.", ["failed"]),
+    ("raises", {"what": "Rejected"}, [*WORKED, "REJECTED"], [], "Not that.", ["failed"]),
+    ("raises", {"what": "AuthRequired"}, [*WORKED, "AUTH_REQUIRED"], [], "Who are you?", []),
+    ("raises", {"what": "Ignore"}, [*WORKED, "COMPLETED"], [], None, []),
+    ("raises", {"what": "CancelledError"}, [*WORKED, "CANCELED"], [], None, []),
+    ("flaky", {}, [*WORKED, "WORKING", "artifact", "COMPLETED"], ["attempt 2"], None, ["retried", "succeeded"]),
+    ("flaky", {"succeed_at": 9}, [*WORKED, "WORKING", "WORKING", "FAILED"], [], AGENT_FAILED,
+     ["retried", "retried", "failed"]),
+    ("later", {}, [*WORKED, "WORKING", "artifact", "COMPLETED"], ["later"], None, ["retried", "succeeded"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("agent", "data", "log", "given", "text", "events"), ROWS, ids=lambda value: str(value)[:25])
+def test_a_task_ends_once_as_celery_says(
+    site: Site, agent: str, data: dict[str, Any], log: list[str], given: list[Any], text: str | None, events: list[str]
+) -> None:
+    task_id = site.send(agent, data=data)
+
+    task = site.ended(agent, task_id)
+
+    assert text_of(task) == text
+    assert "secret" not in str(task)
+    assert artifacts(task) == [task_id if one == "a task id" else one for one in given]
+    eventually(lambda: len(site.events.ends_of(f"{task_id}.1")) >= len(events), within=PATIENCE, what=f"{events}")
+    assert sorted(site.events.ends_of(f"{task_id}.1")) == sorted(events)  # an attempt's event may outrun the last one's
+    assert site.log(task_id) == log
+
+
+REFUSED = [
+    ([{"data": {"url": "u"}}], "width is missing: send a data part like"),
+    ([{"data": {"url": "u", "width": "wide"}}], "width: Input should be a valid integer"),
+    ([{"data": {"url": "u", "width": 1.5}}], "width: Input should be a valid integer"),
+    ([{"data": {"url": "u", "width": 1, "depth": 2}}], "There is no argument 'depth'"),
+    ([{"data": ["u", 1]}], "A data part has to be an object"),
+]
+
+
+@pytest.mark.parametrize(("parts", "said"), REFUSED, ids=lambda value: str(value)[:25])
+def test_what_does_not_fit_the_signature_is_refused_and_says_what_would(site: Site, parts: Any, said: str) -> None:
+    body = message_json("")
+    body["message"]["parts"] = parts
+
+    answer = rest(site.gateway, "POST", "/message:send", body, agent="resize")
+
+    assert answer.status_code == 400
+    violation = answer.json()["error"]["details"][1]["fieldViolations"][0]
+    assert violation["field"] == "message.parts"
+    assert violation["description"].startswith(said)
+
+
+def test_a_text_is_the_one_argument_that_takes_it_and_whole_numbers_stay_whole(site: Site) -> None:
+    body = message_json("u") | {"configuration": {"returnImmediately": True}}
+    body["message"]["parts"].append({"data": {"width": 3}})
+
+    task = site.ended("resize", site.sent("resize", body))
+
+    assert artifacts(task) == [{"url": "u", "width": 3, "height": 0, "whole": True}]
+
+
+def test_a_task_that_asks_is_called_again_with_all_that_was_said(site: Site) -> None:
+    task_id = site.send("asks", data={})
+    assert text_of(site.ended("asks", task_id)) == "Which city?"
+    site.send("asks", "Rome", task_id=task_id)
+    eventually(lambda: site.log(task_id)[2:] == ["INPUT_REQUIRED", "SUBMITTED", "WORKING", "INPUT_REQUIRED"])
+    site.send("asks", data={"size": 3}, task_id=task_id)
+    eventually(lambda: site.is_in(task_id, "COMPLETED"), within=PATIENCE)
+
+    assert artifacts(site.ended("asks", task_id)) == ["Rome 3"]
+
+
+def test_a_retry_says_which_attempt_comes_and_when(site: Site) -> None:
+    task_id = site.send("later", data={})
+
+    metadata = site.ended("later", task_id)["metadata"]
+
+    assert (metadata["attempt"], metadata["maxAttempts"]) == (2, 4)
+    assert metadata["nextAttemptAt"].startswith("20")
+
+
+def test_custom_states_are_progress(site: Site) -> None:
+    task_id = site.send("progress", data={"steps": 2})
+    site.ended("progress", task_id)
+
+    entries = site.store.run(read_log(Keys("a2a"), task_id, 0)).entries
+    shown = [dict(entry.event.metadata) for entry in entries if hasattr(entry.event, "status") and entry.event.metadata]
+    assert shown == [{"step": n, "of": 2, "celery_state": "PROGRESS"} for n in (1, 2)]
+    assert site.result(task_id).state == "SUCCESS"
+
+
+def test_reject_with_late_acknowledgement_puts_it_back(site: Site, tmp_path: Path) -> None:
+    task_id = site.send("requeues", data={"folder": str(tmp_path)})
+
+    assert artifacts(site.ended("requeues", task_id)) == ["second time"]
+    assert site.log(task_id) == [*WORKED, "WORKING", "artifact", "COMPLETED"]
+
+
+def test_reject_refuses(site: Site) -> None:
+    assert text_of(site.ended("raises", site.send("raises", data={"what": "Reject"}))) == AGENT_REFUSED
+
+
+@pytest.mark.parametrize("agent", ["soft", "hard"])
+def test_celerys_time_limits(site: Site, agent: str) -> None:
+    task_id = site.send(agent, data={"seconds": 5})
+
+    assert text_of(site.ended(agent, task_id)) == OUT_OF_TIME
+    assert site.log(task_id) == [*WORKED, "FAILED"]
+
+
+def test_a_soft_limit_that_the_task_catches_is_its_own_affair(site: Site) -> None:
+    if site.pool == "prefork":  # nowhere else is there anything to catch
+        task_id = site.send("soft", data={"seconds": 30, "tidy": True})
+
+        assert artifacts(site.ended("soft", task_id)) == ["tidied up"]
+
+
+@pytest.mark.parametrize("what", ["SystemExit", "SIGKILL"])
+def test_a_task_that_ends_its_process(site: Site, what: str) -> None:
+    if what == "SIGKILL" and site.pool != "prefork":  # the whole worker is gone
+        return
+    task_id = site.send("raises", data={"what": what})
+
+    assert text_of(site.ended("raises", task_id)) == (WORKER_LOST if site.pool == "prefork" else AGENT_FAILED)
+    assert site.log(task_id) == [*WORKED, "FAILED"]
+    assert artifacts(site.ended("shout", site.send("shout", "still here"))) == ["STILL HERE"]
+
+
+def test_revoked_before_it_began(site: Site) -> None:
+    with site.deaf():
+        task_id = site.send("shout", "hello")
+        site.revoke(task_id)
+
+    assert text_of(site.ended("shout", task_id)) == WITHDRAWN
+    assert site.log(task_id) == ["SUBMITTED", "REJECTED"]
+
+
+CANVASES = [
+    ("returned chain", [6], None),
+    ("signature", [7], None),
+    ("replaced by chain", [8], None),
+    ("replaced by group", [[3, 7]], None),
+    ("returned group", [[3, 7]], None),
+    ("chord", [10], None),
+    ("breaks", [], AGENT_FAILED),
+    ("breaks when replaced", [], AGENT_FAILED),
+]
+
+
+@pytest.mark.parametrize(("how", "given", "text"), CANVASES)
+def test_the_end_of_a_canvas_is_the_end_of_its_task(site: Site, how: str, given: list[Any], text: str | None) -> None:
+    task_id = site.send("canvas", data={"how": how})
+
+    task = site.ended("canvas", task_id)
+
+    assert (artifacts(task), text_of(task)) == (given, text)
+    assert "secret" not in str(task)
+    assert site.log(task_id) == ([*WORKED, "FAILED"] if text else DONE)
+
+
+def test_a_canvas_that_is_cancelled_ends_at_once_and_its_tasks_are_revoked(site: Site) -> None:
+    task_id = site.send("canvas", data={"how": "sleeps"})
+    record = Keys("a2a").task(task_id).record
+    canvas = eventually(lambda: site.store.redis.hget(record, "canvas"), within=PATIENCE, what="it has begun one")
+    last, first = Canvas.from_json(canvas).ids()
+
+    begun = time.monotonic()
+    answer = rest(site.gateway, "POST", f"/tasks/{task_id}:cancel", agent="canvas").json()
+
+    assert answer["status"]["state"] == "TASK_STATE_CANCELED"
+    assert time.monotonic() - begun < 5
+    if site.pool == "prefork":  # elsewhere what has begun can't be ended
+        eventually(lambda: site.celery.AsyncResult(first).state == "REVOKED", within=PATIENCE, what="it is terminated")
+    assert site.celery.AsyncResult(last).state in ("PENDING", "REVOKED")
+    assert site.log(task_id) == [*WORKED, "CANCELED"]
+
+
+def test_whoever_else_calls_the_task_finds_it_unchanged(site: Site) -> None:
+    result = site.celery.send_task("tests.support.plain_tasks.shout", ("hey",), queue=site.fleet.queue, task_id="x.1")
+    eventually(lambda: site.result("x", 1).state == "SUCCESS", within=PATIENCE)
+
+    assert result.id == "x.1"
+    assert site.result("x", 1).result == "HEY"
+
+
+def test_no_argument_shows_in_celerys_events(site: Site) -> None:
+    task_id = site.send("shout", "a private word")
+    site.ended("shout", task_id)
+
+    assert "private" not in site.worker.output()
+
+
+def test_a_worker_without_the_task(site: Site) -> None:
+    task_id = site.send("ghost-task", data={})
+
+    assert text_of(site.ended("ghost-task", task_id)) == AGENT_UNKNOWN
+
+
+def test_a_worker_that_knows_nothing_of_runs(tmp_path: Path, broker: str) -> None:
+    """An older release of the same app, say, while a fleet is rolled: what it has done is known by its results."""
+    with running_fleet(tmp_path, broker, app="tests.support.plain_tasks", A2A_REDISPATCH_AFTER="1") as fleet:
+        gateway, _ = fleet.gateway(), fleet.worker(app="tests.support.old_release")
+        fleet.watcher()
+        shouted = send(gateway, "shout", "hey", returnImmediately=True)
+        raised = send(gateway, "raises", "it", returnImmediately=True)
+
+        eventually(lambda: state(read(gateway, "shout", shouted)) == "COMPLETED", within=PATIENCE)
+        eventually(lambda: state(read(gateway, "raises", raised)) == "FAILED", within=PATIENCE)
+        assert artifacts(read(gateway, "shout", shouted)) == ["HEY as ever"]
+        assert text_of(read(gateway, "raises", raised)) == AGENT_FAILED

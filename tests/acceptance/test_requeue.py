@@ -1,0 +1,224 @@
+"""``a2a requeue`` and ``a2a list --stuck`` on real fleets: what was lost with its worker runs again, on another."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery
+from click.testing import CliRunner, Result
+
+from a2a_celery import A2A
+from a2a_celery.cli.commands import a2a as commands
+from a2a_celery.cli.requeue import Again, Requeuer
+from a2a_celery.store import Keys, SyncStore
+from tests.support import agents
+from tests.support.fleet import Fleet, Gateway, running_fleet
+from tests.support.talk import cancel, read, send, state
+from tests.support.waiting import eventually
+
+LEASE = {"A2A_LEASE_TTL": "2", "A2A_REDISPATCH_AFTER": "3"}
+RECOVERED = 30
+"""Seconds: the lease, and what a loaded machine adds."""
+
+ID = r"[0-9a-f-]{36}"
+
+pytestmark = pytest.mark.timeout(300)  # several processes start one after another
+
+
+@pytest.fixture
+def leased(tmp_path: Path, broker: str) -> Iterator[Fleet]:
+    """A fleet with short leases, on either broker."""
+    with running_fleet(tmp_path, broker, **LEASE) as fleet:
+        yield fleet
+
+
+@pytest.fixture
+def quick(tmp_path: Path) -> Iterator[Fleet]:
+    """The same, on Redis alone."""
+    with running_fleet(tmp_path, **LEASE) as fleet:
+        yield fleet
+
+
+def operated(fleet: Fleet, **conf: str) -> A2A:
+    """The fleet's app, as an operator's process has it."""
+    app = Celery("tests", broker=fleet.broker_url, set_as_current=False)
+    app.conf.update({"task_default_queue": fleet.queue, "a2a_store_url": fleet.redis.store_url} | conf)
+    found = A2A(app)
+    found.agents.update(agents.a2a.agents)
+    return found
+
+
+def a2a(fleet: Fleet, *arguments: str, code: int = 0, **conf: str) -> Result:
+    """What ``celery -A … a2a <arguments>`` does, in this process: it starts in no time."""
+    app = operated(fleet, **conf).celery
+    done = CliRunner().invoke(commands, arguments, obj=SimpleNamespace(app=app))
+    assert done.exit_code == code, done.output
+    return done
+
+
+def rows(fleet: Fleet, *arguments: str, **conf: str) -> list[dict[str, Any]]:
+    """What a command says to a script."""
+    return [json.loads(line) for line in a2a(fleet, *arguments, "--json", **conf).stdout.splitlines()]
+
+
+def requeued(fleet: Fleet, task_ids: list[str]) -> list[Again]:
+    """What becomes of these dead letters."""
+    found = operated(fleet)
+    store = SyncStore(found.settings.store_url)
+    try:
+        requeuer = Requeuer(found, store, Keys())
+        return [requeuer.requeue(task_id) for task_id in task_ids]
+    finally:
+        store.close()
+
+
+def until(gateway: Gateway, agent: str, task: dict[str, Any], wanted: str) -> dict[str, Any]:
+    """The task, as soon as it is in the state `wanted`."""
+    eventually(lambda: state(read(gateway, agent, task)) == wanted, within=RECOVERED, what=f"{agent} is {wanted}")
+    return read(gateway, agent, task)
+
+
+def begun(gateway: Gateway, agent: str, text: str = "") -> dict[str, Any]:
+    """A task that a worker runs."""
+    task = send(gateway, agent, text, returnImmediately=True)
+    return until(gateway, agent, task, "WORKING")
+
+
+def test_what_was_lost_with_its_worker_runs_again_on_another(leased: Fleet) -> None:
+    gateway, doomed = leased.gateway(), leased.worker(concurrency=6)
+    dead = [begun(gateway, "second-time") for _ in range(5)]
+    other = begun(gateway, "patient")
+    doomed.kill()
+    leased.watcher()
+    dead = [until(gateway, "second-time", task, "FAILED") for task in dead]
+    until(gateway, "patient", other, "FAILED")
+    heading, *lines, hint = a2a(leased, "requeue", "--agent", "second-time").stdout.splitlines()
+    assert heading.split() == ["TASK", "AGENT", "ATTEMPTS", "FAILED", "(UTC)", "CONTEXT"]
+    row = next(line for line in lines if line.startswith(dead[0]["id"]))
+    assert re.fullmatch(rf"\S+  second-time +1 of 1 +\S+ \S+ +{dead[0]['contextId']}", row)
+    assert "a2a requeue TASK" in hint
+    leased.worker(concurrency=6)
+
+    # one, as an operator types it
+    done = leased.command("a2a", "requeue", dead[0]["id"])
+    assert (done.returncode, done.stderr) == (0, "")
+    [new_id] = re.findall(rf"^{dead[0]['id']} runs again as task ({ID})$", done.stdout.strip())
+    new = until(gateway, "second-time", {"id": new_id}, "COMPLETED")
+    assert new["artifacts"][0]["parts"] == [{"text": f"after {dead[0]['id']}"}]
+    assert new["contextId"] == dead[0]["contextId"]
+    assert new["metadata"] == {"requeuedFrom": dead[0]["id"]}
+    assert new["history"][0]["parts"] == dead[0]["history"][0]["parts"]
+    assert new["history"][0]["referenceTaskIds"] == [dead[0]["id"]]
+    assert read(gateway, "second-time", dead[0]) == dead[0]
+
+    # one without a broker: a watcher publishes it
+    [late] = rows(leased, "requeue", dead[1]["id"], broker_url="amqp://127.0.0.1:1//")
+    assert late["published"] is False
+    until(gateway, "second-time", {"id": late["task"]}, "COMPLETED")
+
+    # the rest, by two operators at the same time
+    left = [task["id"] for task in dead[2:]]
+    with ThreadPoolExecutor(2) as operators:
+        made = [one for both in operators.map(lambda _: requeued(leased, left), range(2)) for one in both]
+    became = {one.dead: one.new for one in made if one.published}
+    assert set(became) == set(left)
+    assert {one.dead: one.new for one in made if one.published is None} == became
+    for task_id in became.values():
+        until(gateway, "second-time", {"id": task_id}, "COMPLETED")
+    assert rows(leased, "requeue", dead[0]["id"]) == [{"task": new_id, "requeuedFrom": dead[0]["id"], "before": True}]
+    [letter] = rows(leased, "requeue")
+    assert letter["task"] == other["id"]
+    [last] = rows(leased, "requeue", "--all")
+    assert last["requeuedFrom"] == other["id"]
+    until(gateway, "patient", {"id": last["task"]}, "WORKING")
+
+
+def test_a_poison_agent_is_a_dead_letter_and_what_is_none_says_why(quick: Fleet) -> None:
+    gateway = quick.gateway()
+    quick.watcher()
+    assert a2a(quick, "requeue", "--all").stdout == "no dead letters\n"
+    poison = send(gateway, "poison", "", returnImmediately=True)
+    for _ in range(2):
+        victim = quick.worker(pool="solo")
+        eventually(lambda v=victim: not v.running, within=RECOVERED, what="the worker dies of it")
+    until(gateway, "poison", poison, "FAILED")
+    [letter] = rows(quick, "requeue")
+    assert (letter["task"], letter["attempts"], letter["maxAttempts"]) == (poison["id"], 2, 2)
+
+    quick.worker(pool="threads")
+    failed, done, works = send(gateway, "fail", "x"), send(gateway, "echo", "x"), begun(gateway, "silent", "600")
+
+    for task_id, why in {
+        failed["id"]: "is FAILED, and not because its worker was lost: only that can be requeued",
+        done["id"]: "is COMPLETED, and not",
+        works["id"]: "is WORKING: it has not ended",
+        "nobody": "no task nobody",
+    }.items():
+        said = a2a(quick, "requeue", task_id, code=1)
+        assert said.stderr.startswith("Error: ")
+        assert why in said.stderr
+        assert said.stdout == ""
+    assert "not both" in a2a(quick, "requeue", "--all", "nobody", code=2).stderr
+    assert "no agent 'nobody'; this app has echo," in a2a(quick, "requeue", "--agent", "nobody", code=1).stderr
+    away = a2a(quick, "requeue", code=1, a2a_store_url="redis://127.0.0.1:1/0").stderr
+    assert "A2A_STORE_URL" in away
+    assert [letter["task"] for letter in rows(quick, "requeue")] == [poison["id"]]
+
+
+def test_stuck_tasks_are_listed_with_what_they_wait_for(quick: Fleet) -> None:
+    def whys(older_than: str = "1", *more: str) -> dict[str, str]:
+        return {row["task"]: row["why"] for row in rows(quick, "list", "--stuck", "--older-than", older_than, *more)}
+
+    gateway, held = quick.gateway(), quick.worker(pool="threads", A2A_LEASE_TTL="600")
+    hangs = begun(gateway, "silent", "600")
+    assert a2a(quick, "list", "--stuck").stdout.startswith("nothing is stuck")
+    held.kill()
+    cancel(gateway, "silent", hangs)
+    assert whys("0") == {hangs["id"]: "canceling"}
+    doomed = quick.worker(pool="threads")
+    pauses, lapses = send(gateway, "ask", "hi"), begun(gateway, "silent", "600")
+    doomed.kill()
+    waits = send(gateway, "echo", "x", returnImmediately=True)
+    found = {hangs["id"]: "canceling", pauses["id"]: "paused", waits["id"]: "unclaimed"}
+    eventually(lambda: whys() == found | {lapses["id"]: "lapsed"}, within=RECOVERED, what="each is listed")
+
+    lines = a2a(quick, "list", "--stuck", "--older-than", "1").stdout.splitlines()
+    assert lines[0].split() == ["TASK", "AGENT", "RUN", "FOR", "WORKER", "WHY"]
+    assert any(re.fullmatch(rf"{waits['id']}  echo +1 +\S+ s +- +no worker began it.*", line) for line in lines)
+    assert any(line.startswith("its worker is lost: no watcher sees to it") for line in lines)
+    assert whys("1", "--agent", "ask") == {pauses["id"]: "paused"}
+    assert len(whys("1", "--limit", "2")) == 2
+
+    quick.watcher()
+    eventually(lambda: whys() == found, within=RECOVERED, what="a watcher sees to it")
+    eventually(
+        lambda: [row for row in rows(quick, "list", "--stuck", "--older-than", "1") if row["publishedAgain"]],
+        within=RECOVERED,
+        what="it is published again",
+    )
+    assert "published again" in a2a(quick, "list", "--stuck", "--older-than", "1", "--agent", "echo").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--older-than", "5"), "--older-than goes with --stuck"),
+        (("--stuck", "--url", "http://x"), "leave out --url"),
+        (("--stuck", "-H", "a: b"), "leave out --header"),
+        (("--stuck", "--state", "working"), "leave out --state"),
+        (("--stuck", "--context", "c"), "leave out --context"),
+        (("--stuck", "--older-than", "-1"), "--older-than"),
+    ],
+)
+def test_bad_usage_of_list_says_how(arguments: tuple[str, ...], said: str) -> None:
+    result = CliRunner().invoke(commands, ["list", *arguments], obj=SimpleNamespace(app=agents.app))
+
+    assert result.exit_code == 2
+    assert said in result.stderr

@@ -1,0 +1,156 @@
+"""Everything is restarted, one after another, under load: nothing is lost, nothing fails, and every stream is whole."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from a2a.types import Task, TaskState, TaskStatusUpdateEvent
+
+from a2a_celery.lifecycle import is_terminal
+from a2a_celery.store import Keys, SyncStore
+from a2a_celery.store.log import read_log
+from tests.support.clients import V1, message_json
+from tests.support.fleet import Fleet, Process, running_fleet
+from tests.support.waiting import eventually, eventually_async
+
+PATIENCE = 90.0
+ENDED = ("COMPLETED", "FAILED", "CANCELED", "REJECTED")
+
+JOBS = (("echo", "hi"), ("once-only", "2"), ("worth-another", "2 2 2 2 2"), ("pace", "12 0.2"), ("sync-echo", "hi"))
+
+
+class Clients:
+    """Clients of two gateways; what one does not answer is asked of the other."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.gateways = [fleet.gateway(), fleet.gateway()]
+        self.stopping = False
+        self.known: dict[str, str] = {}  # agent by task id
+        self.resumed = 0
+        self._turns = itertools.count()
+
+    def url(self, agent: str) -> str:
+        return f"{self.gateways[next(self._turns) % 2].url}/agents/{agent}"
+
+    async def work(self, http: httpx.AsyncClient) -> None:
+        """Sends messages of all kinds in all ways, one after another, until told to stop; sees each to its end."""
+        for number in itertools.count():
+            if self.stopping:
+                return
+            agent, text = JOBS[number % len(JOBS)]
+            if number % 3 == 0:
+                await self._stream(http, agent, text)
+            else:
+                await self._send(http, agent, text, immediately=number % 3 == 1)
+
+    async def _send(self, http: httpx.AsyncClient, agent: str, text: str, *, immediately: bool) -> None:
+        body = message_json(text) | {"configuration": {"returnImmediately": immediately}}
+
+        async def sent() -> Any:
+            try:
+                answer = await http.post(f"{self.url(agent)}/message:send", json=body)
+            except httpx.TransportError:  # a new task may come of it: that one ends too
+                return None
+            assert answer.status_code == 200, answer.text
+            return answer.json()["task"]
+
+        task = await eventually_async(sent, within=PATIENCE, what=f"{agent} is accepted")
+        self.known[task["id"]] = agent
+
+        async def ended() -> bool:
+            try:
+                answer = await http.get(f"{self.url(agent)}/tasks/{task['id']}")
+            except httpx.TransportError:
+                return False
+            assert answer.status_code == 200, answer.text
+            return str(answer.json()["status"]["state"]).removeprefix("TASK_STATE_") in ENDED
+
+        await eventually_async(ended, within=PATIENCE, what=f"{agent} ends")
+
+    async def _stream(self, http: httpx.AsyncClient, agent: str, text: str) -> None:
+        """Reads a stream to its end, at whatever gateway: every event once."""
+        ids: list[int] = []
+        task_id = ""
+        last: Any = {}
+        while str(last.get("statusUpdate", {}).get("status", {}).get("state"))[11:] not in ENDED:
+            call = (
+                http.stream("POST", f"{self.url(agent)}/message:stream", json=message_json(text))
+                if not ids
+                else http.stream(
+                    "POST", f"{self.url(agent)}/tasks/{task_id}:subscribe", headers={"Last-Event-ID": str(ids[-1])}
+                )
+            )
+            try:
+                async with call as response:
+                    assert response.status_code == 200, (await response.aread()).decode()
+                    self.resumed += bool(ids)
+                    async for line in response.aiter_lines():
+                        if line.startswith("id:"):
+                            ids.append(int(line[3:]))
+                        elif line.startswith("data:"):
+                            last = json.loads(line[5:])
+                            task_id = task_id or last["task"]["id"]
+                            self.known[task_id] = agent
+            except httpx.TransportError:
+                await asyncio.sleep(0.2)
+        assert ids == list(range(1, len(ids) + 1))
+
+
+def replaced(fleet: Fleet, old: Process, new: Process) -> Process:
+    """`new`, once `old` is gone in good order."""
+    old.signal(15)
+    eventually(lambda: not old.running, within=PATIENCE, what=f"{old.name} is gone: {old.output()[-2000:]}")
+    assert "Traceback" not in old.output(), old.output()[-3000:]
+    return new
+
+
+def restart_all(fleet: Fleet, clients: Clients, workers: list[Process], watchers: list[Process]) -> None:
+    for pool, old in zip(("prefork", "threads"), workers, strict=True):
+        replaced(fleet, old, fleet.worker(pool=pool, concurrency=3))
+    for n in (0, 1):
+        old = clients.gateways[n]
+        new = fleet.gateway()
+        clients.gateways[n] = new
+        replaced(fleet, old, new)
+    for old in watchers:
+        replaced(fleet, old, fleet.watcher())
+
+
+@pytest.mark.timeout(600)
+async def test_nothing_is_lost_and_nothing_fails(tmp_path: Path, broker: str) -> None:
+    with running_fleet(tmp_path, broker, app="tests.support.leaving", TEST_FOLDER=str(tmp_path)) as fleet:
+        clients = Clients(fleet)
+        workers = [fleet.worker(pool=pool, concurrency=3) for pool in ("prefork", "threads")]
+        watchers = [fleet.watcher(), fleet.watcher()]
+        async with httpx.AsyncClient(timeout=PATIENCE, headers=V1) as http, asyncio.TaskGroup() as group:
+            for _ in range(8):
+                group.create_task(clients.work(http))
+            await asyncio.to_thread(restart_all, fleet, clients, workers, watchers)
+            clients.stopping = True
+
+        store = SyncStore(fleet.redis.store_url)
+        keys = Keys("a2a")
+        accepted = {key.decode().split("{")[1].split("}")[0] for key in store.redis.scan_iter("a2a:{*}:task")}
+        endings: Counter[str] = Counter()
+        for task_id in accepted:
+            eventually(lambda t=task_id: ends_of(store, keys, t), within=PATIENCE, what=f"{task_id} ends")
+            endings.update(ends_of(store, keys, task_id))
+        store.close()
+        print(f"{broker}: {len(accepted)} tasks, {clients.resumed} streams resumed, {dict(endings)}")
+        assert set(clients.known) <= accepted
+        assert endings == {"COMPLETED": len(accepted)}
+        assert clients.resumed > 0
+
+
+def ends_of(store: SyncStore, keys: Keys, task_id: str) -> list[str]:
+    """The terminal states in a task's log."""
+    events = [entry.event for entry in store.run(read_log(keys, task_id, 0, limit=1000)).entries]
+    states = [event.status.state for event in events if isinstance(event, Task | TaskStatusUpdateEvent)]
+    return [TaskState.Name(state).removeprefix("TASK_STATE_") for state in states if is_terminal(state)]

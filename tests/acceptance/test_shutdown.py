@@ -1,0 +1,256 @@
+"""A worker that is told to stop loses nothing, fails nothing it need not, and starts nothing twice: on every pool."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from a2a_celery.lifecycle.outcomes import WORKER_LOST
+from a2a_celery.store import Keys
+from tests.acceptance.test_endings import WORKED, Site, open_site, text_of
+from tests.support.clients import rest
+from tests.support.fleet import Process
+from tests.support.waiting import eventually
+
+PATIENCE = 60.0
+POOLS = ("prefork", "threads", "solo")
+"""Celery's own cold shutdown of a gevent worker fails, in its signal handler: only its warm one is tested here."""
+
+KINDS = ("warm", "soft", "cold")
+STOPS = 30.0
+"""Seconds in which a worker must be gone; agents here would work for a minute."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("words")
+
+
+@contextmanager
+def site_on(broker: str, folder: Path) -> Iterator[Site]:
+    """A gateway, and no watcher: a worker that hands back needs none."""
+    env = {"app": "tests.support.leaving", "TEST_FOLDER": str(folder), "A2A_CANCEL_GRACE": "3"}
+    with open_site(folder, "solo", broker, **env) as site:
+        site.worker.stop()
+        yield site
+
+
+@pytest.fixture(scope="module")
+def site(folder: Path) -> Iterator[Site]:
+    with site_on("redis", folder) as site:
+        yield site
+
+
+@pytest.fixture(scope="module")
+def brokers_site(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Site]:
+    """The same, on each broker, and with a watcher: a Redis may give a message to a worker that does not look."""
+    with site_on(broker, tmp_path_factory.mktemp(broker)) as site:
+        site.fleet.watcher()
+        yield site
+
+
+def words(folder: Path, task_id: str) -> list[str]:
+    """What the agent has left for us."""
+    path = folder / task_id
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def begun(site: Site, folder: Path, agent: str, message: str) -> str:
+    """A task whose agent is at work."""
+    task_id = site.send(agent, message)
+    eventually(lambda: "begins 1" in words(folder, task_id), within=PATIENCE, what=f"{agent} begins")
+    eventually(lambda: site.log(task_id)[-1] == "artifact", within=PATIENCE, what="it is heard")
+    return task_id
+
+
+def may_end(folder: Path, task_id: str) -> None:
+    """Tells an agent that works "until" then."""
+    (folder / f"{task_id}.may-end").touch()
+
+
+def stop(worker: Process, kind: str) -> None:
+    """Tells a worker to stop; returns when it has heard it."""
+    if kind in ("soft", "cold"):
+        worker.signal(signal.SIGQUIT)
+        return
+    worker.signal(signal.SIGTERM)
+    eventually(lambda: "Warm shutdown" in worker.output(), within=PATIENCE, what="it stops")
+    if kind == "second SIGTERM":
+        worker.signal(signal.SIGTERM)
+
+
+def gone(worker: Process, within: float = STOPS) -> None:
+    eventually(lambda: not worker.running, within=within, what=f"{worker.name} is gone: {worker.output()[-3000:]}")
+
+
+def new_worker(site: Site, pool: str, kind: str = "", **env: str) -> Process:
+    if kind == "soft":
+        env["TEST_SOFT_SHUTDOWN"] = "1"
+    return site.fleet.worker(pool=pool, concurrency=2, **env)
+
+
+@pytest.mark.parametrize(("pool", "kind"), [*((pool, kind) for pool in POOLS for kind in KINDS), ("gevent", "warm")])
+def test_a_run_that_may_be_run_again_is_handed_back(site: Site, folder: Path, pool: str, kind: str) -> None:
+    worker = new_worker(site, pool, kind)
+    task_id = begun(site, folder, "worth-another", "until 0")
+
+    stop(worker, kind)
+
+    if kind == "warm":
+        may_end(folder, task_id)
+        gone(worker)
+        assert site.log(task_id) == [*WORKED, "artifact", "COMPLETED"]
+        assert words(folder, task_id) == ["begins 1"]
+        site.celery_says(task_id, "succeeded")
+        return
+    gone(worker)
+    assert site.log(task_id) == [*WORKED, "artifact", "WORKING", "WORKING"]
+    after = new_worker(site, pool)
+    task = site.ended("worth-another", task_id)
+    assert site.log(task_id)[3:] == ["WORKING", "WORKING", "artifact", "COMPLETED"]
+    assert words(folder, task_id) == ["begins 1", "cleaned up", "begins 2"]
+    assert task["metadata"] == {"attempt": 2, "maxAttempts": 3, "handedBack": 1}
+    texts = ["".join(part["text"] for part in artifact["parts"]) for artifact in task["artifacts"]]
+    assert texts == ["finished", "attempt 2 done"]
+    site.celery_says(task_id, "cancelled")
+    after.stop()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_run_that_must_not_begin_twice_fails_at_once(site: Site, folder: Path, pool: str, kind: str) -> None:
+    worker = new_worker(site, pool, kind)
+    task_id = begun(site, folder, "once-only", "until")
+
+    stop(worker, kind)
+
+    if kind == "warm":
+        may_end(folder, task_id)
+    task = site.ended("once-only", task_id)
+    gone(worker)
+    if kind == "warm":
+        assert site.log(task_id) == [*WORKED, "artifact", "COMPLETED"]
+        site.celery_says(task_id, "succeeded")
+        return
+    assert text_of(task) == WORKER_LOST
+    assert site.log(task_id) == [*WORKED, "artifact", "FAILED"]
+    assert words(folder, task_id) == ["begins 1", "cleaned up"]
+    site.celery_says(task_id, "cancelled")
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_what_ends_within_the_soft_time_has_ended(site: Site, folder: Path, pool: str) -> None:
+    worker = site.fleet.worker(pool=pool, concurrency=2, TEST_SOFT_SHUTDOWN="6")
+    task_id = begun(site, folder, "once-only", "until")
+
+    stop(worker, "soft")
+    may_end(folder, task_id)
+
+    gone(worker)
+    assert site.log(task_id) == [*WORKED, "artifact", "COMPLETED"]
+
+
+@pytest.mark.parametrize("kind", ["warm", "cold"])
+@pytest.mark.parametrize("pool", ["prefork", "threads"])  # solo takes nothing while it is busy
+def test_what_waits_in_a_worker_runs_elsewhere_at_once(brokers_site: Site, pool: str, kind: str) -> None:
+    site, folder = brokers_site, brokers_site.fleet.folder
+    worker = new_worker(site, pool, kind)
+    busy = [begun(site, folder, "worth-another", "until 0") for _ in range(2)]
+    waiting = [site.send("once-only", "0") for _ in range(4)]
+    eventually(lambda: all(f"{t}.1" in worker.output() for t in waiting), within=PATIENCE, what="it has them")
+    other = new_worker(site, pool)
+
+    stop(worker, kind)
+
+    for task_id in waiting:
+        eventually(lambda task_id=task_id: site.is_in(task_id, "COMPLETED"), within=PATIENCE, what="it runs")
+        assert site.log(task_id) == [*WORKED, "artifact", "COMPLETED"]
+        assert words(folder, task_id) == ["begins 1"]
+    if kind == "warm":
+        assert worker.running, "the others did not wait for this one"
+        for task_id in busy:
+            may_end(folder, task_id)
+    gone(worker)
+    for task_id in busy:
+        site.ended("worth-another", task_id)
+        assert site.is_in(task_id, "COMPLETED")
+    other.stop()
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_framework_that_calls_it_a_cancel_is_not_believed(site: Site, pool: str) -> None:
+    worker = new_worker(site, pool)
+    task_id = site.send("reports-once", "")
+    eventually(lambda: site.is_in(task_id, "WORKING"), within=PATIENCE)
+
+    stop(worker, "cold")
+
+    gone(worker)
+    assert site.log(task_id) == [*WORKED, "FAILED"]
+
+
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("agent", ["blocks-loop", "blocks-thread"])
+def test_an_agent_that_can_not_be_stopped_does_not_hold_up_its_worker(
+    site: Site, folder: Path, pool: str, agent: str
+) -> None:
+    worker = new_worker(site, pool)
+    task_id = site.send(agent, "")
+    eventually(lambda: words(folder, task_id) == ["blocked"], within=PATIENCE, what="it is blocked")
+    eventually(lambda: len(site.log(task_id)) == 3, within=PATIENCE, what="it is heard")
+    asked = time.monotonic()
+
+    stop(worker, "second SIGTERM")
+
+    eventually(lambda: len(site.log(task_id)) == 4, within=PATIENCE, what="it is handed back")
+    handed_back = time.monotonic() - asked
+    gone(worker)
+    print(f"{pool} {agent}: handed back after {handed_back:.1f} s, gone after {time.monotonic() - asked:.1f} s")
+    after = new_worker(site, pool)
+    assert site.ended(agent, task_id)["metadata"]["attempt"] == 2
+    assert site.is_in(task_id, "COMPLETED")
+    after.stop()
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_client_that_asked_to_cancel_gets_that(site: Site, folder: Path, pool: str) -> None:
+    worker = new_worker(site, pool)
+    task_id = site.send("blocks-loop", "")
+    eventually(lambda: words(folder, task_id) == ["blocked"], within=PATIENCE, what="it is blocked")
+    asked = Keys("a2a").task(task_id).record
+    with ThreadPoolExecutor(1) as thread:
+        answer = thread.submit(rest, site.gateway, "POST", f"/tasks/{task_id}:cancel", agent="blocks-loop")
+        eventually(lambda: site.store.redis.hget(asked, "asked_to_cancel") == b"1", within=PATIENCE)
+
+        stop(worker, "second SIGTERM")
+
+        assert answer.result().json()["status"]["state"] == "TASK_STATE_CANCELED"
+    assert site.log(task_id) == [*WORKED, "WORKING", "CANCELED"]
+    gone(worker)
+
+
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("agent", ["plain-again", "plain-once"])
+def test_a_plain_celery_task_is_handed_back_or_fails_alike(site: Site, folder: Path, pool: str, agent: str) -> None:
+    worker = new_worker(site, pool)
+    task_id = site.send(agent, "60 0")
+    eventually(lambda: words(folder, task_id) == ["begins 1"], within=PATIENCE, what="it begins")
+
+    stop(worker, "second SIGTERM")
+
+    gone(worker)
+    if agent == "plain-once":
+        assert site.log(task_id) == [*WORKED, "FAILED"]
+        assert text_of(site.ended(agent, task_id)) == WORKER_LOST
+        return
+    after = new_worker(site, pool)
+    site.ended(agent, task_id)
+    assert site.log(task_id) == [*WORKED, "WORKING", "artifact", "COMPLETED"]
+    assert words(folder, task_id) == ["begins 1", "begins 2"]
+    after.stop()

@@ -1,0 +1,139 @@
+"""More agents for the tests, on the same app: how agents take it that they are stopped.
+
+Those that go on make a mark in the file that they are told, a hundred times a second, for as long as they live.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.server.events import EventQueue
+
+from a2a_celery import Turn
+
+from .agents import a2a, app, card
+from .endings import app as _with_endings
+
+assert _with_endings is app
+LIFE = 60.0
+"""Seconds an agent lives that nothing stops: longer than any test waits."""
+
+
+def marks(path: str) -> Iterator[None]:
+    """Makes a mark, again and again."""
+    until = time.monotonic() + LIFE
+    while time.monotonic() < until:
+        with Path(path).open("a") as file:
+            file.write(".")
+        time.sleep(0.01)
+        yield
+
+
+@a2a.agent("deaf-function")
+def deaf_function(turn: Turn) -> str:
+    """A plain function that never looks."""
+    for _ in marks(turn.text):
+        pass
+    return "done"
+
+
+@a2a.agent("blocks-the-loop")
+async def blocks_the_loop(turn: Turn) -> str:
+    """Blocks the event loop itself."""
+    for _ in marks(turn.text):
+        pass
+    return "done"
+
+
+async def swallow(path: str) -> None:
+    """Takes no cancellation for an answer."""
+    for _ in marks(path):
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            continue
+
+
+@a2a.agent("swallows")
+async def swallows(turn: Turn) -> str:
+    await swallow(turn.text)
+    return "done"
+
+
+class HangsInCancel(AgentExecutor):
+    """Never returns from its own cancel(), but can be cancelled."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        await asyncio.sleep(LIFE)
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        await asyncio.sleep(LIFE)
+
+
+a2a.add_agent(card("hangs-in-cancel"), HangsInCancel)
+
+
+@a2a.agent("limited-function", time_limit=1)
+def limited_function(turn: Turn) -> str:
+    return deaf_function(turn)
+
+
+@a2a.agent("limited-swallows", time_limit=1)
+async def limited_swallows(turn: Turn) -> str:
+    return await swallows(turn)
+
+
+@a2a.agent("limited-blocks", time_limit=1)
+async def limited_blocks(turn: Turn) -> str:
+    return await blocks_the_loop(turn)
+
+
+@a2a.agent("idle-blocks", idle_limit=1)
+async def idle_blocks(turn: Turn) -> str:
+    return await blocks_the_loop(turn)
+
+
+@a2a.agent("lost-once", max_attempts=2)
+def lost_once(turn: Turn) -> str:
+    """Goes on for ever, the first time."""
+    return deaf_function(turn) if turn.attempt == 1 else "second"
+
+
+@a2a.agent("looks")
+def looks(turn: Turn) -> str:
+    """A plain function that looks, and takes a moment to tidy up."""
+    while not turn.cancelled:
+        time.sleep(0.01)
+    time.sleep(0.5)
+    Path(turn.text).write_text("tidied up")
+    return "stopped"
+
+
+@a2a.agent("talks")
+def talks(turn: Turn) -> str:
+    """A plain function that only talks, and swallows every Exception."""
+    try:
+        for number in range(int(LIFE / 0.02)):
+            try:
+                turn.blocking.say(f"{number}")
+            except Exception:
+                pass
+            time.sleep(0.02)
+    finally:
+        Path(turn.text).write_text("tidied up")
+    return "done"
+
+
+@a2a.agent("draws")
+def draws(turn: Turn) -> Iterator[str]:
+    """A plain generator."""
+    try:
+        for number in range(int(LIFE / 0.02)):
+            yield f"{number} "
+            time.sleep(0.02)
+    finally:
+        Path(turn.text).write_text("tidied up")

@@ -1,0 +1,159 @@
+"""A chaos run: clients that want something, a killer that breaks the fleet under them, and what must hold all the same.
+
+`chaos_plan` draws both from a seed, `chaos_fleet` can be broken and mended, `chaos_killer` does that, `chaos_clients`
+are the clients, and `chaos_checks` looks at what is left: the store's logs, the agents' own marks, what clients saw.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+
+from a2a_celery.lifecycle import is_terminal
+from a2a_celery.store import AsyncStore, Keys
+
+from .chaos_agents import ATTEMPTS, Order, marks_of
+from .chaos_checks import Findings, Record, check, read_records
+from .chaos_clients import Client
+from .chaos_fleet import LEASE_AND_A_LOOK, ChaosFleet
+from .chaos_killer import Killer
+from .chaos_plan import LEASE, REDISPATCH, Errand, Plan, plan
+from .leaks import leaks
+
+LONGEST = 20.0
+"""Seconds that no agent works longer, undisturbed and in all its turns."""
+
+SETTLED = LONGEST + ATTEMPTS * (LEASE_AND_A_LOOK + 2 * LEASE) + 8 * REDISPATCH + 30
+"""Seconds after the last blow within which everything has ended: every attempt lost to it and given on, a run that was
+published in vain three times (then twice as late each time), and a loaded machine."""
+
+SERVING = 90.0
+"""Seconds within which every process of the fleet does its work again."""
+
+
+class ChaosRun:
+    """One run of a plan against a fleet."""
+
+    def __init__(self, folder: Path, broker: str, seed: int, seconds: float) -> None:
+        self.plan: Plan = plan(seed, seconds)
+        self.broker = broker
+        self.fleet = ChaosFleet(folder, broker)
+        self.killer = Killer(self.fleet)
+        self.clients: list[Client] = []
+        self.heard: Counter[str] = Counter()
+        self.settled_after = 0.0
+        self.problems: list[str] = []
+        self.findings = Findings()
+
+    async def run(self) -> None:
+        """All of it. What went wrong is in `problems` and `findings`."""
+        await self.fleet.open()
+        nurse = asyncio.create_task(self.killer.look_after())
+        limits = httpx.Limits(max_connections=400, max_keepalive_connections=20)
+        try:
+            async with httpx.AsyncClient(limits=limits) as http:
+                began = asyncio.get_running_loop().time()
+                errands = [asyncio.create_task(self._visit(errand, http, began)) for errand in self.plan.errands]
+                await self.killer.strike_all(self.plan.blows, began)
+                await asyncio.sleep(max(0.0, began + self.plan.seconds - asyncio.get_running_loop().time()))
+                await self._settle(errands)
+                await self._all_serve(http)
+            await self._check()
+        finally:
+            nurse.cancel()
+
+    async def _visit(self, errand: Errand, http: httpx.AsyncClient, began: float) -> None:
+        await asyncio.sleep(max(0.0, began + errand.at - asyncio.get_running_loop().time()))
+        client = Client(errand, [place.url for place in self.fleet.those("gateway")], http, self.heard)
+        self.clients.append(client)
+        await client.run()
+
+    async def _settle(self, errands: list[asyncio.Task[None]]) -> None:
+        """Waits until clients and tasks have come to their ends."""
+        began = time.monotonic()
+        done, late = await asyncio.wait(errands, timeout=SETTLED)
+        for task in late:
+            task.cancel()
+        self.problems += [f"a client broke: {t.exception()!r}" for t in done if not t.cancelled() and t.exception()]
+        self.problems += [f"a client waits for ever: {c.visit}" for c in self.clients if not c.visit.done and late]
+        store, keys = AsyncStore(self.fleet.store.url), Keys()
+        open_ones: list[Record] = []
+        while time.monotonic() - began < SETTLED:
+            open_ones = [r for r in await read_records(store, keys) if not is_terminal(r.task.status.state)]
+            if not open_ones:
+                break
+            await asyncio.sleep(1)
+        self.problems += [f"has not ended: {r.task.id} {r.task.status}" for r in open_ones]
+        self.settled_after = time.monotonic() - began
+        await store.aclose()
+
+    async def _all_serve(self, http: httpx.AsyncClient) -> None:
+        """Every process that is up does its work: each gateway answers, and each worker runs something."""
+        until = time.monotonic() + SERVING
+        silent = {p.name for p in self.fleet.places if p.kind == "gateway"}
+        idle = {p.process.name for p in self.fleet.those("worker") if p.process is not None}
+        number = 10_000_000
+        while (silent or idle) and time.monotonic() < until:
+            for place in self.fleet.those("gateway"):
+                number += 1
+                errand = Errand(number, 0.0, "afterwards", "once", Order(pause=0.3), "poll", 0)
+                burst = [Client(errand, [place.url], http, self.heard) for _ in range(10)]
+                self.clients += burst
+                await asyncio.wait([asyncio.create_task(c.run()) for c in burst], timeout=SERVING)
+                if all(c.visit.done for c in burst):
+                    silent.discard(place.name)
+                idle -= {m.process for c in burst for m in marks_of(self.fleet.marks, c.visit.task_id)}
+        self.problems += [f"{name} does nothing any more" for name in sorted(silent | idle)]
+
+    async def _check(self) -> None:
+        store, keys = AsyncStore(self.fleet.store.url), Keys()
+        records = await read_records(store, keys)
+        self.findings = check(records, [c.visit for c in self.clients], self.fleet.marks, self.fleet.incidents)
+        self.problems += self.killer.died + self.killer.failures + [f"leaks: {one}" for one in await leaks(store, keys)]
+        await store.aclose()
+
+    def summary(self) -> Iterator[str]:
+        """What happened, in a few lines."""
+        found = self.findings
+        yield f"chaos on {self.broker}: seed {self.plan.seed}, {self.plan.seconds:g} s, {len(self.clients)} clients"
+        for kind, ends in sorted(found.ends.items()):
+            yield f"  {kind}: " + ", ".join(f"{count} {end}" for end, count in sorted(ends.items()))
+        blows = Counter(incident.kind for incident in self.fleet.incidents)
+        yield "  blows: " + ", ".join(f"{count} {kind}" for kind, count in sorted(blows.items()))
+        yield f"  blows that found nobody left: {self.killer.skipped}"
+        yield f"  clients heard: {dict(sorted(self.heard.items()))}"
+        yield f"  streams resumed: {sum(c.visit.resumed for c in self.clients)}"
+        yield f"  runs lost and taken away: {_spread(found.taken)}; counted without outages: {_spread(found.waited)}"
+        yield f"  lost to: {dict(sorted(found.causes.items()))}"
+        yield f"  next attempts begun after that: {_spread(found.begun)}"
+        yield f"  settled {self.settled_after:.1f} s after the last blow; doubles: {found.doubles}"
+
+    def report(self) -> str:
+        """The summary, and behind it all that is wrong, with what is needed to repeat and to understand it."""
+        lines = [*self.summary()]
+        lines += [f"PROBLEM {problem}" for problem in [*self.problems, *self.findings.problems]]
+        details = [
+            f"repeat with: make chaos CHAOS_SEED={self.plan.seed} CHAOS_MINUTES={self.plan.seconds / 60:g} "
+            f"CHAOS_BROKER={self.broker}",
+            *(str(incident) for incident in self.fleet.incidents),
+            *self.findings.evidence,
+        ]
+        (self.fleet.folder / "details.txt").write_text("\n".join([*lines, *details]))
+        return "\n".join([*lines, *details, self.fleet.logs()] if self.wrong else lines)
+
+    @property
+    def wrong(self) -> bool:
+        """Whether anything is."""
+        return bool(self.problems or self.findings.problems)
+
+
+def _spread(seconds: list[float]) -> str:
+    if not seconds:
+        return "none"
+    ordered = sorted(seconds)
+    return f"{len(ordered)}, p50 {ordered[len(ordered) // 2]:.1f} s, max {ordered[-1]:.1f} s"

@@ -1,0 +1,159 @@
+"""Agents for the chaos test. Every run of theirs leaves marks outside of the store: who began it, and when it ended.
+
+What an agent shall do is its message's text, an `Order` as JSON. Whatever it says carries the run that said it, so that
+a log alone tells whether two runs wrote at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from uuid import uuid4
+
+from a2a.types import AgentCapabilities, AgentCard, AgentSkill
+from celery import Celery
+
+from a2a_celery import A2A, InputRequired, Turn
+
+MARKS = "CHAOS_MARKS"
+PROCESS = "CHAOS_PROCESS"
+WINDOW = 3600
+DIRECT = "tests.support.chaos_direct:Direct"
+
+app = Celery("chaos")
+app.conf.task_default_queue = os.environ.get("TEST_QUEUE", "celery")
+app.conf.broker_connection_retry_on_startup = True
+app.conf.broker_connection_max_retries = None
+a2a = A2A(app)
+
+
+@dataclass(frozen=True)
+class Order:
+    """What an agent shall do: ask so many questions, say so many chunks with so many seconds before each, and end."""
+
+    asks: int = 0
+    chunks: int = 1
+    pause: float = 0.0
+    fails: bool = False
+
+    def to_text(self) -> str:
+        """As a message's text."""
+        return json.dumps(asdict(self))
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One line of a task's marks. `run` is random, and in everything that the run says; `real` and `clock` are the
+    seconds of `time.time` and `time.monotonic`, which all processes of a machine share."""
+
+    what: str
+    turn: int
+    attempt: int
+    run: str
+    process: str
+    pid: int
+    real: float
+    clock: float
+
+    @property
+    def tag(self) -> str:
+        """What chunks of this run begin with."""
+        return f"{self.turn}.{self.attempt}.{self.run}"
+
+
+def marks_of(folder: Path, task_id: str) -> list[Mark]:
+    """A task's marks, in the order in which they were written."""
+    try:
+        text = (folder / task_id).read_text()
+    except FileNotFoundError:
+        return []
+    return [Mark(**json.loads(line)) for line in text.splitlines()]
+
+
+@contextmanager
+def marked(task_id: str, turn: int, attempt: int) -> Iterator[str]:
+    """Marks the begin and the end of a run; gives its tag."""
+    run = uuid4().hex[:8]
+
+    def write(what: str) -> Mark:
+        process = os.environ.get(PROCESS, "")
+        mark = Mark(what, turn, attempt, run, process, os.getpid(), time.time(), time.monotonic())
+        file = os.open(Path(os.environ[MARKS]) / task_id, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(file, (json.dumps(asdict(mark)) + "\n").encode())
+        finally:
+            os.close(file)
+        return mark
+
+    start = write("start")
+    try:
+        yield start.tag
+    finally:
+        write("stop")
+
+
+async def work(turn: Turn) -> AsyncIterator[str]:
+    """Carries out its order."""
+    order = Order(**json.loads(turn.text))
+    with marked(turn.task_id, turn.number, turn.attempt) as tag:
+        answers = [await turn.ask(f"Question {number}?") for number in range(order.asks)]
+        for number in range(order.chunks):
+            await asyncio.sleep(order.pause)
+            yield f"{tag}.{number}={','.join(answers)} "
+        if order.fails:
+            raise RuntimeError("as ordered")
+
+
+def sync_work(turn: Turn) -> Iterator[str]:
+    """The same, in a plain function."""
+    order = Order(**json.loads(turn.text))
+    with marked(turn.task_id, turn.number, turn.attempt) as tag:
+        answers = [turn.blocking.ask(f"Question {number}?") for number in range(order.asks)]
+        for number in range(order.chunks):
+            time.sleep(order.pause)
+            yield f"{tag}.{number}={','.join(answers)} "
+        if order.fails:
+            raise RuntimeError("as ordered")
+
+
+async def talk(turn: Turn) -> AsyncIterator[str]:
+    """Says one chunk to every message and asks for the next, until it hears "stop"."""
+    with marked(turn.task_id, turn.number, turn.attempt) as tag:
+        await asyncio.sleep(0.3)
+        yield f"{tag}.0={turn.text} "
+        if turn.text != "stop":
+            raise InputRequired("And?")
+
+
+def card(name: str) -> AgentCard:
+    """A plain card."""
+    return AgentCard(
+        name=name,
+        description=f"The agent {name}.",
+        version="1.0.0",
+        capabilities=AgentCapabilities(streaming=True),
+        default_input_modes=["text/plain"],
+        default_output_modes=["text/plain"],
+        skills=[AgentSkill(id=name, name=name, description=name, tags=["test"])],
+    )
+
+
+ATTEMPTS = 3
+a2a.agent("plain")(work)
+a2a.agent("once", idempotency_window=WINDOW)(work)
+a2a.agent("steady", idempotency_window=WINDOW, max_attempts=ATTEMPTS)(work)
+a2a.agent("sync", idempotency_window=WINDOW)(sync_work)
+a2a.agent("sync-steady", idempotency_window=WINDOW, max_attempts=ATTEMPTS)(sync_work)
+a2a.agent("talk", idempotency_window=WINDOW)(talk)
+a2a.agent("talk-steady", idempotency_window=WINDOW, max_attempts=ATTEMPTS)(talk)
+a2a.add_agent(card("direct"), DIRECT, idempotency_window=WINDOW)
+a2a.add_agent(card("direct-steady"), DIRECT, idempotency_window=WINDOW, max_attempts=ATTEMPTS)
+
+MOST_RUNS = {"steady": ATTEMPTS, "sync-steady": ATTEMPTS, "talk-steady": ATTEMPTS, "direct-steady": ATTEMPTS}
+"""How often each agent may run a message; any other: once."""

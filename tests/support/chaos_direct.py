@@ -1,0 +1,34 @@
+"""An executor that takes its time to be imported, as those of frameworks do; and answers with a message alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from uuid import uuid4
+
+from a2a.helpers import new_text_part
+from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.server.events import EventQueue
+from a2a.types import Message, Role
+
+from .chaos_agents import Order, marked
+
+time.sleep(0.7)
+
+
+class Direct(AgentExecutor):
+    """Answers after its order's pause."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        assert context.task_id is not None
+        assert context.current_task is not None
+        order = Order(**json.loads(context.get_user_input()))
+        attempt = int(dict(context.current_task.metadata).get("attempt", 1))
+        with marked(context.task_id, 1, attempt) as tag:
+            await asyncio.sleep(order.pause)
+            answer = Message(message_id=uuid4().hex, role=Role.ROLE_AGENT, parts=[new_text_part(f"{tag}.0=")])
+            await event_queue.enqueue_event(answer)
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        return

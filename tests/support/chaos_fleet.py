@@ -1,0 +1,300 @@
+"""A fleet that is made to be broken: every process has a place, and comes back to it; store and broker can go away."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import psutil
+
+from .chaos_agents import MARKS, PROCESS
+from .chaos_plan import CLOCKWORK, LEASE
+from .fleet import RABBITMQ_URL, START, Fleet, Process, free_port
+from .restarts import MortalRedis
+from .waiting import eventually_async
+
+WORKERS = (("prefork", 3), ("prefork", 3), ("threads", 10))
+GATEWAYS = 2
+WATCHERS = 2
+
+
+class PortRedis(MortalRedis):
+    """A MortalRedis with a port, that has on disk what it has answered."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.port = free_port()
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def _command(self) -> list[str]:
+        command = super()._command()
+        command[command.index("--port") + 1] = str(self.port)
+        return [*command, "--bind", "127.0.0.1", "--appendfsync", "always"]
+
+
+class Door:
+    """A TCP proxy before a server that others use too: while it is shut, connections break and are refused; while it is
+    held, nothing gets through."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.port = free_port()
+        self._to = (host, port)
+        self._server: asyncio.Server | None = None
+        self._open: set[asyncio.StreamWriter] = set()
+        self._pipes: set[asyncio.Task[None]] = set()
+        self._flows = asyncio.Event()
+        self._flows.set()
+
+    async def open(self) -> None:
+        """Lets connections through."""
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
+
+    async def shut(self) -> None:
+        """Breaks all connections, and refuses new ones."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for writer in self._open:
+            writer.transport.abort()
+
+    async def hold(self, seconds: float) -> None:
+        """Lets nothing through for so long."""
+        self._flows.clear()
+        await asyncio.sleep(seconds)
+        self._flows.set()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            far_reader, far_writer = await asyncio.open_connection(*self._to)
+        except OSError:
+            writer.transport.abort()
+            return
+        ends = {writer, far_writer}
+        self._open |= ends
+        pipes = {
+            asyncio.create_task(self._pipe(reader, far_writer)),
+            asyncio.create_task(self._pipe(far_reader, writer)),
+        }
+        self._pipes |= pipes
+        with suppress(asyncio.CancelledError):  # the test is over
+            await asyncio.wait(pipes)
+        self._pipes -= pipes
+        self._open -= ends
+
+    async def _pipe(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(65536):
+                await self._flows.wait()
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+
+@dataclass
+class Place:
+    """Where one process of the fleet is; a new one takes the place of one that died.
+
+    `state` is "up", "frozen", or "down" (dead, or on its way up).
+    """
+
+    name: str
+    arguments: list[str]
+    ready: Callable[[Process], Awaitable[bool]]
+    state: str = "down"
+    process: Process | None = None
+    generation: int = 0
+    url: str = ""
+
+    @property
+    def kind(self) -> str:
+        """worker, gateway or watcher."""
+        return self.name.split("-")[0]
+
+    @property
+    def prefork(self) -> bool:
+        """Whether it has children that can be killed alone."""
+        return "prefork" in self.arguments
+
+
+@dataclass
+class Incident:
+    """What was done to the fleet, or happened to it: to which process, by name and id, from when to when (real
+    seconds; `end` is when all was as before, and infinite until then)."""
+
+    kind: str
+    process: str
+    pid: int
+    begin: float
+    end: float = field(default=float("inf"))
+
+    @property
+    def of(self) -> str:
+        """worker, child, gateway, watcher, store or broker."""
+        return self.kind.split()[-1]
+
+
+class ChaosFleet(Fleet):
+    """Gateways, `workers` of a pool and a concurrency each, and watchers, on a store and a broker that can go away."""
+
+    def __init__(
+        self,
+        folder: Path,
+        broker: str,
+        *,
+        workers: Sequence[tuple[str, int]] = WORKERS,
+        gateways: int = GATEWAYS,
+        watchers: int = WATCHERS,
+    ) -> None:
+        marks = folder / "marks"
+        marks.mkdir()
+        super().__init__(folder, broker, app="tests.support.chaos_agents", **CLOCKWORK, **{MARKS: str(marks)})
+        self.redis.stop()
+        self.marks = marks
+        self.redis = self.store = PortRedis(folder / "store")
+        self.broker = PortRedis(folder / "broker") if broker == "redis" else None
+        self.door: Door | None = None
+        self._env["A2A_STORE_URL"] = self.store.url
+        if self.broker is not None:
+            self.broker_url = self._env["CELERY_BROKER_URL"] = self.broker.url
+        else:
+            parts = urlsplit(RABBITMQ_URL)
+            self.door = Door(parts.hostname or "127.0.0.1", parts.port or 5672)
+            user = parts.netloc.rpartition("@")[0]
+            through = parts._replace(netloc=f"{user}@127.0.0.1:{self.door.port}").geturl()
+            self._env["CELERY_BROKER_URL"] = through
+        self.places = self._places(workers, gateways, watchers)
+        self.incidents: list[Incident] = []
+
+    async def open(self) -> None:
+        """Starts all of it."""
+        await asyncio.to_thread(self.store.start)
+        if self.broker is not None:
+            await asyncio.to_thread(self.broker.start)
+        if self.door is not None:
+            await self.door.open()
+        await asyncio.gather(*(self.bring_up(place) for place in self.places))
+
+    def stop(self) -> None:
+        """Ends all of it, also what is frozen."""
+        for process in self.processes:
+            process.signal_group(signal.SIGKILL)
+        for server in (self.store, self.broker):
+            if server is not None and server.process is not None:
+                server.process.send_signal(signal.SIGCONT)
+        super().stop()
+        if self.broker is not None:
+            self.broker.stop()
+
+    def those(self, kind: str) -> list[Place]:
+        """The places of gateways, workers or watchers."""
+        return [place for place in self.places if place.kind == kind]
+
+    async def bring_up(self, place: Place) -> None:
+        """Puts a new process in `place`; returns when it serves."""
+        place.generation += 1
+        name = f"{place.name}.{place.generation}"
+        place.process = self.start(name, *(a.replace("{name}", name) for a in place.arguments), **{PROCESS: name})
+
+        async def ready() -> bool:
+            assert place.process is not None
+            return not place.process.running or await place.ready(place.process)
+
+        await eventually_async(ready, within=3 * START, what=f"{name} is up")
+        place.state = "up"
+
+    def children(self, place: Place) -> list[int]:
+        """The ids of a prefork worker's children, oldest first."""
+        assert place.process is not None
+        try:
+            found = psutil.Process(place.process.pid).children()
+        except psutil.NoSuchProcess:
+            return []
+        return [child.pid for child in sorted(found, key=lambda c: c.pid)]
+
+    async def restart_store(self, away: float) -> None:
+        """Kills the store, and starts it again `away` seconds later."""
+        await _restart(self.store, away)
+
+    async def restart_broker(self, away: float) -> None:
+        """The same for the broker; one that is not ours is only cut off."""
+        if self.broker is not None:
+            await _restart(self.broker, away)
+        if self.door is not None:
+            await self.door.shut()
+            await asyncio.sleep(away)
+            await self.door.open()
+
+    async def freeze_store(self, seconds: float) -> None:
+        """Lets the store say nothing for so long, to connections that stand and to new ones."""
+        await _freeze(self.store, seconds)
+
+    async def freeze_broker(self, seconds: float) -> None:
+        """The same for the broker."""
+        if self.broker is not None:
+            await _freeze(self.broker, seconds)
+        if self.door is not None:
+            await self.door.hold(seconds)
+
+    def _places(self, workers: Sequence[tuple[str, int]], gateways: int, watchers: int) -> list[Place]:
+        places = []
+        for number in range(gateways):
+            url = f"http://127.0.0.1:{free_port()}"
+            port = url.rpartition(":")[2]
+            places.append(Place(f"gateway-{number}", ["a2a", "gateway", "--port", port], _serves(url), url=url))
+        for number, (pool, concurrency) in enumerate(workers):
+            arguments = ["worker", "-n", f"{{name}}-{self.queue}@%h", "-P", pool, "-c", str(concurrency), "-l", "INFO"]
+            places.append(Place(f"worker-{number}", arguments, _printed(" ready.")))
+        for number in range(watchers):
+            places.append(Place(f"watcher-{number}", ["a2a", "watcher"], _printed("watching")))
+        return places
+
+
+async def _restart(server: PortRedis, away: float) -> None:
+    server.die()
+    await asyncio.sleep(away)
+    await asyncio.to_thread(server.start)
+
+
+async def _freeze(server: PortRedis, seconds: float) -> None:
+    assert server.process is not None
+    server.process.send_signal(signal.SIGSTOP)
+    await asyncio.sleep(seconds)
+    server.process.send_signal(signal.SIGCONT)
+
+
+def _printed(text: str) -> Callable[[Process], Awaitable[bool]]:
+    async def ready(process: Process) -> bool:
+        return text in process.output()
+
+    return ready
+
+
+def _serves(url: str) -> Callable[[Process], Awaitable[bool]]:
+    async def ready(_: Process) -> bool:
+        async with httpx.AsyncClient() as http:
+            try:
+                return (await http.get(f"{url}/health/live", timeout=2)).status_code == 200
+            except httpx.HTTPError:
+                return False
+
+    return ready
+
+
+def now() -> float:
+    """Real time, in seconds, as marks and logs have it."""
+    return time.time()
+
+
+LEASE_AND_A_LOOK = LEASE + 1.0
+"""Seconds until a lost run is given away, when all that has to do it is there."""

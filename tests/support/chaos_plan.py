@@ -1,0 +1,167 @@
+"""What a chaos run does, and when: all of it drawn from one seed, before anything starts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .chaos_agents import Order
+
+LEASE = 3.0
+REDISPATCH = 4.0
+GRACE = 1.0
+"""Seconds: A2A_LEASE_TTL, A2A_REDISPATCH_AFTER and A2A_CANCEL_GRACE of the fleet."""
+
+CLOCKWORK = {
+    "A2A_LEASE_TTL": str(LEASE),
+    "A2A_REDISPATCH_AFTER": str(REDISPATCH),
+    "A2A_CANCEL_GRACE": str(GRACE),
+}
+TASKS_PER_SECOND = 5.0
+
+
+@dataclass(frozen=True)
+class Errand:
+    """What one client does, from second `at` on.
+
+    It sends `order` to `agent`: "block" waits for the answer, "stream" reads the stream, "poll" looks again and again.
+    It cancels `cancel_after` seconds later (None: not), or sends so many `follow_ups` to the task.
+    """
+
+    number: int
+    at: float
+    kind: str
+    agent: str
+    order: Order
+    how: str
+    gateway: int
+    cancel_after: float | None = None
+    follow_ups: int = 0
+
+
+@dataclass(frozen=True)
+class Blow:
+    """What happens to the fleet at second `at`: `kind` to the `target`-th that it can happen to, for `lasts` seconds
+    (how long it stays away, or frozen)."""
+
+    at: float
+    kind: str
+    target: int
+    lasts: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A chaos run of `seconds`."""
+
+    seed: int
+    seconds: float
+    errands: list[Errand]
+    blows: list[Blow]
+
+
+DECK = (
+    *("kill worker",) * 3,
+    *("kill child",) * 5,
+    *("freeze worker",) * 2,
+    "freeze child",
+    *("kill gateway",) * 2,
+    "freeze gateway",
+    *("kill watcher",) * 2,
+    "freeze watcher",
+    *("restart store",) * 2,
+    *("restart broker",) * 2,
+    "freeze store",
+    "freeze broker",
+)
+"""Every kind of blow, as often as it comes before it is shuffled again."""
+
+KINDS = {
+    "echo": 40,
+    "plain echo": 15,
+    "long stream": 30,
+    "steady stream": 40,
+    "silent": 25,
+    "steady silent": 30,
+    "ask": 20,
+    "steady ask": 10,
+    "direct": 15,
+    "steady direct": 25,
+    "fails": 10,
+    "cancel running": 15,
+    "cancel queued": 10,
+    "sync": 10,
+    "steady sync": 10,
+    "talk": 8,
+    "steady talk": 8,
+}
+"""Every kind of errand, with its weight."""
+
+
+def plan(seed: int, seconds: float) -> Plan:
+    """What seed `seed` does in so many seconds."""
+    chance = random.Random(f"errands {seed}")
+    count = int(seconds * TASKS_PER_SECOND)
+    kinds = [kind for kind, weight in KINDS.items() for _ in range(max(1, weight * count // sum(KINDS.values())))]
+    chance.shuffle(kinds)
+    errands = [errand(number, kind, chance.uniform(0, seconds), chance) for number, kind in enumerate(kinds)]
+    return Plan(
+        seed, seconds, sorted(errands, key=lambda e: e.at), list(blows(random.Random(f"blows {seed}"), seconds))
+    )
+
+
+def errand(number: int, kind: str, at: float, chance: random.Random) -> Errand:
+    """One errand of a kind, its details drawn."""
+    how = chance.choice(["block", "stream", "poll"])
+    agent = {"plain echo": "plain", "talk": "talk", "steady talk": "talk-steady", "direct": "direct"}.get(kind, "once")
+    agent = {"steady direct": "direct-steady", "sync": "sync", "steady sync": "sync-steady"}.get(kind, agent)
+    if agent == "once" and kind.startswith("steady"):
+        agent = "steady"
+    cancel_after, follow_ups, order = None, 0, Order()
+    match kind:
+        case "plain echo":
+            how = chance.choice(["block", "poll"])
+        case "long stream":
+            how, order = "stream", Order(chunks=chance.randint(100, 800), pause=chance.choice([0.0, 0.005]))
+        case "steady stream":
+            how, order = "stream", Order(chunks=chance.randint(5, 40), pause=0.1)
+        case "silent" | "steady silent":
+            order = Order(pause=chance.uniform(1, 5))
+        case "ask" | "steady ask":
+            order = Order(asks=chance.randint(1, 3))
+        case "direct" | "steady direct":
+            order = Order(pause=chance.choice([0.0, 0.2, 1.0, 3.0]))
+        case "fails":
+            order = Order(chunks=chance.randint(0, 5), fails=True)
+        case "cancel running":
+            agent = chance.choice(["once", "steady", "sync"])
+            how, order, cancel_after = "poll", Order(chunks=15, pause=0.5), chance.uniform(0.5, 4)
+        case "cancel queued":
+            how, order, cancel_after = "poll", Order(pause=5), 0.0
+        case "sync" | "steady sync":
+            order = Order(chunks=chance.randint(1, 6), pause=chance.choice([0.0, 0.3]))
+        case "talk" | "steady talk":
+            how, follow_ups = "poll", chance.randint(1, 5)
+    return Errand(number, at, kind, agent, order, how, chance.randrange(2), cancel_after, follow_ups)
+
+
+def blows(chance: random.Random, seconds: float) -> Iterator[Blow]:
+    """Blow after blow; in the first two seconds, none."""
+    at = 2.0
+    while True:
+        deck = list(DECK)
+        chance.shuffle(deck)
+        for kind in deck:
+            if at > seconds:
+                return
+            if kind.startswith("freeze"):
+                lasts = LEASE * chance.uniform(1.2, 2.2)
+            elif kind == "restart store":
+                lasts = chance.choice([0.1, 0.5, 1.0, LEASE * 1.5])
+            elif kind == "restart broker":
+                lasts = chance.choice([0.1, 1.0, 4.0])
+            else:
+                lasts = chance.choice([0.0, 0.5, 2.0])
+            yield Blow(at, kind, chance.randrange(100), lasts)
+            at += chance.uniform(0.3, 3.5)

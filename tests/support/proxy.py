@@ -1,0 +1,100 @@
+"""A TCP proxy before a broker, to cut it off, or to leave it silent."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+CHUNK = 65536
+
+
+@dataclass
+class _Pair:
+    """The two ends of one connection; what a silenced one gets it swallows."""
+
+    client: socket.socket
+    server: socket.socket
+    silent: bool = False
+
+    def pump(self, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(CHUNK):
+                if not self.silent:
+                    target.sendall(data)
+        if not self.silent:  # a dead line tells nobody that its other end is gone
+            self.close()
+
+    def close(self) -> None:
+        for end in (self.client, self.server):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+
+class Proxy:
+    """Listens on `port` of 127.0.0.1 and passes everything on to `target`: (host, port), or a unix socket's path."""
+
+    def __init__(self, target: tuple[str, int] | str) -> None:
+        self._target = target
+        self._pairs: list[_Pair] = []
+        self._silent = False
+        self._listener = self._listen(0)
+        self.port: int = self._listener.getsockname()[1]
+
+    def silence(self) -> None:
+        """From now on nothing arrives, and nobody is told: on open connections for ever, on new ones until `heal`."""
+        self._silent = True
+        for pair in self._pairs:
+            pair.silent = True
+
+    def heal(self) -> None:
+        """New connections work again."""
+        self._silent = False
+
+    def cut(self) -> None:
+        """Closes all connections, and refuses new ones until `restore`."""
+        with suppress(OSError):  # close() alone leaves it to the thread that accepts
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for pair in self._pairs:
+            pair.close()
+        self._pairs.clear()
+
+    def restore(self) -> None:
+        """Accepts connections again, at the same address."""
+        self._listener = self._listen(self.port)
+
+    def _listen(self, port: int) -> socket.socket:
+        listener = socket.create_server(("127.0.0.1", port))
+        threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+        return listener
+
+    def _accept(self, listener: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                with suppress(OSError):
+                    pair = _Pair(client, self._connect(), self._silent)
+                    self._pairs.append(pair)
+                    for ends in ((pair.client, pair.server), (pair.server, pair.client)):
+                        threading.Thread(target=pair.pump, args=ends, daemon=True).start()
+
+    def _connect(self) -> socket.socket:
+        if isinstance(self._target, str):
+            server = socket.socket(socket.AF_UNIX)
+            server.connect(self._target)
+            return server
+        return socket.create_connection(self._target)
+
+
+@contextmanager
+def proxy(target: tuple[str, int] | str) -> Iterator[Proxy]:
+    """One that is gone at the end."""
+    line = Proxy(target)
+    try:
+        yield line
+    finally:
+        line.cut()

@@ -1,0 +1,131 @@
+"""A small fleet and who listens to Celery's events: for tests of how a run ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from socket import gethostname
+from typing import Any
+
+from a2a.types import Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
+from celery import Celery
+from celery.result import AsyncResult
+
+from a2a_celery.store import Keys, SyncStore
+from a2a_celery.store.log import read_log
+
+from .celery_events import CeleryEvents, celery_events
+from .clients import message_json, rest
+from .fleet import Fleet, Gateway, Process, running_fleet
+from .waiting import eventually
+
+PATIENCE = 60.0
+
+
+@dataclass
+class Site:
+    """A gateway, one worker, and who listens to Celery's events."""
+
+    fleet: Fleet
+    gateway: Gateway
+    worker: Process
+    pool: str
+    celery: Celery
+    events: CeleryEvents
+    store: SyncStore
+
+    def send(self, agent: str, text: str = "", *, data: Any = None, task_id: str = "") -> str:
+        """Sends a message and gives the task's id at once."""
+        body = message_json(text) | {"configuration": {"returnImmediately": True}}
+        if data is not None:
+            body["message"]["parts"] = [{"data": data}]
+        if task_id:
+            body["message"]["taskId"] = task_id
+        return self.sent(agent, body)
+
+    def sent(self, agent: str, body: dict[str, Any]) -> str:
+        """Sends what it is given and gives the task's id."""
+        task_id: str = rest(self.gateway, "POST", "/message:send", body, agent=agent).json()["task"]["id"]
+        return task_id
+
+    def log(self, task_id: str) -> list[str]:
+        """The states and artifacts in the task's log; repeated chunks of an artifact count once."""
+        kinds: list[str] = []
+        for entry in self.store.run(read_log(Keys("a2a"), task_id, 0, limit=1000)).entries:
+            match entry.event:
+                case Task() | TaskStatusUpdateEvent():
+                    kinds.append(TaskState.Name(entry.event.status.state).removeprefix("TASK_STATE_"))
+                case TaskArtifactUpdateEvent() if kinds[-1:] != ["artifact"]:
+                    kinds.append("artifact")
+        return kinds
+
+    def is_in(self, task_id: str, *states: str) -> bool:
+        """Whether the task's newest state is one of `states`."""
+        return [kind for kind in self.log(task_id) if kind != "artifact"][-1] in states
+
+    def ended(self, agent: str, task_id: str) -> dict[str, Any]:
+        """The task as its client sees it, when it has ended or waits."""
+        ends = ("COMPLETED", "FAILED", "CANCELED", "REJECTED", "INPUT_REQUIRED", "AUTH_REQUIRED")
+        eventually(lambda: self.is_in(task_id, *ends), within=PATIENCE, what=f"{agent} ends")
+        task: dict[str, Any] = rest(self.gateway, "GET", f"/tasks/{task_id}", agent=agent).json()
+        return task
+
+    def celery_says(self, task_id: str, *ends: str) -> None:
+        """Fails unless Celery's own events say that the run ended so."""
+        name = f"{task_id}.1"
+        eventually(lambda: len(self.events.ends_of(name)) >= len(ends), within=PATIENCE, what=f"Celery says {ends}")
+        assert self.events.ends_of(name) == list(ends), self.events.ends_of(name)
+
+    def goes_on(self) -> None:
+        """Fails unless the worker still works."""
+        task_id = self.send("echo", "still here")
+        assert text_of(self.ended("echo", task_id)) is None
+        assert self.log(task_id) == ["SUBMITTED", "WORKING", "artifact", "COMPLETED"]
+
+    @contextmanager
+    def deaf(self) -> Iterator[None]:
+        """The worker takes nothing from its queue until the block ends."""
+        said = "Canceling queue"  # which is later than its answer
+        before = self.worker.output().count(said)
+        assert self.celery.control.cancel_consumer(self.fleet.queue, **self.to_worker)
+        eventually(lambda: self.worker.output().count(said) > before, within=PATIENCE, what="it takes nothing more")
+        yield
+        assert self.celery.control.add_consumer(self.fleet.queue, **self.to_worker)
+
+    @property
+    def to_worker(self) -> dict[str, Any]:
+        """Makes a control command one for this worker, which answers when it is done."""
+        node = f"{self.worker.name}-{self.fleet.queue}@{gethostname()}"
+        return {"destination": [node], "reply": True, "timeout": 30}
+
+    def result(self, task_id: str, run: int = 1) -> AsyncResult:
+        """What the result backend knows of a run."""
+        return self.celery.AsyncResult(f"{task_id}.{run}")
+
+    def revoke(self, task_id: str) -> None:
+        """Revokes the first run; returns when the worker knows it."""
+        assert self.celery.control.revoke(f"{task_id}.1", **self.to_worker)
+
+
+@contextmanager
+def open_site(folder: Path, pool: str, broker: str = "redis", *, concurrency: int = 2, **env: str) -> Iterator[Site]:
+    """A site that is gone at the end."""
+    options = {"app": "tests.support.endings", "TEST_EVENTS": "1", **env}
+    with running_fleet(folder, broker, **options) as fleet, celery_events(fleet.broker_url) as events:
+        app = Celery(broker=fleet.broker_url, backend=fleet.redis.broker_url, set_as_current=False)
+        gateway = fleet.gateway(TEST_GHOST="1")
+        worker = fleet.worker(pool=pool, concurrency=concurrency)
+        store = SyncStore(fleet.redis.store_url)
+        try:
+            yield Site(fleet, gateway, worker, pool, app, events, store)
+        finally:
+            store.close()
+            app.close()
+
+
+def text_of(task: dict[str, Any]) -> str | None:
+    """The text of the status; None without a message."""
+    message = task["status"].get("message")
+    return message["parts"][0]["text"] if message else None
