@@ -1,18 +1,34 @@
-"""docs/architecture.md says what the code does: how runs end, with which states and sentences."""
+"""The README and docs/lifecycle.md say what the code does: how runs end, with which states and sentences."""
 
 from __future__ import annotations
 
 import ast
 import re
 from pathlib import Path
+from typing import get_args
 
 from a2a.types import TaskState
 
-from a2a_celery.lifecycle import LEGAL, Failed, Refused, final_event, outcomes
+from a2a_celery.execution.refusals import REFUSALS
+from a2a_celery.lifecycle import (
+    LEGAL,
+    Canceled,
+    Completed,
+    Failed,
+    HandedOn,
+    Lost,
+    Outcome,
+    Paused,
+    Refused,
+    Rejected,
+    Retried,
+    final_event,
+    outcomes,
+)
 from a2a_celery.lifecycle.states import INTERRUPTED, SUBMITTED, TERMINAL
 
 ROOT = Path(__file__).resolve().parents[2]
-TEXT = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 SENTENCES = {name: value for name, value in vars(outcomes).items() if name.isupper() and isinstance(value, str)}
 
 
@@ -29,9 +45,9 @@ def documented() -> dict[str, str]:
 
 
 def used() -> dict[str, str]:
-    """Each sentence that the code of workers ends a run with, with the state it leaves."""
+    """Each sentence that the code ends a run with, wherever that is, with the state it leaves."""
     found = {outcomes.AGENT_FAILED: state_of(Failed())}
-    for path in (ROOT / "a2a_celery" / "execution").glob("*.py"):
+    for path in (ROOT / "a2a_celery").rglob("*.py"):
         for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(call, ast.Call) and ast.unparse(call.func) in ("Failed", "Refused") and call.args:
                 for name in (node.id for node in ast.walk(call.args[0]) if isinstance(node, ast.Name)):
@@ -41,7 +57,8 @@ def used() -> dict[str, str]:
     return found
 
 
-def state_of(outcome: Failed | Refused) -> str:
+def state_of(outcome: Outcome) -> str:
+    """The state that `outcome` leaves."""
     event = final_event(outcome, "t", "c")
     assert event is not None
     return TaskState.Name(event.status.state).removeprefix("TASK_STATE_")
@@ -55,10 +72,28 @@ def test_no_sentence_is_idle() -> None:
     assert set(used()) == set(SENTENCES.values())
 
 
-def test_every_state_in_which_a_run_can_end_is_in_the_table() -> None:
+def test_every_outcome_leaves_a_state_of_the_table() -> None:
+    ends: list[Outcome] = [Completed(), Rejected(), Refused(""), Failed(), Canceled()]
+    ends += [Paused(state) for state in INTERRUPTED]
+    going_on = {Retried, HandedOn, Lost}  # the task is another run's, or somebody else's, to end
+    assert {type(outcome) for outcome in ends} | going_on == set(get_args(Outcome)), "an outcome is not compared here"
+
     named = {state.strip() for _, states, _ in rows() for state in states.split(",")}
 
-    assert named == {TaskState.Name(state).removeprefix("TASK_STATE_") for state in TERMINAL | INTERRUPTED}
+    assert named == {state_of(outcome) for outcome in ends}
+
+
+def test_the_errors_that_refuse_a_message_are_named() -> None:
+    sentence = TEXT.partition("An agent refuses a message with one of these errors")[2].partition(". Any other")[0]
+
+    assert re.findall(r"`(\w+Error)`", sentence) == [error.__name__ for error in REFUSALS]
+
+
+def test_the_table_is_in_one_place() -> None:
+    head = "| what happens | state | the client reads |"
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+
+    assert [page.name for page in pages if head in page.read_text(encoding="utf-8")] == ["README.md"]
 
 
 def test_the_drawn_life_of_a_task_is_the_table_of_transitions() -> None:

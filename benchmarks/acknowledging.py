@@ -1,0 +1,14 @@
+"""The test agents, acknowledged in another way: BENCHMARK_ACKS is "early", "late" or "none"."""
+
+from __future__ import annotations
+
+import os
+
+from tests.support.agents import app
+
+MODE = os.environ["BENCHMARK_ACKS"]
+if MODE == "late":
+    for name, task in app.tasks.items():
+        task.acks_late = name.startswith("a2a.")
+if MODE == "none":
+    app.conf.broker_transport_options = {"ack_emulation": False}

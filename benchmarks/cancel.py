@@ -1,0 +1,72 @@
+"""How long does a cancel take, from a client's CancelTask to the answer that says CANCELED?
+
+    python -m benchmarks.cancel [times]
+
+The client, the gateway and the worker are processes of their own; the agent waits, and lets itself be cancelled. What a
+plain GetTask takes beside it says how fast the machine is just now.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.support.fleet import running_fleet
+
+LIMIT = 50.0
+"""Milliseconds that all but one in twenty may take. More, on an idle machine: something waits for a timer."""
+
+HEADERS = {"A2A-Version": "1.0"}
+
+
+def main(times: int) -> int:
+    with tempfile.TemporaryDirectory() as folder, running_fleet(Path(folder)) as fleet:
+        fleet.worker(concurrency=1)
+        base = f"{fleet.gateway().url}/agents/silent"
+        with httpx.Client(headers=HEADERS, timeout=60) as client:
+            for _ in range(3):  # warm
+                cancel(client, base)
+            answers = sorted((cancel(client, base) for _ in range(times)), key=lambda pair: pair[1])
+    reads, cancels = sorted(read for read, _ in answers), [cancelled for _, cancelled in answers]
+    print(f"{times} cancels, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    print(f"  GetTask      p50 {at(reads, 50):6.1f} ms   p95 {at(reads, 95):6.1f} ms")
+    print(
+        f"  CancelTask   p50 {at(cancels, 50):6.1f} ms   p95 {at(cancels, 95):6.1f} ms   (limit for p95 {LIMIT:g} ms)"
+    )
+    return 0 if at(cancels, 95) <= LIMIT else 1
+
+
+def cancel(client: httpx.Client, base: str) -> tuple[float, float]:
+    """Begins a task and cancels it; milliseconds that a read took before, and the cancel."""
+    message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "60"}]}
+    body = {"message": message, "configuration": {"returnImmediately": True}}
+    task: dict[str, Any] = client.post(f"{base}/message:send", json=body).json()["task"]
+    until = time.perf_counter() + 60
+    while task["status"]["state"] != "TASK_STATE_WORKING":
+        assert time.perf_counter() < until, task
+        task, read = timed(client, "GET", f"{base}/tasks/{task['id']}")
+    task, cancelled = timed(client, "POST", f"{base}/tasks/{task['id']}:cancel")
+    assert task["status"]["state"] == "TASK_STATE_CANCELED", task
+    return read, cancelled
+
+
+def timed(client: httpx.Client, method: str, url: str) -> tuple[dict[str, Any], float]:
+    """The answer, and how many milliseconds it took."""
+    began = time.perf_counter()
+    answer: dict[str, Any] = client.request(method, url).json()
+    return answer, (time.perf_counter() - began) * 1000
+
+
+def at(values: list[float], percent: int) -> float:
+    """The value that `percent` of the sorted `values` do not exceed."""
+    return values[min(len(values) - 1, len(values) * percent // 100)]
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 200))
