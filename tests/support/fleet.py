@@ -6,6 +6,7 @@ Every process leads a process group, so that a test can kill it with all its chi
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -30,11 +31,16 @@ START = 30.0
 
 
 def free_port() -> int:
-    """A port nobody listens on just now."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port: int = s.getsockname()[1]
-        return port
+    """A port that nobody listens on, and that the kernel gives to nobody meanwhile.
+
+    Ports that the kernel hands out (bind to 0) also go to outgoing connections, of which a fleet
+    opens many: one of them takes the port before the server that it was meant for is up.
+    """
+    while True:
+        port = random.SystemRandom().randrange(10_000, 32_768)
+        with socket.socket() as s, suppress(OSError):
+            s.bind(("127.0.0.1", port))
+            return port
 
 
 class Process:
