@@ -114,7 +114,16 @@ def _on_replace_of(task: Task, original: Callable[..., Any]) -> Callable[..., An
     return on_replace
 
 
+class SharedRequest(RunRequest):
+    """A call of a plain Celery task. Others call it too, and by ids of their own, which may look like a run's."""
+
+    @property
+    def is_run(self) -> bool:
+        """Whether it belongs to an A2A task."""
+        return super().is_run and RUN_HEADER in self.request_dict
+
+
 def _request_of(task: Task) -> Any:
     """The task's request class, which hears of ends that the task can't tell itself."""
     own: Any = symbol_by_name(task.Request)  # type: ignore[no-untyped-call]
-    return RunRequest if own is Request else type("RunRequest", (RunRequest, own), {})
+    return SharedRequest if own is Request else type("SharedRequest", (SharedRequest, own), {})

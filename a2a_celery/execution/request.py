@@ -70,7 +70,7 @@ class RunRequest(Request):  # type: ignore[misc]
 
     @property
     def is_run(self) -> bool:
-        """Whether it belongs to an A2A task: a plain Celery task has other callers too."""
+        """Whether it belongs to an A2A task."""
         return RunRef.of(self.id) is not None
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
@@ -78,7 +78,7 @@ class RunRequest(Request):  # type: ignore[misc]
         error = exc_info.exception
         if isinstance(error, ExceptionWithTraceback):
             error = error.exc
-        if not self._already_cancelled:  # handed back: not an end
+        if self.is_run and not self._already_cancelled:  # handed back: not an end
             outcome = outcome_of_failure(self.id, error)
             lost = outcome == Failed(WORKER_LOST)
             if self._end(outcome, lost=lost) == CANCELED and lost and not self._already_revoked:
@@ -110,7 +110,7 @@ class RunRequest(Request):  # type: ignore[misc]
     def revoked(self) -> bool:
         """Whether it shall not begin: it was revoked while it waited, or has expired."""
         gone = bool(super().revoked())
-        if gone and self.time_start is None:
+        if gone and self.is_run and self.time_start is None:
             self._ender.end(self.id, Refused(NOT_BEGUN_IN_TIME if self.maybe_expire() else WITHDRAWN), worker_pid=None)
         return gone
 
@@ -126,7 +126,7 @@ class RunRequest(Request):  # type: ignore[misc]
         return ender
 
     def _end(self, outcome: Outcome | None, *, lost: bool = False) -> TaskState | None:
-        if outcome is None:
+        if outcome is None or not self.is_run:
             return None
         return self._ender.end(self.id, outcome, worker_pid=self._process, lost=lost)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from celery.signals import task_unknown
 from a2a_celery import A2A
 from a2a_celery.cli.embedded import EmbeddedRedis
 from a2a_celery.config import Settings
+from a2a_celery.dispatch import RUN_HEADER
 from a2a_celery.errors import StoreUnavailable
 from a2a_celery.execution.ending import RunEnder, runner_prefix
 from a2a_celery.execution.request import RunFailed, RunRequest, outcome_of_failure
@@ -160,3 +162,26 @@ def test_every_agents_task_is_received_as_a_run() -> None:
     assert task.Request is RunRequest
     assert isinstance(task.ender, RunEnder)
     assert Refused(AGENT_UNKNOWN) == Refused("No such agent works here.")
+
+
+@pytest.mark.parametrize(("headers", "state"), [({RUN_HEADER: True}, FAILED), ({}, SUBMITTED)], ids=["a run", "not"])
+async def test_a_call_of_a_plain_task_is_a_run_only_if_it_was_published_as_one(
+    scene: Scene, redis_server: EmbeddedRedis, headers: dict[str, Any], state: Any
+) -> None:
+    app = Apps(redis_server).mine
+
+    @app.task
+    def shout(text: str) -> str:
+        return text.upper()
+
+    A2A(app).expose(shout)
+    task_id = await scene.seeds.created(task_id="same")
+    message = SimpleNamespace(
+        headers={"id": "same.1", "task": shout.name, **headers}, properties={}, delivery_info={}, payload=((), {}, {})
+    )
+    request = shout.Request(message, app=app, task=shout, decoded=True, body=message.payload)
+
+    request.on_timeout(soft=False, timeout=1)
+
+    assert request.is_run == bool(headers)
+    assert (await scene.seeds.states(task_id))[-1] == state
