@@ -72,11 +72,6 @@ class Canvas:
         """The ids of its Celery tasks, as far as they are known before they begin."""
         return list(dict.fromkeys(_ids(self.result)))
 
-    def has_begun(self, app: Celery) -> bool:
-        """Whether a worker has said so, or wants to try it again. Asks the result backend, and blocks."""
-        result = result_from_tuple(self.result, app)
-        return any(one.state in (states.STARTED, states.RETRY) for one in _tasks(result))
-
     def look(self, app: Celery) -> Ended | None:
         """How it ended; None while it has not. Asks the result backend, and blocks."""
         result = result_from_tuple(self.result, app)

@@ -25,8 +25,8 @@ logger = logging.getLogger(__name__)
 BATCH = 100
 BROKER_BACK_US = 2_000_000
 """How long a broker that took nothing is left alone."""
-RESULTS_PATIENCE = 3.0
-"""Seconds that the result backend has to say something of a run."""
+RESULTS_PATIENCE = 5.0
+"""Seconds that the result backend, and a worker it names, have to say something of a run."""
 
 
 class Dispatcher:

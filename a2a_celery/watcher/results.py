@@ -12,20 +12,24 @@ from uuid import uuid4
 
 from a2a.types import Artifact, Task, TaskArtifactUpdateEvent
 from billiard.exceptions import WorkerLostError
-from celery import Celery
+from celery import Celery, states
 
 from ..dispatch import Canvas
-from ..dispatch.canvases import DAY, Ended
+from ..dispatch.canvases import Ended
 from ..dispatch.threads import DaemonThreads
 from ..errors import StoreUnavailable
 from ..lifecycle import Event, Failed, final_event
 from ..lifecycle.content import jsonable, parts_of
+from ..lifecycle.outcomes import WORKER_LOST
 from ..store import AsyncStore, Keys
 from ..store.release import end_by_result
 from ..store.runs import Over, RunRef
 from ..store.tasks import read_task
 
 logger = logging.getLogger(__name__)
+
+ANSWER_WITHIN = 2.0
+"""Seconds that a worker has to say what became of a run it had begun."""
 
 
 class Results:
@@ -56,19 +60,37 @@ class Results:
         return isinstance(answer, Over)
 
     async def has(self, ref: RunRef) -> bool:
-        """Whether a worker that is none of ours has begun run `ref`, or ended it, which ends the task.
-
-        That it has begun is believed for a day: such a worker has no lease, and may be gone.
-        """
+        """Whether a worker that is none of ours has begun run `ref` and still knows it, or has ended it, which ends the
+        task. Such a worker has no lease: one that does not answer for what it has begun is lost, and so is the run."""
         own = Canvas(((ref.name, None), None), datetime.max.replace(tzinfo=UTC))
-        ended = await self._look(own)
-        if ended is not None:
-            # a worker of ours leaves that error which could not claim its run: it waits for another
-            return not isinstance(ended.error, StoreUnavailable) and await self._end(ref, ended)
-        found = await self._store.run(read_task(self._keys, None, ref.task_id, history_length=0, artifacts=False))
-        if found is None or datetime.now(UTC) - found[0].status.timestamp.ToDatetime(UTC) > DAY:
-            return False
-        return bool(await self._thread.call(partial(own.has_begun, self._app)))
+        ended, known = await self._look(own), False
+        if ended is None:
+            begun, known = await self._thread.call(partial(self._ask, ref.name))
+            if not begun or known:
+                return bool(known)
+            ended = await self._look(own) or Ended(Failed(WORKER_LOST), error=WorkerLostError())  # ended meanwhile?
+        # a worker of ours leaves that error which could not claim its run: it waits for another
+        return not isinstance(ended.error, StoreUnavailable) and await self._end(ref, ended)
+
+    def _ask(self, name: str) -> tuple[bool, bool]:
+        """Whether a worker has said that it begins `name`, and whether it has it still, or wants to try it again."""
+        found = self._app.backend.get_task_meta(name)
+        if found["status"] != states.STARTED:
+            return found["status"] == states.RETRY, found["status"] == states.RETRY
+        return True, self._still_has((found["result"] or {}).get("hostname"), name)
+
+    def _still_has(self, worker: str | None, name: str) -> bool:
+        """Whether `worker` answers that it has `name`. A broker that can't be reached is no answer: then it may."""
+        try:
+            with self._app.connection_for_write(connect_timeout=ANSWER_WITHIN) as connection:
+                connection.ensure_connection(max_retries=1, interval_start=0.1, timeout=ANSWER_WITHIN)
+                asking = self._app.control.inspect(
+                    [worker] if worker else None, ANSWER_WITHIN, connection=connection, limit=1 if worker else None
+                )
+                return any((asking.query_task(name) or {}).values())
+        except Exception as e:
+            logger.warning("run %s: %s can't be asked for it: %r", name, worker, e)
+            return True
 
     def _events(self, ref: RunRef, task: Task, ended: Ended) -> list[Event]:
         events: list[Event] = []

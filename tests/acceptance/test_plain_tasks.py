@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis import Redis
 
 from a2a_celery.dispatch import Canvas
 from a2a_celery.lifecycle.outcomes import (
@@ -266,3 +267,27 @@ def test_a_worker_that_knows_nothing_of_runs(tmp_path: Path, broker: str) -> Non
         eventually(lambda: state(read(gateway, "raises", raised)) == "FAILED", within=PATIENCE)
         assert artifacts(read(gateway, "shout", shouted)) == ["HEY as ever"]
         assert text_of(read(gateway, "raises", raised)) == AGENT_FAILED
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["goes on", "killed"])
+def test_a_run_that_such_a_worker_began_is_left_to_it_while_it_lives(tmp_path: Path, broker: str, killed: bool) -> None:
+    begun = tmp_path / "begun"
+    with running_fleet(tmp_path, broker, app="tests.support.plain_tasks", A2A_REDISPATCH_AFTER="1") as fleet:
+        gateway, worker = fleet.gateway(), fleet.worker(app="tests.support.old_release")
+        task = send(gateway, "waits", str(begun), returnImmediately=True)
+        eventually(begun.exists, within=PATIENCE, what="the run begins")
+
+        fleet.watcher()
+        with Redis.from_url(fleet.redis.store_url) as redis:
+            record = Keys("a2a").task(task["id"]).record
+            eventually(lambda: int(redis.hget(record, "dispatched_again") or 0) > 1, within=PATIENCE, what="two looks")
+        assert state(read(gateway, "waits", task)) == "SUBMITTED"
+
+        fleet.worker()  # it would take a second copy
+        if killed:
+            worker.kill()
+        else:
+            (tmp_path / "begun.go").touch()
+        end = "FAILED" if killed else "COMPLETED"
+        eventually(lambda: state(read(gateway, "waits", task)) == end, within=PATIENCE, what=end)
+        assert artifacts(read(gateway, "waits", task)) == ([] if killed else ["went on"])

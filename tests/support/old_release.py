@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+from pathlib import Path
 
 from celery import Celery
 
@@ -21,3 +23,12 @@ def shout(text: str) -> str:
 def raises(what: str) -> str:
     """Raises in its own way."""
     raise ValueError("a secret")
+
+
+@app.task(name="tests.support.plain_tasks.waits")
+def waits(path: str) -> str:
+    """Begins, and waits for a file."""
+    Path(path).touch()
+    while not Path(f"{path}.go").exists():
+        threading.Event().wait(0.05)
+    return "went on"

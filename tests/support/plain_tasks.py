@@ -129,6 +129,12 @@ def sleeps(seconds: float = 30) -> str:
     return "slept"
 
 
+@app.task
+def waits(path: str) -> str:
+    """What only an older release of it does."""
+    return "at once"
+
+
 @app.task(ignore_result=True)
 def says() -> str:
     turn = current_turn()
@@ -190,7 +196,7 @@ else:
     del app.tasks["tests.ghost"]
 
 for task in (
-    resize, shout, gives, progress, flaky, asks, later, raises, requeues, soft, hard, sleeps, says, canvas
+    resize, shout, gives, progress, flaky, asks, later, raises, requeues, soft, hard, sleeps, waits, says, canvas
 ):  # fmt: skip
     a2a.expose(task)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -226,6 +227,24 @@ async def test_a_worker_that_knows_nothing_of_runs_and_was_lost_ends_its_task(
     found = await store.run(read_task(keys, None, "t"))
     assert found is not None
     assert found[0].status.state == FAILED
+
+
+async def test_a_run_that_a_worker_began_is_left_to_it_while_the_broker_is_away(
+    store: AsyncStore, keys: Keys, tmp_path: Path
+) -> None:
+    """Whether it still has the run can't be asked then, and publishing a second copy would run it twice."""
+    celery = Celery(broker="redis://127.0.0.1:1/0", backend=f"file://{tmp_path}", set_as_current=False)
+    await store.run(made(keys, "t", PLAIN))
+    await store.run(mark_published(keys, RunRef("t", 1), again_us=DUE_NOW_US))
+    celery.backend.mark_as_started("t.1", hostname="celery@elsewhere", pid=1)
+    broker = Broker()
+
+    await Dispatcher(store, keys, broker, 60, Results(store, keys, celery)).tick()  # type: ignore[arg-type]
+
+    assert broker.taken == []
+    found = await store.run(read_task(keys, None, "t"))
+    assert found is not None
+    assert found[0].status.state == SUBMITTED
 
 
 @pytest.mark.parametrize("down", ["hangs", "fails"])
