@@ -15,9 +15,9 @@ from typing import Any
 from celery import Celery, Task
 
 from ..errors import BrokerUnavailable
+from ..threads import DaemonThreads
 from .connection import PublishingPool
 from .options import Call, RunOptions
-from .threads import DaemonThreads
 
 logger = logging.getLogger(__name__)
 

@@ -16,10 +16,10 @@ from a2a.types import Task
 from ..agents import Agent
 from ..caller import Caller
 from ..config import Settings
-from ..dispatch.threads import DaemonThreads
 from ..errors import ConfigError
 from ..lifecycle import Completed, Failed, Outcome
 from ..store.runs import Claim
+from ..threads import DaemonThreads
 from .events import RunEvents
 from .turn import Reply, Turn
 

@@ -16,7 +16,6 @@ from celery import Celery, states
 
 from ..dispatch import Canvas
 from ..dispatch.canvases import Ended
-from ..dispatch.threads import DaemonThreads
 from ..errors import StoreUnavailable
 from ..lifecycle import Event, Failed, final_event
 from ..lifecycle.content import jsonable, parts_of
@@ -25,6 +24,7 @@ from ..store import AsyncStore, Keys
 from ..store.release import end_by_result
 from ..store.runs import Over, RunRef
 from ..store.tasks import read_task
+from ..threads import DaemonThreads
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,181 @@
+"""Connections that end where they may: a name is looked up once, and what was looked at is what is connected to.
+
+So a name server that answers differently the second time changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterable, Sequence
+from itertools import chain, zip_longest
+from time import monotonic
+from typing import Any, Protocol
+
+import httpcore
+
+from ..threads import DaemonThreads
+from .addresses import Address, Network, is_allowed, is_within, read_address
+from .targets import Target, TargetRefused
+
+LOOKUP_TIMEOUT = 5.0
+LOOKUPS_AT_ONCE = 32
+CONNECT_TIMEOUT = 10.0
+"""Seconds for all addresses of a host together."""
+MOST_ADDRESSES = 4
+"""So many of a host's addresses are tried."""
+
+
+class AddressRefused(Exception):
+    """A host has no address that webhooks may be sent to. For operators: the text names an address."""
+
+
+class Resolver(Protocol):
+    """Finds the addresses of a name."""
+
+    async def resolve(self, host: str) -> Sequence[Address]:
+        """The addresses of `host`, the preferred ones first.
+
+        Raises:
+            OSError: there are none, or they can't be found now (TimeoutError among them).
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Ends what it has open."""
+        ...
+
+
+class SystemResolver:
+    """Asks the system, in threads that nobody waits for at exit: a lookup can hang, and can't be cancelled.
+
+    Whoever asks for a name that is being looked up gets the same answer, so one that hangs takes one thread.
+    """
+
+    def __init__(self, timeout: float = LOOKUP_TIMEOUT) -> None:
+        self._timeout = timeout
+        self._threads = DaemonThreads(LOOKUPS_AT_ONCE, "a2a-lookup")
+        self._under_way: dict[str, asyncio.Task[list[Address]]] = {}
+
+    async def resolve(self, host: str) -> Sequence[Address]:
+        """The addresses of `host` as the system knows them. Raises OSError."""
+        lookup = self._under_way.get(host)
+        if lookup is None:
+            lookup = asyncio.create_task(self._look_up(host), name="a2a-lookup")
+            self._under_way[host] = lookup
+            lookup.add_done_callback(lambda done: self._forget(host, done))
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await asyncio.shield(lookup)
+        except TimeoutError:
+            raise TimeoutError(f"the name was not found within {self._timeout:g} s") from None
+
+    async def aclose(self) -> None:
+        """Gives up what is under way."""
+        for lookup in list(self._under_way.values()):
+            lookup.cancel()
+        self._threads.close()
+
+    async def _look_up(self, host: str) -> list[Address]:
+        found = await self._threads.call(lambda: socket.getaddrinfo(host.encode(), None, type=socket.SOCK_STREAM))
+        addresses = (read_address(str(sockaddr[0]).partition("%")[0]) for *_, sockaddr in found)
+        return list(dict.fromkeys(address for address in addresses if address is not None))
+
+    def _forget(self, host: str, lookup: asyncio.Task[list[Address]]) -> None:
+        self._under_way.pop(host, None)
+        if not lookup.cancelled():
+            lookup.exception()  # whoever asked may have left: then nobody else looks at it
+
+
+class CheckedBackend(httpcore.AsyncNetworkBackend):
+    """What a connection pool opens its connections with. Connects to addresses that `is_allowed` only.
+
+    With `only_allowed_networks` that a public address is no reason to connect: for connections without TLS.
+    """
+
+    def __init__(
+        self, resolver: Resolver, allow_networks: Sequence[Network] = (), *, only_allowed_networks: bool = False
+    ) -> None:
+        self._resolver = resolver
+        self._allow = allow_networks
+        self._only_allowed_networks = only_allowed_networks
+        self._inner = httpcore.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        """A connection to one of the host's addresses.
+
+        Raises:
+            AddressRefused: none of them may be connected to.
+            httpcore.ConnectError, httpcore.ConnectTimeout: none could be.
+        """
+        until = monotonic() + (timeout or CONNECT_TIMEOUT)
+        addresses = await self._addresses(host)
+        for n, address in enumerate(addresses, 1):
+            share = max(until - monotonic(), 0.1) / (len(addresses) - n + 1)
+            try:
+                return await self._inner.connect_tcp(str(address), port, share, local_address, socket_options)
+            except (httpcore.ConnectError, httpcore.ConnectTimeout):
+                if n == len(addresses):
+                    raise
+        raise httpcore.ConnectError("the host has no address")
+
+    async def connect_unix_socket(
+        self, path: str, timeout: float | None = None, socket_options: Iterable[Any] | None = None
+    ) -> httpcore.AsyncNetworkStream:
+        """Refused: no URL names one."""
+        raise AddressRefused("webhooks are not sent to sockets of this host")
+
+    async def sleep(self, seconds: float) -> None:
+        """Waits."""
+        await asyncio.sleep(seconds)
+
+    async def _addresses(self, host: str) -> list[Address]:
+        """Those of the host that may be connected to, IPv6 and IPv4 by turns as the first one begins."""
+        try:
+            found = await addresses_of(host, self._resolver)
+        except OSError as e:
+            raise httpcore.ConnectError("the host's name was not found") from e
+        fit = [address for address in found if self._fits(address)]
+        if found and not fit:
+            why = "not in allow_networks" if not self._only_allowed_networks else "not in allow_networks, without TLS"
+            raise AddressRefused(f"{host} is {found[0]}, which is {why}")
+        first = [address for address in fit if address.version == fit[0].version]
+        other = [address for address in fit if address.version != fit[0].version]
+        by_turns = chain.from_iterable(zip_longest(first, other))
+        return [address for address in by_turns if address is not None][:MOST_ADDRESSES]
+
+    def _fits(self, address: Address) -> bool:
+        if self._only_allowed_networks:
+            return is_within(address, self._allow)
+        return is_allowed(address, self._allow)
+
+
+async def addresses_of(host: str, resolver: Resolver) -> Sequence[Address]:
+    """The address that `host` is, or those that the resolver finds. Raises OSError."""
+    address = read_address(host)
+    return (address,) if address is not None else await resolver.resolve(host)
+
+
+async def check_target_now(target: Target, resolver: Resolver, allow_networks: Sequence[Network] = ()) -> None:
+    """Refuses a target whose name leads nowhere that a webhook may be sent to, when its config is set.
+
+    A name that is not found now is no reason: it may be when there is something to deliver, and is judged then.
+
+    Raises:
+        TargetRefused: says nothing of the addresses.
+    """
+    try:
+        found = await addresses_of(target.host, resolver)
+    except OSError:
+        return
+    if found and not any(is_allowed(address, allow_networks) for address in found):
+        raise TargetRefused("url", "its host is not public: webhooks are sent to public addresses only")
+    if target.scheme == "http" and found and not any(is_within(address, allow_networks) for address in found):
+        raise TargetRefused("url", "must begin with https://")

@@ -1,0 +1,221 @@
+"""One POST, and what became of it.
+
+Nothing is followed, kept or taken from the environment: no redirect, no cookie, no proxy. The HTTP underneath is
+httpcore's and not httpx's, since it has none of these, and doesn't unpack what it gets.
+
+========================= ======================================================================================
+2xx                       Delivered, as soon as the status is there
+410                       Gone
+429, 503                  Retry, with what Retry-After asks for
+any other, also 3xx       Retry
+no answer, or no HTTP     Retry; counted against the host
+an address refused        Refused
+the host has no place     Held: nothing was posted, so it is no attempt
+========================= ======================================================================================
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import ssl
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from types import TracebackType
+from typing import Self
+
+import httpcore
+
+from .addresses import Network
+from .answers import Answer, read_answer
+from .failures import why
+from .hosts import Held, Hosts, Place
+from .network import CONNECT_TIMEOUT, AddressRefused, CheckedBackend, Resolver, SystemResolver
+from .request import PostRequest
+from .targets import Target, TargetRefused, parse_target
+
+logger = logging.getLogger(__name__)
+
+TIMEOUT = 15.0
+"""Seconds for a post in all, from the name's lookup to the answer's status."""
+KEPT_OPEN = 64
+"""Idle connections; the rest is closed."""
+KEPT_FOR = 10.0
+"""Seconds that a connection may be idle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """The receiver has it."""
+
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """It may arrive later. `reason` is for operators; `asked` is the receiver's Retry-After in seconds."""
+
+    reason: str
+    asked: float | None = None
+    answer: Answer | None = None
+    """What the receiver said, None if nothing that was HTTP."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The receiver wants nothing any more: its config is over."""
+
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """It may not be posted there: a later try helps only if the address or `allow_networks` changes. For operators."""
+
+    reason: str
+
+
+Result = Delivered | Retry | Gone | Refused | Held
+
+
+class Poster:
+    """Makes posts in the event loop it is made in; connections are kept for the next post to the same host.
+
+    `allow_networks` are the networks beside the public ones; `ssl_context` None trusts what the system and certifi do.
+    """
+
+    def __init__(
+        self,
+        allow_networks: Sequence[Network] = (),
+        *,
+        resolver: Resolver | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        hosts: Hosts | None = None,
+        timeout: float = TIMEOUT,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._allow = tuple(allow_networks)
+        self._resolver = resolver or SystemResolver()
+        self._hosts = hosts or Hosts()
+        self._timeout = timeout
+        self._clock = clock
+        self._pools = {
+            "https": self._pool(ssl_context or httpcore.default_ssl_context(), only_allowed_networks=False),
+            "http": self._pool(None, only_allowed_networks=True),
+        }
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Closes the connections. A resolver that was given is closed too."""
+        async with AsyncExitStack() as closing:
+            closing.push_async_callback(self._resolver.aclose)
+            for pool in self._pools.values():
+                closing.push_async_callback(pool.aclose)
+
+    def held(self, url: str) -> Held | None:
+        """Why a post to `url` would be held now; None: it would not. Costs nothing and takes no place."""
+        try:
+            return self._hosts.held(_name(parse_target(url, self._allow)))
+        except TargetRefused:
+            return None
+
+    async def post(self, request: PostRequest) -> Result:
+        """Posts once. Raises nothing but what cancels it."""
+        try:
+            target = parse_target(request.url, self._allow)
+        except TargetRefused as e:
+            return Refused(str(e))
+        place = self._hosts.enter(_name(target))
+        if isinstance(place, Held):
+            return place
+        return await self._post_in(place, target, request)
+
+    async def _post_in(self, place: Place, target: Target, request: PostRequest) -> Result:
+        answered: bool | None = None
+        try:
+            result = await self._exchange(target, request)
+            if not isinstance(result, Refused):
+                answered = not isinstance(result, Retry) or result.answer is not None
+            return result
+        finally:
+            place.leave(answered)
+
+    async def _exchange(self, target: Target, request: PostRequest) -> Result:
+        answer: Answer | None = None
+        asked: bytes = b""
+        error: Exception | None = None
+        try:
+            async with asyncio.timeout(self._timeout), self._stream(target, request) as response:
+                answer = Answer(response.status)  # from here on nothing else counts
+                asked = next((value for name, value in response.headers if name.lower() == b"retry-after"), b"")
+                answer = await read_answer(response, request.secrets)
+        except Exception as e:
+            error = e
+        if answer is not None:
+            return self._judged(answer, asked)
+        assert error is not None
+        if isinstance(error, AddressRefused):
+            return Refused(str(error))
+        if isinstance(error, httpcore.LocalProtocolError | UnicodeEncodeError):
+            return Refused("the request can't be said in HTTP")
+        return Retry(why(error, self._timeout))
+
+    def _judged(self, answer: Answer, asked: bytes) -> Result:
+        match answer.status:
+            case status if 200 <= status < 300:
+                return Delivered(status)
+            case 410:
+                return Gone(answer)
+            case 429 | 503:
+                return Retry(f"answered {answer.status}", retry_after(asked, self._clock()), answer)
+            case status if 300 <= status < 400:
+                return Retry(f"answered {status}: redirects are not followed", None, answer)
+            case status:
+                return Retry(f"answered {status}", None, answer)
+
+    def _stream(self, target: Target, request: PostRequest) -> AbstractAsyncContextManager[httpcore.Response]:
+        url = httpcore.URL(scheme=target.scheme, host=target.host, port=target.port, target=target.path)
+        named = {"Host": target.authority, **request.headers}
+        headers = [(name.encode("ascii"), value.encode("ascii")) for name, value in named.items()]
+        patience = {"connect": CONNECT_TIMEOUT, "read": self._timeout, "write": self._timeout, "pool": self._timeout}
+        return self._pools[target.scheme].stream(
+            "POST", url, headers=headers, content=request.body, extensions={"timeout": patience}
+        )
+
+    def _pool(self, ssl_context: ssl.SSLContext | None, *, only_allowed_networks: bool) -> httpcore.AsyncConnectionPool:
+        return httpcore.AsyncConnectionPool(
+            ssl_context,
+            max_connections=self._hosts.in_all,
+            max_keepalive_connections=KEPT_OPEN,
+            keepalive_expiry=KEPT_FOR,
+            network_backend=CheckedBackend(self._resolver, self._allow, only_allowed_networks=only_allowed_networks),
+        )
+
+
+def retry_after(value: bytes, now: float) -> float | None:
+    """The seconds that a Retry-After asks for, from `now` if it names a date; None if it can't be read.
+
+    Source: RFC 9110, section 10.2.3.
+    """
+    text = value.decode("ascii", "replace").strip()
+    if re.fullmatch(r"[0-9]{1,9}", text):
+        return float(text)
+    with suppress(ValueError, OverflowError):
+        return max(0.0, parsedate_to_datetime(text).timestamp() - now)
+    return None
+
+
+def _name(target: Target) -> str:
+    """What stands for a host here: another port is another server."""
+    return f"{target.host}:{target.port}"
