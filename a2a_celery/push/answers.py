@@ -12,7 +12,7 @@ import httpcore
 
 KEPT = 4096
 """Characters of an answer."""
-PATIENCE = 2.0
+BODY_PATIENCE = 2.0
 """Seconds for an answer's body when its status is there."""
 REMOVED = "[…]"
 
@@ -34,7 +34,7 @@ async def read_answer(response: httpcore.Response, secrets: tuple[str, ...]) -> 
     enough = KEPT + max((len(form) for form in _forms(secrets)), default=0)
     body = b""
     with suppress(httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, TimeoutError, OSError):
-        async with asyncio.timeout(PATIENCE), aclosing(cast(Any, response.aiter_stream())) as chunks:
+        async with asyncio.timeout(BODY_PATIENCE), aclosing(cast(Any, response.aiter_stream())) as chunks:
             async for chunk in chunks:
                 body += chunk
                 if len(body) > enough:

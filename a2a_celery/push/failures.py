@@ -10,6 +10,13 @@ import httpcore
 logger = logging.getLogger(__name__)
 
 
+def had_hung_up(error: Exception) -> bool:
+    """Whether it is what one finds who writes to a connection that the other side has closed."""
+    if isinstance(error, httpcore.RemoteProtocolError):
+        return "disconnected" in str(error)
+    return isinstance(error, httpcore.ReadError | httpcore.WriteError)
+
+
 def why(error: Exception, timeout: float) -> str:
     """What kept a post from being answered; `timeout` is how many seconds it had."""
     cause = _cause(error)
@@ -20,7 +27,7 @@ def why(error: Exception, timeout: float) -> str:
             return "no connection within its time"
         case httpcore.ConnectError() | httpcore.NetworkError() | OSError():
             return _of_the_network(cause)
-        case httpcore.RemoteProtocolError() if "disconnected" in str(error):
+        case httpcore.RemoteProtocolError() if had_hung_up(error):
             return "the connection was closed without an answer"
         case httpcore.RemoteProtocolError():
             return "the answer is not HTTP"
@@ -44,7 +51,9 @@ def _of_the_network(cause: BaseException) -> str:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """What `error` was raised for, at the bottom of it."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return error
+    """What `error` was raised for, at the bottom of it. httpcore drops the cause, and keeps it as an argument."""
+    while True:
+        inner = error.__cause__ or next(iter(error.args), None)
+        if not isinstance(inner, BaseException):
+            return error
+        error = inner

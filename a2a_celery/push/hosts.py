@@ -76,7 +76,9 @@ class Hosts:
         self._in_flight = 0
         self._known: OrderedDict[str, _Host] = OrderedDict()
 
-    def __len__(self) -> int:
+    @property
+    def remembered(self) -> int:
+        """How many hosts something is known of."""
         return len(self._known)
 
     def held(self, name: str) -> Held | None:

@@ -26,13 +26,13 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import httpcore
 
 from .addresses import Network
-from .answers import Answer, read_answer
-from .failures import why
+from .answers import BODY_PATIENCE, Answer, read_answer
+from .failures import had_hung_up, why
 from .hosts import Held, Hosts, Place
 from .network import CONNECT_TIMEOUT, AddressRefused, CheckedBackend, Resolver, SystemResolver
 from .request import PostRequest
@@ -99,8 +99,8 @@ class Poster:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._allow = tuple(allow_networks)
-        self._resolver = resolver or SystemResolver()
-        self._hosts = hosts or Hosts()
+        self._resolver = SystemResolver() if resolver is None else resolver
+        self._hosts = Hosts() if hosts is None else hosts
         self._timeout = timeout
         self._clock = clock
         self._pools = {
@@ -152,24 +152,36 @@ class Poster:
             place.leave(answered)
 
     async def _exchange(self, target: Target, request: PostRequest) -> Result:
-        answer: Answer | None = None
-        asked: bytes = b""
-        error: Exception | None = None
         try:
-            async with asyncio.timeout(self._timeout), self._stream(target, request) as response:
+            async with asyncio.timeout(self._timeout) as limit:
+                while True:
+                    line = _Line()
+                    try:
+                        return await self._say(target, request, line, limit)
+                    except (httpcore.NetworkError, httpcore.RemoteProtocolError) as e:
+                        if line.is_new or not had_hung_up(e):
+                            raise
+                        # one that was kept, and closed by the other side meanwhile: that is no answer to this post
+        except AddressRefused as e:
+            return Refused(str(e))
+        except (httpcore.LocalProtocolError, UnicodeEncodeError):
+            return Refused("the request can't be said in HTTP")
+        except Exception as e:
+            return Retry(why(e, self._timeout))
+
+    async def _say(self, target: Target, request: PostRequest, line: _Line, limit: asyncio.Timeout) -> Result:
+        answer: Answer | None = None
+        asked = b""
+        try:
+            async with self._stream(target, request, line) as response:
                 answer = Answer(response.status)  # from here on nothing else counts
+                limit.reschedule(asyncio.get_running_loop().time() + BODY_PATIENCE + 1)
                 asked = next((value for name, value in response.headers if name.lower() == b"retry-after"), b"")
                 answer = await read_answer(response, request.secrets)
-        except Exception as e:
-            error = e
-        if answer is not None:
-            return self._judged(answer, asked)
-        assert error is not None
-        if isinstance(error, AddressRefused):
-            return Refused(str(error))
-        if isinstance(error, httpcore.LocalProtocolError | UnicodeEncodeError):
-            return Refused("the request can't be said in HTTP")
-        return Retry(why(error, self._timeout))
+        except Exception:
+            if answer is None:
+                raise
+        return self._judged(answer, asked)
 
     def _judged(self, answer: Answer, asked: bytes) -> Result:
         match answer.status:
@@ -184,13 +196,15 @@ class Poster:
             case status:
                 return Retry(f"answered {status}", None, answer)
 
-    def _stream(self, target: Target, request: PostRequest) -> AbstractAsyncContextManager[httpcore.Response]:
+    def _stream(
+        self, target: Target, request: PostRequest, line: _Line
+    ) -> AbstractAsyncContextManager[httpcore.Response]:
         url = httpcore.URL(scheme=target.scheme, host=target.host, port=target.port, target=target.path)
         named = {"Host": target.authority, **request.headers}
         headers = [(name.encode("ascii"), value.encode("ascii")) for name, value in named.items()]
         patience = {"connect": CONNECT_TIMEOUT, "read": self._timeout, "write": self._timeout, "pool": self._timeout}
         return self._pools[target.scheme].stream(
-            "POST", url, headers=headers, content=request.body, extensions={"timeout": patience}
+            "POST", url, headers=headers, content=request.body, extensions={"timeout": patience, "trace": line.note}
         )
 
     def _pool(self, ssl_context: ssl.SSLContext | None, *, only_allowed_networks: bool) -> httpcore.AsyncConnectionPool:
@@ -201,6 +215,17 @@ class Poster:
             keepalive_expiry=KEPT_FOR,
             network_backend=CheckedBackend(self._resolver, self._allow, only_allowed_networks=only_allowed_networks),
         )
+
+
+class _Line:
+    """The connection of one post."""
+
+    def __init__(self) -> None:
+        self.is_new = False
+
+    async def note(self, event: str, _: Any) -> None:
+        """Told by httpcore of each step it takes."""
+        self.is_new |= event == "connection.connect_tcp.started"
 
 
 def retry_after(value: bytes, now: float) -> float | None:

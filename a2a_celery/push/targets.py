@@ -34,6 +34,7 @@ REFUSED_PORTS = {
 
 _DEFAULT_PORTS = {"https": 443, "http": 80}
 _CONTROL = re.compile(r"[\x00-\x20\x7f-\xa0\u2028\u2029]")
+_AUTHORITY = re.compile(r"(\[(?P<ipv6>[^\[\]]*)\]|(?P<name>[^\[\]:]*))(:(?P<port>[0-9]{0,5}))?")
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _VALUE = re.compile(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?")
@@ -99,23 +100,27 @@ def parse_target(url: str, allow_networks: Sequence[Network] = ()) -> Target:
     Raises:
         TargetRefused: it is no URL of a webhook, or leads where none may be.
     """
-    parts, port = _split(url)
+    parts = _split(url)
     if parts.scheme not in _DEFAULT_PORTS:
         raise TargetRefused("url", "must begin with https://")
-    if parts.username is not None or parts.password is not None:
+    if "@" in parts.netloc:
         raise TargetRefused("url", "must hold no user or password: put credentials into authentication")
     if not parts.path.isascii() or not parts.query.isascii():
         raise TargetRefused("url", "characters outside ASCII must be percent-encoded")
-    if port in REFUSED_PORTS or port == 0:
+    authority = _AUTHORITY.fullmatch(parts.netloc)
+    if authority is None:
+        raise TargetRefused("url", "its host and port can't be read")
+    port = int(authority["port"] or _DEFAULT_PORTS[parts.scheme])
+    if port in REFUSED_PORTS or not 1 <= port <= 65535:
         raise TargetRefused("url", f"port {port} is not one that webhooks are sent to")
-    host, address = _read_host(parts.hostname or "")
+    host, address = _read_ipv6(authority["ipv6"]) if authority["ipv6"] is not None else _read_host(authority["name"])
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    target = Target(parts.scheme, host, port or _DEFAULT_PORTS[parts.scheme], path, address)
+    target = Target(parts.scheme, host, port, path, address)
     _judge(target, allow_networks)
     return target
 
 
-def _split(url: str) -> tuple[SplitResult, int | None]:
+def _split(url: str) -> SplitResult:
     if not url:
         raise TargetRefused("url", "is missing")
     if len(url) > LONGEST_URL:
@@ -125,23 +130,23 @@ def _split(url: str) -> tuple[SplitResult, int | None]:
     if "#" in url:
         raise TargetRefused("url", "must have no fragment: leave out # and what follows")
     try:
-        parts = urlsplit(url)
-        return parts, parts.port
-    except ValueError:  # brackets that don't match, or a port that is none
-        raise TargetRefused("url", "can't be read as a URL: look at its host and port") from None
+        return urlsplit(url)
+    except ValueError:  # brackets that don't match
+        raise TargetRefused("url", "its host and port can't be read") from None
+
+
+def _read_ipv6(text: str) -> tuple[str, Address]:
+    """What stands in brackets, in its one form."""
+    address = read_address(text)
+    if not isinstance(address, IPv6Address):
+        raise TargetRefused("url", "its host is no IPv6 address, or one with a zone")
+    return address.compressed, address
 
 
 def _read_host(text: str) -> tuple[str, Address | None]:
-    """A host in its one form, and the address that it is, however that was written."""
+    """A host in its one form, and the IPv4 address that it is, however that was written."""
     if not text:
         raise TargetRefused("url", "must name a host")
-    if "%" in text:
-        raise TargetRefused("url", "its host must have no zone and no percent-encoding")
-    if ":" in text:
-        address = read_address(text)
-        if address is None:
-            raise TargetRefused("url", "its host is no IPv6 address")
-        return address.compressed, address
     name = _ascii(text).removesuffix(".")
     labels = name.split(".")
     if _NUMBER.fullmatch(labels[-1]):  # then it is an IPv4 address, or nothing: URL standard, "ends in a number"

@@ -1,0 +1,176 @@
+"""Connections end where they may, whatever name servers say."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import aclosing
+from ipaddress import ip_network
+from typing import Any
+
+import httpcore
+import pytest
+
+from a2a_celery.push import SystemResolver, TargetRefused, check_target_now, parse_target
+from a2a_celery.push.network import AddressRefused, CheckedBackend
+from tests.support.receiver import Receiver, receiver
+
+from .names import LOCAL, Names
+
+
+@pytest.fixture
+def hooks() -> Iterator[Receiver]:
+    with receiver() as hooks:
+        yield hooks
+
+
+async def connected(backend: CheckedBackend, host: str, port: int) -> str:
+    """The address that a connection to `host` ended at."""
+    stream = await backend.connect_tcp(host, port, timeout=5)
+    address: str = stream.get_extra_info("server_addr")[0]
+    await stream.aclose()
+    return address
+
+
+async def test_what_was_looked_at_is_what_is_connected_to(hooks: Receiver) -> None:
+    """The second answer of a name server that rebinds is never asked for."""
+    names = Names(a_example=["127.0.0.1", "127.0.0.2"])
+
+    assert await connected(CheckedBackend(names, LOCAL), "a.example", hooks.port) == "127.0.0.1"
+    assert names.asked == ["a.example"]
+
+
+async def test_a_name_that_changes_its_mind_is_judged_anew(hooks: Receiver) -> None:
+    names = Names(a_example=["127.0.0.1", "10.0.0.1"])
+    backend = CheckedBackend(names, LOCAL)
+    await connected(backend, "a.example", hooks.port)
+
+    with pytest.raises(AddressRefused, match=r"10\.0\.0\.1"):
+        await connected(backend, "a.example", hooks.port)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "169.254.169.254", "::ffff:127.0.0.1", "a.example"])
+async def test_by_default_nothing_of_this_host_or_network_is_reached(hooks: Receiver, host: str) -> None:
+    with pytest.raises(AddressRefused):
+        await connected(CheckedBackend(Names(a_example=["127.0.0.1 ::1 10.1.1.1"])), host, hooks.port)
+
+    assert hooks.connections == 0
+
+
+async def test_of_several_addresses_only_the_allowed_ones_are_tried(hooks: Receiver) -> None:
+    names = Names(a_example=["127.0.0.9 10.0.0.1 127.0.0.1"])
+
+    assert await connected(CheckedBackend(names, [ip_network("127.0.0.1")]), "a.example", hooks.port) == "127.0.0.1"
+
+
+async def test_the_next_address_is_tried_when_one_does_not_answer(hooks: Receiver) -> None:
+    names = Names(a_example=["127.0.0.9 127.0.0.1"])  # the receiver listens at the second one only
+
+    assert await connected(CheckedBackend(names, LOCAL), "a.example", hooks.port) == "127.0.0.1"
+
+
+async def test_no_address_answers(hooks: Receiver) -> None:
+    names = Names(a_example=["127.0.0.8 127.0.0.9"], b_example=[""])
+    backend = CheckedBackend(names, LOCAL)
+
+    with pytest.raises(httpcore.ConnectError):
+        await connected(backend, "a.example", hooks.port)
+    with pytest.raises(httpcore.ConnectError, match="no address"):
+        await connected(backend, "b.example", hooks.port)
+    with pytest.raises(httpcore.ConnectError, match="not found"):
+        await connected(backend, "unknown.example", hooks.port)
+
+
+async def test_without_tls_only_what_is_allowed_is_reached() -> None:
+    """A public address is refused before anything is sent to it."""
+    backend = CheckedBackend(Names(a_example=["8.8.8.8"]), LOCAL, only_allowed_networks=True)
+
+    with pytest.raises(AddressRefused, match="without TLS"):
+        await connected(backend, "a.example", 80)
+
+
+async def test_no_socket_of_this_host_is_reached() -> None:
+    with pytest.raises(AddressRefused):
+        await CheckedBackend(Names(), LOCAL).connect_unix_socket("/var/run/docker.sock")
+
+
+@pytest.mark.parametrize("answer", ["10.0.0.1", "127.0.0.1 ::1", "169.254.169.254"])
+async def test_a_name_that_leads_inside_is_refused_when_it_is_set(answer: str) -> None:
+    with pytest.raises(TargetRefused) as refused:
+        await check_target_now(parse_target("https://a.example/"), Names(a_example=[answer]))
+
+    assert not any(address in str(refused.value) for address in answer.split())
+
+
+async def test_a_name_without_tls_that_leads_outside_is_refused_when_it_is_set() -> None:
+    with pytest.raises(TargetRefused, match="https"):
+        await check_target_now(parse_target("http://a.example/", LOCAL), Names(a_example=["8.8.8.8"]), LOCAL)
+
+
+async def test_a_name_that_is_right_or_not_known_yet_may_be_set() -> None:
+    names = Names(a_example=["8.8.8.8 10.0.0.1"], b_example=["127.0.0.1"])
+
+    await check_target_now(parse_target("https://a.example/"), names)
+    await check_target_now(parse_target("http://b.example/", LOCAL), names, LOCAL)
+    await check_target_now(parse_target("https://unknown.example/"), names)
+
+
+async def test_the_system_finds_names() -> None:
+    async with aclosing(SystemResolver()) as resolver:
+        found = await resolver.resolve("localhost")
+
+    assert {str(address) for address in found} <= {"127.0.0.1", "::1"}
+    assert found
+
+
+async def test_a_name_that_the_system_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: Any, **__: Any) -> Any:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr("a2a_celery.push.network.socket.getaddrinfo", unknown)
+    async with aclosing(SystemResolver()) as resolver:
+        with pytest.raises(socket.gaierror):
+            await resolver.resolve("a.example")
+
+
+async def test_a_lookup_that_hangs_is_given_up_and_holds_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+    asked: list[Any] = []
+
+    def hangs(host: bytes, *_: Any, **__: Any) -> Any:
+        asked.append(host)
+        if host == b"slow.example":
+            release.wait(60)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("8.8.8.8", 0))]
+
+    monkeypatch.setattr("a2a_celery.push.network.socket.getaddrinfo", hangs)
+    async with aclosing(SystemResolver(timeout=0.2)) as resolver:
+        slow = [asyncio.create_task(resolver.resolve("slow.example")) for _ in range(100)]
+        assert [str(a) for a in await resolver.resolve("quick.example")] == ["8.8.8.8"]
+        ended = await asyncio.gather(*slow, return_exceptions=True)
+        assert all(isinstance(error, TimeoutError) for error in ended)
+        assert asked.count(b"slow.example") == 1
+        release.set()
+
+
+HANGS = """
+import asyncio, socket, threading
+from a2a_celery.push import SystemResolver
+socket.getaddrinfo = lambda *a, **k: threading.Event().wait()
+async def main():
+    try:
+        await SystemResolver(timeout=0.1).resolve("a.example")
+    except TimeoutError:
+        print("gave up")
+asyncio.run(main())
+"""
+
+
+def test_a_lookup_that_hangs_holds_no_process() -> None:
+    ended = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=60, check=True)
+
+    assert ended.stdout == "gave up\n"

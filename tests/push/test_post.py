@@ -1,0 +1,364 @@
+"""One POST to a real receiver, that misbehaves in each way there is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from a2a_celery.push import Delivered, Gone, Held, Hosts, Poster, PostRequest, Refused, Result, Retry
+from a2a_celery.push.post import retry_after as read_retry_after
+from tests.support import receiver as behaviour
+from tests.support.receiver import Receiver, Reply, receiver
+from tests.support.waiting import eventually
+
+from .names import LOCAL, Names
+
+SECRETS = ("s3cret-credentials", 't0ken "quoted"')
+
+
+@pytest.fixture
+def hooks() -> Iterator[Receiver]:
+    with receiver() as hooks:
+        yield hooks
+
+
+@pytest.fixture
+async def poster() -> AsyncIterator[Poster]:
+    """One with little patience."""
+    async with Poster(LOCAL, timeout=1.5) as poster:
+        yield poster
+
+
+def request(url: str, body: bytes = b"{}", **headers: str) -> PostRequest:
+    named = {"Content-Type": "application/a2a+json", "Authorization": f"Bearer {SECRETS[0]}", **headers}
+    return PostRequest(url, {"X-A2A-Notification-Token": SECRETS[1], **named}, body, SECRETS)
+
+
+async def answered(poster: Poster, hooks: Receiver, step: behaviour.Step) -> Result:
+    """What becomes of a post that is answered with `step`; the next one arrives."""
+    hooks.plan("/hook", [step])
+    result = await poster.post(request(hooks.url()))
+    assert await poster.post(request(hooks.url("/after"))) == Delivered(200)
+    return result
+
+
+async def test_a_post_arrives_as_it_was_made(poster: Poster, hooks: Receiver) -> None:
+    assert await poster.post(request(hooks.url("/hook?a=b"), b'{"x":"\xc3\xbc"}', X_Y="z")) == Delivered(200)
+
+    (got,) = hooks.received("/hook")
+    assert (got.method, got.path, got.body) == ("POST", "/hook?a=b", b'{"x":"\xc3\xbc"}')
+    assert got.headers["authorization"] == "Bearer s3cret-credentials"
+    assert got.headers["host"] == f"127.0.0.1:{hooks.port}"
+    assert got.headers["content-length"] == "10"
+    assert "cookie" not in got.headers
+    assert "accept-encoding" not in got.headers  # what is packed would have to be unpacked
+
+
+@pytest.mark.parametrize("status", [200, 201, 202, 204, 299])
+async def test_2xx_is_success(poster: Poster, hooks: Receiver, status: int) -> None:
+    assert await answered(poster, hooks, status) == Delivered(status)
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 408, 413, 418, 500, 501, 502, 504, 599])
+async def test_anything_else_is_tried_again(poster: Poster, hooks: Receiver, status: int) -> None:
+    result = await answered(poster, hooks, Reply(status, (("Retry-After", "5"),), b"no"))
+
+    assert isinstance(result, Retry)
+    assert (result.reason, result.asked) == (f"answered {status}", None)
+    assert result.answer is not None
+    assert (result.answer.status, result.answer.text) == (status, "no")
+
+
+async def test_410_ends_it(poster: Poster, hooks: Receiver) -> None:
+    result = await answered(poster, hooks, Reply(410, body=b"unsubscribed"))
+
+    assert isinstance(result, Gone)
+    assert result.answer.text == "unsubscribed"
+
+
+@pytest.mark.parametrize("status", [300, 301, 302, 303, 304, 307, 308])
+async def test_no_redirect_is_followed(poster: Poster, hooks: Receiver, status: int) -> None:
+    result = await answered(poster, hooks, behaviour.redirect(hooks.url("/elsewhere"), status))
+
+    assert isinstance(result, Retry)
+    assert "not followed" in result.reason
+    assert hooks.received("/elsewhere") == []
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_receiver_says_when_to_come_again(poster: Poster, hooks: Receiver, status: int) -> None:
+    result = await answered(poster, hooks, behaviour.retry_after(7, status))
+
+    assert isinstance(result, Retry)
+    assert result.asked == 7
+
+
+DATE = "Fri, 13 Feb 2009 23:31:30 GMT"  # 1234567890
+
+
+@pytest.mark.parametrize(
+    ("value", "asked"),
+    [
+        *(("120", 120.0), (" 0 ", 0.0), (DATE, 10.0), ("Friday, 13-Feb-09 23:31:30 GMT", 10.0)),
+        *(("Thu, 12 Feb 2009 00:00:00 GMT", 0.0), ("999999999", 999999999.0)),
+        *((value, None) for value in ("", "soon", "-5", "1.5", "9" * 5000, "1e9", "\xff")),
+        *((value, None) for value in ("Fri, 99 Feb 2009 23:31:30 GMT", "Fri, 13 Feb 2009")),
+        *((value, None) for value in ("Fri, 13 Feb 99999999999 23:31:30 GMT", "0x10", "٣")),
+    ],
+)  # fmt: skip
+def test_retry_after_is_seconds_or_a_date(value: str, asked: float | None) -> None:
+    assert read_retry_after(value.encode("utf-8"), 1_234_567_880.0) == asked
+
+
+NO_ANSWER = {
+    "silent": (behaviour.silent(), "no answer within 1.5 s"),
+    "slow": (behaviour.slow(30), "no answer within 1.5 s"),
+    "hangs up": (behaviour.HANG_UP, "the connection was closed without an answer"),
+    "garbage": (behaviour.GARBAGE, "the answer is not HTTP"),
+    "endless headers": (behaviour.ENDLESS_HEADERS, "the answer is not HTTP"),
+    "goes on to come": (behaviour.ENDLESS_CONTINUE, "no answer within 1.5 s"),
+    "half a head": (behaviour.writes(b"HTTP/1.1 200 OK\r\nContent-"), "the connection was closed without an answer"),
+    "no status": (behaviour.writes(b"HTTP/1.1 OK\r\n\r\n"), "the answer is not HTTP"),
+    "another protocol": (behaviour.writes(b"-ERR unknown command\r\n"), "the connection was closed without an answer"),
+    "two lengths": (
+        behaviour.writes(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxx"),
+        "the answer is not HTTP",
+    ),
+}
+
+
+@pytest.mark.parametrize("way", NO_ANSWER)
+async def test_no_answer_is_tried_again(poster: Poster, hooks: Receiver, way: str) -> None:
+    step, reason = NO_ANSWER[way]
+
+    assert await answered(poster, hooks, step) == Retry(reason)
+
+
+async def test_nobody_listens(poster: Poster) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as s:
+        port = s.getsockname()[1]
+
+    assert await poster.post(request(f"http://127.0.0.1:{port}/")) == Retry("the connection was refused")
+
+
+async def test_a_name_that_nobody_knows(hooks: Receiver) -> None:
+    async with Poster(LOCAL, resolver=Names()) as poster:
+        assert await poster.post(request("https://a.example/")) == Retry("no connection: the host's name was not found")
+
+
+BODIES = {
+    "huge": behaviour.huge_body,
+    "dripping": behaviour.dripping_body,
+    "broken off": lambda status: behaviour.writes(b"HTTP/1.1 %d X\r\nContent-Length: 9999\r\n\r\nhalf" % status),
+    "bad chunks": lambda status: behaviour.writes(
+        b"HTTP/1.1 %d X\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nhalf\r\n" % status
+    ),
+    "packed": lambda status: Reply(status, (("Content-Encoding", "gzip"),), b"\x1f\x8b\x08\x00" + b"\x00" * 100),
+}
+
+
+@pytest.mark.parametrize("way", BODIES)
+async def test_a_status_counts_whatever_its_body_is(poster: Poster, hooks: Receiver, way: str) -> None:
+    began = time.monotonic()
+
+    assert await answered(poster, hooks, BODIES[way](200)) == Delivered(200)
+    failed = await answered(poster, hooks, BODIES[way](500))
+
+    assert isinstance(failed, Retry)
+    assert failed.reason == "answered 500"
+    assert failed.answer is not None
+    assert len(failed.answer.text) <= 4096
+    assert time.monotonic() - began < 12
+    eventually(lambda: hooks.open <= 1)
+
+
+async def test_an_answer_is_kept_as_readable_text(poster: Poster, hooks: Receiver) -> None:
+    result = await answered(poster, hooks, Reply(500, body="bö\x1b[31mse\n\x00".encode() + b"\xff"))
+
+    assert isinstance(result, Retry)
+    assert result.answer is not None
+    assert result.answer.text == "bö�[31mse\n��"
+
+
+@pytest.mark.parametrize("status", [500, 410])
+async def test_an_answer_that_says_the_request_again_is_kept_without_its_secrets(
+    poster: Poster, hooks: Receiver, status: int
+) -> None:
+    result = await answered(poster, hooks, behaviour.echo(status))
+
+    assert isinstance(result, Retry | Gone)
+    assert result.answer is not None
+    assert "Bearer […]" in result.answer.text
+    assert "s3cret" not in result.answer.text
+    assert "t0ken" not in result.answer.text
+
+
+@pytest.mark.parametrize("before", range(4070, 4100, 3))
+async def test_no_part_of_a_secret_is_kept_at_an_answers_end(poster: Poster, hooks: Receiver, before: int) -> None:
+    result = await answered(poster, hooks, Reply(500, body=b"x" * before + SECRETS[0].encode() + b"y" * 9000))
+
+    assert isinstance(result, Retry)
+    assert result.answer is not None
+    assert "s3" not in result.answer.text
+
+
+async def test_a_connection_serves_the_next_post_too(poster: Poster, hooks: Receiver) -> None:
+    hooks.plan("/hook", [200, 500, 410, Reply(200, body=b"x" * 4000)])
+    for _ in range(20):
+        await poster.post(request(hooks.url()))
+
+    assert hooks.connections == 1
+
+
+async def test_a_connection_that_was_closed_meanwhile_is_no_failed_post(poster: Poster, hooks: Receiver) -> None:
+    """A server may close what it kept at any time, also while the next post is on its way."""
+    hooks.plan("/hook", [200, behaviour.HANG_UP, 200])
+
+    assert [await poster.post(request(hooks.url())) for _ in range(2)] == [Delivered(200)] * 2
+    assert len(hooks.received()) == 3
+    assert hooks.connections == 2
+
+
+async def test_a_cookie_is_never_sent_back(poster: Poster, hooks: Receiver) -> None:
+    hooks.plan("/hook", [], then=Reply(200, (("Set-Cookie", "a=b; Path=/"),)))
+    for _ in range(2):
+        await poster.post(request(hooks.url()))
+
+    assert not any("cookie" in got.headers for got in hooks.received())
+
+
+async def test_no_proxy_is_taken_from_the_environment(hooks: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+        monkeypatch.setenv(name.lower(), "http://127.0.0.1:9")
+    async with Poster(LOCAL) as poster:
+        assert await poster.post(request(hooks.url())) == Delivered(200)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:{}/", "https://localhost:{}/", "https://169.254.169.254/", "http://2130706433:{}/", "x"]
+)
+async def test_what_is_not_allowed_any_more_is_refused(hooks: Receiver, url: str) -> None:
+    async with Poster() as poster:
+        assert isinstance(await poster.post(request(url.format(hooks.port))), Refused)
+
+    assert hooks.connections == 0
+
+
+async def test_a_name_that_leads_inside_is_refused_at_the_connection(hooks: Receiver) -> None:
+    names = Names(a_example=["127.0.0.1"])
+    async with Poster(resolver=names) as poster:
+        result = await poster.post(request(f"https://a.example:{hooks.port}/"))
+
+    assert isinstance(result, Refused)
+    assert "127.0.0.1" in result.reason  # operators may know
+    assert hooks.connections == 0
+
+
+async def test_a_name_that_rebinds_is_refused_as_soon_as_it_does(hooks: Receiver) -> None:
+    names = Names(a_example=["127.0.0.1", "10.0.0.1"])
+    async with Poster(LOCAL, resolver=names) as poster:
+        hooks.plan("/hook", [Reply(200, (("Connection", "close"),))])
+        url = hooks.url(host="a.example")
+
+        assert await poster.post(request(url)) == Delivered(200)
+        assert isinstance(await poster.post(request(url)), Refused)
+    assert len(hooks.received()) == 1
+
+
+async def test_public_addresses_are_not_posted_to_without_tls() -> None:
+    async with Poster(LOCAL, resolver=Names(a_example=["8.8.8.8"])) as poster:
+        result = await poster.post(request("http://a.example/"))
+
+    assert isinstance(result, Refused)
+    assert "without TLS" in result.reason
+
+
+@pytest.mark.parametrize("value", ["a\r\nX-Admin: 1", "a\nb", "ü", "a\x00b"])
+async def test_a_header_that_was_never_checked_smuggles_nothing(poster: Poster, hooks: Receiver, value: str) -> None:
+    assert isinstance(await poster.post(request(hooks.url(), Authorization=value)), Refused)
+
+    assert hooks.received() == []
+
+
+async def test_a_host_gets_so_many_posts_at_once(hooks: Receiver) -> None:
+    hooks.plan("/hook", [], then=behaviour.slow(0.3))
+    async with Poster(LOCAL, hosts=Hosts(per_host=4)) as poster:
+        results = await asyncio.gather(*(poster.post(request(hooks.url())) for _ in range(40)))
+
+    assert results.count(Delivered(200)) == 4
+    assert sum(isinstance(result, Held) for result in results) == 36
+    assert hooks.most_at_once("/hook") == 4
+
+
+async def test_a_dead_host_beside_a_live_one() -> None:
+    with receiver() as dead, receiver() as live:
+        dead.plan("/hook", [], then=behaviour.silent())
+        async with Poster(LOCAL, timeout=0.5, hosts=Hosts(per_host=5, open_after=5)) as poster:
+            first = await asyncio.gather(*(poster.post(request(dead.url())) for _ in range(5)))
+            began = time.monotonic()
+            waiting = [await poster.post(request(dead.url())) for _ in range(10_000)]
+            arrived = [await poster.post(request(live.url())) for _ in range(20)]
+            took = time.monotonic() - began
+
+            assert poster.held(dead.url()) is not None
+            assert poster.held(live.url()) is None
+
+    assert all(isinstance(result, Retry) for result in first)
+    assert all(isinstance(result, Held) for result in waiting)
+    assert arrived == [Delivered(200)] * 20
+    assert len(dead.received()) == 5
+    assert took < 10
+
+
+async def test_errors_that_are_answers_let_no_host_rest(poster: Poster, hooks: Receiver) -> None:
+    hooks.plan("/hook", [], then=500)
+    results = [await poster.post(request(hooks.url())) for _ in range(20)]
+
+    assert all(isinstance(result, Retry) for result in results)
+
+
+async def test_a_post_that_is_cancelled_leaves_its_place_and_no_connection(hooks: Receiver) -> None:
+    hooks.plan("/hook", [behaviour.silent()] * 3)
+    async with Poster(LOCAL, hosts=Hosts(per_host=3)) as poster:
+        posts = [asyncio.create_task(poster.post(request(hooks.url()))) for _ in range(3)]
+        await asyncio.to_thread(hooks.wait_for, "/hook", 3)
+        for post in posts:
+            post.cancel()
+        assert all(isinstance(e, asyncio.CancelledError) for e in await asyncio.gather(*posts, return_exceptions=True))
+
+        assert await poster.post(request(hooks.url())) == Delivered(200)
+
+
+async def test_what_is_secret_is_in_no_log(poster: Poster, hooks: Receiver, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    hooks.plan("/hook", [200, 500, behaviour.HANG_UP, behaviour.GARBAGE, behaviour.echo()])
+    for _ in range(5):
+        await poster.post(request(hooks.url("/hook?key=in-url")))
+
+    assert caplog.records
+    assert "s3cret" not in caplog.text
+    assert "t0ken" not in caplog.text
+
+
+async def test_closing_closes_everything() -> None:
+    names = Names(a_example=["127.0.0.1"])
+    with receiver() as hooks:
+        async with Poster(LOCAL, resolver=names) as poster:
+            await poster.post(request(hooks.url(host="a.example")))
+            assert hooks.open == 1
+        eventually(lambda: hooks.open == 0)
+
+    assert names.closed
+
+
+def test_a_result_does_not_show_the_request() -> None:
+    shown: Any = repr(request("https://a.example/"))
+
+    assert "s3cret" not in shown

@@ -1,0 +1,83 @@
+"""Posts over TLS: who the receiver is, is asked of its certificate, by its name."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from pathlib import Path
+
+import pytest
+
+from a2a_celery.push import Delivered, Poster, PostRequest, Retry
+from tests.support.certificates import Authority
+from tests.support.receiver import Receiver, receiver
+
+from .names import LOCAL, Names
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority.in_folder(tmp_path)
+
+
+async def posted(hooks: Receiver, trusted: ssl.SSLContext | None, host: str = "a.example"):  # type: ignore[no-untyped-def]
+    names = Names(a_example=["127.0.0.1"], b_example=["127.0.0.1"])
+    async with Poster(LOCAL, resolver=names, ssl_context=trusted) as poster:
+        return await poster.post(PostRequest(f"https://{host}:{hooks.port}/hook", {}, b"{}"))
+
+
+async def test_the_name_of_the_certificate_is_the_hosts_and_not_the_addresses(authority: Authority) -> None:
+    with receiver(authority.server("a.example")) as hooks:
+        assert await posted(hooks, authority.client()) == Delivered(200)
+        (got,) = hooks.received()
+
+    assert got.headers["host"] == f"a.example:{hooks.port}"
+
+
+async def test_the_server_is_told_the_name(authority: Authority) -> None:
+    told: list[str | None] = []
+    context = authority.server("a.example")
+    context.sni_callback = lambda _, name, __: told.append(name)  # type: ignore[assignment]
+    with receiver(context) as hooks:
+        await posted(hooks, authority.client())
+
+    assert told == ["a.example"]
+
+
+async def test_a_certificate_for_another_name_is_none(authority: Authority) -> None:
+    with receiver(authority.server("a.example")) as hooks:
+        result = await posted(hooks, authority.client(), "b.example")
+        assert hooks.received() == []
+
+    assert isinstance(result, Retry)
+    assert result.reason.startswith("TLS: Hostname mismatch")
+
+
+async def test_an_authority_that_nobody_trusts_is_none(authority: Authority) -> None:
+    with receiver(authority.server("a.example")) as hooks:
+        result = await posted(hooks, None)
+        assert hooks.received() == []
+
+    assert isinstance(result, Retry)
+    assert result.reason.startswith("TLS: ")
+
+
+async def test_a_server_that_speaks_something_else(authority: Authority) -> None:
+    async def speak(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"220 mail.example ESMTP\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(speak, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with Poster(LOCAL, ssl_context=authority.client()) as poster:
+            result = await poster.post(PostRequest(f"https://127.0.0.1:{port}/", {}, b"{}"))
+
+    assert result == Retry("TLS: wrong version number")
+
+
+async def test_a_server_that_says_nothing(authority: Authority) -> None:
+    with receiver() as hooks:
+        async with Poster(LOCAL, ssl_context=authority.client(), timeout=0.5) as poster:
+            result = await poster.post(PostRequest(f"https://127.0.0.1:{hooks.port}/", {}, b"{}"))
+
+    assert result == Retry("no answer within 0.5 s")

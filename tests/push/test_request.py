@@ -1,0 +1,156 @@
+"""What is posted: body and headers, for subscribers of both protocols."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from a2a.compat.v0_3 import types as legacy
+from a2a.types import (
+    Artifact,
+    AuthenticationInfo,
+    Message,
+    Part,
+    Role,
+    StreamResponse,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskPushNotificationConfig,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
+from google.protobuf.json_format import MessageToDict, Parse
+from google.protobuf.struct_pb2 import Struct
+from standardwebhooks import Webhook
+
+from a2a_celery import __version__
+from a2a_celery.lifecycle import Event
+from a2a_celery.lifecycle.events import timestamp
+from a2a_celery.push import PostRequest, Signer, delivery_id
+
+STATUS = TaskStatus(state=TaskState.TASK_STATE_WORKING, timestamp=timestamp(1_700_000_000_123_456))
+MESSAGE = Message(message_id="m", role=Role.ROLE_AGENT, task_id="t", parts=[Part(text="Grüße ✓")])
+ARTIFACT = Artifact(artifact_id="a", parts=[Part(raw=b"\x00\xff", media_type="image/png", filename="x.png")])
+TASK = Task(id="t", context_id="c", status=STATUS, history=[MESSAGE], artifacts=[ARTIFACT])
+EVENTS: dict[str, Event] = {
+    "task": TASK,
+    "statusUpdate": TaskStatusUpdateEvent(task_id="t", context_id="c", status=STATUS),
+    "artifactUpdate": TaskArtifactUpdateEvent(task_id="t", context_id="c", artifact=ARTIFACT, last_chunk=True),
+    "message": MESSAGE,
+}
+
+
+def config(scheme: str = "", credentials: str = "", token: str = "") -> TaskPushNotificationConfig:
+    auth = AuthenticationInfo(scheme=scheme, credentials=credentials)
+    return TaskPushNotificationConfig(
+        task_id="t", id="c", url="https://a.example/hook", token=token, authentication=auth if scheme else None
+    )
+
+
+def built(
+    event: Event, config: TaskPushNotificationConfig | None = None, protocol: str = "1.0", now: float | None = None
+) -> PostRequest:
+    subscribed = config or TaskPushNotificationConfig(url="https://a.example/hook")
+    signer = Signer.of(subscribed, [b"key"])
+    at = time.time() if now is None else now
+    return PostRequest.build(event, subscribed, delivery_id="msg_1", now=at, signer=signer, protocol=protocol)
+
+
+@pytest.mark.parametrize("kind", EVENTS)
+def test_an_event_is_a_stream_response(kind: str) -> None:
+    request = built(EVENTS[kind])
+
+    said = Parse(request.body, StreamResponse())
+    assert said.WhichOneof("payload") == {"statusUpdate": "status_update", "artifactUpdate": "artifact_update"}.get(
+        kind, kind
+    )
+    assert json.loads(request.body) == {kind: MessageToDict(EVENTS[kind])}
+    assert request.headers["Content-Type"] == "application/a2a+json"
+    assert request.url == "https://a.example/hook"
+
+
+def test_text_is_sent_as_it_is() -> None:
+    assert "Grüße ✓".encode() in built(MESSAGE).body
+
+
+def test_the_config_says_who_asks() -> None:
+    request = built(TASK, config("Bearer", "cred", "tok"))
+
+    assert request.headers["Authorization"] == "Bearer cred"
+    assert request.headers["X-A2A-Notification-Token"] == "tok"
+    assert request.headers["User-Agent"] == f"a2a-celery/{__version__}"
+
+
+@pytest.mark.parametrize("given", [config(), config("Bearer", "")])
+def test_what_the_config_does_not_give_is_not_sent(given: TaskPushNotificationConfig) -> None:
+    assert not {"Authorization", "X-A2A-Notification-Token"} & set(built(TASK, given).headers)
+
+
+def test_a_secret_signs_and_is_not_sent() -> None:
+    secret = "whsec_" + "QUJD" * 8
+    request = built(TASK, config(token=secret))
+
+    assert secret not in " ".join(request.headers.values())
+    assert Webhook(secret).verify(request.body, request.headers) == json.loads(request.body)
+
+
+def test_the_signature_is_of_this_post_and_its_time() -> None:
+    request = built(TASK, config(token="tok"), now=1_700_000_000.9)
+
+    assert request.headers["webhook-id"] == "msg_1"
+    assert request.headers["webhook-timestamp"] == "1700000000"
+    assert request.headers["webhook-signature"].startswith("v1,")
+
+
+def test_a_subscriber_of_0_3_gets_the_task_as_a_whole() -> None:
+    request = built(TASK, protocol="0.3")
+
+    task = legacy.Task.model_validate_json(request.body)
+    said = json.loads(request.body)
+    assert request.headers["Content-Type"] == "application/json"
+    assert (said["kind"], said["contextId"], said["status"]["state"]) == ("task", "c", "working")
+    assert said["artifacts"][0]["parts"][0] == {
+        "kind": "file",
+        "file": {"bytes": "AP8=", "mimeType": "image/png", "name": "x.png"},
+    }
+    assert task.history is not None
+    assert task.history[0].message_id == "m"
+    assert "null" not in request.body.decode()
+
+
+@pytest.mark.parametrize("kind", [kind for kind in EVENTS if kind != "task"])
+def test_0_3_sends_nothing_else(kind: str) -> None:
+    with pytest.raises(ValueError, match=r"0\.3"):
+        built(EVENTS[kind], protocol="0.3")
+
+
+def test_0_3_can_say_no_part_without_content() -> None:
+    task = Task(id="t", context_id="c", status=STATUS, artifacts=[Artifact(artifact_id="a", parts=[Part()])])
+
+    with pytest.raises(ValueError, match="part"):
+        built(task, protocol="0.3")
+
+
+def test_a_number_that_json_has_not_is_refused() -> None:
+    metadata = Struct()
+    metadata["n"] = float("nan")
+
+    with pytest.raises(ValueError, match="JSON"):
+        built(Task(id="t", context_id="c", status=STATUS, metadata=metadata))
+
+
+def test_a_request_does_not_show_what_is_secret() -> None:
+    shown = repr(built(TASK, config("Bearer", "s3cret", "t0ken")))
+
+    assert "s3cret" not in shown
+    assert "t0ken" not in shown
+
+
+def test_the_id_of_a_delivery_is_always_the_same_and_nobody_elses() -> None:
+    assert delivery_id("t", "c", 7) == delivery_id("t", "c", 7)
+    assert delivery_id("t", "c", 7).endswith("_7")
+    others = {delivery_id(*ids) for ids in [("t", "c", 7), ("t", "c", 8), ("t", "d", 7), ("tc", "", 7), ("", "tc", 7)]}
+    assert len(others) == 5
+    Signer().headers(delivery_id("t.1", "ü .\r\n", 7), 0, b"")

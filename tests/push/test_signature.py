@@ -1,0 +1,150 @@
+"""Signatures, verified by Standard Webhooks' own library."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+
+import pytest
+from a2a.types import TaskPushNotificationConfig
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from hypothesis import given
+from hypothesis import strategies as st
+from standardwebhooks import Webhook, WebhookVerificationError
+
+from a2a_celery.push import Signer, derived_secret
+from a2a_celery.push.signature import printed_public_key, printed_secret, private_key_of, secret_of
+
+BODY = b'{"statusUpdate":{"taskId":"t"}}'
+NOW = int(time.time())
+WHSEC = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+
+
+def config(token: str = "", config_id: str = "c") -> TaskPushNotificationConfig:
+    return TaskPushNotificationConfig(task_id="t", id=config_id, token=token, url="https://a.example/")
+
+
+def verified_by(secret: str | bytes, headers: dict[str, str], body: bytes = BODY) -> bool:
+    try:
+        Webhook(secret).verify(body, headers)
+    except WebhookVerificationError:
+        return False
+    return True
+
+
+def test_the_example_of_the_specification() -> None:
+    """Source: the Standard Webhooks libraries' own test vector."""
+    body = b'{"test": 2432232314}'
+
+    headers = Signer([secret_of(WHSEC)]).headers("msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, body)
+
+    assert headers == {
+        "webhook-id": "msg_p5jXN8AQM9LWM0D4loKWxJek",
+        "webhook-timestamp": "1614265330",
+        "webhook-signature": "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=",
+    }
+
+
+def test_a_secret_of_the_config_signs() -> None:
+    headers = Signer.of(config(WHSEC)).headers("msg_1", NOW, BODY)
+
+    assert verified_by(WHSEC, headers)
+    assert not verified_by(WHSEC, headers, BODY + b" ")
+    assert not verified_by(printed_secret(b"x" * 24), headers)
+    assert not verified_by(WHSEC, headers | {"webhook-id": "msg_2"})
+    assert not verified_by(WHSEC, headers | {"webhook-timestamp": str(NOW + 1)})
+
+
+def test_any_other_token_signs_with_its_characters() -> None:
+    headers = Signer.of(config("a plain token")).headers("msg_1", NOW, BODY)
+
+    assert verified_by(b"a plain token", headers)
+
+
+def test_without_a_token_the_deployment_derives_a_secret() -> None:
+    headers = Signer.of(config(), [b"the deployment's"]).headers("msg_1", NOW, BODY)
+
+    assert verified_by(printed_secret(derived_secret(b"the deployment's", "t", "c")), headers)
+    assert not verified_by(printed_secret(derived_secret(b"the deployment's", "t", "d")), headers)
+    assert not verified_by(printed_secret(derived_secret(b"the deployment's", "u", "c")), headers)
+    assert not verified_by(printed_secret(derived_secret(b"another", "t", "c")), headers)
+
+
+def test_while_a_key_is_changed_either_secret_verifies() -> None:
+    headers = Signer.of(config(), [b"new", b"old"]).headers("msg_1", NOW, BODY)
+
+    assert len(headers["webhook-signature"].split(" ")) == 2
+    for key in (b"new", b"old"):
+        assert verified_by(printed_secret(derived_secret(key, "t", "c")), headers)
+
+
+def test_without_any_secret_nothing_is_signed() -> None:
+    assert Signer.of(config()).headers("msg_1", NOW, BODY) == {"webhook-id": "msg_1", "webhook-timestamp": str(NOW)}
+
+
+def test_a_derived_secret_never_changes() -> None:
+    """What receivers have been told stays true in the next version."""
+    assert derived_secret(b"key", "task", "config").hex() == (
+        "cb9231d4330f79c75ae346b45afb760d2005141f45615d84bb05e29f11a53669"
+    )
+
+
+def test_ids_that_run_together_have_secrets_of_their_own() -> None:
+    assert derived_secret(b"key", "ab", "c") != derived_secret(b"key", "a", "bc")
+
+
+def test_ed25519() -> None:
+    key = private_key_of("whsk_" + base64.b64encode(bytes(range(32))).decode())
+
+    headers = Signer.of(config(WHSEC), private_keys=[key]).headers("msg_1", NOW, BODY)
+
+    hmac, ed25519 = headers["webhook-signature"].split(" ")
+    version, _, signature = ed25519.partition(",")
+    public = Ed25519PublicKey.from_public_bytes(base64.b64decode(printed_public_key(key).removeprefix("whpk_")))
+    assert (hmac[:3], version) == ("v1,", "v1a")
+    public.verify(base64.b64decode(signature), f"msg_1.{NOW}.".encode() + BODY)
+    with pytest.raises(InvalidSignature):
+        public.verify(base64.b64decode(signature), f"msg_2.{NOW}.".encode() + BODY)
+    assert verified_by(WHSEC, headers)
+
+
+def test_a_private_key_may_come_with_its_public_half() -> None:
+    seed = bytes(range(32))
+    both = seed + Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()
+    one, other = (private_key_of("whsk_" + base64.b64encode(data).decode()) for data in (seed, both))
+
+    assert printed_public_key(one) == printed_public_key(other)
+
+
+@pytest.mark.parametrize("text", ["", "whsk_", "whsk_!!", "whsk_QUJD", "whsec_" + "QUJD" * 11, "QUJD" * 11])
+def test_what_is_no_private_key_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="whsk_"):
+        private_key_of(text)
+
+
+@pytest.mark.parametrize("delivery_id", ["", "a.b", "a b", "a\r\nb", "ü", "a,b"])
+def test_an_id_that_could_be_read_as_another_is_refused(delivery_id: str) -> None:
+    with pytest.raises(ValueError, match="webhook"):
+        Signer([b"x" * 32]).headers(delivery_id, NOW, BODY)
+
+
+def test_no_secret_is_derived_from_nothing() -> None:
+    with pytest.raises(ValueError, match="empty"):
+        derived_secret(b"", "t", "c")
+
+
+def test_a_signer_does_not_show_its_secrets() -> None:
+    assert "s3cret" not in repr(Signer([b"s3cret"]))
+
+
+@given(st.binary(min_size=16, max_size=64), st.text(max_size=200))
+def test_any_secret_and_any_body(secret: bytes, text: str) -> None:
+    try:
+        body = json.dumps({"text": text}, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return
+
+    assert secret_of(printed_secret(secret)) == secret
+    assert verified_by(printed_secret(secret), Signer([secret]).headers("msg_1", int(time.time()), body), body)

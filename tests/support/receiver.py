@@ -1,0 +1,272 @@
+"""A real HTTP server for webhooks, in a thread of its own, that misbehaves on request and remembers what it got.
+
+    with receiver() as hooks:
+        hooks.plan("/hook", [500, retry_after(2), HANG_UP])     # then 200
+        ... post to hooks.url("/hook") ...
+        first, *more = hooks.wait_for("/hook", 4)
+
+A step of a plan is a status, a `Reply`, or a misbehaviour. Other processes may post to it too: it is at 127.0.0.1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import ssl
+import threading
+import time
+from collections import Counter, defaultdict, deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from .waiting import eventually
+
+MOST_HEAD = 1 << 20
+FOR_EVER = 3600.0
+PHRASE = b"As Planned"
+
+
+@dataclass(frozen=True)
+class Received:
+    """One POST as it came."""
+
+    number: int
+    """Its place among all that the receiver got, from 1."""
+    at: float
+    """When it was complete, in seconds since the epoch."""
+    method: str
+    path: str
+    """With its query."""
+    headers: dict[str, str]
+    """By name, in lower case."""
+    body: bytes = field(repr=False)
+
+    def json(self) -> Any:
+        """Its body, read."""
+        return json.loads(self.body)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A proper answer, after `wait` seconds."""
+
+    status: int = 200
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes = b""
+    wait: float = 0.0
+
+
+Misbehaviour = Callable[[asyncio.StreamWriter, Received], Awaitable[None]]
+"""Writes what it likes; the connection is closed afterwards."""
+Step = int | Reply | Misbehaviour
+
+
+def slow(seconds: float, status: int = 200) -> Reply:
+    """Answers late."""
+    return Reply(status, wait=seconds)
+
+
+def retry_after(when: float | str, status: int = 429) -> Reply:
+    """Asks to be left alone for so many seconds, or until that HTTP date."""
+    return Reply(status, (("Retry-After", str(when)),))
+
+
+def redirect(to: str, status: int = 302) -> Reply:
+    """Sends one elsewhere."""
+    return Reply(status, (("Location", to),))
+
+
+def silent() -> Misbehaviour:
+    """Never answers, and stays connected."""
+
+    async def stays(writer: asyncio.StreamWriter, _: Received) -> None:
+        await asyncio.sleep(FOR_EVER)
+
+    return stays
+
+
+def writes(data: bytes) -> Misbehaviour:
+    """Answers with just these bytes, and hangs up."""
+
+    async def writes_it(writer: asyncio.StreamWriter, _: Received) -> None:
+        writer.write(data)
+
+    return writes_it
+
+
+def endless(beginning: bytes, again: bytes, every: float = 0.0) -> Misbehaviour:
+    """Answers with `beginning`, and then `again` and again, every so many seconds, as long as anybody listens."""
+
+    async def goes_on(writer: asyncio.StreamWriter, _: Received) -> None:
+        writer.write(beginning)
+        while True:
+            writer.write(again)
+            await writer.drain()
+            await asyncio.sleep(every)
+
+    return goes_on
+
+
+def echo(status: int = 500) -> Misbehaviour:
+    """Says the request again, as careless servers do."""
+
+    async def says_it(writer: asyncio.StreamWriter, got: Received) -> None:
+        said = json.dumps(got.headers).encode() + b"\n" + got.body
+        writer.write(_head(status, (("Content-Length", str(len(said))),)) + said)
+
+    return says_it
+
+
+def huge_body(status: int = 200) -> Misbehaviour:
+    """A body without an end."""
+    return endless(_head(status, (("Content-Length", str(1 << 40)),)), b"x" * 65536)
+
+
+def dripping_body(status: int = 200) -> Misbehaviour:
+    """A body that comes one byte after the other."""
+    return endless(_head(status, (("Content-Length", str(1 << 20)),)), b"x", 0.05)
+
+
+def _head(status: int, headers: Iterable[tuple[str, str]] = ()) -> bytes:
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
+    return b"HTTP/1.1 %d %s\r\n%s\r\n" % (status, PHRASE, lines.encode("latin-1"))
+
+
+HANG_UP = writes(b"")
+BREAK_OFF = writes(_head(200, (("Content-Length", "1000"),)) + b"half of it")
+GARBAGE = writes(b"\x16\x03\x01SSH-2.0-OpenSSH_9.2\r\n" * 20 + b"\r\n\r\n")
+ENDLESS_HEADERS = endless(b"HTTP/1.1 200 OK\r\n", b"X-More: " + b"x" * 1000 + b"\r\n")
+ENDLESS_CONTINUE = endless(b"", b"HTTP/1.1 103 Early Hints\r\n\r\n", 0.01)
+
+
+class Receiver:
+    """Made by `receiver`. Its methods are for the tests' thread."""
+
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
+        self._lock = threading.Lock()
+        self._plans: defaultdict[str, deque[Step]] = defaultdict(deque)
+        self._then: dict[str, Step] = {}
+        self._got: list[Received] = []
+        self._under_way: Counter[str] = Counter()
+        self._most: Counter[str] = Counter()
+        self._socket = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        self._loop = asyncio.new_event_loop()
+        self._server: asyncio.Server | None = None
+        self._thread = threading.Thread(target=self._loop.run_forever, name="receiver", daemon=True)
+        self.port: int = self._socket.getsockname()[1]
+        self.connections = 0
+        """How many were made to it."""
+        self.open = 0
+        """How many are open."""
+
+    def url(self, path: str = "/hook", host: str = "127.0.0.1") -> str:
+        """Where to post to for `path`."""
+        return f"{'https' if self._tls else 'http'}://{host}:{self.port}{path}"
+
+    def plan(self, path: str, steps: Iterable[Step], *, then: Step = 200) -> None:
+        """What `path` answers to the next posts, one step each, and then always."""
+        with self._lock:
+            self._plans[path] = deque(steps)
+            self._then[path] = then
+
+    def received(self, path: str | None = None) -> list[Received]:
+        """What came to `path`, in order; to all paths without one. A query belongs to no path here."""
+        with self._lock:
+            return [got for got in self._got if path is None or got.path.partition("?")[0] == path]
+
+    def wait_for(self, path: str | None = None, count: int = 1, within: float = 15.0) -> list[Received]:
+        """What came to `path` as soon as that is `count` posts or more."""
+        return eventually(
+            lambda: got if len(got := self.received(path)) >= count else [], within=within, what=f"{count} to {path}"
+        )
+
+    def most_at_once(self, path: str) -> int:
+        """How many posts to `path` it had in hand at the same time, at most."""
+        with self._lock:
+            return self._most[path]
+
+    def under_way(self, path: str) -> int:
+        """How many posts to `path` it has not answered yet."""
+        with self._lock:
+            return self._under_way[path]
+
+    def start(self) -> None:
+        """Begins to listen."""
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self._serve(), self._loop).result(10)
+
+    def stop(self) -> None:
+        """Hangs up on everybody."""
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+    async def _serve(self) -> None:
+        self._server = await asyncio.start_server(self._talk, sock=self._socket, ssl=self._tls, limit=MOST_HEAD)
+
+    async def _end(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self.open += 1
+        try:
+            with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+                while await self._answer(await self._read(reader), writer):
+                    pass
+        finally:
+            self.open -= 1
+            with suppress(OSError, RuntimeError):
+                writer.close()
+
+    async def _read(self, reader: asyncio.StreamReader) -> Received:
+        first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")[:-2]
+        method, path, _ = first.split(" ")
+        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+        body = await reader.readexactly(int(headers.get("content-length", "0")))
+        with self._lock:
+            got = Received(len(self._got) + 1, time.time(), method, path, headers, body)
+            self._got.append(got)
+        return got
+
+    async def _answer(self, got: Received, writer: asyncio.StreamWriter) -> bool:
+        """Whether the connection goes on."""
+        path = got.path.partition("?")[0]
+        with self._lock:
+            step = self._plans[path].popleft() if self._plans[path] else self._then.get(path, 200)
+            self._under_way[path] += 1
+            self._most[path] = max(self._most[path], self._under_way[path])
+        try:
+            if not isinstance(step, int | Reply):
+                await step(writer, got)
+                return False
+            reply = Reply(step) if isinstance(step, int) else step
+            await asyncio.sleep(reply.wait)
+            length = (("Content-Length", str(len(reply.body))),)
+            writer.write(_head(reply.status, (*reply.headers, *length)) + reply.body)
+            await writer.drain()
+            return True
+        finally:
+            with self._lock:
+                self._under_way[path] -= 1
+
+
+@contextmanager
+def receiver(tls: ssl.SSLContext | None = None) -> Iterator[Receiver]:
+    """One that is gone at the end; with `tls` it speaks HTTPS."""
+    server = Receiver(tls)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
