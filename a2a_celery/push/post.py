@@ -42,6 +42,8 @@ logger = logging.getLogger(__name__)
 
 TIMEOUT = 15.0
 """Seconds for a post in all, from the name's lookup to the answer's status."""
+MOST_TRIES = 3
+"""How many connections a post may find closed by the other side before it counts as not answered."""
 KEPT_OPEN = 64
 """Idle connections; the rest is closed."""
 KEPT_FOR = 10.0
@@ -154,12 +156,13 @@ class Poster:
     async def _exchange(self, target: Target, request: PostRequest) -> Result:
         try:
             async with asyncio.timeout(self._timeout) as limit:
+                tries = 0
                 while True:
-                    line = _Line()
+                    line, tries = _Line(), tries + 1
                     try:
                         return await self._say(target, request, line, limit)
                     except (httpcore.NetworkError, httpcore.RemoteProtocolError) as e:
-                        if line.is_new or not had_hung_up(e):
+                        if line.is_new or not had_hung_up(e) or tries == MOST_TRIES:
                             raise
                         # one that was kept, and closed by the other side meanwhile: that is no answer to this post
         except AddressRefused as e:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 from a2a.compat.v0_3.conversions import to_compat_task
 from a2a.compat.v0_3.versions import is_legacy_version
@@ -67,7 +68,7 @@ class PostRequest:
             **_authentication(config),
             **signer.headers(delivery_id, int(now), body),
         }
-        secrets = (config.authentication.credentials, config.token)
+        secrets = (config.authentication.credentials, config.token, urlsplit(config.url).query)
         return cls(config.url, headers, body, tuple(secret for secret in secrets if secret))
 
 

@@ -91,6 +91,14 @@ def test_only_the_store_talks_to_redis() -> None:
     assert any(user.startswith("a2a_celery/store/") for user in users)
 
 
+def test_push_knows_neither_redis_nor_celery() -> None:
+    outside = {"redis", "celery", "kombu", "billiard"}
+    for module in SOURCE:
+        if part_of(module) == "push":
+            assert not {name.split(".")[0] for name, _ in module.imports()} & outside, module.name
+            assert ours_in(module) <= {"lifecycle", "push", "threads", "__version__"}, module.name
+
+
 def importing_functions(module: Module) -> list[str]:
     """Names of functions that import something."""
     return [

@@ -148,6 +148,14 @@ def test_a_request_does_not_show_what_is_secret() -> None:
     assert "t0ken" not in shown
 
 
+def test_what_an_answer_must_not_say_again_is_known() -> None:
+    subscribed = config("Bearer", "s3cret", "t0ken")
+    subscribed.url = "https://a.example/hook?key=k3y"
+
+    assert built(TASK, subscribed).secrets == ("s3cret", "t0ken", "key=k3y")
+    assert built(TASK).secrets == ()
+
+
 def test_the_id_of_a_delivery_is_always_the_same_and_nobody_elses() -> None:
     assert delivery_id("t", "c", 7) == delivery_id("t", "c", 7)
     assert delivery_id("t", "c", 7).endswith("_7")

@@ -17,12 +17,12 @@ import ssl
 import threading
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from .waiting import eventually
+from .waiting import eventually, eventually_async
 
 MOST_HEAD = 1 << 20
 FOR_EVER = 3600.0
@@ -142,6 +142,27 @@ ENDLESS_HEADERS = endless(b"HTTP/1.1 200 OK\r\n", b"X-More: " + b"x" * 1000 + b"
 ENDLESS_CONTINUE = endless(b"", b"HTTP/1.1 103 Early Hints\r\n\r\n", 0.01)
 
 
+async def _while_connected(reader: asyncio.StreamReader, answering: Coroutine[Any, Any, bool]) -> bool:
+    """What `answering` gives; False if the client hung up before."""
+    answer, hung_up = asyncio.create_task(answering), asyncio.create_task(_hung_up(reader))
+    try:
+        await asyncio.wait({answer, hung_up}, return_when=asyncio.FIRST_COMPLETED)
+        return await answer if answer.done() else False
+    finally:
+        for task in (answer, hung_up):
+            task.cancel()
+        await asyncio.gather(answer, hung_up, return_exceptions=True)
+
+
+async def _hung_up(reader: asyncio.StreamReader) -> None:
+    """Returns when the client has hung up. Reads nothing: the next request may be there already."""
+
+    async def at_end() -> bool:
+        return reader.at_eof()
+
+    await eventually_async(at_end, within=FOR_EVER)
+
+
 class Receiver:
     """Made by `receiver`. Its methods are for the tests' thread."""
 
@@ -189,11 +210,6 @@ class Receiver:
         with self._lock:
             return self._most[path]
 
-    def under_way(self, path: str) -> int:
-        """How many posts to `path` it has not answered yet."""
-        with self._lock:
-            return self._under_way[path]
-
     def start(self) -> None:
         """Begins to listen."""
         self._thread.start()
@@ -222,7 +238,7 @@ class Receiver:
         self.open += 1
         try:
             with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-                while await self._answer(await self._read(reader), writer):
+                while await _while_connected(reader, self._answer(await self._read(reader), writer)):
                     pass
         finally:
             self.open -= 1
