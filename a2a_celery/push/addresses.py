@@ -67,6 +67,12 @@ def is_allowed(address: Address, allow_networks: Sequence[Network] = ()) -> bool
     return is_within(address, allow_networks) or _is_public(_led_to(address))
 
 
+def without_mapping(address: Address) -> Address:
+    """The IPv4 address that a mapped IPv6 one is: a host without IPv6 can connect to that too."""
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return address if mapped is None else mapped
+
+
 def _is_public(address: Address) -> bool:
     if isinstance(address, IPv6Address) and address not in PUBLIC_IPV6:
         return False
@@ -75,9 +81,6 @@ def _is_public(address: Address) -> bool:
 
 def _led_to(address: Address) -> Address:
     """The IPv4 address that a connection to `address` ends at, if it is an IPv6 address for one."""
-    if isinstance(address, IPv6Address):
-        if address.ipv4_mapped is not None:
-            return address.ipv4_mapped
-        if address in NAT64:
-            return IPv4Address(int(address) & 0xFFFFFFFF)
-    return address
+    if isinstance(address, IPv6Address) and address in NAT64:
+        return IPv4Address(int(address) & 0xFFFFFFFF)
+    return without_mapping(address)

@@ -35,7 +35,7 @@ class Backoff:
         `age` is the time since it was first due. `asked` is what the receiver's last answer asked for (Retry-After),
         None if nothing: it is not posted earlier than that, and a little later, since others were told the same.
         """
-        left = self.give_up_after - max(age, 0.0)
+        left = self.give_up_after - age
         if left <= 0:
             return None
         limit = min(self.longest, self.first * 2.0 ** min(max(failures, 1) - 1, 60))

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import httpcore
 
 from ..threads import DaemonThreads
-from .addresses import Address, Network, is_allowed, is_within, read_address
+from .addresses import Address, Network, is_allowed, is_within, read_address, without_mapping
 from .targets import Target, TargetRefused
 
 LOOKUP_TIMEOUT = 5.0
@@ -142,7 +142,7 @@ class CheckedBackend(httpcore.AsyncNetworkBackend):
             found = await addresses_of(host, self._resolver)
         except OSError as e:
             raise httpcore.ConnectError("the host's name was not found") from e
-        fit = [address for address in found if self._fits(address)]
+        fit = [without_mapping(address) for address in found if self._fits(address)]
         if found and not fit:
             why = "not in allow_networks" if not self._only_allowed_networks else "not in allow_networks, without TLS"
             raise AddressRefused(f"{host} is {found[0]}, which is {why}")

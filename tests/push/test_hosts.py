@@ -169,6 +169,20 @@ def test_what_is_remembered_is_bounded() -> None:
     under_way.leave(True)
 
 
+def test_who_was_posted_to_for_the_last_time_is_forgotten_first() -> None:
+    some = hosts(most_hosts=2)
+    fail(some, 3, "dead")
+    fail(some, 1, "other")
+    fail(some, 1, "third")
+    assert some.held("dead") is None
+    fail(some, 3, "dead")
+    fail(some, 2, "third")
+    fail(some, 1, "fourth")
+
+    assert some.held("third") is not None
+    assert some.remembered == 2
+
+
 def test_hosts_that_answer_are_forgotten() -> None:
     some = hosts()
     for n in range(100):

@@ -157,6 +157,25 @@ async def test_a_lookup_that_hangs_is_given_up_and_holds_nobody_else(monkeypatch
         release.set()
 
 
+async def test_one_who_asks_no_longer_takes_the_answer_from_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def waits(*_: Any, **__: Any) -> Any:
+        begun.set()
+        go_on.wait(60)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("8.8.8.8", 0))]
+
+    monkeypatch.setattr("a2a_celery.push.network.socket.getaddrinfo", waits)
+    async with aclosing(SystemResolver(timeout=60)) as resolver:
+        leaves, stays = [asyncio.create_task(resolver.resolve("a.example")) for _ in range(2)]
+        await asyncio.to_thread(begun.wait, 60)
+        leaves.cancel()
+        await asyncio.gather(leaves, return_exceptions=True)
+        go_on.set()
+
+        assert [str(address) for address in await stays] == ["8.8.8.8"]
+
+
 HANGS = """
 import asyncio, socket, threading
 from a2a_celery.push import SystemResolver

@@ -9,9 +9,11 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import httpcore
 import pytest
 
 from a2a_celery.push import Delivered, Gone, Held, Hosts, Poster, PostRequest, Refused, Result, Retry
+from a2a_celery.push.answers import BODY_PATIENCE, read_answer
 from a2a_celery.push.post import retry_after as read_retry_after
 from tests.support import receiver as behaviour
 from tests.support.receiver import Receiver, Reply, receiver
@@ -57,6 +59,12 @@ async def test_a_post_arrives_as_it_was_made(poster: Poster, hooks: Receiver) ->
     assert got.headers["content-length"] == "10"
     assert "cookie" not in got.headers
     assert "accept-encoding" not in got.headers  # what is packed would have to be unpacked
+
+
+async def test_an_ipv6_host_is_named_in_brackets(poster: Poster, hooks: Receiver) -> None:
+    assert await poster.post(request(hooks.url(host="[::ffff:127.0.0.1]"))) == Delivered(200)
+
+    assert hooks.received()[0].headers["host"] == f"[::ffff:7f00:1]:{hooks.port}"
 
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 299])
@@ -176,6 +184,26 @@ async def test_a_status_counts_whatever_its_body_is(poster: Poster, hooks: Recei
     assert len(failed.answer.text) <= 4096
     assert time.monotonic() - began < 12
     eventually(lambda: hooks.open <= 1)
+
+
+async def test_a_status_that_came_in_time_counts_though_its_body_does_not(hooks: Receiver) -> None:
+    hooks.plan("/hook", [behaviour.dripping_body(200)])
+    async with Poster(LOCAL, timeout=BODY_PATIENCE * 0.75) as poster:
+        assert await poster.post(request(hooks.url())) == Delivered(200)
+
+
+async def test_no_more_of_an_answer_is_read_than_is_kept() -> None:
+    read: list[int] = []
+
+    async def chunks() -> AsyncIterator[bytes]:
+        while True:
+            read.append(1000)
+            yield b"x" * 1000
+
+    answer = await read_answer(httpcore.Response(500, content=chunks()), SECRETS)
+
+    assert len(answer.text) == 4096
+    assert sum(read) < 6000
 
 
 async def test_an_answer_is_kept_as_readable_text(poster: Poster, hooks: Receiver) -> None:
