@@ -43,7 +43,7 @@ REFUSED = {
         *("https://a.example/\r\nX: y", "https://a.example/\n", "\thttps://a.example/", "https://a.exa\tmple/"),
         *("https://a.example/\x00", "https://a.example/ b", " https://a.example/", "https://a.example/\x7f"),
         *("https://a.example/\u2028", "https://a.example/\x85", "https://a.example\\@127.0.0.1/"),
-        "https:\\\\a.example/",
+        "https:\\\\a.example/", "https://a.example/\\b",
     ],
     "a port": [
         *("https://a.example:0/", "https://a.example:65536/", "https://a.example:-1/", "https://a.example:x/"),
@@ -94,6 +94,21 @@ def test_a_url_that_no_webhook_has_is_refused(kind: str, url: str) -> None:
 
     assert refused.value.field == "url"
     assert refused.value.rule
+
+
+@pytest.mark.parametrize(
+    ("url", "remedy"),
+    [
+        ("http://a.example/", "must begin with https://"),
+        ("https://u:p@a.example/", "put credentials into authentication"),
+        ("https://a.example/#x", "leave out #"),
+        ("https://a.example:22/", "port 22"),
+        ("https://10.0.0.1/", "public addresses only"),
+    ],
+)
+def test_a_client_is_told_what_to_change(url: str, remedy: str) -> None:
+    with pytest.raises(TargetRefused, match=remedy):
+        parse_target(url)
 
 
 @given(st.text(max_size=60), st.sampled_from(["", "https://", "https://a.example", "https://[", "https://1.2.3"]))
