@@ -57,6 +57,11 @@ class Full:
 
 
 @dataclass(frozen=True, slots=True)
+class TooManyConfigs:
+    """The task has as many push-notification configs as it may have; nothing was written."""
+
+
+@dataclass(frozen=True, slots=True)
 class Begun:
     """The message began run `run`; `task` is the snapshot with it, at `version`."""
 
@@ -74,7 +79,7 @@ class Waiting:
     version: int
 
 
-Continued = Missing | WrongContext | Ended | Full | Known | Conflict | Begun | Waiting
+Continued = Missing | WrongContext | Ended | Full | TooManyConfigs | Known | Conflict | Begun | Waiting
 """What may become of a further message to a task."""
 
 

@@ -28,9 +28,10 @@ class TaskKeys:
     metadata: str  # hash: key → serialized google.protobuf.Value
     turns: str  # list: messages that wait for the run before them; gone with the task's end
     wake: str  # channel: the version just written
+    push: str  # hash: its push-notification configs and their delivery lines; see scripts/prelude.lua for the fields
 
     def as_list(self) -> tuple[str, ...]:
-        """In the order in which every script takes them: KEYS[1] to KEYS[8]."""
+        """In the order in which every script takes them: KEYS[1] to KEYS[9]."""
         return (
             self.record,
             self.log,
@@ -40,6 +41,7 @@ class TaskKeys:
             self.metadata,
             self.turns,
             self.wake,
+            self.push,
         )
 
 
@@ -81,6 +83,7 @@ class Keys:
             metadata=f"{base}:metadata",
             turns=f"{base}:turns",
             wake=f"{base}:wake",
+            push=f"{base}:push",
         )
 
     @property
@@ -111,6 +114,32 @@ class Keys:
         What it takes to run it again is in its record; both expire with `retention`, the list with its newest.
         """
         return f"{self.prefix}:dead_letters"
+
+    @property
+    def deliveries(self) -> str:
+        """zset: ``<tag of the task> <config id, quoted>`` of each delivery line to which events are owed → the µs it is
+        due; emptied by deliverers."""
+        return f"{self.prefix}:deliveries"
+
+    @property
+    def deliveries_wake(self) -> str:
+        """channel: rung when a line that nobody had in hand is due at once."""
+        return f"{self.deliveries}:wake"
+
+    @property
+    def dead_deliveries(self) -> str:
+        """zset: each line that was given up → the µs its task's keys go, +inf while it lives; expires with them."""
+        return f"{self.prefix}:dead_deliveries"
+
+    @property
+    def secrets(self) -> str:
+        """hash: fingerprint of each secret that configs are sealed with → the list of their lines; emptied by who asks
+        which are in use."""
+        return f"{self.prefix}:secrets"
+
+    def sealed_with(self, fingerprint: str) -> str:
+        """zset: each line whose config is sealed with that secret; scores and life as those of `dead_deliveries`."""
+        return f"{self.prefix}:sealed:{quoted(fingerprint)}"
 
     @property
     def watchers(self) -> str:

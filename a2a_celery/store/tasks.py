@@ -25,12 +25,14 @@ from .answers import (
     Known,
     Missing,
     Page,
+    TooManyConfigs,
     Waiting,
     WrongContext,
 )
 from .codec import event_arguments, state_of, task_from_snapshot
 from .keys import Keys, Scope
 from .operation import Argument, Operation, script
+from .push_configs import SealedConfig, config_arguments
 
 FIRST_PUBLISH_GRACE_US = 5_000_000
 """How long whoever created a run has to publish it before a watcher does."""
@@ -63,11 +65,12 @@ def create_task(
     retention: int,
     options: bytes = b"",
     once: Once | None = None,
+    config: SealedConfig | None = None,
 ) -> Operation[Created | Known | Conflict]:
     """A task in SUBMITTED with `request`'s message in its history, run 1, and the promise to dispatch it.
 
     `caller` is kept for the worker and `options` for publishers, as they are; `retention` is in seconds. Without `once`
-    any message id is a new one.
+    any message id is a new one. `config` is owed every event, the first too; of a `Known` message it isn't saved.
     """
     task = Task(id=task_id, context_id=context_id, status=TaskStatus(state=SUBMITTED), history=[request.message])
 
@@ -102,6 +105,7 @@ def create_task(
             encode(status_event(task_id, context_id, WORKING)),
             options,
             *_once(keys, scope, once),
+            *config_arguments(keys, config),
         ],
         parse,
     )
@@ -118,11 +122,13 @@ def continue_task(
     nonce: str,
     options: bytes = b"",
     once: Once | None = None,
+    config: SealedConfig | None = None,
 ) -> Operation[Continued]:
     """A further message to a task: it begins the next run, or waits for the end of the one that is open.
 
     `request.message` must already carry the task's and context's ids; `context_id` is what the client named, "" for
     nothing. `nonce` makes a repeated call the same call, `once` a message that a client repeats the same message.
+    `config` is saved with the message if that begins a turn or waits; it is owed what comes from then on.
     """
     message = request.message
 
@@ -136,6 +142,8 @@ def continue_task(
                 return Ended(state_of(answer[1]))
             case b"full":
                 return Full()
+            case b"configs":
+                return TooManyConfigs()
             case b"known":
                 return _known(answer)
             case b"conflict":
@@ -161,6 +169,7 @@ def continue_task(
             options,
             *_once(keys, scope, once),
             encode(Message(metadata={TASK_ENDED_FIRST: True})),
+            *config_arguments(keys, config),
         ],
         parse,
     )

@@ -1,11 +1,12 @@
 -- continue_task: a further message to a task. INPUT_REQUIRED or AUTH_REQUIRED → SUBMITTED, with the next run;
 -- while a run is open the message waits for its end.
--- KEYS  a task's eight
+-- KEYS  a task's nine
 -- ARGV  [1] scope  [2] context id, '' if the client named none  [3] nonce  [4] µs until the watcher publishes the run
 --       [5] message event  [6] SUBMITTED event  [7] request  [8] caller  [9] how many messages may wait
 --       [10] options of the run  [11] key of the message id, '' to take any  [12] digest of the message
 --       [13] ms for which it is remembered  [14] what the message gets behind it if the task ends before its turn
--- gives {'missing'} | {'context', the task's} | {'ended', state} | {'full'} | {'begun', run, snapshot}
+--       [15…] a push-notification config: what save_config takes
+-- gives {'missing'} | {'context', the task's} | {'ended', state} | {'full'} | {'configs'}: too many | {'begun', run, snapshot}
 --       | {'waiting', how many there are with it, snapshot}
 --       | {'known', task id, version, ahead}: it was accepted before  | {'conflict'}: another message has its id
 local r = load(KEYS)
@@ -22,8 +23,9 @@ if heard then
 end
 if ARGV[2] ~= '' and ARGV[2] ~= r.context then return {'context', r.context} end
 if TERMINAL[r.state] then return {'ended', micros(r.state)} end
+if r.phase ~= '' and redis.call('LLEN', KEYS[7]) >= tonumber(ARGV[9]) then return {'full'} end
+if not save_config(KEYS, r, 15, r.version) then return {'configs'} end
 if r.phase ~= '' then
-  if redis.call('LLEN', KEYS[7]) >= tonumber(ARGV[9]) then return {'full'} end
   redis.call('RPUSH', KEYS[7], struct.pack('>I4c0I4c0I4c0I4c0I4c0I4c0', #ARGV[5], ARGV[5], #ARGV[6], ARGV[6],
     #ARGV[7], ARGV[7], #ARGV[8], ARGV[8], #ARGV[10], ARGV[10], #ARGV[14], ARGV[14]))
   redis.call('HSET', KEYS[1], 'nonce', ARGV[3])

@@ -1,11 +1,11 @@
 -- create_task: a task with its first log entry, its first run and the promise to dispatch it. (none) → SUBMITTED
--- KEYS  a task's eight
+-- KEYS  a task's nine
 -- ARGV  [1] task id  [2] context id  [3] scope  [4] scope index  [5] context index  [6] agent  [7] owner
 --       [8] retention, s  [9] leases key  [10] dispatch key  [11] µs until the watcher publishes the run
 --       [12] request  [13] caller  [14] the task event  [15] the status event  [16] '1' if the status has a message
 --       [17] the client's message, as an event  [18] the event WORKING
 --       [19] options of the run  [20] key of the message id, '' to take any  [21] digest of the message
---       [22] ms for which it is remembered
+--       [22] ms for which it is remembered  [23…] a push-notification config: what save_config takes
 -- gives {'created', µs of the status}; the same for a repeated call
 --       | {'known', task id, version, ahead}: the same message made that task  | {'conflict'}: another one has its id
 local first = redis.call('LINDEX', KEYS[2], 0)
@@ -26,5 +26,6 @@ redis.call('RPUSH', KEYS[2], micros(at) .. ' ' .. ARGV[14])
 redis.call('RPUSH', KEYS[3], ARGV[17])
 list_in(KEYS, {scope_index = ARGV[4], context_index = ARGV[5], retention = ARGV[8]}, SUBMITTED, at)
 redis.call('ZADD', ARGV[10], micros(at + tonumber(ARGV[11])), ARGV[1] .. '.1')
+if ARGV[23] ~= '' then save_config(KEYS, load(KEYS), 23, 0) end
 remember(ARGV[20], ARGV[21], ARGV[22], ARGV[1], KEYS[1], 1, 0)
 return {'created', micros(at)}

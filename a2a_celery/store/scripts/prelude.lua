@@ -1,5 +1,6 @@
 -- What every script begins with. A task's keys come first, always in this order:
 --   KEYS[1] record  [2] log  [3] history  [4] artifacts  [5] chunks (prefix)  [6] metadata  [7] turns  [8] wake
+--   [9] push
 -- Keys derived here (chunks .. id, index .. state) come from those or from fields of the record.
 --
 -- The fields of a record:
@@ -38,7 +39,21 @@
 --   unanswered, pauses                  the event that ends a pause nobody answers ('' if pauses don't end), and the list of
 --                                       pauses; there from the first pause on; the event goes with the task's end
 --   requeued_as                         the task that a dead letter became
+--   push                                the push-notification configs to which events are owed: their ids, quoted, a space
+--                                       behind each; not those given up. Not there for a task that has no configs
+--   deliveries, dead_deliveries         the lists that a task's delivery lines are in; there with push
 --   leases, dispatch                    the keys that are not the task's own
+--
+-- A delivery line is a task's log on its way to one of the task's configs: the log itself is the queue, the line a place in
+-- it. Both are fields of the hash `push`, each behind "<config id, quoted>:":
+--   sealed, secret                      the config; the list of lines whose configs are sealed with the same secret
+--   delivered                           the version up to which its events were delivered
+--   token                               of who has the line in hand; not there when nobody has
+--   settled                             for repeated calls: token of who last gave the line back, or replayed it
+--   failures, first_failed_at           since its last event was delivered: how often that failed, and when first, µs
+--   answer, answered_at                 the newest answer of its receiver, and when, µs
+--   dead, died_at                       why it was given up, and when, µs
+-- In lists a line is "<tag of its task> <config id, quoted>".
 --
 -- LEGAL and TERMINAL, INTERRUPTED (tables by state number) and SUBMITTED, WORKING, COMPLETED, FAILED, CANCELED stand above:
 -- they are made from lifecycle/states.py.
@@ -57,7 +72,7 @@ end
 
 local FIELDS = {'state', 'at', 'version', 'run', 'seq', 'turn', 'attempt', 'task_id', 'scope', 'scope_index',
   'context_index', 'context', 'status', 'has_message', 'phase', 'token', 'runner', 'asked_to_cancel', 'nonce',
-  'retention', 'leases', 'dispatch', 'settled', 'pauses', 'max_attempts'}
+  'retention', 'leases', 'dispatch', 'settled', 'pauses', 'max_attempts', 'push'}
 local NUMBERS = 7 -- so many of them, from the first on, are counted with
 
 -- The record as a table; nil when there is no such task. Fields that are large, or rarely asked for (request, caller …),
@@ -69,6 +84,7 @@ local function load(keys)
   for i, field in ipairs(FIELDS) do
     if values[i] then r[field] = i <= NUMBERS and tonumber(values[i]) or values[i] end
   end
+  r.push, r.owed = r.push or false, false
   return setmetatable(r, {__index = function(_, field) return redis.call('HGET', keys[1], field) or nil end})
 end
 
@@ -82,10 +98,10 @@ end
 -- A task stands in the lists under the tag of its keys, so that a lister finds them again.
 local function tag(keys) return string.match(keys[1], '{(.-)}') end
 
--- A task's eight keys, from the tag that the lists know it by.
+-- A task's nine keys, from the tag that the lists know it by.
 local function keys_of(prefix, name)
   local keys = {}
-  for n, part in ipairs({'task', 'log', 'history', 'artifacts', 'artifact:', 'metadata', 'turns', 'wake'}) do
+  for n, part in ipairs({'task', 'log', 'history', 'artifacts', 'artifact:', 'metadata', 'turns', 'wake', 'push'}) do
     keys[n] = prefix .. ':{' .. name .. '}:' .. part
   end
   return keys
@@ -107,9 +123,20 @@ local function unlist(keys, r, state)
   end
 end
 
+-- What a script writes is owed to each line; one that is under way, or backs off, stays due when it is.
+local function owe(keys, r)
+  r.owed = true
+  local new = 0
+  for config in string.gmatch(r.push, '%S+') do
+    new = new + redis.call('ZADD', r.deliveries, 'NX', micros(now()), tag(keys) .. ' ' .. config)
+  end
+  if new > 0 then redis.call('PUBLISH', r.deliveries .. ':wake', '') end
+end
+
 local function write_log(keys, r, at, bytes)
   r.version = r.version + 1
   redis.call('RPUSH', keys[2], micros(at) .. ' ' .. bytes)
+  if r.push and not r.owed then owe(keys, r) end
 end
 
 -- A client's message joins the history, behind what the agent said before it.
@@ -202,6 +229,45 @@ local function save(keys, r)
     'asked_to_cancel', r.asked_to_cancel, 'nonce', r.nonce)
 end
 
+-- A list of lines, scored by when their tasks' keys go (inf: the tasks live), goes with the last of them.
+local function prune(list)
+  redis.call('ZREMRANGEBYSCORE', list, '-inf', micros(now()))
+  local last = redis.call('ZREVRANGE', list, 0, 0, 'WITHSCORES')
+  if last[2] == 'inf' then
+    redis.call('PERSIST', list)
+  elseif last[2] then
+    redis.call('PEXPIREAT', list, micros(math.ceil(tonumber(last[2]) / 1000)))
+  end
+end
+
+-- µs at which a task's keys go.
+local function gone_at(keys)
+  local left = redis.call('PTTL', keys[1])
+  return left < 0 and math.huge or now() + left * 1000
+end
+
+-- The quoted ids of a task's configs.
+local function configs_of(keys)
+  local configs = {}
+  for _, field in ipairs(redis.call('HKEYS', keys[9])) do
+    configs[#configs + 1] = string.match(field, '^(.*):sealed$')
+  end
+  table.sort(configs)
+  return configs
+end
+
+-- The lines of a task that is over stand in lists as long as it is kept.
+local function retire_lines(keys, r)
+  local at = micros(now() + tonumber(r.retention) * 1000000)
+  for _, config in ipairs(configs_of(keys)) do
+    for _, list in ipairs({r.dead_deliveries, redis.call('HGET', keys[9], config .. ':secret')}) do
+      redis.call('ZADD', list, 'XX', at, tag(keys) .. ' ' .. config)
+      prune(list)
+    end
+  end
+  redis.call('EXPIRE', keys[9], r.retention)
+end
+
 -- The task is over: its run too, and all its keys go together. `dead_letters` (a key) if it may be requeued: then what it
 -- takes to run it again stays.
 local function retire(keys, r, dead_letters)
@@ -220,6 +286,7 @@ local function retire(keys, r, dead_letters)
     redis.call('EXPIRE', keys[5] .. artifact_id, r.retention)
   end
   for _, i in ipairs({1, 2, 3, 4, 6}) do redis.call('EXPIRE', keys[i], r.retention) end
+  if r.push then retire_lines(keys, r) end
 end
 
 -- Events come as five arguments each, from ARGV[first] on: kind, subject, flag, bytes, metadata (packed)
@@ -332,4 +399,103 @@ local function remember(message_key, digest, window_ms, task_id, record, version
   redis.call('HSET', message_key,
     'digest', digest, 'task_id', task_id, 'record', record, 'version', micros(version), 'ahead', micros(ahead))
   redis.call('PEXPIRE', message_key, window_ms)
+end
+
+local LINE_FIELDS = {'sealed', 'secret', 'delivered', 'token', 'settled', 'failures', 'first_failed_at', 'answer',
+  'answered_at', 'dead', 'died_at'}
+
+-- A line as a table; nil when there is no such config. `config` is its id, quoted.
+local function load_line(keys, config)
+  local fields = {}
+  for i, field in ipairs(LINE_FIELDS) do fields[i] = config .. ':' .. field end
+  local values = redis.call('HMGET', keys[9], unpack(fields))
+  if not values[1] then return nil end
+  local line = {}
+  for i, field in ipairs(LINE_FIELDS) do line[field] = values[i] or nil end
+  line.delivered, line.failures = tonumber(line.delivered), tonumber(line.failures or '0')
+  return line
+end
+
+-- Sets fields of a line, given as pairs; false takes one out.
+local function change_line(keys, config, ...)
+  local pairs_of = {...}
+  for i = 1, #pairs_of, 2 do
+    local field = config .. ':' .. pairs_of[i]
+    if pairs_of[i + 1] then redis.call('HSET', keys[9], field, pairs_of[i + 1]) else redis.call('HDEL', keys[9], field) end
+  end
+end
+
+-- What is owed to a line, if anything, is due in after_us.
+local function due_in(keys, r, config, delivered, after_us)
+  if delivered < r.version then
+    redis.call('ZADD', r.deliveries, micros(now() + after_us), tag(keys) .. ' ' .. config)
+    if after_us == 0 then redis.call('PUBLISH', r.deliveries .. ':wake', '') end
+  else
+    redis.call('ZREM', r.deliveries, tag(keys) .. ' ' .. config)
+  end
+end
+
+-- Events are owed to the line, or not any more.
+local function owed_to(keys, r, config, is_owed)
+  local others = {}
+  for other in string.gmatch(r.push or '', '%S+') do
+    if other ~= config then others[#others + 1] = other .. ' ' end
+  end
+  r.push = table.concat(others) .. (is_owed and config .. ' ' or '')
+  redis.call('HSET', keys[1], 'push', r.push)
+end
+
+local function forget_config(keys, r, config, line)
+  local name = tag(keys) .. ' ' .. config
+  for _, list in ipairs({r.deliveries, r.dead_deliveries, line.secret}) do redis.call('ZREM', list, name) end
+  for _, field in ipairs(LINE_FIELDS) do redis.call('HDEL', keys[9], config .. ':' .. field) end
+  owed_to(keys, r, config, false)
+  if redis.call('EXISTS', keys[9]) == 0 then
+    redis.call('HDEL', keys[1], 'push', 'deliveries', 'dead_deliveries')
+    r.push = false
+  end
+end
+
+-- Saves a config, as the arguments from ARGV[first] on say: id, quoted ('' for none: nothing is done), sealed,
+-- fingerprint of its secret, list of the lines with that secret, key of the secrets, deliveries key, dead deliveries key,
+-- how many configs a task may have. The place of a new line is `delivered`; one that is there keeps its own, and is due
+-- at once. false: the task has too many.
+local function save_config(keys, r, first, delivered)
+  local config, sealed, fingerprint, secret, secrets, deliveries, dead = unpack(ARGV, first, first + 6)
+  if config == '' then return true end
+  local line = load_line(keys, config)
+  if line and line.sealed == sealed then return true end -- a repeated call
+  if not line and #configs_of(keys) >= tonumber(ARGV[first + 7]) then return false end
+  if line then
+    delivered = line.delivered
+    forget_config(keys, r, config, line)
+  end
+  redis.call('HSET', keys[9], config .. ':sealed', sealed, config .. ':secret', secret,
+    config .. ':delivered', micros(delivered))
+  r.deliveries, r.dead_deliveries = deliveries, dead
+  redis.call('HSET', keys[1], 'deliveries', deliveries, 'dead_deliveries', dead)
+  owed_to(keys, r, config, true)
+  local left = redis.call('PTTL', keys[1])
+  if left >= 0 then redis.call('PEXPIRE', keys[9], left) end
+  redis.call('HSET', secrets, fingerprint, secret)
+  redis.call('ZADD', secret, micros(gone_at(keys)), tag(keys) .. ' ' .. config)
+  prune(secret)
+  due_in(keys, r, config, delivered, 0)
+  return true
+end
+
+-- The line if `token` still has it in hand. Else nil, and whether that token was the last to give it back.
+local function held_line(keys, config, token)
+  local line = load_line(keys, config)
+  if line and line.token == token then return line end
+  return nil, line and line.settled == token
+end
+
+-- A line as operators see it, never its config: the fields of Delivery in store/deliveries.py.
+local function line_row(r, config, line, due)
+  return {
+    r.task_id, config, r.agent, r.context, micros(line.delivered), micros(r.version), line.token and '1' or '0',
+    micros(line.failures), line.first_failed_at or '', due or '', line.answer or '', line.answered_at or '',
+    line.dead or '', line.died_at or '',
+  }
 end

@@ -1,0 +1,235 @@
+"""The verbs about delivery lines: what is owed to push-notification configs, for deliverers and for operators.
+
+A line is a task's log on its way to one of the task's configs: the log is the queue, and the line a place in it. Every
+script that writes an event makes the lines of its task due. A deliverer takes lines, reads on in each one's log
+(`read_log` behind `delivered`), and says after each event what became of it. It has a line in hand until it gives it
+back or its lease is over; whatever it says later is not believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from urllib.parse import unquote
+from uuid import uuid4
+
+from .connection import SyncStore
+from .keys import Keys, quoted
+from .operation import Argument, Operation, script
+
+PAGE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class TakenLine:
+    """A line in hand, with its config as it was sealed. Events behind version `delivered` are owed to it; `version` was
+    the log's last. It failed `failures` times since one was delivered, first at `first_failed_us` (0: it did not)."""
+
+    task_id: str
+    context_id: str
+    agent: str
+    config_id: str
+    sealed: bytes = field(repr=False)
+    delivered: int
+    version: int
+    failures: int
+    first_failed_us: int
+    token: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """The line is at `delivered` of `version`. `more`: it is still in hand, and more is owed to it; else it was given
+    back."""
+
+    delivered: int
+    version: int
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LineLost:
+    """The line isn't in hand any more: another took it, its config was deleted or replaced, or the task is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """How a line stands. Times are the store's, in µs; 0: there is none. `now_us` is when this was read."""
+
+    task_id: str
+    config_id: str
+    agent: str
+    context_id: str
+    delivered: int
+    version: int
+    """The log's last."""
+
+    in_hand: bool
+    """A deliverer has it, until `due_us`."""
+
+    failures: int
+    """Since an event was delivered; its due time says how it backs off."""
+
+    first_failed_us: int
+    due_us: int
+    answer: str
+    """The newest of its receiver that a deliverer noted, "" for none."""
+
+    answered_us: int
+    reason: str
+    """Why it was given up, "" for a line that was not."""
+
+    died_us: int
+    now_us: int = field(compare=False)
+
+    @property
+    def how(self) -> Literal["dead", "failing", "waiting", "delivered"]:
+        """What a list of deliveries calls it."""
+        if self.died_us:
+            return "dead"
+        if self.delivered >= self.version:
+            return "delivered"
+        return "failing" if self.failures else "waiting"
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryPage:
+    """Some of a list, and the cursor of what follows; None: that was all."""
+
+    rows: list[Delivery]
+    cursor: int | None
+
+
+def take_due_deliveries(keys: Keys, *, limit: int, lease_us: int, token: str) -> Operation[list[TakenLine]]:
+    """Up to `limit` lines that are due, in hand for `lease_us` each. `token` must be new for each call.
+
+    Nobody else gets them meanwhile. Those of an answer that is lost are due again after the lease.
+    """
+
+    def parse(answer: Sequence[Sequence[bytes]]) -> list[TakenLine]:
+        return [_taken(row, token) for row in answer]
+
+    return Operation(script("take_due_deliveries"), [keys.deliveries], [keys.prefix, limit, lease_us, token], parse)
+
+
+def note_delivered(
+    keys: Keys, line: TakenLine, version: int, *, lease_us: int, answer: str = ""
+) -> Operation[Noted | LineLost]:
+    """The line's events up to `version` were delivered, or need not be; its failures are forgotten.
+
+    It stays in hand for another `lease_us` if more is owed to it. With the version that it is at already this only
+    prolongs the lease, and tells whether the line is still ours. `answer` is the receiver's, "" if it was not asked.
+    """
+
+    def parse(given: Sequence[bytes]) -> Noted | LineLost:
+        if given[0] == b"lost":
+            return LineLost()
+        return Noted(int(given[1]), int(given[2]), given[0] == b"more")
+
+    return _settle("note_delivered", keys, line, [version, lease_us, answer], parse)
+
+
+def postpone_delivery(
+    keys: Keys, line: TakenLine, *, after_us: int, counts: bool, answer: str = ""
+) -> Operation[Literal["postponed", "lost"]]:
+    """Gives the line back, due in `after_us`; `counts`: as a failure. A deliverer that stops gives it back with 0."""
+    return _settle("postpone_delivery", keys, line, [after_us, int(counts), answer], _word)
+
+
+def give_up_delivery(
+    keys: Keys, line: TakenLine, *, reason: str, answer: str = ""
+) -> Operation[Literal["dead", "lost"]]:
+    """Gives the line up: nothing is delivered to it until it is replayed or its config replaced. It keeps its place."""
+    return _settle("give_up_delivery", keys, line, [reason, answer], _word)
+
+
+def replay_delivery(keys: Keys, task_id: str, config_id: str) -> Operation[Literal["missing", "replayed", "alive"]]:
+    """Makes a line that was given up due at once, from its place; "alive": it was not, or somebody else did."""
+    arguments = [quoted(config_id), uuid4().hex]
+    return Operation(script("replay_delivery"), keys.task(task_id).as_list(), arguments, _word)
+
+
+def read_delivery(keys: Keys, task_id: str, config_id: str) -> Operation[Delivery | None]:
+    """How the line of that config stands; None when there is none."""
+
+    def parse(answer: Sequence[Any] | None) -> Delivery | None:
+        return None if answer is None else _delivery(answer[1], int(answer[0]))
+
+    return Operation(script("read_delivery"), keys.task(task_id).as_list(), [quoted(config_id)], parse)
+
+
+def scan_deliveries(keys: Keys, *, dead: bool = False, cursor: int = 0) -> Operation[DeliveryPage]:
+    """A page of the lines to which something is owed; of those that were given up if `dead`. A row may come twice."""
+
+    def parse(answer: Sequence[Any]) -> DeliveryPage:
+        following, now_us, *rows = answer
+        return DeliveryPage([_delivery(row, int(now_us)) for row in rows], int(following) or None)
+
+    name = keys.dead_deliveries if dead else keys.deliveries
+    return Operation(script("scan_deliveries"), [name], [keys.prefix, cursor, PAGE, int(not dead)], parse)
+
+
+def deliveries(store: SyncStore, keys: Keys, *, dead: bool = False) -> Iterator[Delivery]:
+    """All lines that `scan_deliveries` gives, each once, in no order.
+
+    Raises:
+        StoreUnavailable: Redis can't be reached, or refuses.
+    """
+    seen: set[tuple[str, str]] = set()
+    cursor: int | None = 0
+    while cursor is not None:
+        page = store.run(scan_deliveries(keys, dead=dead, cursor=cursor))
+        for row in page.rows:
+            if (row.task_id, row.config_id) not in seen:
+                seen.add((row.task_id, row.config_id))
+                yield row
+        cursor = page.cursor
+
+
+def _settle(name: str, keys: Keys, line: TakenLine, rest: list[Argument], parse: Any) -> Operation[Any]:
+    arguments = [quoted(line.config_id), line.token, *rest]
+    return Operation(script(name), keys.task(line.task_id).as_list(), arguments, parse)
+
+
+def _word(answer: bytes) -> Any:
+    return answer.decode()
+
+
+def _taken(row: Sequence[bytes], token: str) -> TakenLine:
+    task_id, context_id, agent, config, sealed, delivered, version, failures, first_failed = row
+    return TakenLine(
+        task_id.decode(),
+        context_id.decode(),
+        agent.decode(),
+        unquote(config.decode()),
+        sealed,
+        int(delivered),
+        int(version),
+        int(failures),
+        int(first_failed or 0),
+        token,
+    )
+
+
+def _delivery(row: Sequence[bytes], now_us: int) -> Delivery:
+    task_id, config, agent, context, delivered, version, held, failures, failed, due, answer, answered, dead, died = (
+        value.decode() for value in row
+    )
+    return Delivery(
+        task_id,
+        unquote(config),
+        agent,
+        context,
+        int(delivered),
+        int(version),
+        held == "1",
+        int(failures),
+        int(failed or 0),
+        int(float(due or 0)),
+        answer,
+        int(answered or 0),
+        dead,
+        int(died or 0),
+        now_us,
+    )
