@@ -7,8 +7,9 @@ that one image runs everywhere. Seconds unless the name says otherwise.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from math import isfinite
 from typing import Any, get_type_hints
 from urllib.parse import urlsplit
@@ -70,6 +71,14 @@ class Settings:
     max_request_bytes: int = field(default=10 * 1024 * 1024)
     """The largest request body the gateway reads, in bytes."""
 
+    secret_key: str | Sequence[str] | None = field(default=None, repr=False)
+    """What webhooks' credentials are encrypted with in the store, and their signatures made from; 32 characters or more.
+    Several, in the environment with spaces between: the first is used, the others still open what they sealed.
+    None: no push notifications."""
+
+    allow_networks: Sequence[str] = field(default=())
+    """Private networks that webhooks may be in, such as ``10.1.0.0/16``; in the environment with spaces between."""
+
     def __post_init__(self) -> None:
         for name, wanted in get_type_hints(Settings).items():
             self._require(name, _is_a(getattr(self, name), wanted), f"must be {_KINDS[wanted]}")
@@ -82,6 +91,14 @@ class Settings:
         self._require("retention", self.retention >= 1, "must be at least 1 second")
         self._require("max_request_bytes", self.max_request_bytes >= 1024, "must be at least 1024 bytes")
         self._require("key_prefix", bool(self.key_prefix) and "{" not in self.key_prefix, "must be a word without '{'")
+        for name in ("secret_key", "allow_networks"):  # a list would make the settings mutable
+            if isinstance(getattr(self, name), Sequence) and not isinstance(getattr(self, name), str):
+                object.__setattr__(self, name, tuple(getattr(self, name)))
+        long_enough = self.secret_key is None or (self.secret_keys and all(len(key) >= 32 for key in self.secret_keys))
+        self._require(
+            "secret_key", bool(long_enough), "must be 32 characters or more, such as `openssl rand -hex 32` gives"
+        )
+        self._require("allow_networks", _are_networks(self.allow_networks), "must be networks, such as 10.1.0.0/16")
         if self.grpc_port is not None:
             self._require("grpc_port", 1 <= self.grpc_port <= 65535, "must be a port, 1 to 65535")
         if self.public_url is not None:
@@ -92,9 +109,23 @@ class Settings:
             scheme = urlsplit(self.store_url).scheme
             self._require("store_url", scheme in STORE_SCHEMES, f"must begin with one of {', '.join(STORE_SCHEMES)}")
 
+    @property
+    def secret_keys(self) -> tuple[bytes, ...]:
+        """`secret_key`, the one that is used first; empty for None."""
+        if self.secret_key is None:
+            return ()
+        keys = (self.secret_key,) if isinstance(self.secret_key, str) else self.secret_key
+        return tuple(key.encode() for key in keys)
+
+    @property
+    def push_networks(self) -> tuple[IPv4Network | IPv6Network, ...]:
+        """`allow_networks`, read."""
+        return tuple(ip_network(network) for network in self.allow_networks)
+
     def _require(self, name: str, fine: bool, rule: str) -> None:
         if not fine:
-            shown = "…" if name == "store_url" else repr(getattr(self, name))  # a URL may hold a password
+            secret = name in ("store_url", "secret_key")  # a URL may hold a password
+            shown = "…" if secret else repr(getattr(self, name))
             raise ConfigError(f"{CONF_PREFIX}{name} = {shown}: {rule}")
 
 
@@ -124,7 +155,10 @@ def load_settings(conf: Mapping[str, Any], environ: Mapping[str, str] = os.envir
 
 def shown(settings: Settings) -> dict[str, Any]:
     """The settings that hold no secret, by name: for people, and to compare processes by."""
-    return {f.name: getattr(settings, f.name) for f in fields(settings) if f.repr}
+    values = {f.name: getattr(settings, f.name) for f in fields(settings) if f.repr}
+    return {
+        name: list(value) if isinstance(value, tuple) else value for name, value in values.items()
+    }  # as JSON has it
 
 
 _KINDS: dict[Any, str] = {
@@ -134,7 +168,16 @@ _KINDS: dict[Any, str] = {
     str | None: "a text, or None",
     int | None: "a whole number, or None",
     float | None: "a number, and finite, or None",
+    Sequence[str]: "a list of texts",
+    str | Sequence[str] | None: "a text, a list of texts, or None",
 }
+
+
+def _are_networks(texts: Sequence[str]) -> bool:
+    try:
+        return all(ip_network(text) is not None for text in texts)
+    except ValueError:
+        return False
 
 
 def _is_a(value: Any, wanted: Any) -> bool:
@@ -142,6 +185,12 @@ def _is_a(value: Any, wanted: Any) -> bool:
         return type(None) in getattr(wanted, "__args__", ())
     if float in (wanted, *getattr(wanted, "__args__", ())):
         return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+    if Sequence[str] in (wanted, *getattr(wanted, "__args__", ())) and not isinstance(value, str):
+        return isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
+    if wanted == Sequence[str]:
+        return False
+    if wanted == str | Sequence[str] | None:
+        return True
     return isinstance(value, wanted) and not isinstance(value, bool)
 
 
@@ -149,6 +198,8 @@ def _read(name: str, text: str, wanted: Any) -> Any:
     optional = type(None) in getattr(wanted, "__args__", ())
     if optional and text.strip().lower() in ("", "none"):
         return None
+    if Sequence[str] in (wanted, *getattr(wanted, "__args__", ())):
+        return tuple(text.split())
     kind = next(t for t in (int, float, str) if t is wanted or t in getattr(wanted, "__args__", ()))
     try:
         return kind(text)

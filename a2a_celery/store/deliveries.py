@@ -3,12 +3,13 @@
 A line is a task's log on its way to one of the task's configs: the log is the queue, and the line a place in it. Every
 script that writes an event makes the lines of its task due. A deliverer takes lines, reads on in each one's log
 (`read_log` behind `delivered`), and says after each event what became of it. It has a line in hand until it gives it
-back or its lease is over; whatever it says later is not believed.
+back, or another takes it when its lease is over; whatever it says later is not believed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import unquote
@@ -20,11 +21,14 @@ from .operation import Argument, Operation, script
 
 PAGE = 200
 
+Said = Mapping[str, str | int]
+"""What an operator is told of a failure: reason, and status and answer of the receiver, if there was one."""
+
 
 @dataclass(frozen=True, slots=True)
-class TakenLine:
+class Line:
     """A line in hand, with its config as it was sealed. Events behind version `delivered` are owed to it; `version` was
-    the log's last. It failed `failures` times since one was delivered, first at `first_failed_us` (0: it did not)."""
+    the log's last. Since one was delivered it failed `failures` times, the first time `failing_for` seconds ago."""
 
     task_id: str
     context_id: str
@@ -34,23 +38,8 @@ class TakenLine:
     delivered: int
     version: int
     failures: int
-    first_failed_us: int
+    failing_for: float
     token: str = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Noted:
-    """The line is at `delivered` of `version`. `more`: it is still in hand, and more is owed to it; else it was given
-    back."""
-
-    delivered: int
-    version: int
-    more: bool
-
-
-@dataclass(frozen=True, slots=True)
-class LineLost:
-    """The line isn't in hand any more: another took it, its config was deleted or replaced, or the task is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +58,17 @@ class Delivery:
     """A deliverer has it, until `due_us`."""
 
     failures: int
-    """Since an event was delivered; its due time says how it backs off."""
+    """Since an event was delivered."""
 
     first_failed_us: int
     due_us: int
-    answer: str
-    """The newest of its receiver that a deliverer noted, "" for none."""
+    said: Said
+    """Of the newest failure since an event was delivered; empty for none."""
 
-    answered_us: int
-    reason: str
-    """Why it was given up, "" for a line that was not."""
-
+    said_us: int
     died_us: int
+    """When it was given up."""
+
     now_us: int = field(compare=False)
 
     @property
@@ -101,47 +89,47 @@ class DeliveryPage:
     cursor: int | None
 
 
-def take_due_deliveries(keys: Keys, *, limit: int, lease_us: int, token: str) -> Operation[list[TakenLine]]:
-    """Up to `limit` lines that are due, in hand for `lease_us` each. `token` must be new for each call.
+def take_due_deliveries(keys: Keys, *, limit: int, lease_us: int) -> Operation[list[Line]]:
+    """Up to `limit` lines that are due, in hand for `lease_us` each; nobody else gets them meanwhile.
 
-    Nobody else gets them meanwhile. Those of an answer that is lost are due again after the lease.
+    Those of an answer that is lost are due again after the lease.
     """
+    token = uuid4().hex
 
-    def parse(answer: Sequence[Sequence[bytes]]) -> list[TakenLine]:
-        return [_taken(row, token) for row in answer]
+    def parse(answer: Sequence[Sequence[bytes]]) -> list[Line]:
+        return [_line(row, token) for row in answer]
 
     return Operation(script("take_due_deliveries"), [keys.deliveries], [keys.prefix, limit, lease_us, token], parse)
 
 
 def note_delivered(
-    keys: Keys, line: TakenLine, version: int, *, lease_us: int, answer: str = ""
-) -> Operation[Noted | LineLost]:
-    """The line's events up to `version` were delivered, or need not be; its failures are forgotten.
+    keys: Keys, line: Line, version: int, *, lease_us: int, posted: bool = True
+) -> Operation[Literal["more", "done", "lost"]]:
+    """The line's events up to `version` were delivered; its failures are forgotten. Not `posted`: nobody wants them.
 
-    It stays in hand for another `lease_us` if more is owed to it. With the version that it is at already this only
-    prolongs the lease, and tells whether the line is still ours. `answer` is the receiver's, "" if it was not asked.
+    "more": it stays in hand for another `lease_us`, for more is owed to it; "done": nothing is, so it was given back;
+    "lost": it is another's, or its config was deleted or replaced, or its task is gone. With the version that it is at
+    already, and not `posted`, this prolongs the lease, and tells whether the line is still ours.
     """
-
-    def parse(given: Sequence[bytes]) -> Noted | LineLost:
-        if given[0] == b"lost":
-            return LineLost()
-        return Noted(int(given[1]), int(given[2]), given[0] == b"more")
-
-    return _settle("note_delivered", keys, line, [version, lease_us, answer], parse)
+    return _settle("note_delivered", keys, line, [version, lease_us, int(posted)], _word)
 
 
 def postpone_delivery(
-    keys: Keys, line: TakenLine, *, after_us: int, counts: bool, answer: str = ""
-) -> Operation[Literal["postponed", "lost"]]:
-    """Gives the line back, due in `after_us`; `counts`: as a failure. A deliverer that stops gives it back with 0."""
-    return _settle("postpone_delivery", keys, line, [after_us, int(counts), answer], _word)
+    keys: Keys, line: Line, *, after_us: int, counts: bool, said: Said | None = None
+) -> Operation[bool]:
+    """Gives the line back, due in `after_us`; `counts`: as a failure. A deliverer that stops gives it back with 0.
+
+    `said` is kept for operators. False: the line was not ours any more.
+    """
+    return _settle("postpone_delivery", keys, line, [after_us, int(counts), json.dumps(said) if said else ""], bool)
 
 
-def give_up_delivery(
-    keys: Keys, line: TakenLine, *, reason: str, answer: str = ""
-) -> Operation[Literal["dead", "lost"]]:
-    """Gives the line up: nothing is delivered to it until it is replayed or its config replaced. It keeps its place."""
-    return _settle("give_up_delivery", keys, line, [reason, answer], _word)
+def give_up_delivery(keys: Keys, line: Line, *, said: Said) -> Operation[bool]:
+    """Gives the line up: nothing is delivered to it until it is replayed or its config replaced. It keeps its place.
+
+    `said` is kept for operators. False: the line was not ours any more.
+    """
+    return _settle("give_up_delivery", keys, line, [json.dumps(said)], bool)
 
 
 def replay_delivery(keys: Keys, task_id: str, config_id: str) -> Operation[Literal["missing", "replayed", "alive"]]:
@@ -187,7 +175,7 @@ def deliveries(store: SyncStore, keys: Keys, *, dead: bool = False) -> Iterator[
         cursor = page.cursor
 
 
-def _settle(name: str, keys: Keys, line: TakenLine, rest: list[Argument], parse: Any) -> Operation[Any]:
+def _settle(name: str, keys: Keys, line: Line, rest: list[Argument], parse: Any) -> Operation[Any]:
     arguments = [quoted(line.config_id), line.token, *rest]
     return Operation(script(name), keys.task(line.task_id).as_list(), arguments, parse)
 
@@ -196,9 +184,9 @@ def _word(answer: bytes) -> Any:
     return answer.decode()
 
 
-def _taken(row: Sequence[bytes], token: str) -> TakenLine:
-    task_id, context_id, agent, config, sealed, delivered, version, failures, first_failed = row
-    return TakenLine(
+def _line(row: Sequence[bytes], token: str) -> Line:
+    task_id, context_id, agent, config, sealed, delivered, version, failures, failing_us = row
+    return Line(
         task_id.decode(),
         context_id.decode(),
         agent.decode(),
@@ -207,13 +195,13 @@ def _taken(row: Sequence[bytes], token: str) -> TakenLine:
         int(delivered),
         int(version),
         int(failures),
-        int(first_failed or 0),
+        int(failing_us) / 1e6,
         token,
     )
 
 
 def _delivery(row: Sequence[bytes], now_us: int) -> Delivery:
-    task_id, config, agent, context, delivered, version, held, failures, failed, due, answer, answered, dead, died = (
+    task_id, config, agent, context, delivered, version, held, failures, failed, due, said, said_at, died = (
         value.decode() for value in row
     )
     return Delivery(
@@ -227,9 +215,8 @@ def _delivery(row: Sequence[bytes], now_us: int) -> Delivery:
         int(failures),
         int(failed or 0),
         int(float(due or 0)),
-        answer,
-        int(answered or 0),
-        dead,
+        json.loads(said or "{}"),
+        int(said_at or 0),
         int(died or 0),
         now_us,
     )

@@ -1,49 +1,48 @@
-"""The verbs about push-notification configs: save, read, delete, and which secrets they are sealed with.
+"""The verbs about push-notification configs: save, read, list, delete, and which secrets they are sealed with.
 
-What a config says is opaque here: it comes sealed (see ``push/sealing.py``), and is given back as it came.
+What a config says is opaque here: it comes sealed (see ``a2a_celery/sealing.py``), and is given back as it came.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import unquote
 
+from .answers import Missing, TooManyConfigs
 from .keys import Keys, Scope, quoted
 from .operation import Argument, Operation, script
 
-MAX_CONFIGS = 10
+MAX_PUSH_CONFIGS = 10
 """How many configs a task may have; one more is refused."""
 
 
 @dataclass(frozen=True, slots=True)
-class SealedConfig:
+class NewPushConfig:
     """A config, sealed with the secret that has this `fingerprint`. The id is unique in its task, and not empty."""
 
     config_id: str
-    sealed: bytes
+    sealed: bytes = field(repr=False)
     fingerprint: str
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigPage:
-    """Configs as (id, sealed) in the order of their ids; `more` says whether others follow."""
-
-    configs: list[tuple[str, bytes]]
-    more: bool
-
-
 def save_push_config(
-    keys: Keys, scope: Scope | None, task_id: str, config: SealedConfig
-) -> Operation[Literal["missing", "saved", "full"]]:
-    """Saves a config of a task in `scope` (None: in any); "full": the task has `MAX_CONFIGS`.
+    keys: Keys, scope: Scope | None, task_id: str, config: NewPushConfig
+) -> Operation[Missing | TooManyConfigs | None]:
+    """Saves a config of a task in `scope` (None: in any); None: it is saved.
 
     A new one is owed the events that follow. One that takes the place of another is owed what that still was, at once,
     also if that was given up; whoever delivers to the old one finds it gone.
     """
+
+    def parse(answer: bytes) -> Missing | TooManyConfigs | None:
+        if answer == b"saved":
+            return None
+        return Missing() if answer == b"missing" else TooManyConfigs()
+
     arguments = [_scope(scope), *config_arguments(keys, config)]
-    return Operation(script("save_push_config"), keys.task(task_id).as_list(), arguments, _word)
+    return Operation(script("save_push_config"), keys.task(task_id).as_list(), arguments, parse)
 
 
 def read_push_config(keys: Keys, scope: Scope | None, task_id: str, config_id: str) -> Operation[bytes | None]:
@@ -55,17 +54,13 @@ def read_push_config(keys: Keys, scope: Scope | None, task_id: str, config_id: s
     return _read(keys, scope, task_id, quoted(config_id), parse)
 
 
-def read_push_configs(
-    keys: Keys, scope: Scope | None, task_id: str, *, after: str = "", limit: int = MAX_CONFIGS
-) -> Operation[ConfigPage | None]:
-    """Up to `limit` configs behind the id `after`; None when there is no such task in `scope` (None: in any)."""
+def list_push_configs(keys: Keys, scope: Scope | None, task_id: str) -> Operation[list[tuple[str, bytes]] | None]:
+    """All configs of a task as (id, sealed), by id; None when there is no such task in `scope` (None: in any)."""
 
-    def parse(answer: Sequence[bytes] | None) -> ConfigPage | None:
+    def parse(answer: Sequence[bytes] | None) -> list[tuple[str, bytes]] | None:
         if answer is None:
             return None
-        pairs = sorted((unquote(name.decode()), sealed) for name, sealed in zip(answer[::2], answer[1::2], strict=True))
-        following = [pair for pair in pairs if pair[0] > after]
-        return ConfigPage(following[:limit], len(following) > limit)
+        return sorted((unquote(name.decode()), sealed) for name, sealed in zip(answer[::2], answer[1::2], strict=True))
 
     return _read(keys, scope, task_id, "", parse)
 
@@ -85,8 +80,12 @@ def secrets_in_use(keys: Keys) -> Operation[frozenset[str]]:
     return Operation(script("secrets_in_use"), [keys.secrets], [], parse)
 
 
-def config_arguments(keys: Keys, config: SealedConfig | None) -> list[Argument]:
-    """A config, as ``save_config`` in scripts/prelude.lua takes it."""
+def config_arguments(keys: Keys, config: NewPushConfig | None) -> list[Argument]:
+    """A config, as ``save_config`` in scripts/prelude.lua takes it.
+
+    Raises:
+        ValueError: its id is empty.
+    """
     if config is None:
         return [""]
     if not config.config_id:
@@ -99,7 +98,7 @@ def config_arguments(keys: Keys, config: SealedConfig | None) -> list[Argument]:
         keys.secrets,
         keys.deliveries,
         keys.dead_deliveries,
-        MAX_CONFIGS,
+        MAX_PUSH_CONFIGS,
     ]
 
 
@@ -109,7 +108,3 @@ def _read(keys: Keys, scope: Scope | None, task_id: str, name: str, parse: Any) 
 
 def _scope(scope: Scope | None) -> str:
     return "*" if scope is None else str(scope)
-
-
-def _word(answer: bytes) -> Any:
-    return answer.decode()

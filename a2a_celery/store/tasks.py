@@ -32,7 +32,7 @@ from .answers import (
 from .codec import event_arguments, state_of, task_from_snapshot
 from .keys import Keys, Scope
 from .operation import Argument, Operation, script
-from .push_configs import SealedConfig, config_arguments
+from .push_configs import NewPushConfig, config_arguments
 
 FIRST_PUBLISH_GRACE_US = 5_000_000
 """How long whoever created a run has to publish it before a watcher does."""
@@ -65,12 +65,12 @@ def create_task(
     retention: int,
     options: bytes = b"",
     once: Once | None = None,
-    config: SealedConfig | None = None,
+    push: NewPushConfig | None = None,
 ) -> Operation[Created | Known | Conflict]:
     """A task in SUBMITTED with `request`'s message in its history, run 1, and the promise to dispatch it.
 
     `caller` is kept for the worker and `options` for publishers, as they are; `retention` is in seconds. Without `once`
-    any message id is a new one. `config` is owed every event, the first too; of a `Known` message it isn't saved.
+    any message id is a new one. `push` is owed every event, the first too; of a `Known` message it isn't saved.
     """
     task = Task(id=task_id, context_id=context_id, status=TaskStatus(state=SUBMITTED), history=[request.message])
 
@@ -105,7 +105,7 @@ def create_task(
             encode(status_event(task_id, context_id, WORKING)),
             options,
             *_once(keys, scope, once),
-            *config_arguments(keys, config),
+            *config_arguments(keys, push),
         ],
         parse,
     )
@@ -122,13 +122,13 @@ def continue_task(
     nonce: str,
     options: bytes = b"",
     once: Once | None = None,
-    config: SealedConfig | None = None,
+    push: NewPushConfig | None = None,
 ) -> Operation[Continued]:
     """A further message to a task: it begins the next run, or waits for the end of the one that is open.
 
     `request.message` must already carry the task's and context's ids; `context_id` is what the client named, "" for
     nothing. `nonce` makes a repeated call the same call, `once` a message that a client repeats the same message.
-    `config` is saved with the message if that begins a turn or waits; it is owed what comes from then on.
+    `push` is saved with the message if that begins a turn or waits; it is owed what comes from then on.
     """
     message = request.message
 
@@ -169,7 +169,7 @@ def continue_task(
             options,
             *_once(keys, scope, once),
             encode(Message(metadata={TASK_ENDED_FIRST: True})),
-            *config_arguments(keys, config),
+            *config_arguments(keys, push),
         ],
         parse,
     )

@@ -1,15 +1,16 @@
 -- note_delivered: a line's events were delivered, or need not be, up to a version; the lease begins anew.
 -- KEYS  a task's nine
--- ARGV  [1] config id, quoted  [2] token  [3] version  [4] lease, µs  [5] the receiver's answer, '' if it was not asked
--- gives {'more', delivered, version}: go on | {'done', delivered, version}: nothing is owed to it now
---       | {'lost'}: the line is gone, or another's
+-- ARGV  [1] config id, quoted  [2] token  [3] version  [4] lease, µs  [5] '1' if the last of them was posted
+-- gives 'more': it is still in hand | 'done': nothing is owed to it now | 'lost': the line is gone, or another's
 local r = load(KEYS)
 local line = r and held_line(KEYS, ARGV[1], ARGV[2])
-if not line then return {'lost'} end
+if not line then return 'lost' end
 local delivered = math.max(line.delivered, math.min(tonumber(ARGV[3]), r.version))
 if delivered > line.delivered then
-  change_line(KEYS, ARGV[1], 'delivered', micros(delivered), 'failures', false, 'first_failed_at', false)
-  if ARGV[5] ~= '' then change_line(KEYS, ARGV[1], 'answer', ARGV[5], 'answered_at', micros(now())) end
+  change_line(KEYS, ARGV[1], 'delivered', micros(delivered))
+end
+if ARGV[5] == '1' and line.failures > 0 then
+  change_line(KEYS, ARGV[1], 'failures', false, 'first_failed_at', false, 'said', false, 'said_at', false)
 end
 due_in(KEYS, r, ARGV[1], delivered, tonumber(ARGV[4]))
-return {delivered < r.version and 'more' or 'done', micros(delivered), micros(r.version)}
+return delivered < r.version and 'more' or 'done'

@@ -51,8 +51,8 @@
 --   token                               of who has the line in hand; not there when nobody has
 --   settled                             for repeated calls: token of who last gave the line back, or replayed it
 --   failures, first_failed_at           since its last event was delivered: how often that failed, and when first, µs
---   answer, answered_at                 the newest answer of its receiver, and when, µs
---   dead, died_at                       why it was given up, and when, µs
+--   said, said_at                       JSON: what was said of the newest failure since then, or of the end; when, µs
+--   died_at                             when it was given up, µs
 -- In lists a line is "<tag of its task> <config id, quoted>".
 --
 -- LEGAL and TERMINAL, INTERRUPTED (tables by state number) and SUBMITTED, WORKING, COMPLETED, FAILED, CANCELED stand above:
@@ -401,8 +401,8 @@ local function remember(message_key, digest, window_ms, task_id, record, version
   redis.call('PEXPIRE', message_key, window_ms)
 end
 
-local LINE_FIELDS = {'sealed', 'secret', 'delivered', 'token', 'settled', 'failures', 'first_failed_at', 'answer',
-  'answered_at', 'dead', 'died_at'}
+local LINE_FIELDS = {'sealed', 'secret', 'delivered', 'token', 'settled', 'failures', 'first_failed_at', 'said',
+  'said_at', 'died_at'}
 
 -- A line as a table; nil when there is no such config. `config` is its id, quoted.
 local function load_line(keys, config)
@@ -495,7 +495,7 @@ end
 local function line_row(r, config, line, due)
   return {
     r.task_id, config, r.agent, r.context, micros(line.delivered), micros(r.version), line.token and '1' or '0',
-    micros(line.failures), line.first_failed_at or '', due or '', line.answer or '', line.answered_at or '',
-    line.dead or '', line.died_at or '',
+    micros(line.failures), line.first_failed_at or '', due or '', line.said or '', line.said_at or '',
+    line.died_at or '',
   }
 end

@@ -5,8 +5,8 @@
 local r = load(KEYS)
 local line = r and load_line(KEYS, ARGV[1])
 if not line then return 'missing' end
-if not line.dead then return line.settled == ARGV[2] and 'replayed' or 'alive' end
-change_line(KEYS, ARGV[1], 'dead', false, 'died_at', false, 'failures', false, 'first_failed_at', false, 'settled', ARGV[2])
+if not line.died_at then return line.settled == ARGV[2] and 'replayed' or 'alive' end
+change_line(KEYS, ARGV[1], 'died_at', false, 'failures', false, 'first_failed_at', false, 'settled', ARGV[2])
 owed_to(KEYS, r, ARGV[1], true)
 redis.call('ZREM', r.dead_deliveries, tag(KEYS) .. ' ' .. ARGV[1])
 due_in(KEYS, r, ARGV[1], line.delivered, 0)

@@ -1,0 +1,111 @@
+"""Secrets at rest: what clients entrust to a deployment is encrypted before it is stored.
+
+AES-256-GCM (NIST SP 800-38D), with a key derived by HKDF (RFC 5869) from the setting `secret_key`. What was sealed for one
+config of one task opens for that one only.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from .config import Settings
+from .errors import A2ACeleryError, ConfigError
+
+FORM = b"\x01"
+"""What every sealed text begins with; then the fingerprint of its key, a nonce, and the text."""
+
+FINGERPRINT_BYTES = 8
+NONCE_BYTES = 12
+
+
+class NotSealedHere(A2ACeleryError):
+    """It was sealed with a secret that is not configured, for something else, or was changed since."""
+
+
+class Sealer:
+    """Seals with the first of `secret_keys`, and opens what was sealed with any of them.
+
+    Raises:
+        ValueError: there is none.
+    """
+
+    def __init__(self, secret_keys: Sequence[bytes]) -> None:
+        if not secret_keys:
+            raise ValueError("a sealer needs a secret key")
+        self._keys = {fingerprint_of(secret): AESGCM(_derived(secret, b"seal", 32)) for secret in reversed(secret_keys)}
+        self._first = fingerprint_of(secret_keys[0])
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the secret that this seals with; says nothing about the secret itself."""
+        return self._first
+
+    @property
+    def fingerprints(self) -> frozenset[str]:
+        """Of all secrets whose texts this opens."""
+        return frozenset(self._keys)
+
+    def seal(self, text: bytes, task_id: str, config_id: str) -> bytes:
+        """`text`, for this config of this task; another time it looks different."""
+        nonce = os.urandom(NONCE_BYTES)
+        head = FORM + bytes.fromhex(self._first)
+        return head + nonce + self._keys[self._first].encrypt(nonce, text, head + _bound_to(task_id, config_id))
+
+    def open(self, sealed: bytes, task_id: str, config_id: str) -> bytes:
+        """The text that was sealed for this config of this task.
+
+        Raises:
+            NotSealedHere: it can't be opened; says why.
+        """
+        head, nonce_at = sealed[: 1 + FINGERPRINT_BYTES], 1 + FINGERPRINT_BYTES
+        key = self._keys.get(head[1:].hex())
+        if head[:1] != FORM or key is None:
+            raise NotSealedHere(
+                "it was sealed with a secret that is not in a2a_secret_key: put that back, behind the new one"
+            )
+        nonce, text = sealed[nonce_at : nonce_at + NONCE_BYTES], sealed[nonce_at + NONCE_BYTES :]
+        try:
+            return key.decrypt(nonce, text, head + _bound_to(task_id, config_id))
+        except (InvalidTag, ValueError):
+            raise NotSealedHere("it was sealed for another config, or changed since") from None
+
+
+def sealer_of(settings: Settings) -> Sealer | None:
+    """The sealer of a deployment; None: it has no `secret_key`."""
+    return Sealer(settings.secret_keys) if settings.secret_keys else None
+
+
+def require_secrets(sealer: Sealer | None, in_use: Collection[str]) -> None:
+    """Returns if `sealer` opens whatever is sealed with the secrets of these fingerprints (`secrets_in_use`).
+
+    Raises:
+        ConfigError: it does not; says what to do.
+    """
+    missing = set(in_use) - (sealer.fingerprints if sealer is not None else frozenset())
+    if not missing:
+        return
+    why = "is not set" if sealer is None else f"lacks the secret {', '.join(sorted(missing))}"
+    raise ConfigError(
+        f"a2a_secret_key {why}, with which webhooks of tasks in the store are sealed: set A2A_SECRET_KEY as where they "
+        "were taken; to change it, put the new secret before the old one, and leave that until its tasks are gone"
+    )
+
+
+def fingerprint_of(secret: bytes) -> str:
+    """A name for `secret` that does not tell it: 16 hexadecimal digits."""
+    return _derived(secret, b"fingerprint", FINGERPRINT_BYTES).hex()
+
+
+def _derived(secret: bytes, purpose: bytes, length: int) -> bytes:
+    return HKDF(SHA256(), length, salt=None, info=b"a2a-celery " + purpose).derive(secret)
+
+
+def _bound_to(task_id: str, config_id: str) -> bytes:
+    task = task_id.encode()
+    return len(task).to_bytes(4, "big") + task + config_id.encode()
