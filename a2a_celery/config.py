@@ -72,8 +72,8 @@ class Settings:
     """The largest request body the gateway reads, in bytes."""
 
     secret_key: str | Sequence[str] | None = field(default=None, repr=False)
-    """What webhooks' credentials are encrypted with in the store, and their signatures made from; 32 characters or more.
-    Several, in the environment with spaces between: the first is used, the others still open what they sealed.
+    """What webhooks' credentials are encrypted with in the store and their signatures made from; 32 characters or
+    more. Several, in the environment with spaces between: the first is used, the others still open what they sealed.
     None: no push notifications."""
 
     allow_networks: Sequence[str] = field(default=())

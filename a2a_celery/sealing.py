@@ -1,7 +1,7 @@
 """Secrets at rest: what clients entrust to a deployment is encrypted before it is stored.
 
-AES-256-GCM (NIST SP 800-38D), with a key derived by HKDF (RFC 5869) from the setting `secret_key`. What was sealed for one
-config of one task opens for that one only.
+AES-256-GCM (NIST SP 800-38D), with a key derived by HKDF (RFC 5869) from the setting `secret_key`. What was sealed for
+one config of one task opens for that one only.
 """
 
 from __future__ import annotations

@@ -131,28 +131,6 @@ def continue_task(
     `push` is saved with the message if that begins a turn or waits; it is owed what comes from then on.
     """
     message = request.message
-
-    def parse(answer: Sequence[Any]) -> Continued:
-        match answer[0]:
-            case b"missing":
-                return Missing()
-            case b"context":
-                return WrongContext(answer[1].decode())
-            case b"ended":
-                return Ended(state_of(answer[1]))
-            case b"full":
-                return Full()
-            case b"configs":
-                return TooManyConfigs()
-            case b"known":
-                return _known(answer)
-            case b"conflict":
-                return Conflict()
-            case b"begun":
-                return Begun(int(answer[1]), *task_from_snapshot(answer[2]))
-            case _:
-                return Waiting(int(answer[1]), *task_from_snapshot(answer[2]))
-
     return Operation(
         script("continue_task"),
         keys.task(task_id).as_list(),
@@ -171,7 +149,7 @@ def continue_task(
             encode(Message(metadata={TASK_ENDED_FIRST: True})),
             *config_arguments(keys, push),
         ],
-        parse,
+        _continued,
     )
 
 
@@ -253,6 +231,28 @@ def list_tasks(
 
 def _once(keys: Keys, scope: Scope, once: Once | None) -> list[Argument]:
     return ["", "", 0] if once is None else [keys.message(scope, once.message_id), once.digest, once.window_ms]
+
+
+def _continued(answer: Sequence[Any]) -> Continued:
+    match answer[0]:
+        case b"missing":
+            return Missing()
+        case b"context":
+            return WrongContext(answer[1].decode())
+        case b"ended":
+            return Ended(state_of(answer[1]))
+        case b"full":
+            return Full()
+        case b"configs":
+            return TooManyConfigs()
+        case b"known":
+            return _known(answer)
+        case b"conflict":
+            return Conflict()
+        case b"begun":
+            return Begun(int(answer[1]), *task_from_snapshot(answer[2]))
+        case _:
+            return Waiting(int(answer[1]), *task_from_snapshot(answer[2]))
 
 
 def _known(answer: Sequence[bytes]) -> Known:

@@ -12,10 +12,27 @@ import pytest
 from a2a_celery.cli.embedded import EmbeddedRedis
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys, Operation, SyncStore
+from a2a_celery.store.deliveries import (
+    Line,
+    give_up_delivery,
+    note_delivered,
+    postpone_delivery,
+    read_delivery,
+    replay_delivery,
+    scan_deliveries,
+    take_due_deliveries,
+)
 from a2a_celery.store.dispatch import hold_runs, mark_published, take_due_runs
 from a2a_celery.store.installation import note_watcher
 from a2a_celery.store.letters import Letter, read_letter, requeue_task
 from a2a_celery.store.log import read_log
+from a2a_celery.store.push_configs import (
+    NewPushConfig,
+    delete_push_config,
+    list_push_configs,
+    save_push_config,
+    secrets_in_use,
+)
 from a2a_celery.store.recovery import Lapsed, hand_back, lapse_run, lapsed_runs
 from a2a_celery.store.release import due_canvases, end_by_result, hand_on, release_run
 from a2a_celery.store.runs import (
@@ -181,10 +198,75 @@ async def _hand_back(keys: Keys, seeds: Seeds) -> Operation[Any]:
     return hand_back(keys, REF, runner=None, lost=status(FAILED, "lost"))
 
 
+PUSH = NewPushConfig("c", b"sealed", "f0")
+
+
+async def _save_push(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await seeds.created(task_id="t")
+    return save_push_config(keys, ANN, "t", PUSH)
+
+
+async def owed(keys: Keys, seeds: Seeds) -> Line:
+    """The line of a config of the task "t", in hand."""
+    await seeds.created(task_id="t")
+    await seeds.store.run(save_push_config(keys, ANN, "t", PUSH))
+    await seeds.store.run(claim(keys))
+    [line] = await seeds.store.run(take_due_deliveries(keys, limit=1, lease_us=LEASE_US))
+    return line
+
+
+async def _list_push(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await owed(keys, seeds)
+    return list_push_configs(keys, ANN, "t")
+
+
+async def _delete_push(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await owed(keys, seeds)
+    return delete_push_config(keys, ANN, "t", "c")
+
+
+async def _secrets(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await owed(keys, seeds)
+    return secrets_in_use(keys)
+
+
+async def _take_deliveries(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await owed(keys, seeds)
+    return take_due_deliveries(keys, limit=1, lease_us=LEASE_US)
+
+
+async def _note(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    return note_delivered(keys, await owed(keys, seeds), 2, lease_us=LEASE_US)
+
+
+async def _postpone(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    return postpone_delivery(keys, await owed(keys, seeds), after_us=9, counts=True, said={"status": 500})
+
+
+async def _give_up(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    return give_up_delivery(keys, await owed(keys, seeds), said={"reason": "no"})
+
+
+async def _replay(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await seeds.store.run(await _give_up(keys, seeds))
+    return replay_delivery(keys, "t", "c")
+
+
+async def _read_delivery(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await owed(keys, seeds)
+    return read_delivery(keys, "t", "c")
+
+
+async def _scan_deliveries(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await owed(keys, seeds)
+    return scan_deliveries(keys)
+
+
 VERBS: list[Make] = [
     _create, _continue, _cancel, _read, _list, _log, _claim, _append, _settle, _renew, _mark, _hold, _take,
     _end_pauses, _lapsed, _lapse, _end, _hand_back, _release, _due_canvases, _end_by_result, _scan, _letter, _requeue,
-    _note_watcher,
+    _note_watcher, _save_push, _list_push, _delete_push, _secrets, _take_deliveries, _note, _postpone, _give_up,
+    _replay, _read_delivery, _scan_deliveries,
 ]  # fmt: skip
 
 BESIDE = {"prelude", "save_task", "delete_task"}

@@ -13,7 +13,7 @@ from a2a_celery.store import AsyncStore, Keys
 Index = tuple[str, TaskState]
 
 
-async def leaks(store: AsyncStore, keys: Keys) -> list[str]:
+async def leaks(store: AsyncStore, keys: Keys) -> list[str]:  # noqa: PLR0915
     """A line for every key that breaks its rule; empty when nothing leaks.
 
     Keys of an ended task expire within its retention, those of a live one stay, no key outlives its task's record;
@@ -22,7 +22,7 @@ async def leaks(store: AsyncStore, keys: Keys) -> list[str]:
     """
     redis, prefix = store.redis, re.escape(keys.prefix)
     own = re.compile(
-        rf"{prefix}:\{{(?P<id>[^}}]*)\}}:(task|log|history|artifacts|artifact:.*|metadata|turns)", re.DOTALL
+        rf"{prefix}:\{{(?P<id>[^}}]*)\}}:(task|log|history|artifacts|artifact:.*|metadata|turns|push)", re.DOTALL
     )
     listed = re.compile(rf"{prefix}:(tasks|context):.*:(?P<state>\d)")
     dead = {tag.decode() for tag in await redis.zrange(keys.dead_letters, 0, -1)}
@@ -69,6 +69,11 @@ async def leaks(store: AsyncStore, keys: Keys) -> list[str]:
                 record = await record_of(member.decode())
                 if record.get(b"phase") != b"" or int(record[b"state"]) in TERMINAL:
                     found.append(f"{key}: {member!r} does not wait for its client")
+        elif key in (keys.deliveries, keys.dead_deliveries) or key.startswith(f"{keys.prefix}:sealed:"):
+            found += await _of_lines(store, keys, key, expires)
+        elif key == keys.secrets:
+            lists = await redis.hgetall(key)
+            found += [f"{key}: {f!r}" for f in lists if lists[f].decode() != keys.sealed_with(f.decode())]
         elif key == keys.dead_letters:
             if expires < 0:
                 found.append(f"{key}: dead letters without an expiry")
@@ -78,6 +83,27 @@ async def leaks(store: AsyncStore, keys: Keys) -> list[str]:
                     found.append(f"{key}: {tag!r} can't be requeued")
         else:
             found.append(f"{key}: no such kind of key in store/keys.py")
+    return found
+
+
+async def _of_lines(store: AsyncStore, keys: Keys, key: str, expires: int) -> list[str]:
+    found = []
+    alive = False
+    for member in await store.redis.zrange(key, 0, -1):
+        tag, _, config = member.decode().partition(" ")
+        record = await store.redis.hgetall(f"{keys.prefix}:{{{tag}}}:task")
+        line = await store.redis.hgetall(f"{keys.prefix}:{{{tag}}}:push")
+        if not record:
+            continue  # what is due is forgotten when it is taken, what is dead goes by its score
+        alive |= int(record[b"state"]) not in TERMINAL
+        dead = f"{config}:died_at".encode() in line
+        owed = config in record[b"push"].decode().split()
+        if f"{config}:sealed".encode() not in line:
+            found.append(f"{key}: {member!r} has no config")
+        elif (key == keys.deliveries and dead) or (key == keys.dead_deliveries and not dead) or dead == owed:
+            found.append(f"{key}: {member!r} is {'dead' if dead else 'not dead'}")
+    if key != keys.deliveries and not alive and expires < 0:
+        found.append(f"{key}: lines of ended tasks without an expiry")
     return found
 
 

@@ -1,0 +1,222 @@
+"""Whatever writes an event owes it to the webhooks of its task, in the same step."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, WORKING
+from a2a_celery.store import AsyncStore, Keys, Operation
+from a2a_celery.store.operation import script
+from a2a_celery.store.recovery import Lapsed, hand_back, lapse_run
+from a2a_celery.store.release import end_by_result, hand_on, release_run
+from a2a_celery.store.runs import RunRef, append, claim_run, end_pauses, end_run, settle_run
+from a2a_celery.store.tasks import continue_task, create_task, request_cancel
+from tests.store.test_cost import Meter
+from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, status
+from tests.support.webhooks import Webhooks, new
+
+REF = RunRef("t", 1)
+Write = Callable[[Keys, Seeds], Awaitable[Operation[object]]]
+
+
+@pytest.fixture
+def webhooks(store: AsyncStore, keys: Keys) -> Webhooks:
+    return Webhooks(store, keys)
+
+
+async def claimed(keys: Keys, seeds: Seeds, *, lease_us: int = LEASE_US, attempts: int = 1) -> None:
+    """The run of "t", under way."""
+    claim = claim_run(keys, REF, token="k", runner="r", lease_us=lease_us, working=True, max_attempts=attempts)
+    await seeds.store.run(claim)
+
+
+async def _append(keys: Keys, seeds: Seeds) -> Operation[object]:
+    await claimed(keys, seeds)
+    return append(keys, REF, token="k", before=0, events=[chunk("a"), chunk("b")])  # type: ignore[return-value]
+
+
+async def _claim(keys: Keys, seeds: Seeds) -> Operation[object]:
+    return claim_run(keys, REF, token="k", runner="r", lease_us=LEASE_US, working=True)  # type: ignore[return-value]
+
+
+async def _settle(keys: Keys, seeds: Seeds) -> Operation[object]:
+    await claimed(keys, seeds)
+    return settle_run(keys, REF, token="k", before=0, events=[status(COMPLETED)])  # type: ignore[return-value]
+
+
+async def _pause(keys: Keys, seeds: Seeds) -> Operation[object]:
+    await claimed(keys, seeds)
+    return settle_run(  # type: ignore[return-value]
+        keys, REF, token="k", before=0, events=[status(INPUT_REQUIRED)], pause_us=1, unanswered=status(FAILED, "late")
+    )
+
+
+async def _end_pauses(keys: Keys, seeds: Seeds) -> Operation[object]:
+    await seeds.store.run(await _pause(keys, seeds))
+    return end_pauses(keys, limit=10)  # type: ignore[return-value]
+
+
+async def _continue(keys: Keys, seeds: Seeds) -> Operation[object]:
+    await seeds.store.run(await _pause(keys, seeds))
+    sent = request("more", "t", CONTEXT)
+    return continue_task(keys, ANN, "t", sent, "", caller=b"{}", nonce="n")  # type: ignore[return-value]
+
+
+async def _cancel(keys: Keys, seeds: Seeds) -> Operation[object]:
+    return request_cancel(keys, ANN, "t", CONTEXT)  # type: ignore[return-value]
+
+
+async def _lapse(keys: Keys, seeds: Seeds) -> Operation[object]:
+    await claimed(keys, seeds, lease_us=-1)
+    return lapse_run(  # type: ignore[return-value]
+        keys, Lapsed(REF, "agent", 1, 1), await seeds.task("t"), 2, again_us=0
+    )
+
+
+async def _again(keys: Keys, seeds: Seeds) -> Operation[object]:
+    await claimed(keys, seeds, lease_us=-1, attempts=2)
+    return lapse_run(  # type: ignore[return-value]
+        keys, Lapsed(REF, "agent", 1, 2), await seeds.task("t"), 2, again_us=0
+    )
+
+
+async def _end(keys: Keys, seeds: Seeds) -> Operation[object]:
+    return end_run(keys, REF, runner=None, event=status(FAILED, "over"))  # type: ignore[return-value]
+
+
+async def _lost(keys: Keys, seeds: Seeds) -> Operation[object]:
+    await claimed(keys, seeds)
+    return end_run(keys, REF, runner="r", event=status(FAILED, "over"), lost=True)  # type: ignore[return-value]
+
+
+async def _hand_back(keys: Keys, seeds: Seeds) -> Operation[object]:
+    await claimed(keys, seeds)
+    return hand_back(keys, REF, runner="r", lost=status(FAILED, "lost"))  # type: ignore[return-value]
+
+
+async def _release(keys: Keys, seeds: Seeds) -> Operation[object]:
+    await claimed(keys, seeds)
+    return release_run(  # type: ignore[return-value]
+        keys, REF, token="k", before=0, events=[status(WORKING)], options=b"", retries=1, again_us=0
+    )
+
+
+async def _end_by_result(keys: Keys, seeds: Seeds) -> Operation[object]:
+    await claimed(keys, seeds)
+    await seeds.store.run(hand_on(keys, REF, token="k", before=0, events=[], canvas="{}"))
+    return end_by_result(keys, REF, [chunk("a"), status(COMPLETED)])  # type: ignore[return-value]
+
+
+WRITERS: list[Write] = [
+    _append, _claim, _settle, _pause, _end_pauses, _continue, _cancel, _lapse, _again, _end, _lost, _hand_back,
+    _release, _end_by_result,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("write", WRITERS, ids=lambda write: write.__name__[1:])
+async def test_every_script_that_writes_owes_what_it_wrote(
+    store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks, write: Write
+) -> None:
+    await seeds.created(task_id="t")
+    await webhooks.saved("t")
+    operation = await write(keys, seeds)
+    before = len(await seeds.log("t"))
+    await webhooks.drain()
+    assert await webhooks.take() == []
+
+    await store.run(operation)
+
+    wrote = [entry.version for entry in (await seeds.log("t"))[before:]]
+    assert wrote
+    assert await webhooks.drain() == {("t", "c"): wrote}
+
+
+async def test_a_config_that_comes_with_the_first_message_is_owed_the_first_event(
+    store: AsyncStore, keys: Keys, webhooks: Webhooks
+) -> None:
+    sent = request("hello", "t", CONTEXT)
+    create = create_task(keys, ANN, "t", CONTEXT, sent, caller=b"{}", retention=RETENTION, push=new())
+    first, again = await store.run(create), await store.run(create)
+
+    assert type(first) is type(again)
+    assert await webhooks.drain() == {("t", "c"): [1]}
+
+
+async def test_a_config_that_comes_with_a_further_message_is_owed_its_turn(
+    store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks
+) -> None:
+    task_id = await seeds.ended(INPUT_REQUIRED)
+    sent = request("more", task_id, CONTEXT)
+    before = len(await seeds.log(task_id))
+
+    await store.run(continue_task(keys, ANN, task_id, sent, "", caller=b"{}", nonce="n", push=new()))
+
+    assert await webhooks.drain() == {(task_id, "c"): [before + 1, before + 2]}
+
+
+async def test_every_config_of_a_task_is_owed_and_each_from_its_own_place(seeds: Seeds, webhooks: Webhooks) -> None:
+    claim = await seeds.claimed()
+    await webhooks.saved(claim.ref.task_id, "early")
+    await seeds.appended(claim, chunk("a"))
+    await webhooks.saved(claim.ref.task_id, "late: {odd} ü")
+    await seeds.appended(claim, chunk("b"), before=1)
+
+    assert await webhooks.drain() == {
+        (claim.ref.task_id, "early"): [3, 4],
+        (claim.ref.task_id, "late: {odd} ü"): [4],
+    }
+
+
+async def test_a_task_without_configs_pays_nothing_and_one_with_them_little(
+    store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks
+) -> None:
+    meter, claim = Meter(store), await seeds.claimed()
+
+    def write(before: int) -> Operation[object]:
+        events = [chunk(str(n)) for n in range(20)]
+        return append(keys, claim.ref, token=claim.token, before=before, events=events)  # type: ignore[return-value]
+
+    bare = await meter.cost_of(write(0))
+    assert [key for key in await seeds.everything() if "push" in key or "deliver" in key] == []
+    assert not {"cmdstat_hget", "cmdstat_zadd"} & bare.keys()
+    await webhooks.saved(claim.ref.task_id)
+    owing = await meter.cost_of(write(20))
+
+    assert sum(owing.values()) - sum(bare.values()) <= 4
+
+
+async def test_who_waits_for_work_is_rung(store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks) -> None:
+    task_id = await seeds.created()
+    await webhooks.saved(task_id)
+    async with store.redis.pubsub() as bell:
+        await bell.subscribe(keys.deliveries_wake)
+        await bell.get_message(timeout=5)
+
+        await seeds.claimed(task_id)
+
+        assert await bell.get_message(ignore_subscribe_messages=True, timeout=5) is not None
+
+
+async def test_a_deleted_task_leaves_no_line(store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks) -> None:
+    task_id = (await seeds.claimed()).ref.task_id
+    await webhooks.saved(task_id)
+
+    await store.run(Operation(script("delete_task"), keys.task(task_id).as_list(), [str(ANN)], int))
+
+    assert [key for key in await seeds.everything() if key != keys.secrets] == []
+
+
+async def test_lines_expire_with_their_tasks(store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks) -> None:
+    claim = await seeds.claimed()
+    await webhooks.saved(claim.ref.task_id)
+    assert await store.redis.ttl(keys.sealed_with("f0")) == -1
+    await seeds.settled(claim, status(CANCELED))
+
+    for key in (keys.task(claim.ref.task_id).push, keys.sealed_with("f0")):
+        assert RETENTION - 60 < await store.redis.ttl(key) <= RETENTION
+    for key in keys.task(claim.ref.task_id).as_list():
+        await store.redis.delete(key)
+    assert await webhooks.take() == []
+    assert not await store.redis.exists(keys.deliveries)

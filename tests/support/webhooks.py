@@ -1,0 +1,59 @@
+"""Push-notification configs in a store, and a deliverer that posts to nobody."""
+
+from __future__ import annotations
+
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.deliveries import Delivery, Line, note_delivered, read_delivery, take_due_deliveries
+from a2a_celery.store.log import read_log
+from a2a_celery.store.push_configs import NewPushConfig, save_push_config
+
+from .seeds import ANN
+
+LEASE_US = 60_000_000
+
+
+def new(config_id: str = "c", sealed: bytes = b"sealed", fingerprint: str = "f0") -> NewPushConfig:
+    """A config."""
+    return NewPushConfig(config_id, sealed, fingerprint)
+
+
+class Webhooks:
+    """Configs, and what becomes of their lines."""
+
+    def __init__(self, store: AsyncStore, keys: Keys) -> None:
+        self.store, self.keys = store, keys
+
+    async def saved(self, task_id: str, config_id: str = "c", sealed: bytes = b"sealed") -> None:
+        """A config of the task."""
+        assert await self.store.run(save_push_config(self.keys, ANN, task_id, new(config_id, sealed))) is None
+
+    async def take(self, limit: int = 100, lease_us: int = LEASE_US) -> list[Line]:
+        """What is due, in hand."""
+        return await self.store.run(take_due_deliveries(self.keys, limit=limit, lease_us=lease_us))
+
+    async def one(self, lease_us: int = LEASE_US) -> Line:
+        """The one line that is due, in hand."""
+        [line] = await self.take(lease_us=lease_us)
+        return line
+
+    async def note(self, line: Line, version: int, *, posted: bool = True) -> str:
+        """What a deliverer is told that has delivered up to `version`."""
+        return await self.store.run(note_delivered(self.keys, line, version, lease_us=LEASE_US, posted=posted))
+
+    async def drain(self) -> dict[tuple[str, str], list[int]]:
+        """Delivers all that is due; gives the versions that each line got."""
+        got: dict[tuple[str, str], list[int]] = {}
+        while lines := await self.take():
+            for line in lines:
+                versions = got.setdefault((line.task_id, line.config_id), [])
+                page = await self.store.run(read_log(self.keys, line.task_id, line.delivered))
+                for entry in page.entries:
+                    versions.append(entry.version)
+                    await self.note(line, entry.version)
+        return got
+
+    async def stands(self, task_id: str, config_id: str = "c") -> Delivery:
+        """How a line stands."""
+        found = await self.store.run(read_delivery(self.keys, task_id, config_id))
+        assert found is not None
+        return found

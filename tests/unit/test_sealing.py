@@ -1,0 +1,107 @@
+"""Sealing: what is sealed opens where it belongs, with the right secret, and nowhere else."""
+
+from __future__ import annotations
+
+import pytest
+
+from a2a_celery.config import Settings, load_settings
+from a2a_celery.errors import ConfigError
+from a2a_celery.sealing import NotSealedHere, Sealer, require_secrets, sealer_of
+
+OLD, NEW = "o" * 32, "n" * 32
+TEXT = b"Bearer s3cret"
+REDIS = "redis://host/0"
+
+
+def sealer(*secrets: str) -> Sealer:
+    return Sealer([secret.encode() for secret in secrets])
+
+
+def test_what_is_sealed_opens_for_its_own_config_and_can_not_be_read() -> None:
+    sealed = sealer(NEW).seal(TEXT, "task", "config")
+
+    assert sealer(NEW).open(sealed, "task", "config") == TEXT
+    assert TEXT not in sealed
+    assert sealer(NEW).seal(TEXT, "task", "config") != sealed
+
+
+@pytest.mark.parametrize(("task_id", "config_id"), [("task", "other"), ("other", "config"), ("taskc", "onfig")])
+def test_moved_to_another_place_it_does_not_open(task_id: str, config_id: str) -> None:
+    sealed = sealer(NEW).seal(TEXT, "task", "config")
+
+    with pytest.raises(NotSealedHere, match="another config"):
+        sealer(NEW).open(sealed, task_id, config_id)
+
+
+@pytest.mark.parametrize("at", [0, 1, 8, 9, 20, 21, -1])
+def test_a_changed_bit_is_noticed(at: int) -> None:
+    sealed = bytearray(sealer(NEW).seal(TEXT, "task", "config"))
+    sealed[at] ^= 1
+
+    with pytest.raises(NotSealedHere):
+        sealer(NEW).open(bytes(sealed), "task", "config")
+
+
+@pytest.mark.parametrize("length", [0, 1, 9, 15, 21, 30])
+def test_what_is_cut_off_is_refused(length: int) -> None:
+    with pytest.raises(NotSealedHere):
+        sealer(NEW).open(sealer(NEW).seal(TEXT, "task", "config")[:length], "task", "config")
+
+
+def test_a_new_secret_seals_and_the_old_one_still_opens() -> None:
+    before = sealer(OLD).seal(TEXT, "t", "c")
+    both = sealer(NEW, OLD)
+
+    assert both.open(before, "t", "c") == TEXT
+    assert both.fingerprint == sealer(NEW).fingerprint != sealer(OLD).fingerprint
+    assert sealer(NEW).open(both.seal(TEXT, "t", "c"), "t", "c") == TEXT
+    with pytest.raises(NotSealedHere, match="a2a_secret_key"):
+        sealer(NEW).open(before, "t", "c")
+
+
+def test_a_start_without_the_secrets_in_use_is_refused() -> None:
+    in_use = sealer(OLD).fingerprints
+
+    require_secrets(sealer(NEW, OLD), in_use)
+    require_secrets(None, [])
+    with pytest.raises(ConfigError, match="is not set"):
+        require_secrets(None, in_use)
+    with pytest.raises(ConfigError, match=f"lacks the secret {sealer(OLD).fingerprint}"):
+        require_secrets(sealer(NEW), in_use)
+
+
+def test_a_deployment_without_a_secret_has_no_sealer() -> None:
+    assert sealer_of(Settings(store_url=REDIS)) is None
+    with pytest.raises(ValueError, match="needs a secret"):
+        Sealer([])
+
+
+@pytest.mark.parametrize("given", [NEW, [NEW], (NEW, OLD)])
+def test_secrets_come_from_the_settings_and_are_not_shown(given: object) -> None:
+    settings = load_settings({"a2a_store_url": REDIS, "a2a_secret_key": given}, {})
+
+    made = sealer_of(settings)
+    assert made is not None
+    assert made.fingerprint == sealer(NEW).fingerprint
+    assert NEW not in repr(settings)
+
+
+def test_several_secrets_and_networks_come_from_the_environment() -> None:
+    environ = {"A2A_SECRET_KEY": f"{NEW} {OLD}", "A2A_ALLOW_NETWORKS": "10.0.0.0/8  fd00::/8"}
+
+    settings = load_settings({"a2a_store_url": REDIS}, environ)
+
+    assert settings.secret_keys == (NEW.encode(), OLD.encode())
+    assert [str(network) for network in settings.push_networks] == ["10.0.0.0/8", "fd00::/8"]
+
+
+@pytest.mark.parametrize("secret", ["short", "", [], [NEW, "short"], 7, [7], "o" * 31])
+def test_a_secret_that_is_none_is_refused_and_not_shown(secret: object) -> None:
+    with pytest.raises(ConfigError, match="a2a_secret_key = …: must be"):
+        Settings(store_url=REDIS, secret_key=secret)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("networks", ["10.0.0.0/8", ["10.0.0.1/8"], ["intranet"], [10], None])
+def test_what_is_no_list_of_networks_is_refused(networks: object) -> None:
+    with pytest.raises(ConfigError, match=r"a2a_allow_networks = .*: must be"):
+        Settings(store_url=REDIS, allow_networks=networks)  # type: ignore[arg-type]
