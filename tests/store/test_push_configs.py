@@ -1,0 +1,121 @@
+"""Configs: whose they are, how many there may be, and with which secrets they are sealed."""
+
+from __future__ import annotations
+
+import pytest
+
+from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.answers import Missing, TooManyConfigs
+from a2a_celery.store.push_configs import (
+    MAX_PUSH_CONFIGS,
+    delete_push_config,
+    list_push_configs,
+    read_push_config,
+    save_push_config,
+    secrets_in_use,
+)
+from a2a_celery.store.tasks import continue_task
+from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, request, status
+from tests.support.webhooks import Webhooks, new
+
+
+@pytest.fixture
+def webhooks(store: AsyncStore, keys: Keys) -> Webhooks:
+    return Webhooks(store, keys)
+
+
+@pytest.mark.parametrize("config_id", ["plain", "a:b", "with space", "{brace}", "new\nline", "ünï", "%41", ":sealed"])
+async def test_a_config_is_given_back_as_it_came(
+    store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks, config_id: str
+) -> None:
+    task_id = await seeds.created()
+    await webhooks.saved(task_id, config_id, b"\x00 \xff")
+
+    assert await store.run(read_push_config(keys, ANN, task_id, config_id)) == b"\x00 \xff"
+    assert await store.run(list_push_configs(keys, ANN, task_id)) == [(config_id, b"\x00 \xff")]
+    assert await store.run(delete_push_config(keys, ANN, task_id, config_id))
+    assert await store.run(delete_push_config(keys, ANN, task_id, config_id))
+    assert await store.run(read_push_config(keys, ANN, task_id, config_id)) is None
+    assert await store.run(list_push_configs(keys, ANN, task_id)) == []
+
+
+async def test_nobody_sees_or_changes_those_of_others_but_the_operator(
+    store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks
+) -> None:
+    task_id = await seeds.created()
+    await webhooks.saved(task_id)
+    before = await seeds.everything()
+
+    assert await store.run(save_push_config(keys, BOB, task_id, new("other"))) == Missing()
+    assert await store.run(read_push_config(keys, BOB, task_id, "c")) is None
+    assert await store.run(list_push_configs(keys, BOB, task_id)) is None
+    assert not await store.run(delete_push_config(keys, BOB, task_id, "c"))
+    assert await seeds.everything() == before
+    assert await store.run(read_push_config(keys, None, task_id, "c")) == b"sealed"
+    assert await store.run(list_push_configs(keys, None, "nobody")) is None
+
+
+async def test_one_more_than_there_may_be_is_refused_and_a_replacement_is_not(
+    store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks
+) -> None:
+    task_id = await seeds.ended(INPUT_REQUIRED)
+    for number in reversed(range(MAX_PUSH_CONFIGS)):
+        await webhooks.saved(task_id, f"c{number}")
+    before = await seeds.everything()
+    sent = request("more", task_id, CONTEXT)
+    more = continue_task(keys, ANN, task_id, sent, "", caller=b"{}", nonce="n", push=new("more"))
+
+    assert await store.run(save_push_config(keys, ANN, task_id, new("more"))) == TooManyConfigs()
+    assert await store.run(more) == TooManyConfigs()
+    assert await seeds.everything() == before
+    await webhooks.saved(task_id, "c3", b"another")
+    found = await store.run(list_push_configs(keys, ANN, task_id))
+    assert [config_id for config_id, _ in found or []] == [f"c{number}" for number in range(MAX_PUSH_CONFIGS)]
+
+
+async def test_the_same_call_again_changes_nothing(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    save = save_push_config(keys, ANN, await seeds.created(), new())
+    await store.run(save)
+    before = await seeds.everything()
+
+    assert await store.run(save) is None
+
+    assert await seeds.everything() == before
+
+
+async def test_a_task_that_is_over_may_have_configs_and_owes_them_nothing(
+    store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks
+) -> None:
+    task_id = await seeds.ended(COMPLETED)
+
+    await webhooks.saved(task_id)
+
+    assert await webhooks.take() == []
+    for key in (keys.task(task_id).push, keys.sealed_with("f0")):
+        assert RETENTION - 60 < await store.redis.ttl(key) <= RETENTION
+
+
+async def test_the_secrets_in_use_are_those_of_configs_that_there_are(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    one = await seeds.claimed()
+    ends, stays = one.ref.task_id, await seeds.created(retention=1)
+    await store.run(save_push_config(keys, ANN, ends, new("c", b"1", "old")))
+    await store.run(save_push_config(keys, ANN, stays, new("c", b"2", "old")))
+    assert await store.run(secrets_in_use(keys)) == {"old"}
+
+    await store.run(save_push_config(keys, ANN, stays, new("c", b"3", "new")))
+    await seeds.settled(one, status(COMPLETED))
+    assert await store.run(secrets_in_use(keys)) == {"old", "new"}
+
+    await store.redis.zadd(keys.sealed_with("old"), {f"{ends} c": 1})  # its retention is over
+    assert await store.run(secrets_in_use(keys)) == {"new"}
+    await store.run(delete_push_config(keys, ANN, stays, "c"))
+    assert await store.run(secrets_in_use(keys)) == frozenset()
+    assert not await store.redis.exists(keys.secrets)
+
+
+async def test_a_config_needs_an_id(keys: Keys) -> None:
+    with pytest.raises(ValueError, match="needs an id"):
+        save_push_config(keys, ANN, "t", new(""))
