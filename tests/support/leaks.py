@@ -18,7 +18,8 @@ async def leaks(store: AsyncStore, keys: Keys) -> list[str]:  # noqa: PLR0915
 
     Keys of an ended task expire within its retention, those of a live one stay, no key outlives its task's record;
     lists hold tasks in the state they are for; leases and dispatches belong to open runs; dead letters, and no other
-    ended task, keep what it takes to run them again; no other kind of key exists.
+    ended task, keep what it takes to run them again; lines in lists have a config, and are dead where listed so;
+    no other kind of key exists.
     """
     redis, prefix = store.redis, re.escape(keys.prefix)
     own = re.compile(
@@ -97,7 +98,7 @@ async def _of_lines(store: AsyncStore, keys: Keys, key: str, expires: int) -> li
             continue  # what is due is forgotten when it is taken, what is dead goes by its score
         alive |= int(record[b"state"]) not in TERMINAL
         dead = f"{config}:died_at".encode() in line
-        owed = config in record[b"push"].decode().split()
+        owed = config in record.get(b"push", b"").decode().split()
         if f"{config}:sealed".encode() not in line:
             found.append(f"{key}: {member!r} has no config")
         elif (key == keys.deliveries and dead) or (key == keys.dead_deliveries and not dead) or dead == owed:
