@@ -74,9 +74,14 @@ async def test_one_more_than_there_may_be_is_refused_and_a_replacement_is_not(
     assert [config_id for config_id, _ in found or []] == [f"c{number}" for number in range(MAX_PUSH_CONFIGS)]
 
 
-async def test_the_same_call_again_changes_nothing(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    save = save_push_config(keys, ANN, await seeds.created(), new())
+async def test_the_same_call_again_changes_nothing(
+    store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks
+) -> None:
+    task_id = await seeds.created()
+    save = save_push_config(keys, ANN, task_id, new())
     await store.run(save)
+    await seeds.claimed(task_id)
+    await webhooks.one()
     before = await seeds.everything()
 
     assert await store.run(save) is None

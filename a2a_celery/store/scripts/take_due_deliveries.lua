@@ -9,7 +9,7 @@ for _, name in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', micros(now())
   local keys = keys_of(ARGV[1], task)
   local r = redis.call('HMGET', keys[1], 'task_id', 'context', 'agent', 'version')
   local line = r[1] and load_line(keys, config)
-  if line and not line.died_at and line.delivered < tonumber(r[4]) then
+  if line and line.delivered < tonumber(r[4]) then
     change_line(keys, config, 'token', ARGV[4])
     redis.call('ZADD', KEYS[1], micros(now() + tonumber(ARGV[3])), name)
     taken[#taken + 1] = {
