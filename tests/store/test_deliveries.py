@@ -18,9 +18,9 @@ from a2a_celery.store.deliveries import (
     replay_delivery,
 )
 from a2a_celery.store.push_configs import delete_push_config
+from tests.support.lines import Webhooks
 from tests.support.seeds import ANN, RETENTION, Seeds, at_once, chunk, status
 from tests.support.waiting import eventually_async
-from tests.support.webhooks import Webhooks
 
 HOUR_US = 3_600_000_000
 

@@ -14,8 +14,8 @@ from a2a_celery.store.release import end_by_result, hand_on, release_run
 from a2a_celery.store.runs import RunRef, append, claim_run, end_pauses, end_run, settle_run
 from a2a_celery.store.tasks import continue_task, create_task, request_cancel
 from tests.store.test_cost import Meter
+from tests.support.lines import Webhooks, new
 from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, status
-from tests.support.webhooks import Webhooks, new
 
 REF = RunRef("t", 1)
 Write = Callable[[Keys, Seeds], Awaitable[Operation[object]]]

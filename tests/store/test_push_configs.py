@@ -16,8 +16,8 @@ from a2a_celery.store.push_configs import (
     secrets_in_use,
 )
 from a2a_celery.store.tasks import continue_task
+from tests.support.lines import Webhooks, new
 from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, request, status
-from tests.support.webhooks import Webhooks, new
 
 
 @pytest.fixture
