@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 
 import pytest
 
@@ -97,6 +98,18 @@ def test_push_knows_neither_redis_nor_celery() -> None:
         if part_of(module) == "push":
             assert not {name.split(".")[0] for name, _ in module.imports()} & outside, module.name
             assert ours_in(module) <= {"lifecycle", "push", "threads", "__version__"}, module.name
+
+
+def test_a_client_needs_no_part_of_the_service() -> None:
+    assert not MAY_IMPORT["client"] & {"gateway", "execution", "watcher", "store"}
+
+
+def test_a_receiver_needs_no_more_than_the_sdk_and_starlette() -> None:
+    """It lives in other people's web applications."""
+    receiving = [by_name(f"a2a_celery/client/{name}.py") for name in ("receiver", "notifications", "seen")]
+    outside = {name.split(".")[0] for module in receiving for name, _ in module.imports()} - sys.stdlib_module_names
+
+    assert outside == {"a2a", "google", "starlette", PACKAGE}
 
 
 def importing_functions(module: Module) -> list[str]:

@@ -1,0 +1,78 @@
+"""The code of docs/webhooks-receiving.md runs as it stands, and its numbers are the code's."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from a2a.types import Artifact, Part, SendMessageRequest, StreamResponse, TaskArtifactUpdateEvent, TaskState
+from google.protobuf.json_format import Parse
+
+from a2a_celery.client import notifications, receiver
+from tests.support.webhooks import OTHER_SECRET, SECRET, Post, post, served, status_event
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "webhooks-receiving.md").read_text(encoding="utf-8")
+
+
+def code(section: str) -> dict[str, Any]:
+    """What the one program of a section has defined when it has run."""
+    text = PAGE.partition(f"## {section}\n")[2].partition("\n## ")[0]
+    [program] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    namespace: dict[str, Any] = {"__name__": "service"}
+    exec(compile(program, "webhooks-receiving.md", "exec"), namespace)
+    return namespace
+
+
+@pytest.fixture(autouse=True)
+def secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variable that the programs read."""
+    monkeypatch.setenv("WEBHOOK_SECRET", SECRET)
+
+
+async def answers(app: Any, *posts: Post) -> list[int]:
+    """The statuses of posts to the page's URL."""
+    async with served(app) as url, httpx.AsyncClient() as http:
+        return [
+            (await http.post(f"{url}/a2a-events", headers=one.headers, content=one.body)).status_code for one in posts
+        ]
+
+
+async def test_the_application_keeps_reports() -> None:
+    service = code("A web application in a few lines")
+    report = TaskArtifactUpdateEvent(
+        task_id="t1", artifact=Artifact(artifact_id="a", parts=[Part(text="All is well.")])
+    )
+
+    event = StreamResponse(artifact_update=report)
+    statuses = await answers(service["app"], post(1), post(2, event=event), post(2, secrets=(OTHER_SECRET,)))
+
+    assert statuses == [204, 204, 401]
+    assert service["reports"] == {"t1": "All is well."}
+
+
+async def test_the_route_keeps_states() -> None:
+    service = code("A route of your own")
+    done = post(2, event=status_event("t1", TaskState.TASK_STATE_COMPLETED))
+
+    statuses = await answers(service["app"], done, post(1), post(3, secrets=(OTHER_SECRET,)))
+
+    assert statuses == [204, 204, 401]
+    assert service["states"] == {"t1": TaskState.TASK_STATE_COMPLETED}, "the older status came late and is dropped"
+
+
+def test_the_request_that_asks_for_notifications_is_one() -> None:
+    [request] = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
+
+    parsed = Parse(request, SendMessageRequest())  # which knows no field that is not the specification's
+
+    assert parsed.configuration.task_push_notification_config.url == "https://you.example.com/a2a-events"
+
+
+def test_its_numbers_are_the_codes() -> None:
+    assert f"`time_limit` ({receiver.TIME_LIMIT:.0f} s)" in PAGE
+    assert f"over {notifications.MAX_BYTES // 2**20} MiB" in PAGE
+    assert "not older than five minutes" in PAGE
+    assert notifications.TOLERANCE == 5 * 60

@@ -1,0 +1,331 @@
+"""A receiver as a sender meets it: over HTTP, at least once, in order per line."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+import redis.asyncio
+from a2a.types import TaskState
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route
+from starlette.types import Message
+
+from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.client.receiver import MemorySeen, Notification, RedisSeen, Verifier, once, receive, receiver_app
+from tests.support.webhooks import OTHER_SECRET, SECRET, Post, post, served, status_event
+
+
+class Handler:
+    """Notes what it is given; raises what it is told to, and waits while it is told to."""
+
+    def __init__(self) -> None:
+        self.handled: list[str] = []
+        self.begun = asyncio.Event()
+        self.go_on = asyncio.Event()
+        self.go_on.set()
+        self.error: Exception | None = None
+
+    async def __call__(self, notification: Notification) -> None:
+        self.begun.set()
+        await self.go_on.wait()
+        if self.error is not None:
+            raise self.error
+        self.handled.append(notification.id.rpartition("_")[2])
+
+
+@pytest.fixture
+def handler() -> Handler:
+    return Handler()
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[httpx.AsyncClient]:
+    """A sender's HTTP client: it follows no redirect."""
+    async with httpx.AsyncClient(timeout=30) as client:
+        yield client
+
+
+async def sent(http: httpx.AsyncClient, url: str, what: Post) -> httpx.Response:
+    """The answer to a post."""
+    return await http.post(url, headers=what.headers, content=what.body)
+
+
+async def test_a_line_is_handled_in_order_and_each_event_once(handler: Handler, http: httpx.AsyncClient) -> None:
+    async with served(receiver_app(handler, secrets=[SECRET])) as url:
+        answers = [await sent(http, url, post(version)) for version in (1, 1, 2, 4, 2, 4, 5)]
+
+    assert [(answer.status_code, answer.content) for answer in answers] == [(204, b"")] * 7
+    assert handler.handled == ["1", "2", "4", "5"]
+
+
+async def test_the_handler_gets_the_event(http: httpx.AsyncClient) -> None:
+    got: list[Notification] = []
+
+    async def note(notification: Notification) -> None:
+        got.append(notification)
+
+    event = status_event("t9", TaskState.TASK_STATE_COMPLETED)
+    async with served(receiver_app(note, secrets=[SECRET])) as url:
+        await sent(http, url, post(event=event))
+
+    assert [(one.task_id, one.event) for one in got] == [("t9", event.status_update)]
+
+
+async def test_what_is_refused_is_told_why_and_never_handled(handler: Handler, http: httpx.AsyncClient) -> None:
+    unsigned = post()
+    del unsigned.headers["webhook-signature"]
+    posts = [unsigned, post(secrets=(OTHER_SECRET,)), post(at=1_000), post(body="{}"), post(body=" " * 600)]
+    async with served(receiver_app(handler, secrets=[SECRET], max_bytes=500)) as url:
+        answers = [await sent(http, url, what) for what in posts]
+        read = await http.get(url)
+
+    assert [answer.status_code for answer in answers] == [400, 401, 401, 400, 413]
+    assert [answer.json()["detail"].split()[0] for answer in answers] == ["The", "No", "Signed", "The", "A"]
+    assert (read.status_code, read.json()) == (405, {"detail": "Method Not Allowed"})
+    assert handler.handled == []
+
+
+async def test_a_body_of_unsaid_size_is_read_no_further_than_allowed(handler: Handler, http: httpx.AsyncClient) -> None:
+    async def in_chunks() -> AsyncIterator[bytes]:
+        for _ in range(3):
+            yield b" " * 200
+
+    async with served(receiver_app(handler, secrets=[SECRET], max_bytes=500)) as url:
+        answer = await http.post(url, headers=post().headers, content=in_chunks())
+    assert answer.status_code == 413
+
+    read = 0
+
+    async def endless() -> Message:
+        nonlocal read
+        read += 200
+        return {"type": "http.request", "body": b" " * 200, "more_body": True}
+
+    request = Request({"type": "http", "method": "POST", "headers": []}, endless)
+    with pytest.raises(HTTPException, match="500 bytes at most"):
+        await receive(request, Verifier([SECRET], max_bytes=500))
+    assert read == 600
+
+    request = Request({"type": "http", "method": "POST", "headers": [(b"content-length", b"501")]}, endless)
+    with pytest.raises(HTTPException, match="500 bytes at most"):
+        await receive(request, Verifier([SECRET], max_bytes=500))
+    assert read == 600, "one that says its size is not read at all"
+
+
+async def test_a_sender_that_hangs_up_before_its_body_is_no_error_of_ours() -> None:
+    async def gone() -> Message:
+        return {"type": "http.disconnect"}
+
+    request = Request({"type": "http", "method": "POST", "headers": []}, gone)
+    with pytest.raises(HTTPException, match="400: The sender hung up"):
+        await receive(request, Verifier([SECRET]))
+
+
+async def test_what_the_handler_raises_is_logged_here_and_sent_again(
+    handler: Handler, http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    errors = [ZeroDivisionError("hunter2"), HTTPException(204), TimeoutError("hunter2")]
+    async with served(receiver_app(handler, secrets=[SECRET])) as url:
+        answers = []
+        for handler.error in errors:
+            answers.append(await sent(http, url, post()))
+        handler.error = None
+        last = [await sent(http, url, post()) for _ in range(2)]
+
+    assert [answer.status_code for answer in answers] == [500, 500, 500]
+    assert {answer.text for answer in answers} == {'{"detail":"The notification was not handled."}'}
+    assert [answer.status_code for answer in last] == [204, 204]
+    assert handler.handled == ["1"]
+    logged = [record for record in caplog.records if record.name.startswith("a2a_celery")]
+    assert [record.exc_info and record.exc_info[1] for record in logged] == errors
+    assert all("of task t1" in record.getMessage() for record in logged)
+
+
+async def test_a_handler_that_takes_too_long_is_stopped_and_the_event_comes_again(
+    handler: Handler, http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with served(receiver_app(handler, secrets=[SECRET], time_limit=0.05)) as url:
+        handler.go_on.clear()
+        late = await sent(http, url, post())
+        handler.go_on.set()
+        again = await sent(http, url, post())
+
+    assert (late.status_code, again.status_code) == (500, 204)
+    assert handler.handled == ["1"]
+    assert "took more than 0.05 s" in caplog.text
+
+
+async def test_two_copies_at_once_are_handled_once(handler: Handler, http: httpx.AsyncClient) -> None:
+    async with served(receiver_app(handler, secrets=[SECRET])) as url:
+        handler.go_on.clear()
+        first = asyncio.create_task(sent(http, url, post()))
+        await handler.begun.wait()
+        second = await sent(http, url, post())
+        other_line = asyncio.create_task(sent(http, url, post(8, line="another")))
+        handler.go_on.set()
+        answers = [await first, await other_line, await sent(http, url, post())]
+
+    assert (second.status_code, second.headers["retry-after"]) == (503, "5")
+    assert second.json() == {"detail": "An event of this line is being handled."}
+    assert [answer.status_code for answer in answers] == [204, 204, 204]
+    assert sorted(handler.handled) == ["1", "8"]
+
+
+async def test_a_sender_that_hangs_up_finds_its_event_handled(handler: Handler, http: httpx.AsyncClient) -> None:
+    """A handler slower than the sender's patience is not run again and again."""
+    async with served(receiver_app(handler, secrets=[SECRET])) as url:
+        handler.go_on.clear()
+        impatient = asyncio.create_task(sent(http, url, post()))
+        await handler.begun.wait()
+        impatient.cancel()
+        await asyncio.gather(impatient, return_exceptions=True)
+        meanwhile = await sent(http, url, post())
+        handler.go_on.set()
+        statuses = [meanwhile.status_code]
+        while statuses[-1] == 503:
+            statuses.append((await sent(http, url, post())).status_code)
+
+    assert (statuses[0], statuses[-1]) == (503, 204)
+    assert handler.handled == ["1"]
+
+
+async def test_receivers_in_several_processes_share_a_redis(
+    handler: Handler, http: httpx.AsyncClient, redis_server: EmbeddedRedis
+) -> None:
+    def replica(client: redis.asyncio.Redis) -> Starlette:
+        return receiver_app(handler, secrets=[SECRET], seen=RedisSeen(client))
+
+    address = redis_server.store_url
+    async with redis.asyncio.Redis.from_url(address) as one, redis.asyncio.Redis.from_url(address) as two:
+        await one.flushall()
+        async with served(replica(one)) as here, served(replica(two)) as there:
+            handler.go_on.clear()
+            first = asyncio.create_task(sent(http, here, post()))
+            await handler.begun.wait()
+            meanwhile = await sent(http, there, post())
+            handler.go_on.set()
+            answers = [await first, await sent(http, there, post()), await sent(http, there, post(2))]
+
+    assert meanwhile.status_code == 503
+    assert [answer.status_code for answer in answers] == [204, 204, 204]
+    assert handler.handled == ["1", "2"]
+
+
+class Forgetful(MemorySeen):
+    """A memory that is away when it is asked to do what `fails` names."""
+
+    fails = ""
+
+    async def claim(self, *args: object) -> object:  # type: ignore[override]
+        if self.fails == "claim":
+            raise ConnectionError("10.1.2.3 is away")
+        return await super().claim(*args)  # type: ignore[arg-type]
+
+    async def settle(self, *args: object, handled: bool) -> None:  # type: ignore[override]
+        if self.fails == f"settle {handled}":
+            raise ConnectionError("10.1.2.3 is away")
+        await super().settle(*args, handled=handled)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("fails", ["claim", "settle True", "settle False"])
+async def test_without_its_memory_a_receiver_lets_the_sender_come_again(
+    handler: Handler, http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture, fails: str
+) -> None:
+    seen = Forgetful()
+    seen.fails = fails
+    handler.error = ZeroDivisionError() if fails == "settle False" else None
+    async with served(receiver_app(handler, secrets=[SECRET], seen=seen)) as url:
+        answer = await sent(http, url, post())
+
+    assert answer.status_code == (500 if fails == "settle False" else 503)
+    assert "10.1.2.3" not in answer.text
+    assert "10.1.2.3 is away" in caplog.text
+    assert handler.handled == (["1"] if fails == "settle True" else [])
+
+
+async def test_the_app_answers_wherever_it_is_put(handler: Handler, http: httpx.AsyncClient) -> None:
+    app = receiver_app(handler, secrets=[SECRET])
+    site = Starlette(routes=[Route("/exact", app), Mount("/mounted", app)])
+    async with served(site) as url:
+        paths = ["/exact", "/mounted/", "/mounted/deeper"]
+        statuses = [(await sent(http, url + path, post(n))).status_code for n, path in enumerate(paths, start=1)]
+
+    assert statuses == [204, 204, 204]
+    assert handler.handled == ["1", "2", "3"]
+
+
+async def test_a_route_of_ones_own_has_the_same_rules(http: httpx.AsyncClient) -> None:
+    verifier, seen, outcomes = Verifier([SECRET]), MemorySeen(), []
+
+    async def events(request: Request) -> Response:
+        notification = await receive(request, verifier)
+        async with once(notification, seen) as new:
+            outcomes.append((notification.version, new))
+        return Response(status_code=202)
+
+    async with served(Starlette(routes=[Route("/events", events, methods=["POST"])])) as url:
+        posts = [post(1), post(1), post(2), post(3, secrets=(OTHER_SECRET,))]
+        answers = [await sent(http, f"{url}/events", what) for what in posts]
+
+    assert [answer.status_code for answer in answers] == [202, 202, 202, 401]
+    assert answers[-1].text == "No signature was made with a secret known here, over this id, time and body."
+    assert outcomes == [(1, True), (1, False), (2, True)]
+
+
+async def test_a_handler_that_is_cancelled_has_not_handled_anything() -> None:
+    what, seen, begun = post(), MemorySeen(), asyncio.Event()
+    notification = Verifier([SECRET]).verify(what.headers, what.body)
+
+    async def handling() -> None:
+        async with once(notification, seen):
+            begun.set()
+            await asyncio.Event().wait()
+
+    handling_task = asyncio.create_task(handling())
+    await begun.wait()
+    handling_task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await handling_task
+
+    async with once(notification, seen) as new:
+        assert new
+
+
+async def test_secrets_and_credentials_are_in_no_log(
+    http: httpx.AsyncClient, handler: Handler, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    handler.error = ZeroDivisionError()
+    app = receiver_app(handler, secrets=[SECRET], token="a-good-token", authorization="Bearer a-good-key")
+    good = {"X-A2A-Notification-Token": "a-good-token", "Authorization": "Bearer a-good-key"}
+    bad = [{**good, "Authorization": "Bearer a-bad-key"}, {**good, "X-A2A-Notification-Token": "a-bad-token"}]
+    posts = [post(**good), *(post(**headers) for headers in bad), post(secrets=(OTHER_SECRET,), **good)]
+    async with served(app) as url:
+        answers = [await sent(http, url, what) for what in posts]
+
+    assert [answer.status_code for answer in answers] == [500, 401, 401, 401]
+    said = caplog.text + "".join(answer.text for answer in answers)
+    hidden = ["a-good-", "a-bad-", SECRET.removeprefix("whsec_"), "secret of twenty", "v1,"]
+    assert [word for word in hidden if word in said] == []
+
+
+def test_it_is_imported_without_any_configuration() -> None:
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("A2A_", "CELERY_", "REDIS_"))
+    }
+    subprocess.run(
+        [sys.executable, "-c", "import a2a_celery.client.receiver"],
+        env={**environment, "A2A_STORE_URL": "no address at all"},
+        check=True,
+        timeout=60,
+    )

@@ -1,0 +1,85 @@
+"""A sender of push notifications that signs with the independent Standard Webhooks library, and servers to post to."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import uvicorn
+from a2a.types import StreamResponse, TaskState, TaskStatus, TaskStatusUpdateEvent
+from google.protobuf.json_format import MessageToJson
+from standardwebhooks import Webhook
+from starlette.types import ASGIApp
+
+from .waiting import eventually_async
+
+SECRET = "whsec_c2VjcmV0IG9mIHR3ZW50eS1mb3VyIGJ5dGVzIQ=="
+OLD_SECRET = "whsec_YW4gb2xkZXIgc2VjcmV0LCBzdGlsbCBpbiB1c2U="
+OTHER_SECRET = "whsec_YSBzZWNyZXQgdGhhdCBub2JvZHkgZXZlciBzYXc="
+
+LINE = "3f786850e387550fdab836ed7e6dc881de23001b"
+
+
+@dataclass(frozen=True)
+class Post:
+    """One HTTP request of the sender."""
+
+    headers: dict[str, str]
+    body: bytes
+
+
+def status_event(text_id: str = "t1", state: TaskState = TaskState.TASK_STATE_WORKING) -> StreamResponse:
+    """A status of a task, as it is posted."""
+    update = TaskStatusUpdateEvent(task_id=text_id, context_id="c1", status=TaskStatus(state=state))
+    return StreamResponse(status_update=update)
+
+
+def post(
+    version: int = 1,
+    *,
+    line: str = LINE,
+    event: StreamResponse | None = None,
+    body: str | None = None,
+    secrets: tuple[str, ...] = (SECRET,),
+    at: float | None = None,
+    **headers: str,
+) -> Post:
+    """The request for one event, signed with each of `secrets`, at the time `at` (now, if None)."""
+    text = MessageToJson(event or status_event(), indent=None) if body is None else body
+    message_id, now = f"{line}_{version}", int(time.time() if at is None else at)
+    signed_at = datetime.fromtimestamp(now, UTC)
+    signatures = [Webhook(secret).sign(message_id, signed_at, text) for secret in secrets]
+    return Post(
+        {
+            "content-type": "application/a2a+json",
+            "webhook-id": message_id,
+            "webhook-timestamp": str(now),
+            "webhook-signature": " ".join(signatures),
+            **headers,
+        },
+        text.encode(),
+    )
+
+
+@asynccontextmanager
+async def served(app: ASGIApp) -> AsyncIterator[str]:
+    """The address at which uvicorn serves `app`, on this event loop."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5))
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+
+        async def started() -> bool:
+            return server.started
+
+        try:
+            await eventually_async(started, what="uvicorn serves")
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            await serving
