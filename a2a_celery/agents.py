@@ -93,11 +93,6 @@ class Agent:
             known = ", ".join(sorted(CELERY_OPTIONS | OWN_OPTIONS))
             raise ConfigError(f"agent {self.name!r}: unknown option {sorted(unknown)[0]!r}; known: {known}")
         self._check_own_options()
-        if self.card.capabilities.push_notifications:
-            raise ConfigError(
-                f"agent {self.name!r}: its card promises push notifications, which this version does not deliver; "
-                "set capabilities.push_notifications to False"
-            )
         if self.extended_card is not None and not self.card.capabilities.extended_agent_card:
             raise ConfigError(
                 f"agent {self.name!r}: an extended card needs capabilities.extended_agent_card = True in the public one"
@@ -177,7 +172,7 @@ def card_for_function(
         name=name,
         description=text,
         version=version,
-        capabilities=AgentCapabilities(streaming=True, push_notifications=False),
+        capabilities=AgentCapabilities(streaming=True),
         default_input_modes=input_modes,
         default_output_modes=output_modes,
         skills=skills or [AgentSkill(id=name, name=name, description=text, tags=["a2a-celery"])],

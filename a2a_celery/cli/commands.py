@@ -12,6 +12,7 @@ from click.core import ParameterSource
 
 from ..errors import ConfigError
 from . import client
+from .deliveries import deliveries
 from .dev import dev_options, run_dev
 from .doctor import doctor
 from .location import app_location, prepared, with_agents
@@ -96,5 +97,5 @@ def dev(context: click.Context, /, **chosen: Any) -> None:
     context.exit(run_dev(Target(found.celery, location), DevOptions(**chosen)))
 
 
-for command in (client.send, client.get, client.tail, client.cancel, client.list_, requeue, doctor):
+for command in (client.send, client.get, client.tail, client.cancel, client.list_, requeue, deliveries, doctor):
     a2a.add_command(command)

@@ -135,7 +135,8 @@ class Supervisor:
             Thread(target=self._watch_redis, args=(self._redis,), daemon=True, name="redis-end").start()
             kept = f"keeps its data in {self._options.data}" if self._options.data else "its data is gone at the end"
             self._say(f"embedded Redis at {self._redis.store_url}; {kept}")
-            env = with_embedded(app, environ, self._redis.store_url, self._redis.broker_url)
+            lasting = self._options.data is not None
+            env = with_embedded(app, environ, self._redis.store_url, self._redis.broker_url, lasting=lasting)
         else:
             env = with_redis(app, environ, redis_url)
         settings = load_settings(app.conf, env)

@@ -19,6 +19,7 @@ from ..agents import Agent
 from ..config import Settings
 from ..dispatch import Publisher
 from ..errors import ConfigError
+from ..sealing import sealer_of
 from ..store import AsyncStore, Keys
 from ..store.follow import LogFollower
 from ..store.wake import WakeLine
@@ -29,6 +30,7 @@ from .health import Health
 from .http import CallContextBuilder, RpcDispatcher, guard_rest, guard_rpc, rest_error
 from .leaving import Leaving
 from .legacy import legacy_rest_routes
+from .push_configs import PushConfigs
 
 
 def build_asgi(app: Celery, agents: Mapping[str, Agent], settings: Settings) -> Starlette:
@@ -41,16 +43,23 @@ def build_asgi(app: Celery, agents: Mapping[str, Agent], settings: Settings) -> 
         raise ConfigError("no agent is registered: a2a.add_agent(…), @a2a.agent(…); see the README")
     store = AsyncStore(settings.store_url)
     line = WakeLine(settings.store_url)
-    follower = LogFollower(store, Keys(settings.key_prefix), line)
+    keys = Keys(settings.key_prefix)
+    follower = LogFollower(store, keys, line)
     publisher = Publisher(app, {name: agent.options for name, agent in agents.items()})
     leaving = Leaving()
-    handlers = {name: GatewayHandler(agent, settings, follower, publisher, leaving) for name, agent in agents.items()}
+    sealer = sealer_of(settings)
+    push = PushConfigs(settings, sealer, store, keys) if sealer is not None else None
+    handlers = {
+        name: GatewayHandler(agent, settings, follower, publisher, leaving, push) for name, agent in agents.items()
+    }
     grpc_server = _grpc_server(handlers, settings)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(store.aclose)
+            if push is not None:
+                stack.push_async_callback(push.aclose)
             stack.push_async_callback(line.stop)
             await line.start()
             if grpc_server is not None:

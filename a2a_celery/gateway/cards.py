@@ -22,6 +22,7 @@ from starlette.routing import Route
 
 from ..agents import Agent
 from ..config import Settings
+from ..errors import ConfigError
 
 _base_url: ContextVar[str] = ContextVar("base_url")
 
@@ -44,7 +45,7 @@ def card_routes(agent: Agent, settings: Settings, path: str) -> list[Route]:
         return get_card
 
     routes = create_agent_card_routes(
-        agent.card if agent.card.supported_interfaces else public_card(agent, settings, path, "http://localhost"),
+        public_card(agent, settings, path, "http://localhost"),
         card_modifier=with_interfaces,
         cache_control="public, max-age=60",
     )
@@ -81,12 +82,36 @@ def extended_card(agent: Agent, settings: Settings, context: ServerCallContext) 
     if agent.extended_card is None:
         return None
     base_url, path = context.state[ADDRESS]() if ADDRESS in context.state else ("", "")
-    return _with_interfaces(agent.extended_card, agent, settings, path, settings.public_url or base_url)
+    card = _saying_push(agent.extended_card, agent, settings)
+    return _with_interfaces(card, agent, settings, path, settings.public_url or base_url)
+
+
+def card_of(agent: Agent, settings: Settings) -> AgentCard:
+    """The card of `agent`; one that does not say whether there are push notifications says what this deployment has.
+
+    Raises:
+        ConfigError: it promises them, and there is no key that their secrets could be kept with.
+    """
+    return _saying_push(agent.card, agent, settings)
+
+
+def _saying_push(card: AgentCard, agent: Agent, settings: Settings) -> AgentCard:
+    if card.capabilities.push_notifications and not settings.secret_key:
+        raise ConfigError(
+            f"agent {agent.name!r}: its card promises push notifications, whose secrets are kept encrypted: "
+            "set A2A_SECRET_KEY, or capabilities.push_notifications to False"
+        )
+    if card.capabilities.HasField("push_notifications"):
+        return card
+    filled = AgentCard()
+    filled.CopyFrom(card)
+    filled.capabilities.push_notifications = bool(settings.secret_key)
+    return filled
 
 
 def public_card(agent: Agent, settings: Settings, path: str, base_url: str) -> AgentCard:
     """The card that a client at `base_url` gets."""
-    return _with_interfaces(agent.card, agent, settings, path, base_url)
+    return _with_interfaces(card_of(agent, settings), agent, settings, path, base_url)
 
 
 def _with_interfaces(card: AgentCard, agent: Agent, settings: Settings, path: str, base_url: str) -> AgentCard:

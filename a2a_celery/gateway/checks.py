@@ -22,6 +22,8 @@ from packaging.version import InvalidVersion, Version
 from .bodies import MAX_JSON_VALUES
 from .faults import MAX_ID_LENGTH, invalid
 
+LAST_EVENT_ID = "last-event-id"
+
 MAX_REFERENCES = 16
 """How many tasks a message may refer to: the worker reads each of them before the agent begins."""
 
@@ -89,6 +91,20 @@ def check_history_length(holder: Proto, field: str = "history_length") -> None:
     """Raises InvalidParamsError for a negative history length."""
     if getattr(holder, "history_length", 0) < 0:
         raise invalid(field, "A number of messages: 0 for none, or more.")
+
+
+def last_event_id(context: ServerCallContext) -> int | None:
+    """The version behind which a stream goes on; None: its client asks for none.
+
+    Raises:
+        InvalidParamsError: it is no number.
+    """
+    given = context.state.get("headers", {}).get(LAST_EVENT_ID)
+    if not given:
+        return None
+    if not given.isascii() or not given.isdigit() or len(given) > 15:
+        raise invalid(LAST_EVENT_ID, "The id of an event of this task's stream: a number.")
+    return int(given)
 
 
 def check_list(params: ListTasksRequest) -> None:

@@ -48,10 +48,11 @@ from ..store.listing import list_page
 from ..store.runs import RunRef
 from ..store.wake import Bell
 from . import checks
-from .cards import extended_card
+from .cards import card_of, extended_card
 from .faults import REACHED, invalid, not_found, speaks_a2a
 from .intake import Intake
 from .leaving import Leaving
+from .push_configs import PushConfigs
 from .streams import Shown, TurnWatch, shown
 from .turns import TurnFollower
 
@@ -60,24 +61,29 @@ logger = logging.getLogger(__name__)
 CANCEL_MARGIN = 2.0
 """Seconds beyond the agents' grace that CancelTask waits for the end before it answers with the task as it is."""
 
-LAST_EVENT_ID = "last-event-id"
-
 
 class GatewayHandler(RequestHandler):
     """Serves one agent."""
 
     def __init__(
-        self, agent: Agent, settings: Settings, follower: LogFollower, publisher: Publisher, leaving: Leaving
+        self,
+        agent: Agent,
+        settings: Settings,
+        follower: LogFollower,
+        publisher: Publisher,
+        leaving: Leaving,
+        push_configs: PushConfigs | None,
     ) -> None:
         self.agent = agent
         self._leaving = leaving
-        self._card: AgentCard = agent.card
+        self._card: AgentCard = card_of(agent, settings)
+        self._push_configs = push_configs
         self._settings = settings
         self._follower = follower
         self._store: AsyncStore = follower.store
         self._keys: Keys = follower.keys
         self._publisher = publisher
-        self._intake = Intake(agent, settings, follower, publisher)
+        self._intake = Intake(agent, settings, follower, publisher, push_configs)
         # a function agent never answers with a message alone
         self._turns = TurnFollower(follower, settings.first_event_hold if agent.kind == "executor" else 0)
 
@@ -126,7 +132,7 @@ class GatewayHandler(RequestHandler):
         """Yields the task and what follows, until it ends or pauses. With Last-Event-ID: what follows that event."""
         self._check(context)
         checks.require_streaming(self._card)
-        after = self._last_event_id(context)
+        after = checks.last_event_id(context)
         async with self._follower.listen(params.id) as bell:
             found = await self._store.run(tasks.read_task(self._keys, self._scope(context), params.id))
             if found is None:
@@ -140,7 +146,7 @@ class GatewayHandler(RequestHandler):
             if after is None:
                 yield self._out(Shown(version, task), context)
             elif after > version:
-                raise invalid(LAST_EVENT_ID, f"The task stands at event {version}.")
+                raise invalid(checks.LAST_EVENT_ID, f"The task stands at event {version}.")
             if after is not None and after == version and is_terminal(task.status.state):
                 return
             watch = TurnWatch()
@@ -214,36 +220,42 @@ class GatewayHandler(RequestHandler):
         return card
 
     @speaks_a2a
+    @validate_request_params
     async def on_create_task_push_notification_config(
         self, params: TaskPushNotificationConfig, context: ServerCallContext
     ) -> TaskPushNotificationConfig:
-        """Refused, whatever it asks: no card of this version says push notifications."""
-        raise self._no_push(context)
+        """Has the task's events posted to a webhook, from now on."""
+        return await self._push(context).create(self._scope(context), params, context)
 
     @speaks_a2a
+    @validate_request_params
     async def on_get_task_push_notification_config(
         self, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> TaskPushNotificationConfig:
-        """Refused, as above."""
-        raise self._no_push(context)
+        """A config, without its secrets."""
+        return await self._push(context).get(self._scope(context), params.task_id, params.id)
 
     @speaks_a2a
+    @validate_request_params
     async def on_list_task_push_notification_configs(
         self, params: ListTaskPushNotificationConfigsRequest, context: ServerCallContext
     ) -> ListTaskPushNotificationConfigsResponse:
-        """Refused, as above."""
-        raise self._no_push(context)
+        """The configs of a task, without their secrets."""
+        return await self._push(context).list(self._scope(context), params)
 
     @speaks_a2a
+    @validate_request_params
     async def on_delete_task_push_notification_config(
         self, params: DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> None:
-        """Refused, as above."""
-        raise self._no_push(context)
+        """Nothing more is posted for the config."""
+        await self._push(context).delete(self._scope(context), params.task_id, params.id)
 
-    def _no_push(self, context: ServerCallContext) -> PushNotificationNotSupportedError:
+    def _push(self, context: ServerCallContext) -> PushConfigs:
         self._check(context)
-        return PushNotificationNotSupportedError("Push notifications are not supported by this agent")
+        if self._push_configs is None or not self._card.capabilities.push_notifications:
+            raise PushNotificationNotSupportedError("Push notifications are not supported by this agent")
+        return self._push_configs
 
     def _check(self, context: ServerCallContext) -> None:
         context.state[REACHED] = True
@@ -280,11 +292,3 @@ class GatewayHandler(RequestHandler):
         if versions is not None:
             versions.append(one.version)
         return one.event
-
-    def _last_event_id(self, context: ServerCallContext) -> int | None:
-        given = context.state.get("headers", {}).get(LAST_EVENT_ID)
-        if not given:
-            return None
-        if not given.isascii() or not given.isdigit() or len(given) > 15:
-            raise invalid(LAST_EVENT_ID, "The id of an event of this task's stream: a number.")
-        return int(given)

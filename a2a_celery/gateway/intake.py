@@ -20,9 +20,11 @@ from ..lifecycle import is_terminal
 from ..store import Scope, answers, tasks
 from ..store.dispatch import mark_published
 from ..store.follow import LogFollower
+from ..store.push_configs import NewPushConfig
 from ..store.runs import RunRef
 from ..store.wake import Bell
 from .faults import invalid, not_found
+from .push_configs import PushConfigs, too_many
 from .repeats import once
 from .routing import run_options
 
@@ -50,13 +52,21 @@ class Sent:
 class Intake:
     """Takes messages for one agent."""
 
-    def __init__(self, agent: Agent, settings: Settings, follower: LogFollower, publisher: Publisher) -> None:
+    def __init__(
+        self,
+        agent: Agent,
+        settings: Settings,
+        follower: LogFollower,
+        publisher: Publisher,
+        push_configs: PushConfigs | None,
+    ) -> None:
         self._agent = agent
         self._settings = settings
         self._follower = follower
         self._store = follower.store
         self._keys = follower.keys
         self._publisher = publisher
+        self._push_configs = push_configs
         self._signature = CallSignature.of(agent.code) if agent.kind == "task" else None
 
     @asynccontextmanager
@@ -101,6 +111,7 @@ class Intake:
                 retention=self._settings.retention,
                 options=options.to_json(),
                 once=once(self._agent, params),
+                push=await self._push(params, context, task_id),
             )
         )
         match answer:
@@ -148,9 +159,12 @@ class Intake:
                 nonce=uuid4().hex,
                 options=options.to_json(),
                 once=once(self._agent, params),
+                push=await self._push(params, context, task_id),
             )
         )
         match answer:
+            case answers.TooManyConfigs():
+                raise too_many(task_id)
             case answers.Missing():
                 raise not_found(task_id)
             case answers.WrongContext(context_id):
@@ -176,6 +190,10 @@ class Intake:
             case answers.Conflict():
                 raise self._reused(params)
 
+    async def _push(self, params: SendMessageRequest, context: ServerCallContext, task_id: str) -> NewPushConfig | None:
+        """The push-notification config that comes with a message; None: it brings none."""
+        return None if self._push_configs is None else await self._push_configs.inline(params, context, task_id)
+
     def _call(self, messages: list[Message]) -> Call | None:
         """What the messages call a plain Celery task with; None: the agent is none."""
         if self._signature is None:
@@ -199,9 +217,11 @@ class Intake:
 
 
 def _with_ids(params: SendMessageRequest, task_id: str, context_id: str) -> SendMessageRequest:
-    """`params` as its run shall see it: the message says which task and context it is in."""
+    """`params` as its run shall see it: the message says which task and context it is in, and of the webhook, which may
+    hold secrets, there is nothing."""
     request = SendMessageRequest()
     request.CopyFrom(params)
+    request.configuration.ClearField("task_push_notification_config")
     request.message.task_id = task_id
     request.message.context_id = context_id
     return request

@@ -30,6 +30,9 @@ from starlette.routing import Route
 
 from .faults import REACHED, FieldErrors, to_a2a
 
+PROTOCOL = "a2a_protocol"
+"""Set in the call context of a client that speaks 0.3, to that version."""
+
 
 class LegacyRpc(JSONRPC03Adapter):
     """JSON-RPC as 0.3 spoke it."""
@@ -77,6 +80,7 @@ class _Translating:
     def _unary(self, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         @functools.wraps(method)
         async def translated(request: Any, context: ServerCallContext) -> Any:
+            context.state[PROTOCOL] = "0.3"
             try:
                 return await method(request, context)
             except Exception as e:
@@ -87,6 +91,7 @@ class _Translating:
     def _stream(self, method: Callable[..., AsyncGenerator[Any, None]]) -> Callable[..., AsyncGenerator[Any, None]]:
         @functools.wraps(method)
         async def translated(request: Any, context: ServerCallContext) -> AsyncGenerator[Any, None]:
+            context.state[PROTOCOL] = "0.3"
             try:
                 # the wrapper of a method raises too, before there is anything to iterate
                 async for event in method(request, context):

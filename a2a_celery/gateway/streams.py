@@ -6,10 +6,10 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from a2a.types import Message, TaskState, TaskStatusUpdateEvent
+from a2a.types import TaskState, TaskStatusUpdateEvent
 
 from ..lifecycle import Event, EventKind, LogEntry, is_interrupted, is_terminal, kind_of
-from ..lifecycle.fold import answered
+from ..lifecycle.shown import shown_event
 from ..lifecycle.states import COMPLETED, SUBMITTED
 from ..store.log import LogPage
 
@@ -31,18 +31,8 @@ def status_after(entry: LogEntry) -> TaskState | None:
 
 def shown(entry: LogEntry, task_id: str, context_id: str) -> Shown | None:
     """`entry` as a stream in task mode shows it; None for what streams don't show."""
-    match kind_of(entry.event):
-        case EventKind.CLIENT_MESSAGE:
-            return None  # the client knows what it said; other subscribers find it in the history
-        case EventKind.ANSWER:
-            assert isinstance(entry.event, Message)
-            message = Message()
-            message.CopyFrom(entry.event)
-            message.task_id = task_id
-            status = answered(message, entry.recorded_us)
-            return Shown(entry.version, TaskStatusUpdateEvent(task_id=task_id, context_id=context_id, status=status))
-        case _:
-            return Shown(entry.version, entry.event)
+    event = shown_event(entry, task_id, context_id)
+    return None if event is None else Shown(entry.version, event)
 
 
 class TurnWatch:

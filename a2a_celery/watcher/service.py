@@ -10,8 +10,11 @@ from celery import Celery
 
 from ..config import Settings
 from ..dispatch import Publisher
+from ..push import Poster
+from ..sealing import sealer_of
 from ..store import AsyncStore, Keys
 from .canvases import CanvasEnder
+from .deliverer import Deliverer
 from .dispatcher import Dispatcher
 from .loops import Loop
 from .pauses import PauseEnder
@@ -42,6 +45,9 @@ class Watcher:
             Loop(CanvasEnder(store, keys, results)),
             Loop(Presence(store, keys, self._settings)),
         ]
+        deliverer = self._deliverer(store, keys)
+        if deliverer is not None:
+            loops.append(Loop(deliverer))
         for loop in loops:
             loop.start()
         logger.info("watching: %s", ", ".join(loop.role.name for loop in loops))
@@ -50,7 +56,17 @@ class Watcher:
         finally:
             for loop in reversed(loops):
                 await loop.stop()
+            if deliverer is not None:
+                await deliverer.aclose()
             await store.aclose()
+
+    def _deliverer(self, store: AsyncStore, keys: Keys) -> Deliverer | None:
+        """None without `secret_key`: then nobody can have set a webhook."""
+        sealer = sealer_of(self._settings)
+        if sealer is None:
+            return None
+        poster = Poster(self._settings.push_networks)
+        return Deliverer(store, keys, sealer, poster, self._settings.secret_keys, self._settings.lease_ttl)
 
     def run_until_signalled(self) -> None:
         """Watches until SIGTERM or SIGINT."""

@@ -256,7 +256,7 @@ a2a.add_agent(
     card("whole"),
     lambda: Whole(),  # noqa: PLW0108 - a factory is one of the ways to say it
 )
-a2a.add_agent(card("quiet", streaming=False), Full)
+a2a.add_agent(card("quiet", streaming=False, push_notifications=False), Full)
 a2a.add_agent(card("strict", extensions=[AgentExtension(uri=REQUIRED_EXTENSION, required=True)]), Full)
 a2a.add_agent(card("promises-card", extended_agent_card=True), Full)
 a2a.add_agent(card("heavy"), "tests.support.heavy:Heavy")

@@ -8,12 +8,15 @@ from typing import Any
 import grpc.aio
 from a2a.types import (
     CancelTaskRequest,
+    DeleteTaskPushNotificationConfigRequest,
     GetExtendedAgentCardRequest,
     GetTaskPushNotificationConfigRequest,
     GetTaskRequest,
+    ListTaskPushNotificationConfigsRequest,
     ListTasksRequest,
     SendMessageRequest,
     SubscribeToTaskRequest,
+    TaskPushNotificationConfig,
     a2a_pb2_grpc,
 )
 from google.protobuf.json_format import MessageToDict, ParseDict
@@ -52,6 +55,21 @@ REQUESTS = {
         GetTaskPushNotificationConfigRequest,
         "GET",
         "/tasks/{taskId}/pushNotificationConfigs/{id}",
+    ),
+    "DeleteTaskPushNotificationConfig": (
+        DeleteTaskPushNotificationConfigRequest,
+        "DELETE",
+        "/tasks/{taskId}/pushNotificationConfigs/{id}",
+    ),
+    "CreateTaskPushNotificationConfig": (
+        TaskPushNotificationConfig,
+        "POST",
+        "/tasks/{taskId}/pushNotificationConfigs",
+    ),
+    "ListTaskPushNotificationConfigs": (
+        ListTaskPushNotificationConfigsRequest,
+        "GET",
+        "/tasks/{taskId}/pushNotificationConfigs",
     ),
 }
 OUR_WORDS = ("Traceback", "a2a_celery", 'File "', "redis.", "Exception", "Error(", "asyncio")

@@ -1,0 +1,138 @@
+"""``celery -A … a2a deliveries``: what is owed to webhooks, and what was given up; in the store itself."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from ..store import Keys, SyncStore
+from ..store import deliveries as lines
+from ..store.deliveries import Delivery, read_delivery, replay_delivery
+from .operating import duration, operated_store
+from .show import table
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+def deliveries(context: click.Context) -> None:
+    """What is owed to webhooks; without a command: list."""
+    if context.invoked_subcommand is None:
+        context.invoke(list_deliveries)
+
+
+@deliveries.command(name="list")
+@click.option("--dead", is_flag=True, help="Only what was given up.")
+@click.option("--agent", help="Only for tasks of this agent.")
+@click.option("--json", "as_lines", is_flag=True, help="A line of JSON for each.")
+@click.pass_context
+def list_deliveries(
+    context: click.Context, dead: bool = False, agent: str | None = None, as_lines: bool = False
+) -> None:
+    """List the webhooks that are owed events, and those that were given up.
+
+    Events reach a webhook in their order, so one that can't be delivered holds those behind it. After a day of tries
+    the webhook is given up; replay posts what it has missed.
+    """
+    with operated_store(context, agent) as (_, store, keys):
+        found = [row for row in _all(store, keys, dead) if agent in (None, row.agent)]
+    if as_lines:
+        for row in found:
+            click.echo(_json(row))
+    elif not found:
+        click.echo("no webhook was given up" if dead else "no webhook waits for an event, none was given up")
+    else:
+        cells = [(r.task_id, r.config_id, r.how, _events(r), str(r.failures), _when(r), _why(r)) for r in found]
+        for line in table(("TASK", "WEBHOOK", "STATE", "EVENTS", "TRIES", "NEXT", "WHY"), cells):
+            click.echo(line)
+
+
+@deliveries.command()
+@click.argument("task")
+@click.argument("webhook")
+@click.pass_context
+def show(context: click.Context, task: str, webhook: str) -> None:
+    """Show how one WEBHOOK (the id of its config) of a TASK stands, as JSON."""
+    with operated_store(context, None) as (_, store, keys):
+        row = store.run(read_delivery(keys, task, webhook))
+    if row is None:
+        raise _nothing(task, webhook)
+    click.echo(json.dumps(_fields(row), indent=2, ensure_ascii=False))
+
+
+@deliveries.command()
+@click.argument("task", required=False)
+@click.argument("webhook", required=False)
+@click.option("--all", "everything", is_flag=True, help="Everything that was given up.")
+@click.pass_context
+def replay(context: click.Context, task: str | None, webhook: str | None, everything: bool) -> None:
+    """Post again what was given up: from the first event that WEBHOOK of TASK has not got."""
+    if everything == (task is not None) or (task is not None and webhook is None):
+        raise click.UsageError("name a TASK and its WEBHOOK, or give --all")
+    with operated_store(context, None) as (_, store, keys):
+        pairs = [(task, webhook)] if task and webhook else [(r.task_id, r.config_id) for r in _all(store, keys, True)]
+        for task_id, config_id in pairs:
+            match store.run(replay_delivery(keys, task_id, config_id)):
+                case "replayed":
+                    click.echo(f"webhook {config_id} of task {task_id} is due again")
+                case "alive":
+                    click.echo(f"webhook {config_id} of task {task_id} was not given up, or is due again already")
+                case "missing" if not everything:
+                    raise _nothing(task_id, config_id)
+        if not pairs:
+            click.echo("no webhook was given up")
+
+
+def _all(store: SyncStore, keys: Keys, dead: bool) -> list[Delivery]:
+    found = [] if dead else list(lines.deliveries(store, keys))
+    found += lines.deliveries(store, keys, dead=True)
+    return sorted(found, key=lambda row: (row.died_us or row.due_us, row.task_id, row.config_id))
+
+
+def _nothing(task: str, webhook: str) -> click.ClickException:
+    return click.ClickException(f"task {task} has no webhook {webhook}, or was kept no longer than a2a_retention")
+
+
+def _events(row: Delivery) -> str:
+    return f"{row.delivered} of {row.version}"
+
+
+def _when(row: Delivery) -> str:
+    if row.died_us:
+        return "replay it"
+    if row.in_hand:
+        return "now"
+    return f"in {duration((row.due_us - row.now_us) / 1_000_000)}"
+
+
+def _why(row: Delivery) -> str:
+    return " ".join(str(row.said.get("reason", "-")).split())[:70]
+
+
+def _json(row: Delivery) -> str:
+    return json.dumps(_fields(row), ensure_ascii=False)
+
+
+def _fields(row: Delivery) -> dict[str, Any]:
+    """What there is to say of it; times that are not there are left out."""
+    times = {
+        "failingSince": row.first_failed_us,
+        "due": 0 if row.died_us else row.due_us,
+        "failedAt": row.said_us,
+        "givenUpAt": row.died_us,
+    }
+    return {
+        "task": row.task_id,
+        "webhook": row.config_id,
+        "agent": row.agent,
+        "contextId": row.context_id,
+        "state": row.how,
+        "delivered": row.delivered,
+        "lastEvent": row.version,
+        "failures": row.failures,
+        "inHand": row.in_hand,
+        **{name: datetime.fromtimestamp(at / 1_000_000, UTC).isoformat() for name, at in times.items() if at},
+        **row.said,
+    }

@@ -1,0 +1,24 @@
+"""Which entries of a log a client is told of, and how."""
+
+from __future__ import annotations
+
+from a2a.types import Message, TaskStatusUpdateEvent
+
+from .events import Event, EventKind, LogEntry, kind_of
+from .fold import answered
+
+
+def shown_event(entry: LogEntry, task_id: str, context_id: str) -> Event | None:
+    """`entry` as streams and webhooks show it; None for what they don't show."""
+    match kind_of(entry.event):
+        case EventKind.CLIENT_MESSAGE:
+            return None  # the client knows what it said; other subscribers find it in the history
+        case EventKind.ANSWER:
+            assert isinstance(entry.event, Message)
+            message = Message()
+            message.CopyFrom(entry.event)
+            message.task_id = task_id
+            status = answered(message, entry.recorded_us)
+            return TaskStatusUpdateEvent(task_id=task_id, context_id=context_id, status=status)
+        case _:
+            return entry.event

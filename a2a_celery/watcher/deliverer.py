@@ -1,0 +1,214 @@
+"""Posts events to the webhooks that are owed them: each at least once, and a config's in their order.
+
+A config is a line: its events are posted one behind the other, and its cursor moves when one is delivered. A line is
+leased, so any number of watchers share the work, and that of a watcher which dies is due again. What was posted and not
+noted is posted again, under the same id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from a2a.types import TaskArtifactUpdateEvent
+
+from ..errors import StoreUnavailable
+from ..lifecycle import Event, LogEntry
+from ..lifecycle.shown import shown_event
+from ..push import (
+    Answer,
+    Backoff,
+    Delivered,
+    Gone,
+    Held,
+    Poster,
+    PostRequest,
+    Refused,
+    Result,
+    Retry,
+    Signer,
+    Subscription,
+    delivery_id,
+)
+from ..push.post import TIMEOUT
+from ..sealing import NotSealedHere, Sealer
+from ..store import AsyncStore, Keys
+from ..store.deliveries import (
+    Line,
+    Said,
+    give_up_delivery,
+    note_delivered,
+    postpone_delivery,
+    take_due_deliveries,
+)
+from ..store.log import read_log
+from ..store.tasks import read_task
+
+logger = logging.getLogger(__name__)
+
+BATCH = 100
+MOST_LINES = 400
+"""Lines at a time; so many posts are under way at most."""
+PAGE = 32
+"""Entries per read of a log: what is read and not delivered is read again."""
+
+
+class Deliverer:
+    """Takes due lines, and delivers each in a task of its own."""
+
+    name = "deliverer"
+    every = 0.2
+
+    def __init__(
+        self,
+        store: AsyncStore,
+        keys: Keys,
+        sealer: Sealer,
+        poster: Poster,
+        secret_keys: Sequence[bytes],
+        lease_ttl: float,
+        backoff: Backoff | None = None,
+    ) -> None:
+        self._store = store
+        self._keys = keys
+        self._sealer = sealer
+        self._poster = poster
+        self._secret_keys = secret_keys
+        self._lease_us = _micros(TIMEOUT + lease_ttl)  # for each event: a post takes that long at most
+        self._backoff = backoff or Backoff()
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    async def tick(self) -> None:
+        """Begins what is due, as far as there is room."""
+        room = min(BATCH, MOST_LINES - len(self._under_way))
+        if room <= 0:
+            return
+        for line in await self._store.run(take_due_deliveries(self._keys, limit=room, lease_us=self._lease_us)):
+            task = asyncio.create_task(self._guarded(line), name=f"a2a-delivery-{line.task_id}")
+            self._under_way.add(task)
+            task.add_done_callback(self._under_way.discard)
+
+    async def aclose(self) -> None:
+        """Lets go of its lines; a post that is under way is cut off, and made again by another watcher."""
+        for task in self._under_way:
+            task.cancel()
+        if self._under_way:
+            await asyncio.wait(self._under_way)
+        await self._poster.aclose()
+
+    async def _guarded(self, line: Line) -> None:
+        try:
+            await self._deliver(line)
+        except asyncio.CancelledError:
+            with suppress(StoreUnavailable):
+                await self._store.run(postpone_delivery(self._keys, line, after_us=0, counts=False))
+            raise
+        except StoreUnavailable as e:
+            logger.warning("%s: the store is away, its lease will end: %s", _named(line), e)
+        except Exception:
+            logger.exception("%s: not delivered; it is due again when its lease ends", _named(line))
+
+    async def _deliver(self, line: Line) -> None:
+        try:
+            kept = self._sealer.open(line.sealed, line.task_id, line.config_id)
+        except NotSealedHere as e:
+            await self._give_up(line, str(e), None)
+            return
+        subscription = Subscription.from_bytes(kept)
+        held = self._poster.held(subscription.config.url)
+        if held is not None:
+            await self._failed(line, held)
+            return
+        at = line.delivered
+        while True:
+            page = await self._store.run(read_log(self._keys, line.task_id, at, limit=PAGE))
+            for entry in page.entries:
+                try:
+                    result = await self._post(line, subscription, entry)
+                except ValueError as e:  # JSON, or the subscriber's protocol, has no words for it
+                    await self._give_up(line, str(e), None)
+                    return
+                if result is not None and not isinstance(result, Delivered):
+                    await self._failed(line, result)
+                    return
+                at = entry.version
+                if result is None and entry is not page.entries[-1]:
+                    continue
+                noted = note_delivered(self._keys, line, at, lease_us=self._lease_us, posted=result is not None)
+                if await self._store.run(noted) != "more":
+                    return
+            if not page.entries:
+                return
+
+    async def _post(self, line: Line, subscription: Subscription, entry: LogEntry) -> Result | None:
+        """What became of the post of `entry`; None: it is not one that is posted."""
+        event = shown_event(entry, line.task_id, line.context_id)
+        if event is None or not subscription.wants(event):
+            return None
+        if subscription.protocol != "1.0":
+            whole = await self._as_a_whole(line, event)
+            if whole is None:
+                return None
+            event = whole
+        config = subscription.config
+        request = PostRequest.build(
+            event,
+            config,
+            delivery_id=delivery_id(line.task_id, line.config_id, entry.version),
+            now=time.time(),
+            signer=Signer.of(config, self._secret_keys),
+            protocol=subscription.protocol,
+        )
+        return await self._poster.post(request)
+
+    async def _as_a_whole(self, line: Line, event: Event) -> Event | None:
+        """The task, which is what 0.3 posts; None for an artifact's chunk that is not its last."""
+        if isinstance(event, TaskArtifactUpdateEvent) and not event.last_chunk:
+            return None
+        found = await self._store.run(read_task(self._keys, None, line.task_id))
+        return found[0] if found else None
+
+    async def _failed(self, line: Line, result: Result) -> None:
+        match result:
+            case Held(after, reason):
+                logger.debug("%s: held for %.1f s: %s", _named(line), after, reason)
+                await self._store.run(postpone_delivery(self._keys, line, after_us=_micros(after), counts=False))
+            case Gone(answer):
+                await self._give_up(line, "its receiver wants no more (410)", answer)
+            case Retry(reason, asked, answer):
+                await self._again(line, reason, asked, answer)
+            case Refused(reason):
+                await self._again(line, reason, None, None)
+
+    async def _again(self, line: Line, reason: str, asked: float | None, answer: Answer | None) -> None:
+        failures = line.failures + 1
+        after = self._backoff.after(failures, line.failing_for, asked)
+        if after is None:
+            await self._give_up(line, reason, answer)
+            return
+        logger.info("%s: try %d failed: %s; again in %.1f s", _named(line), failures, reason, after)
+        said = _said(reason, answer)
+        await self._store.run(postpone_delivery(self._keys, line, after_us=_micros(after), counts=True, said=said))
+
+    async def _give_up(self, line: Line, reason: str, answer: Answer | None) -> None:
+        if await self._store.run(give_up_delivery(self._keys, line, said=_said(reason, answer))):
+            logger.warning(
+                "%s: given up behind event %d: %s; a2a deliveries replay %s %s posts what it has missed",
+                *(_named(line), line.delivered, reason, line.task_id, line.config_id),
+            )
+
+
+def _said(reason: str, answer: Answer | None) -> Said:
+    """What is kept of a failure, for an operator."""
+    return {"reason": reason} | ({"status": answer.status, "answer": answer.text} if answer is not None else {})
+
+
+def _named(line: Line) -> str:
+    return f"webhook {line.config_id} of task {line.task_id}"
+
+
+def _micros(seconds: float) -> int:
+    return int(seconds * 1_000_000)

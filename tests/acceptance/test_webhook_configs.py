@@ -1,0 +1,224 @@
+"""Push-notification configs: the four operations, and the one that comes with a message, over each binding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from a2a.types import (
+    AuthenticationInfo,
+    DeleteTaskPushNotificationConfigRequest,
+    GetTaskPushNotificationConfigRequest,
+    ListTaskPushNotificationConfigsRequest,
+    SendMessageRequest,
+    Task,
+    TaskPushNotificationConfig,
+)
+from a2a.utils.errors import TaskNotFoundError
+from google.protobuf.json_format import ParseDict
+
+from a2a_celery.store.push_configs import MAX_PUSH_CONFIGS
+from tests.support.clients import BINDINGS, Served, card_of, message_json, rest, rpc, sdk_client, serving
+from tests.support.faults import fault
+
+HOOK = "http://127.0.0.1:9/hook"
+SECRET = "s3cret-t0ken"
+SECRET_KEY = "0123456789abcdef0123456789abcdef"
+CREDENTIALS = "s3cret-cr3dentials"
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """No watcher: nothing is posted."""
+    secrets = {"A2A_SECRET_KEY": SECRET_KEY, "A2A_ALLOW_NETWORKS": "127.0.0.0/8"}
+    with serving(tmp_path_factory.mktemp("fleet"), pool="threads", concurrency=8, **secrets) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def task_id(served: Served) -> str:
+    """A task that waits for its client."""
+    task = rpc(served.gateway, "SendMessage", message_json("hello"), agent="ask")["result"]["task"]
+    assert task["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
+    found: str = task["id"]
+    return found
+
+
+def config(task_id: str, config_id: str = "") -> TaskPushNotificationConfig:
+    authentication = AuthenticationInfo(scheme="Bearer", credentials=CREDENTIALS)
+    return TaskPushNotificationConfig(
+        id=config_id, task_id=task_id, url=HOOK, token=SECRET, authentication=authentication
+    )
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+async def test_a_config_is_made_read_listed_and_deleted(served: Served, task_id: str, binding: str) -> None:
+    async with sdk_client(served.gateway, "ask", binding) as client:
+        made = await client.create_task_push_notification_config(config(task_id))
+        named = await client.create_task_push_notification_config(config(task_id, f"mine {binding}"))
+        get = GetTaskPushNotificationConfigRequest(task_id=task_id, id=made.id)
+        everything = ListTaskPushNotificationConfigsRequest(task_id=task_id)
+
+        assert made.id
+        assert (made.task_id, made.url, made.authentication.scheme) == (task_id, HOOK, "Bearer")
+        assert await client.get_task_push_notification_config(get) == made
+        listed = await client.list_task_push_notification_configs(everything)
+        assert made in listed.configs
+        assert named in listed.configs
+        assert not listed.next_page_token
+        assert SECRET not in str(listed)
+        assert CREDENTIALS not in f"{made}{listed}"
+
+        delete = DeleteTaskPushNotificationConfigRequest(task_id=task_id, id=made.id)
+        await client.delete_task_push_notification_config(delete)
+        await client.delete_task_push_notification_config(delete)  # nothing more happens
+        assert made not in (await client.list_task_push_notification_configs(everything)).configs
+        with pytest.raises(TaskNotFoundError):
+            await client.get_task_push_notification_config(get)
+        await client.delete_task_push_notification_config(
+            DeleteTaskPushNotificationConfigRequest(task_id=task_id, id=named.id)
+        )
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+async def test_a_config_that_comes_with_a_message_is_the_tasks(served: Served, binding: str) -> None:
+    async with sdk_client(served.gateway, "echo", binding, streaming=False) as client:
+        body = message_json("hello") | {"configuration": {"taskPushNotificationConfig": {"url": HOOK, "id": "mine"}}}
+        task = Task()
+        async for answer in client.send_message(ParseDict(body, SendMessageRequest())):
+            task = answer.task
+
+        found = await client.get_task_push_notification_config(
+            GetTaskPushNotificationConfigRequest(task_id=task.id, id="mine")
+        )
+        assert (found.id, found.task_id, found.url) == ("mine", task.id, HOOK)
+
+
+@pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
+async def test_a_client_of_0_3_sets_a_config_as_well(served: Served, task_id: str, binding: str) -> None:
+    async with sdk_client(served.gateway, "ask", binding, version="0.3") as client:
+        made = await client.create_task_push_notification_config(config(task_id, f"old {binding}"))
+
+        assert (made.id, made.url) == (f"old {binding}", HOOK)
+
+
+def test_a_message_to_a_task_adds_a_config_and_another_callers_task_has_none(served: Served) -> None:
+    task = rpc(served.gateway, "SendMessage", message_json("hello"), agent="ask")["result"]["task"]
+    hook = {"configuration": {"taskPushNotificationConfig": {"url": HOOK}}}
+    rpc(served.gateway, "SendMessage", message_json("blue", taskId=task["id"]) | hook, agent="ask")
+
+    listed = rpc(served.gateway, "ListTaskPushNotificationConfigs", {"taskId": task["id"]}, agent="ask")
+    elsewhere = rpc(served.gateway, "ListTaskPushNotificationConfigs", {"taskId": task["id"]}, agent="echo")
+
+    assert len(listed["result"]["configs"]) == 1
+    assert elsewhere["error"]["code"] == -32001
+
+
+REFUSED = [
+    ("http://8.8.8.8/hook", "must begin with https://"),
+    ("https://10.0.0.1/hook", "its host is not public"),
+    ("https://169.254.169.254/latest/meta-data", "its host is not public"),
+    ("https://[::ffff:10.0.0.1]/hook", "its host is not public"),
+    ("https://0x0a000001/", "its host is not public"),
+    ("https://012.0.0.1/", "its host is not public"),
+    ("https://167772161/", "its host is not public"),
+    ("https://user:password@example.com/", "must hold no user or password"),
+    ("https://example.com:22/", "port 22 is not one that webhooks are sent to"),
+    ("https://example.com/\r\nX: y", "must hold no spaces, line breaks"),
+    ("ftp://example.com/", "must begin with https://"),
+    ("", "is missing"),
+]
+
+
+@pytest.mark.parametrize(("url", "said"), REFUSED, ids=lambda value: repr(value)[:30])
+@pytest.mark.parametrize("binding", BINDINGS)
+async def test_a_url_that_leads_where_none_may_is_refused_and_says_why(
+    served: Served, task_id: str, binding: str, url: str, said: str
+) -> None:
+    params = {"taskId": task_id, "url": url}
+    made = await fault(served.gateway, binding, "CreateTaskPushNotificationConfig", params, agent="ask")
+    body = message_json("hello") | {"configuration": {"taskPushNotificationConfig": {"url": url}}}
+    sent = await fault(served.gateway, binding, "SendMessage", body, agent="echo")
+
+    assert made.reason == sent.reason == "INVALID_PARAMS"
+    if url:  # the SDK sees by itself that a required field is missing
+        assert made.fields["url"].startswith(said)
+        assert sent.fields["configuration.task_push_notification_config.url"].startswith(said)
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("token", "two\r\nlines"),
+        ("authentication", {"scheme": "Bearer", "credentials": "x\r\nHost: y"}),
+        ("authentication", {"scheme": "no scheme", "credentials": "x"}),
+        ("id", "x" * 300),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+async def test_what_is_no_header_is_refused(served: Served, task_id: str, binding: str, field: str, value: Any) -> None:
+    params = {"taskId": task_id, "url": HOOK, field: value}
+
+    found = await fault(served.gateway, binding, "CreateTaskPushNotificationConfig", params, agent="ask")
+
+    assert found.reason == "INVALID_PARAMS"
+    assert next(iter(found.fields)).startswith(field)
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+async def test_a_task_has_so_many_configs_and_no_more(served: Served, binding: str) -> None:
+    task = rpc(served.gateway, "SendMessage", message_json("hello"), agent="ask")["result"]["task"]
+    for number in range(MAX_PUSH_CONFIGS):
+        body = {"url": HOOK, "id": f"{number}"}
+        assert rest(
+            served.gateway, "POST", f"/tasks/{task['id']}/pushNotificationConfigs", body, agent="ask"
+        ).is_success
+
+    params = {"taskId": task["id"], "url": HOOK}
+    made = await fault(served.gateway, binding, "CreateTaskPushNotificationConfig", params, agent="ask")
+    body = message_json("blue", taskId=task["id"]) | {"configuration": {"taskPushNotificationConfig": {"url": HOOK}}}
+    sent = await fault(served.gateway, binding, "SendMessage", body, agent="ask")
+
+    assert made.reason == sent.reason == "UNSUPPORTED_OPERATION"
+    again = {"url": f"{HOOK}/again", "id": "3"}  # in the place of the one with its id
+    assert rest(served.gateway, "POST", f"/tasks/{task['id']}/pushNotificationConfigs", again, agent="ask").is_success
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+async def test_an_unknown_task_has_no_configs(served: Served, binding: str) -> None:
+    for method, params in (
+        ("CreateTaskPushNotificationConfig", {"taskId": "nobody", "url": HOOK}),
+        ("GetTaskPushNotificationConfig", {"taskId": "nobody", "id": "x"}),
+        ("ListTaskPushNotificationConfigs", {"taskId": "nobody"}),
+        ("DeleteTaskPushNotificationConfig", {"taskId": "nobody", "id": "x"}),
+    ):
+        assert (await fault(served.gateway, binding, method, params, agent="echo")).reason == "TASK_NOT_FOUND", method
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+async def test_an_agent_whose_card_says_no_push_refuses_each_operation(served: Served, binding: str) -> None:
+    for method, params in (
+        ("CreateTaskPushNotificationConfig", {"taskId": "nobody", "url": HOOK}),
+        ("GetTaskPushNotificationConfig", {"taskId": "nobody", "id": "x"}),
+        ("ListTaskPushNotificationConfigs", {"taskId": "nobody"}),
+        ("DeleteTaskPushNotificationConfig", {"taskId": "nobody", "id": "x"}),
+        ("SendMessage", message_json() | {"configuration": {"taskPushNotificationConfig": {"url": HOOK}}}),
+    ):
+        found = await fault(served.gateway, binding, method, params, agent="quiet")
+        assert found.reason == "PUSH_NOTIFICATION_NOT_SUPPORTED", method
+
+
+async def test_the_cards_say_what_there_is(served: Served) -> None:
+    assert (await card_of(served.gateway, "echo")).capabilities.push_notifications
+    assert not (await card_of(served.gateway, "quiet")).capabilities.push_notifications
+
+
+def test_events_that_nobody_knows_are_refused(served: Served, task_id: str) -> None:
+    path = f"/tasks/{task_id}/pushNotificationConfigs"
+
+    answer = rest(served.gateway, "POST", path, {"url": HOOK}, agent="ask", A2A_Push_Events="status, everything")
+
+    assert answer.status_code == 400
+    assert "status, terminal, artifacts" in answer.text
