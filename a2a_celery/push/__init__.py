@@ -13,6 +13,7 @@ from .network import Resolver, SystemResolver, check_target_now
 from .post import Delivered, Gone, Poster, Refused, Result, Retry
 from .request import PostRequest, delivery_id
 from .signature import Signer, derived_secret
+from .subscription import Subscription, Wanted, wanted_of
 from .targets import Target, TargetRefused, check_config, parse_target
 
 __all__ = [
@@ -30,12 +31,15 @@ __all__ = [
     "Result",
     "Retry",
     "Signer",
+    "Subscription",
     "SystemResolver",
     "Target",
     "TargetRefused",
+    "Wanted",
     "check_config",
     "check_target_now",
     "delivery_id",
     "derived_secret",
     "parse_target",
+    "wanted_of",
 ]

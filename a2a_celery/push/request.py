@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from urllib.parse import urlsplit
 
 from a2a.compat.v0_3.conversions import to_compat_task
@@ -12,11 +13,10 @@ from a2a.compat.v0_3.versions import is_legacy_version
 from a2a.types import Message, StreamResponse, Task, TaskPushNotificationConfig
 from google.protobuf.json_format import MessageToDict, SerializeToJsonError
 
-from .. import __version__
 from ..lifecycle import Event, encode
 from .signature import Signer, is_secret
 
-USER_AGENT = f"a2a-celery/{__version__}"
+USER_AGENT = f"a2a-celery/{version('a2a-celery')}"
 A2A_JSON = "application/a2a+json"
 LEGACY_JSON = "application/json"
 
