@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from typing import Any
@@ -10,7 +11,11 @@ import click
 import uvicorn
 from click.core import ParameterSource
 
+from ..config import Settings
 from ..errors import ConfigError
+from ..sealing import sealer_of
+from ..store import AsyncStore, Keys
+from ..store.push_configs import require_secrets_in_use
 from . import client
 from .deliveries import deliveries
 from .dev import dev_options, run_dev
@@ -51,6 +56,7 @@ def gateway(context: click.Context, host: str, port: int, grpc_port: int | None,
         os.environ["A2A_GRPC_HOST"] = host
     found = prepared(context)
     logging.basicConfig(level=log_level.upper(), format=LOG_FORMAT)
+    _require_secrets(found.settings)
     # On shutdown streams are cut at once, and their clients come back with Last-Event-ID; others see `told_to_stop`.
     options: dict[str, Any] = {
         "host": host,
@@ -72,13 +78,32 @@ def gateway(context: click.Context, host: str, port: int, grpc_port: int | None,
         uvicorn.run("a2a_celery.cli.serving:asgi", factory=True, workers=workers, **options)
 
 
+def _require_secrets(settings: Settings) -> None:
+    """Says in one line what the gateway's own start would end with."""
+
+    async def look() -> None:
+        store = AsyncStore(settings.store_url)
+        try:
+            await require_secrets_in_use(store, Keys(settings.key_prefix), sealer_of(settings))
+        finally:
+            await store.aclose()
+
+    try:
+        asyncio.run(look())
+    except ConfigError as e:
+        raise click.ClickException(str(e)) from e
+
+
 @a2a.command()
 @click.option("--log-level", default="info", show_default=True)
 @click.pass_context
 def watcher(context: click.Context, log_level: str) -> None:
     """Look after what others dropped; run one or more beside the gateways."""
     logging.basicConfig(level=log_level.upper(), format=LOG_FORMAT)
-    prepared(context).watcher().run_until_signalled()
+    try:
+        prepared(context).watcher().run_until_signalled()
+    except ConfigError as e:
+        raise click.ClickException(str(e)) from e
 
 
 @a2a.command()

@@ -22,6 +22,7 @@ from ..errors import ConfigError
 from ..sealing import sealer_of
 from ..store import AsyncStore, Keys
 from ..store.follow import LogFollower
+from ..store.push_configs import require_secrets_in_use
 from ..store.wake import WakeLine
 from .cards import card_routes
 from .extensions import Endpoint, echo_extensions
@@ -60,6 +61,7 @@ def build_asgi(app: Celery, agents: Mapping[str, Agent], settings: Settings) -> 
             stack.push_async_callback(store.aclose)
             if push is not None:
                 stack.push_async_callback(push.aclose)
+            await require_secrets_in_use(store, keys, sealer)
             stack.push_async_callback(line.stop)
             await line.start()
             if grpc_server is not None:

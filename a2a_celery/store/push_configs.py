@@ -5,14 +5,20 @@ What a config says is opaque here: it comes sealed (see ``a2a_celery/sealing.py`
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
+from ..errors import StoreUnavailable
+from ..sealing import Sealer, require_secrets
 from .answers import Missing, TooManyConfigs
+from .connection import AsyncStore
 from .keys import Keys, Scope, quoted
 from .operation import Argument, Operation, script
+
+logger = logging.getLogger(__name__)
 
 MAX_PUSH_CONFIGS = 10
 """How many configs a task may have; one more is refused."""
@@ -78,6 +84,20 @@ def secrets_in_use(keys: Keys) -> Operation[frozenset[str]]:
         return frozenset(fingerprint.decode() for fingerprint in answer)
 
     return Operation(script("secrets_in_use"), [keys.secrets], [], parse)
+
+
+async def require_secrets_in_use(store: AsyncStore, keys: Keys, sealer: Sealer | None) -> None:
+    """Returns if `sealer` opens every config there is, or if the store is away: then nobody can say.
+
+    Raises:
+        ConfigError: it does not; says what to do.
+    """
+    try:
+        in_use = await store.run(secrets_in_use(keys))
+    except StoreUnavailable as e:
+        logger.warning("whether the secret key is the right one is not known: %s", e)
+        return
+    require_secrets(sealer, in_use)
 
 
 def config_arguments(keys: Keys, config: NewPushConfig | None) -> list[Argument]:

@@ -10,9 +10,11 @@ from celery import Celery
 
 from ..config import Settings
 from ..dispatch import Publisher
+from ..errors import ConfigError
 from ..push import Poster
-from ..sealing import sealer_of
+from ..sealing import Sealer, sealer_of
 from ..store import AsyncStore, Keys
+from ..store.push_configs import require_secrets_in_use
 from .canvases import CanvasEnder
 from .deliverer import Deliverer
 from .dispatcher import Dispatcher
@@ -34,9 +36,19 @@ class Watcher:
         self._publisher = publisher
 
     async def run(self, until: asyncio.Event) -> None:
-        """Watches until `until` is set."""
+        """Watches until `until` is set.
+
+        Raises:
+            ConfigError: the secret key does not open the webhooks there are.
+        """
         store = AsyncStore(self._settings.store_url)
         keys = Keys(self._settings.key_prefix)
+        sealer = sealer_of(self._settings)
+        try:
+            await require_secrets_in_use(store, keys, sealer)
+        except ConfigError:
+            await store.aclose()
+            raise
         results = Results(store, keys, self._app)
         loops = [
             Loop(Recoverer(store, keys, grace=self._settings.lease_ttl / 2)),
@@ -45,7 +57,7 @@ class Watcher:
             Loop(CanvasEnder(store, keys, results)),
             Loop(Presence(store, keys, self._settings)),
         ]
-        deliverer = self._deliverer(store, keys)
+        deliverer = self._deliverer(store, keys, sealer)
         if deliverer is not None:
             loops.append(Loop(deliverer))
         for loop in loops:
@@ -60,9 +72,8 @@ class Watcher:
                 await deliverer.aclose()
             await store.aclose()
 
-    def _deliverer(self, store: AsyncStore, keys: Keys) -> Deliverer | None:
+    def _deliverer(self, store: AsyncStore, keys: Keys, sealer: Sealer | None) -> Deliverer | None:
         """None without `secret_key`: then nobody can have set a webhook."""
-        sealer = sealer_of(self._settings)
         if sealer is None:
             return None
         poster = Poster(self._settings.push_networks)
