@@ -64,7 +64,8 @@ async def test_a_post_arrives_as_it_was_made(poster: Poster, hooks: Receiver) ->
 async def test_an_ipv6_host_is_named_in_brackets(poster: Poster, hooks: Receiver) -> None:
     assert await poster.post(request(hooks.url(host="[::ffff:127.0.0.1]"))) == Delivered(200)
 
-    assert hooks.received()[0].headers["host"] == f"[::ffff:7f00:1]:{hooks.port}"
+    host = hooks.received()[0].headers["host"]
+    assert host in (f"[::ffff:7f00:1]:{hooks.port}", f"[::ffff:127.0.0.1]:{hooks.port}")  # Python 3.13 says the second
 
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 299])

@@ -30,6 +30,7 @@ class Authority:
         usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
         builder = _dated(x509.CertificateBuilder()).issuer_name(name).subject_name(name).public_key(key.public_key())
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         return cls(key, builder.add_extension(usage, critical=True).sign(key, SHA256()), folder)
 
     def server(self, *names: str) -> ssl.SSLContext:
@@ -38,6 +39,8 @@ class Authority:
         builder = _dated(x509.CertificateBuilder()).issuer_name(self.certificate.subject).subject_name(_name(names[0]))
         alternatives = x509.SubjectAlternativeName([x509.DNSName(name) for name in names])
         builder = builder.public_key(key.public_key()).add_extension(alternatives, critical=False)
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
+        builder = builder.add_extension(issuer, critical=False)
         file = self.folder / f"{names[0]}.pem"
         file.write_bytes(
             key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
