@@ -31,6 +31,7 @@ from .health import Health
 from .http import CallContextBuilder, RpcDispatcher, guard_rest, guard_rpc, rest_error
 from .leaving import Leaving
 from .legacy import legacy_rest_routes
+from .metrics import Metrics
 from .push_configs import PushConfigs
 
 
@@ -69,7 +70,7 @@ def build_asgi(app: Celery, agents: Mapping[str, Agent], settings: Settings) -> 
                 await grpc_server.start()
             yield
 
-    routes: list[BaseRoute] = list(Health(app, store).routes())
+    routes: list[BaseRoute] = [*Health(app, store).routes(), *Metrics(store, keys).routes()]
     for name, handler in handlers.items():
         routes += _agent_routes(handler, settings, f"/agents/{name}")
     routes += _agent_routes(next(iter(handlers.values())), settings, "")

@@ -89,6 +89,30 @@ class DeliveryPage:
     cursor: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class DeliveryFigures:
+    """How many lines there are: `waiting` for an event or for its next post, `dead`: given up. And how often a post was
+    `delivered`, has `failed`, and ended its line (`given_up`), since there is a store."""
+
+    waiting: int
+    dead: int
+    delivered: int
+    failed: int
+    given_up: int
+
+
+def delivery_figures(keys: Keys) -> Operation[DeliveryFigures]:
+    """The figures of all deliveries."""
+
+    def parse(answer: Sequence[Any]) -> DeliveryFigures:
+        waiting, dead, *rest = answer
+        counts = {name.decode(): int(times) for name, times in zip(rest[::2], rest[1::2], strict=True)}
+        posts = (counts.get(name, 0) for name in ("delivered", "failed", "given_up"))
+        return DeliveryFigures(int(waiting), int(dead), *posts)
+
+    return Operation(script("delivery_figures"), [keys.deliveries, keys.dead_deliveries], [], parse)
+
+
 def take_due_deliveries(keys: Keys, *, limit: int, lease_us: int) -> Operation[list[Line]]:
     """Up to `limit` lines that are due, in hand for `lease_us` each; nobody else gets them meanwhile.
 

@@ -127,6 +127,11 @@ class Keys:
         return f"{self.deliveries}:wake"
 
     @property
+    def delivery_outcomes(self) -> str:
+        """hash: delivered, failed, given_up → how many posts came to that since there is a store; stays."""
+        return f"{self.deliveries}:outcomes"
+
+    @property
     def dead_deliveries(self) -> str:
         """zset: each line that was given up → the µs its task's keys go, +inf while it lives; expires with them."""
         return f"{self.prefix}:dead_deliveries"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 from a2a.types import (
     AuthenticationInfo,
@@ -17,9 +18,10 @@ from a2a.types import (
 )
 from a2a.utils.errors import TaskNotFoundError
 from google.protobuf.json_format import ParseDict
+from prometheus_client.parser import text_string_to_metric_families
 
 from a2a_celery.store.push_configs import MAX_PUSH_CONFIGS
-from tests.support.clients import BINDINGS, Served, card_of, message_json, rest, rpc, sdk_client, serving
+from tests.support.clients import BINDINGS, PATIENCE, Served, card_of, message_json, rest, rpc, sdk_client, serving
 from tests.support.faults import fault
 
 HOOK = "http://127.0.0.1:9/hook"
@@ -222,3 +224,21 @@ def test_events_that_nobody_knows_are_refused(served: Served, task_id: str) -> N
 
     assert answer.status_code == 400
     assert "status, terminal, artifacts" in answer.text
+
+
+def test_metrics_say_how_webhooks_stand(served: Served) -> None:
+    task = rpc(served.gateway, "SendMessage", message_json("hello"), agent="ask")["result"]["task"]
+    hook = {"configuration": {"taskPushNotificationConfig": {"url": HOOK}}}
+    rpc(served.gateway, "SendMessage", message_json("blue", taskId=task["id"]) | hook, agent="ask")
+
+    said = httpx.get(f"{served.url}/metrics", timeout=PATIENCE)
+
+    assert said.headers["content-type"].startswith("text/plain; version=")
+    figures = {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(said.text)
+        for sample in family.samples
+    }
+    assert figures["a2a_webhook_posts_total", "delivered"] == 0
+    assert figures["a2a_webhooks", "waiting"] >= 1
+    assert figures["a2a_webhooks", "dead"] == 0

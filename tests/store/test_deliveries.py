@@ -11,8 +11,10 @@ from a2a_celery.lifecycle.states import COMPLETED
 from a2a_celery.store import AsyncStore, Keys, SyncStore
 from a2a_celery.store.deliveries import (
     Delivery,
+    DeliveryFigures,
     Line,
     deliveries,
+    delivery_figures,
     give_up_delivery,
     postpone_delivery,
     replay_delivery,
@@ -249,3 +251,27 @@ async def test_a_lease_that_is_over_frees_the_line(webhooks: Webhooks, task_id: 
         return len(await webhooks.take()) == 1
 
     await eventually_async(due_again)
+
+
+async def test_what_became_of_posts_is_counted_and_a_repeated_call_is_one(
+    store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks
+) -> None:
+    claim = await seeds.claimed()
+    await webhooks.saved(claim.ref.task_id)
+    await seeds.appended(claim, chunk("a"), chunk("b"))
+    assert await store.run(delivery_figures(keys)) == DeliveryFigures(1, 0, 0, 0, 0)
+
+    line = await webhooks.one()
+    for _ in range(2):
+        await webhooks.note(line, 3)
+    for _ in range(2):
+        await store.run(postpone_delivery(keys, line, after_us=0, counts=True))
+    again = await webhooks.one()
+    await webhooks.note(again, 4, posted=False)
+    assert await store.run(delivery_figures(keys)) == DeliveryFigures(0, 0, 1, 1, 0)
+
+    await seeds.appended(claim, chunk("c"), before=2)
+    last = await webhooks.one()
+    for _ in range(2):
+        await store.run(give_up_delivery(keys, last, said={"reason": "no"}))
+    assert await store.run(delivery_figures(keys)) == DeliveryFigures(0, 1, 1, 1, 1)

@@ -81,6 +81,7 @@ async def test_the_leak_checker_finds_what_breaks_a_rule(store: AsyncStore, keys
         keys.dead_letters: lambda key: store.redis.zadd(key, {"gone": 1}),
         keys.deliveries: lambda key: store.redis.zadd(key, {f"{live} c": 1}),
         keys.task(ended).push: lambda key: store.redis.hset(key, "c:sealed", "x"),
+        keys.delivery_outcomes: lambda key: store.redis.hset(key, "lost", 1),
         keys.secrets: lambda key: store.redis.hset(key, "f0", "elsewhere"),
         keys.message(ANN, "m"): lambda key: store.redis.hset(key, "digest", "d"),
         keys.task(live).history: lambda key: store.redis.expire(key, 9),

@@ -14,6 +14,7 @@ from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED, WORKI
 from a2a_celery.store import AsyncStore, Keys, Operation, SyncStore
 from a2a_celery.store.deliveries import (
     Line,
+    delivery_figures,
     give_up_delivery,
     note_delivered,
     postpone_delivery,
@@ -262,11 +263,16 @@ async def _scan_deliveries(keys: Keys, seeds: Seeds) -> Operation[Any]:
     return scan_deliveries(keys)
 
 
+async def _figures(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await seeds.store.run(await _give_up(keys, seeds))
+    return delivery_figures(keys)
+
+
 VERBS: list[Make] = [
     _create, _continue, _cancel, _read, _list, _log, _claim, _append, _settle, _renew, _mark, _hold, _take,
     _end_pauses, _lapsed, _lapse, _end, _hand_back, _release, _due_canvases, _end_by_result, _scan, _letter, _requeue,
     _note_watcher, _save_push, _list_push, _delete_push, _secrets, _take_deliveries, _note, _postpone, _give_up,
-    _replay, _read_delivery, _scan_deliveries,
+    _replay, _read_delivery, _scan_deliveries, _figures,
 ]  # fmt: skip
 
 BESIDE = {"prelude", "save_task", "delete_task"}

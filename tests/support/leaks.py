@@ -72,6 +72,9 @@ async def leaks(store: AsyncStore, keys: Keys) -> list[str]:  # noqa: PLR0915
                     found.append(f"{key}: {member!r} does not wait for its client")
         elif key in (keys.deliveries, keys.dead_deliveries) or key.startswith(f"{keys.prefix}:sealed:"):
             found += await _of_lines(store, keys, key, expires)
+        elif key == keys.delivery_outcomes:
+            counted = {name.decode() for name in await redis.hkeys(key)}
+            found += [f"{key}: {name}" for name in counted - {"delivered", "failed", "given_up"}]
         elif key == keys.secrets:
             lists = await redis.hgetall(key)
             found += [f"{key}: {f!r}" for f in lists if lists[f].decode() != keys.sealed_with(f.decode())]

@@ -8,6 +8,7 @@ if not line then return 'lost' end
 local delivered = math.max(line.delivered, math.min(tonumber(ARGV[3]), r.version))
 if delivered > line.delivered then
   change_line(KEYS, ARGV[1], 'delivered', micros(delivered))
+  if ARGV[5] == '1' then count(r, 'delivered') end
 end
 if ARGV[5] == '1' and line.failures > 0 then
   change_line(KEYS, ARGV[1], 'failures', false, 'first_failed_at', false, 'said', false, 'said_at', false)

@@ -9,6 +9,7 @@ local line, repeated = held_line(KEYS, ARGV[1], ARGV[2])
 if not line then return repeated and 1 or 0 end
 change_line(KEYS, ARGV[1], 'token', false, 'settled', ARGV[2])
 if ARGV[4] == '1' then
+  count(r, 'failed')
   change_line(KEYS, ARGV[1], 'failures', micros(line.failures + 1), 'first_failed_at', line.first_failed_at or micros(now()))
 end
 if ARGV[5] ~= '' then change_line(KEYS, ARGV[1], 'said', ARGV[5], 'said_at', micros(now())) end

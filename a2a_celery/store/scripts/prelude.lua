@@ -435,6 +435,9 @@ local function due_in(keys, r, config, delivered, after_us)
   end
 end
 
+-- Counts what became of posts, for whoever draws curves.
+local function count(r, outcome) redis.call('HINCRBY', r.deliveries .. ':outcomes', outcome, 1) end
+
 -- Events are owed to the line, or not any more.
 local function owed_to(keys, r, config, is_owed)
   local others = {}
