@@ -98,7 +98,10 @@ def _require_secrets(settings: Settings) -> None:
 @click.option("--log-level", default="info", show_default=True)
 @click.pass_context
 def watcher(context: click.Context, log_level: str) -> None:
-    """Look after what others dropped; run one or more beside the gateways."""
+    """Look after what others dropped, and deliver.
+
+    Run one, better two, beside the gateways: they see to lost workers, to what no worker began, and to webhooks.
+    """
     logging.basicConfig(level=log_level.upper(), format=LOG_FORMAT)
     try:
         prepared(context).watcher().run_until_signalled()

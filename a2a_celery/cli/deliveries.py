@@ -18,7 +18,7 @@ from .show import table
 @click.group(invoke_without_command=True)
 @click.pass_context
 def deliveries(context: click.Context) -> None:
-    """What is owed to webhooks; without a command: list."""
+    """Show what webhooks are owed; replay it."""
     if context.invoked_subcommand is None:
         context.invoke(list_deliveries)
 
@@ -31,7 +31,7 @@ def deliveries(context: click.Context) -> None:
 def list_deliveries(
     context: click.Context, dead: bool = False, agent: str | None = None, as_lines: bool = False
 ) -> None:
-    """List the webhooks that are owed events, and those that were given up.
+    """List webhooks that wait or were given up.
 
     Events reach a webhook in their order, so one that can't be delivered holds those behind it. After a day of tries
     the webhook is given up; replay posts what it has missed.
@@ -54,7 +54,10 @@ def list_deliveries(
 @click.argument("webhook")
 @click.pass_context
 def show(context: click.Context, task: str, webhook: str) -> None:
-    """Show how one WEBHOOK (the id of its config) of a TASK stands, as JSON."""
+    """Show one WEBHOOK of TASK, as JSON.
+
+    WEBHOOK is the id of its push notification config.
+    """
     with operated_store(context, None) as (_, store, keys):
         row = store.run(read_delivery(keys, task, webhook))
     if row is None:
@@ -68,7 +71,10 @@ def show(context: click.Context, task: str, webhook: str) -> None:
 @click.option("--all", "everything", is_flag=True, help="Everything that was given up.")
 @click.pass_context
 def replay(context: click.Context, task: str | None, webhook: str | None, everything: bool) -> None:
-    """Post again what was given up: from the first event that WEBHOOK of TASK has not got."""
+    """Post what was given up.
+
+    WEBHOOK of TASK gets its events from the first one on that it has not got.
+    """
     if everything == (task is not None) or (task is not None and webhook is None):
         raise click.UsageError("name a TASK and its WEBHOOK, or give --all")
     with operated_store(context, None) as (_, store, keys):

@@ -14,9 +14,10 @@ from .survey import survey
 @click.option("--timeout", default=2.0, show_default=True, help="Seconds that workers have to answer.")
 @click.pass_context
 def doctor(context: click.Context, url: str | None, timeout: float) -> None:
-    """Look at store, broker, workers, watchers and gateway, and say in a line each what is right and what isn't.
+    """Say what is right here and what isn't.
 
-    Exit code 1 if something is wrong. It asks as the app is set up here: run it where a worker or a gateway would run.
+    A line each about store, broker, workers, watchers, settings and gateway. Exit code 1 if
+    something is wrong. It asks as the app is set up here: run it where a worker or a gateway would run.
     """
     findings = diagnosis(survey(prepared(context), url, timeout))
     for finding in findings:
