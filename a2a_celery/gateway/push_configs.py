@@ -86,16 +86,18 @@ class PushConfigs:
     async def list(
         self, scope: Scope, params: ListTaskPushNotificationConfigsRequest
     ) -> ListTaskPushNotificationConfigsResponse:
-        """All configs of a task: there are few, so they are one page, whatever its size was to be."""
+        """The configs of a task in the order of their ids, a page at a time; without a size all of them."""
         if params.page_size < 0:
             raise invalid("page_size", "A number of configs, or none.")
-        if params.page_token:
-            raise invalid("page_token", "No page has a next one.")
         found = await self._store.run(list_push_configs(self._keys, scope, params.task_id))
         if found is None:
             raise not_found(params.task_id)
-        configs = [self._opened(params.task_id, config_id, sealed) for config_id, sealed in found]
-        return ListTaskPushNotificationConfigsResponse(configs=configs)
+        left = [pair for pair in found if pair[0] > params.page_token]
+        page = left[: params.page_size or None]
+        return ListTaskPushNotificationConfigsResponse(
+            configs=[self._opened(params.task_id, config_id, sealed) for config_id, sealed in page],
+            next_page_token=page[-1][0] if len(page) < len(left) else "",
+        )
 
     async def delete(self, scope: Scope, task_id: str, config_id: str) -> None:
         """Forgets a config; one that is not there is forgotten already."""

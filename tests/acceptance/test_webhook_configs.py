@@ -25,6 +25,7 @@ from tests.support.clients import BINDINGS, PATIENCE, Served, card_of, message_j
 from tests.support.faults import fault
 
 HOOK = "http://127.0.0.1:9/hook"
+CONFIGS = "/pushNotificationConfigs"
 SECRET = "s3cret-t0ken"
 SECRET_KEY = "0123456789abcdef0123456789abcdef"
 CREDENTIALS = "s3cret-cr3dentials"
@@ -185,7 +186,30 @@ async def test_a_task_has_so_many_configs_and_no_more(served: Served, binding: s
 
     assert made.reason == sent.reason == "UNSUPPORTED_OPERATION"
     again = {"url": f"{HOOK}/again", "id": "3"}  # in the place of the one with its id
-    assert rest(served.gateway, "POST", f"/tasks/{task['id']}/pushNotificationConfigs", again, agent="ask").is_success
+    assert rest(served.gateway, "POST", f"/tasks/{task['id']}{CONFIGS}", again, agent="ask").is_success
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+async def test_configs_come_in_pages(served: Served, binding: str) -> None:
+    task = rpc(served.gateway, "SendMessage", message_json("hello"), agent="ask")["result"]["task"]
+    for name in ("c", "a", "b"):
+        body = {"url": HOOK, "id": name}
+        assert rest(
+            served.gateway, "POST", f"/tasks/{task['id']}/pushNotificationConfigs", body, agent="ask"
+        ).is_success
+    pages, token = [], ""
+
+    async with sdk_client(served.gateway, "ask", binding) as client:
+        while not pages or token:
+            asked = ListTaskPushNotificationConfigsRequest(task_id=task["id"], page_size=2, page_token=token)
+            page = await client.list_task_push_notification_configs(asked)
+            pages.append([config.id for config in page.configs])
+            token = page.next_page_token
+
+    assert pages == [["a", "b"], ["c"]]
+    params = {"taskId": task["id"], "pageSize": -1}
+    found = await fault(served.gateway, binding, "ListTaskPushNotificationConfigs", params, agent="ask")
+    assert list(found.fields) == ["page_size"]
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
@@ -218,7 +242,7 @@ async def test_the_cards_say_what_there_is(served: Served) -> None:
 
 
 def test_events_that_nobody_knows_are_refused(served: Served, task_id: str) -> None:
-    path = f"/tasks/{task_id}/pushNotificationConfigs"
+    path = f"/tasks/{task_id}{CONFIGS}"
 
     answer = rest(served.gateway, "POST", path, {"url": HOOK}, agent="ask", A2A_Push_Events="status, everything")
 
