@@ -3,6 +3,9 @@
 Nothing is followed, kept or taken from the environment: no redirect, no cookie, no proxy. The HTTP underneath is
 httpcore's and not httpx's, since it has none of these, and doesn't unpack what it gets.
 
+HTTP/1.1 also where HTTP/2 is offered. httpcore 1.0's HTTP/2 never resets a stream it has given up (its issue 1022) nor
+leaves a connection gone silent, so one dead path stops its host's other posts; an answer without a status is 200 to it.
+
 ========================= ======================================================================================
 2xx                       Delivered, as soon as the status is there
 410                       Gone
