@@ -1,0 +1,327 @@
+"""Webhooks, end to end: a task's events come to a real receiver, signed, in order, whatever it answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+from a2a.compat.v0_3.types import Task as LegacyTask
+from a2a.types import SendMessageRequest, Task
+from google.protobuf.json_format import ParseDict
+
+from a2a_celery.store import Keys, SyncStore
+from a2a_celery.store.deliveries import read_delivery
+from tests.support.clients import Served, message_json, rpc, sdk_client, serving
+from tests.support.posts import (
+    DELIVERING,
+    SECRET,
+    first_posts,
+    folded,
+    require_all,
+    require_signed,
+    shown,
+    states,
+    version_of,
+    with_config,
+)
+from tests.support.receiver import (
+    BREAK_OFF,
+    GARBAGE,
+    HANG_UP,
+    Received,
+    Receiver,
+    Step,
+    huge_body,
+    receiver,
+    redirect,
+    retry_after,
+)
+from tests.support.waiting import eventually
+
+PATIENCE = 60.0
+PATHS = (f"/hook/{number}" for number in count())
+"""One for each line."""
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("fleet")
+    with serving(folder, pool="threads", concurrency=8, grpc=False, **DELIVERING) as served:
+        served.fleet.watcher()
+        yield served
+
+
+@pytest.fixture(scope="module")
+def store(served: Served) -> Iterator[SyncStore]:
+    store = SyncStore(served.fleet.redis.store_url)
+    yield store
+    store.close()
+
+
+@pytest.fixture(scope="module")
+def hooks() -> Iterator[Receiver]:
+    with receiver() as hooks:
+        yield hooks
+
+
+@pytest.fixture
+def path() -> str:
+    return next(PATHS)
+
+
+def sent(served: Served, agent: str, text: str, url: str, **config: Any) -> dict[str, Any]:
+    """The task that a message with a config became."""
+    answer = rpc(served.gateway, "SendMessage", with_config(message_json(text), url, **config), agent=agent)
+    task: dict[str, Any] = answer["result"]["task"]
+    return task
+
+
+def read(served: Served, agent: str, task_id: str) -> dict[str, Any]:
+    task: dict[str, Any] = rpc(served.gateway, "GetTask", {"id": task_id}, agent=agent)["result"]
+    return task
+
+
+def all_posts(store: SyncStore, hooks: Receiver, path: str, task_id: str, behind: int = 0) -> list[Received]:
+    """What came to `path` when the newest event of the task is among it, all judged."""
+    owed = shown(store, task_id)
+
+    def newest_is_there() -> bool:
+        return any(version_of(got) == max(owed) for got in hooks.received(path))
+
+    eventually(newest_is_there, within=PATIENCE, what=f"event {max(owed)} comes to {path}")
+    posts = hooks.received(path)
+    require_signed(posts)
+    require_all(posts, owed, behind=behind)
+    return posts
+
+
+def test_every_event_comes_once_signed_and_in_order(
+    served: Served, store: SyncStore, hooks: Receiver, path: str
+) -> None:
+    authentication = {"scheme": "Bearer", "credentials": "a-credential"}
+    task = sent(served, "count", "20", hooks.url(path), authentication=authentication)
+
+    posts = all_posts(store, hooks, path, task["id"])
+
+    assert {got.method for got in posts} == {"POST"}
+    assert {got.headers["content-type"] for got in posts} == {"application/a2a+json"}
+    assert {got.headers["authorization"] for got in posts} == {"Bearer a-credential"}
+    assert not any("x-a2a-notification-token" in got.headers for got in posts)  # it is the secret
+    versions = [version_of(got) for got in posts]
+    assert versions == sorted(set(versions))
+    assert folded(posts) == ParseDict(read(served, "count", task["id"]), Task())
+
+
+def test_a_token_that_is_no_secret_is_sent_as_it_is(served: Served, hooks: Receiver, path: str) -> None:
+    sent(served, "echo", "hello", hooks.url(path), token="a-token")
+
+    posts = hooks.wait_for(path, 4)
+
+    assert {got.headers["x-a2a-notification-token"] for got in posts} == {"a-token"}
+    assert all(got.headers["webhook-signature"].startswith("v1,") for got in posts)
+
+
+def test_a_conversation_goes_on_at_its_webhook(served: Served, store: SyncStore, hooks: Receiver, path: str) -> None:
+    task = sent(served, "interview", "a survey", hooks.url(path))
+    for answer in ("Ada", "London", "blue"):
+        rpc(served.gateway, "SendMessage", message_json(answer, taskId=task["id"]), agent="interview")
+
+    posts = all_posts(store, hooks, path, task["id"])
+
+    turn = ["SUBMITTED", "WORKING", "INPUT_REQUIRED"]
+    assert states(posts) == [*turn * 3, "SUBMITTED", "WORKING", "artifact", "COMPLETED"]
+    told, known = folded(posts), ParseDict(read(served, "interview", task["id"]), Task())
+    assert (told.status, told.artifacts) == (known.status, known.artifacts)
+
+
+@pytest.mark.parametrize(
+    ("steps", "posts_of_it"),
+    [
+        ([500], 2),
+        ([404, 503], 3),
+        ([HANG_UP], 2),
+        ([GARBAGE], 2),
+        ([huge_body(500)], 2),
+        ([huge_body()], 1),  # the status says that it was taken
+        ([BREAK_OFF], 1),
+    ],
+    ids=["500", "404-503", "hang-up", "garbage", "huge-500", "huge-200", "break-off-200"],
+)
+def test_what_was_not_taken_comes_again_before_anything_else(
+    served: Served, store: SyncStore, hooks: Receiver, path: str, steps: list[Step], posts_of_it: int
+) -> None:
+    hooks.plan(path, [200, *steps])
+
+    task = sent(served, "count", "3", hooks.url(path))
+    first, *rest = [version_of(got) for got in all_posts(store, hooks, path, task["id"])]
+
+    _, second, *others = sorted(shown(store, task["id"]))
+    assert [first, *rest] == [1, *[second] * posts_of_it, *others]
+
+
+def test_a_receiver_is_left_alone_as_long_as_it_asks(
+    served: Served, store: SyncStore, hooks: Receiver, path: str
+) -> None:
+    hooks.plan(path, [retry_after(2), retry_after(1, 503)])
+
+    task = sent(served, "echo", "hello", hooks.url(path))
+    first, second, third, *_ = all_posts(store, hooks, path, task["id"])
+
+    assert len({got.headers["webhook-id"] for got in (first, second, third)}) == 1
+    assert second.at - first.at >= 2
+    assert third.at - second.at >= 1
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_nobody_is_sent_elsewhere(served: Served, store: SyncStore, hooks: Receiver, path: str, status: int) -> None:
+    elsewhere = next(PATHS)
+    hooks.plan(path, [redirect(hooks.url(elsewhere), status)])
+
+    task = sent(served, "echo", "hello", hooks.url(path))
+    posts = all_posts(store, hooks, path, task["id"])
+
+    assert len(posts) == 1 + len(first_posts(posts))
+    assert hooks.received(elsewhere) == []
+
+
+def stands(store: SyncStore, task_id: str, config_id: str) -> str:
+    """What a list of deliveries calls the line; "missing" when there is none."""
+    found = store.run(read_delivery(Keys("a2a"), task_id, config_id))
+    return found.how if found else "missing"
+
+
+def deliveries(served: Served, *arguments: str) -> list[dict[str, Any]]:
+    """What the command says, in JSON."""
+    found = served.fleet.command("a2a", "deliveries", *arguments)
+    assert found.returncode == 0, found.stderr
+    return [json.loads(found.stdout)] if arguments[0] == "show" else list(map(json.loads, found.stdout.splitlines()))
+
+
+def test_gone_is_given_up_at_once_and_replayed(served: Served, store: SyncStore, hooks: Receiver, path: str) -> None:
+    hooks.plan(path, [200, 410])
+    task = sent(served, "count", "5", hooks.url(path), id="gone")
+    hooks.wait_for(path, 2)
+
+    def given_up() -> list[dict[str, Any]]:
+        return [row for row in deliveries(served, "list", "--dead", "--json") if row["task"] == task["id"]]
+
+    [row] = eventually(given_up, within=PATIENCE, what="it is listed")
+    assert (row["webhook"], row["state"], row["delivered"], row["status"]) == ("gone", "dead", 1, 410)
+    [row] = deliveries(served, "show", task["id"], "gone")
+    assert (row["state"], row["lastEvent"]) == ("dead", max(shown(store, task["id"])))
+    assert len(hooks.received(path)) == 2
+
+    replayed = served.fleet.command("a2a", "deliveries", "replay", task["id"], "gone")
+
+    assert "is due again" in replayed.stdout
+    posts = all_posts(store, hooks, path, task["id"])
+    assert [version_of(got) for got in posts] == [1, 2, *sorted(shown(store, task["id"]))[1:]]
+    eventually(lambda: stands(store, task["id"], "gone") == "delivered", within=PATIENCE)
+
+
+def made(served: Served, agent: str, task_id: str, url: str, config_id: str) -> None:
+    """A config, made by itself."""
+    params = {"taskId": task_id, "url": url, "id": config_id, "token": SECRET}
+    answer = rpc(served.gateway, "CreateTaskPushNotificationConfig", params, agent=agent)
+    assert "result" in answer, answer
+
+
+def test_a_config_gets_what_comes_after_it_and_nothing_when_it_is_deleted(
+    served: Served, store: SyncStore, hooks: Receiver, path: str
+) -> None:
+    early, late = path, next(PATHS)
+    task = sent(served, "ask", "begin", hooks.url(early), id="early")
+    behind = max(shown(store, task["id"]))
+    made(served, "ask", task["id"], hooks.url(late), "late")
+
+    rpc(served.gateway, "SendMessage", message_json("what?", taskId=task["id"]), agent="ask")
+
+    all_posts(store, hooks, early, task["id"])
+    all_posts(store, hooks, late, task["id"], behind=behind)
+    known = len(hooks.received(early))
+    rpc(served.gateway, "DeleteTaskPushNotificationConfig", {"taskId": task["id"], "id": "early"}, agent="ask")
+    rpc(served.gateway, "SendMessage", message_json("7", taskId=task["id"]), agent="ask")
+    all_posts(store, hooks, late, task["id"], behind=behind)
+    assert len(hooks.received(early)) == known
+
+
+def test_a_config_that_is_deleted_while_it_backs_off_gets_nothing_more(
+    served: Served, store: SyncStore, hooks: Receiver, path: str
+) -> None:
+    failing, fine = path, next(PATHS)
+    hooks.plan(failing, [retry_after(1)])
+    task = sent(served, "ask", "begin", hooks.url(failing), id="failing")
+    made(served, "ask", task["id"], hooks.url(fine), "fine")
+    [first] = hooks.wait_for(failing)
+
+    rpc(served.gateway, "DeleteTaskPushNotificationConfig", {"taskId": task["id"], "id": "failing"}, agent="ask")
+
+    assert stands(store, task["id"], "failing") == "missing"
+    hooks.plan(fine, [retry_after(3)])  # once this one comes again, the other would have come long ago
+    rpc(served.gateway, "SendMessage", message_json("7", taskId=task["id"]), agent="ask")
+    again = eventually(lambda: hooks.received(fine)[1:2], within=PATIENCE)
+    assert again[0].at > first.at + 2
+    assert hooks.received(failing) == [first]
+
+
+def test_a_webhook_that_fails_holds_up_no_other_of_its_task(
+    served: Served, store: SyncStore, hooks: Receiver, path: str
+) -> None:
+    failing, fine = path, next(PATHS)
+    hooks.plan(failing, [], then=500)
+    task = sent(served, "ask", "begin", hooks.url(failing), id="failing")
+    made(served, "ask", task["id"], hooks.url(fine), "fine")
+    behind = max(shown(store, task["id"]))
+    hooks.wait_for(failing)
+
+    rpc(served.gateway, "SendMessage", message_json("7", taskId=task["id"]), agent="ask")
+
+    all_posts(store, hooks, fine, task["id"], behind=behind)
+    assert {version_of(got) for got in hooks.received(failing)} == {1}
+    hooks.plan(failing, [])
+    all_posts(store, hooks, failing, task["id"])
+
+
+WANTED = {
+    "terminal": {"COMPLETED", "INPUT_REQUIRED"},
+    "artifacts": {"artifact"},
+    "status": {"SUBMITTED", "WORKING", "INPUT_REQUIRED", "COMPLETED"},
+    "Terminal, artifacts": {"COMPLETED", "INPUT_REQUIRED", "artifact"},
+}
+
+
+@pytest.mark.parametrize("wanted", WANTED)
+def test_only_what_is_wanted_comes(served: Served, store: SyncStore, hooks: Receiver, path: str, wanted: str) -> None:
+    body = with_config(message_json("hello"), hooks.url(path), id="some")
+    task = rpc(served.gateway, "SendMessage", body, agent="ask", A2A_Push_Events=wanted)["result"]["task"]
+    rpc(served.gateway, "SendMessage", message_json("7", taskId=task["id"]), agent="ask")
+
+    eventually(lambda: stands(store, task["id"], "some") == "delivered", within=PATIENCE, what="nothing is owed")
+
+    everything = ["SUBMITTED", "WORKING", "INPUT_REQUIRED", "SUBMITTED", "WORKING", "artifact", "COMPLETED"]
+    assert states(hooks.received(path)) == [kind for kind in everything if kind in WANTED[wanted]]
+
+
+@pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
+async def test_a_client_of_0_3_gets_the_task_as_0_3_has_it(
+    served: Served, store: SyncStore, hooks: Receiver, path: str, binding: str
+) -> None:
+    body = ParseDict(with_config(message_json("3"), hooks.url(path)), SendMessageRequest())
+    async with sdk_client(served.gateway, "count", binding, version="0.3", streaming=False) as client:
+        async for answer in client.send_message(body):
+            task_id = answer.task.id
+
+    def ended() -> list[Received]:
+        posts = hooks.received(path)
+        return posts if posts and posts[-1].json()["status"]["state"] == "completed" else []
+
+    posts = eventually(ended, within=PATIENCE, what="the task is posted at its end")
+    require_signed(posts)
+    tasks = [LegacyTask.model_validate(got.json()) for got in posts]
+    assert {task.id for task in tasks} == {task_id}
+    assert {got.json()["kind"] for got in posts} == {"task"}
+    parts = tasks[-1].artifacts[0].parts if tasks[-1].artifacts else []
+    assert "".join(part.root.text for part in parts if part.root.kind == "text") == "0 1 2 "

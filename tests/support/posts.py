@@ -1,0 +1,89 @@
+"""What came to a webhook, judged: signed with its secret, the events that streams show, in the order of the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from a2a.types import StreamResponse, Task, TaskState, TaskStatusUpdateEvent
+from google.protobuf.json_format import Parse
+from standardwebhooks import Webhook
+
+from a2a_celery.lifecycle import Event, LogEntry, fold
+from a2a_celery.lifecycle.shown import shown_event
+from a2a_celery.store import Keys, SyncStore
+from a2a_celery.store.log import read_log
+
+from .receiver import Received
+
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+SECRET_KEY = "0123456789abcdef0123456789abcdef"
+DELIVERING = {"A2A_SECRET_KEY": SECRET_KEY, "A2A_ALLOW_NETWORKS": "127.0.0.0/8", "A2A_LEASE_TTL": "1"}
+"""Settings of a fleet that posts to receivers on this machine."""
+
+
+def with_config(body: dict[str, Any], url: str, **config: Any) -> dict[str, Any]:
+    """The parameters of SendMessage, with a config of `url`; `config` holds more of its fields."""
+    configuration = {**body.get("configuration", {})}
+    configuration["taskPushNotificationConfig"] = {"url": url, "token": SECRET, **config}
+    return {**body, "configuration": configuration}
+
+
+def version_of(got: Received) -> int:
+    """The event's version in its log, which its id ends with."""
+    return int(got.headers["webhook-id"].rpartition("_")[2])
+
+
+def event_of(got: Received) -> Event:
+    """The event that was posted."""
+    response = Parse(got.body, StreamResponse())
+    event: Event = getattr(response, response.WhichOneof("payload"))
+    return event
+
+
+def states(posts: Iterable[Received]) -> list[str]:
+    """The states that were posted; "artifact" for what is no status."""
+    events = [event_of(got) for got in posts]
+    return [
+        TaskState.Name(event.status.state).removeprefix("TASK_STATE_")
+        if isinstance(event, Task | TaskStatusUpdateEvent)
+        else "artifact"
+        for event in events
+    ]
+
+
+def require_signed(posts: Iterable[Received], secret: str = SECRET) -> None:
+    """Fails unless the independent library finds each signed with `secret`."""
+    for got in posts:
+        Webhook(secret).verify(got.body, got.headers)
+
+
+def first_posts(posts: Iterable[Received]) -> list[Received]:
+    """Without repeats, in the order in which they came; fails when two posts of an event differ."""
+    firsts: dict[str, Received] = {}
+    for got in posts:
+        first = firsts.setdefault(got.headers["webhook-id"], got)
+        assert first.body == got.body, f"{got.headers['webhook-id']} came with another body"
+    return list(firsts.values())
+
+
+def folded(posts: Sequence[Received]) -> Task:
+    """The task that the posts of all of its events tell."""
+    return fold(LogEntry(number, 0, event_of(got)) for number, got in enumerate(posts, start=1))
+
+
+def shown(store: SyncStore, task_id: str) -> dict[int, Event]:
+    """What a stream shows of a task's log, by version."""
+    entries = store.run(read_log(Keys("a2a"), task_id, 0, limit=1_000_000)).entries
+    assert isinstance(entries[0].event, Task)
+    context_id = entries[0].event.context_id
+    events = {entry.version: shown_event(entry, task_id, context_id) for entry in entries}
+    return {version: event for version, event in events.items() if event is not None}
+
+
+def require_all(posts: Iterable[Received], owed: Mapping[int, Event], *, behind: int = 0) -> None:
+    """Fails unless every event of `owed` behind that version came, in order, and nothing else."""
+    firsts = first_posts(posts)
+    assert [version_of(got) for got in firsts] == [version for version in sorted(owed) if version > behind]
+    for got in firsts:
+        assert event_of(got) == owed[version_of(got)], got.headers["webhook-id"]
