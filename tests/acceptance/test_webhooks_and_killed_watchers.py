@@ -1,0 +1,162 @@
+"""At least once and in order, while watchers are killed with posts under way."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from a2a_celery.client.receiver import Notification, receiver_app
+from a2a_celery.lifecycle import Event
+from a2a_celery.store import Keys, SyncStore
+from a2a_celery.store.deliveries import deliveries
+from tests.support.clients import message_json, rpc
+from tests.support.fleet import Fleet, Gateway, running_fleet
+from tests.support.posts import DELIVERING, SECRET, require_all, require_signed, shown, with_config
+from tests.support.receiver import Receiver, Reply, Step, receiver
+from tests.support.waiting import eventually, eventually_async
+from tests.support.webhooks import served
+
+TASKS = 300
+KILLED_EVERY = 300
+"""Posts."""
+KILLS = 3
+"""At least."""
+PATIENCE = 240.0
+"""Seconds. The lines of a killed watcher are due again after 16: a post's timeout, and lease_ttl."""
+AGENTS = (("count", "12"), ("echo", "hello"), ("full", "hi"), ("ask", ""), ("sync-count", "3"), ("fail", ""))
+SLOW = Reply(200, wait=0.03)
+
+
+@pytest.fixture
+def delivering(tmp_path: Path) -> Iterator[Fleet]:
+    """A fleet with short leases, that may post to this machine."""
+    with running_fleet(tmp_path, **DELIVERING) as fleet:
+        yield fleet
+
+
+@pytest.fixture
+def store(delivering: Fleet) -> Iterator[SyncStore]:
+    store = SyncStore(delivering.redis.store_url)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def hosts() -> Iterator[list[Receiver]]:
+    """Three, since a watcher posts only so much to one at a time."""
+    with receiver() as one, receiver() as two, receiver() as three:
+        yield [one, two, three]
+
+
+def sent(gateway: Gateway, agent: str, text: str, url: str) -> str:
+    """A task with a webhook; gives its id at once."""
+    body = with_config(message_json(text) | {"configuration": {"returnImmediately": True}}, url)
+    task_id: str = rpc(gateway, "SendMessage", body, agent=agent)["result"]["task"]["id"]
+    return task_id
+
+
+def all_delivered(gateway: Gateway, store: SyncStore, sent: dict[str, str]) -> bool:
+    """Whether the tasks, by id with their agents, have ended or wait, and nothing is owed to anybody."""
+    if any(deliveries(store, Keys("a2a"))):
+        return False
+    states = [rpc(gateway, "GetTask", {"id": t}, agent=agent)["result"]["status"]["state"] for t, agent in sent.items()]
+    return not {"TASK_STATE_SUBMITTED", "TASK_STATE_WORKING"} & set(states) and not any(deliveries(store, Keys("a2a")))
+
+
+@contextmanager
+def watchers_that_are_killed(fleet: Fleet, hosts: list[Receiver]) -> Iterator[list[int]]:
+    """Two watchers, one of which is killed whenever so many posts more have come, and another started. Gives how many
+    had come each time."""
+    watchers, kills, over = [fleet.watcher(), fleet.watcher()], [], threading.Event()
+
+    def kills_again_and_again() -> None:
+        while not over.wait(0.01):
+            posts = sum(len(hooks.received()) for hooks in hosts)
+            if posts >= (kills[-1] if kills else 0) + KILLED_EVERY:
+                watchers.pop(0).kill()
+                kills.append(posts)
+                watchers.append(fleet.watcher())
+
+    with ThreadPoolExecutor(1) as pool:
+        killer = pool.submit(kills_again_and_again)
+        try:
+            yield kills
+        finally:
+            over.set()
+            killer.result(60)
+
+
+def test_every_event_of_300_tasks_comes_in_order_while_watchers_are_killed(
+    delivering: Fleet, store: SyncStore, hosts: list[Receiver]
+) -> None:
+    gateway = delivering.gateway()
+    delivering.worker(pool="threads", concurrency=8)
+    tasks: dict[str, tuple[str, Receiver, str]] = {}
+    plans: dict[str, list[Step]] = {}
+
+    def begin(number: int) -> None:
+        agent, text = AGENTS[number % len(AGENTS)]
+        hooks, path = hosts[number % len(hosts)], f"/{number}"
+        chance = random.Random(number)
+        plans[path] = [500 if chance.random() < 0.02 else SLOW for _ in range(100)]
+        hooks.plan(path, plans[path])
+        tasks[sent(gateway, agent, text, hooks.url(path))] = agent, hooks, path
+
+    with watchers_that_are_killed(delivering, hosts) as kills:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(begin, range(TASKS)))
+        agents = {task_id: agent for task_id, (agent, *_) in tasks.items()}
+        eventually(lambda: all_delivered(gateway, store, agents), within=PATIENCE, what="nothing is owed")
+
+    taken_again = 0
+    for task_id, (_, hooks, path) in tasks.items():
+        posts = hooks.received(path)
+        require_signed(posts)
+        require_all(posts, shown(store, task_id))
+        taken = [got.headers["webhook-id"] for got, step in zip(posts, plans[path], strict=False) if step is SLOW]
+        taken_again += len(taken) - len(set(taken))
+    assert len(tasks) == TASKS
+    assert len(kills) >= KILLS
+    assert taken_again, "no watcher was killed with a post under way"
+
+
+async def test_what_handles_notifications_sees_each_event_once_while_watchers_are_killed(
+    delivering: Fleet, store: SyncStore
+) -> None:
+    handled: defaultdict[str, list[tuple[int, Event]]] = defaultdict(list)
+
+    async def handle(notification: Notification) -> None:
+        await asyncio.sleep(0.05)
+        handled[notification.task_id].append((notification.version, notification.event))
+
+    async def so_many(number: int) -> None:
+        async def reached() -> bool:
+            return sum(map(len, handled.values())) >= number
+
+        await eventually_async(reached, within=PATIENCE, what=f"{number} are handled")
+
+    gateway = await asyncio.to_thread(delivering.gateway)
+    await asyncio.to_thread(delivering.worker, pool="threads", concurrency=8)
+    async with served(receiver_app(handle, secrets=[SECRET])) as url:
+        tasks = {await asyncio.to_thread(sent, gateway, "count", "20", f"{url}/hook"): "count" for _ in range(10)}
+        for kill in (1, 2):
+            watcher = await asyncio.to_thread(delivering.watcher)
+            await so_many(50 * kill)
+            await asyncio.to_thread(watcher.kill)
+        await asyncio.to_thread(delivering.watcher)
+
+        async def over() -> bool:
+            return await asyncio.to_thread(all_delivered, gateway, store, tasks)
+
+        await eventually_async(over, within=PATIENCE, what="nothing is owed")
+
+    for task_id in tasks:
+        assert handled[task_id] == sorted(shown(store, task_id).items())
