@@ -22,6 +22,8 @@ SHORT_WAIT = 1.0
 """Seconds, at least, before one that found no place looks again; at most twice that."""
 PROBE_WAIT = 5.0
 """The same for one that found its host being tried: whoever tries waits for up to a post's timeout."""
+LOOKS = 100
+"""How many of those that wait for a host look again per second, at most: the more there are, the longer each waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class Held:
 class _Host:
     """What is known of one host."""
 
-    __slots__ = ("failures", "in_flight", "probing", "rest", "rests_until")
+    __slots__ = ("failures", "in_flight", "next_look", "probing", "rest", "rests_until")
 
     def __init__(self) -> None:
         self.in_flight = 0
@@ -43,6 +45,7 @@ class _Host:
         self.rest = 0.0  # the last one's length; 0: it answers
         self.rests_until = 0.0
         self.probing = False
+        self.next_look = 0.0  # when there is one to spare
 
 
 class Hosts:
@@ -82,9 +85,9 @@ class Hosts:
         return len(self._known)
 
     def held(self, name: str) -> Held | None:
-        """Why a post to the host `name` would have to wait now; None: it need not."""
+        """Why a post to the host `name` has to wait now, which is expected to look again then; None: it need not."""
         if self._in_flight >= self.in_all:
-            return self._wait(SHORT_WAIT, "too many posts are under way")
+            return Held(self._soon(SHORT_WAIT), "too many posts are under way")
         host = self._known.get(name)
         if host is None:
             return None
@@ -92,11 +95,11 @@ class Hosts:
             left = host.rests_until - self._clock()
             if left > 0:
                 # spread over another rest: when the host is back, not everybody is there at once
-                return Held(left + self._random() * host.rest, "the host does not answer, and rests")
+                return self._held(host, left + self._random() * host.rest, "the host does not answer, and rests")
             if host.probing:
-                return self._wait(PROBE_WAIT, "the host did not answer, and is being tried")
+                return self._held(host, self._soon(PROBE_WAIT), "the host did not answer, and is being tried")
         if host.in_flight >= self._per_host:
-            return self._wait(SHORT_WAIT, "the host has enough posts under way")
+            return self._held(host, self._soon(SHORT_WAIT), "the host has enough posts under way")
         return None
 
     def enter(self, name: str) -> Place | Held:
@@ -141,8 +144,13 @@ class Hosts:
                 return
             del self._known[idle]
 
-    def _wait(self, seconds: float, reason: str) -> Held:
-        return Held(seconds * (1 + self._random()), reason)
+    def _held(self, host: _Host, after: float, reason: str) -> Held:
+        now = self._clock()
+        host.next_look = max(host.next_look, now) + 1 / LOOKS
+        return Held(max(after, host.next_look - now), reason)
+
+    def _soon(self, seconds: float) -> float:
+        return seconds * (1 + self._random())
 
 
 @dataclass(slots=True)

@@ -82,16 +82,21 @@ class Deliverer:
         self._under_way: set[asyncio.Task[None]] = set()
 
     async def tick(self) -> None:
-        """Begins what is due, as far as there is room. Lines that are held cost next to nothing, and make room at once:
-        many of them must not stand before the others."""
-        full = True
-        while full and (room := min(BATCH, MOST_LINES - len(self._under_way))) > 0:
-            due = await self._store.run(take_due_deliveries(self._keys, limit=room, lease_us=self._lease_us))
-            for line in due:
+        """Begins what is due, as far as there is room.
+
+        All of it: behind many lines whose hosts don't answer, which take no time, there may be others.
+        """
+        while True:
+            if len(self._under_way) >= MOST_LINES:
+                await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
+            room = min(BATCH, MOST_LINES - len(self._under_way))
+            lines = await self._store.run(take_due_deliveries(self._keys, limit=room, lease_us=self._lease_us))
+            for line in lines:
                 task = asyncio.create_task(self._guarded(line), name=f"a2a-delivery-{line.task_id}")
                 self._under_way.add(task)
                 task.add_done_callback(self._under_way.discard)
-            full = len(due) == room
+            if len(lines) < room:
+                return
 
     async def aclose(self) -> None:
         """Lets go of its lines; a post that is under way is cut off, and made again by another watcher."""

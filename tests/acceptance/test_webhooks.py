@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
-from itertools import count
+from itertools import count, product
 from typing import Any
 
 import pytest
@@ -38,6 +39,7 @@ from tests.support.receiver import (
     receiver,
     redirect,
     retry_after,
+    silent,
 )
 from tests.support.waiting import eventually
 
@@ -303,6 +305,28 @@ def test_only_what_is_wanted_comes(served: Served, store: SyncStore, hooks: Rece
 
     everything = ["SUBMITTED", "WORKING", "INPUT_REQUIRED", "SUBMITTED", "WORKING", "artifact", "COMPLETED"]
     assert states(hooks.received(path)) == [kind for kind in everything if kind in WANTED[wanted]]
+
+
+def test_hosts_that_do_not_answer_hold_up_no_other(
+    served: Served, store: SyncStore, hooks: Receiver, path: str
+) -> None:
+    with receiver() as mute, socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))  # and does not listen
+        nobody = f"http://127.0.0.1:{deaf.getsockname()[1]}/hook"
+        mute.plan("/hook", [], then=silent())
+        tasks = [sent(served, "ask", "begin", hooks.url(f"{path}/{number}"))["id"] for number in range(10)]
+        for task_id, number in product(tasks, range(4)):
+            made(served, "ask", task_id, mute.url(), f"mute-{number}")
+            made(served, "ask", task_id, nobody, f"nobody-{number}")
+        for task_id in tasks:
+            rpc(served.gateway, "SendMessage", message_json("7", taskId=task_id), agent="ask")
+
+        for number, task_id in enumerate(tasks):
+            all_posts(store, hooks, f"{path}/{number}", task_id)
+
+        dead = [stands(store, t, f"{who}-{n}") for t in tasks for who in ("mute", "nobody") for n in range(4)]
+        assert set(dead) <= {"waiting", "failing"}
+        assert mute.received("/hook")
 
 
 @pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from a2a_celery.push import Held, Hosts
-from a2a_celery.push.hosts import Place
+from a2a_celery.push.hosts import LOOKS, Place
 
 
 class Clock:
@@ -156,6 +156,16 @@ def test_ten_thousand_that_wait_for_a_dead_host_leave_the_others_alone() -> None
     assert all(isinstance(some.enter("dead"), Held) for _ in range(10_000))
     for n in range(100):
         place(some, f"live{n}")
+
+
+def test_the_more_wait_for_a_host_the_longer_each_waits() -> None:
+    some = hosts(per_host=1)
+    place(some)
+    waits = [held(some).after for _ in range(10_000)]
+    first_time = sorted(waits)
+
+    assert all(later - earlier >= 0.99 for earlier, later in zip(first_time, first_time[2 * LOOKS :], strict=False))
+    assert first_time[-1] < 1.1 * 2 * len(waits) / LOOKS
 
 
 def test_what_is_remembered_is_bounded() -> None:

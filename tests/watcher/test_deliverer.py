@@ -1,0 +1,104 @@
+"""Deliveries that wait for a dead host take nothing from the others."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from a2a.types import TaskPushNotificationConfig
+
+from a2a_celery.config import Settings
+from a2a_celery.push import Poster, Subscription
+from a2a_celery.sealing import Sealer
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.watcher.deliverer import Deliverer
+from a2a_celery.watcher.loops import Loop
+from tests.support.lines import Webhooks
+from tests.support.posts import SECRET_KEY
+from tests.support.receiver import Receiver, receiver, silent
+from tests.support.seeds import Seeds, at_once
+from tests.support.waiting import eventually_async
+
+SETTINGS = Settings(store_url="redis://nowhere", secret_key=SECRET_KEY, allow_networks=["127.0.0.0/8"])
+DEAD_LINES = 10_000
+PER_TASK = 10
+
+
+@pytest.fixture
+def seeds(store: AsyncStore, keys: Keys) -> Seeds:
+    return Seeds(store, keys)
+
+
+class Lines:
+    """Webhooks of tasks, sealed as gateways do."""
+
+    def __init__(self, seeds: Seeds) -> None:
+        self.seeds = seeds
+        self.sealer = Sealer(SETTINGS.secret_keys)
+        self.webhooks = Webhooks(seeds.store, seeds.keys)
+
+    async def add(self, task_id: str, url: str, config_id: str = "c") -> None:
+        """A webhook of a task."""
+        config = TaskPushNotificationConfig(id=config_id, task_id=task_id, url=url)
+        sealed = self.sealer.seal(Subscription(config).to_bytes(), task_id, config_id)
+        await self.webhooks.saved(task_id, config_id, sealed)
+
+    async def owing(self, url: str, lines: int = 1) -> str:
+        """A task with so many webhooks, each of which is owed an event."""
+        task_id = await self.seeds.created()
+        await at_once(*(self.add(task_id, url, f"c{number}") for number in range(lines)))
+        await self.seeds.claimed(task_id)
+        return task_id
+
+
+@pytest.fixture
+def lines(seeds: Seeds) -> Lines:
+    return Lines(seeds)
+
+
+@pytest.fixture
+def live() -> Iterator[Receiver]:
+    with receiver() as hooks:
+        yield hooks
+
+
+@pytest.fixture
+def dead() -> Iterator[Receiver]:
+    """One that takes connections, and says nothing."""
+    with receiver() as hooks:
+        hooks.plan("/hook", [], then=silent())
+        yield hooks
+
+
+@pytest.fixture
+async def deliverer(store: AsyncStore, keys: Keys) -> AsyncIterator[Loop]:
+    """Not begun."""
+    role = Deliverer(
+        store, keys, Sealer(SETTINGS.secret_keys), Poster(SETTINGS.push_networks), SETTINGS.secret_keys, 1.0
+    )
+    loop = Loop(role)
+    yield loop
+    await loop.stop()
+    await role.aclose()
+
+
+async def test_many_that_wait_for_a_dead_host_hold_up_no_other(
+    lines: Lines, live: Receiver, dead: Receiver, deliverer: Loop
+) -> None:
+    await at_once(*(lines.owing(dead.url(), PER_TASK) for _ in range(DEAD_LINES // PER_TASK)))
+    deliverer.start()
+
+    for number in range(20):
+        await lines.owing(live.url(f"/{number}"))
+
+        async def has_come(path: str = f"/{number}") -> bool:
+            return bool(live.received(path))
+
+        await eventually_async(has_come, within=5, what=f"the post to the live host, number {number}")
+
+    assert 0 < len(dead.received()) < DEAD_LINES / 100
+
+    async def only_those_are_owed() -> bool:
+        return bool(await lines.seeds.store.redis.zcard(lines.seeds.keys.deliveries) == DEAD_LINES)
+
+    await eventually_async(only_those_are_owed, what="the dead host's lines wait, and no other")
