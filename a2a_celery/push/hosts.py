@@ -32,6 +32,8 @@ class Held:
 
     after: float
     reason: str
+    dead: bool = False
+    """Because the host does not answer, and not because it is busy."""
 
 
 class _Host:
@@ -95,9 +97,13 @@ class Hosts:
             left = host.rests_until - self._clock()
             if left > 0:
                 # spread over another rest: when the host is back, not everybody is there at once
-                return self._held(host, left + self._random() * host.rest, "the host does not answer, and rests")
+                return self._held(
+                    host, left + self._random() * host.rest, "the host does not answer, and rests", dead=True
+                )
             if host.probing:
-                return self._held(host, self._soon(PROBE_WAIT), "the host did not answer, and is being tried")
+                return self._held(
+                    host, self._soon(PROBE_WAIT), "the host did not answer, and is being tried", dead=True
+                )
         if host.in_flight >= self._per_host:
             return self._held(host, self._soon(SHORT_WAIT), "the host has enough posts under way")
         return None
@@ -144,10 +150,10 @@ class Hosts:
                 return
             del self._known[idle]
 
-    def _held(self, host: _Host, after: float, reason: str) -> Held:
+    def _held(self, host: _Host, after: float, reason: str, *, dead: bool = False) -> Held:
         now = self._clock()
         host.next_look = max(host.next_look, now) + 1 / LOOKS
-        return Held(max(after, host.next_look - now), reason)
+        return Held(max(after, host.next_look - now), reason, dead)
 
     def _soon(self, seconds: float) -> float:
         return seconds * (1 + self._random())

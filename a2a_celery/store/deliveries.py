@@ -139,13 +139,15 @@ def note_delivered(
 
 
 def postpone_delivery(
-    keys: Keys, line: Line, *, after_us: int, counts: bool, said: Said | None = None
+    keys: Keys, line: Line, *, after_us: int, counts: bool | Literal["age"], said: Said | None = None
 ) -> Operation[bool]:
     """Gives the line back, due in `after_us`; `counts`: as a failure. A deliverer that stops gives it back with 0.
 
-    `said` is kept for operators. False: the line was not ours any more.
+    "age": nothing was posted, so nothing has failed, but `failing_for` counts from now on, if it does not yet. `said`
+    is kept for operators. False: the line was not ours any more.
     """
-    return _settle("postpone_delivery", keys, line, [after_us, int(counts), json.dumps(said) if said else ""], bool)
+    as_failure = counts if counts == "age" else int(counts)
+    return _settle("postpone_delivery", keys, line, [after_us, as_failure, json.dumps(said) if said else ""], bool)
 
 
 def give_up_delivery(keys: Keys, line: Line, *, said: Said) -> Operation[bool]:

@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Literal
 
 from a2a.types import TaskArtifactUpdateEvent
 
@@ -180,15 +181,25 @@ class Deliverer:
 
     async def _failed(self, line: Line, result: Result) -> None:
         match result:
-            case Held(after, reason):
-                logger.debug("%s: held for %.1f s: %s", _named(line), after, reason)
-                await self._store.run(postpone_delivery(self._keys, line, after_us=_micros(after), counts=False))
+            case Held():
+                await self._held(line, result)
             case Gone(answer):
                 await self._give_up(line, "its receiver wants no more (410)", answer)
             case Retry(reason, asked, answer):
                 await self._again(line, reason, asked, answer)
             case Refused(reason):
                 await self._again(line, reason, None, None)
+
+    async def _held(self, line: Line, held: Held) -> None:
+        """Others try a dead host in turns, and too many wait for it to get one; but each ages, and is given up."""
+        if held.dead and line.failing_for >= self._backoff.give_up_after:
+            await self._give_up(line, held.reason, None)
+            return
+        logger.debug("%s: held for %.1f s: %s", _named(line), held.after, held.reason)
+        said = _said(held.reason, None) if held.dead and not line.failures else None
+        counts: Literal[False, "age"] = "age" if held.dead else False
+        after_us = _micros(held.after)
+        await self._store.run(postpone_delivery(self._keys, line, after_us=after_us, counts=counts, said=said))
 
     async def _again(self, line: Line, reason: str, asked: float | None, answer: Answer | None) -> None:
         failures = line.failures + 1

@@ -275,3 +275,17 @@ async def test_what_became_of_posts_is_counted_and_a_repeated_call_is_one(
     for _ in range(2):
         await store.run(give_up_delivery(keys, last, said={"reason": "no"}))
     assert await store.run(delivery_figures(keys)) == DeliveryFigures(0, 1, 1, 1, 1)
+
+
+async def test_a_line_that_waits_for_a_dead_host_ages_and_has_not_failed(webhooks: Webhooks, task_id: str) -> None:
+    line = await webhooks.one()
+    for _ in range(2):
+        await webhooks.store.run(postpone_delivery(webhooks.keys, line, after_us=0, counts="age"))
+        line = await webhooks.one()
+
+    assert line.failures == 0
+    assert line.failing_for > 0
+    aged = await webhooks.stands(task_id)
+    assert (aged.how, aged.failures) == ("waiting", 0)
+    await webhooks.note(line, 2)
+    assert (await webhooks.stands(task_id)).first_failed_us == 0

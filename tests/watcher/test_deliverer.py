@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 
 import pytest
 from a2a.types import TaskPushNotificationConfig
 
 from a2a_celery.config import Settings
-from a2a_celery.push import Poster, Subscription
+from a2a_celery.push import Backoff, Hosts, Poster, Subscription
 from a2a_celery.sealing import Sealer
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.watcher.deliverer import Deliverer
 from a2a_celery.watcher.loops import Loop
 from tests.support.lines import Webhooks
 from tests.support.posts import SECRET_KEY
-from tests.support.receiver import Receiver, receiver, silent
+from tests.support.receiver import HANG_UP, Receiver, receiver, silent
 from tests.support.seeds import Seeds, at_once
 from tests.support.waiting import eventually_async
 
@@ -70,35 +71,50 @@ def dead() -> Iterator[Receiver]:
         yield hooks
 
 
-@pytest.fixture
-async def deliverer(store: AsyncStore, keys: Keys) -> AsyncIterator[Loop]:
-    """Not begun."""
-    role = Deliverer(
-        store, keys, Sealer(SETTINGS.secret_keys), Poster(SETTINGS.push_networks), SETTINGS.secret_keys, 1.0
-    )
+@asynccontextmanager
+async def delivering(lines: Lines, hosts: Hosts | None = None, backoff: Backoff | None = None) -> AsyncIterator[None]:
+    """A deliverer at work."""
+    poster = Poster(SETTINGS.push_networks, hosts=hosts)
+    secrets = SETTINGS.secret_keys
+    role = Deliverer(lines.seeds.store, lines.seeds.keys, Sealer(secrets), poster, secrets, 1.0, backoff)
     loop = Loop(role)
-    yield loop
+    loop.start()
+    yield
     await loop.stop()
     await role.aclose()
 
 
-async def test_many_that_wait_for_a_dead_host_hold_up_no_other(
-    lines: Lines, live: Receiver, dead: Receiver, deliverer: Loop
-) -> None:
+async def test_many_that_wait_for_a_dead_host_hold_up_no_other(lines: Lines, live: Receiver, dead: Receiver) -> None:
     await at_once(*(lines.owing(dead.url(), PER_TASK) for _ in range(DEAD_LINES // PER_TASK)))
-    deliverer.start()
+    redis, due = lines.seeds.store.redis, lines.seeds.keys.deliveries
 
-    for number in range(20):
-        await lines.owing(live.url(f"/{number}"))
+    async def only_the_dead_wait() -> bool:
+        return bool(await redis.zcard(due) == DEAD_LINES)
 
-        async def has_come(path: str = f"/{number}") -> bool:
-            return bool(live.received(path))
+    async with delivering(lines):
+        for number in range(20):
+            await lines.owing(live.url(f"/{number}"))
 
-        await eventually_async(has_come, within=5, what=f"the post to the live host, number {number}")
+            async def has_come(path: str = f"/{number}") -> bool:
+                return bool(live.received(path))
+
+            await eventually_async(has_come, within=5, what=f"the post to the live host, number {number}")
+        await eventually_async(only_the_dead_wait)
 
     assert 0 < len(dead.received()) < DEAD_LINES / 100
 
-    async def only_those_are_owed() -> bool:
-        return bool(await lines.seeds.store.redis.zcard(lines.seeds.keys.deliveries) == DEAD_LINES)
 
-    await eventually_async(only_those_are_owed, what="the dead host's lines wait, and no other")
+async def test_those_that_only_wait_for_a_dead_host_are_given_up_too(lines: Lines, dead: Receiver) -> None:
+    dead.plan("/hook", [], then=HANG_UP)
+    task_ids = [await lines.owing(dead.url(), PER_TASK) for _ in range(3)]
+    redis, given_up = lines.seeds.store.redis, lines.seeds.keys.dead_deliveries
+
+    async def all_are_given_up() -> bool:
+        return bool(await redis.zcard(given_up) == 3 * PER_TASK)
+
+    async with delivering(lines, Hosts(per_host=1, open_after=1, first_rest=1.0), Backoff(give_up_after=1.0)):
+        await eventually_async(all_are_given_up, within=60)
+
+    assert len(dead.received()) < 3 * PER_TASK
+    stands = [await lines.webhooks.stands(task_ids[0], f"c{number}") for number in range(PER_TASK)]
+    assert all(line.said["reason"] for line in stands)

@@ -10,7 +10,7 @@ if delivered > line.delivered then
   change_line(KEYS, ARGV[1], 'delivered', micros(delivered))
   if ARGV[5] == '1' then count(r, 'delivered') end
 end
-if ARGV[5] == '1' and line.failures > 0 then
+if ARGV[5] == '1' and line.first_failed_at then
   change_line(KEYS, ARGV[1], 'failures', false, 'first_failed_at', false, 'said', false, 'said_at', false)
 end
 due_in(KEYS, r, ARGV[1], delivered, tonumber(ARGV[4]))
