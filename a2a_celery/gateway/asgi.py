@@ -17,6 +17,7 @@ from starlette.routing import BaseRoute, Mount, Route, Router
 
 from ..agents import Agent
 from ..config import Settings
+from ..discretion import keep_secrets_out_of_logs
 from ..dispatch import Publisher
 from ..errors import ConfigError
 from ..sealing import sealer_of
@@ -43,6 +44,7 @@ def build_asgi(app: Celery, agents: Mapping[str, Agent], settings: Settings) -> 
     """
     if not agents:
         raise ConfigError("no agent is registered: a2a.add_agent(…), @a2a.agent(…); see the README")
+    keep_secrets_out_of_logs()
     store = AsyncStore(settings.store_url)
     line = WakeLine(settings.store_url)
     keys = Keys(settings.key_prefix)

@@ -9,7 +9,7 @@ import pytest
 
 from .source import PACKAGE, Module, modules
 
-OPEN_TO_ALL = {"agents", "caller", "config", "errors", "sealing", "threads", "__version__"}
+OPEN_TO_ALL = {"agents", "caller", "config", "discretion", "errors", "sealing", "threads", "__version__"}
 """Top-level modules (and a constant) that everybody may import."""
 
 MAY_IMPORT: dict[str, set[str]] = {

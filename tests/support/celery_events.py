@@ -16,6 +16,8 @@ class CeleryEvents:
 
     def __init__(self, broker_url: str) -> None:
         self.of: dict[str, list[str]] = defaultdict(list)
+        self.whole: list[dict[str, Any]] = []
+        """All events as they came, those of workers too."""
         self._app = Celery(broker=broker_url, set_as_current=False)
         self._stopping = False
         self._ready = threading.Event()
@@ -44,6 +46,7 @@ class CeleryEvents:
                         pass
 
     def _take(self, event: dict[str, Any]) -> None:
+        self.whole.append(event)
         if event["type"].startswith("task-"):
             self.of[event["uuid"]].append(event["type"].removeprefix("task-"))
 

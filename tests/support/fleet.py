@@ -141,10 +141,12 @@ class Fleet:
         worker.wait_for_output(" ready.")
         return worker
 
-    def gateway(self, *, grpc: bool = False, wait: bool = True, workers: int = 1, **env: str) -> Gateway:
+    def gateway(
+        self, *, grpc: bool = False, wait: bool = True, workers: int = 1, log_level: str = "info", **env: str
+    ) -> Gateway:
         """A gateway that serves."""
         port = free_port()
-        command = ["a2a", "gateway", "--port", str(port), "--workers", str(workers)]
+        command = ["a2a", "gateway", "--port", str(port), "--workers", str(workers), "--log-level", log_level]
         address = ""
         if grpc:
             grpc_port = free_port()

@@ -115,7 +115,8 @@ def echo(status: int = 500) -> Misbehaviour:
 
     async def says_it(writer: asyncio.StreamWriter, got: Received) -> None:
         said = json.dumps(got.headers).encode() + b"\n" + got.body
-        writer.write(_head(status, (("Content-Length", str(len(said))),)) + said)
+        again = [(f"X-Echo-{name}", value) for name, value in got.headers.items()]
+        writer.write(_head(status, (*again, ("Content-Length", str(len(said))))) + said)
 
     return says_it
 

@@ -1,0 +1,337 @@
+"""What clients entrust to webhooks is nowhere but in the posts; and the key it is sealed with may change."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from a2a.types import TaskPushNotificationConfig
+from google.protobuf.json_format import MessageToJson, ParseDict
+from standardwebhooks import Webhook, WebhookVerificationError
+
+from a2a_celery.push import derived_secret
+from a2a_celery.push.signature import printed_secret
+from a2a_celery.sealing import fingerprint_of
+from a2a_celery.store import Keys, SyncStore
+from a2a_celery.store.push_configs import secrets_in_use
+from tests.support.celery_events import CeleryEvents, celery_events
+from tests.support.clients import BINDINGS, message_json, rest, rpc, sdk_client
+from tests.support.fleet import Fleet, Gateway, running_fleet
+from tests.support.receiver import Received, Receiver, echo, receiver
+from tests.support.secret_scan import FORMS, commands, finds, saved, values
+from tests.support.waiting import eventually
+
+KEY = "a-key-for-the-tests-of-32-characters-and-more"
+LOOPBACK = "127.0.0.0/8"
+TOKEN = 'a "token", that\\is <escaped> & odd: 5d1f0c'
+CREDENTIALS = 'some "credentials"\\also <escaped>: 9be2a7'
+SIGNING = "whsec_" + base64.b64encode(b"a secret that signs, and is never sent").decode()
+SECRETS = (TOKEN, CREDENTIALS, SIGNING, "a secret that signs, and is never sent", KEY)
+AUTHENTICATION = {"scheme": "Bearer", "credentials": CREDENTIALS}
+WRONG: list[dict[str, Any]] = [
+    {"url": "http://10.0.0.1/"},
+    {"token": TOKEN + "\n"},
+    {"token": f"whsec_{TOKEN}"},
+    {"token": [TOKEN]},
+    {"authentication": CREDENTIALS},
+    {"authentication": {"scheme": CREDENTIALS, "credentials": CREDENTIALS}},
+]
+"""What makes a config one that is refused."""
+FINE, FAILING, GONE = "/fine", "/failing", "/gone"
+
+
+@dataclass
+class Traces:
+    """A fleet that has delivered, and failed to, and what was seen of it."""
+
+    fleet: Fleet
+    gateway: Gateway
+    events: CeleryEvents
+    hooks: Receiver
+    answers: dict[str, str] = field(default_factory=dict)
+    heard: bytes = b""
+    """What was said to Redis."""
+
+    def places(self) -> dict[str, bytes]:
+        """Everything that is left, by where it is."""
+        with redis.Redis.from_url(self.fleet.redis.store_url) as store:
+            found = {"the store": values(store), "the file that Redis saves": saved(store)}
+            with redis.Redis.from_url(self.fleet.redis.store_url, db=1) as broker:
+                found["the broker"] = values(broker)
+        found |= {f"the log of {p.name}": p.log.read_bytes() for p in self.fleet.processes}
+        found |= {f"the answer to {what}": text.encode() for what, text in self.answers.items()}
+        # each way to write them: an event holds texts that are JSON or Python
+        whole = json.dumps(self.events.whole, default=repr) + repr(self.events.whole)
+        return found | {"Celery's events": whole.encode(), "what Redis was told": self.heard}
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traces]:
+    """All that a test looks at, when all has happened."""
+    env = {"A2A_SECRET_KEY": KEY, "A2A_ALLOW_NETWORKS": LOOPBACK}
+    with (
+        running_fleet(tmp_path_factory.mktemp("fleet"), **env) as fleet,
+        receiver() as hooks,
+        celery_events(fleet.broker_url) as events,
+        commands(fleet.redis.store_url.removeprefix("unix://")) as said,
+    ):
+        hooks.plan(FINE, [], then=echo(200))
+        hooks.plan(FAILING, [], then=echo(500))
+        hooks.plan(GONE, [], then=echo(410))
+        gateway = fleet.gateway(grpc=True, log_level="debug")
+        worker = fleet.start("worker", "worker", "-n", f"w-{fleet.queue}@%h", "-c", "2", "-l", "DEBUG", "-E")
+        worker.wait_for_output(" ready.")
+        watcher = fleet.start("watcher", "a2a", "watcher", "--log-level", "debug")
+        watcher.wait_for_output("watching")
+        traces = Traces(fleet, gateway, events, hooks)
+        tell_everybody(traces)
+        traces.heard = said()
+        yield traces
+
+
+def hook(hooks: Receiver, path: str, token: str = TOKEN, **fields: Any) -> dict[str, Any]:
+    return {"url": hooks.url(path), "token": token, "authentication": AUTHENTICATION, **fields}
+
+
+def tell_everybody(traces: Traces) -> None:
+    """Configs come in every way, deliveries succeed and fail, clients and operators read what there is."""
+    gateway, hooks, answers = traces.gateway, traces.hooks, traces.answers
+    tasks = []
+    for path in (FINE, FAILING, GONE):
+        config = {"taskPushNotificationConfig": hook(hooks, path)}
+        body = message_json("hello") | {"configuration": config}
+        sent = rpc(gateway, "SendMessage", body, agent="ask")
+        answers[f"SendMessage {path}"] = json.dumps(sent)
+        tasks.append(sent["result"]["task"]["id"])
+    task, *_ = tasks
+    for binding in BINDINGS:
+        answers[f"the operations over {binding}"] = asyncio.run(operations(gateway, binding, task, hooks))
+    signed = hook(hooks, FINE, SIGNING, id="signed")
+    answers["a config that signs"] = rest(
+        gateway, "POST", f"/tasks/{task}/pushNotificationConfigs", signed, agent="ask"
+    ).text
+    # refused: the answer must not say what it was
+    for number, wrong in enumerate(WRONG):
+        config = hook(hooks, FINE) | wrong
+        refused = rest(gateway, "POST", f"/tasks/{task}/pushNotificationConfigs", config, agent="ask")
+        assert refused.status_code == 400, refused.text
+        inline = {"configuration": {"taskPushNotificationConfig": config}}
+        said = rpc(gateway, "SendMessage", message_json("hello") | inline, agent="ask")
+        assert "error" in said
+        answers[f"wrong config {number}"] = refused.text + json.dumps(said)
+    rpc(gateway, "SendMessage", message_json("7", taskId=task), agent="ask")
+    answers["GetTask"] = json.dumps(rpc(gateway, "GetTask", {"id": task}, agent="ask"))
+    answers["ListTasks"] = json.dumps(rpc(gateway, "ListTasks", {"includeArtifacts": True}, agent="ask"))
+    hooks.wait_for(FINE, 4 + 2 * (2 * len(BINDINGS) + 1))
+    hooks.wait_for(FAILING, 2)
+    hooks.wait_for(GONE, 1)
+    answers["a2a deliveries list"] = eventually(
+        lambda: said if {"dead", "failing"} <= set((said := operator(traces, "list")).split()) else "",
+        within=30,
+        what="one line fails and one is dead",
+    )
+    for number, (path, failed) in enumerate(zip((FAILING, GONE), tasks[1:], strict=True)):
+        listed = rpc(gateway, "ListTaskPushNotificationConfigs", {"taskId": failed}, agent="ask")
+        [config_id] = [config["id"] for config in listed["result"]["configs"]]
+        shown = operator(traces, "show", failed, config_id)
+        assert json.loads(shown)["status"] == (500, 410)[number], path
+        assert "[…]" in shown, "the receiver said the request again, and that is cut out"
+        answers[f"a2a deliveries show {path}"] = shown
+    answers["a2a deliveries list --json"] = operator(traces, "list", "--json")
+    answers["a2a doctor"] = traces.fleet.command("a2a", "doctor", "--url", gateway.url).stdout
+    answers["celery inspect"] = traces.fleet.command("inspect", "conf").stdout
+
+
+async def operations(gateway: Gateway, binding: str, task_id: str, hooks: Receiver) -> str:
+    """All that a client of this binding hears about configs."""
+    heard = []
+    async with sdk_client(gateway, "ask", binding) as client:
+        for name in ("one", "two"):
+            config = ParseDict(hook(hooks, FINE, id=f"{name} {binding}", taskId=task_id), TaskPushNotificationConfig())
+            made = await client.create_task_push_notification_config(config)
+            heard.append(MessageToJson(made))
+    everything = rpc(gateway, "ListTaskPushNotificationConfigs", {"taskId": task_id}, agent="ask")
+    one = rpc(gateway, "GetTaskPushNotificationConfig", {"taskId": task_id, "id": f"one {binding}"}, agent="ask")
+    assert "error" not in one
+    return "\n".join([*heard, json.dumps(everything), json.dumps(one)])
+
+
+def operator(traces: Traces, *arguments: str) -> str:
+    done = traces.fleet.command("a2a", "deliveries", *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_receiver_gets_them(traces: Traces) -> None:
+    first, *_ = traces.hooks.received(FAILING)
+
+    assert first.headers["authorization"] == f"Bearer {CREDENTIALS}"
+    assert first.headers["x-a2a-notification-token"] == TOKEN
+    assert SIGNING not in {got.headers.get("x-a2a-notification-token") for got in traces.hooks.received()}
+
+
+def test_they_are_nowhere_else(traces: Traces) -> None:
+    places = traces.places()
+
+    assert len(places["what Redis was told"]) > 10_000
+    assert b"task-succeeded" in places["Celery's events"]
+    assert b"DEBUG" in places["the log of worker"]
+    assert b"DEBUG" in places["the log of watcher"]
+    assert finds(places, SECRETS) == []
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_scan_finds_what_is_planted(fleet: Fleet, form: str) -> None:
+    [written, *_] = FORMS[form](TOKEN)
+    within = f"before {written} behind"
+    with redis.Redis.from_url(fleet.redis.store_url) as client:
+        for plant in (
+            lambda: client.set("planted", within),
+            lambda: client.hset("planted", "field", within),
+            lambda: client.hset("planted", within, "value"),
+            lambda: client.rpush("planted", *["x" * 9000] * 9, within),
+            lambda: client.sadd("planted", within),
+            lambda: client.zadd("planted", {within: 1}),
+            lambda: client.set(within, "value"),
+        ):
+            with commands(fleet.redis.store_url.removeprefix("unix://")) as said:
+                plant()
+                eventually(lambda: b"planted" in said() or b"before" in said(), what="it is told")
+            places = {"values": values(client), "file": saved(client), "told": said(), "log": within.encode()}
+            found = " ".join(finds(places, SECRETS))
+            assert all(f"secret 1 is in {place}, as {form}" in found for place in places), found
+            client.flushall()
+            assert finds({"values": values(client), "file": saved(client)}, SECRETS) == []
+
+
+NEW = "another-key-for-the-tests-of-32-characters-and-more"
+
+
+def waiting_task(gateway: Gateway, config: dict[str, Any]) -> str:
+    """A task that waits for its client, with a config."""
+    body = message_json("hello") | {"configuration": {"taskPushNotificationConfig": config}}
+    task_id: str = rpc(gateway, "SendMessage", body, agent="ask")["result"]["task"]["id"]
+    return task_id
+
+
+def end(gateway: Gateway, task_id: str) -> None:
+    """Answers the task, which then completes."""
+    task = rpc(gateway, "SendMessage", message_json("7", taskId=task_id), agent="ask")["result"]["task"]
+    assert task["status"]["state"] == "TASK_STATE_COMPLETED"
+
+
+@pytest.fixture(scope="module")
+def sealed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """A fleet in whose store there is a config; neither gateway nor watcher runs."""
+    with running_fleet(tmp_path_factory.mktemp("sealed"), A2A_SECRET_KEY=KEY, A2A_ALLOW_NETWORKS=LOOPBACK) as fleet:
+        gateway = fleet.gateway()
+        fleet.worker(pool="threads")
+        waiting_task(gateway, {"url": "https://127.0.0.1:9/hook"})
+        gateway.stop()
+        yield fleet
+
+
+STARTS = {
+    "gateway": ("a2a", "gateway", "--port", "0"),
+    "gateways": ("a2a", "gateway", "--port", "0", "--workers", "2"),
+    "watcher": ("a2a", "watcher"),
+}
+
+
+@pytest.mark.parametrize("command", STARTS)
+@pytest.mark.parametrize(("key", "why"), [("", "is not set"), (NEW, "lacks the secret ")])
+def test_nothing_starts_that_could_not_open_the_configs_there_are(
+    sealed: Fleet, command: str, key: str, why: str
+) -> None:
+    done = sealed.command(*STARTS[command], A2A_SECRET_KEY=key)
+
+    [line] = done.stderr.splitlines()
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert line.startswith(f"Error: a2a_secret_key {why}")
+    assert "set A2A_SECRET_KEY as where they were taken" in line
+    assert KEY not in line
+    assert NEW not in line
+
+
+@pytest.mark.parametrize("key", ["", NEW])
+def test_any_key_will_do_where_there_are_no_configs(fleet: Fleet, key: str) -> None:
+    gateway = fleet.gateway(A2A_SECRET_KEY=key)
+    watcher = fleet.watcher(A2A_SECRET_KEY=key)
+
+    assert gateway.running
+    assert watcher.running
+    assert ("deliverer" in watcher.output()) == bool(key)
+
+
+def test_a_key_is_changed_under_configs_that_stay(tmp_path: Path) -> None:
+    with (
+        running_fleet(tmp_path, A2A_SECRET_KEY=KEY, A2A_ALLOW_NETWORKS=LOOPBACK) as fleet,
+        receiver() as hooks,
+    ):
+        gateway = fleet.gateway()
+        fleet.worker(pool="threads")
+        old = waiting_task(gateway, {"url": hooks.url("/old"), "id": "derived"})
+        owned = waiting_task(gateway, {"url": hooks.url("/owned"), "token": SIGNING})
+        gateway.stop()
+        watcher = fleet.watcher(A2A_SECRET_KEY=f"{NEW} {KEY}")
+        gateway = fleet.gateway(A2A_SECRET_KEY=f"{NEW} {KEY}")
+        new = waiting_task(gateway, {"url": hooks.url("/new"), "id": "derived"})
+        for task_id in (old, owned, new):
+            end(gateway, task_id)
+
+        for path, task_id in (("/old", old), ("/new", new)):
+            for got in until_completed(hooks, path):
+                signatures = got.headers["webhook-signature"].split()
+                assert len(signatures) == 2
+                for key in (NEW, KEY):
+                    secret = printed_secret(derived_secret(key.encode(), task_id, "derived"))
+                    Webhook(secret).verify(got.body, got.headers)
+                    one = [s for s in signatures if signs(secret, got, s)]
+                    assert len(one) == 1, "each signature is one key's"
+        for got in until_completed(hooks, "/owned"):
+            assert len(got.headers["webhook-signature"].split()) == 1
+            Webhook(SIGNING).verify(got.body, got.headers)
+
+        used = used_secrets(fleet)
+        assert used == {fingerprint_of(KEY.encode()), fingerprint_of(NEW.encode())}
+        with redis.Redis.from_url(fleet.redis.store_url) as client:
+            first = client.zrange(Keys().sealed_with(fingerprint_of(NEW.encode())), 0, -1)
+        assert [new.encode() in member for member in first] == [True], "only the new config is sealed with the new key"
+        gateway.stop()
+        watcher.stop()
+        assert fleet.command("a2a", "watcher", A2A_SECRET_KEY=NEW).returncode == 1, "the old key is still needed"
+
+
+def until_completed(hooks: Receiver, path: str) -> list[Received]:
+    """What came to `path`, when the task's end has."""
+
+    def ended() -> list[Received]:
+        got = hooks.received(path)
+        return got if any(b"TASK_STATE_COMPLETED" in one.body for one in got) else []
+
+    return eventually(ended, within=30, what=f"{path} hears of the end")
+
+
+def signs(secret: str, got: Received, signature: str) -> bool:
+    """Whether it is this secret's signature."""
+    try:
+        Webhook(secret).verify(got.body, {**got.headers, "webhook-signature": signature})
+    except WebhookVerificationError:
+        return False
+    return True
+
+
+def used_secrets(fleet: Fleet) -> frozenset[str]:
+    store = SyncStore(fleet.redis.store_url)
+    try:
+        return store.run(secrets_in_use(Keys()))
+    finally:
+        store.close()

@@ -1,0 +1,113 @@
+"""Looks for secrets wherever a deployment leaves traces: in any form that one would know them by.
+
+with redis_commands(client) as commands:
+    ... what a deployment does ...
+found = finds({"redis": dump(client), "commands": commands(), "log": log}, secrets)
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import redis
+
+FORMS = {
+    "plain": lambda s: [s],
+    "json": lambda s: [json.dumps(s)[1:-1]],
+    "json twice": lambda s: [json.dumps(json.dumps(s)[1:-1])[1:-1]],
+    "python": lambda s: [repr(s)[1:-1], repr(s.encode())[2:-1]],
+    "url": lambda s: [quote(s, safe="")],
+    "hex": lambda s: [s.encode().hex()],
+    "base64": lambda s: [*_base64_within(s, b"+/"), *_base64_within(s, b"-_")],
+}
+"""How a secret may be written, by name; the second to look for is the first within something longer."""
+
+
+def finds(places: Mapping[str, bytes], secrets: Iterable[str]) -> list[str]:
+    """A line for each secret that is in a place in some form, without the secret; empty for none."""
+    return [
+        f"secret {number} is in {place}, as {form}"
+        for place, content in places.items()
+        for number, secret in enumerate(secrets, 1)
+        for form, written in FORMS.items()
+        if any(text.encode() in content for text in written(secret))
+    ]
+
+
+def values(client: redis.Redis) -> bytes:
+    """All keys of a database with all that is in them."""
+    return b"\n".join(b"\n".join([key, *_parts(client, key)]) for key in client.scan_iter(count=1000))
+
+
+def saved(client: redis.Redis) -> bytes:
+    """The file that Redis saves: all databases, not compressed."""
+    client.config_set("rdbcompression", "no")
+    client.save()
+    where: dict[str, str] = {**client.config_get("dir"), **client.config_get("dbfilename")}
+    return (Path(where["dir"]) / where["dbfilename"]).read_bytes()
+
+
+@contextmanager
+def commands(path: str) -> Iterator[Callable[[], bytes]]:
+    """What every client of the Redis at this socket says to it while the block runs: also what is kept for a moment."""
+    said = bytearray()
+    with socket.socket(socket.AF_UNIX) as line:
+        line.connect(path)
+        line.sendall(b"MONITOR\r\n")
+        said += line.recv(5)  # +OK: from here on nothing is missed
+
+        def listen() -> None:
+            while heard := line.recv(1 << 20):
+                said.extend(heard)
+
+        thread = threading.Thread(target=listen, name="monitor", daemon=True)
+        thread.start()
+        try:
+            yield lambda: bytes(said) + _unescaped(bytes(said))
+        finally:
+            line.shutdown(socket.SHUT_RDWR)
+            thread.join(10)
+
+
+def _parts(client: redis.Redis, key: bytes) -> list[bytes]:
+    answer: Any
+    match client.type(key):
+        case b"string":
+            answer = [client.get(key)]
+        case b"hash":
+            answer = [part for pair in client.hgetall(key).items() for part in pair]
+        case b"list":
+            answer = client.lrange(key, 0, -1)
+        case b"set":
+            answer = list(client.smembers(key))
+        case b"zset":
+            answer = client.zrange(key, 0, -1)
+        case b"none":  # gone meanwhile
+            answer = []
+        case kind:
+            raise AssertionError(f"{key!r} is a {kind!r}, which nobody looks into")
+    return [part or b"" for part in answer]
+
+
+def _unescaped(told: bytes) -> bytes:
+    """What MONITOR shows, as it was."""
+    escape = re.compile(rb"\\(?:x([0-9a-f]{2})|(.))")
+    return escape.sub(lambda m: bytes.fromhex(m[1].decode()) if m[1] else m[2], told)
+
+
+def _base64_within(secret: str, altchars: bytes) -> list[str]:
+    """The middle of its base64, at each of the three places where it may begin in a longer text."""
+    found = []
+    for before in range(3):
+        text = base64.b64encode(b"\0" * before + secret.encode(), altchars).decode().rstrip("=")
+        found.append(text[(before * 8 + 5) // 6 : -1])
+    return found
