@@ -23,6 +23,7 @@ from a2a_celery.cli.embedded import EmbeddedRedis
 from a2a_celery.cli.environment import with_redis
 from tests.support.agents import app as agents_app
 from tests.support.fleet import ROOT, free_port
+from tests.support.receiver import receiver
 from tests.support.waiting import eventually
 
 START = 60.0
@@ -302,6 +303,36 @@ def test_with_a_redis_of_ones_own_that_is_store_and_broker_and_stays(
         dev.popen.terminate()
         assert dev.popen.wait(STOP) == 0
         assert client.ping()
+
+
+def test_a_webhook_on_this_machine_hears_of_a_task(demo: Dev) -> None:
+    with receiver() as hooks:
+        message = {"messageId": "m1", "role": "ROLE_USER", "parts": [{"text": "hook"}]}
+        config = {"taskPushNotificationConfig": {"url": hooks.url()}}
+        answer = httpx.post(
+            f"{demo.url}/agents/echo/message:send",
+            headers={"A2A-Version": "1.0"},
+            json={"message": message, "configuration": config},
+            timeout=20,
+        )
+        assert answer.status_code == 200, answer.text
+
+        def ended() -> bool:
+            return any(b"TASK_STATE_COMPLETED" in got.body for got in hooks.received())
+
+        eventually(ended, within=20, what="the webhook hears of the end")
+        assert httpx.get(f"{demo.url}/.well-known/agent-card.json").json()["capabilities"]["pushNotifications"]
+
+
+@pytest.mark.parametrize("key", ["", "a-key-for-the-tests-of-32-characters-and-more"])
+def test_a_store_that_stays_has_webhooks_if_there_is_a_key_for_them(key: str, devs: list[Dev], tmp_path: Path) -> None:
+    options = ["--port", "0", "--pool", "solo", "--data", str(tmp_path / "data")]
+    env = {"A2A_SECRET_KEY": key} if key else {}
+    devs.append(dev := Dev([*DEV, *options], ROOT, tmp_path / "log", **env).wait_until_ready())
+
+    card = httpx.get(f"{dev.url}/.well-known/agent-card.json").json()
+
+    assert card["capabilities"].get("pushNotifications", False) is bool(key)
 
 
 class TestThatItCanNotStart:

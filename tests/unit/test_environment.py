@@ -1,0 +1,61 @@
+"""What ``dev`` gives to its children, beside which Redis is theirs: push notifications that can be tried out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from ipaddress import ip_address
+
+import pytest
+from celery import Celery
+
+from a2a_celery.cli.environment import NETWORKS, SECRET_KEY, with_embedded, with_redis
+from a2a_celery.config import load_settings
+
+STORE_URL = "redis://127.0.0.1:1/0"
+KEY = "a-key-for-the-tests-of-32-characters-and-more"
+
+
+def embedded(environ: Mapping[str, str], *, lasting: bool = False, **conf: str | list[str]) -> dict[str, str]:
+    app = Celery("tests", set_as_current=False)
+    app.conf.update(conf)
+    return with_embedded(app, environ, STORE_URL, STORE_URL, lasting=lasting)
+
+
+def test_a_store_that_is_gone_at_the_end_gets_a_key_of_its_own_and_webhooks_on_this_machine() -> None:
+    first, second = embedded({}), embedded({})
+
+    settings = load_settings({}, first)
+    assert settings.secret_keys
+    assert first[SECRET_KEY] != second[SECRET_KEY]
+    for address in ("127.0.0.1", "127.1.2.3", "::1"):
+        assert any(ip_address(address) in network for network in settings.push_networks)
+    assert not any(ip_address("10.0.0.1") in network for network in settings.push_networks)
+
+
+def test_a_store_that_stays_gets_none_for_the_next_start_would_have_another() -> None:
+    env = embedded({}, lasting=True)
+
+    assert SECRET_KEY not in env
+    assert NETWORKS not in env
+    assert load_settings({}, env).secret_keys == ()
+
+
+def test_a_redis_of_ones_own_gets_none() -> None:
+    env = with_redis(Celery("tests", set_as_current=False), {}, STORE_URL)
+
+    assert SECRET_KEY not in env
+    assert NETWORKS not in env
+
+
+@pytest.mark.parametrize("lasting", [True, False])
+def test_what_the_environment_says_stays(lasting: bool) -> None:
+    env = embedded({SECRET_KEY: KEY, NETWORKS: "10.0.0.0/8"}, lasting=lasting)
+
+    assert (env[SECRET_KEY], env[NETWORKS]) == (KEY, "10.0.0.0/8")
+
+
+def test_what_the_app_says_is_not_overruled() -> None:
+    env = embedded({}, a2a_secret_key=KEY, a2a_allow_networks=["10.0.0.0/8"])
+
+    assert SECRET_KEY not in env
+    assert NETWORKS not in env
