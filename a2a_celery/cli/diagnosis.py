@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..config import ENV_PREFIX, shown
+from ..sealing import sealer_of
 from .survey import Survey
 
 OLDEST = (6, 2)
@@ -195,6 +196,50 @@ def watchers(found: Survey) -> Iterator[Finding]:
         yield _ok("watchers", ", ".join(said["watcher"] for said in found.watchers))
 
 
+def webhooks(found: Survey) -> Iterator[Finding]:
+    """Whether they hear of what they are owed."""
+    failing, dead = found.webhooks.failing, found.webhooks.dead
+    if failing:
+        yield _note("webhooks", f"{failing} can't be reached now: celery -A … a2a deliveries says why.")
+    if dead:
+        yield _note(
+            "webhooks",
+            f"{dead} given up: celery -A … a2a deliveries list --dead says why; "
+            "a2a deliveries replay --all posts what they have missed.",
+        )
+    if found.webhooks.secrets and not (failing or dead):
+        yield _ok("webhooks", "none waits for one that fails, none was given up")
+
+
+def secrets(found: Survey) -> Iterator[Finding]:
+    """Whether watchers can open the webhooks' configs that there are, and those that gateways will make."""
+    ours = sealer_of(found.settings)
+    known = ours.fingerprints if ours is not None else frozenset()
+    where = "it is set here as in the gateways" if ours is not None else "configs are sealed with one"
+    if found.webhooks.secrets - known:
+        yield _wrong(
+            "secret key",
+            f"A2A_SECRET_KEY {'lacks one' if known else 'is not set here'}, with which webhooks in the store "
+            "are sealed: no gateway starts so. Add it behind the one that is used.",
+        )
+    wanted = found.webhooks.secrets | ({ours.fingerprint} if ours is not None else set())
+    others = () if isinstance(found.watchers, str) else found.watchers
+    lacking = False
+    for said in others:
+        who, theirs = f"watcher {said['watcher']}", set(said.get("secrets", ()))
+        if wanted and not theirs:
+            yield _wrong(who, f"has no A2A_SECRET_KEY, and {where}: it delivers nothing to webhooks. Set it there.")
+        elif wanted - theirs:
+            yield _wrong(
+                who,
+                "its A2A_SECRET_KEY does not open all webhooks that there are, or those that a gateway makes which is "
+                "set up as this command: it gives them up. Make it the same.",
+            )
+        lacking |= bool(wanted - theirs)
+    if wanted and others and not lacking:
+        yield _ok("secret key", "opens all webhooks, in watchers too")
+
+
 def same_settings(found: Survey) -> Iterator[Finding]:
     """Gateways, workers and watchers must agree."""
     others = {node: report["settings"] for node, report in _reporting(found)}
@@ -234,7 +279,7 @@ def _reporting(found: Survey) -> list[tuple[str, Mapping[str, Any]]]:
 
 
 CHECKS: tuple[Check, ...] = (
-    store, broker, workers, agents, cancelling, watchers, same_settings, clocks, gateway,
+    store, broker, workers, agents, cancelling, watchers, secrets, webhooks, same_settings, clocks, gateway,
 )  # fmt: skip
 
 

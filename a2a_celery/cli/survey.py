@@ -16,11 +16,25 @@ from ..config import Settings
 from ..dispatch import entry_name
 from ..errors import StoreUnavailable
 from ..store import Keys, SyncStore
+from ..store.deliveries import deliveries
 from ..store.installation import Server, server_of, watchers
+from ..store.push_configs import secrets_in_use
 from .client import DEFAULT_URL
 
 BROKER_TIMEOUT = 3.0
 GATEWAY_TIMEOUT = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Webhooks:
+    """What is owed to them."""
+
+    secrets: frozenset[str] = frozenset()
+    """Fingerprints of the secrets that their configs are sealed with; none: there are no configs."""
+
+    failing: int = 0
+    dead: int = 0
+    """How many were given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +44,7 @@ class Survey:
     settings: Settings
     store: Server | str
     watchers: tuple[Mapping[str, Any], ...] | str
+    webhooks: Webhooks = Webhooks()
     broker: str = ""
     """"" : it was reached."""
 
@@ -52,9 +67,12 @@ def survey(found: A2A, url: str | None, timeout: float) -> Survey:
     store = SyncStore(settings.store_url)
     server: Server | str
     watching: tuple[Mapping[str, Any], ...] | str
+    webhooks = Webhooks()
+    keys = Keys(settings.key_prefix)
     try:
         server = server_of(store)
-        watching = tuple(json.loads(said) for said in store.run(watchers(Keys(settings.key_prefix))))
+        watching = tuple(json.loads(said) for said in store.run(watchers(keys)))
+        webhooks = _webhooks(store, keys)
     except StoreUnavailable as e:
         server = watching = str(e)
     finally:
@@ -65,6 +83,7 @@ def survey(found: A2A, url: str | None, timeout: float) -> Survey:
         settings=settings,
         store=server,
         watchers=watching,
+        webhooks=webhooks,
         broker=broker,
         workers={} if broker else _workers(app, timeout),
         queues={name: _queue(app, agent) for name, agent in found.agents.items()},
@@ -72,6 +91,12 @@ def survey(found: A2A, url: str | None, timeout: float) -> Survey:
         gateway_named=named is not None,
         gateway_says=_gateway((named or DEFAULT_URL).rstrip("/")),
     )
+
+
+def _webhooks(store: SyncStore, keys: Keys) -> Webhooks:
+    failing = sum(row.how == "failing" for row in deliveries(store, keys))
+    dead = sum(row.how == "dead" for row in deliveries(store, keys, dead=True))
+    return Webhooks(store.run(secrets_in_use(keys)), failing, dead)
 
 
 def _broker(app: Celery) -> str:

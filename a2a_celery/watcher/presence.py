@@ -7,6 +7,7 @@ import os
 import socket
 
 from ..config import Settings, shown
+from ..sealing import sealer_of
 from ..store import AsyncStore, Keys
 from ..store.installation import note_watcher
 
@@ -20,7 +21,12 @@ class Presence:
     def __init__(self, store: AsyncStore, keys: Keys, settings: Settings) -> None:
         self._store = store
         self._keys = keys
-        said = {"watcher": f"{socket.gethostname()}:{os.getpid()}", "settings": shown(settings)}
+        sealer = sealer_of(settings)
+        said = {
+            "watcher": f"{socket.gethostname()}:{os.getpid()}",
+            "settings": shown(settings),
+            "secrets": sorted(sealer.fingerprints) if sealer is not None else [],  # says nothing about the secrets
+        }
         self._said = json.dumps(said, sort_keys=True)
 
     async def tick(self) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tests.support import talk
 from tests.support.fleet import Fleet, running_fleet
+from tests.support.receiver import receiver
 from tests.support.site import PATIENCE
 from tests.support.waiting import eventually
 
@@ -75,3 +76,33 @@ def test_nobody_is_there(tmp_path: Path) -> None:
     assert "can't reach the store" in with_another[1]
     assert "wrong  workers: none answers" in without_workers[1]
     assert "wrong  broker: " in without_broker[1]
+
+
+def test_webhooks_that_hear_nothing(tmp_path: Path) -> None:
+    env = {"A2A_SECRET_KEY": "a-key-for-the-tests-of-32-characters-and-more", "A2A_ALLOW_NETWORKS": "127.0.0.0/8"}
+    with running_fleet(tmp_path, **env) as fleet, receiver() as hooks:
+        hooks.plan("/failing", [], then=500)
+        hooks.plan("/gone", [], then=410)
+        gateway = fleet.gateway()
+        fleet.worker()
+        without_key = fleet.watcher(A2A_SECRET_KEY="")
+        for path in ("/failing", "/gone"):
+            talk.send(gateway, "echo", taskPushNotificationConfig={"url": hooks.url(path)})
+        undelivered = doctor(fleet, "--url", gateway.url)
+        gateway_without_key = doctor(fleet, "--url", gateway.url, A2A_SECRET_KEY="")
+        without_key.stop()
+        fleet.watcher()
+        hooks.wait_for("/failing", 2)
+        hooks.wait_for("/gone", 1)
+        failing = eventually(
+            lambda: said if "given up" in (said := doctor(fleet, "--url", gateway.url)[1]) else "",
+            within=PATIENCE,
+            what="one is given up",
+        )
+
+    assert (undelivered[0], gateway_without_key[0]) == (1, 1)
+    assert "has no A2A_SECRET_KEY, and it is set here as in the gateways: it delivers nothing" in undelivered[1]
+    assert "wrong  secret key: A2A_SECRET_KEY is not set here" in gateway_without_key[1]
+    assert "note   webhooks: 1 can't be reached now" in failing
+    assert "note   webhooks: 1 given up: celery -A … a2a deliveries list --dead" in failing
+    assert "replay --all" in failing

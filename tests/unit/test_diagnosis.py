@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from a2a_celery.cli.diagnosis import Finding, diagnosis
-from a2a_celery.cli.survey import Survey
+from a2a_celery.cli.survey import Survey, Webhooks
 from a2a_celery.config import Settings, shown
+from a2a_celery.sealing import fingerprint_of
 from a2a_celery.store.installation import Server
 
 SETTINGS = Settings(store_url="redis://:secret@127.0.0.1/0")
@@ -64,6 +65,21 @@ def stored(**changes: Any) -> dict[str, Any]:
     return {"store": replace(SERVER, **changes)}
 
 
+KEY, OTHER = (f"{word}-key-for-the-tests-of-32-characters-and-more" for word in ("a", "another"))
+PUSHING = replace(SETTINGS, secret_key=KEY)
+
+
+def watching(*keys: str) -> dict[str, Any]:
+    """A watcher with these secret keys."""
+    secrets = [fingerprint_of(key.encode()) for key in keys]
+    return {"watchers": ({"watcher": "one:1", "settings": shown(SETTINGS), "secrets": secrets},)}
+
+
+def sealed(*keys: str, **changes: int) -> dict[str, Any]:
+    """There are configs, sealed with each of these."""
+    return {"webhooks": Webhooks(frozenset(fingerprint_of(key.encode()) for key in keys), **changes)}
+
+
 def test_all_is_well() -> None:
     assert {finding.level for finding in diagnosis(HEALTHY)} == {"ok"}
     assert "secret" not in str(diagnosis(HEALTHY))
@@ -94,6 +110,16 @@ def test_all_is_well() -> None:
         ("wrong", worker(settings=shown(SETTINGS) | {"lease_ttl": 3.0}), "celery@one", "A2A_LEASE_TTL is 3.0 there"),
         ("wrong", {"watchers": ()}, "watchers", "Start celery -A … a2a watcher"),
         ("wrong", {"watchers": ({"watcher": "one:1", "settings": {}},)}, "watcher one:1", "A2A_LEASE_TTL is None"),
+        ("wrong", {"settings": PUSHING}, "watcher one:1", "has no A2A_SECRET_KEY, and it is set here"),
+        ("wrong", {"settings": PUSHING, **watching()}, "watcher one:1", "delivers nothing to webhooks. Set it there"),
+        ("wrong", {"settings": PUSHING, **watching(OTHER)}, "watcher one:1", "gives them up. Make it the same"),
+        ("wrong", {**sealed(KEY), **watching()}, "watcher one:1", "and configs are sealed with one"),
+        ("wrong", {**sealed(KEY), **watching(KEY)}, "secret key", "is not set here, with which webhooks in the store"),
+        ("wrong", {"settings": PUSHING, **sealed(OTHER), **watching(KEY, OTHER)}, "secret key", "lacks one"),
+        ("note", sealed(KEY, failing=3), "webhooks", "3 can't be reached now: celery -A … a2a deliveries says why"),
+        ("note", sealed(KEY, dead=2), "webhooks", "2 given up: celery -A … a2a deliveries list --dead"),
+        ("ok", {"settings": PUSHING, **sealed(KEY), **watching(KEY)}, "webhooks", "none was given up"),
+        ("ok", {"settings": PUSHING, **watching(OTHER, KEY)}, "secret key", "opens all webhooks, in watchers too"),
         ("note", {"gateway_says": "refused"}, "gateway", "name yours with --url"),
         ("wrong", {"gateway_says": "refused", "gateway_named": True}, "gateway", "none at"),
         ("wrong", {"gateway_says": {"status": "unavailable", "store": "gone"}}, "gateway", "not ready: store: gone"),
@@ -103,6 +129,16 @@ def test_what_is_not_is_said_with_its_remedy(level: str, changes: Mapping[str, A
     said = [finding for finding in found(level, replace(HEALTHY, **changes)) if finding.about == about]
 
     assert text in " ".join(finding.text for finding in said)
+
+
+def test_a_key_that_is_being_changed_is_fine() -> None:
+    """New first in the gateways, both everywhere, and configs of both."""
+    changing = replace(SETTINGS, secret_key=(OTHER, KEY))
+
+    survey = replace(HEALTHY, settings=changing, **sealed(KEY, OTHER), **watching(KEY, OTHER))
+
+    assert {finding.level for finding in diagnosis(survey)} == {"ok"}
+    assert KEY not in str(diagnosis(survey))
 
 
 def test_settings_of_the_gateway_alone_may_differ() -> None:
