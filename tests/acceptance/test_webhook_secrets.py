@@ -145,6 +145,7 @@ def tell_everybody(traces: Traces) -> None:
         assert "[…]" in shown, "the receiver said the request again, and that is cut out"
         answers[f"a2a deliveries show {path}"] = shown
     answers["a2a deliveries list --json"] = operator(traces, "list", "--json")
+    answers["/metrics"] = rest(gateway, "GET", "/metrics").text
     answers["a2a doctor"] = traces.fleet.command("a2a", "doctor", "--url", gateway.url).stdout
     answers["celery inspect"] = traces.fleet.command("inspect", "conf").stdout
 
