@@ -13,6 +13,7 @@ import pytest
 
 from a2a_celery.cli.embedded import EmbeddedRedis
 from tests.support.fleet import ROOT, START, Process, free_port
+from tests.support.receiver import receiver
 from tests.support.waiting import eventually
 
 README = (ROOT / "README.md").read_text()
@@ -21,6 +22,7 @@ OPERATORS = {
     "celery -A acme a2a list --stuck": "nothing is stuck",
     "celery -A acme a2a requeue": "no dead letters",
     "celery -A acme a2a requeue --all": "no dead letters",
+    "celery -A acme a2a deliveries": "no webhook waits for an event, none was given up",
 }
 """The commands that say something and end, and what they say of a fleet that is well."""
 
@@ -43,6 +45,8 @@ def test_the_readmes_agent_is_served_by_the_readmes_commands(redis_server: Embed
         "PYTHONPATH": str(tmp_path),
         "CELERY_BROKER_URL": redis_server.broker_url,
         "A2A_STORE_URL": redis_server.store_url,
+        "A2A_SECRET_KEY": "a-key-for-the-tests-of-32-characters-and-more",
+        "A2A_ALLOW_NETWORKS": "127.0.0.0/8",
     }
     lines = lines_with("celery -A acme")
     commands = [shlex.split(c.replace("8000", str(port))) for c in lines if c not in OPERATORS]
@@ -50,7 +54,7 @@ def test_the_readmes_agent_is_served_by_the_readmes_commands(redis_server: Embed
     assert set(OPERATORS) < set(lines)
     celery = str(Path(sys.executable).parent / "celery")
     fleet = [Process(c[-1], [celery, *c[1:]], env, tmp_path / f"{n}.log") for n, c in enumerate(commands)]
-    curl = next(b for b in blocks("sh") if b.startswith("curl")).replace("8000", str(port))
+    curl, with_webhook = (b.replace("8000", str(port)) for b in blocks("sh") if b.startswith("curl"))
 
     def answer() -> dict[str, object] | None:
         assert all(process.running for process in fleet), "\n".join(process.output() for process in fleet)
@@ -59,6 +63,11 @@ def test_the_readmes_agent_is_served_by_the_readmes_commands(redis_server: Embed
 
     try:
         task = eventually(answer, within=START, what="the README's request is answered")["task"]  # type: ignore[index]
+        with receiver() as hooks:
+            posted_to = with_webhook.replace("https://you.example.com/a2a-events", hooks.url())
+            subprocess.run(posted_to, shell=True, check=True, capture_output=True, timeout=30)
+            eventually(lambda: b"Hello, Ada!" in b"".join(got.body for got in hooks.received()), what="it is posted")
+            eventually(lambda: b"COMPLETED" in hooks.received()[-1].body, what="the end is posted")
         for command, said in OPERATORS.items():
             arguments = [celery, *shlex.split(command)[1:]]
             done = subprocess.run(arguments, env=env, capture_output=True, text=True, timeout=60, check=False)

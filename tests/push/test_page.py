@@ -1,0 +1,55 @@
+"""The numbers and names of docs/webhooks.md are the code's."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from a2a_celery.cli.deliveries import deliveries
+from a2a_celery.push import Backoff, Wanted
+from a2a_celery.push.answers import KEPT
+from a2a_celery.push.backoff import DAY, HOUR
+from a2a_celery.push.hosts import PER_HOST
+from a2a_celery.push.post import TIMEOUT
+from a2a_celery.push.request import A2A_JSON
+from a2a_celery.store import Keys
+from a2a_celery.store.push_configs import MAX_PUSH_CONFIGS
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "webhooks.md").read_text(encoding="utf-8")
+SAID = " ".join(PAGE.split())
+
+
+def test_its_numbers_are_the_codes() -> None:
+    backoff = Backoff()
+
+    assert f"no status within {TIMEOUT:g} s" in SAID
+    assert f"begins at {backoff.first:g} s" in SAID
+    assert f"ends at {backoff.longest / HOUR:g} hours" in SAID
+    assert backoff.give_up_after == DAY
+    assert f"Up to {KEPT:,} characters" in SAID
+    assert (MAX_PUSH_CONFIGS, "a task has ten at most" in SAID) == (10, True)
+    assert (PER_HOST, "eight posts at a time to each" in SAID) == (8, True)
+    assert A2A_JSON in SAID
+    assert f"redis-cli del {Keys().secrets}" in SAID
+
+
+def test_its_filters_are_all_there_are() -> None:
+    table = PAGE.partition("| `A2A-Push-Events` |")[2].partition("\n\n")[0]
+
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(Wanted)
+
+
+def test_its_commands_are_all_there_are() -> None:
+    named = set(re.findall(r"a2a deliveries ([a-z]+)", PAGE))
+
+    assert named == set(deliveries.commands) - {"list"}  # which is what it does without a word
+
+
+@pytest.mark.parametrize("page", ["webhooks.md", "webhooks-receiving.md", "architecture.md"])
+def test_every_link_leads_somewhere(page: str) -> None:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+        assert (ROOT / "docs" / target).exists(), target
