@@ -81,6 +81,7 @@ class Deliverer:
         self._lease_us = _micros(TIMEOUT + lease_ttl)  # for each event: a post takes that long at most
         self._backoff = backoff or Backoff()
         self._under_way: set[asyncio.Task[None]] = set()
+        self._taking: asyncio.Task[int] | None = None
 
     async def tick(self) -> None:
         """Begins what is due, as far as there is room.
@@ -91,16 +92,23 @@ class Deliverer:
             if len(self._under_way) >= MOST_LINES:
                 await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
             room = min(BATCH, MOST_LINES - len(self._under_way))
-            lines = await self._store.run(take_due_deliveries(self._keys, limit=room, lease_us=self._lease_us))
-            for line in lines:
-                task = asyncio.create_task(self._guarded(line), name=f"a2a-delivery-{line.task_id}")
-                self._under_way.add(task)
-                task.add_done_callback(self._under_way.discard)
-            if len(lines) < room:
+            self._taking = asyncio.create_task(self._take(room), name="a2a-deliveries")
+            if await asyncio.shield(self._taking) < room:
                 return
+
+    async def _take(self, room: int) -> int:
+        """Begins up to `room` lines; how many. Not cut off, or those that it was about to get would be nobody's."""
+        lines = await self._store.run(take_due_deliveries(self._keys, limit=room, lease_us=self._lease_us))
+        for line in lines:
+            task = asyncio.create_task(self._guarded(line), name=f"a2a-delivery-{line.task_id}")
+            self._under_way.add(task)
+            task.add_done_callback(self._under_way.discard)
+        return len(lines)
 
     async def aclose(self) -> None:
         """Lets go of its lines; a post that is under way is cut off, and made again by another watcher."""
+        if self._taking is not None:
+            await asyncio.wait({self._taking})
         for task in self._under_way:
             task.cancel()
         if self._under_way:

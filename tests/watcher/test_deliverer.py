@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
@@ -118,3 +119,18 @@ async def test_those_that_only_wait_for_a_dead_host_are_given_up_too(lines: Line
     assert len(dead.received()) < 3 * PER_TASK
     stands = [await lines.webhooks.stands(task_ids[0], f"c{number}") for number in range(PER_TASK)]
     assert all(line.said["reason"] for line in stands)
+
+
+async def test_one_that_stops_while_it_takes_lines_gives_them_back(lines: Lines, live: Receiver) -> None:
+    task_id = await lines.owing(live.url(), PER_TASK)
+    secrets = SETTINGS.secret_keys
+    poster = Poster(SETTINGS.push_networks)
+    role = Deliverer(lines.seeds.store, lines.seeds.keys, Sealer(secrets), poster, secrets, 1.0)
+
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(role.tick(), 1e-9)
+    await role.aclose()
+
+    stands = [await lines.webhooks.stands(task_id, f"c{number}") for number in range(PER_TASK)]
+    assert not any(line.in_hand for line in stands)
+    assert all(line.due_us <= line.now_us for line in stands)
