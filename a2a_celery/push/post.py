@@ -33,6 +33,7 @@ from typing import Any, Self
 
 import httpcore
 
+from ..discretion import keep_secrets_out_of_logs
 from .addresses import Network
 from .answers import BODY_PATIENCE, Answer, read_answer
 from .failures import had_hung_up, why
@@ -103,6 +104,7 @@ class Poster:
         timeout: float = TIMEOUT,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        keep_secrets_out_of_logs()
         self._allow = tuple(allow_networks)
         self._resolver = SystemResolver() if resolver is None else resolver
         self._hosts = Hosts() if hosts is None else hosts

@@ -9,7 +9,6 @@ import signal
 from celery import Celery
 
 from ..config import Settings
-from ..discretion import keep_secrets_out_of_logs
 from ..dispatch import Publisher
 from ..errors import ConfigError
 from ..push import Poster
@@ -42,7 +41,6 @@ class Watcher:
         Raises:
             ConfigError: the secret key does not open the webhooks there are.
         """
-        keep_secrets_out_of_logs()
         store = AsyncStore(self._settings.store_url)
         keys = Keys(self._settings.key_prefix)
         sealer = sealer_of(self._settings)

@@ -155,7 +155,7 @@ def tell_everybody(traces: Traces) -> None:
 def ended(hooks: Receiver) -> int:
     """How many configs have heard that the task completed."""
     ends = [got for got in hooks.received(FINE) if b"completed" in got.body.lower()]
-    return len({got.headers["webhook-id"] for got in ends})
+    return len({got.headers["webhook-id"].rpartition("_")[0] for got in ends})  # one of 0.3 may hear it twice
 
 
 async def operations(gateway: Gateway, binding: str, version: str, task_id: str, hooks: Receiver) -> str:

@@ -12,7 +12,6 @@ from typing import Any
 import httpcore
 import pytest
 
-from a2a_celery.discretion import keep_secrets_out_of_logs
 from a2a_celery.push import Delivered, Gone, Held, Hosts, Poster, PostRequest, Refused, Result, Retry
 from a2a_celery.push.answers import BODY_PATIENCE, read_answer
 from a2a_celery.push.post import retry_after as read_retry_after
@@ -368,7 +367,6 @@ async def test_a_post_that_is_cancelled_leaves_its_place_and_no_connection(hooks
 
 
 async def test_what_is_secret_is_in_no_log(poster: Poster, hooks: Receiver, caplog: pytest.LogCaptureFixture) -> None:
-    keep_secrets_out_of_logs()  # as every process that posts does
     caplog.set_level(logging.DEBUG)
     hooks.plan("/hook", [200, 500, behaviour.HANG_UP, behaviour.GARBAGE, behaviour.echo()])
     for _ in range(5):
