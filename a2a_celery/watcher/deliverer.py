@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Literal
 
 from a2a.types import TaskArtifactUpdateEvent
@@ -130,8 +131,8 @@ class Deliverer:
     async def _deliver(self, line: Line) -> None:
         try:
             kept = self._sealer.open(line.sealed, line.task_id, line.config_id)
-        except NotSealedHere as e:
-            await self._give_up(line, str(e), None)
+        except NotSealedHere as e:  # a gateway may know a newer key than this watcher, until it is restarted too
+            await self._again(line, str(e), None, None)
             return
         subscription = Subscription.from_bytes(kept)
         held = self._poster.held(subscription.config.url)
@@ -156,6 +157,8 @@ class Deliverer:
                 noted = note_delivered(self._keys, line, at, lease_us=self._lease_us, posted=result is not None)
                 if await self._store.run(noted) != "more":
                     return
+                if result is not None:
+                    line = replace(line, delivered=at, failures=0, failing_for=0.0)
             if not page.entries:
                 return
 
