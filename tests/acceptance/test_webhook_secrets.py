@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import redis
 from a2a.types import TaskPushNotificationConfig
@@ -23,7 +24,7 @@ from a2a_celery.store import Keys, SyncStore
 from a2a_celery.store.push_configs import secrets_in_use
 from tests.support.celery_events import CeleryEvents, celery_events
 from tests.support.clients import BINDINGS, message_json, rest, rpc, sdk_client
-from tests.support.fleet import Fleet, Gateway, running_fleet
+from tests.support.fleet import Fleet, Gateway, free_port, running_fleet
 from tests.support.receiver import Received, Receiver, echo, receiver
 from tests.support.secret_scan import FORMS, commands, finds, saved, values
 from tests.support.waiting import eventually
@@ -91,8 +92,13 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traces]:
         worker.wait_for_output(" ready.")
         watcher = fleet.start("watcher", "a2a", "watcher", "--log-level", "debug")
         watcher.wait_for_output("watching")
+        flower = f"http://127.0.0.1:{free_port()}"
+        address = ("--address=127.0.0.1", f"--port={flower.rpartition(':')[2]}")
+        fleet.start("flower", "flower", *address, FLOWER_UNAUTHENTICATED_API="true")
+        eventually(lambda: flower_says(flower, "/api/workers?refresh=1"), within=60, what="Flower knows the worker")
         traces = Traces(fleet, gateway, events, hooks)
         tell_everybody(traces)
+        look_at_flower(traces, flower)
         traces.heard = said()
         yield traces
 
@@ -131,12 +137,12 @@ def tell_everybody(traces: Traces) -> None:
     rpc(gateway, "SendMessage", message_json("7", taskId=task), agent="ask")
     answers["GetTask"] = json.dumps(rpc(gateway, "GetTask", {"id": task}, agent="ask"))
     answers["ListTasks"] = json.dumps(rpc(gateway, "ListTasks", {"includeArtifacts": True}, agent="ask"))
-    eventually(lambda: ended(hooks) == len(WAYS) + 2, within=30, what="all configs hear of the end")
+    eventually(lambda: ended(hooks) == len(WAYS) + 2, within=60, what="all configs hear of the end")
     hooks.wait_for(FAILING, 2)
     hooks.wait_for(GONE, 1)
     answers["a2a deliveries list"] = eventually(
         lambda: said if {"dead", "failing"} <= set((said := operator(traces, "list")).split()) else "",
-        within=30,
+        within=60,
         what="one line fails and one is dead",
     )
     for number, (path, failed) in enumerate(zip((FAILING, GONE), tasks[1:], strict=True)):
@@ -150,6 +156,25 @@ def tell_everybody(traces: Traces) -> None:
     answers["/metrics"] = rest(gateway, "GET", "/metrics").text
     answers["a2a doctor"] = traces.fleet.command("a2a", "doctor", "--url", gateway.url).stdout
     answers["celery inspect"] = traces.fleet.command("inspect", "conf").stdout
+
+
+def look_at_flower(traces: Traces, flower: str) -> None:
+    """Keeps what its pages and its API say of the runs."""
+    over = eventually(lambda: flower_says(flower, "/api/tasks?state=SUCCESS"), within=60, what="Flower shows the runs")
+    runs = json.loads(over)
+    assert {run["name"] for run in runs.values()} == {"a2a.ask"}
+    pages = ["/api/tasks", "/api/workers", "/workers", "/tasks", "/metrics", *(f"/task/{name}" for name in runs)]
+    traces.answers |= {f"Flower's {page}": flower_says(flower, page) for page in pages}
+    assert all(traces.answers[f"Flower's {page}"] for page in pages)
+
+
+def flower_says(flower: str, page: str) -> str:
+    """What it answers; "" if it does not, or has nothing."""
+    try:
+        answer = httpx.get(f"{flower}{page}", timeout=30)
+    except httpx.HTTPError:
+        return ""
+    return answer.text if answer.is_success and answer.text not in ("{}", "") else ""
 
 
 def ended(hooks: Receiver) -> int:
@@ -327,7 +352,7 @@ def until_completed(hooks: Receiver, path: str) -> list[Received]:
         got = hooks.received(path)
         return got if any(b"TASK_STATE_COMPLETED" in one.body for one in got) else []
 
-    return eventually(ended, within=30, what=f"{path} hears of the end")
+    return eventually(ended, within=60, what=f"{path} hears of the end")
 
 
 def signs(secret: str, got: Received, signature: str) -> bool:

@@ -200,7 +200,7 @@ class Receiver:
         with self._lock:
             return [got for got in self._got if path is None or got.path.partition("?")[0] == path]
 
-    def wait_for(self, path: str | None = None, count: int = 1, within: float = 15.0) -> list[Received]:
+    def wait_for(self, path: str | None = None, count: int = 1, within: float = 60.0) -> list[Received]:
         """What came to `path` as soon as that is `count` posts or more."""
         return eventually(
             lambda: got if len(got := self.received(path)) >= count else [], within=within, what=f"{count} to {path}"
