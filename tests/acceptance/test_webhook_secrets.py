@@ -48,6 +48,8 @@ WRONG: list[dict[str, Any]] = [
 """What makes a config one that is refused."""
 FINE, FAILING, GONE = "/fine", "/failing", "/gone"
 
+pytestmark = pytest.mark.timeout(300)  # what is looked at takes its time to happen
+
 
 @dataclass
 class Traces:

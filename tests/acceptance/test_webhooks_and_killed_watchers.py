@@ -29,6 +29,8 @@ KILLED_EVERY = 300
 """Posts."""
 KILLS = 3
 """At least."""
+pytestmark = pytest.mark.timeout(600)
+
 PATIENCE = 240.0
 """Seconds. The lines of a killed watcher are due again after 16: a post's timeout, and lease_ttl."""
 AGENTS = (("count", "12"), ("echo", "hello"), ("full", "hi"), ("ask", ""), ("sync-count", "3"), ("fail", ""))
