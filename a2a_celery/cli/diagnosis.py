@@ -22,6 +22,9 @@ MAX_SKEW = 2.0
 OWN_TO_A_PROCESS = {"grpc_port", "grpc_host", "grpc_public_address", "public_url", "max_request_bytes"}
 """Settings that only gateways use."""
 
+NOT_OF_WORKERS = {"allow_networks"}
+"""Settings that gateways and watchers use."""
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -233,7 +236,7 @@ def secrets(found: Survey) -> Iterator[Finding]:
             yield _wrong(
                 who,
                 "its A2A_SECRET_KEY does not open all webhooks that there are, or those that a gateway makes which is "
-                "set up as this command: it gives them up. Make it the same.",
+                "set up as this command: it fails to deliver these. Make it the same.",
             )
         lacking |= bool(wanted - theirs)
     if wanted and others and not lacking:
@@ -242,13 +245,15 @@ def secrets(found: Survey) -> Iterator[Finding]:
 
 def same_settings(found: Survey) -> Iterator[Finding]:
     """Gateways, workers and watchers must agree."""
-    others = {node: report["settings"] for node, report in _reporting(found)}
+    workers = {node: report["settings"] for node, report in _reporting(found)}
+    others = dict(workers)
     if not isinstance(found.watchers, str):
         others |= {f"watcher {said['watcher']}": said["settings"] for said in found.watchers}
     ours = shown(found.settings)
     agree = True
     for who, theirs in sorted(others.items()):
-        for name in sorted((ours.keys() | theirs.keys()) - OWN_TO_A_PROCESS):
+        unused = OWN_TO_A_PROCESS | (NOT_OF_WORKERS if who in workers else set())
+        for name in sorted((ours.keys() | theirs.keys()) - unused):
             if ours.get(name) != theirs.get(name):
                 agree = False
                 yield _wrong(

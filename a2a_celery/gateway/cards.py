@@ -82,7 +82,9 @@ def extended_card(agent: Agent, settings: Settings, context: ServerCallContext) 
     if agent.extended_card is None:
         return None
     base_url, path = context.state[ADDRESS]() if ADDRESS in context.state else ("", "")
-    card = _saying_push(agent.extended_card, agent, settings)
+    card = AgentCard()
+    card.CopyFrom(agent.extended_card)
+    card.capabilities.push_notifications = card_of(agent, settings).capabilities.push_notifications
     return _with_interfaces(card, agent, settings, path, settings.public_url or base_url)
 
 
@@ -92,10 +94,7 @@ def card_of(agent: Agent, settings: Settings) -> AgentCard:
     Raises:
         ConfigError: it promises them, and there is no key that their secrets could be kept with.
     """
-    return _saying_push(agent.card, agent, settings)
-
-
-def _saying_push(card: AgentCard, agent: Agent, settings: Settings) -> AgentCard:
+    card = agent.card
     if card.capabilities.push_notifications and not settings.secret_key:
         raise ConfigError(
             f"agent {agent.name!r}: its card promises push notifications, whose secrets are kept encrypted: "

@@ -107,8 +107,8 @@ class PushConfigs:
     async def _judged(
         self, given: TaskPushNotificationConfig, context: ServerCallContext, task_id: str, field: str
     ) -> Subscription:
-        if len(given.id) > MAX_ID_LENGTH:
-            raise invalid(f"{field}id", f"At most {MAX_ID_LENGTH} characters.")
+        if len(given.id) > MAX_ID_LENGTH or not given.id.isprintable():
+            raise invalid(f"{field}id", f"At most {MAX_ID_LENGTH} characters, and printable ones.")
         try:
             wanted = wanted_of(context.state.get("headers", {}).get(EVENTS, ""))
         except ValueError as e:
@@ -117,6 +117,7 @@ class PushConfigs:
         config.CopyFrom(given)
         config.id = given.id or str(uuid4())
         config.task_id = task_id
+        config.ClearField("tenant")  # the task's scope has it
         try:
             target = check_config(config, self._allow)
             await check_target_now(target, self._resolver, self._allow)

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Self
 
 from a2a.types import Message, Task, TaskArtifactUpdateEvent, TaskPushNotificationConfig, TaskStatusUpdateEvent
-from google.protobuf.json_format import MessageToDict, ParseDict
+from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 
 from ..lifecycle import Event, is_interrupted, is_terminal
 
@@ -63,10 +63,17 @@ class Subscription:
 
     @classmethod
     def from_bytes(cls, kept: bytes) -> Self:
-        """What `to_bytes` wrote."""
-        fields = json.loads(kept)
-        config = ParseDict(fields["config"], TaskPushNotificationConfig())
-        return cls(config, fields["protocol"], frozenset(map(Wanted, fields["wanted"])))
+        """What `to_bytes` wrote.
+
+        Raises:
+            ValueError: it is of a release that says more.
+        """
+        try:
+            fields = json.loads(kept)
+            config = ParseDict(fields["config"], TaskPushNotificationConfig())
+            return cls(config, fields["protocol"], frozenset(map(Wanted, fields["wanted"])))
+        except (KeyError, ParseError):
+            raise ValueError("no config that this release can read") from None
 
 
 def wanted_of(text: str) -> frozenset[Wanted]:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from shlex import quote
 from typing import Literal
 
 from a2a.types import TaskArtifactUpdateEvent
@@ -134,7 +135,11 @@ class Deliverer:
         except NotSealedHere as e:  # a gateway may know a newer key than this watcher, until it is restarted too
             await self._again(line, str(e), None, None)
             return
-        subscription = Subscription.from_bytes(kept)
+        try:
+            subscription = Subscription.from_bytes(kept)
+        except ValueError:
+            await self._again(line, "this watcher can't read its config", None, None)
+            return
         held = self._poster.held(subscription.config.url)
         if held is not None:
             await self._failed(line, held)
@@ -145,8 +150,8 @@ class Deliverer:
             for entry in page.entries:
                 try:
                     result = await self._post(line, subscription, entry)
-                except ValueError as e:  # JSON, or the subscriber's protocol, has no words for it
-                    await self._give_up(line, str(e), None)
+                except ValueError:
+                    await self._give_up(line, "JSON, or the subscriber's protocol, has no words for an event", None)
                     return
                 if result is not None and not isinstance(result, Delivered):
                     await self._failed(line, result)
@@ -226,7 +231,7 @@ class Deliverer:
         if await self._store.run(give_up_delivery(self._keys, line, said=_said(reason, answer))):
             logger.warning(
                 "%s: given up behind event %d: %s; a2a deliveries replay %s %s posts what it has missed",
-                *(_named(line), line.delivered, reason, line.task_id, line.config_id),
+                *(_named(line), line.delivered, reason, quote(line.task_id), quote(line.config_id)),
             )
 
 

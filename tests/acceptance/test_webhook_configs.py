@@ -7,9 +7,11 @@ from typing import Any
 
 import httpx
 import pytest
+import redis
 from a2a.types import (
     AuthenticationInfo,
     DeleteTaskPushNotificationConfigRequest,
+    GetExtendedAgentCardRequest,
     GetTaskPushNotificationConfigRequest,
     ListTaskPushNotificationConfigsRequest,
     SendMessageRequest,
@@ -20,6 +22,7 @@ from a2a.utils.errors import TaskNotFoundError
 from google.protobuf.json_format import ParseDict
 from prometheus_client.parser import text_string_to_metric_families
 
+from a2a_celery.store import Keys
 from a2a_celery.store.push_configs import MAX_PUSH_CONFIGS
 from tests.support.clients import BINDINGS, PATIENCE, Served, card_of, message_json, rest, rpc, sdk_client, serving
 from tests.support.faults import fault
@@ -158,6 +161,7 @@ async def test_a_url_that_leads_where_none_may_is_refused_and_says_why(
         ("authentication", {"scheme": "Bearer", "credentials": "x\r\nHost: y"}),
         ("authentication", {"scheme": "no scheme", "credentials": "x"}),
         ("id", "x" * 300),
+        ("id", "two\nlines"),
     ],
     ids=lambda value: str(value)[:20],
 )
@@ -234,6 +238,24 @@ async def test_an_agent_whose_card_says_no_push_refuses_each_operation(served: S
     ):
         found = await fault(served.gateway, binding, method, params, agent="quiet")
         assert found.reason == "PUSH_NOTIFICATION_NOT_SUPPORTED", method
+
+
+def test_a_tenant_is_not_kept_with_a_config(served: Served) -> None:
+    """It is as long as a client likes, and the task's scope has it."""
+    config = {"url": HOOK, "id": "mine", "tenant": "x" * 100_000}
+    body = message_json("hello") | {"configuration": {"taskPushNotificationConfig": config}}
+    task = rpc(served.gateway, "SendMessage", body, agent="ask")["result"]["task"]
+
+    with redis.Redis.from_url(served.fleet.redis.store_url) as store:
+        kept = store.hgetall(Keys("a2a").task(task["id"]).push)
+
+    assert kept
+    assert max(map(len, kept.values())) < 2000
+
+
+async def test_an_extended_card_says_of_push_what_the_public_one_does(served: Served) -> None:
+    async with sdk_client(served.gateway, "full") as client:
+        assert (await client.get_extended_agent_card(GetExtendedAgentCardRequest())).capabilities.push_notifications
 
 
 async def test_the_cards_say_what_there_is(served: Served) -> None:

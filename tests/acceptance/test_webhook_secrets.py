@@ -136,6 +136,13 @@ def tell_everybody(traces: Traces) -> None:
         said = rpc(gateway, "SendMessage", message_json("hello") | inline, agent="ask")
         assert "error" in said
         answers[f"wrong config {number}"] = refused.text + json.dumps(said)
+    # of another type, so that pydantic says in its error what it was
+    malformed = {"pushNotificationConfig": {"url": 1, "token": [TOKEN], "authentication": CREDENTIALS}}
+    for method, params in (
+        ("tasks/pushNotificationConfig/set", {"taskId": task, **malformed}),
+        ("message/send", {"message": message_json("hello")["message"], "configuration": malformed}),
+    ):
+        assert "error" in rpc(gateway, method, params, agent="ask", A2A_Version="0.3")
     rpc(gateway, "SendMessage", message_json("7", taskId=task), agent="ask")
     answers["GetTask"] = json.dumps(rpc(gateway, "GetTask", {"id": task}, agent="ask"))
     answers["ListTasks"] = json.dumps(rpc(gateway, "ListTasks", {"includeArtifacts": True}, agent="ask"))

@@ -289,3 +289,15 @@ async def test_a_line_that_waits_for_a_dead_host_ages_and_has_not_failed(webhook
     assert (aged.how, aged.failures) == ("waiting", 0)
     await webhooks.note(line, 2)
     assert (await webhooks.stands(task_id)).first_failed_us == 0
+
+
+async def test_failing_ends_with_the_last_event_that_is_owed_wanted_or_not(
+    store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks, task_id: str
+) -> None:
+    """Else the next event, days later, would have failed for days at its first failure."""
+    await store.run(postpone_delivery(keys, await webhooks.one(), after_us=0, counts="age", said={"reason": "dead"}))
+
+    assert await webhooks.note(await webhooks.one(), 2, posted=False) == "done"
+
+    stands = await webhooks.stands(task_id)
+    assert (stands.how, stands.first_failed_us, stands.said, stands.in_hand) == ("delivered", 0, {}, False)

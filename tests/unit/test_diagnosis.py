@@ -112,7 +112,12 @@ def test_all_is_well() -> None:
         ("wrong", {"watchers": ({"watcher": "one:1", "settings": {}},)}, "watcher one:1", "A2A_LEASE_TTL is None"),
         ("wrong", {"settings": PUSHING}, "watcher one:1", "has no A2A_SECRET_KEY, and it is set here"),
         ("wrong", {"settings": PUSHING, **watching()}, "watcher one:1", "delivers nothing to webhooks. Set it there"),
-        ("wrong", {"settings": PUSHING, **watching(OTHER)}, "watcher one:1", "gives them up. Make it the same"),
+        (
+            "wrong",
+            {"settings": PUSHING, **watching(OTHER)},
+            "watcher one:1",
+            "fails to deliver these. Make it the same",
+        ),
         ("wrong", {**sealed(KEY), **watching()}, "watcher one:1", "and configs are sealed with one"),
         ("wrong", {**sealed(KEY), **watching(KEY)}, "secret key", "is not set here, with which webhooks in the store"),
         ("wrong", {"settings": PUSHING, **sealed(OTHER), **watching(KEY, OTHER)}, "secret key", "lacks one"),
@@ -145,6 +150,14 @@ def test_settings_of_the_gateway_alone_may_differ() -> None:
     own = shown(SETTINGS) | {"grpc_port": 50051, "public_url": "https://example.com"}
 
     assert found("wrong", replace(HEALTHY, workers={"celery@one": report(settings=own)})) == []
+
+
+def test_workers_need_not_know_where_webhooks_may_lead() -> None:
+    theirs = shown(SETTINGS) | {"allow_networks": ["10.1.0.0/16"]}
+    watcher = {"watchers": [{"watcher": "one:1", "settings": theirs}]}
+
+    assert found("wrong", replace(HEALTHY, workers={"celery@one": report(settings=theirs)})) == []
+    assert "A2A_ALLOW_NETWORKS" in found("wrong", replace(HEALTHY, **watcher))[0].text
 
 
 def test_a_worker_whose_settings_cannot_be_used() -> None:

@@ -167,3 +167,17 @@ async def test_a_config_that_this_watcher_has_no_key_for_is_left_to_others(lines
     assert (await lines.webhooks.stands(task_id, "c0")).how == "failing"
     async with delivering(lines):
         await asyncio.to_thread(live.wait_for, "/hook", 1, 30)
+
+
+async def test_a_config_that_this_release_cannot_read_is_left_to_others(lines: Lines) -> None:
+    task_id = await lines.seeds.created()
+    await lines.webhooks.saved(task_id, "c", lines.sealer.seal(b'{"config": {"more": 1}}', task_id, "c"))
+    await lines.seeds.claimed(task_id)
+
+    async def has_failed() -> bool:
+        return (await lines.webhooks.stands(task_id)).failures > 0
+
+    async with delivering(lines):
+        await eventually_async(has_failed)
+
+    assert "can't read" in str((await lines.webhooks.stands(task_id)).said)
