@@ -6,7 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from a2a.compat.v0_3.conversions import to_compat_task
 from a2a.compat.v0_3.versions import is_legacy_version
@@ -19,6 +19,11 @@ from .signature import Signer, is_secret
 USER_AGENT = f"a2a-celery/{version('a2a-celery')}"
 A2A_JSON = "application/a2a+json"
 LEGACY_JSON = "application/json"
+
+SHORTEST_WHOLE = 6
+"""Characters of a URL's path, or query, that may be a secret: `/hook` is none."""
+SHORTEST_PART = 12
+"""The same for one segment of a path, or one value of a query."""
 
 
 def delivery_id(task_id: str, config_id: str, version: int) -> str:
@@ -68,7 +73,7 @@ class PostRequest:
             **_authentication(config),
             **signer.headers(delivery_id, int(now), body),
         }
-        secrets = (config.authentication.credentials, config.token, urlsplit(config.url).query)
+        secrets = (config.authentication.credentials, config.token, *_secrets_of(config.url))
         return cls(config.url, headers, body, tuple(secret for secret in secrets if secret))
 
 
@@ -81,6 +86,18 @@ def _authentication(config: TaskPushNotificationConfig) -> dict[str, str]:
     if config.token and not is_secret(config.token):
         headers["X-A2A-Notification-Token"] = config.token
     return headers
+
+
+def _secrets_of(url: str) -> list[str]:
+    """What of `url` may be a secret, as it is sent and as it is read: path and query, and single parts of them.
+
+    Short ones are none: they would take words out of an answer.
+    """
+    path, query = urlsplit(url)[2:4]
+    wholes = (path, unquote(path), query, unquote(query))
+    parts = (*path.split("/"), *unquote(path).split("/"), *query.split("&"), *(value for _, value in parse_qsl(query)))
+    found = [whole for whole in wholes if len(whole) >= SHORTEST_WHOLE]
+    return list(dict.fromkeys(found + [part for part in parts if len(part) >= SHORTEST_PART]))
 
 
 def _body(event: Event) -> bytes:

@@ -156,6 +156,26 @@ def test_what_an_answer_must_not_say_again_is_known() -> None:
     assert built(TASK).secrets == ()
 
 
+@pytest.mark.parametrize(
+    ("path", "secrets"),
+    [
+        ("", set()),
+        ("/", set()),
+        ("/hook", set()),
+        ("/hook?v=1", set()),
+        ("/services/T0/B0/abcdefghijkl", {"/services/T0/B0/abcdefghijkl", "abcdefghijkl"}),
+        ("/h?key=abcdefghijkl&v=1", {"key=abcdefghijkl&v=1", "key=abcdefghijkl", "abcdefghijkl"}),
+        ("/%41bcdefg", {"/%41bcdefg", "/Abcdefg"}),
+    ],
+)
+def test_a_url_may_be_a_secret_itself(path: str, secrets: set[str]) -> None:
+    """Whoever knows its path or query may post there. Short ones are words that answers have."""
+    subscribed = config()
+    subscribed.url = f"https://a.example{path}"
+
+    assert set(built(TASK, subscribed).secrets) == secrets
+
+
 def test_the_id_of_a_delivery_is_always_the_same_and_nobody_elses() -> None:
     assert delivery_id("t", "c", 7) == delivery_id("t", "c", 7)
     assert delivery_id("t", "c", 7).endswith("_7")

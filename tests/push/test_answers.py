@@ -1,0 +1,51 @@
+"""What is kept of an answer: nothing of what is secret, however it stands there and wherever it is cut."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import httpcore
+import pytest
+
+from a2a_celery.push.answers import read_answer
+
+SECRET = "s3cret-credentials"
+
+
+async def kept(body: bytes, *secrets: str, breaks_off: bool = False) -> str:
+    async def chunks() -> AsyncIterator[bytes]:
+        yield body
+        if breaks_off:
+            raise httpcore.RemoteProtocolError("closed")
+
+    return (await read_answer(httpcore.Response(500, content=chunks()), secrets or (SECRET,))).text
+
+
+@pytest.mark.parametrize("token", ["tok-" + "ABCDEFGHIJKLMNOPQRSTUVW" * 2, 'q"' * 25])
+async def test_what_is_removed_brings_no_part_of_a_secret_into_what_is_kept(token: str) -> None:
+    """The body is cut within a secret, far behind the first 4,096 characters; what goes before it is removed."""
+    assert await kept("é ".encode() + token.encode() * 300, token) == "é […]"
+    assert await kept((b"-" + token.encode()) * 300, token) in {"-[…]" * n for n in range(75, 90)}
+
+
+async def test_no_part_of_a_secret_is_kept_of_a_body_that_breaks_off() -> None:
+    assert await kept(b"no: " + SECRET[:7].encode(), breaks_off=True) == "no: […]"
+
+
+@pytest.mark.parametrize("cut", range(1, 4))
+async def test_a_character_that_the_cut_splits_is_not_kept(cut: int) -> None:
+    assert await kept("no: 😀".encode()[: 4 + cut], breaks_off=True) == "no: "
+
+
+async def test_of_a_body_that_ends_nothing_is_dropped() -> None:
+    """Its last character is the secret's first."""
+    assert await kept(b"no hooks") == "no hooks"
+
+
+async def test_secrets_that_overlap_are_removed_as_a_whole() -> None:
+    assert await kept(b"<abcdefgh>", "abcd", "cdefgh") == "<[…]>"
+
+
+@pytest.mark.parametrize("said", ["/hook/s3cret/abc&d", r"\/hook\/s3cret\/abc&d", "/hook/s3cret/abc&amp;d"])
+async def test_a_secret_is_removed_as_servers_write_it(said: str) -> None:
+    assert await kept(f"cannot POST {said}!".encode(), "/hook/s3cret/abc&d") == "cannot POST […]!"
