@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, zip_longest
+from math import inf
+from threading import Lock
 from time import monotonic
 from typing import Any, Protocol
 
@@ -19,7 +22,14 @@ from .addresses import Address, Network, is_allowed, is_within, read_address, wi
 from .targets import Target, TargetRefused
 
 LOOKUP_TIMEOUT = 5.0
-LOOKUPS_AT_ONCE = 32
+LOOKUPS_AT_ONCE = {"found": 16, "new": 32, "slow": 8}
+"""Threads, by what became of the name's last lookup."""
+SLOW = 1.0
+"""Seconds that a lookup may take without its name counting as slow."""
+FRESH = 5.0
+"""Seconds for which what was found is the answer."""
+MOST_NAMES = 10_000
+"""So many names are remembered that were found, and as many slow ones."""
 CONNECT_TIMEOUT = 10.0
 """Seconds for all addresses of a host together."""
 MOST_ADDRESSES = 4
@@ -46,45 +56,110 @@ class Resolver(Protocol):
         ...
 
 
+class _Lookup:
+    """One name's lookup, while anybody waits for it or a thread makes it."""
+
+    __slots__ = ("askers", "began", "claim", "found")
+
+    def __init__(self) -> None:
+        self.askers = 0
+        self.began = inf
+        self.claim = Lock()  # taken once: by the thread that asks the system, or by whoever gives up before that
+        self.found: asyncio.Task[list[Address]]
+
+
 class SystemResolver:
     """Asks the system, in threads that nobody waits for at exit: a lookup can hang, and can't be cancelled.
 
-    Whoever asks for a name that is being looked up gets the same answer, so one that hangs takes one thread.
+    Whoever asks for a name that is being looked up gets the same answer, so one that hangs takes one thread; and one
+    that nobody waits for any more takes none, unless it has one. Names that were found quickly last time have threads
+    of their own, and so have slow ones: silent name servers hold up new names only, until each of theirs has hung once.
+    What was found is the answer for `fresh` seconds; it is judged again each time that it is used.
     """
 
-    def __init__(self, timeout: float = LOOKUP_TIMEOUT) -> None:
+    def __init__(
+        self, timeout: float = LOOKUP_TIMEOUT, *, fresh: float = FRESH, clock: Callable[[], float] = monotonic
+    ) -> None:
         self._timeout = timeout
-        self._threads = DaemonThreads(LOOKUPS_AT_ONCE, "a2a-lookup")
-        self._under_way: dict[str, asyncio.Task[list[Address]]] = {}
+        self._fresh = fresh
+        self._clock = clock
+        self._threads = {kind: DaemonThreads(count, f"a2a-lookup-{kind}") for kind, count in LOOKUPS_AT_ONCE.items()}
+        self._under_way: dict[str, _Lookup] = {}
+        self._found: OrderedDict[str, tuple[float, list[Address]]] = OrderedDict()  # when, and what
+        self._slow: OrderedDict[str, None] = OrderedDict()
 
     async def resolve(self, host: str) -> Sequence[Address]:
         """The addresses of `host` as the system knows them. Raises OSError."""
-        lookup = self._under_way.get(host)
-        if lookup is None:
-            lookup = asyncio.create_task(self._look_up(host), name="a2a-lookup")
-            self._under_way[host] = lookup
-            lookup.add_done_callback(lambda done: self._forget(host, done))
+        at, addresses = self._found.get(host, (-inf, []))
+        if self._clock() - at < self._fresh:
+            return addresses
+        lookup = self._under_way.get(host) or self._begin(host)
+        lookup.askers += 1
         try:
             async with asyncio.timeout(self._timeout):
-                return await asyncio.shield(lookup)
+                return await asyncio.shield(lookup.found)
         except TimeoutError:
+            if lookup.claim.locked():
+                self._note_slow(host)
             raise TimeoutError(f"the name was not found within {self._timeout:g} s") from None
+        finally:
+            lookup.askers -= 1
+            if not lookup.askers and lookup.claim.acquire(blocking=False):
+                self._forget(host, lookup)
+                lookup.found.cancel()
 
     async def aclose(self) -> None:
         """Gives up what is under way."""
         for lookup in list(self._under_way.values()):
-            lookup.cancel()
-        self._threads.close()
+            lookup.found.cancel()
+        for threads in self._threads.values():
+            threads.close()
 
-    async def _look_up(self, host: str) -> list[Address]:
-        found = await self._threads.call(lambda: socket.getaddrinfo(host.encode(), None, type=socket.SOCK_STREAM))
+    def _begin(self, host: str) -> _Lookup:
+        lookup = self._under_way[host] = _Lookup()
+        lookup.found = asyncio.create_task(self._look_up(host, lookup), name="a2a-lookup")
+        lookup.found.add_done_callback(lambda _: self._end(host, lookup))
+        return lookup
+
+    async def _look_up(self, host: str, lookup: _Lookup) -> list[Address]:
+        def ask() -> list[Any]:
+            if not lookup.claim.acquire(blocking=False):
+                return []  # nobody waits any more
+            lookup.began = self._clock()
+            return socket.getaddrinfo(host.encode(), None, type=socket.SOCK_STREAM)
+
+        kind = "slow" if host in self._slow else "found" if host in self._found else "new"
+        found = await self._threads[kind].call(ask)
         addresses = (read_address(str(sockaddr[0]).partition("%")[0]) for *_, sockaddr in found)
         return list(dict.fromkeys(address for address in addresses if address is not None))
 
-    def _forget(self, host: str, lookup: asyncio.Task[list[Address]]) -> None:
-        self._under_way.pop(host, None)
-        if not lookup.cancelled():
-            lookup.exception()  # whoever asked may have left: then nobody else looks at it
+    def _end(self, host: str, lookup: _Lookup) -> None:
+        self._forget(host, lookup)
+        if lookup.found.cancelled():
+            return
+        now = self._clock()
+        self._found.pop(host, None)
+        if lookup.found.exception() is None and lookup.found.result():
+            self._found[host] = now, lookup.found.result()
+            _drop_oldest(self._found)
+        if now - lookup.began > SLOW:
+            self._note_slow(host)
+        else:
+            self._slow.pop(host, None)
+
+    def _forget(self, host: str, lookup: _Lookup) -> None:
+        if self._under_way.get(host) is lookup:
+            del self._under_way[host]
+
+    def _note_slow(self, host: str) -> None:
+        self._slow[host] = None
+        self._slow.move_to_end(host)
+        _drop_oldest(self._slow)
+
+
+def _drop_oldest(names: OrderedDict[str, Any]) -> None:
+    if len(names) > MOST_NAMES:
+        names.popitem(last=False)
 
 
 class CheckedBackend(httpcore.AsyncNetworkBackend):

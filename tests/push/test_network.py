@@ -16,8 +16,9 @@ import httpcore
 import pytest
 
 from a2a_celery.push import SystemResolver, TargetRefused, check_target_now, parse_target
-from a2a_celery.push.network import AddressRefused, CheckedBackend
+from a2a_celery.push.network import FRESH, SLOW, AddressRefused, CheckedBackend
 from tests.support.receiver import Receiver, receiver
+from tests.support.waiting import eventually
 
 from .names import LOCAL, Names
 
@@ -174,6 +175,122 @@ async def test_one_who_asks_no_longer_takes_the_answer_from_nobody(monkeypatch: 
         go_on.set()
 
         assert [str(address) for address in await stays] == ["8.8.8.8"]
+
+
+class System:
+    """The system's lookup: names that begin with `slow` hang until they are let go."""
+
+    def __init__(self) -> None:
+        self.go_on = threading.Event()
+        self.asked: list[str] = []
+        self.ended = 0
+
+    def getaddrinfo(self, host: bytes, *_: Any, **__: Any) -> Any:
+        self.asked.append(host.decode())
+        if host.startswith(b"slow"):
+            self.go_on.wait(60)
+        self.ended += 1
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("8.8.8.8", 0))]
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def system(monkeypatch: pytest.MonkeyPatch) -> Iterator[System]:
+    system = System()
+    monkeypatch.setattr("a2a_celery.push.network.socket.getaddrinfo", system.getaddrinfo)
+    yield system
+    system.go_on.set()
+
+
+SLOW_NAMES = [f"slow{n}.example" for n in range(96)]
+
+
+async def given_up(resolver: SystemResolver, names: list[str]) -> None:
+    """Asks for all of `names` at once, until the askers leave."""
+    ended = await asyncio.gather(*map(resolver.resolve, names), return_exceptions=True)
+    assert all(isinstance(error, TimeoutError) for error in ended)
+
+
+async def test_silent_name_servers_hold_up_no_name_that_was_found(system: System) -> None:
+    clock = Clock()
+    async with aclosing(SystemResolver(timeout=2, clock=clock)) as resolver:
+        await resolver.resolve("good.example")
+        clock.now = FRESH
+        asking = asyncio.create_task(given_up(resolver, SLOW_NAMES))
+        await asyncio.to_thread(eventually, lambda: len(system.asked) == 1 + 32)
+
+        assert await resolver.resolve("good.example")
+        await asking
+        clock.now = 2 * FRESH
+        assert await resolver.resolve("good.example")
+
+
+async def test_a_lookup_that_nobody_waits_for_any_more_is_not_made(system: System) -> None:
+    async with aclosing(SystemResolver(timeout=2)) as resolver:
+        await given_up(resolver, SLOW_NAMES)
+        system.go_on.set()
+
+        assert await resolver.resolve("new.example")  # it stood behind all of them
+        assert len(system.asked) == 32 + 1
+
+
+async def test_names_that_are_slow_hold_up_no_new_one_a_second_time(system: System) -> None:
+    clock = Clock()
+    async with aclosing(SystemResolver(timeout=5, clock=clock)) as resolver:
+        first = [asyncio.create_task(resolver.resolve(name)) for name in SLOW_NAMES[:32]]
+        await asyncio.to_thread(eventually, lambda: len(system.asked) == 32)
+        clock.now += SLOW + 0.1
+        system.go_on.set()
+        await asyncio.gather(*first)
+        system.go_on.clear()
+        clock.now += FRESH
+
+        again = [asyncio.create_task(resolver.resolve(name)) for name in SLOW_NAMES[:32]]
+        await asyncio.to_thread(eventually, lambda: len(system.asked) == 32 + 8)
+        assert await resolver.resolve("new.example")
+        system.go_on.set()
+        await asyncio.gather(*again)
+
+
+async def test_a_name_that_hangs_takes_one_thread_however_often_it_is_asked_for(system: System) -> None:
+    async with aclosing(SystemResolver(timeout=0.3)) as resolver:
+        for _ in range(3):
+            await given_up(resolver, ["slow.example"])
+        assert system.asked == ["slow.example"]
+
+
+async def test_what_was_found_is_the_answer_for_some_seconds(system: System) -> None:
+    clock = Clock()
+    async with aclosing(SystemResolver(clock=clock)) as resolver:
+        for clock.now in (0, FRESH - 0.1, FRESH, FRESH + 1):
+            assert [str(address) for address in await resolver.resolve("a.example")] == ["8.8.8.8"]
+
+    assert system.asked == ["a.example"] * 2
+
+
+async def test_what_is_remembered_is_judged_at_each_connection(system: System) -> None:
+    async with aclosing(SystemResolver()) as resolver:
+        for _ in range(2):
+            with pytest.raises(AddressRefused):
+                await connected(CheckedBackend(resolver, only_allowed_networks=True), "a.example", 80)
+
+    assert system.asked == ["a.example"]
+
+
+async def test_closing_ends_who_waits_whether_a_thread_asks_or_not(system: System) -> None:
+    resolver = SystemResolver(timeout=60)
+    asking = [asyncio.create_task(resolver.resolve(name)) for name in SLOW_NAMES]
+    await asyncio.to_thread(eventually, lambda: len(system.asked) == 32)
+    await resolver.aclose()
+
+    ended = await asyncio.gather(*asking, return_exceptions=True)
+    assert {type(error) for error in ended} == {asyncio.CancelledError}
 
 
 HANGS = """
