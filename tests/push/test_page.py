@@ -12,6 +12,7 @@ from a2a_celery.push import Backoff, Wanted
 from a2a_celery.push.answers import KEPT
 from a2a_celery.push.backoff import DAY, HOUR
 from a2a_celery.push.hosts import PER_HOST
+from a2a_celery.push.network import FRESH, LOOKUP_TIMEOUT
 from a2a_celery.push.post import TIMEOUT
 from a2a_celery.push.request import A2A_JSON
 from a2a_celery.store import Keys
@@ -32,6 +33,9 @@ def test_its_numbers_are_the_codes() -> None:
     assert f"Up to {KEPT:,} characters" in SAID
     assert (MAX_PUSH_CONFIGS, "a task has ten at most" in SAID) == (10, True)
     assert (PER_HOST, "eight posts at a time to each" in SAID) == (8, True)
+    assert (2 * PER_HOST, "two watchers post to a host sixteen at a time" in SAID) == (16, True)
+    assert f"addresses are remembered for {FRESH:g} s" in SAID
+    assert f"found within {LOOKUP_TIMEOUT:g} s" in SAID
     assert A2A_JSON in SAID
     assert f"redis-cli del {Keys().secrets}" in SAID
 
