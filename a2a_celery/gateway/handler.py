@@ -36,7 +36,9 @@ from a2a.utils.errors import (
     TaskNotCancelableError,
     UnsupportedOperationError,
 )
+from a2a.utils.proto_utils import validate_proto_required_fields
 from a2a.utils.task import apply_history_length
+from google.protobuf.message import Message as Proto
 
 from ..agents import Agent
 from ..config import Settings
@@ -220,41 +222,39 @@ class GatewayHandler(RequestHandler):
         return card
 
     @speaks_a2a
-    @validate_request_params
     async def on_create_task_push_notification_config(
         self, params: TaskPushNotificationConfig, context: ServerCallContext
     ) -> TaskPushNotificationConfig:
         """Has the task's events posted to a webhook, from now on."""
-        return await self._push(context).create(self._scope(context), params, context)
+        return await self._push(params, context).create(self._scope(context), params, context)
 
     @speaks_a2a
-    @validate_request_params
     async def on_get_task_push_notification_config(
         self, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> TaskPushNotificationConfig:
         """A config, without its secrets."""
-        return await self._push(context).get(self._scope(context), params.task_id, params.id)
+        return await self._push(params, context).get(self._scope(context), params.task_id, params.id)
 
     @speaks_a2a
-    @validate_request_params
     async def on_list_task_push_notification_configs(
         self, params: ListTaskPushNotificationConfigsRequest, context: ServerCallContext
     ) -> ListTaskPushNotificationConfigsResponse:
         """The configs of a task, without their secrets."""
-        return await self._push(context).list(self._scope(context), params)
+        return await self._push(params, context).list(self._scope(context), params)
 
     @speaks_a2a
-    @validate_request_params
     async def on_delete_task_push_notification_config(
         self, params: DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> None:
         """Nothing more is posted for the config."""
-        await self._push(context).delete(self._scope(context), params.task_id, params.id)
+        await self._push(params, context).delete(self._scope(context), params.task_id, params.id)
 
-    def _push(self, context: ServerCallContext) -> PushConfigs:
+    def _push(self, params: Proto, context: ServerCallContext) -> PushConfigs:
+        """What it is done by. An agent without push notifications says so first, whatever is wrong with the request."""
         self._check(context)
         if self._push_configs is None or not self._card.capabilities.push_notifications:
             raise PushNotificationNotSupportedError("Push notifications are not supported by this agent")
+        validate_proto_required_fields(params)
         return self._push_configs
 
     def _check(self, context: ServerCallContext) -> None:
