@@ -170,7 +170,7 @@ async def test_a_call_of_a_plain_task_is_a_run_only_if_it_was_published_as_one(
 ) -> None:
     app = Apps(redis_server).mine
 
-    @app.task
+    @app.task(shared=False)
     def shout(text: str) -> str:
         return text.upper()
 

@@ -18,8 +18,13 @@ from a2a_celery.push import Signer, derived_secret
 from a2a_celery.push.signature import printed_public_key, printed_secret, private_key_of, secret_of
 
 BODY = b'{"statusUpdate":{"taskId":"t"}}'
-NOW = int(time.time())
 WHSEC = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+
+
+@pytest.fixture
+def now() -> int:
+    """When a test signs: receivers take no older posts, and a run of all tests takes longer than they wait."""
+    return int(time.time())
 
 
 def config(token: str = "", config_id: str = "c") -> TaskPushNotificationConfig:
@@ -47,24 +52,24 @@ def test_the_example_of_the_specification() -> None:
     }
 
 
-def test_a_secret_of_the_config_signs() -> None:
-    headers = Signer.of(config(WHSEC)).headers("msg_1", NOW, BODY)
+def test_a_secret_of_the_config_signs(now: int) -> None:
+    headers = Signer.of(config(WHSEC)).headers("msg_1", now, BODY)
 
     assert verified_by(WHSEC, headers)
     assert not verified_by(WHSEC, headers, BODY + b" ")
     assert not verified_by(printed_secret(b"x" * 24), headers)
     assert not verified_by(WHSEC, headers | {"webhook-id": "msg_2"})
-    assert not verified_by(WHSEC, headers | {"webhook-timestamp": str(NOW + 1)})
+    assert not verified_by(WHSEC, headers | {"webhook-timestamp": str(now + 1)})
 
 
-def test_any_other_token_signs_with_its_characters() -> None:
-    headers = Signer.of(config("a plain token")).headers("msg_1", NOW, BODY)
+def test_any_other_token_signs_with_its_characters(now: int) -> None:
+    headers = Signer.of(config("a plain token")).headers("msg_1", now, BODY)
 
     assert verified_by(b"a plain token", headers)
 
 
-def test_without_a_token_the_deployment_derives_a_secret() -> None:
-    headers = Signer.of(config(), [b"the deployment's"]).headers("msg_1", NOW, BODY)
+def test_without_a_token_the_deployment_derives_a_secret(now: int) -> None:
+    headers = Signer.of(config(), [b"the deployment's"]).headers("msg_1", now, BODY)
 
     assert verified_by(printed_secret(derived_secret(b"the deployment's", "t", "c")), headers)
     assert not verified_by(printed_secret(derived_secret(b"the deployment's", "t", "d")), headers)
@@ -72,16 +77,16 @@ def test_without_a_token_the_deployment_derives_a_secret() -> None:
     assert not verified_by(printed_secret(derived_secret(b"another", "t", "c")), headers)
 
 
-def test_while_a_key_is_changed_either_secret_verifies() -> None:
-    headers = Signer.of(config(), [b"new", b"old"]).headers("msg_1", NOW, BODY)
+def test_while_a_key_is_changed_either_secret_verifies(now: int) -> None:
+    headers = Signer.of(config(), [b"new", b"old"]).headers("msg_1", now, BODY)
 
     assert len(headers["webhook-signature"].split(" ")) == 2
     for key in (b"new", b"old"):
         assert verified_by(printed_secret(derived_secret(key, "t", "c")), headers)
 
 
-def test_without_any_secret_nothing_is_signed() -> None:
-    assert Signer.of(config()).headers("msg_1", NOW, BODY) == {"webhook-id": "msg_1", "webhook-timestamp": str(NOW)}
+def test_without_any_secret_nothing_is_signed(now: int) -> None:
+    assert Signer.of(config()).headers("msg_1", now, BODY) == {"webhook-id": "msg_1", "webhook-timestamp": str(now)}
 
 
 def test_a_derived_secret_never_changes() -> None:
@@ -95,18 +100,18 @@ def test_ids_that_run_together_have_secrets_of_their_own() -> None:
     assert derived_secret(b"key", "ab", "c") != derived_secret(b"key", "a", "bc")
 
 
-def test_ed25519() -> None:
+def test_ed25519(now: int) -> None:
     key = private_key_of("whsk_" + base64.b64encode(bytes(range(32))).decode())
 
-    headers = Signer.of(config(WHSEC), private_keys=[key]).headers("msg_1", NOW, BODY)
+    headers = Signer.of(config(WHSEC), private_keys=[key]).headers("msg_1", now, BODY)
 
     hmac, ed25519 = headers["webhook-signature"].split(" ")
     version, _, signature = ed25519.partition(",")
     public = Ed25519PublicKey.from_public_bytes(base64.b64decode(printed_public_key(key).removeprefix("whpk_")))
     assert (hmac[:3], version) == ("v1,", "v1a")
-    public.verify(base64.b64decode(signature), f"msg_1.{NOW}.".encode() + BODY)
+    public.verify(base64.b64decode(signature), f"msg_1.{now}.".encode() + BODY)
     with pytest.raises(InvalidSignature):
-        public.verify(base64.b64decode(signature), f"msg_2.{NOW}.".encode() + BODY)
+        public.verify(base64.b64decode(signature), f"msg_2.{now}.".encode() + BODY)
     assert verified_by(WHSEC, headers)
 
 
@@ -125,9 +130,9 @@ def test_what_is_no_private_key_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("delivery_id", ["", "a.b", "a b", "a\r\nb", "ü", "a,b"])
-def test_an_id_that_could_be_read_as_another_is_refused(delivery_id: str) -> None:
+def test_an_id_that_could_be_read_as_another_is_refused(delivery_id: str, now: int) -> None:
     with pytest.raises(ValueError, match="webhook"):
-        Signer([b"x" * 32]).headers(delivery_id, NOW, BODY)
+        Signer([b"x" * 32]).headers(delivery_id, now, BODY)
 
 
 def test_no_secret_is_derived_from_nothing() -> None:
