@@ -103,7 +103,8 @@ def _secrets_of(url: str) -> list[str]:
 def _body(event: Event) -> bytes:
     response = StreamResponse.FromString(encode(event))
     try:
-        return json.dumps(MessageToDict(response), separators=(",", ":"), ensure_ascii=False).encode()
+        # sorted: a map of protobuf's has another order in each process, and a repeat is the same to the letter
+        return json.dumps(MessageToDict(response), separators=(",", ":"), ensure_ascii=False, sort_keys=True).encode()
     except SerializeToJsonError as e:  # a number in metadata that JSON has not
         raise ValueError(f"no JSON: {e}") from None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from typing import Any
 
 import pytest
 from a2a.compat.v0_3 import types as legacy
@@ -69,6 +70,21 @@ def test_an_event_is_a_stream_response(kind: str) -> None:
     assert json.loads(request.body) == {kind: MessageToDict(EVENTS[kind])}
     assert request.headers["Content-Type"] == "application/a2a+json"
     assert request.url == "https://a.example/hook"
+
+
+def test_a_repeat_by_another_process_is_the_same_to_the_letter() -> None:
+    """Maps of protobuf's have no order: each process has its own."""
+    event = TaskStatusUpdateEvent(task_id="t", context_id="c")
+    event.metadata.update({f"k{number}": number for number in range(20)})
+
+    said = json.loads(built(event).body, object_pairs_hook=lambda pairs: pairs)
+
+    def names(pairs: list[tuple[str, Any]]) -> list[list[str]]:
+        inner = [names(value) for _, value in pairs if isinstance(value, list)]
+        return [[name for name, _ in pairs], *(one for found in inner for one in found)]
+
+    assert names(said) == [sorted(one) for one in names(said)]
+    assert max(map(len, names(said))) == 20
 
 
 def test_text_is_sent_as_it_is() -> None:
