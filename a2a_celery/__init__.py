@@ -21,22 +21,38 @@ from .errors import (
 )
 from .execution.plain import current_turn
 from .execution.turn import Turn
+from .lifecycle.execution import (
+    CHECKPOINT_STATES,
+    EXECUTION_TRANSITIONS,
+    ExecutionState,
+    ExecutionStateMachine,
+    IllegalTransition,
+    Transition,
+)
+from .lifecycle.saved import InvalidSaved
 from .store.sdk import RedisTaskEventStream, RedisTaskStore
 
 __all__ = [
     "A2A",
+    "CHECKPOINT_STATES",
+    "EXECUTION_TRANSITIONS",
     "A2ACeleryError",
     "Agent",
     "AuthRequired",
     "BrokerUnavailable",
     "ConfigError",
+    "ExecutionState",
+    "ExecutionStateMachine",
     "Failed",
+    "IllegalTransition",
     "InputRequired",
+    "InvalidSaved",
     "RedisTaskEventStream",
     "RedisTaskStore",
     "Rejected",
     "Settings",
     "StoreUnavailable",
+    "Transition",
     "Turn",
     "current_turn",
 ]

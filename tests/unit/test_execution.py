@@ -1,0 +1,312 @@
+"""The execution state machine against a model of it: what passes, what is remembered, who hears of what, and when."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterator
+from contextvars import ContextVar
+from itertools import pairwise
+from pathlib import Path
+from threading import Barrier, Event, Thread
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from a2a_celery import (
+    CHECKPOINT_STATES,
+    EXECUTION_TRANSITIONS,
+    ExecutionState,
+    ExecutionStateMachine,
+    IllegalTransition,
+    InvalidSaved,
+    Transition,
+)
+from a2a_celery.lifecycle.execution import ENDS
+
+S = ExecutionState
+ALL = list(ExecutionState)
+TEXTS = st.text('aB0 \n"{\u00e4\u2028\U0001f600', max_size=5)
+SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), TEXTS)
+DETAILS = st.dictionaries(st.sampled_from(["model", "tool", "reason", "n"]), SCALARS, max_size=3)
+ATTEMPTS = st.lists(st.tuples(st.sampled_from(ALL), DETAILS), max_size=40)
+
+
+def ticking(start: int = 1_000) -> Any:
+    """A clock that is one µs further at each look."""
+    ticks = iter(range(start, start + 1_000_000))
+    return lambda: next(ticks)
+
+
+def through_json(saved: dict[str, Any]) -> Any:
+    """As whoever keeps it would."""
+    return json.loads(json.dumps(saved))
+
+
+# what DESIGN and docs say, written out once more: the table may not change by accident
+EXPECTED = {
+    S.IDLE: {S.INITIALIZING},
+    S.INITIALIZING: {S.MODEL_CALL, S.TOOL_EXECUTION, *ENDS},
+    S.MODEL_CALL: {S.MODEL_CALL, S.TOOL_EXECUTION, *ENDS},
+    S.TOOL_EXECUTION: {S.MODEL_CALL, S.TOOL_EXECUTION, *ENDS},
+    S.COMPLETED: {S.IDLE, S.INITIALIZING},
+    S.INTERRUPTED: {S.IDLE, S.INITIALIZING},
+    S.CANCELLED: {S.IDLE},
+    S.ERROR: {S.IDLE},
+}
+
+
+def test_the_table_is_the_one_that_is_promised() -> None:
+    assert EXPECTED == EXECUTION_TRANSITIONS
+    assert {S.IDLE, S.INTERRUPTED, S.COMPLETED} == CHECKPOINT_STATES
+
+
+@given(ATTEMPTS, st.sampled_from(ALL))
+def test_only_legal_transitions_pass_and_listeners_hear_of_each_once_in_order(
+    attempts: list[tuple[ExecutionState, dict[str, Any]]], start: ExecutionState
+) -> None:
+    machine = ExecutionStateMachine(start, clock=ticking())
+    heard: tuple[list[Transition], list[Transition]] = ([], [])
+    for listener in heard:
+        machine.add_listener(listener.append)
+    state, made = start, []
+
+    for after, detail in attempts:
+        if after in EXPECTED[state]:
+            made.append((len(made) + 1, state, after, 1_000 + len(made), detail))
+            assert machine.try_transition(after, **detail)
+            state = after
+        else:
+            with pytest.raises(IllegalTransition):
+                machine.transition(after, **detail)
+            assert not machine.try_transition(after, **detail)
+        assert machine.state is state
+        assert machine.is_checkpoint == (state in CHECKPOINT_STATES)
+
+    told = [(t.number, t.before, t.after, t.at_us, t.detail) for t in machine.history]
+    assert told == made
+    assert list(heard[0]) == list(heard[1]) == list(machine.history)
+
+
+@given(ATTEMPTS, st.sampled_from(ALL), st.integers(1, 40))
+def test_what_was_saved_is_read_again_to_the_letter_and_goes_on(
+    attempts: list[tuple[ExecutionState, dict[str, Any]]], start: ExecutionState, limit: int
+) -> None:
+    machine = ExecutionStateMachine(start, clock=ticking(), history_limit=limit)
+    for after, detail in attempts:
+        machine.try_transition(after, **detail)
+
+    again = ExecutionStateMachine.from_dict(through_json(machine.to_dict()), clock=ticking(5_000), history_limit=limit)
+
+    assert again.to_dict() == machine.to_dict()
+    assert (again.state, again.history) == (machine.state, machine.history)
+    assert len(again.history) <= limit
+    after = min(EXPECTED[machine.state])
+    before = again.history[-1].number if again.history else 0
+    assert again.transition(after).number == before + 1
+
+
+def test_an_illegal_transition_names_where_it_is_where_to_and_what_may_be() -> None:
+    machine = ExecutionStateMachine(S.COMPLETED)
+
+    with pytest.raises(IllegalTransition, match=r"from COMPLETED to MODEL_CALL; .* to IDLE, INITIALIZING$"):
+        machine.transition(S.MODEL_CALL)
+
+    assert (machine.state, machine.history) == (S.COMPLETED, ())
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), ["a"], {"a": 1}, b"bytes", object()])
+def test_a_detail_that_is_no_plain_value_is_refused(value: Any) -> None:
+    machine = ExecutionStateMachine()
+
+    with pytest.raises(TypeError, match="tool = "):
+        machine.transition(S.INITIALIZING, tool=value)
+
+    assert machine.state is S.IDLE
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "", None, 1])
+def test_what_is_no_state_is_refused(state: Any) -> None:
+    with pytest.raises(ValueError, match="is not a valid ExecutionState"):
+        ExecutionStateMachine().transition(state)
+    with pytest.raises(ValueError, match="history_limit = 0"):
+        ExecutionStateMachine(history_limit=0)
+
+
+STEP = {"number": 1, "from": "IDLE", "to": "INITIALIZING", "at_us": 7, "detail": {"model": "m"}}
+SAVED = {"version": 1, "state": "INITIALIZING", "history": [STEP]}
+
+
+def with_step(**changes: Any) -> dict[str, Any]:
+    """`SAVED` with another first entry in its history."""
+    return {**SAVED, "history": [{**STEP, **changes}]}
+
+
+GARBAGE: dict[str, tuple[Any, str]] = {
+    "nothing": (None, "the whole: it is no object but NoneType"),
+    "a list": ([], "the whole: "),
+    "no version": ({"state": "IDLE", "history": []}, "version: it is missing"),
+    "a version that is text": ({**SAVED, "version": "1"}, "version: '1' is no int"),
+    "a version that is a truth": ({**SAVED, "version": True}, "version: True is no int"),
+    "a later version": ({**SAVED, "version": 2}, "version: 2 is not known here, 1 is"),
+    "an unknown state": ({**SAVED, "state": "WORKING"}, "state: 'WORKING' is none of IDLE, "),
+    "a history that is none": ({**SAVED, "history": {}}, "history: {} is no list"),
+    "a state where it does not end": ({**SAVED, "state": "IDLE"}, "state: IDLE is not where its history ends"),
+    "an unknown field": ({**SAVED, "hsitory": []}, "hsitory: no such field is known"),
+    "an entry that is none": ({**SAVED, "history": ["x"]}, r"history\[0\]: it is no object but str"),
+    "an entry without a time": ({**SAVED, "history": [{}]}, r"history\[0\].number: it is missing"),
+    "a transition that is illegal": (with_step(to="ERROR"), r"history\[0\].to: .* from IDLE to ERROR"),
+    "a state of no kind": (with_step(**{"from": "X"}), r"history\[0\].from: 'X' is none of"),
+    "a number below one": (with_step(number=0), r"history\[0\].number: 0 does not follow 0"),
+    "a time beyond all": (with_step(at_us=10**40), r"history\[0\].at_us: 1000.* is no time"),
+    "a time before all": (with_step(at_us=-1), r"history\[0\].at_us: -1 is no time"),
+    "a time between": (with_step(at_us=1.5), r"history\[0\].at_us: 1.5 is no int"),
+    "a detail with parts": (with_step(detail={"a": []}), r"history\[0\].detail: 'a': \[\] is no text"),
+    "a detail without a name": (with_step(detail={1: "a"}), r"history\[0\].detail: 1: 'a' is no text"),
+    "an unknown field of an entry": (with_step(more=1), r"history\[0\].more: no such field is known"),
+    "an entry twice": ({**SAVED, "history": [STEP, STEP]}, r"history\[1\].from: IDLE does not follow INITIALIZING"),
+}
+
+
+@pytest.mark.parametrize("name", GARBAGE)
+def test_garbage_is_refused_by_the_field_at_fault(name: str) -> None:
+    saved, said = GARBAGE[name]
+    assert ExecutionStateMachine.from_dict(SAVED).to_dict() == SAVED
+
+    with pytest.raises(InvalidSaved, match=f"^{said}") as refused:
+        ExecutionStateMachine.from_dict(saved)
+
+    assert isinstance(refused.value, ValueError)
+    assert str(refused.value).startswith(f"{refused.value.field}: ")
+
+
+JSON = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4))
+
+
+@given(JSON)
+def test_any_json_is_read_or_refused(saved: Any) -> None:
+    with pytest.raises(InvalidSaved):
+        ExecutionStateMachine.from_dict(saved)
+
+
+def test_a_listener_that_raises_breaks_nothing_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    machine = ExecutionStateMachine()
+    heard: list[Transition] = []
+
+    def fails(transition: Transition) -> None:
+        raise SystemExit("a listener's own idea")
+
+    machine.add_listener(fails)
+    machine.add_listener(heard.append)
+    with caplog.at_level(logging.ERROR):
+        machine.transition(S.INITIALIZING)
+        machine.transition(S.COMPLETED)
+
+    assert [t.after for t in heard] == [S.INITIALIZING, S.COMPLETED]
+    assert "a listener failed at the transition from IDLE to INITIALIZING" in caplog.text
+
+
+def test_a_listener_may_move_the_machine_and_nobody_hears_of_it_early() -> None:
+    machine = ExecutionStateMachine()
+    first: list[str] = []
+    second: list[str] = []
+
+    def mover(transition: Transition) -> None:
+        first.append(transition.after)
+        if transition.after is S.INITIALIZING:
+            machine.transition(S.TOOL_EXECUTION, tool="t")
+            assert machine.state is S.TOOL_EXECUTION
+
+    machine.add_listener(mover)
+    machine.add_listener(lambda transition: second.append(transition.after))
+    machine.transition(S.INITIALIZING)
+
+    assert first == second == [S.INITIALIZING, S.TOOL_EXECUTION]
+
+
+def test_a_listener_hears_from_when_it_was_added_to_when_it_was_removed() -> None:
+    machine = ExecutionStateMachine()
+    heard: list[Transition] = []
+    machine.transition(S.INITIALIZING)
+    machine.add_listener(heard.append)
+    machine.add_listener(heard.append)
+    machine.transition(S.MODEL_CALL)
+    machine.remove_listener(heard.append)
+    machine.remove_listener(heard.append)
+    machine.transition(S.COMPLETED)
+
+    assert [t.after for t in heard] == [S.MODEL_CALL]
+
+
+def test_a_listener_is_called_in_the_context_of_the_transition() -> None:
+    at: ContextVar[str] = ContextVar("at", default="elsewhere")
+    machine = ExecutionStateMachine()
+    seen: list[str] = []
+    machine.add_listener(lambda _: seen.append(at.get()))
+
+    at.set("here")
+    machine.transition(S.INITIALIZING)
+
+    assert seen == ["here"]
+
+
+def started(threads: list[Thread]) -> Iterator[Thread]:
+    """The threads, each begun."""
+    for thread in threads:
+        thread.start()
+        yield thread
+
+
+def test_many_threads_make_one_history_and_every_listener_hears_it() -> None:
+    machine = ExecutionStateMachine(history_limit=100_000)
+    heard: list[Transition] = []
+    machine.add_listener(heard.append)
+    machine.transition(S.INITIALIZING)
+    count, each = 8, 400
+    together = Barrier(count)
+
+    def work(name: str) -> None:
+        together.wait()
+        for n in range(each):
+            machine.transition(S.TOOL_EXECUTION if n % 2 else S.MODEL_CALL, tool=name)
+
+    for thread in list(started([Thread(target=work, args=(str(n),)) for n in range(count)])):
+        thread.join(20)
+
+    history = machine.history
+    assert heard == list(history)
+    assert [t.number for t in history] == list(range(1, count * each + 2))
+    assert all(b.before is a.after for a, b in pairwise(history))
+    ExecutionStateMachine.from_dict(machine.to_dict(), history_limit=100_000)
+
+
+def test_a_thread_does_not_wait_for_the_listener_of_another() -> None:
+    machine = ExecutionStateMachine()
+    told, go_on = Event(), Event()
+    heard: list[ExecutionState] = []
+
+    def slow(transition: Transition) -> None:
+        heard.append(transition.after)
+        told.set()
+        assert go_on.wait(20)
+
+    machine.add_listener(slow)
+    other = Thread(target=machine.transition, args=(S.INITIALIZING,))
+    other.start()
+    assert told.wait(20)
+
+    machine.transition(S.MODEL_CALL)  # while the other thread is in the listener
+    assert heard == [S.INITIALIZING]
+    go_on.set()
+    other.join(20)
+
+    assert heard == [S.INITIALIZING, S.MODEL_CALL]
+
+
+def test_each_state_says_who_moves_it_on() -> None:
+    source = (Path(__file__).resolve().parents[2] / "a2a_celery" / "lifecycle" / "execution.py").read_text()
+
+    assert all(re.search(rf'    {state} = "{state}"  # \w.*\w', source) for state in ALL)
