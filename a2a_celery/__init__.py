@@ -20,6 +20,7 @@ from .errors import (
     StoreUnavailable,
 )
 from .execution.plain import current_turn
+from .execution.steps import current_execution
 from .execution.turn import Turn
 from .lifecycle.execution import (
     CHECKPOINT_STATES,
@@ -54,6 +55,7 @@ __all__ = [
     "StoreUnavailable",
     "Transition",
     "Turn",
+    "current_execution",
     "current_turn",
 ]
 

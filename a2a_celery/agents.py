@@ -29,7 +29,9 @@ Route = Callable[[SendMessageRequest, Caller], Mapping[str, Any]]
 """Says where one run goes: Celery options, of `CELERY_OPTIONS`, for a message and its caller. Called on the gateway's
 event loop, so it must not wait for anything."""
 
-OWN_OPTIONS = frozenset({"max_attempts", "idempotency_window", "idle_limit", "route", "scheduling", "time_limit"})
+OWN_OPTIONS = frozenset(
+    {"max_attempts", "idempotency_window", "idle_limit", "route", "scheduling", "show_execution", "time_limit"}
+)
 """Options of an agent that are fields of `Agent`; all others go to Celery."""
 
 CELERY_OPTIONS = frozenset({"queue", "priority", "exchange", "routing_key", "expires"})
@@ -51,6 +53,8 @@ class Agent:
 
     A run that takes longer than `time_limit` seconds, or whose agent says nothing for `idle_limit` seconds, is FAILED
     and its agent cancelled; None: no such limit.
+
+    With `show_execution` clients see which model or tool a run calls, as metadata of a WORKING status.
     """
 
     name: str
@@ -65,6 +69,7 @@ class Agent:
     time_limit: float | None = None
     idle_limit: float | None = None
     max_attempts: int = 1
+    show_execution: bool = False
 
     @classmethod
     def with_options(
@@ -110,10 +115,17 @@ class Agent:
             raise ConfigError(f"agent {self.name!r}: route = {self.route!r}: a plain function (request, caller)")
         if not isinstance(self.scheduling, bool):
             raise ConfigError(f"agent {self.name!r}: scheduling = {self.scheduling!r}: True or False")
+        self._check_show_execution()
         for name in ("time_limit", "idle_limit"):
             limit = getattr(self, name)
             if limit is not None and not (_is_number(limit) and 0 < limit < inf):
                 raise ConfigError(f"agent {self.name!r}: {name} = {limit!r}: a number of seconds above 0, or None")
+
+    def _check_show_execution(self) -> None:
+        if not isinstance(self.show_execution, bool):
+            raise ConfigError(f"agent {self.name!r}: show_execution = {self.show_execution!r}: True or False")
+        if self.show_execution and not self.card.capabilities.streaming:
+            raise ConfigError(f"agent {self.name!r}: show_execution = True needs a card with capabilities.streaming")
 
 
 def _is_number(value: Any) -> bool:

@@ -32,7 +32,7 @@ class Adapter(Protocol):
     announces: bool
 
     async def run(self, claim: Claim, events: RunEvents) -> Outcome:
-        """Lets the agent work. What it raises ends the run, see ``run.outcome_of``."""
+        """Lets the agent work. What it raises ends the run, see ``raised.outcome_of``."""
         ...
 
     async def cancel(self, claim: Claim, events: RunEvents) -> None:

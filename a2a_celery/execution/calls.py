@@ -9,6 +9,7 @@ from typing import Protocol
 from ..config import Settings
 from ..dispatch import RunOptions
 from ..lifecycle import Event, Outcome
+from ..lifecycle.steps import Step
 from ..store import Keys, Operation
 from ..store.release import Released, hand_on, release_run
 from ..store.runs import Claim, Illegal, RunLost
@@ -41,7 +42,7 @@ def retried(keys: Keys, claim: Claim, options: RunOptions, settings: Settings) -
     """Lets Celery's message for the next attempt claim the run; a watcher publishes it, should that get lost."""
     again = options.again_in(datetime.now(UTC), timedelta(seconds=settings.redispatch_after))
 
-    def give_back(before: int, rest: list[Event]) -> Operation[Answer]:
+    def give_back(before: int, rest: list[Event | Step]) -> Operation[Answer]:
         return release_run(
             keys,
             claim.ref,
@@ -59,7 +60,7 @@ def retried(keys: Keys, claim: Claim, options: RunOptions, settings: Settings) -
 def handed_on(keys: Keys, claim: Claim, canvas: str) -> GiveBack:
     """Lets `canvas` end the run."""
 
-    def give_back(before: int, rest: list[Event]) -> Operation[Answer]:
+    def give_back(before: int, rest: list[Event | Step]) -> Operation[Answer]:
         return hand_on(keys, claim.ref, token=claim.token, before=before, events=rest, canvas=canvas)
 
     return give_back

@@ -33,7 +33,8 @@ def register_entry(
     """
 
     def run_agent(self: Task, task_id: str, run: int) -> None:
-        outcome = process().run(agent, task_id, run, celery_limits(self))
+        here = process()
+        outcome = here.run(agent, task_id, run, celery_limits(self), tell=here.events.teller(self))
         if isinstance(outcome, Failed):
             raise RunFailed(outcome.text)
         if isinstance(outcome, Lost):

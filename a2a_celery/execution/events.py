@@ -17,24 +17,22 @@ from a2a.types import Task, TaskStatusUpdateEvent
 
 from ..errors import StoreUnavailable
 from ..lifecycle import Event, is_interrupted, is_terminal
-from ..lifecycle.outcomes import agent_message, status_event
 from ..lifecycle.states import COMPLETED, FAILED, WORKING
+from ..lifecycle.steps import Step
 from ..store import AsyncStore, Keys, Operation
 from ..store.connection import TRY_AGAIN_AFTER
 from ..store.release import Released
 from ..store.runs import Claim, Illegal, LeftOpen, RunLost, Settled, Written, append, settle_run
 from ..store.tasks import read_task
 from .translate import Translator
+from .unanswered import unanswered
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-GiveBack = Callable[[int, list[Event]], Operation[Released | RunLost | Illegal]]
+GiveBack = Callable[[int, list[Event | Step]], Operation[Released | RunLost | Illegal]]
 """Makes the operation that lets a run go on elsewhere, of how many events were written, and those that were not."""
-
-NO_ANSWER = "No answer came in time."
-"""What a client hears that left its task waiting for longer than `input_timeout`."""
 
 MAX_EVENTS_PER_WRITE = 64
 MAX_PENDING = 256
@@ -66,7 +64,7 @@ class RunEvents(EventQueue):
         self.asked = 0
         """How many answers `Turn.ask` waits for or has got, when it ends the run."""
         self._translator = Translator(claim.task, answer_allowed=claim.turn == 1 and claim.version == 1)
-        self._pending: deque[Event] = deque()
+        self._pending: deque[Event | Step] = deque()
         self._written = 0
         self._open = True
         self._ending = False  # settle() writes the rest
@@ -115,10 +113,7 @@ class RunEvents(EventQueue):
             logger.debug("run %s: an event after the end was dropped", self._claim.ref.name)
             return
         events = self._translator.translate(event)
-        if events:
-            self._cancel_announcement()
-            self._pending.extend(events)
-            self._news.set()
+        self._take(events)
         if len(self._pending) >= MAX_PENDING:
             self._room.clear()
             await self._room.wait()
@@ -194,11 +189,12 @@ class RunEvents(EventQueue):
     def _over(self) -> bool:
         return self._ending or self.lost.is_set()
 
-    def _next_batch(self) -> list[Event]:
+    def _next_batch(self) -> list[Event | Step]:
         """What is ready to be written. A pause waits a moment, a cancelled task's end until its agent has stopped."""
         ready = list(self._pending)
-        if ready and (self.paused or (self._end_held and self.ended)):
-            ready.pop()
+        if self.paused or (self._end_held and self.ended):
+            while ready and isinstance(ready.pop(), Step):
+                pass  # a step behind it waits as well
         return ready[:MAX_EVENTS_PER_WRITE]
 
     async def _silent(self) -> bool:
@@ -211,7 +207,7 @@ class RunEvents(EventQueue):
             return not self._over()
         return False
 
-    async def _append(self, batch: list[Event]) -> None:
+    async def _append(self, batch: list[Event | Step]) -> None:
         claim = self._claim
         answer = await self._patiently(
             append(self._keys, claim.ref, token=claim.token, before=self._written, events=batch)
@@ -237,7 +233,7 @@ class RunEvents(EventQueue):
                     events=batch,
                     asked=self.asked,
                     pause_us=self._pause_us,
-                    unanswered=self._unanswered(),
+                    unanswered=unanswered(claim) if self._pause_us else None,
                 )
             )
             match answer:
@@ -253,14 +249,6 @@ class RunEvents(EventQueue):
                 case LeftOpen(state):
                     logger.error("run %s would be left in state %d: failing it", claim.ref.name, state)
                     self._pending.extend(self._translator.status(FAILED))
-
-    def _unanswered(self) -> TaskStatusUpdateEvent | None:
-        """What ends a pause that lasts too long; None if pauses last for ever."""
-        if not self._pause_us:
-            return None
-        task = self._claim.task
-        message = agent_message(NO_ANSWER, task.id, task.context_id)
-        return status_event(task.id, task.context_id, FAILED, message)
 
     async def _patiently(self, operation: Operation[T]) -> T | RunLost:
         while True:
@@ -289,10 +277,15 @@ class RunEvents(EventQueue):
         self.close()
         self._pending.clear()
 
+    def _take(self, events: list[Event]) -> None:
+        if events:
+            self._cancel_announcement()
+            self._pending.extend(events)
+            self._news.set()
+
     def _announce(self) -> None:
         if self._open and not self._translator.spoken:
-            self._pending.extend(self._translator.status(WORKING))
-            self._news.set()
+            self._take(self._translator.status(WORKING))
 
     def _cancel_announcement(self) -> None:
         if self._announcement is not None:

@@ -62,7 +62,9 @@ def _run_of(
         adapter = TaskAdapter(agent, task, lambda: original(*args, **kwargs))
         # a prefork child has Celery's limits, and the task may catch the soft one
         limits = CeleryLimits() if in_pool_child() else celery_limits(task)
-        return adapter.conclude(process().run(agent, ref.task_id, ref.run, limits, adapter))
+        here = process()
+        tell = here.events.teller(task)
+        return adapter.conclude(here.run(agent, ref.task_id, ref.run, limits, adapter, tell=tell))
 
     return run
 

@@ -13,7 +13,8 @@ from time import monotonic
 
 from ..agents import Agent
 from ..lifecycle import Event
-from .events import RunEvents
+from ..lifecycle.steps import Step
+from .noting import NotingEvents
 
 STOPPING = 1.0
 """Seconds beside `cancel_grace` that a run gets to end by itself before Celery's hard limit kills its process …"""
@@ -48,7 +49,7 @@ def limits_of(agent: Agent, celery: CeleryLimits, cancel_grace: float) -> Limits
     return Limits(min(given, default=None), agent.idle_limit)
 
 
-class TimedEvents(RunEvents):
+class TimedEvents(NotingEvents):
     """A run's events, which know when the agent was last heard."""
 
     heard_at: float = 0.0
@@ -62,6 +63,11 @@ class TimedEvents(RunEvents):
         finally:
             self._being_taken -= 1
             self.heard_at = monotonic()
+
+    def note(self, step: Step) -> None:
+        """See `NotingEvents.note`. An agent that tells its steps is not idle."""
+        self.heard_at = monotonic()
+        super().note(step)
 
     @property
     def idle_since(self) -> float:

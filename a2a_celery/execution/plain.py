@@ -38,6 +38,7 @@ from ..store.runs import Claim
 from .events import RunEvents
 from .force import in_pool_child
 from .request import RunFailed
+from .steps import CURRENT_EXECUTION
 from .turn import Reply, Turn
 
 CURRENT: ContextVar[TaskAdapter] = ContextVar("a2a_celery_plain_task")
@@ -152,7 +153,7 @@ class TaskAdapter:
         return replace(options, call=call, retries=self.retries + 1, not_before=self._when(self._error))
 
     def _make_call(self) -> None:
-        token = CURRENT.set(self)
+        token, step = CURRENT.set(self), CURRENT_EXECUTION.set(self.turn.execution)
         try:
             self._value = self._call()
             if isinstance(self._value, Signature):
@@ -163,6 +164,7 @@ class TaskAdapter:
             self._error = e
         finally:
             CURRENT.reset(token)
+            CURRENT_EXECUTION.reset(step)
 
     async def _outcome(self) -> Outcome:
         """How the call ended; raises what an agent would raise."""

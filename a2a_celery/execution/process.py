@@ -27,11 +27,13 @@ from ..store.runs import renew_runs
 from ..store.wake import WakeLine
 from .adapters import Adapter, make_adapter
 from .calls import ThreadedCall
+from .celery_events import EventSender
 from .ending import RunEnder, runner_prefix
 from .force import Patience, Stop, end_process, in_pool_child, oversee
 from .leases import LeaseKeeper
 from .limits import CeleryLimits, limits_of
 from .run import Run
+from .showing import Tell
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +47,7 @@ class WorkerProcess:
         self.publisher = publisher
         self.runner_id = f"{runner_prefix(getpid())}{uuid4().hex[:8]}"
         self._sync_store = SyncStore(settings.store_url)
+        self.events = EventSender()
         self._ender = RunEnder(lambda: settings)
         self._adapters: dict[str, asyncio.Future[Adapter]] = {}
         self._under_way: dict[Run, Future[Outcome | None]] = {}
@@ -54,14 +57,21 @@ class WorkerProcess:
         asyncio.run_coroutine_threadsafe(self._start(), self._loop).result()
 
     def run(
-        self, agent: Agent, task_id: str, run: int, celery: CeleryLimits, call: ThreadedCall | None = None
+        self,
+        agent: Agent,
+        task_id: str,
+        run: int,
+        celery: CeleryLimits,
+        call: ThreadedCall | None = None,
+        *,
+        tell: Tell | None = None,
     ) -> Outcome | None:
         """Runs `agent` for run `run` of `task_id` and tells how it ended; blocks the thread it is called in, or
-        lends it to the `call` that is to be made there instead.
+        lends it to the `call` that is to be made there instead. `tell` is for Celery events of its execution.
 
         None: the run was not ours.
         """
-        this = Run(self, agent, task_id, run, limits_of(agent, celery, self.settings.cancel_grace), call)
+        this = Run(self, agent, task_id, run, limits_of(agent, celery, self.settings.cancel_grace), call, tell=tell)
         under_way: Future[Outcome | None] = asyncio.run_coroutine_threadsafe(this.perform(), self._loop)
         self._under_way[this] = under_way
         try:

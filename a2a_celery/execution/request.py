@@ -24,6 +24,7 @@ from ..lifecycle import Failed, Outcome, Refused
 from ..lifecycle.outcomes import NOT_BEGUN_IN_TIME, OUT_OF_TIME, WITHDRAWN, WORKER_LOST
 from ..lifecycle.states import CANCELED
 from ..store.runs import RunRef
+from .celery_events import mark_if_heard
 from .ending import RunEnder
 from .handing_back import HandingBack
 
@@ -40,6 +41,11 @@ class RunRequest(Request):  # type: ignore[misc]
 
     pool_to_leave: ClassVar[Any] = None
     """The pool of a worker in cold shutdown: what begins in it is stopped at once. Else None."""
+
+    def __init__(self, message: Any, **options: Any) -> None:
+        super().__init__(message, **options)
+        if self.is_run:
+            mark_if_heard(self)
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         """It begins in process `pid`."""

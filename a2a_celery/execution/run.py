@@ -15,24 +15,9 @@ from celery.exceptions import Reject
 from ..agents import Agent
 from ..config import Settings
 from ..dispatch import Publisher, RunOptions
-from ..errors import AgentSignal, AuthRequired, InputRequired
-from ..errors import Failed as AgentFailed
-from ..errors import Rejected as AgentRejected
-from ..lifecycle import (
-    Canceled,
-    Completed,
-    Failed,
-    HandedOn,
-    Lost,
-    Outcome,
-    Paused,
-    Refused,
-    Rejected,
-    Retried,
-    final_event,
-)
-from ..lifecycle.outcomes import AGENT_FAILED, AGENT_REFUSED, OUT_OF_TIME, agent_message
-from ..lifecycle.states import AUTH_REQUIRED, INPUT_REQUIRED
+from ..errors import AgentSignal
+from ..lifecycle import Canceled, Failed, HandedOn, Lost, Outcome, Refused, Retried, final_event
+from ..lifecycle.outcomes import AGENT_REFUSED, OUT_OF_TIME
 from ..store import AsyncStore, Keys
 from ..store.connection import patiently
 from ..store.runs import Behind, Claim, Dropped, RunRef, claim_run
@@ -42,7 +27,10 @@ from .events import RunEvents
 from .force import Stop, left_behind
 from .leases import LeaseKeeper
 from .limits import Limits, TimedEvents, out_of_time, time_left
+from .raised import outcome_of
 from .refusals import REFUSALS, refused
+from .showing import Tell, begin_execution
+from .steps import CURRENT_EXECUTION, Execution
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +62,15 @@ class Run:
     """One run of a task, from claim to settlement. Lives on the loop of its worker process."""
 
     def __init__(
-        self, host: Host, agent: Agent, task_id: str, run: int, limits: Limits, call: ThreadedCall | None = None
+        self,
+        host: Host,
+        agent: Agent,
+        task_id: str,
+        run: int,
+        limits: Limits,
+        call: ThreadedCall | None = None,
+        *,
+        tell: Tell | None = None,
     ) -> None:
         self.ref = RunRef(task_id, run)
         self.token = uuid4().hex
@@ -82,9 +78,11 @@ class Run:
         self._agent = agent
         self._limits = limits
         self._call = call
+        self._tell_celery = tell
         self._arrived_at = monotonic()
         self._stopped: asyncio.Future[Stop]
         self._events: TimedEvents | None = None
+        self._execution: Execution
         self.may_be_elsewhere = agent.max_attempts > 1
 
     async def perform(self) -> Outcome | None:
@@ -98,6 +96,8 @@ class Run:
         if claim is None:
             return Lost() if self._stopped.done() else None
         self._events = events = self._open_log(claim, adapter)
+        runner = self._host.runner_id
+        self._execution = begin_execution(self._agent, claim, events, runner=runner, tell=self._tell_celery)
         with self._host.leases.holding(self):
             try:
                 outcome = await self._work(adapter, claim, events)
@@ -239,6 +239,7 @@ class Run:
 
     async def _guarded(self, adapter: Adapter, claim: Claim, events: RunEvents) -> Outcome:
         """How the agent ended. Nothing an agent raises gets past here: the loop belongs to all runs."""
+        CURRENT_EXECUTION.set(self._execution)  # in the agent's own task
         try:
             return await adapter.run(claim, events)
         except asyncio.CancelledError:
@@ -260,7 +261,8 @@ class Run:
         logger.exception("run %s: %s [reference %s]", self.ref.name, what, reference)
         return reference
 
-    async def _settle(self, claim: Claim, events: RunEvents, outcome: Outcome) -> None:
+    async def _settle(self, claim: Claim, events: TimedEvents, outcome: Outcome) -> None:
+        self._execution.finish(outcome, events.state)
         final = final_event(outcome, claim.task.id, claim.task.context_id)
         match outcome:
             case Lost():
@@ -272,24 +274,3 @@ class Run:
                 await events.release(final, handed_on(self._host.keys, claim, canvas))
             case _:
                 await events.settle(final)
-
-
-def outcome_of(signal: AgentSignal, claim: Claim) -> Outcome:
-    """The outcome an agent asked for by raising `signal`."""
-    message = None
-    if signal.parts:
-        message = agent_message("", claim.task.id, claim.task.context_id)
-        del message.parts[:]
-        message.parts.extend(signal.parts)
-    match signal:
-        case InputRequired():
-            return Paused(INPUT_REQUIRED, message)
-        case AuthRequired():
-            return Paused(AUTH_REQUIRED, message)
-        case AgentRejected():
-            return Rejected(message)
-        case AgentFailed():
-            more = signal.parts[1:] if str(signal) else signal.parts
-            return Failed(str(signal) or AGENT_FAILED, parts=tuple(more))
-        case _:
-            return Completed()

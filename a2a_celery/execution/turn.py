@@ -20,6 +20,7 @@ from ..lifecycle.outcomes import agent_message
 from ..lifecycle.states import WORKING
 from ..store.runs import Claim
 from .events import RunEvents
+from .steps import Execution, OpenStep, current_execution
 
 T = TypeVar("T")
 
@@ -57,6 +58,8 @@ class Turn:
         self._asked = 0
         self._loop = asyncio.get_running_loop()
         self._thread = get_ident()
+        self.execution = current_execution() or Execution()
+        """What the run is at: its state, its history, and listeners for both. The run and its steps move it."""
         self.caller = caller
         """Who asked: user name, whether that is authenticated, tenant, requested extensions."""
         self.related_tasks: Sequence[Task] = ()
@@ -129,6 +132,17 @@ class Turn:
             event.status.message.CopyFrom(message)
         await self._events.enqueue_event(event)
 
+    def model_call(self, model: str = "") -> OpenStep:
+        """The agent calls the model of that name while the block runs: ``async with turn.model_call("…"):``.
+
+        It costs nothing to speak of, waits for nothing and may be used in any thread; see ``docs/execution.md``.
+        """
+        return self.execution.model_call(model)
+
+    def tool_call(self, name: str) -> OpenStep:
+        """The agent calls the tool of that name while the block runs: ``async with turn.tool_call("search"):``."""
+        return self.execution.tool_call(name)
+
     async def ask(self, question: str = "", *, parts: Sequence[Part] = ()) -> Answer:
         """The client's answer to `question`: ends this run in INPUT_REQUIRED, and returns in the next.
 
@@ -195,6 +209,16 @@ class BlockingTurn:
         """See `Turn.say`."""
         self._wait_for(self._turn.say(text, parts=parts, **metadata))
 
+    def model_call(self, model: str = "") -> OpenStep:
+        """See `Turn.model_call`: ``with turn.blocking.model_call("…"):``."""
+        self._go_on()
+        return self._turn.model_call(model)
+
+    def tool_call(self, name: str) -> OpenStep:
+        """See `Turn.tool_call`: ``with turn.blocking.tool_call("search"):``."""
+        self._go_on()
+        return self._turn.tool_call(name)
+
     def ask(self, question: str = "", *, parts: Sequence[Part] = ()) -> Answer:
         """See `Turn.ask`."""
         return self._wait_for(self._turn.ask(question, parts=parts))
@@ -202,6 +226,10 @@ class BlockingTurn:
     def artifact(self, content: Any, **options: Any) -> str:
         """See `Turn.artifact`."""
         return self._wait_for(self._turn.artifact(content, **options))
+
+    def _go_on(self) -> None:
+        if self.cancelled:
+            raise asyncio.CancelledError
 
     def _wait_for(self, call: Coroutine[Any, Any, T]) -> T:
         if self.cancelled:

@@ -11,13 +11,17 @@ from google.protobuf.struct_pb2 import Struct, Value
 
 from ..lifecycle import Event, LogEntry, decode, encode, kind_of
 from ..lifecycle.fold import answered, merge_chunk
+from ..lifecycle.steps import Step, encode_step
 from .operation import Argument
 
 
-def event_arguments(events: Iterable[Event]) -> list[Argument]:
+def event_arguments(events: Iterable[Event | Step]) -> list[Argument]:
     """Five arguments for each event, as scripts/prelude.lua describes them."""
     arguments: list[Argument] = []
     for event in events:
+        if isinstance(event, Step):
+            arguments += ["X", "", "", encode_step(event), b""]
+            continue
         kind = kind_of(event)
         subject: Argument = ""
         flag = ""

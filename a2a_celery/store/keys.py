@@ -29,9 +29,10 @@ class TaskKeys:
     turns: str  # list: messages that wait for the run before them; gone with the task's end
     wake: str  # channel: the version just written
     push: str  # hash: its push-notification configs and their delivery lines; see scripts/prelude.lua for the fields
+    execution: str  # list: the newest 1,000 steps of its runs, see lifecycle/steps.py
 
     def as_list(self) -> tuple[str, ...]:
-        """In the order in which every script takes them: KEYS[1] to KEYS[9]."""
+        """In the order in which every script takes them: KEYS[1] to KEYS[10]."""
         return (
             self.record,
             self.log,
@@ -42,6 +43,7 @@ class TaskKeys:
             self.turns,
             self.wake,
             self.push,
+            self.execution,
         )
 
 
@@ -84,6 +86,7 @@ class Keys:
             turns=f"{base}:turns",
             wake=f"{base}:wake",
             push=f"{base}:push",
+            execution=f"{base}:execution",
         )
 
     @property

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from a2a.types import TaskState
 
 from ..lifecycle import Event
+from ..lifecycle.steps import Step
 from .codec import event_arguments, state_of
 from .keys import Keys
 from .operation import Argument, Operation, script
@@ -39,7 +40,7 @@ def release_run(
     *,
     token: str,
     before: int,
-    events: Sequence[Event],
+    events: Sequence[Event | Step],
     options: bytes,
     retries: int,
     again_us: int,
@@ -57,7 +58,7 @@ def hand_on(
     *,
     token: str,
     before: int,
-    events: Sequence[Event],
+    events: Sequence[Event | Step],
     canvas: str,
 ) -> Operation[Released | RunLost | Illegal]:
     """Lets a `canvas` (JSON, what `due_canvases` gives) end a claimed run, with the last `events` of it."""
@@ -65,7 +66,7 @@ def hand_on(
 
 
 def _release(
-    keys: Keys, ref: RunRef, token: str, before: int, events: Sequence[Event], how: list[Argument]
+    keys: Keys, ref: RunRef, token: str, before: int, events: Sequence[Event | Step], how: list[Argument]
 ) -> Operation[Released | RunLost | Illegal]:
     def parse(answer: Sequence[bytes]) -> Released | RunLost | Illegal:
         match answer[0]:

@@ -9,6 +9,7 @@ from typing import Any
 from a2a.types import SendMessageRequest, Task, TaskState, TaskStatusUpdateEvent
 
 from ..lifecycle import Event, encode
+from ..lifecycle.steps import Step
 from .codec import event_arguments, pack_metadata, state_of, task_from_snapshot
 from .keys import Keys, Scope
 from .operation import Argument, Operation, script
@@ -191,9 +192,9 @@ def claim_run(
 
 
 def append(
-    keys: Keys, ref: RunRef, *, token: str, before: int, events: Sequence[Event]
+    keys: Keys, ref: RunRef, *, token: str, before: int, events: Sequence[Event | Step]
 ) -> Operation[Written | RunLost | Illegal]:
-    """Adds `events` of a claimed run, all or none; `before` counts the run's events so far."""
+    """Adds `events` of a claimed run, all or none; `before` counts the run's events so far, its steps too."""
     return Operation(
         script("append"),
         keys.task(ref.task_id).as_list(),
@@ -208,7 +209,7 @@ def settle_run(
     *,
     token: str,
     before: int,
-    events: Sequence[Event],
+    events: Sequence[Event | Step],
     asked: int = 0,
     pause_us: int = 0,
     unanswered: Event | None = None,

@@ -23,7 +23,8 @@ async def leaks(store: AsyncStore, keys: Keys) -> list[str]:  # noqa: PLR0915
     """
     redis, prefix = store.redis, re.escape(keys.prefix)
     own = re.compile(
-        rf"{prefix}:\{{(?P<id>[^}}]*)\}}:(task|log|history|artifacts|artifact:.*|metadata|turns|push)", re.DOTALL
+        rf"{prefix}:\{{(?P<id>[^}}]*)\}}:(task|log|history|artifacts|artifact:.*|metadata|turns|push|execution)",
+        re.DOTALL,
     )
     listed = re.compile(rf"{prefix}:(tasks|context):.*:(?P<state>\d)")
     dead = {tag.decode() for tag in await redis.zrange(keys.dead_letters, 0, -1)}

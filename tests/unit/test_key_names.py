@@ -35,7 +35,7 @@ def test_scripts_take_every_key_of_a_task_in_the_order_of_its_fields() -> None:
     names = Keys().task("t")
 
     assert names.as_list() == tuple(getattr(names, field) for field in TaskKeys.__slots__)
-    assert len(set(names.as_list())) == 9
+    assert len(set(names.as_list())) == 10
 
 
 def test_prefixes_keep_deployments_apart() -> None:

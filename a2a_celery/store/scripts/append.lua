@@ -1,5 +1,5 @@
 -- append: events of a claimed run, all or none; a terminal one ends the task and the run.
--- KEYS  a task's nine
+-- KEYS  a task's ten
 -- ARGV  [1] run  [2] token of the claim  [3] how many events of this run came before (a repeated call is answered, not
 --       written)  [4…] events
 -- gives {'written', version, state} | {'lost'} | {'illegal', number of the event, state}

@@ -1,5 +1,5 @@
 -- claim_run: gives a queued run to one worker, once; its lease begins. SUBMITTED → WORKING, if asked.
--- KEYS  a task's nine
+-- KEYS  a task's ten
 -- ARGV  [1] run  [2] token of this claim  [3] runner (worker process)  [4] lease, µs  [5] '1' to write WORKING with it
 --       [6] how many runs a turn may have, should workers be lost  [7] how often Celery retried this run before
 --       [8] WORKING event of that retry, if it is known  [9] its metadata, packed

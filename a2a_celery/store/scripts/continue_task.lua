@@ -1,6 +1,6 @@
 -- continue_task: a further message to a task. INPUT_REQUIRED or AUTH_REQUIRED → SUBMITTED, with the next run;
 -- while a run is open the message waits for its end.
--- KEYS  a task's nine
+-- KEYS  a task's ten
 -- ARGV  [1] scope  [2] context id, '' if the client named none  [3] nonce  [4] µs until the watcher publishes the run
 --       [5] message event  [6] SUBMITTED event  [7] request  [8] caller  [9] how many messages may wait
 --       [10] options of the run  [11] key of the message id, '' to take any  [12] digest of the message

@@ -1,5 +1,5 @@
 -- create_task: a task with its first log entry, its first run and the promise to dispatch it. (none) → SUBMITTED
--- KEYS  a task's nine
+-- KEYS  a task's ten
 -- ARGV  [1] task id  [2] context id  [3] scope  [4] scope index  [5] context index  [6] agent  [7] owner
 --       [8] retention, s  [9] leases key  [10] dispatch key  [11] µs until the watcher publishes the run
 --       [12] request  [13] caller  [14] the task event  [15] the status event  [16] '1' if the status has a message

@@ -1,5 +1,5 @@
 -- delete_push_config: a push-notification config and its line, at once: who has it in hand has lost it.
--- KEYS  a task's nine
+-- KEYS  a task's ten
 -- ARGV  [1] scope, '*' for any  [2] the config's id, quoted
 -- gives 0 when there is no such task, else 1, also when there was no such config
 local r = load(KEYS)

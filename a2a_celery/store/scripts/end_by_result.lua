@@ -1,6 +1,6 @@
 -- end_by_result: the end of a run that no worker of ours runs: it was handed to a canvas, or a worker without this
 -- package has done it. any live state → terminal
--- KEYS  a task's nine
+-- KEYS  a task's ten
 -- ARGV  [1] run  [2] '1' if all that is known is that a worker was lost  [3…] events, the last of them terminal
 -- gives {'over', version, state}: the run is over, whoever ended it
 --       | {'kept'}: there is no such run, or it is claimed, or a worker of ours was lost before it had begun it

@@ -1,6 +1,6 @@
 -- end_run: the last net: ends a run from outside of it, with the task. any live state → terminal; → CANCELED if a client
 -- asked for that. A paused task has no run to end. A task that is FAILED because a worker was lost leaves a dead letter.
--- KEYS  a task's nine
+-- KEYS  a task's ten
 -- ARGV  [1] run  [2] first part of the runner's id: a claimed run is ended only if its runner begins so; '' for a run
 --       that nobody has claimed  [3] '1' if its worker was lost: its turn may have another attempt; then only its lease
 --       ends; and a run that it had not claimed yet is published again  [4] dead letters key  [5] how many processes may

@@ -1,5 +1,5 @@
 -- give_up_delivery: a line is dead: no event is delivered to it until it is replayed, or its config replaced.
--- KEYS  a task's nine
+-- KEYS  a task's ten
 -- ARGV  [1] config id, quoted  [2] token  [3] JSON: what an operator wants to know of it
 -- gives 1, or 0 when the line is gone, or another's
 local r = load(KEYS)

@@ -2,7 +2,7 @@
 -- that the message at hand is outdated. Claimed: → CANCELED if a client asked for it; → FAILED if the turn may have one
 -- run only, and a dead letter; else the lease is over and the run fenced off: the next attempt is lapse_run's, and this
 -- one does not count.
--- KEYS  a task's nine
+-- KEYS  a task's ten
 -- ARGV  [1] run  [2] first part of the runner's id: a claimed run is given up only if its runner begins so; '' for a run
 --       that nobody has claimed  [3] µs until the watcher publishes the next run  [4] dead letters key
 --       [5…9] the FAILED event

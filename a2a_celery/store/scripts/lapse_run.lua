@@ -1,6 +1,6 @@
 -- lapse_run: takes a run from a worker that is not heard of. WORKING (or any live state) → CANCELED, if a client asked
 -- for it; → WORKING with the next run, if the turn may have another; else → FAILED, and a dead letter
--- KEYS  a task's nine
+-- KEYS  a task's ten
 -- ARGV  [1] run  [2] the version that the arguments below were made from  [3] FAILED event  [4] CANCELED event
 --       [5] WORKING event of the next attempt  [6] its metadata, packed  [7] µs until the next run is published
 --       [8] dead letters key  [9…] if artifacts that the lost run left open shall go: what replace_task takes

@@ -1,5 +1,5 @@
 -- note_delivered: a line's events were delivered, or need not be, up to a version; the lease begins anew.
--- KEYS  a task's nine
+-- KEYS  a task's ten
 -- ARGV  [1] config id, quoted  [2] token  [3] version  [4] lease, µs  [5] '1' if the last of them was posted
 -- gives 'more': it is still in hand | 'done': nothing is owed to it now | 'lost': the line is gone, or another's
 local r = load(KEYS)

@@ -1,5 +1,5 @@
 -- postpone_delivery: a line is given back, and due again later.
--- KEYS  a task's nine
+-- KEYS  a task's ten
 -- ARGV  [1] config id, quoted  [2] token  [3] µs until it is due  [4] '1' if that counts as a failure, 'age' if it is
 --       none, but its failing begins with it at the latest
 --       [5] JSON: what an operator wants to know of it, '' for nothing

@@ -1,6 +1,6 @@
 -- What every script begins with. A task's keys come first, always in this order:
 --   KEYS[1] record  [2] log  [3] history  [4] artifacts  [5] chunks (prefix)  [6] metadata  [7] turns  [8] wake
---   [9] push
+--   [9] push  [10] execution
 -- Keys derived here (chunks .. id, index .. state) come from those or from fields of the record.
 --
 -- The fields of a record:
@@ -98,10 +98,11 @@ end
 -- A task stands in the lists under the tag of its keys, so that a lister finds them again.
 local function tag(keys) return string.match(keys[1], '{(.-)}') end
 
--- A task's nine keys, from the tag that the lists know it by.
+-- A task's ten keys, from the tag that the lists know it by.
 local function keys_of(prefix, name)
   local keys = {}
-  for n, part in ipairs({'task', 'log', 'history', 'artifacts', 'artifact:', 'metadata', 'turns', 'wake', 'push'}) do
+  for n, part in ipairs({'task', 'log', 'history', 'artifacts', 'artifact:', 'metadata', 'turns', 'wake', 'push',
+      'execution'}) do
     keys[n] = prefix .. ':{' .. name .. '}:' .. part
   end
   return keys
@@ -285,7 +286,7 @@ local function retire(keys, r, dead_letters)
   for _, artifact_id in ipairs(redis.call('LRANGE', keys[4], 0, -1)) do
     redis.call('EXPIRE', keys[5] .. artifact_id, r.retention)
   end
-  for _, i in ipairs({1, 2, 3, 4, 6}) do redis.call('EXPIRE', keys[i], r.retention) end
+  for _, i in ipairs({1, 2, 3, 4, 6, 10}) do redis.call('EXPIRE', keys[i], r.retention) end
   if r.push then retire_lines(keys, r) end
 end
 
@@ -294,6 +295,7 @@ end
 --   A  the artifact's id   '1' if it is appended
 --   M  ''                  ''
 --   U  ''                  ''
+--   X  ''                  ''          no event: a step of the run's execution, which is not in the log; never behind the end
 
 -- nil when the events are legal in their order, else the number of the first that is not
 local function first_illegal(r, first)
@@ -311,6 +313,8 @@ local function first_illegal(r, first)
   return nil
 end
 
+local MAX_STEPS = 1000 -- of a task's executions, the newest
+
 -- Applies the events to the task. The caller has checked that they may be; it saves the record afterwards.
 local function apply_events(keys, r, first)
   for i = first, #ARGV, 5 do
@@ -318,7 +322,7 @@ local function apply_events(keys, r, first)
     local after = kind == 'S' and tonumber(subject) or kind == 'M' and COMPLETED
     hear_the_rest(keys, r, after)
     local at = clock(r)
-    if kind ~= 'U' then write_log(keys, r, at, bytes) end
+    if kind ~= 'U' and kind ~= 'X' then write_log(keys, r, at, bytes) end
     if kind == 'S' then
       set_status(keys, r, after, flag, bytes, at)
       merge_metadata(keys, metadata)
@@ -328,6 +332,8 @@ local function apply_events(keys, r, first)
       add_chunk(keys, subject, flag, bytes)
     elseif kind == 'U' then
       hear(keys, r, at, bytes)
+    elseif kind == 'X' and redis.call('RPUSH', keys[10], bytes) > MAX_STEPS then
+      redis.call('LPOP', keys[10])
     end
   end
 end

@@ -1,5 +1,5 @@
 -- read_delivery: how a line stands.
--- KEYS  a task's nine
+-- KEYS  a task's ten
 -- ARGV  [1] config id, quoted
 -- gives nil when there is none | {µs now, its row}
 local r = load(KEYS)

@@ -1,5 +1,5 @@
 -- read_letter: what it takes to run a task again that was lost with its worker.
--- KEYS  a task's nine
+-- KEYS  a task's ten
 -- ARGV  [1] dead letters key
 -- gives {'missing'} | {'requeued', the task it became} | {'alive', state} | {'ended', state}: not with its worker
 --       | {'dead', agent, scope, request, options, snapshot}

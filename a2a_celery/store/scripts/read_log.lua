@@ -1,5 +1,5 @@
 -- read_log: the entries after a version, in order.
--- KEYS  a task's nine
+-- KEYS  a task's ten
 -- ARGV  [1] after this version  [2] at most this many
 -- gives {version, state, phase, entries}; {'0', '0', '', {}} when there is no such task
 local r = redis.call('HMGET', KEYS[1], 'version', 'state', 'phase')

@@ -1,5 +1,5 @@
 -- read_push_configs: a task's push-notification configs, or one of them.
--- KEYS  a task's nine
+-- KEYS  a task's ten
 -- ARGV  [1] scope, '*' for any  [2] the one's id, quoted; '' for all
 -- gives nil when there is no such task | {id, quoted, sealed, …}
 local r = redis.call('HMGET', KEYS[1], 'scope', 'push')

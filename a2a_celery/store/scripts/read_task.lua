@@ -1,5 +1,5 @@
 -- read_task: the snapshot, in one piece.
--- KEYS  a task's nine
+-- KEYS  a task's ten
 -- ARGV  [1] scope, '*' for any  [2] history length, -1 for all  [3] '1' with artifacts
 -- gives nil | the snapshot (see prelude)
 local r = load(KEYS)

@@ -1,5 +1,5 @@
 -- replay_delivery: a line that was given up lives again: what is owed to it is due at once.
--- KEYS  a task's nine
+-- KEYS  a task's ten
 -- ARGV  [1] config id, quoted  [2] nonce, for repeated calls
 -- gives 'missing' | 'replayed' | 'alive': it was not given up, or somebody else replayed it
 local r = load(KEYS)

@@ -1,5 +1,5 @@
 -- request_cancel: ends a task that nobody runs; tells the runner of any other. any live state → CANCELED
--- KEYS  a task's nine
+-- KEYS  a task's ten
 -- ARGV  [1] scope  [2] prefix of runner channels  [3] nonce  [4…8] the CANCELED event
 -- gives {'missing'} | {'ended', state} | {'asked', '', version}
 --       | {'canceled', run that was queued ('' for none), version, canvas that worked for it ('' for none)}

@@ -1,13 +1,13 @@
 -- requeue_task: a dead letter becomes a new task of the same caller, in the same context and turn, with its first run and
 -- the promise to dispatch it. (none) → SUBMITTED; the dead task stays FAILED
--- KEYS  the dead task's nine, then the new one's
+-- KEYS  the dead task's ten, then the new one's
 -- ARGV  [1] dead letters key  [2] the new task's id  [3] its retention, s  [4] µs until the watcher publishes the run
 --       [5] request  [6] options of the run  [7] the event WORKING  [8…] the new task: what replace_task takes
 -- gives {'requeued'}, also for a repeated call | {'gone'}: no dead letter, or not any more
 local dead = load(KEYS)
 if dead and dead.requeued_as == ARGV[2] then return {'requeued'} end
 if not dead or redis.call('ZREM', ARGV[1], tag(KEYS)) == 0 then return {'gone'} end
-local new = {unpack(KEYS, 10, 18)}
+local new = {unpack(KEYS, 11, 20)}
 redis.call('HSET', new[1], 'task_id', ARGV[2], 'context', dead.context, 'scope', dead.scope,
   'scope_index', dead.scope_index, 'context_index', dead.context_index, 'agent', dead.agent, 'owner', dead.owner,
   'retention', ARGV[3], 'leases', dead.leases, 'dispatch', dead.dispatch, 'request', ARGV[5], 'caller', dead.caller,

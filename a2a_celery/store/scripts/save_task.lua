@@ -1,6 +1,6 @@
 -- save_task: a task as another engine (the SDK's own request handler) wrote it, with compare-and-swap on the version.
 -- A task that has ended stays as it is.
--- KEYS  a task's nine
+-- KEYS  a task's ten
 -- ARGV  [1] task id  [2] context id  [3] scope  [4] scope index  [5] context index  [6] owner  [7] retention, s
 --       [8] leases key  [9] dispatch key  [10] version it was derived from, 0 for a first write
 --       [11] '1' if it may overwrite any live version (CANCELED)  then either

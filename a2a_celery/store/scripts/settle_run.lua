@@ -1,6 +1,6 @@
 -- settle_run: the last events of a run, the end of its lease, and the next waiting turn. → terminal, or interrupted;
 -- an interrupted task that a client asked to cancel → CANCELED
--- KEYS  a task's nine
+-- KEYS  a task's ten
 -- ARGV  [1] run  [2] token of the claim  [3] how many events of this run came before
 --       [4] µs until the watcher publishes the next run  [5] answers that the agent's `ask` waits for, this one too
 --       [6] pauses key  [7] µs until a pause ends, 0 for never  [8] the FAILED event that ends it  [9…] events

@@ -1,0 +1,93 @@
+"""Celery events of our own, for whoever listens to Celery's: one for each transition of a run's execution.
+
+They are as good as Celery's own: sent if the worker sends events (``-E``), once at most, left out rather than waited for.
+A prefork child can't reach its worker's event dispatcher, so each process has one of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from queue import Full, Queue
+from threading import Lock, Thread
+from typing import Any
+
+from celery import Celery, Task
+from celery.events.event import group_from
+from celery.worker.request import Request
+from kombu.connection import Connection
+
+from ..lifecycle.saved import Scalar
+from .showing import Tell
+
+logger = logging.getLogger(__name__)
+
+EXECUTION_EVENT = "a2a-execution"
+"""The type of the event."""
+
+EVENTS_ON = "a2a_events"
+"""In what a worker's main process gives to the process of a run: there if the worker sends events."""
+
+MAX_WAITING = 1000
+"""Events beyond these are left out while the broker takes none."""
+
+
+def mark_if_heard(request: Request) -> None:
+    """Has the process that makes the call of `request` know whether this worker sends events such as ours."""
+    events = request.eventer
+    heard = events is not None and events.enabled and request.task.send_events
+    if heard and events.groups:  # without -E a worker tells of itself only
+        heard = group_from(EXECUTION_EVENT) in events.groups
+    request.request_dict.pop(EVENTS_ON, None)  # no word of whoever sent the message
+    if heard:
+        request.request_dict[EVENTS_ON] = True
+
+
+class EventSender:
+    """Sends events from a process, in a thread of its own that begins with the first."""
+
+    def __init__(self) -> None:
+        self._waiting: Queue[dict[str, Any]] = Queue(MAX_WAITING)
+        self._lock = Lock()
+        self._thread: Thread | None = None
+
+    def teller(self, task: Task) -> Tell | None:
+        """Sends what it is called with as an event of the call that `task` is at, and returns at once.
+
+        None: its worker sends no events.
+        """
+        if not getattr(task.request, EVENTS_ON, False):
+            return None
+        app, celery_id, hostname = task.app, task.request.id, task.request.hostname
+
+        def tell(fields: dict[str, Scalar]) -> None:
+            self._begin(app, hostname)
+            with suppress(Full):
+                self._waiting.put_nowait({"uuid": celery_id, **fields})
+
+        return tell
+
+    def _begin(self, app: Celery, hostname: str) -> None:
+        if self._thread is None:
+            with self._lock:
+                if self._thread is None:
+                    thread = Thread(target=self._send, args=(app, hostname), name="a2a-celery-events", daemon=True)
+                    thread.start()
+                    self._thread = thread
+
+    def _send(self, app: Celery, hostname: str) -> None:
+        fields = self._waiting.get()
+        while True:
+            try:
+                with app.connection_for_write() as connection:
+                    self._send_on(connection, app, hostname, fields)
+            except Exception as e:
+                logger.warning("Celery events of executions are left out: %s", e)
+            fields = self._waiting.get()
+
+    def _send_on(self, connection: Connection, app: Celery, hostname: str, fields: dict[str, Any]) -> None:
+        """Sends `fields`, and what follows, until the connection breaks."""
+        dispatcher = app.events.Dispatcher(connection, hostname=hostname, buffer_while_offline=False)
+        while True:
+            dispatcher.send(EXECUTION_EVENT, **fields)
+            fields = self._waiting.get()
