@@ -1,7 +1,7 @@
 """``celery -A … a2a send | get | tail | cancel | list``: an A2A client, which asks a gateway as any other does.
 
 Not the store: so they see what a client sees, under the same authentication, and work from where Redis is not reached.
-Only ``list --stuck`` is an operator's, see ``stuck``.
+Only ``list --stuck`` and ``get --execution`` are an operator's, see ``stuck`` and ``executions``.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from a2a.types import (
 from a2a.utils.constants import PROTOCOL_VERSION_CURRENT, TransportProtocol
 from a2a.utils.errors import A2AError, TaskNotFoundError, UnsupportedOperationError
 
+from .executions import or_execution
 from .location import with_agents
 from .show import STATE_PREFIX, as_json, event_line, task_lines, task_table
 from .stuck import or_stuck
@@ -157,11 +158,12 @@ async def send(
 
 
 @click.command()
+@or_execution
 @client_command
 @click.argument("task")
 @_one_agent
 async def get(gateway: Gateway, *, task: str, as_lines: bool) -> None:
-    """Show TASK as it is now."""
+    """Show TASK as it is now; or what its runs went through, with --execution."""
     _, found = await gateway.find(task)
     _show(found, as_lines)
 

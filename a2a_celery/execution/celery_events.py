@@ -1,7 +1,7 @@
 """Celery events of our own, for whoever listens to Celery's: one for each transition of a run's execution.
 
-They are as good as Celery's own: sent if the worker sends events (``-E``), once at most, left out rather than waited for.
-A prefork child can't reach its worker's event dispatcher, so each process has one of its own.
+They are as good as Celery's own: sent if the worker sends events (``-E``), once at most, left out rather than
+waited for. A prefork child can't reach its worker's event dispatcher, so each process has one of its own.
 """
 
 from __future__ import annotations

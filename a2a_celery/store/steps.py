@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from a2a.types import TaskState
@@ -27,7 +27,7 @@ class Steps:
     state: TaskState
     run: int
     running: bool
-    now_us: int
+    now_us: int = field(compare=False)
 
 
 def read_steps(keys: Keys, task_id: str) -> Operation[Steps | None]:

@@ -6,7 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from a2a_celery.lifecycle.execution import ExecutionState as S
+from a2a_celery.lifecycle.execution import Transition
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, WORKING
+from a2a_celery.lifecycle.steps import Step
 from a2a_celery.store import AsyncStore, Keys, Scope
 from a2a_celery.store.runs import RunRef
 from a2a_celery.store.tasks import continue_task, request_cancel
@@ -22,7 +25,8 @@ async def everything_that_can_happen(seeds: Seeds, task_id: str) -> None:
     sent = request("next", task_id, CONTEXT)
     await seeds.store.run(continue_task(seeds.keys, ANN, task_id, sent, "", caller=b"{}", nonce="1"))
     await seeds.appended(claim, chunk("a", task_id), chunk("b", "other:id {x}"), status(WORKING, "busy", step=1))
-    await seeds.settled(claim, status(INPUT_REQUIRED, "?"), before=3)
+    await seeds.appended(claim, Step(1, 1, "r", Transition(1, S.IDLE, S.INITIALIZING, 1)), before=3)
+    await seeds.settled(claim, status(INPUT_REQUIRED, "?"), before=4)
     claim = await seeds.claimed(task_id, run=2)
     await seeds.store.run(continue_task(seeds.keys, ANN, task_id, sent, "", caller=b"{}", nonce="2"))
     await seeds.appended(claim, chunk("a", task_id))
@@ -37,6 +41,7 @@ async def test_a_live_task_keeps_keys_of_the_named_kinds_only(
     assert await leaks(store, keys) == []
     names = keys.task(task_id)
     kinds = {names.record, names.log, names.history, names.artifacts, names.metadata, names.turns, keys.leases}
+    kinds.add(names.execution)
     chunks = {names.chunks + task_id, names.chunks + "other:id {x}"}
     lists = {keys.scope_index(ANN) + str(int(WORKING)), keys.context_index(ANN, CONTEXT) + str(int(WORKING))}
     assert set(await seeds.everything()) == kinds | chunks | lists
@@ -74,6 +79,7 @@ async def test_the_leak_checker_finds_what_breaks_a_rule(store: AsyncStore, keys
         keys.task("gone").log: lambda key: store.redis.rpush(key, "x"),
         keys.task(ended).turns: lambda key: store.redis.rpush(key, "x"),
         keys.task(ended).log: store.redis.persist,
+        keys.task(ended).execution: lambda key: store.redis.rpush(key, "[]"),
         keys.scope_index(ANN) + str(int(COMPLETED)): store.redis.persist,
         keys.scope_index(ANN) + str(int(WORKING)): lambda key: store.redis.zadd(key, {live: 1}),
         keys.leases: lambda key: store.redis.zadd(key, {f"{live}.1": 1}),

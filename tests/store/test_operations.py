@@ -46,6 +46,7 @@ from a2a_celery.store.runs import (
     settle_run,
 )
 from a2a_celery.store.scan import scan_list
+from a2a_celery.store.steps import read_steps
 from a2a_celery.store.tasks import continue_task, create_task, list_tasks, read_task, request_cancel
 from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, status
 
@@ -268,11 +269,16 @@ async def _figures(keys: Keys, seeds: Seeds) -> Operation[Any]:
     return delivery_figures(keys)
 
 
+async def _steps(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await claimed(keys, seeds)
+    return read_steps(keys, "t")
+
+
 VERBS: list[Make] = [
     _create, _continue, _cancel, _read, _list, _log, _claim, _append, _settle, _renew, _mark, _hold, _take,
     _end_pauses, _lapsed, _lapse, _end, _hand_back, _release, _due_canvases, _end_by_result, _scan, _letter, _requeue,
     _note_watcher, _save_push, _list_push, _delete_push, _secrets, _take_deliveries, _note, _postpone, _give_up,
-    _replay, _read_delivery, _scan_deliveries, _figures,
+    _replay, _read_delivery, _scan_deliveries, _figures, _steps,
 ]  # fmt: skip
 
 BESIDE = {"prelude", "save_task", "delete_task"}

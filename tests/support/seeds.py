@@ -21,6 +21,7 @@ from a2a.types import (
 
 from a2a_celery.lifecycle import Event, LogEntry, fold
 from a2a_celery.lifecycle.outcomes import agent_message
+from a2a_celery.lifecycle.steps import Step
 from a2a_celery.store import AsyncStore, Keys, Scope
 from a2a_celery.store.log import read_log
 from a2a_celery.store.runs import Claim, RunRef, Settled, Written, append, claim_run, settle_run
@@ -94,13 +95,13 @@ class Seeds:
         assert isinstance(claim, Claim), claim
         return claim
 
-    async def appended(self, claim: Claim, *events: Event, before: int = 0) -> Written:
+    async def appended(self, claim: Claim, *events: Event | Step, before: int = 0) -> Written:
         """Events of a run, written."""
         answer = await self.store.run(append(self.keys, claim.ref, token=claim.token, before=before, events=events))
         assert isinstance(answer, Written), answer
         return answer
 
-    async def settled(self, claim: Claim, *events: Event, before: int = 0) -> Settled:
+    async def settled(self, claim: Claim, *events: Event | Step, before: int = 0) -> Settled:
         """A run at its end."""
         answer = await self.store.run(settle_run(self.keys, claim.ref, token=claim.token, before=before, events=events))
         assert isinstance(answer, Settled), answer

@@ -321,8 +321,8 @@ local function apply_events(keys, r, first)
     local kind, subject, flag, bytes, metadata = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]
     local after = kind == 'S' and tonumber(subject) or kind == 'M' and COMPLETED
     hear_the_rest(keys, r, after)
-    local at = clock(r)
-    if kind ~= 'U' and kind ~= 'X' then write_log(keys, r, at, bytes) end
+    local at = kind ~= 'X' and clock(r)
+    if at and kind ~= 'U' then write_log(keys, r, at, bytes) end
     if kind == 'S' then
       set_status(keys, r, after, flag, bytes, at)
       merge_metadata(keys, metadata)

@@ -1,0 +1,215 @@
+"""A run's execution as operators and clients see it: Celery's events, ``a2a get --execution``, metadata of a status."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+from celery import Celery
+from click.testing import CliRunner, Result
+
+from a2a_celery import A2A
+from a2a_celery.cli.commands import a2a
+from a2a_celery.store import Keys, SyncStore
+from a2a_celery.store.steps import read_steps
+from tests.support.agents import card
+from tests.support.celery_events import CeleryEvents, celery_events
+from tests.support.clients import message_json
+from tests.support.fleet import Fleet, Gateway, Process, running_fleet
+from tests.support.talk import HEADERS, cancel, read, send, state
+from tests.support.waiting import eventually
+
+SECRET = "secret words"
+
+
+def send_to(gateway: Gateway, agent: str, task_id: str = "") -> dict[str, Any]:
+    """Sends a message, to a task if it is named; gives the task at once."""
+    body = {**message_json(SECRET), "configuration": {"returnImmediately": True}}
+    if task_id:
+        body["message"]["taskId"] = task_id
+    answer = httpx.post(f"{gateway.url}/agents/{agent}/message:send", json=body, headers=HEADERS, timeout=30)
+    task: dict[str, Any] = answer.json()["task"]
+    return task
+
+
+class Watched:
+    """A fleet of agents that tell their steps, and who listens to its Celery events."""
+
+    def __init__(self, fleet: Fleet, events: CeleryEvents) -> None:
+        self.fleet, self.events = fleet, events
+        self.gateway: Gateway = fleet.gateway(A2A_LEASE_TTL="2")
+        self.worker: Process
+        self.store = SyncStore(fleet.redis.store_url)
+
+    def work(self, pool: str, *options: str) -> None:
+        """Starts a worker."""
+        number = len(self.fleet.processes)
+        arguments = ("worker", "-n", f"w{number}-{self.fleet.queue}@%h", "-P", pool, "-c", "2", "-l", "INFO", *options)
+        self.worker = self.fleet.start(f"worker-{number}", *arguments, A2A_LEASE_TTL="2")
+        self.worker.wait_for_output(" ready.")
+
+    def told(self, task_id: str) -> list[str]:
+        """What Celery's events say of the task's executions."""
+        told = [event for event in self.events.whole if event["type"] == "a2a-execution"]
+        return [
+            " ".join([e["to_state"], *[e[name] for name in ("model", "tool", "reason") if name in e]])
+            for e in told
+            if e["task_id"] == task_id
+        ]
+
+    def ended(self, agent: str, *states: str, task_id: str = "") -> str:
+        """Sends a message to `agent`; gives the id of its task when that is in one of `states`."""
+        task = send_to(self.gateway, agent, task_id)
+        eventually(lambda: state(read(self.gateway, agent, task)) in states, within=30, what=f"{agent}: {states}")
+        return str(task["id"])
+
+    def kept(self, task_id: str) -> list[str]:
+        """What is in the store of it."""
+        found = self.store.run(read_steps(Keys("a2a"), task_id))
+        assert found is not None
+        return [" ".join([s.transition.after, *map(str, s.transition.detail.values())]) for s in found.steps]
+
+    def get(self, task_id: str, *options: str) -> Result:
+        """``a2a get --execution``, as an operator calls it, in this process."""
+        app = Celery(broker="memory://", set_as_current=False)
+        app.conf.a2a_store_url = self.fleet.redis.store_url
+        A2A(app).add_agent(card("echo"), "no:code", name="echo")
+        return CliRunner().invoke(a2a, ["get", task_id, "--execution", *options], obj=SimpleNamespace(app=app))
+
+    def shown(self, task_id: str) -> list[dict[str, Any]]:
+        """What that says to a script."""
+        done = self.get(task_id, "--json")
+        assert done.exit_code == 0, done.output
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    folder = tmp_path_factory.mktemp("fleet")
+    with (
+        running_fleet(folder, app="tests.support.steppers") as fleet,
+        celery_events(fleet.broker_url) as events,
+    ):
+        watched = Watched(fleet, events)
+        yield watched
+        watched.store.close()
+
+
+@pytest.fixture(scope="module", params=["prefork", "threads"])
+def heard(request: pytest.FixtureRequest, watched: Watched) -> Iterator[Watched]:
+    """With a worker that sends events."""
+    watched.work(request.param, "-E")
+    yield watched
+    watched.worker.kill()
+
+
+# First of all: another worker would take its task.
+def test_a_history_outlives_its_worker_and_without_events_nobody_is_told(watched: Watched) -> None:
+    watched.work("prefork")
+    task = send(watched.gateway, "waits", returnImmediately=True)
+    eventually(lambda: watched.kept(task["id"])[1:] == ["TOOL_EXECUTION slow"], what="its step is kept")
+    watched.worker.kill()
+    last = watched.shown(task["id"])[-1]
+    assert last["open"]
+    assert last["seconds"] > 0
+
+    watched.fleet.watcher(A2A_LEASE_TTL="2")
+    eventually(lambda: state(read(watched.gateway, "waits", task)) == "FAILED", within=30, what="it is FAILED")
+
+    said = watched.get(task["id"]).stdout.splitlines()
+    assert said[0].endswith(": FAILED")
+    assert said[1].split() == ["RUN", "ATTEMPT", "STATE", "WHEN", "FOR", "WHAT", "WORKER"]
+    assert re.fullmatch(r"1 +1 +INITIALIZING +[-0-9]+ [0-9:.]+ +[0-9.]+ s +- +\S+", said[2])
+    assert re.fullmatch(r"1 +1 +TOOL_EXECUTION +[-0-9]+ [0-9:.]+ +lost +tool slow +\S+", said[3])
+    assert watched.told(task["id"]) == []
+
+
+STEPS = ["INITIALIZING", "MODEL_CALL m1", "TOOL_EXECUTION search", "COMPLETED"]
+
+
+@pytest.mark.parametrize(
+    ("agent", "steps"),
+    [
+        ("echo", ["INITIALIZING", "COMPLETED"]),
+        ("steps", STEPS),
+        ("blocking", [*STEPS[:3], "MODEL_CALL m1", "COMPLETED"]),
+        ("executor", ["INITIALIZING", "TOOL_EXECUTION of an executor", "COMPLETED"]),
+        ("plain", ["INITIALIZING", "TOOL_EXECUTION of a task", "COMPLETED"]),
+    ],
+)
+def test_celery_hears_of_each_step_of_every_kind_of_agent(heard: Watched, agent: str, steps: list[str]) -> None:
+    task_id = heard.ended(agent, "COMPLETED")
+
+    eventually(lambda: len(heard.told(task_id)) >= len(steps), what="Celery's events")
+
+    assert heard.told(task_id) == steps
+    mine = [event for event in heard.events.whole if event.get("task_id") == task_id]
+    assert {(e["uuid"], e["run"], e["attempt"], e["agent"]) for e in mine} == {(f"{task_id}.1", 1, 1, agent)}
+    assert all(e["hostname"].startswith("w") for e in mine)
+    assert SECRET not in repr(mine)
+    assert heard.kept(task_id) == steps
+
+
+def test_a_task_that_asked_shows_both_of_its_runs(heard: Watched) -> None:
+    task_id = heard.ended("asks", "INPUT_REQUIRED")
+    heard.ended("asks", "COMPLETED", task_id=task_id)
+
+    shown = heard.shown(task_id)
+
+    assert [(row["run"], row["from"], row["state"]) for row in shown] == [
+        (1, "IDLE", "INITIALIZING"),
+        (1, "INITIALIZING", "MODEL_CALL"),
+        (1, "MODEL_CALL", "INTERRUPTED"),
+        (2, "INTERRUPTED", "INITIALIZING"),
+        (2, "INITIALIZING", "MODEL_CALL"),
+        (2, "MODEL_CALL", "COMPLETED"),
+    ]
+    assert [row["seconds"] is None for row in shown] == [False, False, True] * 2
+    assert all(row["worker"] for row in shown)
+
+
+def test_a_cancelled_task_ended_so(heard: Watched) -> None:
+    task = send(heard.gateway, "waits", returnImmediately=True)
+    eventually(lambda: heard.kept(task["id"])[1:] == ["TOOL_EXECUTION slow"], what="its step is kept")
+    cancel(heard.gateway, "waits", task)
+
+    assert heard.kept(task["id"])[2:] == ["CANCELLED"]
+
+
+def test_clients_see_the_steps_of_an_agent_that_shows_them(heard: Watched) -> None:
+    url = f"{heard.gateway.url}/agents/{{}}/message:stream"
+    shown = {}
+    for agent in ("steps", "blocking"):
+        stream = httpx.post(url.format(agent), json=message_json(SECRET), headers=HEADERS, timeout=30)
+        frames = [json.loads(line[5:]) for line in stream.text.splitlines() if line.startswith("data:")]
+        shown[agent] = [
+            frame["statusUpdate"]["metadata"]["execution"]
+            for frame in frames
+            if "execution" in frame.get("statusUpdate", {}).get("metadata", {})
+        ]
+
+    assert shown == {
+        "steps": [{"state": "MODEL_CALL", "model": "m1"}, {"state": "TOOL_EXECUTION", "tool": "search"}],
+        "blocking": [],
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (("--url", "http://127.0.0.1:1"), 2, "asks the store and no gateway: leave out --url"),
+        (("--header", "a: b"), 2, "leave out --header"),
+        (("--agent", "nobody"), 1, "no agent 'nobody'; this app has echo"),
+        (("--agent", "echo"), 1, "no task nothing of echo"),
+        ((), 1, "no task nothing"),
+    ],
+)
+def test_what_can_not_be_shown_is_said(watched: Watched, options: tuple[str, ...], code: int, said: str) -> None:
+    done = watched.get("nothing", *options)
+
+    assert (done.exit_code, said in done.output) == (code, True), done.output

@@ -1,0 +1,104 @@
+"""The history of a task's executions: bounded, at a constant cost, gone with its task."""
+
+from __future__ import annotations
+
+import pytest
+
+from a2a_celery.lifecycle.execution import ExecutionState, Transition
+from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED
+from a2a_celery.lifecycle.steps import Step, decode_step, encode_step
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.operation import Operation, script
+from a2a_celery.store.runs import append
+from a2a_celery.store.steps import read_steps
+from tests.support.leaks import leaks
+from tests.support.seeds import ANN, RETENTION, Seeds, chunk, status
+
+from .test_cost import Meter
+
+S = ExecutionState
+
+
+def step(number: int = 1, **detail: str | int | None) -> Step:
+    """A step of a first run."""
+    return Step(1, 1, "host.1.x", Transition(number, S.MODEL_CALL, S.TOOL_EXECUTION, 1_000_000 + number, detail))
+
+
+@pytest.mark.parametrize("detail", [{}, {"tool": "s\u00fc\u2028\n\U0001f600"}, {"n": 1, "x": None}])
+def test_a_step_is_read_as_it_was_written(detail: dict[str, str | int | None]) -> None:
+    written = step(7, **detail)
+
+    assert decode_step(encode_step(written)) == written
+
+
+async def test_steps_are_kept_beside_the_log_in_their_order(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await seeds.claimed()
+    await seeds.appended(claim, step(1), chunk("a"), step(2))
+    await seeds.settled(claim, step(3), status(INPUT_REQUIRED, "?"), step(4), before=3)
+
+    found = await store.run(read_steps(keys, claim.ref.task_id))
+
+    assert found is not None
+    assert [s.transition.number for s in found.steps] == [1, 2, 3, 4]
+    assert (found.agent, found.state, found.run, found.running) == (ANN.agent, INPUT_REQUIRED, 1, False)
+    assert len(await seeds.log(claim.ref.task_id)) == 4
+    await seeds.require_consistent(claim.ref.task_id)
+    assert await leaks(store, keys) == []
+
+
+async def test_the_newest_thousand_stay(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await seeds.claimed()
+    for first in range(0, 1200, 100):
+        await seeds.appended(claim, *(step(n) for n in range(first + 1, first + 101)), before=first)
+
+    found = await store.run(read_steps(keys, claim.ref.task_id))
+
+    assert found is not None
+    assert [s.transition.number for s in found.steps] == list(range(201, 1201))
+
+
+async def test_a_step_costs_one_push_early_and_late(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    meter, claim = Meter(store), await seeds.claimed()
+
+    def one(before: int, *events: Step) -> Operation[object]:
+        return append(  # type: ignore[return-value]
+            keys, claim.ref, token=claim.token, before=before, events=[*events, chunk("x")]
+        )
+
+    await seeds.appended(claim, chunk("the first"))
+    bare = await meter.cost_of(one(1))
+    early = await meter.cost_of(one(2, step()))
+    await seeds.appended(claim, *(step(n) for n in range(900)), before=4)
+    late = await meter.cost_of(one(904, step()))
+
+    assert early == late == {**bare, "cmdstat_rpush": bare["cmdstat_rpush"] + 1}
+
+
+async def test_an_append_that_is_repeated_keeps_its_steps_once(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await seeds.claimed()
+    await seeds.appended(claim, step(1), step(2))
+    await seeds.appended(claim, step(1), step(2))
+
+    assert await store.redis.llen(keys.task(claim.ref.task_id).execution) == 2
+
+
+@pytest.mark.parametrize("how", ["append", "settle", "delete"])
+async def test_the_history_goes_with_its_task(store: AsyncStore, keys: Keys, seeds: Seeds, how: str) -> None:
+    claim = await seeds.claimed()
+    names = keys.task(claim.ref.task_id)
+    await seeds.appended(claim, step())
+    assert await store.redis.ttl(names.execution) == -1
+    match how:
+        case "append":
+            await seeds.appended(claim, step(2), status(COMPLETED), before=1)
+        case "settle":
+            await seeds.settled(claim, step(2), status(FAILED), before=1)
+        case "delete":
+            await store.run(Operation(script("delete_task"), names.as_list(), [str(ANN)], int))
+
+    if how == "delete":
+        assert not await store.redis.exists(names.execution)
+        assert await store.run(read_steps(keys, claim.ref.task_id)) is None
+    else:
+        assert 0 < await store.redis.ttl(names.execution) <= RETENTION
+        assert await store.redis.llen(names.execution) == 2

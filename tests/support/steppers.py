@@ -1,0 +1,91 @@
+"""Agents that say what they call: a function of each kind, an executor and a plain Celery task."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from threading import Event
+
+from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.server.events import EventQueue
+from a2a.types import TaskStatus, TaskStatusUpdateEvent
+from celery import Celery
+
+from a2a_celery import A2A, InputRequired, Turn, current_execution, current_turn
+from a2a_celery.lifecycle.states import COMPLETED, WORKING
+
+from .agents import card
+
+app = Celery("steppers", broker=os.environ["CELERY_BROKER_URL"], backend=os.environ["TEST_RESULTS"])
+app.conf.task_default_queue = os.environ["TEST_QUEUE"]
+a2a = A2A(app)
+
+
+@a2a.agent("echo")
+async def echo(turn: Turn) -> str:
+    """Tells nothing."""
+    return turn.text
+
+
+@a2a.agent("steps", show_execution=True)
+async def steps(turn: Turn) -> str:
+    """A model, then a tool."""
+    async with turn.model_call(model="m1"):
+        await asyncio.sleep(0)
+    async with turn.tool_call("search"):
+        return "found"
+
+
+@a2a.agent("blocking")
+def blocking(turn: Turn) -> str:
+    """The same in a thread."""
+    with turn.blocking.model_call("m1"), turn.blocking.tool_call("search"):
+        return "found"
+
+
+@a2a.agent("waits")
+async def waits(turn: Turn) -> str:
+    """In a tool for good."""
+    async with turn.tool_call("slow"):
+        await asyncio.get_running_loop().create_future()
+    return "never"
+
+
+@a2a.agent("asks")
+async def asks(turn: Turn) -> str:
+    """Asks, and is answered."""
+    async with turn.model_call("m1"):
+        if turn.number == 1:
+            raise InputRequired("which?")
+    return "that one"
+
+
+class Executor(AgentExecutor):
+    """Knows nothing of turns."""
+
+    async def execute(self, context: RequestContext, queue: EventQueue) -> None:
+        execution = current_execution()
+        assert execution is not None
+        async with execution.tool_call("of an executor"):
+            await queue.enqueue_event(TaskStatusUpdateEvent(status=TaskStatus(state=WORKING)))
+        await queue.enqueue_event(TaskStatusUpdateEvent(status=TaskStatus(state=COMPLETED)))
+
+    async def cancel(self, context: RequestContext, queue: EventQueue) -> None:
+        raise NotImplementedError
+
+
+a2a.add_agent(card("executor"), Executor)
+
+
+@app.task(name="steppers.plain", shared=False)
+def plain(text: str) -> str:
+    """A Celery task."""
+    turn, execution = current_turn(), current_execution()
+    assert turn is not None
+    assert execution is turn.execution
+    with turn.blocking.tool_call("of a task"):
+        Event().wait(0)
+    return "done"
+
+
+a2a.expose(plain, name="plain")

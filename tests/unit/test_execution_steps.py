@@ -1,0 +1,232 @@
+"""What an agent's steps mean: one after the other, within each other, at once; and how a run's end is called."""
+
+from __future__ import annotations
+
+import asyncio
+from threading import Barrier, Thread
+from typing import Any, get_args
+
+import pytest
+from a2a.types import TaskState
+
+from a2a_celery import ExecutionState, current_execution
+from a2a_celery.execution.steps import CURRENT_EXECUTION, MAX_NAME, Execution, end_in, end_of
+from a2a_celery.lifecycle import (
+    Canceled,
+    Completed,
+    Failed,
+    HandedOn,
+    Lost,
+    Outcome,
+    Paused,
+    Refused,
+    Rejected,
+    Retried,
+)
+from a2a_celery.lifecycle.execution import ENDS
+from a2a_celery.lifecycle.outcomes import AGENT_REFUSED, OUT_OF_TIME
+from a2a_celery.lifecycle.states import (
+    AUTH_REQUIRED,
+    CANCELED,
+    COMPLETED,
+    FAILED,
+    INPUT_REQUIRED,
+    REJECTED,
+    SUBMITTED,
+    WORKING,
+)
+
+S = ExecutionState
+
+
+@pytest.fixture
+def execution() -> Execution:
+    """One whose run has begun."""
+    execution = Execution()
+    execution.transition(S.INITIALIZING)
+    return execution
+
+
+def shown(execution: Execution) -> list[str]:
+    """What it went through behind INITIALIZING: the names of models and tools, else the state."""
+    return [str(next(iter(made.detail.values()), made.after)) for made in execution.history[1:]]
+
+
+async def test_steps_one_after_the_other_stay_until_the_next(execution: Execution) -> None:
+    async with execution.model_call("m1"):
+        pass
+    assert execution.state is S.MODEL_CALL
+    async with execution.model_call(model="m2"):
+        pass
+    with execution.tool_call("t"):
+        assert execution.state is S.TOOL_EXECUTION
+    execution.finish(Completed(), WORKING)
+
+    assert shown(execution) == ["m1", "m2", "t", "COMPLETED"]
+    assert execution.history[-1].before is S.TOOL_EXECUTION
+
+
+async def test_a_model_that_a_tool_calls_gives_the_tool_back(execution: Execution) -> None:
+    async with execution.tool_call("outer"):
+        async with execution.model_call("inner"):
+            assert execution.state is S.MODEL_CALL
+        assert execution.state is S.TOOL_EXECUTION
+
+    assert shown(execution) == ["outer", "inner", "outer"]
+
+
+async def test_of_tools_at_once_the_newest_that_is_open_is_shown(execution: Execution) -> None:
+    go = {name: asyncio.Event() for name in "abc"}
+
+    async def use(name: str) -> None:
+        async with execution.tool_call(name):
+            await go[name].wait()
+
+    using = {}
+    for name in "abc":
+        using[name] = asyncio.create_task(use(name))
+        await asyncio.sleep(0)
+    for name in "bca":
+        go[name].set()
+        await using[name]
+
+    assert shown(execution) == ["a", "b", "c", "a"]  # the end of b shows nothing, that of c goes back to a
+
+
+async def test_a_step_that_raises_is_over(execution: Execution) -> None:
+    with pytest.raises(KeyError):
+        async with execution.tool_call("a"), execution.tool_call("b"):
+            raise KeyError
+
+    async with execution.tool_call("c"):
+        pass
+    assert shown(execution) == ["a", "b", "a", "c"]
+
+
+async def test_steps_behind_the_end_count_for_nothing(execution: Execution) -> None:
+    async with execution.tool_call("outer"):
+        execution.finish(Canceled(), WORKING)
+        async with execution.model_call("late"):
+            assert execution.state is S.CANCELLED
+    execution.finish(Completed(), WORKING)
+
+    assert shown(execution) == ["outer", "CANCELLED"]
+
+
+def test_threads_may_have_steps_at_once(execution: Execution) -> None:
+    together = Barrier(8)
+
+    def work(name: str) -> None:
+        together.wait()
+        for _ in range(200):
+            with execution.tool_call(name), execution.model_call(name):
+                pass
+
+    threads = [Thread(target=work, args=(str(n),)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+
+    assert execution._open == []
+    execution.finish(Completed(), WORKING)
+    assert execution.state is S.COMPLETED
+
+
+def test_a_listener_may_begin_a_step(execution: Execution) -> None:
+    def logs(made: Any) -> None:
+        if made.detail == {"tool": "t"}:
+            execution.remove_listener(logs)  # it goes back to that tool
+            with execution.model_call("of the listener"):
+                pass
+
+    execution.add_listener(logs)
+    with execution.tool_call("t"):
+        pass
+
+    assert shown(execution) == ["t", "of the listener", "t"]
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda e: e.tool_call(""), ValueError),
+        (lambda e: e.tool_call(None), TypeError),
+        (lambda e: e.model_call(model=3), TypeError),
+    ],
+)
+def test_a_name_that_is_none_is_refused(execution: Execution, call: Any, error: Any) -> None:
+    with pytest.raises(error, match="name"):
+        call(execution)
+
+    assert shown(execution) == []
+
+
+def test_a_model_may_have_no_name_and_a_long_one_is_cut(execution: Execution) -> None:
+    with execution.model_call(), execution.tool_call("x" * 10_000):
+        pass
+
+    assert shown(execution)[0] == "MODEL_CALL"
+    assert len(shown(execution)[1]) == MAX_NAME
+
+
+ENDED: list[tuple[Outcome, ExecutionState, dict[str, str]]] = [
+    (Completed(), S.COMPLETED, {}),
+    (Paused(INPUT_REQUIRED), S.INTERRUPTED, {}),
+    (HandedOn("{}"), S.COMPLETED, {"reason": "handed on"}),
+    (Canceled(), S.CANCELLED, {}),
+    (Failed("what the agent says to its client"), S.ERROR, {"reason": "failed"}),
+    (Failed(reference="f00"), S.ERROR, {"reason": "failed", "reference": "f00"}),
+    (Failed(OUT_OF_TIME), S.ERROR, {"reason": "out of time"}),
+    (Rejected(), S.ERROR, {"reason": "rejected"}),
+    (Refused(AGENT_REFUSED), S.ERROR, {"reason": "rejected"}),
+    (Retried(2, 3, ""), S.ERROR, {"reason": "retried"}),
+    (Lost(), S.ERROR, {"reason": "lost"}),
+]
+
+
+@pytest.mark.parametrize(("outcome", "state", "detail"), ENDED)
+def test_each_outcome_has_its_end(
+    execution: Execution, outcome: Outcome, state: ExecutionState, detail: dict[str, str]
+) -> None:
+    execution.finish(outcome, WORKING)
+
+    assert (execution.state, dict(execution.history[-1].detail)) == (state, detail)
+    assert state in ENDS
+
+
+def test_no_outcome_is_forgotten() -> None:
+    assert {type(outcome) for outcome, _, _ in ENDED} == set(get_args(Outcome))
+
+
+@pytest.mark.parametrize(
+    ("state", "end"),
+    [
+        (COMPLETED, S.COMPLETED),
+        (FAILED, S.ERROR),
+        (REJECTED, S.ERROR),
+        (CANCELED, S.CANCELLED),
+        (INPUT_REQUIRED, S.INTERRUPTED),
+        (AUTH_REQUIRED, S.INTERRUPTED),
+        (WORKING, S.COMPLETED),
+        (SUBMITTED, S.COMPLETED),
+    ],
+)
+def test_an_agent_that_returns_has_ended_as_it_said(state: TaskState, end: ExecutionState) -> None:
+    assert end_of(Completed(), state) == end_in(state)
+    assert end_in(state)[0] is end
+
+
+async def test_the_current_execution_is_that_of_the_code_at_hand(execution: Execution) -> None:
+    assert current_execution() is None
+    token = CURRENT_EXECUTION.set(execution)
+    try:
+        assert current_execution() is execution
+        assert await asyncio.to_thread(current_execution) is execution
+        assert await asyncio.create_task(_current()) is execution
+    finally:
+        CURRENT_EXECUTION.reset(token)
+
+
+async def _current() -> Execution | None:
+    return current_execution()
