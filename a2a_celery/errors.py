@@ -20,6 +20,8 @@ __all__ = [
     "Failed",
     "InputRequired",
     "Rejected",
+    "SessionConflict",
+    "SessionError",
     "StoreUnavailable",
 ]
 
@@ -38,6 +40,14 @@ class StoreUnavailable(A2ACeleryError):
 
 class BrokerUnavailable(A2ACeleryError):
     """The Celery broker did not take a message; the task stays in the store and is dispatched later."""
+
+
+class SessionError(A2ACeleryError):
+    """A session's state can't be saved or opened as it is; says why."""
+
+
+class SessionConflict(SessionError):
+    """Another run of the context has saved the session since this one read it; nothing was saved."""
 
 
 class AgentSignal(A2ACeleryError):

@@ -1,7 +1,7 @@
 """Secrets at rest: what clients entrust to a deployment is encrypted before it is stored.
 
 AES-256-GCM (NIST SP 800-38D), with a key derived by HKDF (RFC 5869) from the setting `secret_key`. What was sealed for
-one config of one task opens for that one only.
+one purpose (a config of a task, the session of a context) opens for that one only.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class Sealer:
         """Of all secrets whose texts this opens."""
         return frozenset(self._keys)
 
-    def seal(self, text: bytes, task_id: str, config_id: str) -> bytes:
-        """`text`, for this config of this task; another time it looks different."""
+    def seal(self, text: bytes, *purpose: str) -> bytes:
+        """`text`, for what these words name: a config's task and its id, say; another time it looks different."""
         nonce = os.urandom(NONCE_BYTES)
         head = FORM + bytes.fromhex(self._first)
-        return head + nonce + self._keys[self._first].encrypt(nonce, text, head + _bound_to(task_id, config_id))
+        return head + nonce + self._keys[self._first].encrypt(nonce, text, head + _bound_to(purpose))
 
-    def open(self, sealed: bytes, task_id: str, config_id: str) -> bytes:
-        """The text that was sealed for this config of this task.
+    def open(self, sealed: bytes, *purpose: str) -> bytes:
+        """The text that was sealed for what these words name.
 
         Raises:
             NotSealedHere: it can't be opened; says why.
@@ -71,9 +71,9 @@ class Sealer:
             )
         nonce, text = sealed[nonce_at : nonce_at + NONCE_BYTES], sealed[nonce_at + NONCE_BYTES :]
         try:
-            return key.decrypt(nonce, text, head + _bound_to(task_id, config_id))
+            return key.decrypt(nonce, text, head + _bound_to(purpose))
         except (InvalidTag, ValueError):
-            raise NotSealedHere("it was sealed for another config, or changed since") from None
+            raise NotSealedHere("it was sealed for something else, or changed since") from None
 
 
 def sealer_of(settings: Settings) -> Sealer | None:
@@ -92,8 +92,8 @@ def require_secrets(sealer: Sealer | None, in_use: Collection[str]) -> None:
         return
     why = "is not set" if sealer is None else f"lacks the secret {', '.join(sorted(missing))}"
     raise ConfigError(
-        f"a2a_secret_key {why}, with which webhooks of tasks in the store are sealed: set A2A_SECRET_KEY as where they "
-        "were taken; to change it, put the new secret before the old one, and leave that until its tasks are gone"
+        f"a2a_secret_key {why}, with which webhooks or sessions in the store are sealed: set A2A_SECRET_KEY as where "
+        "they were; to change it, put the new secret before the old one, and leave that until its tasks are gone"
     )
 
 
@@ -106,6 +106,6 @@ def _derived(secret: bytes, purpose: bytes, length: int) -> bytes:
     return HKDF(SHA256(), length, salt=None, info=b"a2a-celery " + purpose).derive(secret)
 
 
-def _bound_to(task_id: str, config_id: str) -> bytes:
-    task = task_id.encode()
-    return len(task).to_bytes(4, "big") + task + config_id.encode()
+def _bound_to(purpose: Sequence[str]) -> bytes:
+    *others, last = (word.encode() for word in purpose)
+    return b"".join(len(word).to_bytes(4, "big") + word for word in others) + last

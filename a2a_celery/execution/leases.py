@@ -15,7 +15,8 @@ from typing import Protocol
 
 from ..errors import StoreUnavailable
 from ..store import AsyncStore, Keys
-from ..store.runs import RunRef, renew_runs
+from ..store.leases import renew_runs
+from ..store.runs import RunRef
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from ..errors import ConfigError, StoreUnavailable
 from ..lifecycle import Failed, Lost, Outcome
 from ..lifecycle.outcomes import OUT_OF_TIME
 from ..store import AsyncStore, Keys, SyncStore
-from ..store.runs import renew_runs
+from ..store.leases import renew_runs
 from ..store.wake import WakeLine
 from .adapters import Adapter, make_adapter
 from .calls import ThreadedCall

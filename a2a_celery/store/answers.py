@@ -9,10 +9,12 @@ from a2a.types import Task, TaskState
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """A new task; `task` is its snapshot, at `version`."""
+    """A new task; `task` is its snapshot, at `version`. Its run wants to be published, unless it stands `behind`
+    another of its context."""
 
     task: Task
     version: int
+    behind: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +65,13 @@ class TooManyConfigs:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """The message began run `run`; `task` is the snapshot with it, at `version`."""
+    """The message began run `run`; `task` is the snapshot with it, at `version`. It wants to be published, unless it
+    stands `behind` another of its context."""
 
     run: int
     task: Task
     version: int
+    behind: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,12 @@ class Keys:
         return f"{self.prefix}:dispatch"
 
     @property
+    def behind(self) -> str:
+        """zset: ``<task_id>.<run>`` of each queued run that stands behind another of its context → the µs since when;
+        emptied by that one's end, or its own."""
+        return f"{self.dispatch}:behind"
+
+    @property
     def canvases(self) -> str:
         """zset: ``<task_id>.<run>`` of each run that a canvas ends → the µs it is looked at; emptied by that end."""
         return f"{self.prefix}:canvases"
@@ -141,12 +147,13 @@ class Keys:
 
     @property
     def secrets(self) -> str:
-        """hash: fingerprint of each secret that configs are sealed with → the list of their lines; emptied by who asks
-        which are in use."""
+        """hash: fingerprint of each secret that configs or sessions are sealed with → the list of these; emptied by who
+        asks which are in use."""
         return f"{self.prefix}:secrets"
 
     def sealed_with(self, fingerprint: str) -> str:
-        """zset: each line whose config is sealed with that secret; scores and life as those of `dead_deliveries`."""
+        """zset: each line whose config is sealed with that secret, and the key of each session that is → the µs when it
+        goes, +inf for the lines of live tasks; expires with them."""
         return f"{self.prefix}:sealed:{quoted(fingerprint)}"
 
     @property
@@ -164,6 +171,21 @@ class Keys:
     def context_index(self, scope: Scope, context_id: str) -> str:
         """As `scope_index`, of one context only."""
         return f"{self.prefix}:context:{scope}:{quoted(context_id)}:"
+
+    def row(self, scope: Scope, context_id: str) -> str:
+        """list: tags of the tasks in the context whose runs come one by one, the first has the turn; emptied by the
+        ends of their runs."""
+        return f"{self.prefix}:row:{scope}:{quoted(context_id)}"
+
+    @property
+    def sessions(self) -> str:
+        """What the keys of sessions begin with; scope and context follow, as in `session`."""
+        return f"{self.prefix}:session:"
+
+    def session(self, scope: Scope, context_id: str) -> str:
+        """hash: an agent's own state of a context, see scripts/prelude.lua for the fields; expires `retention` after it
+        was last saved, or a run of it last ended."""
+        return f"{self.sessions}{scope}:{quoted(context_id)}"
 
     def message(self, scope: Scope, message_id: str) -> str:
         """hash: what was accepted under this message id (digest, task, place in its log); expires with its window."""

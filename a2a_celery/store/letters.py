@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from a2a.types import Message, Role, SendMessageRequest, Task, TaskState, TaskStatus
 
@@ -74,15 +74,16 @@ def read_letter(keys: Keys, task_id: str) -> Operation[Letter | Missing | Requeu
 
 def requeue_task(
     keys: Keys, letter: Letter, task_id: str, *, retention: int, options: bytes
-) -> Operation[Literal["requeued", "gone"]]:
+) -> Operation[Literal["requeued", "behind", "gone"]]:
     """Makes the new task `task_id` of a dead letter and takes that out, once; "gone": somebody else did.
 
-    The caller publishes its run 1 with `options`. `retention` is in seconds.
+    The caller publishes its run 1 with `options`, unless it stands "behind" another of its context.
+    `retention` is in seconds.
     """
     request, task = again(letter, task_id)
 
-    def parse(answer: Sequence[bytes]) -> Literal["requeued", "gone"]:
-        return "requeued" if answer[0] == b"requeued" else "gone"
+    def parse(answer: Sequence[bytes]) -> Literal["requeued", "behind", "gone"]:
+        return cast(Literal["requeued", "behind", "gone"], answer[0].decode())
 
     return Operation(
         script("requeue_task"),

@@ -1,4 +1,4 @@
-"""The verbs about runs: claim, append, settle, renew; and dispatching those nobody claimed."""
+"""The verbs about runs: claim, append, settle, end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from ..lifecycle import Event, encode
 from ..lifecycle.steps import Step
 from .codec import event_arguments, pack_metadata, state_of, task_from_snapshot
 from .keys import Keys, Scope
-from .operation import Argument, Operation, script
+from .operation import Operation, script
+from .sessions import SavedSession, SavedSince, SessionState, session_arguments
 from .tasks import FIRST_PUBLISH_GRACE_US
 
 MAX_LOST_BEFORE_CLAIM = 3
@@ -43,7 +44,7 @@ class Claim:
 
     `asked` counts the newest messages of the client that answer the agent's `ask`; `scope` says whose task it is;
     `paused_in` is the state in which the task waited for the turn's message, None for a task's first.
-    `options` are those that the run was stored with, see ``dispatch.RunOptions``.
+    `options` are those that the run was stored with, see ``dispatch.RunOptions``; `session` is None unless asked for.
     """
 
     ref: RunRef
@@ -58,6 +59,7 @@ class Claim:
     options: bytes
     task: Task
     version: int
+    session: SavedSession | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +99,14 @@ class Illegal:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The run is over. `next_run` waits for a worker and wants to be published, with `next_options`; None: none."""
+    """The run is over. `next_run` of its task, or the run `other` of another in its context, waits for a worker and
+    wants to be published, with `next_options`; None: none."""
 
     version: int
     state: TaskState
     next_run: int | None
     next_options: bytes = b""
+    other: RunRef | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +129,6 @@ class Kept:
     """Nothing was written: the run belongs to another worker, has or will have a newer one behind it, or is unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Renewal:
-    """Names of the runs that are no longer ours, and of those a client wants cancelled."""
-
-    lost: frozenset[str]
-    cancel: frozenset[str]
-
-
 def claim_run(
     keys: Keys,
     ref: RunRef,
@@ -144,11 +140,13 @@ def claim_run(
     max_attempts: int = 1,
     retries: int = 0,
     retried: TaskStatusUpdateEvent | None = None,
+    session: bool = False,
 ) -> Operation[Claim | Dropped | Behind]:
     """Takes a queued run, which only one caller ever gets; `working` says so in the task's status at once.
 
     `max_attempts` is how many runs the turn may have, should workers be lost: 1 is at most once. A run that Celery
-    retries, for the `retries`-th time, is taken from its last attempt with the event `retried`.
+    retries, for the `retries`-th time, is taken from its last attempt with the event `retried`. With `session` its
+    context's comes with the claim.
     """
 
     def parse(answer: Sequence[Any]) -> Claim | Dropped | Behind:
@@ -156,7 +154,7 @@ def claim_run(
             return Dropped(answer[1].decode())
         if answer[0] == b"behind":
             return Behind(answer[1].decode())
-        _, turn, attempt, request, caller, asked, paused_in, scope, options, snapshot = answer
+        _, turn, attempt, request, caller, asked, paused_in, scope, options, snapshot, saved = answer
         task, version = task_from_snapshot(snapshot)
         return Claim(
             ref,
@@ -171,6 +169,7 @@ def claim_run(
             options,
             task,
             version,
+            SavedSession.of(saved) if session else None,
         )
 
     return Operation(
@@ -186,6 +185,7 @@ def claim_run(
             retries,
             b"" if retried is None else encode(retried),
             b"" if retried is None else pack_metadata(retried.metadata),
+            keys.sessions if session else "",
         ],
         parse,
     )
@@ -213,17 +213,23 @@ def settle_run(
     asked: int = 0,
     pause_us: int = 0,
     unanswered: Event | None = None,
-) -> Operation[Settled | RunLost | Illegal | LeftOpen]:
-    """Ends a claimed run with its last `events`; a message that waited begins the next one.
+    session: SessionState | None = None,
+) -> Operation[Settled | RunLost | Illegal | LeftOpen | SavedSince]:
+    """Ends a claimed run with its last `events`; a message that waited begins the next one. A `session` is saved with
+    that if the task then is COMPLETED or waits for its client.
 
     A pause ends after `pause_us` microseconds (0: never) with the event `unanswered`, if a watcher runs; `asked` counts
     the answers that the agent's `ask` will have got with the next message.
     """
 
-    def parse(answer: Sequence[bytes]) -> Settled | RunLost | Illegal | LeftOpen:
+    def parse(answer: Sequence[bytes]) -> Settled | RunLost | Illegal | LeftOpen | SavedSince:
         match answer[0]:
             case b"settled":
-                return Settled(int(answer[1]), state_of(answer[2]), int(answer[3]) if answer[3] else None, answer[4])
+                run, own = int(answer[3] or 0), answer[5].decode() in ("", ref.task_id)
+                other = None if own else RunRef(answer[5].decode(), run)
+                return Settled(int(answer[1]), state_of(answer[2]), (run or None) if own else None, answer[4], other)
+            case b"conflict":
+                return SavedSince(int(answer[1]))
             case b"illegal":
                 return Illegal(int(answer[1]), state_of(answer[2]))
             case b"open":
@@ -243,6 +249,7 @@ def settle_run(
             keys.pauses,
             pause_us,
             b"" if unanswered is None else encode(unanswered),
+            *session_arguments(keys, session),
             *event_arguments(events),
         ],
         parse,
@@ -269,25 +276,6 @@ def end_run(
         [ref.run, runner or "", int(lost), keys.dead_letters, MAX_LOST_BEFORE_CLAIM, *event_arguments([event])],
         parse,
     )
-
-
-def renew_runs(keys: Keys, held: Sequence[tuple[RunRef, str]], *, lease_us: int) -> Operation[Renewal]:
-    """Renews the leases of `held` runs, each with the token of its claim."""
-    arguments: list[Argument] = [lease_us]
-    for ref, token in held:
-        arguments += [ref.task_id, ref.run, token]
-
-    def parse(answer: Sequence[Sequence[bytes]]) -> Renewal:
-        lost, cancel = (frozenset(name.decode() for name in names) for names in answer)
-        return Renewal(lost, cancel)
-
-    records = [keys.task(ref.task_id).record for ref, _ in held]
-    return Operation(script("renew_runs"), [keys.leases, *records], arguments, parse)
-
-
-def end_pauses(keys: Keys, *, limit: int) -> Operation[int]:
-    """Fails up to `limit` tasks whose pause has lasted too long; gives how many were due."""
-    return Operation(script("end_pauses"), [keys.pauses], [keys.prefix, limit], int)
 
 
 def _written(answer: Sequence[bytes]) -> Written | RunLost | Illegal:

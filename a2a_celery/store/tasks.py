@@ -66,18 +66,20 @@ def create_task(
     options: bytes = b"",
     once: Once | None = None,
     push: NewPushConfig | None = None,
+    one_by_one: bool = False,
 ) -> Operation[Created | Known | Conflict]:
     """A task in SUBMITTED with `request`'s message in its history, run 1, and the promise to dispatch it.
 
     `caller` is kept for the worker and `options` for publishers, as they are; `retention` is in seconds. Without `once`
     any message id is a new one. `push` is owed every event, the first too; of a `Known` message it isn't saved.
+    Tasks that come `one_by_one` have their context to themselves while they run, in the order of their messages.
     """
     task = Task(id=task_id, context_id=context_id, status=TaskStatus(state=SUBMITTED), history=[request.message])
 
     def parse(answer: Sequence[bytes]) -> Created | Known | Conflict:
         if answer[0] == b"created":
             task.status.timestamp.CopyFrom(timestamp(int(answer[1])))
-            return Created(task, 1)
+            return Created(task, 1, answer[2] == b"1")
         return _known(answer) if answer[0] == b"known" else Conflict()
 
     names = keys.task(task_id)
@@ -105,6 +107,7 @@ def create_task(
             encode(status_event(task_id, context_id, WORKING)),
             options,
             *_once(keys, scope, once),
+            keys.row(scope, context_id) if one_by_one else "",
             *config_arguments(keys, push),
         ],
         parse,
@@ -250,7 +253,7 @@ def _continued(answer: Sequence[Any]) -> Continued:
         case b"conflict":
             return Conflict()
         case b"begun":
-            return Begun(int(answer[1]), *task_from_snapshot(answer[2]))
+            return Begun(int(answer[1]), *task_from_snapshot(answer[2]), answer[3] == b"1")
         case _:
             return Waiting(int(answer[1]), *task_from_snapshot(answer[2]))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from ..store import AsyncStore, Keys
-from ..store.runs import end_pauses
+from ..store.pauses import end_pauses
 
 logger = logging.getLogger(__name__)
 

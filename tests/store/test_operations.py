@@ -12,6 +12,7 @@ import pytest
 from a2a_celery.cli.embedded import EmbeddedRedis
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys, Operation, SyncStore
+from a2a_celery.store.checkpoints import checkpoint
 from a2a_celery.store.deliveries import (
     Line,
     delivery_figures,
@@ -25,8 +26,10 @@ from a2a_celery.store.deliveries import (
 )
 from a2a_celery.store.dispatch import hold_runs, mark_published, take_due_runs
 from a2a_celery.store.installation import note_watcher
+from a2a_celery.store.leases import renew_runs
 from a2a_celery.store.letters import Letter, read_letter, requeue_task
 from a2a_celery.store.log import read_log
+from a2a_celery.store.pauses import end_pauses
 from a2a_celery.store.push_configs import (
     NewPushConfig,
     delete_push_config,
@@ -40,12 +43,11 @@ from a2a_celery.store.runs import (
     RunRef,
     append,
     claim_run,
-    end_pauses,
     end_run,
-    renew_runs,
     settle_run,
 )
 from a2a_celery.store.scan import scan_list
+from a2a_celery.store.sessions import SessionState
 from a2a_celery.store.steps import read_steps
 from a2a_celery.store.tasks import continue_task, create_task, list_tasks, read_task, request_cancel
 from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, status
@@ -108,6 +110,11 @@ async def _append(keys: Keys, seeds: Seeds) -> Operation[Any]:
 async def _settle(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await claimed(keys, seeds)
     return settle_run(keys, REF, token=TOKEN, before=0, events=[status(COMPLETED)])
+
+
+async def _checkpoint(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await claimed(keys, seeds)
+    return checkpoint(keys, REF, token=TOKEN, session=SessionState(ANN, CONTEXT, 0, b"{}"))
 
 
 async def _renew(keys: Keys, seeds: Seeds) -> Operation[Any]:
@@ -278,7 +285,7 @@ VERBS: list[Make] = [
     _create, _continue, _cancel, _read, _list, _log, _claim, _append, _settle, _renew, _mark, _hold, _take,
     _end_pauses, _lapsed, _lapse, _end, _hand_back, _release, _due_canvases, _end_by_result, _scan, _letter, _requeue,
     _note_watcher, _save_push, _list_push, _delete_push, _secrets, _take_deliveries, _note, _postpone, _give_up,
-    _replay, _read_delivery, _scan_deliveries, _figures, _steps,
+    _replay, _read_delivery, _scan_deliveries, _figures, _steps, _checkpoint,
 ]  # fmt: skip
 
 BESIDE = {"prelude", "save_task", "delete_task"}

@@ -9,9 +9,10 @@ import pytest
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys, Operation
 from a2a_celery.store.operation import script
+from a2a_celery.store.pauses import end_pauses
 from a2a_celery.store.recovery import Lapsed, hand_back, lapse_run
 from a2a_celery.store.release import end_by_result, hand_on, release_run
-from a2a_celery.store.runs import RunRef, append, claim_run, end_pauses, end_run, settle_run
+from a2a_celery.store.runs import RunRef, append, claim_run, end_run, settle_run
 from a2a_celery.store.tasks import continue_task, create_task, request_cancel
 from tests.store.test_cost import Meter
 from tests.support.lines import Webhooks, new

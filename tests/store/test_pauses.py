@@ -11,7 +11,8 @@ from a2a_celery.lifecycle import fold
 from a2a_celery.lifecycle.states import CANCELED, FAILED, INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.log import read_log
-from a2a_celery.store.runs import Claim, Settled, end_pauses, settle_run
+from a2a_celery.store.pauses import end_pauses
+from a2a_celery.store.runs import Claim, Settled, settle_run
 from a2a_celery.store.tasks import continue_task, request_cancel
 from tests.support.seeds import ANN, CONTEXT, Seeds, request, status
 from tests.support.waiting import eventually_async

@@ -12,8 +12,9 @@ from a2a.types import TaskArtifactUpdateEvent
 from a2a_celery.lifecycle import LogEntry
 from a2a_celery.lifecycle.states import AUTH_REQUIRED, CANCELED, COMPLETED, FAILED, WORKING
 from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.leases import renew_runs
 from a2a_celery.store.recovery import Lapse, Lapsed, lapse_run, lapsed_runs, left_open
-from a2a_celery.store.runs import Claim, RunLost, RunRef, append, claim_run, renew_runs
+from a2a_celery.store.runs import Claim, RunLost, RunRef, append, claim_run
 from a2a_celery.store.tasks import continue_task, request_cancel
 from a2a_celery.watcher.recoverer import Recoverer
 from tests.support.restarts import mortal_redis

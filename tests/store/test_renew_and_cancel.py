@@ -18,7 +18,8 @@ from a2a_celery.lifecycle.states import (
     WORKING,
 )
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.runs import Renewal, RunRef, renew_runs
+from a2a_celery.store.leases import Renewal, renew_runs
+from a2a_celery.store.runs import RunRef
 from a2a_celery.store.tasks import CancelAsked, CanceledNow, Ended, Missing, continue_task, request_cancel
 from a2a_celery.store.wake import WakeLine
 from tests.support.seeds import ANN, BOB, CONTEXT, LEASE_US, Seeds, request, status

@@ -9,6 +9,7 @@ from a2a.types import TaskState
 from a2a_celery.lifecycle import TERMINAL
 from a2a_celery.lifecycle.states import FAILED
 from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.keys import quoted
 
 Index = tuple[str, TaskState]
 
@@ -59,13 +60,30 @@ async def leaks(store: AsyncStore, keys: Keys) -> list[str]:  # noqa: PLR0915
         elif key == keys.watchers:
             if expires < 0:
                 found.append(f"{key}: watchers that are remembered for ever")
-        elif key in (keys.leases, keys.dispatch, keys.canvases):
-            phase = {keys.leases: b"running", keys.dispatch: b"queued", keys.canvases: b"handed"}[key]
+        elif key.startswith(keys.sessions):
+            if expires < 0:
+                found.append(f"{key}: a session that is kept for ever")
+        elif key.startswith(f"{keys.prefix}:row:"):
+            for member in await redis.lrange(raw, 0, -1):
+                record = await record_of(member.decode())
+                if record.get(b"phase", b"") == b"" or record.get(b"row") != raw:
+                    found.append(f"{key}: {member!r} has no run")
+        elif key in (keys.leases, keys.dispatch, keys.behind, keys.canvases):
+            phases = {
+                keys.leases: b"running",
+                keys.dispatch: b"queued",
+                keys.behind: b"queued",
+                keys.canvases: b"handed",
+            }
+            phase = phases[key]
             for member in await redis.zrange(raw, 0, -1):
                 task_id, _, run = member.decode().rpartition(".")
                 record = await redis.hgetall(keys.task(task_id).record)
+                first = await redis.lindex(record.get(b"row", b""), 0)
                 if (record.get(b"phase"), record.get(b"run")) != (phase, run.encode()):
                     found.append(f"{key}: {member!r} is not {phase.decode()}")
+                elif (key == keys.behind) != (first not in (None, quoted(task_id).encode())):
+                    found.append(f"{key}: {member!r} is not in its place")
         elif key == keys.pauses:
             for member in await redis.zrange(raw, 0, -1):
                 record = await record_of(member.decode())
@@ -95,6 +113,8 @@ async def _of_lines(store: AsyncStore, keys: Keys, key: str, expires: int) -> li
     found = []
     alive = False
     for member in await store.redis.zrange(key, 0, -1):
+        if member.startswith(keys.sessions.encode()):
+            continue  # it goes by its score
         tag, _, config = member.decode().partition(" ")
         record = await store.redis.hgetall(f"{keys.prefix}:{{{tag}}}:task")
         line = await store.redis.hgetall(f"{keys.prefix}:{{{tag}}}:push")

@@ -25,6 +25,7 @@ from a2a_celery.lifecycle.steps import Step
 from a2a_celery.store import AsyncStore, Keys, Scope
 from a2a_celery.store.log import read_log
 from a2a_celery.store.runs import Claim, RunRef, Settled, Written, append, claim_run, settle_run
+from a2a_celery.store.sessions import SessionState
 from a2a_celery.store.tasks import create_task, read_task
 
 ANN = Scope("agent", "", "ann")
@@ -69,17 +70,34 @@ class Seeds:
         self.keys = keys
 
     async def created(
-        self, scope: Scope = ANN, *, task_id: str = "", context_id: str = CONTEXT, retention: int = RETENTION
+        self,
+        scope: Scope = ANN,
+        *,
+        task_id: str = "",
+        context_id: str = CONTEXT,
+        retention: int = RETENTION,
+        one_by_one: bool = False,
     ) -> str:
         """A task that waits for a worker; gives its id."""
         task_id = task_id or str(uuid4())
         sent = request(task_id=task_id, context_id=context_id)
         await self.store.run(
-            create_task(self.keys, scope, task_id, context_id, sent, caller=b"{}", retention=retention)
+            create_task(
+                self.keys, scope, task_id, context_id, sent, caller=b"{}", retention=retention, one_by_one=one_by_one
+            )
         )
         return task_id
 
-    async def claimed(self, task_id: str = "", *, run: int = 1, working: bool = True, **created: Any) -> Claim:
+    async def claimed(
+        self,
+        task_id: str = "",
+        *,
+        run: int = 1,
+        working: bool = True,
+        max_attempts: int = 1,
+        session: bool = False,
+        **created: Any,
+    ) -> Claim:
         """A run under way."""
         task_id = task_id or await self.created(**created)
         claim = await self.store.run(
@@ -90,6 +108,8 @@ class Seeds:
                 runner="runner",
                 lease_us=LEASE_US,
                 working=working,
+                max_attempts=max_attempts,
+                session=session,
             )
         )
         assert isinstance(claim, Claim), claim
@@ -101,9 +121,12 @@ class Seeds:
         assert isinstance(answer, Written), answer
         return answer
 
-    async def settled(self, claim: Claim, *events: Event | Step, before: int = 0) -> Settled:
+    async def settled(
+        self, claim: Claim, *events: Event | Step, before: int = 0, session: SessionState | None = None
+    ) -> Settled:
         """A run at its end."""
-        answer = await self.store.run(settle_run(self.keys, claim.ref, token=claim.token, before=before, events=events))
+        end = settle_run(self.keys, claim.ref, token=claim.token, before=before, events=events, session=session)
+        answer = await self.store.run(end)
         assert isinstance(answer, Settled), answer
         return answer
 

@@ -2,9 +2,19 @@
 -- KEYS  a task's ten
 -- ARGV  [1] run  [2] token of this claim  [3] runner (worker process)  [4] lease, µs  [5] '1' to write WORKING with it
 --       [6] how many runs a turn may have, should workers be lost  [7] how often Celery retried this run before
---       [8] WORKING event of that retry, if it is known  [9] its metadata, packed
+--       [8] WORKING event of that retry, if it is known  [9] its metadata, packed  [10] what sessions' keys begin with, ''
+--       for an agent without
 -- gives {'dropped', reason} | {'behind', context}: call again with the event of the retry
---       | {'claimed', turn, attempt, request, caller, asked, paused_in, scope, options, snapshot}
+--       | {'claimed', turn, attempt, request, caller, asked, paused_in, scope, options, snapshot, session}
+--       session is {} or version, state, '1' if a run of this very turn saved it
+local function session_of(r)
+  if ARGV[10] == '' then return {} end
+  local saved = redis.call('HMGET', ARGV[10] .. r.scope .. ':' .. quoted(r.context), 'version', 'state', 'task', 'turn')
+  if not saved[1] then return {} end
+  local mine = saved[3] == r.task_id or saved[3] == r.requeued_from
+  return {saved[1], saved[2], mine and saved[4] == micros(r.turn) and '1' or '0'}
+end
+
 local r = load(KEYS)
 if not r then return {'dropped', 'no such task'} end
 if TERMINAL[r.state] then return {'dropped', 'the task has ended'} end
@@ -26,6 +36,7 @@ if r.phase == 'running' and r.token ~= ARGV[2] then
   r.phase = 'queued'
 end
 if r.phase == 'queued' then
+  if stands_behind(KEYS, r) then return {'dropped', 'another run of its context comes first'} end
   r.phase, r.token, r.runner, r.seq = 'running', ARGV[2], ARGV[3], 0
   redis.call('ZADD', r.leases, micros(now() + tonumber(ARGV[4])), run_name(r))
   redis.call('ZREM', r.dispatch, run_name(r))
@@ -39,5 +50,5 @@ if r.phase == 'queued' then
 end
 return {
   'claimed', micros(r.turn), micros(r.attempt), r.request, r.caller, r.asked or '0', r.paused_in or '', r.scope,
-  r.options or '', snapshot(KEYS, r, -1, true),
+  r.options or '', snapshot(KEYS, r, -1, true), session_of(r),
 }

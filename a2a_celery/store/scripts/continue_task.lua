@@ -6,14 +6,16 @@
 --       [10] options of the run  [11] key of the message id, '' to take any  [12] digest of the message
 --       [13] ms for which it is remembered  [14] what the message gets behind it if the task ends before its turn
 --       [15…] a push-notification config: what save_config takes
--- gives {'missing'} | {'context', the task's} | {'ended', state} | {'full'} | {'configs'}: too many | {'begun', run, snapshot}
+-- gives {'missing'} | {'context', the task's} | {'ended', state} | {'full'} | {'configs'}: too many | {'begun', run, snapshot, '1' if it stands behind
+--       another}
 --       | {'waiting', how many there are with it, snapshot}
 --       | {'known', task id, version, ahead}: it was accepted before  | {'conflict'}: another message has its id
 local r = load(KEYS)
 if not r or r.scope ~= ARGV[1] then return {'missing'} end
+local function begun() return {'begun', micros(r.run), snapshot(KEYS, r, -1, true), stands_behind(KEYS, r) and '1' or '0'} end
 local function waiting() return {'waiting', tostring(redis.call('LLEN', KEYS[7])), snapshot(KEYS, r, -1, true)} end
 if not TERMINAL[r.state] then
-  if r.nonce == 'begun ' .. ARGV[3] then return {'begun', micros(r.run), snapshot(KEYS, r, -1, true)} end
+  if r.nonce == 'begun ' .. ARGV[3] then return begun() end
   if r.nonce == ARGV[3] then return waiting() end
 end
 local heard = heard_before(ARGV[11])
@@ -37,4 +39,4 @@ begin_turn(KEYS, r, ARGV[5], ARGV[6], ARGV[7], ARGV[8], ARGV[10], tonumber(ARGV[
 save(KEYS, r)
 remember(ARGV[11], ARGV[12], ARGV[13], r.task_id, KEYS[1], r.version, 0)
 wake(KEYS, r)
-return {'begun', micros(r.run), snapshot(KEYS, r, -1, true)}
+return begun()

@@ -5,11 +5,13 @@
 --       [12] request  [13] caller  [14] the task event  [15] the status event  [16] '1' if the status has a message
 --       [17] the client's message, as an event  [18] the event WORKING
 --       [19] options of the run  [20] key of the message id, '' to take any  [21] digest of the message
---       [22] ms for which it is remembered  [23…] a push-notification config: what save_config takes
--- gives {'created', µs of the status}; the same for a repeated call
+--       [22] ms for which it is remembered  [23] the row of its context, '' if its runs need not come one by one
+--       [24…] a push-notification config: what save_config takes
+-- gives {'created', µs of the status, '1' if its run stands behind another}; for a repeated call as it is then
 --       | {'known', task id, version, ahead}: the same message made that task  | {'conflict'}: another one has its id
 local first = redis.call('LINDEX', KEYS[2], 0)
-if first then return {'created', string.match(first, '^%d+')} end
+local function created(at) return {'created', at, stands_behind(KEYS, load(KEYS)) and '1' or '0'} end
+if first then return created(string.match(first, '^%d+')) end
 local heard = heard_before(ARGV[20])
 if heard then
   if heard[1] ~= ARGV[21] then return {'conflict'} end
@@ -25,7 +27,9 @@ redis.call('HSET', KEYS[1],
 redis.call('RPUSH', KEYS[2], micros(at) .. ' ' .. ARGV[14])
 redis.call('RPUSH', KEYS[3], ARGV[17])
 list_in(KEYS, {scope_index = ARGV[4], context_index = ARGV[5], retention = ARGV[8]}, SUBMITTED, at)
-redis.call('ZADD', ARGV[10], micros(at + tonumber(ARGV[11])), ARGV[1] .. '.1')
-if ARGV[23] ~= '' then save_config(KEYS, load(KEYS), 23, 0) end
+if ARGV[23] ~= '' then redis.call('HSET', KEYS[1], 'row', ARGV[23]) end
+queue_run(KEYS, {row = ARGV[23] ~= '' and ARGV[23], dispatch = ARGV[10], task_id = ARGV[1], run = 1}, at + tonumber(ARGV[11]))
+if ARGV[24] ~= '' then save_config(KEYS, load(KEYS), 24, 0) end
 remember(ARGV[20], ARGV[21], ARGV[22], ARGV[1], KEYS[1], 1, 0)
-return {'created', micros(at)}
+if ARGV[23] == '' then return {'created', micros(at), '0'} end
+return created(micros(at))

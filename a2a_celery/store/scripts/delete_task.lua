@@ -5,6 +5,7 @@
 local r = load(KEYS)
 if not r or r.scope ~= ARGV[1] then return 0 end
 close_run(r)
+leave_row(KEYS, r, 0)
 unlist(KEYS, r, r.state)
 for _, artifact_id in ipairs(redis.call('LRANGE', KEYS[4], 0, -1)) do redis.call('DEL', KEYS[5] .. artifact_id) end
 for _, config in ipairs(configs_of(KEYS)) do forget_config(KEYS, r, config, load_line(KEYS, config)) end

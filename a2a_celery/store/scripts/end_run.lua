@@ -30,7 +30,7 @@ if r.phase == 'running' then
   end
 elseif r.phase == 'queued' then
   if ARGV[3] == '1' and fell_with(KEYS, r, ARGV[2]) < tonumber(ARGV[5]) then
-    redis.call('ZADD', r.dispatch, micros(now()), run_name(r))
+    if not stands_behind(KEYS, r) then redis.call('ZADD', r.dispatch, micros(now()), run_name(r)) end
     return {'kept'}
   end
   apply_events(KEYS, r, 6)

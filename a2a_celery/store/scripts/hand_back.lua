@@ -17,6 +17,7 @@ end
 if r.run ~= run then return {'kept'} end
 if r.phase == '' then return {'over', micros(r.state)} end
 if r.phase == 'queued' then
+  if stands_behind(KEYS, r) then return {'kept'} end -- it is published when it has the turn
   redis.call('ZREM', r.dispatch, run_name(r))
   r.run, r.seq, r.token = run + 1, 0, ''
   redis.call('HDEL', KEYS[1], 'dispatched_again')

@@ -43,6 +43,9 @@
 --                                       behind each; not those given up. Not there for a task that has no configs
 --   deliveries, dead_deliveries         the lists that a task's delivery lines are in; there with push
 --   leases, dispatch                    the keys that are not the task's own
+--   row                                 the list of tasks in its context that run one after the other; not there where they
+--                                       need not
+--   requeued_from                       the dead letter that it was made from
 --
 -- A delivery line is a task's log on its way to one of the task's configs: the log itself is the queue, the line a place in
 -- it. Both are fields of the hash `push`, each behind "<config id, quoted>:":
@@ -54,6 +57,11 @@
 --   said, said_at                       JSON: what was said of the newest failure since then, or of the end; when, µs
 --   died_at                             when it was given up, µs
 -- In lists a line is "<tag of its task> <config id, quoted>".
+--
+-- A session is a hash, one for each scope and context:
+--   version, state                      how often it was saved, and its newest state, sealed or in clear
+--   task, turn, token                   who saved it: task, turn, and the token of the run's claim
+--   secret                              the list of what is sealed with the same secret; not there in clear
 --
 -- LEGAL and TERMINAL, INTERRUPTED (tables by state number) and SUBMITTED, WORKING, COMPLETED, FAILED, CANCELED stand above:
 -- they are made from lifecycle/states.py.
@@ -72,7 +80,7 @@ end
 
 local FIELDS = {'state', 'at', 'version', 'run', 'seq', 'turn', 'attempt', 'task_id', 'scope', 'scope_index',
   'context_index', 'context', 'status', 'has_message', 'phase', 'token', 'runner', 'asked_to_cancel', 'nonce',
-  'retention', 'leases', 'dispatch', 'settled', 'pauses', 'max_attempts', 'push'}
+  'retention', 'leases', 'dispatch', 'settled', 'pauses', 'max_attempts', 'push', 'row'}
 local NUMBERS = 7 -- so many of them, from the first on, are counted with
 
 -- The record as a table; nil when there is no such task. Fields that are large, or rarely asked for (request, caller …),
@@ -210,6 +218,47 @@ local function begins_at(options)
   return read and fields.not_before_us or 0
 end
 
+-- One run of a context at a time: its tasks with open runs stand in a row, by the tags of their keys, and the first of them
+-- has the turn. The others' runs are queued, but not to be published: they are in the list of those that stand behind.
+local function stands_behind(keys, r)
+  if not r.row then return false end
+  local first = redis.call('LINDEX', r.row, 0)
+  return first and first ~= tag(keys)
+end
+
+-- A run wants a worker: it is published, by a watcher at due (µs), or stands behind another.
+local function queue_run(keys, r, due)
+  if r.row and redis.call('RPUSH', r.row, tag(keys)) > 1 then
+    redis.call('ZADD', r.dispatch .. ':behind', micros(now()), run_name(r))
+  else
+    redis.call('ZADD', r.dispatch, micros(due), run_name(r))
+  end
+end
+
+-- The task leaves its row; the run that has the turn then, if that is new, will be published by a watcher in after_us.
+-- Gives its task's id, its number and its options, all '' if there is none.
+local function leave_row(keys, r, after_us)
+  if not r.row then return '', '', '' end
+  local first = redis.call('LINDEX', r.row, 0)
+  redis.call('LREM', r.row, 1, tag(keys))
+  redis.call('ZREM', r.dispatch .. ':behind', run_name(r))
+  if first ~= tag(keys) then return '', '', '' end
+  local prefix = string.match(keys[1], '^(.*):{')
+  first = redis.call('LINDEX', r.row, 0)
+  while first do
+    local next = redis.call('HMGET', keys_of(prefix, first)[1], 'task_id', 'run', 'phase', 'options')
+    if next[3] == 'queued' then
+      local name = next[1] .. '.' .. next[2]
+      redis.call('ZREM', r.dispatch .. ':behind', name)
+      redis.call('ZADD', r.dispatch, micros(now() + after_us), name)
+      return next[1], next[2], next[4] or ''
+    end
+    redis.call('LPOP', r.row) -- it is gone
+    first = redis.call('LINDEX', r.row, 0)
+  end
+  return '', '', ''
+end
+
 local function close_run(r)
   redis.call('ZREM', r.leases, run_name(r))
   redis.call('ZREM', r.dispatch, run_name(r))
@@ -273,6 +322,7 @@ end
 -- takes to run it again stays.
 local function retire(keys, r, dead_letters)
   close_run(r)
+  leave_row(keys, r, 0)
   end_pause(keys, r)
   redis.call('DEL', keys[7])
   redis.call('HDEL', keys[1], 'working', 'canceled', 'settled', 'unanswered', 'canvas')
@@ -387,7 +437,41 @@ local function begin_turn(keys, r, message, submitted, request, caller, options,
   r.phase, r.token, r.runner = 'queued', '', ''
   redis.call('HSET', keys[1], 'request', request, 'caller', caller, 'options', options)
   redis.call('HDEL', keys[1], 'dispatched_again', 'spared', 'fell')
-  redis.call('ZADD', r.dispatch, micros(at + due_us), run_name(r))
+  queue_run(keys, r, at + due_us)
+end
+
+-- Sessions come as six arguments, from ARGV[first] on: key, version that the state was made from, state ('': as it was
+-- saved), fingerprint of the secret ('': in clear), list of what is sealed with that, key of the secrets.
+
+-- The version that another run has saved since; nil if none has.
+local function saved_since(first)
+  if ARGV[first + 2] == '' then return nil end
+  local version = redis.call('HGET', ARGV[first], 'version') or '0'
+  return tonumber(version) ~= tonumber(ARGV[first + 1]) and version or nil
+end
+
+-- Saves it, and lets it live on for the task's retention.
+local function save_session(r, first)
+  local session, before, state, fingerprint, secret, secrets = unpack(ARGV, first, first + 5)
+  if state ~= '' then
+    local known = redis.call('HGET', session, 'secret')
+    if known and known ~= secret then
+      redis.call('ZREM', known, session)
+      redis.call('HDEL', session, 'secret')
+    end
+    redis.call('HSET', session, 'version', micros(tonumber(before) + 1), 'state', state, 'task', r.task_id,
+      'turn', micros(r.turn), 'token', r.token)
+    if fingerprint ~= '' then
+      redis.call('HSET', session, 'secret', secret)
+      redis.call('HSET', secrets, fingerprint, secret)
+    end
+  end
+  if redis.call('EXPIRE', session, r.retention) == 0 then return end
+  local list = redis.call('HGET', session, 'secret')
+  if list then
+    redis.call('ZADD', list, micros(now() + tonumber(r.retention) * 1000000), session)
+    prune(list)
+  end
 end
 
 -- What was accepted under a message id before: {digest, task id, its record, version, ahead}; nil when nothing was, or
