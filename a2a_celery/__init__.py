@@ -17,9 +17,12 @@ from .errors import (
     Failed,
     InputRequired,
     Rejected,
+    SessionConflict,
+    SessionError,
     StoreUnavailable,
 )
 from .execution.plain import current_turn
+from .execution.session import Session, current_session
 from .execution.steps import current_execution
 from .execution.turn import Turn
 from .lifecycle.execution import (
@@ -51,11 +54,15 @@ __all__ = [
     "RedisTaskEventStream",
     "RedisTaskStore",
     "Rejected",
+    "Session",
+    "SessionConflict",
+    "SessionError",
     "Settings",
     "StoreUnavailable",
     "Transition",
     "Turn",
     "current_execution",
+    "current_session",
     "current_turn",
 ]
 

@@ -30,7 +30,17 @@ Route = Callable[[SendMessageRequest, Caller], Mapping[str, Any]]
 event loop, so it must not wait for anything."""
 
 OWN_OPTIONS = frozenset(
-    {"max_attempts", "idempotency_window", "idle_limit", "route", "scheduling", "show_execution", "time_limit"}
+    {
+        "idempotency_window",
+        "idle_limit",
+        "max_attempts",
+        "one_run_per_context",
+        "route",
+        "scheduling",
+        "session",
+        "show_execution",
+        "time_limit",
+    }
 )
 """Options of an agent that are fields of `Agent`; all others go to Celery."""
 
@@ -55,6 +65,9 @@ class Agent:
     and its agent cancelled; None: no such limit.
 
     With `show_execution` clients see which model or tool a run calls, as metadata of a WORKING status.
+
+    With `session` the agent keeps a state of its own for each context. With `one_run_per_context` messages of one
+    caller in one context run one after the other; None: where there is a session.
     """
 
     name: str
@@ -70,6 +83,8 @@ class Agent:
     idle_limit: float | None = None
     max_attempts: int = 1
     show_execution: bool = False
+    session: bool = False
+    one_run_per_context: bool | None = None
 
     @classmethod
     def with_options(
@@ -103,6 +118,11 @@ class Agent:
                 f"agent {self.name!r}: an extended card needs capabilities.extended_agent_card = True in the public one"
             )
 
+    @property
+    def one_by_one(self) -> bool:
+        """Whether its runs of one context come one after the other."""
+        return self.session if self.one_run_per_context is None else self.one_run_per_context
+
     def _check_own_options(self) -> None:
         if not isinstance(self.max_attempts, int) or isinstance(self.max_attempts, bool) or self.max_attempts < 1:
             raise ConfigError(f"agent {self.name!r}: max_attempts = {self.max_attempts!r}: a whole number, 1 or more")
@@ -113,8 +133,18 @@ class Agent:
             )
         if self.route is not None and (not callable(self.route) or inspect.iscoroutinefunction(self.route)):
             raise ConfigError(f"agent {self.name!r}: route = {self.route!r}: a plain function (request, caller)")
-        if not isinstance(self.scheduling, bool):
-            raise ConfigError(f"agent {self.name!r}: scheduling = {self.scheduling!r}: True or False")
+        for name in ("scheduling", "session"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"agent {self.name!r}: {name} = {getattr(self, name)!r}: True or False")
+        if not isinstance(self.one_run_per_context, bool | None):
+            raise ConfigError(
+                f"agent {self.name!r}: one_run_per_context = {self.one_run_per_context!r}: True, False or None"
+            )
+        if self.scheduling and self.one_by_one:
+            raise ConfigError(
+                f"agent {self.name!r}: scheduling = True: a message for later would hold up its context; leave it out, "
+                "or set one_run_per_context = False"
+            )
         self._check_show_execution()
         for name in ("time_limit", "idle_limit"):
             limit = getattr(self, name)

@@ -71,10 +71,13 @@ class Settings:
     max_request_bytes: int = field(default=10 * 1024 * 1024)
     """The largest request body the gateway reads, in bytes."""
 
+    session_max_bytes: int = field(default=256 * 1024)
+    """How large the state of an agent's session may be, in bytes of JSON."""
+
     secret_key: str | Sequence[str] | None = field(default=None, repr=False)
-    """What webhooks' credentials are encrypted with in the store and their signatures made from; 32 characters or
-    more. Several, in the environment with spaces between: the first is used, the others still open what they sealed.
-    None: no push notifications."""
+    """What webhooks' credentials and sessions are encrypted with in the store, and webhooks' signatures made from; 32
+    characters or more. Several, in the environment with spaces between: the first is used, the others still open what
+    they sealed. None: no push notifications, and sessions in clear."""
 
     allow_networks: Sequence[str] = field(default=())
     """Private networks that webhooks may be in, such as ``10.1.0.0/16``; in the environment with spaces between."""
@@ -90,6 +93,7 @@ class Settings:
         self._require("first_event_hold", self.first_event_hold >= 0, "must be 0 seconds or more")
         self._require("retention", self.retention >= 1, "must be at least 1 second")
         self._require("max_request_bytes", self.max_request_bytes >= 1024, "must be at least 1024 bytes")
+        self._require("session_max_bytes", self.session_max_bytes >= 2, "must be at least 2 bytes")
         self._require("key_prefix", bool(self.key_prefix) and "{" not in self.key_prefix, "must be a word without '{'")
         for name in ("secret_key", "allow_networks"):  # a list would make the settings mutable
             if isinstance(getattr(self, name), Sequence) and not isinstance(getattr(self, name), str):

@@ -93,7 +93,7 @@ def require_secrets(sealer: Sealer | None, in_use: Collection[str]) -> None:
     why = "is not set" if sealer is None else f"lacks the secret {', '.join(sorted(missing))}"
     raise ConfigError(
         f"a2a_secret_key {why}, with which webhooks or sessions in the store are sealed: set A2A_SECRET_KEY as where "
-        "they were; to change it, put the new secret before the old one, and leave that until its tasks are gone"
+        "they were taken; to change it, put the new secret before the old one, and leave that until its tasks are gone"
     )
 
 

@@ -27,11 +27,12 @@ from .show import state_name, table
 @dataclass(frozen=True, slots=True)
 class Again:
     """A dead letter that runs again as the task `new`. `published` says whether the broker has it; None: it was
-    requeued before."""
+    requeued before. One that is `behind` others of its context has its turn when they are over."""
 
     dead: str
     new: str
     published: bool | None
+    behind: bool = False
 
     def line(self) -> str:
         """For people."""
@@ -40,6 +41,8 @@ class Again:
                 return f"{self.dead} was requeued before, as task {self.new}"
             case True:
                 return f"{self.dead} runs again as task {self.new}"
+            case False if self.behind:
+                return f"{self.dead} runs again as task {self.new}, when those before it in its context are over"
             case False:
                 return f"{self.dead} runs again as task {self.new}, when a watcher has published it: no broker now"
 
@@ -140,10 +143,11 @@ class Requeuer:
         new = str(uuid4())
         retention = self._found.settings.retention
         stored = options.to_json()
-        if self._store.run(requeue_task(self._keys, letter, new, retention=retention, options=stored)) == "gone":
+        made = self._store.run(requeue_task(self._keys, letter, new, retention=retention, options=stored))
+        if made == "gone":
             return None
-        if self._broker_away:
-            return Again(dead, new, published=False)
+        if made == "behind" or self._broker_away:
+            return Again(dead, new, published=False, behind=made == "behind")
         try:
             self._publisher.publish(letter.agent, new, 1, stored)
         except BrokerUnavailable:

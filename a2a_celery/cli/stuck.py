@@ -30,6 +30,11 @@ class Why(Enum):
     """What a task waits for, and what to do about it."""
 
     UNCLAIMED = "unclaimed", "no worker began it", "is a worker up that has this agent and reads its queue?"
+    BEHIND = (
+        "behind",
+        "another run of its context comes first",
+        "a2a list --context CONTEXT shows which",
+    )
     LAPSED = "lapsed", "its worker is lost", "no watcher sees to it: start one with a2a watcher"
     PAUSED = "paused", "its client does not answer", "a2a send AGENT TEXT --task TASK answers, a2a cancel TASK ends it"
     CANCELING = "canceling", "was to be cancelled, and goes on", "its agent or its worker hangs: see the worker's log"
@@ -120,6 +125,9 @@ def stuck_tasks(store: SyncStore, keys: Keys, older_than: float) -> Iterator[Stu
     for task in listed(store, keys, keys.dispatch):
         if (waited := _seconds(task, _may_begin_us(task))) > older_than:
             yield Stuck(task, Why.UNCLAIMED, waited)
+    for task in listed(store, keys, keys.behind):
+        if (waited := _seconds(task, task.score)) > older_than:
+            yield Stuck(task, Why.BEHIND, waited)
     for task in listed(store, keys, keys.leases):
         if (lapsed := _seconds(task, task.score)) > min(older_than, LAPSED_AFTER):
             yield Stuck(task, Why.LAPSED, lapsed)

@@ -82,7 +82,7 @@ class ExecutorAdapter:
         self._executor = executor
 
     async def run(self, claim: Claim, events: RunEvents) -> Outcome:
-        related = await events.own_tasks(claim.request.message.reference_task_ids)
+        related = await events.store.own_tasks(claim.request.message.reference_task_ids)
         await self._executor.execute(_request_context(claim, related), events)
         return Completed()
 
@@ -100,7 +100,7 @@ class FunctionAdapter:
 
     async def run(self, claim: Claim, events: RunEvents) -> Outcome:
         turn = Turn(claim, events, Caller.from_json(claim.caller))
-        turn.related_tasks = await events.own_tasks(turn.message.reference_task_ids)
+        turn.related_tasks = await events.store.own_tasks(turn.message.reference_task_ids)
         reply = Reply(turn)
         function = self._function
         if inspect.isasyncgenfunction(function):

@@ -9,27 +9,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
-from typing import TypeVar
+from collections.abc import Callable
 
 from a2a.server.events import EventQueue
-from a2a.types import Task, TaskStatusUpdateEvent
+from a2a.types import TaskStatusUpdateEvent
 
-from ..errors import StoreUnavailable
-from ..lifecycle import Event, is_interrupted, is_terminal
-from ..lifecycle.states import COMPLETED, FAILED, WORKING
+from ..lifecycle import Event, Failed, is_interrupted, is_terminal
+from ..lifecycle.states import COMPLETED, WORKING
 from ..lifecycle.steps import Step
 from ..store import AsyncStore, Keys, Operation
-from ..store.connection import TRY_AGAIN_AFTER
+from ..store.checkpoints import checkpoint
 from ..store.release import Released
-from ..store.runs import Claim, Illegal, LeftOpen, RunLost, Settled, Written, append, settle_run
-from ..store.tasks import read_task
+from ..store.runs import Claim, Illegal, RunLost, Written, append
+from ..store.sessions import SavedSince, SessionState
+from .run_store import RunStore
+from .settlement import PublishNext, Settlement, drop
 from .translate import Translator
-from .unanswered import unanswered
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 GiveBack = Callable[[int, list[Event | Step]], Operation[Released | RunLost | Illegal]]
 """Makes the operation that lets a run go on elsewhere, of how many events were written, and those that were not."""
@@ -43,7 +40,10 @@ TURNS_TO_RETURN = 5
 
 
 class RunEvents(EventQueue):
-    """The event queue that an agent writes to; one per run. Use it from the process's event loop only."""
+    """The event queue that an agent writes to; one per run. Use it from the process's event loop only.
+
+    With `end_held` the task's end, whoever says it, is written when the agent has returned.
+    """
 
     def __init__(
         self,
@@ -53,27 +53,27 @@ class RunEvents(EventQueue):
         *,
         hold: float,
         input_timeout: float | None,
-        publish_next: Callable[[int, bytes], Awaitable[None]],
+        publish_next: PublishNext,
+        end_held: bool = False,
     ) -> None:
-        self._store = store
+        self.store = RunStore(store, keys, claim)
         self._keys = keys
-        self._publish_next = publish_next
         self._claim = claim
         self._hold = hold
-        self._pause_us = int((input_timeout or 0) * 1_000_000)
-        self.asked = 0
-        """How many answers `Turn.ask` waits for or has got, when it ends the run."""
         self._translator = Translator(claim.task, answer_allowed=claim.turn == 1 and claim.version == 1)
+        pause_us = int((input_timeout or 0) * 1_000_000)
+        self.settlement = Settlement(self.store, claim, self._translator, pause_us=pause_us, publish_next=publish_next)
         self._pending: deque[Event | Step] = deque()
         self._written = 0
         self._open = True
         self._ending = False  # settle() writes the rest
-        self._end_held = self.stopping = False  # a terminal event waits for settle(); the run was told to stop
+        self._end_held, self.stopping = end_held, False  # a terminal event waits for settle(); the run was told to stop
         self._news = asyncio.Event()
+        self._moved = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
         self._announcement: asyncio.TimerHandle | None = None
-        self.lost = asyncio.Event()
+        self.lost = self.store.lost
         self._writer = asyncio.create_task(self._write(), name=f"a2a-events-{claim.ref.name}")
         self._writer.add_done_callback(self._written_no_more)
 
@@ -86,16 +86,6 @@ class RunEvents(EventQueue):
     def paused(self) -> bool:
         """Whether the agent's last word was that it waits for its client."""
         return is_interrupted(self._translator.state)
-
-    async def own_tasks(self, task_ids: Iterable[str]) -> list[Task]:
-        """Those of `task_ids` that name tasks of the run's own agent, tenant and owner; all others are left out."""
-
-        async def read(task_id: str) -> Task | None:
-            found = await self._patiently(read_task(self._keys, self._claim.scope, task_id))
-            return found[0] if isinstance(found, tuple) else None
-
-        tasks = await asyncio.gather(*(read(task_id) for task_id in dict.fromkeys(task_ids)))
-        return [task for task in tasks if task is not None]
 
     def announce_later(self) -> None:
         """Shows WORKING if the agent says nothing within the hold: until then it may answer with a message alone."""
@@ -129,15 +119,40 @@ class RunEvents(EventQueue):
         self._cancel_announcement()
         self._room.set()
 
-    async def settle(self, final: TaskStatusUpdateEvent | None) -> None:
+    async def save(self, session: SessionState) -> SessionState | SavedSince:
+        """Saves the run's session while the run goes on, behind what its agent has said so far.
+
+        Raises:
+            CancelledError: the run is lost.
+        """
+        while self._next_batch() and not self._over():
+            self._moved.clear()
+            self._news.set()
+            await self._moved.wait()
+        claim = self._claim
+        answer = await self.store.run(checkpoint(self._keys, claim.ref, token=claim.token, session=session))
+        if isinstance(answer, RunLost):
+            self._lose()
+            raise asyncio.CancelledError
+        return answer
+
+    async def settle(self, final: TaskStatusUpdateEvent | None) -> Failed | None:
         """Ends the run: the rest of its events, then `final`, unless the agent has ended the task itself, or left it
-        waiting for its client and `final` is nothing but its return. Writes nothing if the run is lost."""
+        waiting for its client and `final` is nothing but its return. Writes nothing if the run is lost.
+
+        Gives how the task has failed instead, if its session could not be saved.
+        """
         if not await self._last_words():
-            return
+            return None
         if final is not None and not (self.ended or (self.paused and final.status.state == COMPLETED)):
             self._pending.extend(self._translator.translate(final))
-        if self._pending or not self.ended:  # an end that is written has closed the run
-            await self._settle()
+        if not self._pending and self.ended:  # an end that is written has closed the run
+            return None
+        answer = await self.settlement.write(list(self._pending), self._written)
+        if isinstance(answer, RunLost):
+            self._lose()
+            return None
+        return answer
 
     async def release(self, final: TaskStatusUpdateEvent | None, give_back: GiveBack) -> None:
         """Lets the run go on without this worker: the rest of its events, then `final`; `give_back` makes of these, and
@@ -146,8 +161,8 @@ class RunEvents(EventQueue):
             return
         if final is not None and not self.ended:
             self._pending.extend(self._translator.translate(final))
-        while isinstance(answer := await self._patiently(give_back(self._written, list(self._pending))), Illegal):
-            self._drop(answer)
+        while isinstance(answer := await self.store.run(give_back(self._written, list(self._pending))), Illegal):
+            drop(self._pending, answer, self._claim)
 
     async def abandon(self) -> None:
         """Stops without writing anything more: the run is someone else's."""
@@ -163,10 +178,6 @@ class RunEvents(EventQueue):
         self._news.set()
         await self._writer
         return not self.lost.is_set()
-
-    def _drop(self, illegal: Illegal) -> None:
-        logger.error("run %s: %s, the event is dropped", self._claim.ref.name, illegal)
-        del self._pending[illegal.number - 1]
 
     async def _write(self) -> None:
         while not self._over():
@@ -209,7 +220,7 @@ class RunEvents(EventQueue):
 
     async def _append(self, batch: list[Event | Step]) -> None:
         claim = self._claim
-        answer = await self._patiently(
+        answer = await self.store.run(
             append(self._keys, claim.ref, token=claim.token, before=self._written, events=batch)
         )
         match answer:
@@ -218,47 +229,8 @@ class RunEvents(EventQueue):
             case RunLost():
                 self._lose()
             case Illegal():
-                self._drop(answer)
-
-    async def _settle(self) -> None:
-        claim = self._claim
-        while True:
-            batch = list(self._pending)
-            answer = await self._patiently(
-                settle_run(
-                    self._keys,
-                    claim.ref,
-                    token=claim.token,
-                    before=self._written,
-                    events=batch,
-                    asked=self.asked,
-                    pause_us=self._pause_us,
-                    unanswered=unanswered(claim) if self._pause_us else None,
-                )
-            )
-            match answer:
-                case Settled():
-                    if answer.next_run is not None:
-                        await self._publish_next(answer.next_run, answer.next_options)
-                    return
-                case RunLost():
-                    self._lose()
-                    return
-                case Illegal():
-                    self._drop(answer)
-                case LeftOpen(state):
-                    logger.error("run %s would be left in state %d: failing it", claim.ref.name, state)
-                    self._pending.extend(self._translator.status(FAILED))
-
-    async def _patiently(self, operation: Operation[T]) -> T | RunLost:
-        while True:
-            try:
-                return await self._store.run(operation)
-            except StoreUnavailable as e:
-                if self.lost.is_set():
-                    return RunLost()
-                logger.warning("run %s: a write waits for the store: %s", self._claim.ref.name, e)
-                await asyncio.sleep(TRY_AGAIN_AFTER)
+                drop(self._pending, answer, claim)
+                self._moved.set()
 
     def _written_no_more(self, writer: asyncio.Task[None]) -> None:
         if not writer.cancelled() and writer.exception() is not None:
@@ -269,6 +241,7 @@ class RunEvents(EventQueue):
         self._written += count
         for _ in range(count):
             self._pending.popleft()
+        self._moved.set()
         if len(self._pending) < MAX_PENDING:
             self._room.set()
 
@@ -276,6 +249,7 @@ class RunEvents(EventQueue):
         self.lost.set()
         self.close()
         self._pending.clear()
+        self._moved.set()
 
     def _take(self, events: list[Event]) -> None:
         if events:

@@ -38,6 +38,8 @@ from ..store.runs import Claim
 from .events import RunEvents
 from .force import in_pool_child
 from .request import RunFailed
+from .session import CURRENT as SESSION
+from .session import Session
 from .steps import CURRENT_EXECUTION
 from .turn import Reply, Turn
 
@@ -68,6 +70,7 @@ class TaskAdapter:
         self._value: Any = None
         self._error: BaseException | None = None
         self._canvas: ResultBase | None = None
+        self._session: Session | None = None
         self._loop: asyncio.AbstractEventLoop
         self._events: RunEvents
         self.turn: Turn
@@ -90,7 +93,8 @@ class TaskAdapter:
         """See `Adapter`."""
         self._loop = loop = asyncio.get_running_loop()
         self._events, self.turn = events, Turn(claim, events, Caller.from_json(claim.caller))
-        self.turn.related_tasks = await events.own_tasks(self.turn.message.reference_task_ids)
+        self._session = SESSION.get()  # the thread has a context of its own
+        self.turn.related_tasks = await events.store.own_tasks(self.turn.message.reference_task_ids)
         returned: asyncio.Future[None] = loop.create_future()
 
         def call() -> None:
@@ -154,6 +158,7 @@ class TaskAdapter:
 
     def _make_call(self) -> None:
         token, step = CURRENT.set(self), CURRENT_EXECUTION.set(self.turn.execution)
+        session = SESSION.set(self._session)
         try:
             self._value = self._call()
             if isinstance(self._value, Signature):
@@ -163,6 +168,7 @@ class TaskAdapter:
         except BaseException as e:
             self._error = e
         finally:
+            SESSION.reset(session)
             CURRENT.reset(token)
             CURRENT_EXECUTION.reset(step)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from datetime import UTC, datetime
 from functools import partial
 from time import monotonic
 from typing import Any, Protocol
@@ -14,7 +13,7 @@ from celery.exceptions import Reject
 
 from ..agents import Agent
 from ..config import Settings
-from ..dispatch import Publisher, RunOptions
+from ..dispatch import Publisher
 from ..errors import AgentSignal
 from ..lifecycle import Canceled, Failed, HandedOn, Lost, Outcome, Refused, Retried, final_event
 from ..lifecycle.outcomes import AGENT_REFUSED, OUT_OF_TIME
@@ -29,6 +28,8 @@ from .leases import LeaseKeeper
 from .limits import Limits, TimedEvents, out_of_time, time_left
 from .raised import outcome_of
 from .refusals import REFUSALS, refused
+from .session import open_session
+from .settlement import publishing
 from .showing import Tell, begin_execution
 from .steps import CURRENT_EXECUTION, Execution
 
@@ -101,7 +102,7 @@ class Run:
         with self._host.leases.holding(self):
             try:
                 outcome = await self._work(adapter, claim, events)
-                await self._settle(claim, events, outcome)
+                outcome = await self._settle(claim, events, outcome) or outcome
             except Exception:  # whatever it is, its task must not stay WORKING
                 outcome = Failed(reference=self._report("it could not be settled"))
                 await self._settle(claim, events, outcome)
@@ -148,6 +149,7 @@ class Run:
             working=adapter.announces,
             max_attempts=self._agent.max_attempts,
             retries=call.retries if call else 0,
+            session=self._agent.session,
         )
         answer = await patiently(host.store, claim())  # a claim whose answer was lost may have been carried out
         if isinstance(answer, Behind) and call is not None:
@@ -159,14 +161,6 @@ class Run:
         return answer
 
     def _open_log(self, claim: Claim, adapter: Adapter) -> TimedEvents:
-        async def publish_next(run: int, options: bytes) -> None:
-            if RunOptions.from_json(options).held_for(datetime.now(UTC)):
-                return  # a watcher publishes it in time
-            try:
-                await self._host.publisher.publish_async(self._agent.name, self.ref.task_id, run, options)
-            except Exception as e:
-                logger.warning("run %s.%s will be published by the watcher: %s", self.ref.task_id, run, e)
-
         host = self._host
         events = TimedEvents(
             host.store,
@@ -174,7 +168,8 @@ class Run:
             claim,
             hold=host.settings.first_event_hold,
             input_timeout=host.settings.input_timeout,
-            publish_next=publish_next,
+            publish_next=publishing(host.publisher, self._agent.name),
+            end_held=self._agent.session or self._agent.one_by_one,
         )
         events.heard_at = monotonic()  # an agent that blocks the loop at once keeps `out_of_time` from beginning
         if not adapter.announces:
@@ -241,6 +236,7 @@ class Run:
         """How the agent ended. Nothing an agent raises gets past here: the loop belongs to all runs."""
         CURRENT_EXECUTION.set(self._execution)  # in the agent's own task
         try:
+            open_session(self._agent, claim, events, self._host.settings)
             return await adapter.run(claim, events)
         except asyncio.CancelledError:
             return Canceled()
@@ -261,7 +257,8 @@ class Run:
         logger.exception("run %s: %s [reference %s]", self.ref.name, what, reference)
         return reference
 
-    async def _settle(self, claim: Claim, events: TimedEvents, outcome: Outcome) -> None:
+    async def _settle(self, claim: Claim, events: TimedEvents, outcome: Outcome) -> Failed | None:
+        """Writes the end; gives what it came to instead, if its session could not be saved."""
         self._execution.finish(outcome, events.state)
         final = final_event(outcome, claim.task.id, claim.task.context_id)
         match outcome:
@@ -273,4 +270,5 @@ class Run:
             case HandedOn(canvas):
                 await events.release(final, handed_on(self._host.keys, claim, canvas))
             case _:
-                await events.settle(final)
+                return await events.settle(final)
+        return None

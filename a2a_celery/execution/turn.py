@@ -14,12 +14,13 @@ from a2a.types import Artifact, Message, Part, Role, Task, TaskArtifactUpdateEve
 from google.protobuf.json_format import MessageToDict
 
 from ..caller import Caller
-from ..errors import InputRequired
+from ..errors import ConfigError, InputRequired
 from ..lifecycle.content import parts_of
 from ..lifecycle.outcomes import agent_message
 from ..lifecycle.states import WORKING
 from ..store.runs import Claim
 from .events import RunEvents
+from .session import HISTORY_MESSAGES, Session
 from .steps import Execution, OpenStep, current_execution
 
 T = TypeVar("T")
@@ -111,6 +112,27 @@ class Turn:
         return self._claim.attempt
 
     @property
+    def session(self) -> Session:
+        """What the agent keeps for this context.
+
+        Raises:
+            ConfigError: it keeps nothing: it needs the option `session=True`.
+        """
+        session = self._events.settlement.session
+        if not isinstance(session, Session):
+            raise ConfigError(f"agent {self._claim.scope.agent!r} has no session: give it the option session=True")
+        return session
+
+    async def checkpoint(self, state: dict[str, Any] | None = None) -> None:
+        """Saves the session now, see `Session.checkpoint`: a run that takes this one's place goes on from here.
+
+        Raises:
+            SessionError: the state is not a JSON object, or too large.
+            SessionConflict: another run of the context has saved the session since this one began.
+        """
+        await self.session.checkpoint(state)
+
+    @property
     def cancelled(self) -> bool:
         """Whether the run is to stop: its client cancelled it, its time is up, or it was given to another worker.
 
@@ -156,7 +178,7 @@ class Turn:
         self._asked += 1
         if self._asked <= len(self._answers):
             return Answer.of(self._answers[self._asked - 1])
-        self._events.asked = self._asked
+        self._events.settlement.asked = self._asked
         raise InputRequired(question, parts=parts)
 
     async def artifact(
@@ -179,7 +201,7 @@ class Turn:
 
     @property
     def blocking(self) -> BlockingTurn:
-        """`say`, `ask` and `artifact` for an agent that is a plain function.
+        """`say`, `ask`, `artifact` and the session's calls for an agent that is a plain function.
 
         Raises:
             RuntimeError: from an async agent, whose loop it would block for ever.
@@ -230,6 +252,14 @@ class BlockingTurn:
     def _go_on(self) -> None:
         if self.cancelled:
             raise asyncio.CancelledError
+
+    def checkpoint(self, state: dict[str, Any] | None = None) -> None:
+        """See `Turn.checkpoint`."""
+        self._wait_for(self._turn.checkpoint(state))
+
+    def history(self, limit: int = HISTORY_MESSAGES, *, artifacts: bool = True) -> list[Message]:
+        """See `Session.history`."""
+        return self._wait_for(self._turn.session.history(limit, artifacts=artifacts))
 
     def _wait_for(self, call: Coroutine[Any, Any, T]) -> T:
         if self.cancelled:

@@ -112,11 +112,13 @@ class Intake:
                 options=options.to_json(),
                 once=once(self._agent, params),
                 push=await self._push(params, context, task_id),
+                one_by_one=self._agent.one_by_one,
             )
         )
         match answer:
-            case answers.Created(task, version):
-                self._publish(task_id, 1, options)
+            case answers.Created(task, version, behind):
+                if not behind:
+                    self._publish(task_id, 1, options)
                 return Sent(task, version, since=version, ahead=0, new=True)
             case answers.Known():
                 return await self._found(answer, scope)
@@ -180,8 +182,9 @@ class Intake:
                     f"{tasks.MAX_WAITING_TURNS} messages wait for this task already: send it again later",
                     data={"taskId": task_id},
                 )
-            case answers.Begun(run, task, version):
-                self._publish(task_id, run, options)
+            case answers.Begun(run, task, version, behind):
+                if not behind:
+                    self._publish(task_id, run, options)
                 return Sent(task, version, since=version, ahead=0)
             case answers.Waiting(place, task, version):
                 return Sent(task, version, since=version, ahead=place)

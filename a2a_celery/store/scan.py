@@ -53,13 +53,13 @@ class ListedPage:
 
 
 def scan_list(keys: Keys, name: str, *, cursor: int = 0) -> Operation[ListedPage]:
-    """A page of a list (``keys.leases``, ``dispatch``, ``pauses``, ``dead_letters``). A row may come twice."""
+    """A page of a list (``keys.leases``, ``dispatch``, ``behind``, ``pauses``, ``dead_letters``). A row may come twice."""
 
     def parse(answer: Sequence[Any]) -> ListedPage:
         following, now_us, *rows = answer
         return ListedPage([_listed(row, int(now_us)) for row in rows], int(following) or None)
 
-    of_runs = name in (keys.leases, keys.dispatch)
+    of_runs = name in (keys.leases, keys.dispatch, keys.behind)
     return Operation(script("scan_list"), [name], [keys.prefix, cursor, PAGE, int(of_runs)], parse)
 
 

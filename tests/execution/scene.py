@@ -10,7 +10,7 @@ from a2a_celery.errors import StoreUnavailable
 from a2a_celery.execution.events import RunEvents
 from a2a_celery.lifecycle import Completed, final_event
 from a2a_celery.store import AsyncStore, Keys, Operation
-from a2a_celery.store.runs import Claim
+from a2a_celery.store.runs import Claim, RunRef
 from tests.support.seeds import Seeds
 from tests.support.waiting import eventually_async
 
@@ -59,8 +59,8 @@ class Scene:
         """A run and its event queue."""
         claim = claim or await self.seeds.claimed(working=working)
 
-        async def publish_next(run: int, options: bytes) -> None:
-            self.published.append(run)
+        async def publish_next(run: RunRef, options: bytes) -> None:
+            self.published.append(run.run)
 
         events = RunEvents(self.gate, self.keys, claim, hold=hold, input_timeout=None, publish_next=publish_next)
         self.opened.append(events)

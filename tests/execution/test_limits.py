@@ -92,13 +92,13 @@ async def test_an_agent_that_waits_for_the_store_is_not_idle(
     events: TimedEvents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("a2a_celery.execution.events.MAX_PENDING", 1)
-    events._store.open.clear()  # type: ignore[attr-defined]
+    events.store._store.open.clear()  # type: ignore[attr-defined]
     saying = asyncio.create_task(events.enqueue_event(chunk("a")))
     clock = asyncio.create_task(out_of_time(Limits(idle=0.05), monotonic(), events))
 
     done, _ = await asyncio.wait({clock, saying}, timeout=0.3)
     assert done == set()
-    events._store.open.set()  # type: ignore[attr-defined]
+    events.store._store.open.set()  # type: ignore[attr-defined]
     await saying
     await asyncio.wait_for(clock, 20)
 

@@ -1,0 +1,51 @@
+"""The store as one run sees it: away for a while now and then, and somebody else's business once the run is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import TypeVar
+
+from a2a.types import Task
+
+from ..errors import StoreUnavailable
+from ..store import AsyncStore, Keys, Operation
+from ..store.connection import TRY_AGAIN_AFTER
+from ..store.runs import Claim, RunLost
+from ..store.tasks import read_task
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class RunStore:
+    """The store, for the run of `claim`; `lost` is set when the run is not this worker's any more."""
+
+    def __init__(self, store: AsyncStore, keys: Keys, claim: Claim) -> None:
+        self.keys = keys
+        self.lost = asyncio.Event()
+        self._store = store
+        self._claim = claim
+
+    async def run(self, operation: Operation[T]) -> T | RunLost:
+        """What the operation gives, whenever the store is there for it; RunLost if the run was lost meanwhile."""
+        while True:
+            try:
+                return await self._store.run(operation)
+            except StoreUnavailable as e:
+                if self.lost.is_set():
+                    return RunLost()
+                logger.warning("run %s: a write waits for the store: %s", self._claim.ref.name, e)
+                await asyncio.sleep(TRY_AGAIN_AFTER)
+
+    async def own_tasks(self, task_ids: Iterable[str]) -> list[Task]:
+        """Those of `task_ids` that name tasks of the run's own agent, tenant and owner; all others are left out."""
+
+        async def read(task_id: str) -> Task | None:
+            found = await self.run(read_task(self.keys, self._claim.scope, task_id))
+            return found[0] if isinstance(found, tuple) else None
+
+        tasks = await asyncio.gather(*(read(task_id) for task_id in dict.fromkeys(task_ids)))
+        return [task for task in tasks if task is not None]

@@ -1,0 +1,211 @@
+"""An agent's session: its own state of a context, opened when a run begins, saved while it goes on and at its end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextvars import ContextVar
+from functools import cache
+from typing import Any
+
+from a2a.types import Message, Role, Task
+
+from ..agents import Agent
+from ..config import Settings
+from ..errors import SessionConflict, SessionError
+from ..sealing import FORM, NotSealedHere, Sealer, sealer_of
+from ..store.answers import Page
+from ..store.runs import Claim
+from ..store.sessions import SavedSession, SavedSince, SessionState
+from ..store.tasks import list_tasks
+from .events import RunEvents
+
+CURRENT: ContextVar[Session | None] = ContextVar("a2a_celery_session", default=None)
+"""The session of the run that this code works for."""
+
+HISTORY_TASKS = 50
+"""How many of a context's tasks its history goes back, the newest ones."""
+
+HISTORY_MESSAGES = 200
+
+NEW = b"{}"
+"""What a session says that was never saved."""
+
+
+class Session:
+    """What an agent keeps for a context of its caller. Use it from the run's event loop, but for `state`."""
+
+    def __init__(self, claim: Claim, events: RunEvents, settings: Settings) -> None:
+        """Opens the session that came with the claim.
+
+        Raises:
+            SessionError: it can't be opened with the `secret_key` there is.
+        """
+        saved = claim.session or SavedSession()
+        self._claim = claim
+        self._events = events
+        self._settings = settings
+        self._sealer = _sealer(settings)
+        self._saving = asyncio.Lock()
+        self._saved = self._opened(saved.state) if saved.version else NEW
+        self.state: dict[str, Any] = json.loads(self._saved)
+        """The agent's own, to be changed or replaced: a JSON object. It is saved when the run completes or pauses."""
+        self.version = saved.version
+        """How often the session was saved; 0: never."""
+        self.resumed = saved.resumed
+        """Whether an earlier attempt at this same message saved the state, and was lost with its worker."""
+
+    async def checkpoint(self, state: dict[str, Any] | None = None) -> None:
+        """Saves `state`, which becomes the session's, or the session's own as it is now; behind what was said before.
+
+        From then on a run that takes this one's place begins with it. Ends the agent if the run is lost.
+
+        Raises:
+            SessionError: it is not a JSON object, or too large; nothing is changed.
+            SessionConflict: another run of the context has saved the session since this one began; nothing is saved.
+        """
+        async with self._saving:
+            text = _encoded(self.state if state is None else state, self._settings.session_max_bytes)
+            if text != self._saved:
+                answer = await self._events.save(self._to_save(text))
+                if isinstance(answer, SavedSince):
+                    raise self.conflict(answer)
+                self._saved, self.version = text, self.version + 1
+            if state is not None:
+                self.state = state
+
+    async def history(self, limit: int = HISTORY_MESSAGES, *, artifacts: bool = True) -> list[Message]:
+        """The newest `limit` messages of the context, oldest first, across its newest tasks: what the client said to
+        this agent, and what that answered, also in `artifacts`. The message at hand is the last."""
+        claim, store = self._claim, self._events.store
+        page = await store.run(
+            list_tasks(
+                store.keys,
+                claim.scope,
+                retention=self._settings.retention,
+                page_size=HISTORY_TASKS,
+                context_id=claim.task.context_id,
+                history_length=limit,
+                artifacts=artifacts,
+            )
+        )
+        tasks = page.tasks if isinstance(page, Page) else []
+        tasks.sort(key=lambda task: task.id != claim.task.id)  # its own first, then the others from the newest on
+        said = [message for task in reversed(tasks) for message in _said_in(task, current=task.id == claim.task.id)]
+        return said[-limit:] if limit > 0 else []
+
+    def at_end(self) -> SessionState:
+        """What is saved with the end of the run, where that completes or pauses.
+
+        Raises:
+            SessionError: it is not a JSON object, or too large.
+        """
+        text = _encoded(self.state, self._settings.session_max_bytes)
+        return self.unchanged() if text == self._saved else self._to_save(text)
+
+    def unchanged(self) -> SessionState:
+        """The session as it was last saved, which lives on."""
+        return SessionState(self._claim.scope, self._claim.task.context_id, self.version, b"")
+
+    def conflict(self, since: SavedSince) -> SessionConflict:
+        """What an agent hears whose state is based on an older one."""
+        return SessionConflict(
+            f"another run saved the session of context {self._claim.task.context_id!r} meanwhile: this run began with "
+            f"version {self.version}, and it is at {since.version}; with one_run_per_context they come one by one"
+        )
+
+    def _to_save(self, text: bytes) -> SessionState:
+        scope, context_id = self._claim.scope, self._claim.task.context_id
+        if self._sealer is None:
+            return SessionState(scope, context_id, self.version, text)
+        sealed = self._sealer.seal(text, "session", str(scope), context_id)
+        return SessionState(scope, context_id, self.version, sealed, self._sealer.fingerprint)
+
+    def _opened(self, stored: bytes) -> bytes:
+        if not stored.startswith(FORM):
+            return stored
+        context_id = self._claim.task.context_id
+        said = f"the session of context {context_id!r} can't be opened"
+        if self._sealer is None:
+            raise SessionError(f"{said}: it is sealed, and a2a_secret_key is not set: set it as where it was saved")
+        try:
+            return self._sealer.open(stored, "session", str(self._claim.scope), context_id)
+        except NotSealedHere as e:
+            raise SessionError(f"{said}: {e}") from e
+
+
+def open_session(agent: Agent, claim: Claim, events: RunEvents, settings: Settings) -> None:
+    """Gives the run its session, if its agent has one; code that the caller calls finds it with `current_session`.
+
+    Raises:
+        SessionError: it can't be opened with the `secret_key` there is.
+    """
+    if agent.session:
+        events.settlement.session = session = Session(claim, events, settings)
+        CURRENT.set(session)
+
+
+def current_session() -> Session | None:
+    """The session of the run that this code works for; None: it works for none, or its agent has no session."""
+    return CURRENT.get()
+
+
+@cache
+def _sealer(settings: Settings) -> Sealer | None:
+    return sealer_of(settings)
+
+
+def _encoded(state: Any, most: int) -> bytes:
+    """`state` as JSON that reads back the same, but for tuples.
+
+    Raises:
+        SessionError: that can't be, or takes more than `most` bytes.
+    """
+    if not isinstance(state, dict):
+        raise SessionError(f"a session's state is a dict, not {type(state).__name__}: put the value under a key of it")
+    try:
+        text = json.dumps(state, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError) as e:
+        raise SessionError(f"a session's state must be JSON, and this one is not: {e}") from e
+    _require_text_keys(state)
+    if len(text) > most:
+        raise SessionError(
+            f"a session's state may have {most} bytes as JSON (a2a_session_max_bytes), and this one has {len(text)}: "
+            "keep what is large elsewhere, and its name here"
+        )
+    return text
+
+
+def _require_text_keys(state: Any) -> None:
+    """JSON would quietly make texts of other keys, and no worker would find them again."""
+    todo = [state]
+    while todo:
+        one = todo.pop()
+        if isinstance(one, dict):
+            odd = next((key for key in one if not isinstance(key, str)), None)
+            if odd is not None or None in one:
+                raise SessionError(f"a session's state has texts as keys, not {odd!r}")
+            todo.extend(one.values())
+        elif isinstance(one, list | tuple):
+            todo.extend(one)
+
+
+def _said_in(task: Task, *, current: bool) -> list[Message]:
+    """The messages of a task, and its artifacts as messages: of its end, or from before the message at hand."""
+    said, last = list(task.history), []
+    if current:
+        at = next((n for n in range(len(said) - 1, -1, -1) if said[n].role == Role.ROLE_USER), len(said))
+        said, last = said[:at], said[at:]
+    elif task.status.HasField("message"):
+        last = [task.status.message]
+    made = (
+        Message(
+            message_id=artifact.artifact_id,
+            role=Role.ROLE_AGENT,
+            parts=artifact.parts,
+            task_id=task.id,
+            context_id=task.context_id,
+        )
+        for artifact in task.artifacts
+    )
+    return [*said, *made, *last]
