@@ -53,7 +53,8 @@ class ListedPage:
 
 
 def scan_list(keys: Keys, name: str, *, cursor: int = 0) -> Operation[ListedPage]:
-    """A page of a list (``keys.leases``, ``dispatch``, ``behind``, ``pauses``, ``dead_letters``). A row may come twice."""
+    """A page of a list (``keys.leases``, ``dispatch``, ``behind``, ``pauses``, ``dead_letters``). A row may
+    come twice."""
 
     def parse(answer: Sequence[Any]) -> ListedPage:
         following, now_us, *rows = answer

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from a2a_celery.lifecycle.states import WORKING
+from a2a_celery.lifecycle.states import COMPLETED, WORKING
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.log import read_log
 from a2a_celery.store.operation import Operation
-from a2a_celery.store.runs import Claim, append
-from tests.support.seeds import Seeds, chunk, status
+from a2a_celery.store.runs import Claim, RunRef, append, claim_run, settle_run
+from a2a_celery.store.tasks import create_task
+from tests.support.seeds import ANN, CONTEXT, Seeds, chunk, request, status
 
 
 class Meter:
@@ -66,6 +67,18 @@ async def test_a_status_costs_the_same_early_and_late(store: AsyncStore, keys: K
         )
 
     assert all(cost == costs[1] for cost in costs[1:])  # the first has no message before it to retire
+
+
+async def test_who_has_no_session_pays_for_none(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    meter, sent = Meter(store), request(task_id="t", context_id=CONTEXT)
+
+    costs = [
+        await meter.cost_of(create_task(keys, ANN, "t", CONTEXT, sent, caller=b"{}", retention=60)),
+        await meter.cost_of(claim_run(keys, RunRef("t", 1), token="k", runner="r", lease_us=1, working=False)),
+        await meter.cost_of(settle_run(keys, RunRef("t", 1), token="k", before=0, events=[status(COMPLETED)])),
+    ]
+
+    assert [sum(cost.values()) for cost in costs] == [9, 17, 28], "as before there were sessions"
 
 
 async def test_reading_on_costs_one_read_however_long_the_log_is(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:

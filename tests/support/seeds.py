@@ -23,7 +23,9 @@ from a2a_celery.lifecycle import Event, LogEntry, fold
 from a2a_celery.lifecycle.outcomes import agent_message
 from a2a_celery.lifecycle.steps import Step
 from a2a_celery.store import AsyncStore, Keys, Scope
+from a2a_celery.store.letters import Letter, read_letter, requeue_task
 from a2a_celery.store.log import read_log
+from a2a_celery.store.recovery import Lapse, give_next_attempt, lapsed_runs
 from a2a_celery.store.runs import Claim, RunRef, Settled, Written, append, claim_run, settle_run
 from a2a_celery.store.sessions import SessionState
 from a2a_celery.store.tasks import create_task, read_task
@@ -135,6 +137,19 @@ class Seeds:
         claim = await self.claimed(await self.created(**created))
         await self.settled(claim, status(state))
         return claim.ref.task_id
+
+    async def lost(self, ref: RunRef) -> Lapse:
+        """A claimed run whose worker is not heard of any more, and that a watcher has seen to."""
+        await self.store.redis.zadd(self.keys.leases, {ref.name: 1})
+        [lapsed] = [one for one in await self.store.run(lapsed_runs(self.keys, limit=100)) if one.ref == ref]
+        return await give_next_attempt(self.store, self.keys, lapsed, again_us=0)
+
+    async def requeued(self, task_id: str) -> tuple[str, str]:
+        """A dead letter, sent once more: the new task, and what became of the call."""
+        letter = await self.store.run(read_letter(self.keys, task_id))
+        assert isinstance(letter, Letter), letter
+        new = str(uuid4())
+        return new, await self.store.run(requeue_task(self.keys, letter, new, retention=RETENTION, options=b""))
 
     async def task(self, task_id: str) -> Task:
         """The snapshot."""

@@ -92,7 +92,7 @@ local function load(keys)
   for i, field in ipairs(FIELDS) do
     if values[i] then r[field] = i <= NUMBERS and tonumber(values[i]) or values[i] end
   end
-  r.push, r.owed = r.push or false, false
+  r.push, r.row, r.owed = r.push or false, r.row or false, false
   return setmetatable(r, {__index = function(_, field) return redis.call('HGET', keys[1], field) or nil end})
 end
 

@@ -1,0 +1,145 @@
+"""Sessions on real workers: kept across tasks, workers and kills; whoever can't open one says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from a2a_celery.store import Keys, SyncStore
+from tests.support.contexts import Fold, said
+from tests.support.fleet import running_fleet
+from tests.support.talk import state
+from tests.support.waiting import eventually
+
+APP = "tests.support.session_agents"
+LEASE = {"A2A_LEASE_TTL": "2", "A2A_REDISPATCH_AFTER": "3"}
+KEY = "k" * 32
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fold]:
+    folder = tmp_path_factory.mktemp("sessions")
+    with running_fleet(folder, app=APP, TEST_NOTES=str(folder), A2A_SECRET_KEY=KEY) as fleet:
+        site = Fold(fleet, folder)
+        fleet.worker(concurrency=4, A2A_SESSION_MAX_BYTES="1000")
+        yield site
+
+
+def test_what_an_agent_keeps_is_there_in_the_next_task(site: Fold) -> None:
+    context = site.context("remember")
+
+    one, two = said(context.send("one")), said(context.send("two"))
+
+    assert (one["heard"], one["version"], one["history"]) == (["one"], 0, ["one"])
+    assert (two["heard"], two["version"]) == (["one", "two"], 1)
+    assert two["history"] == ["one", "two"], "its answers are data"
+    assert said(site.context("remember").send("three"))["heard"] == ["three"]
+
+
+def test_a_question_keeps_the_session_and_its_answer_finds_it(site: Fold) -> None:
+    context = site.context("remember")
+    task = context.send("ask")
+    assert state(task) == "INPUT_REQUIRED"
+
+    task = context.send("blue", task)
+
+    assert said(task)["heard"] == ["ask", "ask", "blue"], "the function is called again for the answer"
+
+
+@pytest.mark.parametrize("text", ["fail", "large 1000", "odd", "nonsense"])
+def test_a_failure_leaves_the_last_checkpoint(site: Fold, text: str) -> None:
+    context = site.context("remember")
+    context.send("one")
+
+    task = context.send(text)
+
+    assert state(task) == "FAILED"
+    [part] = task["status"]["message"]["parts"]
+    reference = part["text"].rpartition(" ")[2].strip(".)]")
+    worker = site.fleet.processes[-1]
+    worker.wait_for_output(reference)
+    kept = ["one", "fail"] if text == "fail" else ["one"]
+    assert said(context.send("two"))["heard"] == [*kept, "two"]
+
+
+def test_plain_functions_executors_and_plain_tasks_have_one_too(site: Fold) -> None:
+    plain, executor, task = (site.context(name) for name in ("sync-remember", "counting", "count-in-session"))
+
+    assert [said(plain.send("x")) for _ in range(2)] == ["1 of 1", "2 of 3"]
+    assert [said(executor.send("x")) for _ in range(2)] == ["1", "2"]
+    assert [said(task.send("x")) for _ in range(2)] == [1, 2]
+
+
+def test_an_executor_has_ended_before_the_next_of_its_context_begins(site: Fold) -> None:
+    context = site.context("counting")
+
+    tasks = [context.send("x", wait=False) for _ in range(3)]
+
+    assert sorted(said(context.ended(task)) for task in tasks) == ["1", "2", "3"]
+    assert [line.split()[0] for line in context.notes] == ["said", "over"] * 3
+
+
+def test_an_agent_without_a_session_says_which_option_it_needs(site: Fold) -> None:
+    assert state(site.context("no-session").send("x")) == "FAILED"
+
+    assert "give it the option session=True" in site.fleet.processes[-1].output()
+
+
+def test_of_two_runs_at_once_one_hears_of_the_other(site: Fold) -> None:
+    context = site.context("at-once")
+    hold = site.folder / "hold"
+    hold.touch()
+    tasks = [context.send(text, wait=False) for text in ("one", "other")]
+    for task in tasks:
+        context.ended(task, "WORKING")
+    hold.unlink()
+
+    ends = [context.ended(task) for task in tasks]
+
+    assert sorted(map(state, ends)) == ["COMPLETED", "FAILED"]
+    [loser] = [end for end in ends if state(end) == "FAILED"]
+    assert said(loser) == "conflict"
+
+
+def test_what_a_killed_worker_had_goes_on_from_its_last_checkpoint(tmp_path: Path, broker: str) -> None:
+    with running_fleet(tmp_path, broker, app=APP, TEST_NOTES=str(tmp_path), A2A_SECRET_KEY=KEY, **LEASE) as fleet:
+        site, worker = Fold(fleet, tmp_path), fleet.worker()
+        fleet.watcher()
+        asked, context = site.context("remember"), site.context("five-steps")
+        asked.send("one")
+        question = asked.send("ask")
+        task = context.send("go", wait=False)
+        eventually(lambda: "begin 3 in attempt 1" in context.notes, what="it is in the midst of the third step")
+        worker.kill()
+        fleet.worker()
+
+        assert said(asked.send("blue", question))["heard"] == ["one", "ask", "ask", "blue"]
+        task = context.ended(task)
+
+    assert state(task) == "COMPLETED"
+    assert context.notes == [
+        *(f"begin {step} in attempt 1" for step in (1, 2, 3)),
+        *(f"begin {step} in attempt 2" for step in (3, 4, 5)),
+    ]
+    texts = [artifact["parts"][0]["text"] for artifact in task["artifacts"]]
+    assert texts == [*(f"step {step}" for step in range(1, 6)), "[1, 2, 3, 4, 5] in attempt 2"]
+
+
+def test_no_worker_opens_a_session_without_its_key(tmp_path: Path) -> None:
+    with running_fleet(tmp_path, app=APP, TEST_NOTES=str(tmp_path), A2A_SECRET_KEY=KEY) as fleet:
+        context, worker = Fold(fleet, tmp_path).context("remember"), fleet.worker(pool="solo")
+        context.send("one")
+        worker.stop()
+
+        done = fleet.command("worker", "-P", "solo", A2A_SECRET_KEY="")
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+        assert done.stderr.startswith("Error: a2a_secret_key is not set, with which webhooks or sessions")
+
+        store = SyncStore(fleet.redis.store_url)
+        store.redis.delete(Keys().secrets)  # as one does who has lost the key
+        store.close()
+        worker = fleet.worker(pool="solo", A2A_SECRET_KEY="")
+        assert state(context.send("two")) == "FAILED"
+        assert f"the session of context '{context.id}' can't be opened: it is sealed" in worker.output()

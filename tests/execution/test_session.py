@@ -1,0 +1,295 @@
+"""A session as its run has it: what may be kept, how it is sealed, what the end of a run leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any
+
+import pytest
+from a2a.types import Message, Part, Role
+
+from a2a_celery.config import Settings
+from a2a_celery.errors import ConfigError, SessionConflict, SessionError
+from a2a_celery.execution.events import RunEvents
+from a2a_celery.execution.session import Session, current_session, open_session
+from a2a_celery.execution.turn import Turn
+from a2a_celery.lifecycle import Completed, Failed, Paused, final_event
+from a2a_celery.lifecycle.outcomes import AGENT_FAILED
+from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.runs import Claim
+from tests.support.seeds import ANN, CONTEXT, Seeds, chunk, status
+from tests.unit.test_agents import agent
+
+from .scene import Scene
+
+OLD, NEW = "o" * 32, "n" * 32
+
+
+class Runs:
+    """Runs of one context, each with its session."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self.settings = Settings(store_url="redis://127.0.0.1/0", session_max_bytes=100)
+
+    async def begin(self, **settings: Any) -> tuple[Claim, RunEvents, Session]:
+        """A run under way, with settings of its own."""
+        claim, events = await self.scene.begin(claim=await self.scene.seeds.claimed(session=True))
+        of = Settings(store_url="redis://127.0.0.1/0", **{"session_max_bytes": 100, **settings})
+        open_session(agent(session=True), claim, events, of)
+        session = current_session()
+        assert session is not None
+        assert session is events.settlement.session
+        return claim, events, session
+
+    async def settle(self, claim: Claim, events: RunEvents, outcome: Any = None) -> Failed | None:
+        async with asyncio.timeout(20):
+            return await events.settle(final_event(outcome or Completed(), claim.task.id, claim.task.context_id))
+
+    async def state(self) -> dict[str, Any]:
+        """What the next run finds."""
+        return (await self.begin())[2].state
+
+
+@pytest.fixture
+def seeds(scene: Scene) -> Seeds:
+    return scene.seeds
+
+
+@pytest.fixture
+def runs(scene: Scene) -> Runs:
+    return Runs(scene)
+
+
+async def test_a_state_comes_back_as_it_was(runs: Runs) -> None:
+    state = {"text": "ü \n \u2028", "number": 1.5, "deep": [{"a": None}, [True]], "": "empty"}
+    claim, events, session = await runs.begin()
+    assert (session.state, session.version, session.resumed) == ({}, 0, False)
+
+    await session.checkpoint(state)
+
+    assert session.state is state
+    assert (session.version, await runs.state()) == (1, state)
+    session.state["more"] = 1
+    assert await runs.settle(claim, events) is None
+    assert await runs.state() == state
+
+
+async def test_what_was_not_changed_is_not_written(runs: Runs) -> None:
+    claim, events, session = await runs.begin()
+    await session.checkpoint({"a": 1})
+    before = list(runs.scene.gate.calls)
+
+    await session.checkpoint()
+    await session.checkpoint({"a": 1})
+
+    assert runs.scene.gate.calls == before
+    await runs.settle(claim, events)
+    assert (await runs.begin())[2].version == 1
+
+
+CIRCLE: list[Any] = []
+CIRCLE.append(CIRCLE)
+
+
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [
+        ([1], "a dict, not list"),
+        (None, "a dict, not NoneType"),
+        ({"a": {1, 2}}, "set is not JSON"),
+        ({"a": b"bytes"}, "bytes is not JSON"),
+        ({"a": math.nan}, "not JSON compliant"),
+        ({"a": CIRCLE}, "Circular"),
+        ({"a": "\ud800"}, "surrogates"),
+        ({"a": [{1: 2}]}, "texts as keys, not 1"),
+        ({None: 1}, "texts as keys, not None"),
+        ({"a": "ü" * 60}, "100 bytes as JSON (a2a_session_max_bytes), and this one has 128"),
+    ],
+)
+@pytest.mark.parametrize("how", [Completed(), Paused(INPUT_REQUIRED, None)])
+async def test_what_can_not_be_kept_is_said_at_once_and_fails_the_run_at_its_end(
+    runs: Runs, store: AsyncStore, keys: Keys, seeds: Seeds, state: Any, says: str, how: Any,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    claim, events, session = await runs.begin()
+    await session.checkpoint({"kept": True})
+    if state is not None:
+        with pytest.raises(SessionError) as raised:
+            await session.checkpoint(state)
+        assert says in str(raised.value)
+        assert session.state == {"kept": True}
+    session.state = state
+
+    failed = await runs.settle(claim, events, how)
+
+    assert isinstance(failed, Failed)
+    assert says in caplog.text
+    assert f"[reference {failed.reference}]" in caplog.text
+    task = await seeds.task(claim.ref.task_id)
+    assert task.status.state == FAILED
+    assert task.status.message.parts[0].text.startswith(AGENT_FAILED.rstrip("."))
+    assert says not in str(task)
+    assert await runs.state() == {"kept": True}
+    await seeds.require_consistent(claim.ref.task_id)
+
+
+async def test_an_end_that_was_said_by_the_agent_waits_for_its_session(runs: Runs, seeds: Seeds) -> None:
+    claim = await seeds.claimed(session=True)
+    events = RunEvents(
+        runs.scene.gate, runs.scene.keys, claim, hold=0, input_timeout=None, publish_next=_nobody, end_held=True
+    )
+    open_session(agent(session=True), claim, events, runs.settings)
+    session = events.settlement.session
+    assert isinstance(session, Session)
+    await events.enqueue_event(chunk("a"))
+    await events.enqueue_event(status(COMPLETED, "bye"))
+    await session.checkpoint({"a": 1})
+    assert [e.status.state for e in [await seeds.task(claim.ref.task_id)]] != [COMPLETED]
+    session.state = "nonsense"  # type: ignore[assignment]
+
+    assert isinstance(await runs.settle(claim, events), Failed)
+
+    assert (await seeds.states(claim.ref.task_id))[-1:] == [FAILED]
+    assert await runs.state() == {"a": 1}
+
+
+async def test_a_message_alone_fails_too_if_its_session_is_nonsense(runs: Runs, seeds: Seeds) -> None:
+    claim = await seeds.claimed(session=True, working=False)
+    events = RunEvents(
+        runs.scene.gate, runs.scene.keys, claim, hold=0, input_timeout=None, publish_next=_nobody, end_held=True
+    )
+    open_session(agent(session=True), claim, events, runs.settings)
+    events.settlement.session.state = None  # type: ignore[union-attr]
+    await events.enqueue_event(Message(message_id="m", role=Role.ROLE_AGENT, parts=[Part(text="42")]))
+
+    assert isinstance(await runs.settle(claim, events), Failed)
+    assert (await seeds.task(claim.ref.task_id)).status.state == FAILED
+
+
+async def _nobody(*_: Any) -> None:
+    raise AssertionError("nothing is to be published")
+
+
+async def test_the_loser_of_two_runs_hears_of_it(runs: Runs, seeds: Seeds) -> None:
+    one, other = await runs.begin(), await runs.begin()
+    await one[2].checkpoint({"by": "one"})
+
+    with pytest.raises(SessionConflict, match=r"began with version 0, and it is at 1"):
+        await other[2].checkpoint({"by": "other"})
+    other[2].state = {"by": "other"}
+    assert isinstance(await runs.settle(*other[:2]), Failed)
+
+    assert await runs.settle(*one[:2]) is None
+    assert await runs.state() == {"by": "one"}
+    assert (await seeds.task(other[0].ref.task_id)).status.state == FAILED
+
+
+async def test_who_only_read_it_is_no_loser(runs: Runs, seeds: Seeds) -> None:
+    one, other = await runs.begin(), await runs.begin()
+    await one[2].checkpoint({"by": "one"})
+
+    assert await runs.settle(*other[:2]) is None
+
+    assert (await seeds.task(other[0].ref.task_id)).status.state == COMPLETED
+
+
+async def test_a_checkpoint_comes_behind_what_was_said_before_it(runs: Runs, seeds: Seeds) -> None:
+    claim, events, session = await runs.begin()
+    for number in range(100):
+        await events.enqueue_event(chunk(f"{number} "))
+
+    await session.checkpoint({"a": 1})
+
+    assert len((await seeds.task(claim.ref.task_id)).artifacts[0].parts) == 100
+    assert runs.scene.gate.calls[-1] == "checkpoint"
+
+
+async def test_a_checkpoint_of_a_lost_run_ends_its_agent(runs: Runs, store: AsyncStore, keys: Keys) -> None:
+    claim, events, session = await runs.begin()
+    await store.redis.hset(keys.task(claim.ref.task_id).record, "token", "another's")
+
+    with pytest.raises(asyncio.CancelledError):
+        await session.checkpoint({"a": 1})
+
+    assert events.lost.is_set()
+    await store.redis.hset(keys.task(claim.ref.task_id).record, "token", claim.token)
+    assert not await store.redis.exists(keys.session(ANN, CONTEXT))
+
+
+async def test_a_checkpoint_waits_for_a_store_that_is_away_and_is_made_once(runs: Runs) -> None:
+    _, _, session = await runs.begin()
+    runs.scene.gate.refuse, runs.scene.gate.lose_answers = 2, 0
+    await session.checkpoint({"a": 1})
+    runs.scene.gate.lose_answers = 1
+    await session.checkpoint({"a": 2})
+
+    assert session.version == 2
+    assert await runs.state() == {"a": 2}
+
+
+async def test_with_a_key_it_can_not_be_read_in_the_store(runs: Runs, store: AsyncStore, keys: Keys) -> None:
+    _, _, session = await runs.begin(secret_key=OLD)
+    await session.checkpoint({"a": "private"})
+    stored = await store.redis.hget(keys.session(ANN, CONTEXT), "state")
+
+    assert b"private" not in stored
+    assert (await runs.begin(secret_key=[NEW, OLD]))[2].state == {"a": "private"}
+
+
+@pytest.mark.parametrize(("key", "why"), [(None, "a2a_secret_key is not set"), (NEW, "not in a2a_secret_key")])
+async def test_without_its_key_it_is_not_opened(runs: Runs, key: str | None, why: str) -> None:
+    await (await runs.begin(secret_key=OLD))[2].checkpoint({"a": 1})
+
+    with pytest.raises(SessionError, match=rf"context 'the-context' can't be opened: .*{why}"):
+        await runs.begin(secret_key=key)
+
+
+async def test_what_was_sealed_elsewhere_is_not_opened(runs: Runs, store: AsyncStore, keys: Keys) -> None:
+    await (await runs.begin(secret_key=OLD))[2].checkpoint({"a": 1})
+    moved = keys.session(ANN, "another")
+    await store.redis.copy(keys.session(ANN, CONTEXT), moved)
+    await store.redis.expire(moved, 60)
+    claim, events = await runs.scene.begin(claim=await runs.scene.seeds.claimed(session=True, context_id="another"))
+
+    with pytest.raises(SessionError, match="something else"):
+        Session(claim, events, Settings(store_url="redis://127.0.0.1/0", secret_key=OLD))
+
+
+async def test_what_was_kept_in_clear_is_sealed_when_there_is_a_key(runs: Runs, store: AsyncStore, keys: Keys) -> None:
+    await (await runs.begin())[2].checkpoint({"a": "private"})
+    _, _, session = await runs.begin(secret_key=NEW)
+
+    await session.checkpoint({"a": "private", "b": 1})
+
+    assert b"private" not in await store.redis.hget(keys.session(ANN, CONTEXT), "state")
+
+
+async def test_the_history_goes_across_tasks_oldest_first(runs: Runs, seeds: Seeds) -> None:
+    for number in range(3):
+        claim = await seeds.claimed(session=True)
+        await seeds.settled(claim, chunk(f"made {number}"), status(COMPLETED, f"done {number}"))
+    await seeds.claimed(context_id="another")
+    _, _, session = await runs.begin()
+
+    texts = [(m.role == Role.ROLE_USER, m.parts[0].text) for m in await session.history()]
+
+    made = [(True, "hello"), (False, "made {}"), (False, "done {}")]
+    assert texts == [*((user, text.format(n)) for n in range(3) for user, text in made), (True, "hello")]
+    assert [m.parts[0].text for m in await session.history(2)] == ["done 2", "hello"]
+    assert "made" not in str(await session.history(artifacts=False))
+    assert await session.history(0) == []
+
+
+async def test_an_agent_without_one_is_told_which_option_it_needs(scene: Scene) -> None:
+    claim, events = await scene.begin()
+    open_session(agent(), claim, events, Settings(store_url="redis://127.0.0.1/0"))
+    turn = Turn(claim, events, caller=None)  # type: ignore[arg-type]
+
+    with pytest.raises(ConfigError, match="agent 'agent' has no session: give it the option session=True"):
+        _ = turn.session
+    with pytest.raises(ConfigError, match="session=True"):
+        await turn.checkpoint()
+    assert current_session() is None

@@ -1,0 +1,287 @@
+"""Runs of one context come one by one: first in, first out, whatever ends the one before, and none is forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from a2a_celery.lifecycle.outcomes import status_event
+from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED, SUBMITTED
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.answers import Begun, Created
+from a2a_celery.store.dispatch import hold_runs, take_due_runs
+from a2a_celery.store.operation import Operation, script
+from a2a_celery.store.pauses import end_pauses
+from a2a_celery.store.recovery import hand_back
+from a2a_celery.store.release import end_by_result, hand_on, release_run
+from a2a_celery.store.runs import Dropped, Kept, RunRef, Settled, claim_run, end_run, settle_run
+from a2a_celery.store.tasks import continue_task, create_task, request_cancel
+from tests.support.seeds import ANN, BOB, CONTEXT, LEASE_US, RETENTION, Seeds, at_once, request, status
+
+
+async def row(seeds: Seeds, count: int = 2) -> list[str]:
+    """So many tasks of one context."""
+    return [await seeds.created(task_id=f"t{n}", one_by_one=True) for n in range(count)]
+
+
+async def due(seeds: Seeds) -> list[str]:
+    """The runs that are to be published."""
+    return [name.decode() for name in await seeds.store.redis.zrange(seeds.keys.dispatch, 0, -1)]
+
+
+async def behind(seeds: Seeds) -> list[str]:
+    """The runs that stand behind others."""
+    return [name.decode() for name in await seeds.store.redis.zrange(seeds.keys.behind, 0, -1)]
+
+
+async def answered(seeds: Seeds, task_id: str) -> Begun:
+    """A paused task gets its answer."""
+    sent = request("answer", task_id, CONTEXT)
+    answer = await seeds.store.run(continue_task(seeds.keys, ANN, task_id, sent, "", caller=b"{}", nonce="n"))
+    assert isinstance(answer, Begun), answer
+    return answer
+
+
+async def test_who_comes_second_waits_and_is_not_published(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    def create(task_id: str, scope: Any = ANN, context_id: str = CONTEXT) -> Any:
+        sent = request(task_id=task_id, context_id=context_id)
+        return create_task(keys, scope, task_id, context_id, sent, caller=b"{}", retention=RETENTION, one_by_one=True)
+
+    first, second = await store.run(create("one")), await store.run(create("two"))
+    others = [await store.run(create("bob", BOB)), await store.run(create("else", context_id="another"))]
+
+    assert (first.behind, second.behind) == (False, True)
+    assert [other.behind for other in others] == [False, False]
+    assert isinstance(await store.run(create("two")), Created)
+    assert (await store.run(create("two"))).behind
+    assert sorted(await due(seeds)) == ["bob.1", "else.1", "one.1"]
+    assert await behind(seeds) == ["two.1"]
+    assert (await seeds.task("two")).status.state == SUBMITTED
+
+
+async def test_a_run_that_stands_behind_can_not_be_claimed_held_or_handed_back(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    _, waits = await row(seeds)
+    ref = RunRef(waits, 1)
+    before = await seeds.everything()
+    lost = status_event(waits, CONTEXT, FAILED)
+
+    claim = await store.run(claim_run(keys, ref, token="t", runner="r", lease_us=LEASE_US, working=True))
+    await store.run(hold_runs(keys, [ref], silent_us=1))
+    assert await store.run(hand_back(keys, ref, runner=None, lost=lost)) == Kept()
+
+    assert claim == Dropped("another run of its context comes first")
+    assert await seeds.everything() == before
+    assert await store.run(end_run(keys, ref, runner="r", event=lost, lost=True)) == Kept()
+    assert await behind(seeds) == [ref.name]
+    assert ref.name not in await due(seeds)
+
+
+Ends = Callable[[Seeds, str], Awaitable[object]]
+
+
+async def _settle(seeds: Seeds, task_id: str) -> object:
+    return await seeds.settled(await seeds.claimed(task_id), status(COMPLETED))
+
+
+async def _pause(seeds: Seeds, task_id: str) -> object:
+    return await seeds.settled(await seeds.claimed(task_id), status(INPUT_REQUIRED))
+
+
+async def _append(seeds: Seeds, task_id: str) -> object:
+    return await seeds.appended(await seeds.claimed(task_id), status(FAILED))
+
+
+async def _lapse(seeds: Seeds, task_id: str) -> object:
+    return await seeds.lost((await seeds.claimed(task_id)).ref)
+
+
+async def _cancel(seeds: Seeds, task_id: str) -> object:
+    return await seeds.store.run(request_cancel(seeds.keys, ANN, task_id, CONTEXT))
+
+
+async def _cancel_running(seeds: Seeds, task_id: str) -> object:
+    claim = await seeds.claimed(task_id)
+    await _cancel(seeds, task_id)
+    return await seeds.settled(claim, status(INPUT_REQUIRED))
+
+
+async def _lost_with_its_process(seeds: Seeds, task_id: str) -> object:
+    ref = (await seeds.claimed(task_id)).ref
+    return await seeds.store.run(
+        end_run(seeds.keys, ref, runner="runner", event=status_event(task_id, CONTEXT, FAILED), lost=True)
+    )
+
+
+async def _expire(seeds: Seeds, task_id: str) -> object:
+    event = status_event(task_id, CONTEXT, FAILED)
+    return await seeds.store.run(end_run(seeds.keys, RunRef(task_id, 1), runner=None, event=event))
+
+
+async def _stop(seeds: Seeds, task_id: str) -> object:
+    ref = (await seeds.claimed(task_id)).ref
+    lost = status_event(task_id, CONTEXT, FAILED)
+    return await seeds.store.run(hand_back(seeds.keys, ref, runner="runner", lost=lost))
+
+
+async def _canvas(seeds: Seeds, task_id: str) -> object:
+    claim = await seeds.claimed(task_id)
+    await seeds.store.run(hand_on(seeds.keys, claim.ref, token=claim.token, before=0, events=[], canvas="{}"))
+    assert await due(seeds) == [], "what a canvas works for is not over"
+    return await seeds.store.run(end_by_result(seeds.keys, claim.ref, [status(COMPLETED)]))
+
+
+async def _elsewhere(seeds: Seeds, task_id: str) -> object:
+    return await seeds.store.run(end_by_result(seeds.keys, RunRef(task_id, 1), [status(COMPLETED)]))
+
+
+async def _delete(seeds: Seeds, task_id: str) -> object:
+    names = seeds.keys.task(task_id).as_list()
+    return await seeds.store.run(Operation(script("delete_task"), names, [str(ANN)], lambda _: None))
+
+
+ENDS: list[Ends] = [
+    _settle, _pause, _append, _lapse, _cancel, _cancel_running, _lost_with_its_process, _expire, _stop, _canvas,
+    _elsewhere, _delete,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__[1:])
+async def test_whatever_ends_the_first_gives_the_next_its_turn(seeds: Seeds, end: Ends) -> None:
+    first, second, third = await row(seeds, 3)
+
+    await end(seeds, first)
+
+    assert await due(seeds) == [f"{second}.1"]
+    assert await behind(seeds) == [f"{third}.1"]
+    await seeds.settled(await seeds.claimed(second), status(COMPLETED))
+    assert (await due(seeds), await behind(seeds)) == ([f"{third}.1"], [])
+    await seeds.settled(await seeds.claimed(third), status(COMPLETED))
+    assert not [key for key in await seeds.everything() if ":row:" in key]
+
+
+@pytest.mark.parametrize("end", [_cancel, _expire, _delete, _elsewhere], ids=lambda end: end.__name__[1:])
+async def test_one_that_waits_and_ends_leaves_its_place(seeds: Seeds, end: Ends) -> None:
+    first, second, third = await row(seeds, 3)
+
+    await end(seeds, second)
+
+    assert (await due(seeds), await behind(seeds)) == ([f"{first}.1"], [f"{third}.1"])
+    await _settle(seeds, first)
+    assert (await due(seeds), await behind(seeds)) == ([f"{third}.1"], [])
+
+
+async def test_the_next_is_said_to_who_settles_and_due_at_once_for_a_watcher_elsewhere(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    first, second, third = await row(seeds, 3)
+
+    settled = await _settle(seeds, first)
+
+    assert isinstance(settled, Settled)
+    assert (settled.next_run, settled.other) == (None, RunRef(second, 1))
+    assert await store.run(take_due_runs(keys, limit=9, again_us=1)) == [], "who settled publishes it"
+    await _cancel(seeds, second)
+    assert [one.ref for one in await store.run(take_due_runs(keys, limit=9, again_us=1))] == [RunRef(third, 1)]
+
+
+async def test_what_goes_on_keeps_its_turn(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    first, second = await row(seeds)
+    lost = status_event(first, CONTEXT, FAILED)
+    claim = await seeds.claimed(first, max_attempts=3)
+    await store.run(
+        release_run(keys, claim.ref, token=claim.token, before=0, events=[], options=b"", retries=1, again_us=1)
+    )
+    assert await due(seeds) == [claim.ref.name]
+    assert await store.run(hand_back(keys, claim.ref, runner=None, lost=lost)) != Kept()
+    assert await due(seeds) == [f"{first}.2"]
+    claim = await seeds.claimed(first, run=2, max_attempts=3)
+    await seeds.lost(claim.ref)
+    assert await due(seeds) == [f"{first}.3"]
+
+    assert await behind(seeds) == [f"{second}.1"]
+    await seeds.settled(await seeds.claimed(first, run=3), status(COMPLETED))
+    assert await due(seeds) == [f"{second}.1"]
+
+
+async def test_a_pause_lets_others_by_and_its_answer_comes_last(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    first, second, third = await row(seeds, 3)
+    await _pause(seeds, first)
+
+    answer = await answered(seeds, first)
+
+    assert answer.behind
+    assert await behind(seeds) == [f"{third}.1", f"{first}.2"]
+    await _settle(seeds, second)
+    await _settle(seeds, third)
+    assert await due(seeds) == [f"{first}.2"]
+    await seeds.settled(await seeds.claimed(first, run=2), status(COMPLETED))
+
+
+@pytest.mark.parametrize("others", [0, 1])
+async def test_a_message_that_waited_for_the_pause_takes_its_place_in_the_row(
+    store: AsyncStore, keys: Keys, seeds: Seeds, others: int
+) -> None:
+    first, *rest = await row(seeds, 1 + others)
+    claim = await seeds.claimed(first)
+    sent = request("ahead", first, CONTEXT)
+    await store.run(continue_task(keys, ANN, first, sent, "", caller=b"{}", nonce="n"))
+
+    settled = await seeds.settled(claim, status(INPUT_REQUIRED))
+
+    assert (settled.next_run, settled.other) == ((None, RunRef(rest[0], 1)) if rest else (2, None))
+    assert await due(seeds) == ([f"{rest[0]}.1"] if rest else [f"{first}.2"])
+    assert await behind(seeds) == ([f"{first}.2"] if rest else [])
+    again = settle_run(keys, claim.ref, token=claim.token, before=0, events=[status(INPUT_REQUIRED)])
+    repeated = await store.run(again)
+    assert isinstance(repeated, Settled)
+    assert repeated.next_run == settled.next_run, "what another is told, a watcher sees to"
+
+
+async def test_a_pause_that_nobody_answers_holds_up_nobody(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    first, second = await row(seeds)
+    claim = await seeds.claimed(first)
+    unanswered = status_event(first, CONTEXT, FAILED)
+    await store.run(
+        settle_run(
+            keys, claim.ref, token=claim.token, before=0, events=[status(INPUT_REQUIRED)], pause_us=1,
+            unanswered=unanswered,
+        )
+    )  # fmt: skip
+
+    assert await store.run(end_pauses(keys, limit=9)) == 1
+    assert await due(seeds) == [f"{second}.1"]
+
+
+async def test_a_requeued_one_stands_behind_too(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    first, second = await row(seeds)
+    await _lapse(seeds, first)
+
+    new, what = await seeds.requeued(first)
+
+    assert what == "behind"
+    assert (await due(seeds), await behind(seeds)) == ([f"{second}.1"], [f"{new}.1"])
+    await _settle(seeds, second)
+    assert await due(seeds) == [f"{new}.1"]
+    await _lapse(seeds, new)
+    assert (await seeds.requeued(new))[1] == "requeued"
+
+
+async def test_all_at_once_have_one_turn_each_and_never_two(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    tasks = await at_once(*(seeds.created(one_by_one=True) for _ in range(30)))
+    had: list[str] = []
+    left = set(tasks)
+
+    while names := await due(seeds):
+        assert len(names) == 1
+        task_id = names[0].rpartition(".")[0]
+        had.append(task_id)
+        claim = await seeds.claimed(task_id)
+        left.discard(task_id)
+        await at_once(seeds.settled(claim, status(COMPLETED)), _cancel(seeds, left.pop()))
+
+    assert len(had) == len(set(had)) == 15
+    assert await behind(seeds) == []

@@ -1,0 +1,195 @@
+"""Sessions: saved by the run that owns its task, at a checkpoint or with its end, and found by the next."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from a2a.types import TaskState
+
+from a2a_celery.lifecycle.states import AUTH_REQUIRED, COMPLETED, FAILED, INPUT_REQUIRED, REJECTED, WORKING
+from a2a_celery.store import AsyncStore, Keys, Scope
+from a2a_celery.store.checkpoints import checkpoint
+from a2a_celery.store.push_configs import secrets_in_use
+from a2a_celery.store.runs import Claim, Illegal, LeftOpen, RunLost, settle_run
+from a2a_celery.store.sessions import SavedSession, SavedSince, SessionState
+from a2a_celery.store.tasks import continue_task, request_cancel
+from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, chunk, request, status
+
+
+def state(text: str, version: int = 0, fingerprint: str = "", scope: Scope = ANN) -> SessionState:
+    """A session that says `text`, made from `version`."""
+    return SessionState(scope, CONTEXT, version, text.encode(), fingerprint)
+
+
+async def saved(seeds: Seeds, claim: Claim, session: SessionState) -> object:
+    """What becomes of a checkpoint."""
+    return await seeds.store.run(checkpoint(seeds.keys, claim.ref, token=claim.token, session=session))
+
+
+async def found(seeds: Seeds, **created: object) -> SavedSession | None:
+    """What a new run of the context finds."""
+    return (await seeds.claimed(session=True, **created)).session  # type: ignore[arg-type]
+
+
+async def test_a_context_begins_without_one_and_who_does_not_ask_gets_none(seeds: Seeds) -> None:
+    assert await found(seeds) == SavedSession(0, b"", False)
+    assert (await seeds.claimed()).session is None
+
+
+@pytest.mark.parametrize("end", [COMPLETED, INPUT_REQUIRED, AUTH_REQUIRED])
+async def test_what_is_saved_with_an_end_is_found_by_the_next_run(seeds: Seeds, end: TaskState) -> None:
+    claim = await seeds.claimed(session=True)
+
+    await seeds.settled(claim, status(end), session=state("1"))
+
+    assert await found(seeds) == SavedSession(1, b"1", resumed=False)
+
+
+@pytest.mark.parametrize("end", [FAILED, REJECTED])
+async def test_a_run_that_fails_leaves_the_last_checkpoint(seeds: Seeds, end: TaskState) -> None:
+    claim = await seeds.claimed(session=True)
+    assert await saved(seeds, claim, state("1")) == state("1")
+
+    await seeds.settled(claim, status(end), session=state("2", 1))
+
+    assert await found(seeds) == SavedSession(1, b"1", resumed=False)
+
+
+async def test_a_pause_that_is_a_cancel_leaves_the_last_checkpoint(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await seeds.claimed(session=True)
+    await store.run(request_cancel(keys, ANN, claim.ref.task_id, CONTEXT))
+
+    await seeds.settled(claim, status(INPUT_REQUIRED), session=state("1"))
+
+    assert await found(seeds) == SavedSession()
+
+
+async def test_a_checkpoint_is_found_by_the_next_attempt_as_its_own(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    claim = await seeds.claimed(session=True, max_attempts=3)
+    await saved(seeds, claim, state("1"))
+    await saved(seeds, claim, state("2", 1))
+    await seeds.lost(claim.ref)
+
+    again = await seeds.claimed(claim.ref.task_id, run=2, session=True)
+
+    assert (again.attempt, again.session) == (2, SavedSession(2, b"2", resumed=True))
+
+
+async def test_an_answer_does_not_resume_what_a_pause_saved(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await seeds.claimed(session=True)
+    task_id = claim.ref.task_id
+    await seeds.settled(claim, status(INPUT_REQUIRED), session=state("1"))
+    sent = request("answer", task_id, CONTEXT)
+    await store.run(continue_task(keys, ANN, task_id, sent, "", caller=b"{}", nonce="n"))
+
+    assert (await seeds.claimed(task_id, run=2, session=True)).session == SavedSession(1, b"1", resumed=False)
+
+
+@pytest.mark.parametrize("other", [{"scope": BOB}, {"context_id": "another"}, {"scope": Scope("other", "", "ann")}])
+async def test_nobody_elses_session_is_found(seeds: Seeds, other: dict[str, object]) -> None:
+    await saved(seeds, await seeds.claimed(session=True), state("1"))
+
+    assert await found(seeds, **other) == SavedSession()
+
+
+async def test_a_run_that_was_lost_saves_nothing(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await seeds.claimed(session=True)
+    await saved(seeds, claim, state("1"))
+    before = await seeds.everything()
+
+    for stranger in (replace(claim, token="another"), replace(claim, ref=replace(claim.ref, run=2))):
+        assert await saved(seeds, stranger, state("2", 1)) == RunLost()
+        end = settle_run(
+            keys, stranger.ref, token=stranger.token, before=0, events=[status(COMPLETED)], session=state("2", 1)
+        )
+        assert await store.run(end) == RunLost()
+    assert await seeds.everything() == before
+
+    await seeds.settled(claim, status(COMPLETED))
+    assert await saved(seeds, claim, state("2", 1)) == RunLost()
+
+
+async def test_who_read_an_older_one_is_told_and_changes_nothing(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    one, other = await seeds.claimed(session=True), await seeds.claimed(session=True)
+    await saved(seeds, one, state("1"))
+    before = await seeds.everything()
+
+    assert await saved(seeds, other, state("2")) == SavedSince(1)
+    end = settle_run(keys, other.ref, token=other.token, before=0, events=[status(COMPLETED)], session=state("2"))
+    assert await store.run(end) == SavedSince(1)
+
+    assert await seeds.everything() == before
+    await seeds.settled(other, status(COMPLETED), session=state(""))
+    assert await found(seeds) == SavedSession(1, b"1")
+
+
+async def test_what_can_not_be_written_saves_nothing(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await seeds.claimed(session=True)
+    before = await seeds.everything()
+
+    def end(*events: object) -> object:
+        return store.run(
+            settle_run(keys, claim.ref, token=claim.token, before=0, events=events, session=state("1"))  # type: ignore[arg-type]
+        )
+
+    assert await end(status(COMPLETED), chunk("late")) == Illegal(2, WORKING)  # type: ignore[misc]
+    assert await seeds.everything() == before
+    assert await end() == LeftOpen(WORKING)  # type: ignore[misc]
+    assert await found(seeds) == SavedSession()
+
+
+async def test_a_repeated_call_saves_once(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await seeds.claimed(session=True)
+    first = await saved(seeds, claim, state("1")), await saved(seeds, claim, state("1"))
+    ends = [await seeds.settled(claim, status(INPUT_REQUIRED), session=state("2", 1)) for _ in range(2)]
+
+    assert first == (state("1"), state("1"))
+    assert ends[0] == ends[1]
+    assert await found(seeds) == SavedSession(2, b"2")
+
+
+async def test_it_lives_for_the_retention_of_the_last_run_that_ended(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    name = keys.session(ANN, CONTEXT)
+    await saved(seeds, await seeds.claimed(session=True), state("1", fingerprint="f0"))
+    assert 0 < await store.redis.ttl(name) <= RETENTION
+    for end in (COMPLETED, FAILED):
+        claim = await seeds.claimed(session=True)
+        await store.redis.expire(name, 5)
+
+        await seeds.settled(claim, status(end), session=state("", 1))
+
+        assert await store.redis.ttl(name) > 5
+        assert await found(seeds) == SavedSession(1, b"1")
+
+
+async def test_a_run_that_keeps_nothing_makes_no_key(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    await seeds.settled(await seeds.claimed(session=True), status(COMPLETED), session=state(""))
+
+    assert not await store.redis.exists(keys.session(ANN, CONTEXT))
+
+
+async def test_the_secrets_of_sessions_are_in_use_while_they_live(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await seeds.claimed(session=True)
+    await saved(seeds, claim, state("1", fingerprint="f0"))
+    assert await store.run(secrets_in_use(keys)) == {"f0"}
+
+    await saved(seeds, claim, state("2", 1, "f1"))
+    assert await store.run(secrets_in_use(keys)) == {"f1"}
+    assert 0 < await store.redis.ttl(keys.sealed_with("f1")) <= RETENTION
+
+    await seeds.settled(claim, status(COMPLETED), session=state("3", 2))
+    assert await store.run(secrets_in_use(keys)) == frozenset()
+
+
+async def test_a_requeued_task_resumes_what_the_dead_one_had_saved(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await seeds.claimed(session=True)
+    await saved(seeds, claim, state("1"))
+    await seeds.lost(claim.ref)
+    new, _ = await seeds.requeued(claim.ref.task_id)
+
+    assert (await seeds.claimed(new, session=True)).session == SavedSession(1, b"1", resumed=True)

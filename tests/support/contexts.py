@@ -1,0 +1,72 @@
+"""A client's context with an agent that keeps sessions, or takes its messages one by one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+
+from .fleet import Fleet, Gateway
+from .talk import HEADERS, read, state
+from .waiting import eventually
+
+PATIENCE = 60.0
+"""Seconds: a lease, and what a loaded machine adds."""
+
+
+class Context:
+    """A client's context with one agent; what its runs noted is in `notes`."""
+
+    def __init__(self, gateway: Gateway, agent: str, folder: Path) -> None:
+        self.id = str(uuid4())
+        self.agent = agent
+        self._gateway = gateway
+        self._folder = folder
+
+    def send(self, text: str, task: dict[str, Any] | None = None, *, wait: bool = True) -> dict[str, Any]:
+        """Sends a message; gives the task, at its end unless told otherwise."""
+        message = {"messageId": str(uuid4()), "role": "ROLE_USER", "parts": [{"text": text}], "contextId": self.id}
+        if task is not None:
+            message["taskId"] = task["id"]
+        answer = httpx.post(
+            f"{self._gateway.url}/agents/{self.agent}/message:send",
+            json={"message": message, "configuration": {"returnImmediately": not wait}},
+            headers=HEADERS,
+            timeout=60,
+        )
+        assert answer.status_code == 200, answer.text
+        return answer.json()["task"]  # type: ignore[no-any-return]
+
+    def ended(self, task: dict[str, Any], *ends: str) -> dict[str, Any]:
+        """The task in one of these states."""
+        wanted = ends or ("COMPLETED", "FAILED", "CANCELED", "REJECTED")
+
+        def look() -> dict[str, Any] | None:
+            found = read(self._gateway, self.agent, task)
+            return found if state(found) in wanted else None
+
+        return eventually(look, within=PATIENCE, what=f"{self.agent} ends") or {}
+
+    @property
+    def notes(self) -> list[str]:
+        file = self._folder / self.id
+        return file.read_text().splitlines() if file.exists() else []
+
+
+def said(task: dict[str, Any]) -> Any:
+    """What the agent answered with."""
+    [part] = task["artifacts"][-1]["parts"]
+    return part.get("data", part.get("text"))
+
+
+class Fold:
+    """A fleet whose agents have sessions."""
+
+    def __init__(self, fleet: Fleet, folder: Path) -> None:
+        self.fleet, self.folder = fleet, folder
+        self.gateway = fleet.gateway()
+
+    def context(self, agent: str) -> Context:
+        return Context(self.gateway, agent, self.folder)
