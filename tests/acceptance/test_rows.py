@@ -69,8 +69,6 @@ def test_one_that_waits_is_shown_and_can_be_cancelled(tmp_path: Path) -> None:
         assert cancel(site.gateway, "in-turn", second)["status"]["state"] == "TASK_STATE_CANCELED"
         context_hold.unlink()
 
-        assert state(context.ended(third)) == "COMPLETED", (
-            "published by who ended the first: no watcher runs"
-        )
+        assert state(context.ended(third)) == "COMPLETED", "published by who ended the first: no watcher runs"
     assert stuck.count("another run of its context comes first") == 3, "two of them, and what to do about it"
     assert [line.split()[-1] for line in context.notes] == ["1", "1", "3", "3"]

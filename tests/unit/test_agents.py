@@ -138,3 +138,27 @@ def test_an_agent_s_own_options_do_not_go_to_celery() -> None:
 
     assert dict(found.options) == {"queue": "q"}
     assert (found.idempotency_window, found.route, found.scheduling) == (60, route, True)
+
+
+def test_runs_come_one_by_one_where_there_is_a_session_unless_told_otherwise() -> None:
+    assert not agent().one_by_one
+    assert agent(session=True).one_by_one
+    assert not agent(session=True, one_run_per_context=False).one_by_one
+    assert agent(one_run_per_context=True).one_by_one
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"session": 1}, "session = 1: True or False"),
+        ({"session": None}, "session = None"),
+        ({"one_run_per_context": "yes"}, "one_run_per_context = 'yes'"),
+        ({"session": True, "scheduling": True}, "set one_run_per_context = False"),
+        ({"one_run_per_context": True, "scheduling": True}, "set one_run_per_context = False"),
+    ],
+)
+def test_an_option_of_sessions_that_can_not_be_honoured_is_refused(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        agent(**options)
+
+    assert agent(session=True, scheduling=True, one_run_per_context=False).scheduling

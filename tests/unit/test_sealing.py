@@ -48,6 +48,15 @@ def test_what_is_cut_off_is_refused(length: int) -> None:
         sealer(NEW).open(sealer(NEW).seal(TEXT, "task", "config")[:length], "task", "config")
 
 
+def test_what_is_sealed_for_a_session_opens_for_no_config() -> None:
+    sealed = sealer(NEW).seal(TEXT, "session", "agent//ann", "context")
+
+    assert sealer(NEW).open(sealed, "session", "agent//ann", "context") == TEXT
+    for other in (("agent//ann", "context"), ("session", "agent//bob", "context"), ("session", "agent//ann")):
+        with pytest.raises(NotSealedHere):
+            sealer(NEW).open(sealed, *other)
+
+
 def test_a_new_secret_seals_and_the_old_one_still_opens() -> None:
     before = sealer(OLD).seal(TEXT, "t", "c")
     both = sealer(NEW, OLD)

@@ -1,0 +1,51 @@
+"""The numbers and names of docs/sessions.md are the code's."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from pathlib import Path
+
+from a2a_celery import Session, SessionConflict, SessionError, Turn, current_session
+from a2a_celery.agents import OWN_OPTIONS
+from a2a_celery.config import default_of
+from a2a_celery.execution.session import HISTORY_MESSAGES, HISTORY_TASKS
+from a2a_celery.execution.turn import BlockingTurn
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "sessions.md").read_text(encoding="utf-8")
+SAID = " ".join(PAGE.split())
+KEPT = {"state", "version", "resumed"}
+"""What a session has of its own, beside its methods."""
+
+
+def test_its_numbers_are_the_codes() -> None:
+    assert f"`a2a_session_max_bytes` ({default_of('session_max_bytes')})" in SAID
+    assert f"history(limit={HISTORY_MESSAGES}, artifacts=True)" in SAID
+    assert f"goes back {HISTORY_TASKS} tasks" in SAID
+    assert inspect.signature(Session.history).parameters["limit"].default == HISTORY_MESSAGES
+
+
+def test_its_names_are_there() -> None:
+    for name in re.findall(r"turn\.session\.(\w+)", PAGE):
+        assert name in KEPT or hasattr(Session, name), name
+    for owner, pattern in ((Turn, r"(?<!\.)turn\.(?!session\.|blocking\.)(\w+)"), (BlockingTurn, r"blocking\.(\w+)")):
+        names = re.findall(pattern, PAGE)
+        assert names
+        assert all(hasattr(owner, name) for name in names), names
+    for thing in (SessionError, SessionConflict, current_session):
+        assert f"{thing.__name__}" in PAGE
+    assert {"session", "one_run_per_context"} <= OWN_OPTIONS
+
+
+def test_its_example_is_python() -> None:
+    [example] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+    [agent] = ast.parse(example).body
+    assert isinstance(agent, ast.AsyncFunctionDef)
+
+
+def test_every_link_leads_somewhere() -> None:
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", PAGE):
+        assert (ROOT / "docs" / target).exists(), target
