@@ -133,15 +133,16 @@ async def in_turn(turn: Turn) -> str:
 
 @a2a.agent("five-steps", session=True, max_attempts=3)
 async def five_steps(turn: Turn) -> str:
-    """Does five steps and notes each; the third takes until it is told to go on. A step that is done is done once."""
+    """Does five steps and notes each; the third never ends in the first attempt."""
     state = turn.session.state
     if not turn.session.resumed:
         state["done"] = []
     for step in range(len(state["done"]) + 1, 6):
-        note(turn.context_id, f"begin {step} in attempt {turn.attempt}")
-        if step == 3 and turn.attempt == 1:
-            await asyncio.sleep(3600)
+        async with turn.tool_call(f"step-{step}"):
+            note(turn.context_id, f"{turn.execution.state.name} {step} in attempt {turn.attempt}")
+            if step == 3 and turn.attempt == 1:
+                await asyncio.sleep(3600)
+            await turn.artifact(f"step {step}", artifact_id=f"step-{step}")
         state["done"].append(step)
-        await turn.artifact(f"step {step}", artifact_id=f"step-{step}")
         await turn.checkpoint()
     return f"{state['done']} in attempt {turn.attempt}"
