@@ -163,7 +163,7 @@ async def send(
 @click.argument("task")
 @_one_agent
 async def get(gateway: Gateway, *, task: str, as_lines: bool) -> None:
-    """Show TASK as it is now; or what its runs went through, with --execution."""
+    """Show TASK as it is now; or --execution, how it came there."""
     _, found = await gateway.find(task)
     _show(found, as_lines)
 

@@ -1,0 +1,79 @@
+"""docs/execution.md says what the machine does: its table, its states, its names and figures."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import a2a_celery
+from a2a_celery import CHECKPOINT_STATES, EXECUTION_TRANSITIONS, ExecutionState, Turn
+from a2a_celery.execution.celery_events import EXECUTION_EVENT
+from a2a_celery.execution.noting import STEPS_WAIT
+from a2a_celery.execution.showing import DETAILS, EXECUTION_KEY, SPAN_EVENT
+from a2a_celery.execution.steps import MAX_NAME, Execution
+from a2a_celery.execution.turn import BlockingTurn
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "execution.md").read_text(encoding="utf-8")
+
+
+def test_the_drawn_machine_is_the_table_of_transitions() -> None:
+    drawn = re.search(r"```mermaid\nstateDiagram-v2\n(.*?)```", PAGE, re.DOTALL)
+    assert drawn is not None
+    arrows = [tuple(line.split(" --> ")) for line in map(str.strip, drawn[1].splitlines()) if line]
+
+    wanted = {(before, after) for before, afters in EXECUTION_TRANSITIONS.items() for after in afters}
+    assert set(arrows) == wanted | {("[*]", "IDLE")}
+    assert len(arrows) == len(set(arrows))
+
+
+def test_each_state_is_explained_once() -> None:
+    rows = re.findall(r"^\| ([A-Z_]+) \|", PAGE, re.MULTILINE)
+
+    assert rows == list(ExecutionState)
+
+
+def test_the_checkpoint_states_are_named() -> None:
+    sentence = PAGE.partition(" are the *checkpoint states*")[0].rpartition("\n")[2]
+
+    assert set(re.findall(r"[A-Z]{2,}", sentence)) == CHECKPOINT_STATES
+
+
+def test_what_is_named_is_there() -> None:
+    for name in ("ExecutionStateMachine", "IllegalTransition", "InvalidSaved", "current_execution", "current_turn"):
+        assert f"`{name}" in PAGE or f".{name}" in PAGE
+        assert hasattr(a2a_celery, name)
+    for name in (
+        "state",
+        "history",
+        "is_checkpoint",
+        "add_listener",
+        "remove_listener",
+        "transition",
+        "try_transition",
+    ):
+        assert f"`{name}`" in PAGE
+        assert hasattr(Execution, name)
+    for kind in (Turn, BlockingTurn, Execution):
+        assert callable(kind.model_call)
+        assert callable(kind.tool_call)
+    for name in (EXECUTION_EVENT, SPAN_EVENT, EXECUTION_KEY, *DETAILS):
+        assert f"`{name}`" in PAGE
+
+
+def test_figures_are_those_of_the_code() -> None:
+    lua = (ROOT / "a2a_celery" / "store" / "scripts" / "prelude.lua").read_text(encoding="utf-8")
+
+    assert f"cut after {MAX_NAME} characters" in PAGE
+    assert "the newest 1,000 transitions" in PAGE
+    assert "local MAX_STEPS = 1000 " in lua
+    assert STEPS_WAIT == 0.5
+    assert PAGE.count("half a second") == 2
+
+
+def test_the_example_is_python() -> None:
+    example = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    assert example is not None
+
+    ast.parse(example[1])
