@@ -10,7 +10,8 @@ from pydantic import ValidationError
 FRANK = {
     "a2a.server.routes.jsonrpc_dispatcher": "each request's body",
     "httpcore.http11": "each answer's headers, and some receivers say the request's again",
-    "httpcore.http2": "the same",
+    "hpack.hpack": "each header, the request's too",
+    "hpack.table": "the same",
 }
 """Loggers, and what they say at DEBUG."""
 

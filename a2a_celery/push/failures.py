@@ -10,7 +10,7 @@ import httpcore
 logger = logging.getLogger(__name__)
 
 
-def had_hung_up(error: Exception) -> bool:
+def had_hung_up(error: BaseException) -> bool:
     """Whether it is what one finds who writes to a connection that the other side has closed."""
     if isinstance(error, httpcore.RemoteProtocolError):
         return "disconnected" in str(error)

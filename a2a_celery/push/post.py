@@ -3,8 +3,7 @@
 Nothing is followed, kept or taken from the environment: no redirect, no cookie, no proxy. The HTTP underneath is
 httpcore's and not httpx's, since it has none of these, and doesn't unpack what it gets.
 
-HTTP/1.1 also where HTTP/2 is offered. httpcore 1.0's HTTP/2 never resets a stream it has given up (its issue 1022) nor
-leaves a connection gone silent, so one dead path stops its host's other posts; an answer without a status is 200 to it.
+Connections are `connections`' to make: HTTP/2 where that is offered, and one post at a time on each.
 
 ========================= ======================================================================================
 2xx                       Delivered, as soon as the status is there
@@ -29,16 +28,17 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import httpcore
 
 from ..discretion import keep_secrets_out_of_logs
 from .addresses import Network
 from .answers import BODY_PATIENCE, Answer, read_answer
+from .connections import Connections
 from .failures import had_hung_up, why
 from .hosts import Held, Hosts, Place
-from .network import CONNECT_TIMEOUT, AddressRefused, CheckedBackend, Resolver, SystemResolver
+from .network import AddressRefused, CheckedBackend, Resolver, SystemResolver
 from .request import PostRequest
 from .targets import Target, TargetRefused, parse_target
 
@@ -48,10 +48,6 @@ TIMEOUT = 15.0
 """Seconds for a post in all, from the name's lookup to the answer's status."""
 MOST_TRIES = 3
 """How many connections a post may find closed by the other side before it counts as not answered."""
-KEPT_OPEN = 64
-"""Idle connections; the rest is closed."""
-KEPT_FOR = 10.0
-"""Seconds that a connection may be idle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +107,8 @@ class Poster:
         self._timeout = timeout
         self._clock = clock
         self._pools = {
-            "https": self._pool(ssl_context or httpcore.default_ssl_context(), only_allowed_networks=False),
-            "http": self._pool(None, only_allowed_networks=True),
+            "https": self._connections(ssl_context or httpcore.default_ssl_context()),
+            "http": self._connections(None),
         }
 
     async def __aenter__(self) -> Self:
@@ -210,19 +206,19 @@ class Poster:
         url = httpcore.URL(scheme=target.scheme, host=target.host, port=target.port, target=target.path)
         named = {"Host": target.authority, **request.headers}
         headers = [(name.encode("ascii"), value.encode("ascii")) for name, value in named.items()]
-        patience = {"connect": CONNECT_TIMEOUT, "read": self._timeout, "write": self._timeout, "pool": self._timeout}
+        patience = {"read": self._timeout, "write": self._timeout, "pool": self._timeout}
         return self._pools[target.scheme].stream(
-            "POST", url, headers=headers, content=request.body, extensions={"timeout": patience, "trace": line.note}
+            "POST",
+            url,
+            headers=headers,
+            content=request.body,
+            extensions={"timeout": patience, "on_connect": line.connects},
         )
 
-    def _pool(self, ssl_context: ssl.SSLContext | None, *, only_allowed_networks: bool) -> httpcore.AsyncConnectionPool:
-        return httpcore.AsyncConnectionPool(
-            ssl_context,
-            max_connections=self._hosts.in_all,
-            max_keepalive_connections=KEPT_OPEN,
-            keepalive_expiry=KEPT_FOR,
-            network_backend=CheckedBackend(self._resolver, self._allow, only_allowed_networks=only_allowed_networks),
-        )
+    def _connections(self, ssl_context: ssl.SSLContext | None) -> Connections:
+        only_allowed_networks = ssl_context is None
+        backend = CheckedBackend(self._resolver, self._allow, only_allowed_networks=only_allowed_networks)
+        return Connections(backend, ssl_context, self._hosts.in_all)
 
 
 class _Line:
@@ -231,9 +227,9 @@ class _Line:
     def __init__(self) -> None:
         self.is_new = False
 
-    async def note(self, event: str, _: Any) -> None:
-        """Told by httpcore of each step it takes."""
-        self.is_new |= event == "connection.connect_tcp.started"
+    def connects(self) -> None:
+        """Called when it is made for this post."""
+        self.is_new = True
 
 
 def retry_after(value: bytes, now: float) -> float | None:

@@ -11,6 +11,7 @@ from a2a_celery.cli.deliveries import deliveries
 from a2a_celery.push import Backoff, Wanted
 from a2a_celery.push.answers import KEPT
 from a2a_celery.push.backoff import DAY, HOUR
+from a2a_celery.push.connections import PLAIN_FOR
 from a2a_celery.push.hosts import PER_HOST
 from a2a_celery.push.network import FRESH, LOOKUP_TIMEOUT
 from a2a_celery.push.post import TIMEOUT
@@ -36,6 +37,7 @@ def test_its_numbers_are_the_codes() -> None:
     assert (2 * PER_HOST, "two watchers post to a host sixteen at a time" in SAID) == (16, True)
     assert f"addresses are remembered for {FRESH:g} s" in SAID
     assert f"found within {LOOKUP_TIMEOUT:g} s" in SAID
+    assert (PLAIN_FOR, "gets HTTP/1.1 for ten minutes" in SAID) == (600, True)
     assert A2A_JSON in SAID
     assert f"redis-cli del {Keys().secrets}" in SAID
 

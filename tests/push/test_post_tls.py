@@ -72,28 +72,6 @@ async def test_a_connection_serves_the_next_post_too(authority: Authority) -> No
         assert hooks.connections == 1
 
 
-async def test_http_1_1_is_spoken_also_where_http_2_is_offered(authority: Authority) -> None:
-    agreed: list[str | None] = []
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        agreed.append(writer.get_extra_info("ssl_object").selected_alpn_protocol())
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
-        await reader.read()
-        writer.close()
-
-    context = authority.server("a.example")
-    context.set_alpn_protocols(["h2", "http/1.1"])
-    async with await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context) as server:
-        port = server.sockets[0].getsockname()[1]
-        names = Names(a_example=["127.0.0.1"])
-        async with Poster(LOCAL, resolver=names, ssl_context=authority.client(), timeout=2) as poster:
-            result = await poster.post(PostRequest(f"https://a.example:{port}/", {}, b""))
-
-    assert agreed == ["http/1.1"]
-    assert result == Delivered(204)
-
-
 async def test_a_server_that_speaks_something_else(authority: Authority) -> None:
     async def speak(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"220 mail.example ESMTP\r\n")

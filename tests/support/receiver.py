@@ -251,19 +251,31 @@ class Receiver:
         method, path, _ = first.split(" ")
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
         body = await reader.readexactly(int(headers.get("content-length", "0")))
+        return self._note(method, path, headers, body)
+
+    def _note(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Received:
         with self._lock:
             got = Received(len(self._got) + 1, time.time(), method, path, headers, body)
             self._got.append(got)
         return got
 
-    async def _answer(self, got: Received, writer: asyncio.StreamWriter) -> bool:
-        """Whether the connection goes on."""
+    @contextmanager
+    def _next_step(self, got: Received) -> Iterator[Step]:
+        """What is planned for it; it counts as in hand meanwhile."""
         path = got.path.partition("?")[0]
         with self._lock:
             step = self._plans[path].popleft() if self._plans[path] else self._then.get(path, 200)
             self._under_way[path] += 1
             self._most[path] = max(self._most[path], self._under_way[path])
         try:
+            yield step
+        finally:
+            with self._lock:
+                self._under_way[path] -= 1
+
+    async def _answer(self, got: Received, writer: asyncio.StreamWriter) -> bool:
+        """Whether the connection goes on."""
+        with self._next_step(got) as step:
             if not isinstance(step, int | Reply):
                 await step(writer, got)
                 return False
@@ -273,9 +285,6 @@ class Receiver:
             writer.write(_head(reply.status, (*reply.headers, *length)) + reply.body)
             await writer.drain()
             return True
-        finally:
-            with self._lock:
-                self._under_way[path] -= 1
 
 
 @contextmanager
