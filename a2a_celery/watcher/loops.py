@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import Protocol
 
+from ..store.wake import Bell
+
 logger = logging.getLogger(__name__)
+
+BREATH = 0.02
+"""Seconds between two ticks at least, however often the bell is rung."""
 
 
 class Role(Protocol):
@@ -15,7 +20,7 @@ class Role(Protocol):
 
     name: str
     every: float
-    """Seconds between two ticks."""
+    """Seconds between two ticks, at most if there is a bell."""
 
     async def tick(self) -> None:
         """One look."""
@@ -23,10 +28,11 @@ class Role(Protocol):
 
 
 class Loop:
-    """Ticks a role until stopped."""
+    """Ticks a role until stopped; when the bell of `listening` rings, the next tick comes at once."""
 
-    def __init__(self, role: Role) -> None:
+    def __init__(self, role: Role, listening: AbstractAsyncContextManager[Bell] | None = None) -> None:
         self.role = role
+        self._listening = listening or nullcontext(Bell())
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -41,9 +47,11 @@ class Loop:
                 await self._task
 
     async def _run(self) -> None:
-        while True:
-            try:
-                await self.role.tick()
-            except Exception as e:
-                logger.warning("%s: a tick failed, trying again: %s", self.role.name, e)
-            await asyncio.sleep(self.role.every)
+        async with self._listening as bell:
+            while True:
+                try:
+                    await self.role.tick()
+                except Exception as e:
+                    logger.warning("%s: a tick failed, trying again: %s", self.role.name, e)
+                await asyncio.sleep(BREATH)
+                await bell.wait(self.role.every - BREATH)

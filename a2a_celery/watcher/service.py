@@ -15,6 +15,7 @@ from ..push import Poster
 from ..sealing import Sealer, sealer_of
 from ..store import AsyncStore, Keys
 from ..store.push_configs import require_secrets_in_use
+from ..store.wake import WakeLine
 from .canvases import CanvasEnder
 from .deliverer import Deliverer
 from .dispatcher import Dispatcher
@@ -57,9 +58,9 @@ class Watcher:
             Loop(CanvasEnder(store, keys, results)),
             Loop(Presence(store, keys, self._settings)),
         ]
-        deliverer = self._deliverer(store, keys, sealer)
+        deliverer, line = self._deliverer(store, keys, sealer), WakeLine(self._settings.store_url)
         if deliverer is not None:
-            loops.append(Loop(deliverer))
+            loops.append(Loop(deliverer, line.listen(keys.deliveries_wake)))
         for loop in loops:
             loop.start()
         logger.info("watching: %s", ", ".join(loop.role.name for loop in loops))
@@ -70,6 +71,7 @@ class Watcher:
                 await loop.stop()
             if deliverer is not None:
                 await deliverer.aclose()
+            await line.stop()
             await store.aclose()
 
     def _deliverer(self, store: AsyncStore, keys: Keys, sealer: Sealer | None) -> Deliverer | None:

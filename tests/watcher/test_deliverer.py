@@ -13,6 +13,7 @@ from a2a_celery.config import Settings
 from a2a_celery.push import Backoff, Hosts, Poster, Subscription
 from a2a_celery.sealing import Sealer
 from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.wake import WakeLine
 from a2a_celery.watcher.deliverer import Deliverer
 from a2a_celery.watcher.loops import Loop
 from tests.support.lines import Webhooks
@@ -73,12 +74,14 @@ def dead() -> Iterator[Receiver]:
 
 
 @asynccontextmanager
-async def delivering(lines: Lines, hosts: Hosts | None = None, backoff: Backoff | None = None) -> AsyncIterator[None]:
-    """A deliverer at work."""
+async def delivering(
+    lines: Lines, hosts: Hosts | None = None, backoff: Backoff | None = None, line: WakeLine | None = None
+) -> AsyncIterator[None]:
+    """A deliverer at work; with a line it looks when it is rung."""
     poster = Poster(SETTINGS.push_networks, hosts=hosts)
     secrets = SETTINGS.secret_keys
     role = Deliverer(lines.seeds.store, lines.seeds.keys, Sealer(secrets), poster, secrets, 1.0, backoff)
-    loop = Loop(role)
+    loop = Loop(role, line.listen(lines.seeds.keys.deliveries_wake) if line is not None else None)
     loop.start()
     yield
     await loop.stop()
@@ -103,6 +106,16 @@ async def test_many_that_wait_for_a_dead_host_hold_up_no_other(lines: Lines, liv
         await eventually_async(only_the_dead_wait)
 
     assert 0 < len(dead.received()) < DEAD_LINES / 100
+
+
+async def test_an_event_is_posted_as_soon_as_it_is_there(
+    lines: Lines, live: Receiver, line: WakeLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Deliverer, "every", 600.0)
+    async with delivering(lines, line=line):
+        for number in range(5):
+            await lines.owing(live.url(f"/{number}"))
+            await asyncio.to_thread(live.wait_for, f"/{number}", 1, 30)
 
 
 async def test_those_that_only_wait_for_a_dead_host_are_given_up_too(lines: Lines, dead: Receiver) -> None:
