@@ -37,7 +37,6 @@ class PushConfigs:
 
     def __init__(self, settings: Settings, sealer: Sealer, store: AsyncStore, keys: Keys) -> None:
         self._allow = settings.push_networks
-        self._retention = settings.retention
         self._sealer = sealer
         self._store = store
         self._keys = keys
