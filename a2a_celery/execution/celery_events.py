@@ -13,7 +13,6 @@ from threading import Lock, Thread
 from typing import Any
 
 from celery import Celery, Task
-from celery.events.event import group_from
 from celery.worker.request import Request
 from kombu.connection import Connection
 
@@ -33,11 +32,11 @@ MAX_WAITING = 1000
 
 
 def mark_if_heard(request: Request) -> None:
-    """Has the process that makes the call of `request` know whether this worker sends events such as ours."""
+    """Has the process that makes the call of `request` know whether this worker sends events of tasks."""
     events = request.eventer
     heard = events is not None and events.enabled and request.task.send_events
-    if heard and events.groups:  # without -E a worker tells of itself only
-        heard = group_from(EXECUTION_EVENT) in events.groups
+    if heard and events.groups:  # without -E it tells of itself only, until `enable_events` adds tasks
+        heard = "task" in events.groups
     request.request_dict.pop(EVENTS_ON, None)  # no word of whoever sent the message
     if heard:
         request.request_dict[EVENTS_ON] = True
