@@ -11,6 +11,7 @@ from a2a.types import TaskStatusUpdateEvent
 from google.protobuf.json_format import MessageToDict
 from opentelemetry import trace
 
+from a2a_celery import ExecutionState
 from a2a_celery.agents import Agent
 from a2a_celery.execution.limits import TimedEvents
 from a2a_celery.execution.noting import NotingEvents
@@ -149,7 +150,9 @@ async def test_an_agent_that_says_its_end_ends_its_execution_and_may_tidy_up(sce
         await run.until_kept("INITIALIZING", "TOOL_EXECUTION t", "COMPLETED")
         with run.execution.tool_call("tidying up"):
             await run.events.enqueue_event(chunk("late"))
-
+    for state in (ExecutionState.IDLE, ExecutionState.INITIALIZING):  # its own idea
+        run.execution.transition(state)
+    assert not run.events._pending
     await run.ends(Canceled())
 
     assert not run.events.lost.is_set()
@@ -206,7 +209,8 @@ async def test_what_is_told_is_names_and_nothing_else(scene: Scene) -> None:
     told: list[dict[str, Any]] = []
     run = await play(scene, tell=told.append)
     with run.execution.model_call("m"):
-        run.execution.transition("TOOL_EXECUTION", tool="t" * 5_000, prompt="my secret", task_id="another")  # type: ignore[arg-type]
+        detail = {"tool": "t" * 5_000, "prompt": "my secret", "task_id": "another"}
+        run.execution.transition(ExecutionState.TOOL_EXECUTION, **detail)
     await run.ends(Failed("for the client's eyes"))
 
     common = {"task_id": run.claim.task.id, "run": 1, "attempt": 1, "agent": "a"}
