@@ -200,7 +200,7 @@ def card_for_task(
 
 def card_for_function(
     name: str,
-    function: Callable[..., Any],
+    function: Callable[..., Any] | str,
     *,
     description: str | None,
     version: str,
@@ -209,7 +209,7 @@ def card_for_function(
     output_modes: Sequence[str],
 ) -> AgentCard:
     """The card of a function agent: what was said about it, else its docstring; one skill if none was named."""
-    text = description or _summary(function) or name
+    text = description or ("" if isinstance(function, str) else _summary(function)) or name
     return AgentCard(
         name=name,
         description=text,

@@ -26,7 +26,7 @@ from .execution.process import WorkerProcess
 from .gateway.asgi import build_asgi
 from .watcher.service import Watcher
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., Any] | str)
 
 EXTENSION_KEY = "a2a_celery"
 
@@ -104,6 +104,8 @@ class A2A:
         **options: Any,
     ) -> Callable[[F], F]:
         """Makes an agent of a function that takes a `Turn`: async or sync, returning or yielding.
+
+        "module:name" of one does too: it is imported in workers only.
 
         What it returns or yields becomes an artifact: text, bytes, JSON-like data, parts, whole artifacts.
 

@@ -46,6 +46,8 @@ async def make_adapter(agent: Agent, settings: Settings) -> Adapter:
     if isinstance(code, str):
         code = await asyncio.to_thread(load, code)
     if agent.kind == "function":
+        if not callable(code):
+            raise ConfigError(f"agent {agent.name!r}: {agent.code!r} is no function, but {type(code).__name__}")
         return FunctionAdapter(code)
     return ExecutorAdapter(_executor(code, agent.name))
 

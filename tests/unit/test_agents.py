@@ -8,8 +8,9 @@ import pytest
 from a2a.types import AgentCapabilities, AgentCard, AgentSkill
 from celery import Celery
 
-from a2a_celery import A2A, ConfigError
+from a2a_celery import A2A, ConfigError, Settings
 from a2a_celery.agents import Agent, card_for_function, name_from_card
+from a2a_celery.execution.adapters import make_adapter
 
 
 def card(name: str = "Planner", **capabilities: Any) -> AgentCard:
@@ -162,3 +163,23 @@ def test_an_option_of_sessions_that_can_not_be_honoured_is_refused(options: dict
         agent(**options)
 
     assert agent(session=True, scheduling=True, one_run_per_context=False).scheduling
+
+
+def test_a_function_may_be_named_and_is_not_imported_here() -> None:
+    a2a = A2A(Celery("named", set_as_current=False))
+
+    named = a2a.agent("planner", description="Plans.")("nowhere.plans:planner")
+
+    assert named == a2a.agents["planner"].code == "nowhere.plans:planner"
+    assert a2a.agents["planner"].card.description == "Plans."
+    assert (
+        card_for_function(
+            "p", "nowhere:p", description=None, version="1", skills=[], input_modes=[], output_modes=[]
+        ).description
+        == "p"
+    )
+
+
+async def test_a_name_of_no_function_is_refused_where_it_is_imported() -> None:
+    with pytest.raises(ConfigError, match="'math:pi' is no function"):
+        await make_adapter(Agent("planner", card(), "function", "math:pi"), Settings(store_url="redis://127.0.0.1"))
