@@ -21,6 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "gateway": {"dispatch", "store", "lifecycle", "push"},
     "execution": {"dispatch", "store", "lifecycle"},
     "watcher": {"push", "dispatch", "store", "lifecycle"},
+    "frameworks": {"execution"},
     "cli": {"app", "gateway", "execution", "watcher", "push", "dispatch", "store", "lifecycle", "client"},
 }
 """What each package may import of the others, beside itself and what is open to all."""
@@ -114,6 +115,19 @@ def test_a_receiver_needs_no_more_than_the_sdk_and_starlette() -> None:
     outside = {name.split(".")[0] for module in receiving for name, _ in module.imports()} - sys.stdlib_module_names
 
     assert outside == {"a2a", "google", "starlette", PACKAGE}
+
+
+def test_each_framework_is_known_to_one_module_of_its_name() -> None:
+    extras = {"google.adk": "adk", "google.genai": "adk", "strands": "strands", "agent_framework": "agent_framework"}
+    users = {
+        (module.name, extras[extra])
+        for module in SOURCE
+        for name, _ in module.imports()
+        for extra in extras
+        if f"{name}.".startswith(f"{extra}.")
+    }
+
+    assert users == {(f"a2a_celery/frameworks/{name}.py", name) for name in extras.values()}
 
 
 def importing_functions(module: Module) -> list[str]:

@@ -1,0 +1,121 @@
+"""Agents of other frameworks, the real ones with a stand-in for a model: asked on one worker, answered on another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.acceptance.test_cancel import IGNORED
+from tests.support.clerks import CLERKS, Clerk, Client
+from tests.support.fleet import Fleet, Gateway, Process, running_fleet
+from tests.support.waiting import eventually
+
+SAMPLES = "workers.app"
+
+
+class Office:
+    """A fleet in which every clerk has asked something on a worker that is gone now; another works."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.gateway: Gateway = fleet.gateway()
+        first = fleet.worker(pool="prefork", concurrency=2)
+        self.waiting = {clerk.name: self.client(clerk) for clerk in CLERKS}
+        self.asked = {name: (client.say("hello"), client.say("book a table")) for name, client in self.waiting.items()}
+        first.kill()
+        self.worker: Process = fleet.worker(pool="threads", concurrency=4)
+
+    def client(self, clerk: Clerk) -> Client:
+        """Somebody new."""
+        return Client(self.gateway, clerk)
+
+
+@pytest.fixture(scope="module")
+def office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
+    with running_fleet(tmp_path_factory.mktemp("office"), app=SAMPLES) as fleet:
+        yield Office(fleet)
+
+
+@pytest.mark.parametrize("clerk", CLERKS, ids=lambda clerk: clerk.name)
+def test_what_was_asked_on_a_worker_that_died_is_answered_on_another(office: Office, clerk: Clerk) -> None:
+    client = office.waiting[clerk.name]
+    assert office.asked[clerk.name] == ("COMPLETED You said: hello.", "INPUT_REQUIRED")
+    assert "book" in str(client.asked)
+
+    assert client.agree() == "COMPLETED Done: a table is booked."
+    assert client.say("and now?") == "COMPLETED You said: hello; book a table; and now?."
+
+
+@pytest.mark.parametrize("clerk", CLERKS, ids=lambda clerk: clerk.name)
+def test_nothing_is_booked_without_its_client(office: Office, clerk: Clerk) -> None:
+    client = office.client(clerk)
+    assert client.say("book a flight") == "INPUT_REQUIRED"
+
+    assert "a flight is booked" not in client.agree(False)
+    assert client.state == "COMPLETED"
+
+
+@pytest.mark.parametrize("clerk", CLERKS, ids=lambda clerk: clerk.name)
+def test_a_cancel_stops_it_and_the_conversation_goes_on_without_that_turn(office: Office, clerk: Clerk) -> None:
+    client = office.client(clerk)
+    client.say("hello")
+    client.say("wait", returnImmediately=True)
+    eventually(lambda: client.read() == "WORKING", what="it works")
+
+    assert client.cancel() == "CANCELED"
+
+    assert client.say("there?") == "COMPLETED You said: hello; there?."
+    assert IGNORED not in office.worker.output()
+
+
+@pytest.mark.parametrize("clerk", CLERKS, ids=lambda clerk: clerk.name)
+def test_a_turn_that_fails_leaves_the_conversation_as_it_was(office: Office, clerk: Clerk) -> None:
+    client = office.client(clerk)
+    client.say("hello")
+
+    assert client.say("fail") == "FAILED"
+    assert client.say("better?") == "COMPLETED You said: hello; better?."
+
+
+@pytest.mark.parametrize("clerk", CLERKS, ids=lambda clerk: clerk.name)
+def test_conversations_side_by_side_do_not_meet(office: Office, clerk: Clerk) -> None:
+    def talk(name: str) -> list[str]:
+        client = office.client(clerk)
+        return [client.say(f"{name} {n}") for n in range(3)]
+
+    names = ["Ada", "Bea", "Cid", "Dot"]
+    with ThreadPoolExecutor(len(names)) as threads:
+        heard = list(threads.map(talk, names))
+
+    assert [last for *_, last in heard] == [f"COMPLETED You said: {n} 0; {n} 1; {n} 2." for n in names]
+
+
+FUNCTIONS = [clerk for clerk in CLERKS if clerk.name != "adk"]
+
+
+@pytest.mark.parametrize("clerk", FUNCTIONS, ids=lambda clerk: clerk.name)
+def test_an_answer_that_fits_no_question_is_asked_for_again(office: Office, clerk: Clerk) -> None:
+    client = office.client(clerk)
+    client.say("book a car")
+    asked = client.asked
+    wrong = clerk.answer(asked, True)
+    name, value = next((name, value) for name, value in wrong["data"].items())
+    wrong["data"][name] = {**value, "interruptId": "another"} if isinstance(value, dict) else "another"
+
+    assert client.reply(wrong) == "INPUT_REQUIRED"
+    assert "Answer each with a data part like" in client.task["status"]["message"]["parts"][0]["text"]
+    assert client.asked == asked
+    assert client.reply({"text": "yes"}) == "COMPLETED Done: a car is booked."
+    assert client.say("thanks") == "COMPLETED You said: book a car; thanks."
+
+
+@pytest.mark.parametrize("clerk", FUNCTIONS, ids=lambda clerk: clerk.name)
+def test_a_question_waits_while_the_context_goes_on(office: Office, clerk: Clerk) -> None:
+    client = office.client(clerk)
+    client.say("book a room")
+    waiting = client.task
+
+    assert client.say("hello") == "COMPLETED You said: hello."
+    client.task = waiting
+    assert client.agree() == "COMPLETED Done: a room is booked."

@@ -1,0 +1,148 @@
+"""The ADK session of a context: what ADK keeps is found again, and what would be of other contexts is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from google.adk.errors.already_exists_error import AlreadyExistsError
+from google.adk.errors.session_not_found_error import SessionNotFoundError
+from google.adk.events.event import Event
+from google.adk.events.event_actions import EventActions
+from google.adk.sessions.base_session_service import GetSessionConfig
+from google.genai import types
+
+from a2a_celery.execution.session import CURRENT, Session
+from a2a_celery.frameworks.adk import ContextSessionService
+
+ME = {"app_name": "clerk", "user_id": "me"}
+HERE = {**ME, "session_id": "c1"}
+
+
+@pytest.fixture
+def state() -> Iterator[dict[str, Any]]:
+    """The state of the session of the run at hand."""
+    session = SimpleNamespace(state={})
+    token = CURRENT.set(cast(Session, session))
+    yield session.state
+    CURRENT.reset(token)
+
+
+@pytest.fixture
+def service(state: dict[str, Any]) -> ContextSessionService:
+    return ContextSessionService()
+
+
+def said(text: str, at: float = 1.0, **changes: Any) -> Event:
+    content = types.Content(role="user", parts=[types.Part(text=text)])
+    return Event(author="user", content=content, timestamp=at, actions=EventActions(state_delta=changes))
+
+
+def texts(events: list[Event]) -> list[str | None]:
+    return [part.text for event in events for part in (event.content and event.content.parts) or []]
+
+
+async def test_what_was_appended_is_found_by_the_next_worker(
+    service: ContextSessionService, state: dict[str, Any]
+) -> None:
+    session = await service.create_session(**HERE, state={"colour": None})
+    await service.append_event(session, said("one", number=1))
+    await service.append_event(session, said("two", at=2.0, number=2, **{"temp:secret": "x"}))
+    state.update(json.loads(json.dumps(state)))  # as the store keeps it
+
+    found = await ContextSessionService().get_session(**HERE)
+
+    assert found is not None
+    assert found.events == session.events
+    assert texts(found.events) == ["one", "two"]
+    assert found.state == {"colour": None, "number": 2}
+    assert found.last_update_time == session.last_update_time == 2.0
+    assert session.state["temp:secret"] == "x"
+
+
+async def test_bytes_and_calls_come_back_as_they_were(service: ContextSessionService, state: dict[str, Any]) -> None:
+    session = await service.create_session(**HERE)
+    parts = [
+        types.Part(inline_data=types.Blob(data=b"\x00\xff", mime_type="image/png")),
+        types.Part(function_call=types.FunctionCall(id="f", name="book", args={"n": 1})),
+    ]
+    event = Event(author="clerk", content=types.Content(role="model", parts=parts), long_running_tool_ids={"f"})
+    await service.append_event(session, event)
+    json.dumps(state)
+
+    found = await service.get_session(**HERE)
+
+    assert found is not None
+    assert found.events == [event]
+
+
+async def test_a_part_of_a_stream_is_not_kept(service: ContextSessionService) -> None:
+    session = await service.create_session(**HERE)
+    event = said("a piece")
+    event.partial = True
+    await service.append_event(session, event)
+
+    found = await service.get_session(**HERE)
+
+    assert found is not None
+    assert found.events == []
+
+
+@pytest.mark.parametrize(
+    ("config", "left"),
+    [
+        (GetSessionConfig(num_recent_events=2), ["two", "three"]),
+        (GetSessionConfig(num_recent_events=9), ["one", "two", "three"]),
+        (GetSessionConfig(num_recent_events=0), []),
+        (GetSessionConfig(after_timestamp=3.0), ["three"]),
+    ],
+)
+async def test_fewer_events_may_be_asked_for(
+    service: ContextSessionService, config: GetSessionConfig, left: list[str]
+) -> None:
+    session = await service.create_session(**HERE)
+    for at, text in enumerate(("one", "two", "three"), 1):
+        await service.append_event(session, said(text, at=float(at)))
+
+    found = await service.get_session(**HERE, config=config)
+
+    assert found is not None
+    assert texts(found.events) == left
+
+
+@pytest.mark.parametrize("name", ["app:motd", "user:name"])
+async def test_state_of_more_than_the_context_is_refused(service: ContextSessionService, name: str) -> None:
+    with pytest.raises(ValueError, match=f"'{name}'.*leave the prefix out"):
+        await service.create_session(**HERE, state={name: "x"})
+    session = await service.create_session(**HERE)
+    with pytest.raises(ValueError, match=f"'{name}'.*leave the prefix out"):
+        await service.append_event(session, said("one", **{name: "x"}))
+
+    found = await service.get_session(**HERE)
+    assert found is not None
+    assert (found.events, found.state) == ([], {})
+
+
+async def test_a_context_has_one_session(service: ContextSessionService) -> None:
+    session = await service.create_session(**HERE)
+
+    with pytest.raises(AlreadyExistsError, match="'c1' already"):
+        await service.create_session(**ME, session_id="c2")
+    assert await service.get_session(**ME, session_id="c2") is None
+    assert await service.get_session(app_name="clerk", user_id="you", session_id="c1") is None
+    assert [one.id for one in (await service.list_sessions(**ME)).sessions] == ["c1"]
+    assert (await service.list_sessions(app_name="other")).sessions == []
+
+    await service.delete_session(**HERE)
+
+    assert (await service.list_sessions(**ME)).sessions == []
+    with pytest.raises(SessionNotFoundError, match="'c1'"):
+        await service.append_event(session, said("late"))
+
+
+async def test_outside_of_a_run_it_says_what_is_missing() -> None:
+    with pytest.raises(RuntimeError, match="session=True"):
+        await ContextSessionService().get_session(**HERE)

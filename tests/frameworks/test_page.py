@@ -1,0 +1,53 @@
+"""The code of docs/frameworks.md runs as it stands, and its versions are the package's."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from typing import Any
+
+import pytest
+from a2a.server.agent_execution import AgentExecutor
+from celery import Celery
+
+from a2a_celery import A2A
+from a2a_celery.frameworks import conversation
+from tests.support.agents import card
+from tests.support.fleet import ROOT
+
+PAGE = (ROOT / "docs" / "frameworks.md").read_text(encoding="utf-8")
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+
+
+def programs(section: str) -> list[str]:
+    """The programs of a section: the agent's module, and its line in the app."""
+    text = PAGE.partition(f"## {section}\n")[2].partition("\n## ")[0]
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
+@pytest.mark.parametrize("section", ["google-adk", "Microsoft agent-framework", "strands-agents"])
+def test_the_code_runs(section: str) -> None:
+    module, line = programs(section)
+    namespace: dict[str, Any] = {"book": print, "client": None, "__name__": "acme.clerk"}
+    a2a = A2A(Celery("acme", set_as_current=False))
+
+    exec(compile(module, "frameworks.md", "exec"), namespace)
+    exec(compile(line, "frameworks.md", "exec"), {"a2a": a2a, "card": card("clerk")})
+
+    agent = a2a.agents["clerk"]
+    code = namespace[agent.code.rpartition(":")[2]]
+    assert agent.code.startswith("acme.clerk:")
+    assert agent.session
+    assert isinstance(code(), AgentExecutor) if agent.kind == "executor" else callable(code)
+
+
+def test_each_version_is_the_oldest_that_its_extra_takes() -> None:
+    seen = dict(re.findall(r"`a2a-celery\[(.*?)\]` \|.*\| [a-z-]+ ([0-9.]+) \|$", PAGE, re.MULTILINE))
+
+    assert {extra: [version.rpartition(".")[0]] for extra, version in seen.items()} == {
+        extra: [one.partition(">=")[2] for one in EXTRAS[extra]] for extra in ("adk", "agent-framework", "strands")
+    }
+
+
+def test_so_many_tasks_may_wait() -> None:
+    assert f"Up to {conversation.MAX_PAUSED} tasks" in PAGE

@@ -1,0 +1,37 @@
+"""The samples of agent frameworks: those that are installed, and none of them imported where no agent runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.fleet import ROOT
+
+FRAMEWORKS = {"strands": "strands", "agent-framework": "agent_framework", "adk": "google.adk"}
+
+PROGRAM = """
+import importlib.util, json, sys
+missing, find_spec = sys.argv[1:], importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name in missing else find_spec(name, *more)
+from workers.app import a2a, app
+app.loader.import_default_modules()
+a2a.asgi()
+print(json.dumps([list(a2a.agents), list(sys.modules)]))
+"""
+
+
+@pytest.mark.parametrize("missing", [["strands"], list(FRAMEWORKS.values())], ids=len)
+def test_a_gateway_serves_what_is_installed_and_imports_none_of_it(missing: list[str]) -> None:
+    command = [sys.executable, "-c", PROGRAM, *missing]
+    env = {**os.environ, "A2A_STORE_URL": "redis://127.0.0.1:6379/0"}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.returncode == 0, done.stderr
+    agents, modules = json.loads(done.stdout)
+    assert set(agents) & set(FRAMEWORKS) == {name for name, of in FRAMEWORKS.items() if of not in missing}
+    assert {"echo", "booking", "words"} <= set(agents)
+    assert not set(FRAMEWORKS.values()) & set(modules)

@@ -1,0 +1,111 @@
+"""The clerks of workers/: how each asks before it books, and is answered; and clients that talk to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import httpx
+
+from .fleet import Gateway
+from .talk import HEADERS, TIMEOUT
+
+Part = dict[str, Any]
+
+
+def _strands_answer(asked: Part, agreed: bool) -> Part:
+    [interrupt] = asked["data"]["interrupts"]
+    response = "yes" if agreed else "no"
+    return {"data": {"interruptResponse": {"interruptId": interrupt["interruptId"], "response": response}}}
+
+
+def _agent_framework_answer(asked: Part, agreed: bool) -> Part:
+    [request] = asked["data"]["userInputRequests"]
+    return {"data": {"type": "function_approval_response", "id": request["id"], "approved": agreed}}
+
+
+def _adk_answer(asked: Part, agreed: bool) -> Part:
+    call = asked["data"]
+    response = {"id": call["id"], "name": call["name"], "response": {"confirmed": agreed}}
+    return {"data": response, "metadata": {"adk_type": "function_response"}}
+
+
+@dataclass(frozen=True)
+class Clerk:
+    """One agent: `answer` is the part that agrees, or not, to what a data part asks."""
+
+    name: str
+    answer: Callable[[Part, bool], Part]
+
+
+CLERKS = [
+    Clerk("strands", _strands_answer),
+    Clerk("agent-framework", _agent_framework_answer),
+    Clerk("adk", _adk_answer),
+]
+
+
+class Client:
+    """Somebody who talks to one clerk, in one context, task after task."""
+
+    def __init__(self, gateway: Gateway, clerk: Clerk) -> None:
+        self.clerk = clerk
+        self.context_id = str(uuid4())
+        self.task: dict[str, Any] = {}
+        self._url = f"{gateway.url}/agents/{clerk.name}"
+
+    def say(self, text: str, **configuration: Any) -> str:
+        """Begins a task; gives its state and what was said with it or made."""
+        return self._send({"text": text}, {}, configuration)
+
+    def reply(self, part: Part) -> str:
+        """Answers the task."""
+        return self._send(part, {"taskId": self.task["id"]}, {})
+
+    def agree(self, agreed: bool = True) -> str:
+        """Answers the question of the task."""
+        return self.reply(self.clerk.answer(self.asked, agreed))
+
+    def cancel(self) -> str:
+        """Cancels the task."""
+        return self._read(httpx.post(f"{self._url}/tasks/{self.task['id']}:cancel", headers=HEADERS, timeout=TIMEOUT))
+
+    def read(self) -> str:
+        """Reads the task."""
+        return self._read(httpx.get(f"{self._url}/tasks/{self.task['id']}", headers=HEADERS, timeout=TIMEOUT))
+
+    @property
+    def asked(self) -> Part:
+        """The data part of the question that is open."""
+        [part] = [part for part in self.task["status"]["message"]["parts"] if "data" in part]
+        return dict(part)
+
+    @property
+    def state(self) -> str:
+        return str(self.task["status"]["state"]).removeprefix("TASK_STATE_")
+
+    def _send(self, part: Part, more: dict[str, Any], configuration: dict[str, Any]) -> str:
+        message = {
+            "messageId": str(uuid4()),
+            "role": "ROLE_USER",
+            "contextId": self.context_id,
+            "parts": [part],
+            **more,
+        }
+        answer = httpx.post(
+            f"{self._url}/message:send",
+            json={"message": message, "configuration": configuration},
+            headers=HEADERS,
+            timeout=TIMEOUT,
+        )
+        return self._read(answer)
+
+    def _read(self, answer: httpx.Response) -> str:
+        assert answer.status_code == 200, answer.text
+        found = answer.json()
+        self.task = found.get("task", found)
+        last = self.task.get("artifacts", [])[-1:] if self.state == "COMPLETED" else []
+        text = "".join(part.get("text", "") for artifact in last for part in artifact["parts"])
+        return f"{self.state} {text}".strip()

@@ -1,0 +1,46 @@
+"""An agent of google-adk under its own A2A executor, unmodified: its tool needs a confirmation, as ADK asks for it."""
+
+from collections.abc import AsyncGenerator
+
+from google.adk.a2a.executor.a2a_agent_executor import A2aAgentExecutor
+from google.adk.agents import LlmAgent
+from google.adk.models.base_llm import BaseLlm
+from google.adk.models.llm_request import LlmRequest
+from google.adk.models.llm_response import LlmResponse
+from google.adk.runners import Runner
+from google.adk.tools.function_tool import FunctionTool
+from google.genai import types
+
+from a2a_celery.frameworks.adk import ContextSessionService
+
+from .stand_in import Call, think
+
+
+class StandIn(BaseLlm):
+    """In a model's place: yours is a name, "gemini-…", or one of ``google.adk.models``."""
+
+    async def generate_content_async(
+        self, llm_request: LlmRequest, stream: bool = False
+    ) -> AsyncGenerator[LlmResponse, None]:
+        """A model's answer."""
+        contents = llm_request.contents
+        said = [part.text for one in contents if one.role == "user" for part in one.parts or [] if part.text]
+        results = [part.function_response for part in contents[-1].parts or [] if part.function_response]
+        answer = await think(said, str((results[0].response or {}).get("result")) if results else None)
+        if isinstance(answer, Call):
+            part = types.Part(function_call=types.FunctionCall(name=answer.name, args=answer.arguments))
+        else:
+            part = types.Part(text=answer)
+        yield LlmResponse(content=types.Content(role="model", parts=[part]))
+
+
+def book(what: str) -> str:
+    """Books something, once the client agrees."""
+    return f"{what} is booked"
+
+
+def executor() -> A2aAgentExecutor:
+    """ADK's executor, as its documentation builds it, with sessions that any worker has."""
+    tools = [FunctionTool(book, require_confirmation=True)]
+    agent = LlmAgent(name="clerk", model=StandIn(model="stand-in"), tools=list(tools))
+    return A2aAgentExecutor(runner=Runner(app_name="clerk", agent=agent, session_service=ContextSessionService()))

@@ -1,0 +1,60 @@
+"""An agent of Microsoft's agent-framework: its tool needs an approval, which may reach another worker."""
+
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from typing import Any
+
+from agent_framework import (
+    Agent,
+    BaseChatClient,
+    ChatResponse,
+    ChatResponseUpdate,
+    Content,
+    FunctionInvocationLayer,
+    Message,
+    ResponseStream,
+    tool,
+)
+
+from a2a_celery import Turn
+from a2a_celery.frameworks.agent_framework import framework_agent
+
+from .stand_in import Call, think
+
+
+class StandIn(FunctionInvocationLayer[Any], BaseChatClient[Any]):
+    """In a model's place: yours is one of the chat clients of agent-framework."""
+
+    def _inner_get_response(
+        self, *, messages: Sequence[Message], stream: bool, options: Mapping[str, Any], **kwargs: Any
+    ) -> Awaitable[ChatResponse] | ResponseStream[ChatResponseUpdate, ChatResponse]:
+        async def updates() -> AsyncIterator[ChatResponseUpdate]:
+            for content in await _answer(messages):
+                yield ChatResponseUpdate(role="assistant", contents=[content])
+
+        async def whole() -> ChatResponse:
+            return ChatResponse(messages=[Message("assistant", await _answer(messages))])
+
+        return self._build_response_stream(updates()) if stream else whole()
+
+
+async def _answer(messages: Sequence[Message]) -> list[Content]:
+    said = [message.text for message in messages if message.role == "user" and message.text]
+    results = [content.result for content in messages[-1].contents if content.type == "function_result"]
+    answer = await think(said, str(results[0]) if results else None)
+    if isinstance(answer, Call):
+        return [Content.from_function_call(f"call-{len(messages)}", answer.name, arguments=answer.arguments)]
+    return [Content.from_text(word + " ") for word in answer.split(" ")]
+
+
+@tool(approval_mode="always_require")
+def book(what: str) -> str:
+    """Books something, once the client agrees."""
+    return f"{what} is booked"
+
+
+def make_agent(turn: Turn) -> Agent[Any]:
+    """An agent for one run."""
+    return Agent(StandIn(), name="clerk", tools=[book])
+
+
+clerk = framework_agent(make_agent)
