@@ -14,9 +14,8 @@ from typing import Any, cast
 
 from a2a.helpers import new_data_part
 from google.protobuf.json_format import MessageToDict
-from strands import Agent
+from strands import Agent, Snapshot
 from strands.agent import AgentResult
-from strands.types._snapshot import Snapshot
 from strands.types.content import ContentBlock
 from strands.types.interrupt import InterruptResponseContent
 from strands.types.session import decode_bytes_values, encode_bytes_values

@@ -70,6 +70,17 @@ def test_a_cancel_stops_it_and_the_conversation_goes_on_without_that_turn(office
 
 
 @pytest.mark.parametrize("clerk", CLERKS, ids=lambda clerk: clerk.name)
+def test_a_question_whose_task_is_cancelled_holds_up_nothing(office: Office, clerk: Clerk) -> None:
+    client = office.client(clerk)
+    client.say("book a boat")
+
+    assert client.cancel() == "CANCELED"
+    assert client.say("hello").endswith("hello.")
+    assert client.say("book a bus") == "INPUT_REQUIRED"
+    assert client.agree() == "COMPLETED Done: a bus is booked."
+
+
+@pytest.mark.parametrize("clerk", CLERKS, ids=lambda clerk: clerk.name)
 def test_a_turn_that_fails_leaves_the_conversation_as_it_was(office: Office, clerk: Clerk) -> None:
     client = office.client(clerk)
     client.say("hello")
@@ -108,6 +119,9 @@ def test_an_answer_that_fits_no_question_is_asked_for_again(office: Office, cler
     assert client.asked == asked
     assert client.reply({"text": "yes"}) == "COMPLETED Done: a car is booked."
     assert client.say("thanks") == "COMPLETED You said: book a car; thanks."
+
+    assert client.say(clerk.answer(asked, True)) == "FAILED"
+    assert client.task["status"]["message"]["parts"] == [{"text": "Nothing waits for that answer any more."}]
 
 
 @pytest.mark.parametrize("clerk", FUNCTIONS, ids=lambda clerk: clerk.name)

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from uuid import uuid4
 
 import httpx
+from a2a.helpers import get_message_text
+from a2a.types import Message, Role
+from a2a.types import Part as A2APart
+
+from a2a_celery import Turn
 
 from .fleet import Gateway
 from .talk import HEADERS, TIMEOUT
@@ -47,6 +53,14 @@ CLERKS = [
 ]
 
 
+def turn(state: dict[str, Any], *parts: A2APart) -> Turn:
+    """A turn of task "t" in context "c", whose session has `state`, as far as agents of frameworks look at it."""
+    message = Message(message_id="m", role=Role.ROLE_USER, parts=parts)
+    made = SimpleNamespace(message=message, parts=list(parts), text=get_message_text(message), task_id="t")
+    made.context_id, made.session = "c", SimpleNamespace(state=state)
+    return cast(Turn, made)
+
+
 class Client:
     """Somebody who talks to one clerk, in one context, task after task."""
 
@@ -56,9 +70,9 @@ class Client:
         self.task: dict[str, Any] = {}
         self._url = f"{gateway.url}/agents/{clerk.name}"
 
-    def say(self, text: str, **configuration: Any) -> str:
+    def say(self, what: str | Part, **configuration: Any) -> str:
         """Begins a task; gives its state and what was said with it or made."""
-        return self._send({"text": text}, {}, configuration)
+        return self._send({"text": what} if isinstance(what, str) else what, {}, configuration)
 
     def reply(self, part: Part) -> str:
         """Answers the task."""

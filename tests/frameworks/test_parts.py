@@ -1,0 +1,48 @@
+"""Which parts of a message reach an agent of a framework, and as what."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from a2a.helpers import new_data_part
+from a2a.types import Part
+
+from a2a_celery import Rejected
+from tests.support.clerks import turn
+from workers import with_agent_framework, with_strands
+
+TEXTS = [Part(text="look at"), new_data_part({"colour": "grün", "sizes": [1.5]})]
+AS_TEXT = ["look at", '{"colour": "grün", "sizes": [1.5]}']
+
+
+async def memory_after(answer: Any, *parts: Part) -> Any:
+    """What the agent remembers when it has answered a message; it is JSON."""
+    state: dict[str, Any] = {}
+    async for _ in answer(turn(state, *parts)):
+        pass
+    return json.loads(json.dumps(state["memory"]))
+
+
+async def test_strands_reads_texts_and_data() -> None:
+    memory = await memory_after(with_strands.clerk, *reversed(TEXTS))
+
+    data = [block["text"] for block in memory["data"]["messages"][0]["content"]]
+    assert [json.loads(data[0]), data[1]] == [json.loads(AS_TEXT[1]), AS_TEXT[0]]
+
+
+async def test_strands_is_given_no_file() -> None:
+    with pytest.raises(Rejected, match="reads text and data parts"):
+        await memory_after(with_strands.clerk, *TEXTS, Part(raw=b"\x00", media_type="image/png"))
+
+
+async def test_agent_framework_reads_all_parts() -> None:
+    files = [Part(raw=b"\x00\xff", media_type="image/png"), Part(url="https://example.com/x", media_type="text/html")]
+
+    memory = await memory_after(with_agent_framework.clerk, *TEXTS, *files)
+
+    said = memory["state"]["in_memory"]["messages"][0]["contents"]
+    assert [said[0]["text"], json.loads(said[1]["text"])] == [AS_TEXT[0], json.loads(AS_TEXT[1])]
+    assert [one["uri"] for one in said[2:]] == ["data:image/png;base64,AP8=", "https://example.com/x"]
+    assert [one["media_type"] for one in said[2:]] == ["image/png", "text/html"]
