@@ -32,5 +32,4 @@ if find_spec("google.adk"):
         ),
         executor=f"{__package__}.with_adk:executor",
         session=True,
-        one_run_per_context=True,
     )
