@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator
 
 from google.adk.a2a.executor.a2a_agent_executor import A2aAgentExecutor
 from google.adk.agents import LlmAgent
+from google.adk.apps import App
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
@@ -11,7 +12,7 @@ from google.adk.runners import Runner
 from google.adk.tools.function_tool import FunctionTool
 from google.genai import types
 
-from a2a_celery.frameworks.adk import ContextSessionService
+from a2a_celery.frameworks.adk import ContextSessionService, ExecutionSteps
 
 from .stand_in import Call, think
 
@@ -43,4 +44,5 @@ def executor() -> A2aAgentExecutor:
     """ADK's executor, as its documentation builds it, with sessions that any worker has."""
     tools = [FunctionTool(book, require_confirmation=True)]
     agent = LlmAgent(name="clerk", model=StandIn(model="stand-in"), tools=list(tools))
-    return A2aAgentExecutor(runner=Runner(app_name="clerk", agent=agent, session_service=ContextSessionService()))
+    app = App(name="clerk", root_agent=agent, plugins=[ExecutionSteps()])
+    return A2aAgentExecutor(runner=Runner(app=app, session_service=ContextSessionService()))

@@ -6,6 +6,7 @@ from typing import Any
 from agent_framework import (
     Agent,
     BaseChatClient,
+    ChatMiddlewareLayer,
     ChatResponse,
     ChatResponseUpdate,
     Content,
@@ -21,7 +22,7 @@ from a2a_celery.frameworks.agent_framework import framework_agent
 from .stand_in import Call, think
 
 
-class StandIn(FunctionInvocationLayer[Any], BaseChatClient[Any]):
+class StandIn(FunctionInvocationLayer[Any], ChatMiddlewareLayer[Any], BaseChatClient[Any]):
     """In a model's place: yours is one of the chat clients of agent-framework."""
 
     def _inner_get_response(

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+from google.adk.agents.callback_context import CallbackContext
 from google.adk.errors.already_exists_error import AlreadyExistsError
 from google.adk.errors.session_not_found_error import SessionNotFoundError
 from google.adk.events.event import Event
+from google.adk.models.llm_request import LlmRequest
+from google.adk.models.llm_response import LlmResponse
 from google.adk.platform import time as platform_time
 from google.adk.platform import uuid as platform_uuid
+from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.sessions import BaseSessionService, Session, State
 from google.adk.sessions.base_session_service import GetSessionConfig, ListSessionsResponse
+from google.adk.tools.base_tool import BaseTool
+from google.adk.tools.tool_context import ToolContext
 from pydantic_core import to_jsonable_python
 
 from ..execution.session import current_session
+from .steps import OpenSteps
 
 KEY = "adk"
 """Where it is in the state of the run's session."""
@@ -97,6 +104,55 @@ class ContextSessionService(BaseSessionService):
         """See BaseSessionService."""
         if await self.get_session(app_name=app_name, user_id=user_id, session_id=session_id):
             del _memory()[KEY]
+
+
+class ExecutionSteps(BasePlugin):
+    """Tells each run which models and tools its agent calls; see `Turn.model_call`. Changes nothing of the calls."""
+
+    def __init__(self) -> None:
+        super().__init__(name="a2a_celery_steps")
+        self._steps = OpenSteps()
+
+    async def before_model_callback(self, *, callback_context: CallbackContext, llm_request: LlmRequest) -> None:
+        """See BasePlugin."""
+        self._steps.model_call(_model_key(callback_context), llm_request.model or "")
+
+    async def after_model_callback(self, *, callback_context: CallbackContext, llm_response: LlmResponse) -> None:
+        """See BasePlugin."""
+        if not llm_response.partial:
+            self._steps.end(_model_key(callback_context))
+
+    async def on_model_error_callback(
+        self, *, callback_context: CallbackContext, llm_request: LlmRequest, error: Exception
+    ) -> None:
+        """See BasePlugin."""
+        self._steps.end(_model_key(callback_context))
+
+    async def before_tool_callback(
+        self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext
+    ) -> None:
+        """See BasePlugin."""
+        self._steps.tool_call(_tool_key(tool_context), tool.name)
+
+    async def after_tool_callback(
+        self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext, result: dict[str, Any]
+    ) -> None:
+        """See BasePlugin."""
+        self._steps.end(_tool_key(tool_context))
+
+    async def on_tool_error_callback(
+        self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext, error: Exception
+    ) -> None:
+        """See BasePlugin."""
+        self._steps.end(_tool_key(tool_context))
+
+
+def _model_key(context: CallbackContext) -> tuple[str, str]:
+    return context.invocation_id, context.agent_name
+
+
+def _tool_key(context: ToolContext) -> tuple[str, str | None]:
+    return context.invocation_id, context.function_call_id
 
 
 def _memory() -> dict[str, Any]:

@@ -8,16 +8,26 @@ as text does for a single one.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
 from a2a.helpers import new_data_part
-from agent_framework import Agent, AgentSession, Content, Message
+from agent_framework import (
+    Agent,
+    AgentSession,
+    ChatContext,
+    ChatMiddleware,
+    Content,
+    FunctionInvocationContext,
+    FunctionMiddleware,
+    Message,
+)
 from google.protobuf.json_format import MessageToDict
 
 from ..errors import Failed, InputRequired
 from ..execution.turn import Turn
 from .conversation import Conversation, data_of
+from .steps import OpenSteps
 
 REQUEST = "function_approval_request"
 ANSWER = "function_approval_response"
@@ -39,7 +49,8 @@ def framework_agent(make: Callable[[Turn], Agent[Any]]) -> Callable[[Turn], Asyn
         memory = conversation.memory
         session = AgentSession.from_dict(memory) if memory else agent.create_session(session_id=turn.context_id)
         contents = _answers(turn, conversation.questions)
-        async with agent.run(Message("user", contents), session=session, stream=True) as updates:
+        said = Message("user", contents)
+        async with agent.run(said, session=session, stream=True, middleware=[_ModelSteps(), _ToolSteps()]) as updates:
             async for update in updates:
                 if update.text:
                     yield update.text
@@ -52,6 +63,32 @@ def framework_agent(make: Callable[[Turn], Agent[Any]]) -> Callable[[Turn], Asyn
         raise _asking(requests)
 
     return answer
+
+
+class _ModelSteps(ChatMiddleware):
+    """Tells the run which models the agent calls."""
+
+    async def process(self, context: ChatContext, call_next: Callable[[], Awaitable[None]]) -> None:
+        steps = OpenSteps()
+        steps.model_call(self, str((context.options or {}).get("model") or ""))
+        context.stream_cleanup_hooks.append(lambda: steps.end(self))
+        try:
+            await call_next()
+        finally:
+            if not context.stream:
+                steps.end(self)
+
+
+class _ToolSteps(FunctionMiddleware):
+    """Tells the run which tools the agent calls."""
+
+    async def process(self, context: FunctionInvocationContext, call_next: Callable[[], Awaitable[None]]) -> None:
+        steps = OpenSteps()
+        steps.tool_call(self, context.function.name)
+        try:
+            await call_next()
+        finally:
+            steps.end(self)
 
 
 def _asking(requests: list[dict[str, Any]], why: str = "") -> InputRequired:

@@ -16,6 +16,14 @@ from a2a.helpers import new_data_part
 from google.protobuf.json_format import MessageToDict
 from strands import Agent, Snapshot
 from strands.agent import AgentResult
+from strands.hooks import (
+    AfterModelCallEvent,
+    AfterToolCallEvent,
+    BeforeModelCallEvent,
+    BeforeToolCallEvent,
+    HookProvider,
+    HookRegistry,
+)
 from strands.types.content import ContentBlock
 from strands.types.interrupt import InterruptResponseContent
 from strands.types.session import decode_bytes_values, encode_bytes_values
@@ -23,6 +31,7 @@ from strands.types.session import decode_bytes_values, encode_bytes_values
 from ..errors import Failed, InputRequired, Rejected
 from ..execution.turn import Turn
 from .conversation import Conversation, data_of
+from .steps import OpenSteps
 
 Prompt = list[ContentBlock] | list[InterruptResponseContent]
 
@@ -44,6 +53,7 @@ def strands_agent(make: Callable[[Turn], Agent]) -> Callable[[Turn], AsyncGenera
         agent = make(turn)
         if conversation.memory is not None:
             agent.load_snapshot(Snapshot.from_dict(decode_bytes_values(conversation.memory)))
+        agent.hooks.add_hook(_Steps())
         prompt = _answers(turn, conversation.questions) if conversation.questions else _prompt(turn)
         result: AgentResult | None = None
         try:
@@ -66,6 +76,26 @@ def strands_agent(make: Callable[[Turn], Agent]) -> Callable[[Turn], AsyncGenera
         raise _asking(questions)
 
     return answer
+
+
+class _Steps(HookProvider):
+    """Tells the run what the agent calls."""
+
+    def __init__(self) -> None:
+        self._steps = OpenSteps()
+
+    def register_hooks(self, registry: HookRegistry, **kwargs: Any) -> None:
+        registry.add_callback(BeforeModelCallEvent, self._model)
+        registry.add_callback(AfterModelCallEvent, lambda event: self._steps.end("model"))
+        registry.add_callback(BeforeToolCallEvent, self._tool)
+        registry.add_callback(AfterToolCallEvent, lambda event: self._steps.end(event.tool_use["toolUseId"]))
+
+    def _model(self, event: BeforeModelCallEvent) -> None:
+        config = event.agent.model.get_config()
+        self._steps.model_call("model", str((isinstance(config, dict) and config.get("model_id")) or ""))
+
+    def _tool(self, event: BeforeToolCallEvent) -> None:
+        self._steps.tool_call(event.tool_use["toolUseId"], event.tool_use["name"])
 
 
 def _asking(questions: list[dict[str, Any]], why: str = "") -> InputRequired:

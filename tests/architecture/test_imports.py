@@ -21,7 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "gateway": {"dispatch", "store", "lifecycle", "push"},
     "execution": {"dispatch", "store", "lifecycle"},
     "watcher": {"push", "dispatch", "store", "lifecycle"},
-    "frameworks": {"execution"},
+    "frameworks": {"execution", "lifecycle"},
     "cli": {"app", "gateway", "execution", "watcher", "push", "dispatch", "store", "lifecycle", "client"},
 }
 """What each package may import of the others, beside itself and what is open to all."""

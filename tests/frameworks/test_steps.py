@@ -1,0 +1,102 @@
+"""What the agents of frameworks call is seen as steps of their run's execution."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from a2a.server.agent_execution import RequestContext
+from a2a.server.context import ServerCallContext
+from a2a.server.events import EventQueue
+from a2a.types import Message, Part, Role, SendMessageRequest
+from google.protobuf.json_format import MessageToDict, ParseDict
+
+from a2a_celery import InputRequired, Turn
+from a2a_celery.execution.session import CURRENT, Session
+from a2a_celery.execution.steps import CURRENT_EXECUTION, Execution
+from a2a_celery.frameworks.steps import OpenSteps
+from a2a_celery.lifecycle.execution import ExecutionState
+from tests.support.clerks import CLERKS, Clerk, turn
+from workers import with_adk, with_agent_framework, with_strands
+
+
+class Scene:
+    """A run's execution and session, for the code that runs while it is open."""
+
+    def __init__(self) -> None:
+        self.state: dict[str, Any] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """The next run of the context."""
+        self.execution = Execution()
+        self.execution.transition(ExecutionState.INITIALIZING)
+        CURRENT_EXECUTION.set(self.execution)
+        self.session = cast(Session, SimpleNamespace(state=self.state))
+        CURRENT.set(self.session)
+
+    @property
+    def steps(self) -> list[str]:
+        """What the agent has called in this run."""
+        return [f"{one.after} {one.detail.get('tool', '')}".strip() for one in self.execution.history[1:]]
+
+    async def say(self, clerk: str, part: Part) -> dict[str, Any]:
+        """Says something; gives the data part of the question that comes back, {} for none."""
+        message = Message(message_id="m", role=Role.ROLE_USER, parts=[part])
+        if clerk == "adk":
+            return await self._ask_executor(message)
+        answer = {"strands": with_strands.clerk, "agent-framework": with_agent_framework.clerk}[clerk]
+        return await self._ask_function(answer, turn(self.state, part))
+
+    async def _ask_function(self, answer: Callable[[Turn], AsyncGenerator[str, None]], asked: Turn) -> dict[str, Any]:
+        try:
+            async for _ in answer(asked):
+                pass
+        except InputRequired as question:
+            return MessageToDict(question.parts[-1])
+        return {}
+
+    async def _ask_executor(self, message: Message) -> dict[str, Any]:
+        events: asyncio.Queue[Any] = asyncio.Queue()
+        context = RequestContext(
+            ServerCallContext(), request=SendMessageRequest(message=message), task_id="t", context_id="c"
+        )
+        await with_adk.executor().execute(context, cast(EventQueue, SimpleNamespace(enqueue_event=events.put)))
+        said = [events.get_nowait() for _ in range(events.qsize())][-1].status.message
+        return MessageToDict(said.parts[0]) if said.parts else {}
+
+
+@pytest.mark.parametrize("clerk", CLERKS, ids=lambda clerk: clerk.name)
+async def test_each_call_of_a_model_and_a_tool_is_a_step(clerk: Clerk) -> None:
+    scene = Scene()
+    asked = await scene.say(clerk.name, Part(text="book a table"))
+    assert scene.steps[0] == "MODEL_CALL"
+    assert set(scene.steps[1:]) <= {"TOOL_EXECUTION book"}  # some ask in the tool, some before
+
+    scene.begin()
+    assert await scene.say(clerk.name, ParseDict(clerk.answer(asked, True), Part())) == {}
+    assert scene.steps == ["TOOL_EXECUTION book", "MODEL_CALL"]
+
+
+async def test_a_call_that_never_ended_is_forgotten_with_its_run() -> None:
+    scene, steps = Scene(), OpenSteps()
+    steps.tool_call("a", "hung")
+    scene.execution.transition(ExecutionState.CANCELLED)
+    scene.begin()
+
+    steps.model_call("b")
+    steps.end("a")
+    steps.end("b")
+
+    assert scene.steps == ["MODEL_CALL"]
+    assert steps._open == {}
+
+
+async def test_nothing_happens_outside_of_a_run() -> None:
+    steps = OpenSteps()
+
+    steps.model_call("a", "m")
+    steps.end("a")
