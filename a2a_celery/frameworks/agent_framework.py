@@ -106,7 +106,7 @@ def _answers(turn: Turn, requests: list[dict[str, Any]]) -> list[Content]:
         InputRequired: approvals are open, and it does not answer each.
         Failed: it answers what nobody waits for.
     """
-    given = {data["id"]: data.get("approved") for data in data_of(turn.message) if data.get("type") == ANSWER}
+    given = {str(data.get("id")): data.get("approved") for data in data_of(turn.message) if data.get("type") == ANSWER}
     approvals = {one["id"]: Content.from_dict(one) for one in requests if one["type"] == REQUEST}
     if not approvals:
         if given:

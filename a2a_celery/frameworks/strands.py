@@ -1,6 +1,6 @@
 """Agents of strands-agents: an interrupt is a question to the client, answered on any worker.
 
-Questions and answers look as they do with strands' own A2A executor, which needs an a2a-sdk before 1.0: the status
+Questions and answers look as they do with strands' own A2A executor, which needs an a2a-sdk before 0.4: the status
 message has a data part ``{"interrupts": [{"interruptId", "name", "reason"}, …]}``, and the answer one data part
 ``{"interruptResponse": {"interruptId", "response"}}`` for each. If just one is open, a text answers it as well.
 """

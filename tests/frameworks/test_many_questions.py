@@ -123,6 +123,8 @@ async def test_strands_takes_no_text_for_several_questions() -> None:
     assert isinstance(questions, list)
 
     assert await say(inn, turn(state, Part(text="both"))) == questions
+    assert await say(inn, turn(state, new_data_part({"interruptResponse": "both"}))) == questions
+    assert await say(inn, turn(state, new_data_part({"interruptResponse": {"interruptId": [1]}}))) == questions
     both = [response(question, question["name"]) for question in questions]
     assert await say(inn, turn(state, *both)) == "bed: bed, board: board"
 
@@ -137,6 +139,7 @@ async def test_agent_framework_wants_each_approval() -> None:
     )
 
     assert await say(hotel, turn(state, yes)) == requests
+    assert await say(hotel, turn(state, new_data_part({"type": "function_approval_response"}))) == requests
     assert await say(hotel, turn(state, Part(text="yes"))) == requests
     assert (
         await say(hotel, turn(state, no, yes)) == "a bed is booked, Error: Tool call invocation was rejected by user."
