@@ -1,0 +1,114 @@
+"""What can go wrong with a remote agent, and which of it may go right the next time.
+
+What an agent refuses by the protocol stays the SDK's own error (``a2a.utils.errors``: TaskNotFoundError,
+InvalidParamsError …). Everything else that its client raises becomes one of the errors here, in one place.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+from a2a.client import A2AClientError, A2AClientTimeoutError, AgentCardResolutionError
+from a2a.utils.errors import A2AError
+from google.protobuf.json_format import ParseError
+
+from ..errors import A2ACeleryError
+from .result import Result
+
+TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""HTTP: a proxy without its server, a server that starts or has too much to do."""
+
+TRANSIENT_GRPC = ("UNAVAILABLE", "CANCELLED", "RESOURCE_EXHAUSTED", "ABORTED", "DEADLINE_EXCEEDED", "UNKNOWN")
+
+
+class RemoteError(A2ACeleryError):
+    """A call to a remote agent came to nothing, and not because the protocol says so."""
+
+
+class AgentUnreachable(RemoteError):
+    """No answer, or half of one: the same call may succeed later. Whether the agent has had the request is open."""
+
+
+class NotConnected(AgentUnreachable):
+    """The connection was never made: the agent has not had the request."""
+
+
+class CallRefused(RemoteError):
+    """The server answers with an HTTP status that is no answer of A2A: wrong credentials or a wrong address, mostly."""
+
+    def __init__(self, text: str, status: int | None = None) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class AnswerUnreadable(RemoteError):
+    """The answer is none of A2A's."""
+
+
+class NoTransport(RemoteError):
+    """The agent's card names no interface that this client speaks."""
+
+
+class DeadlineExceeded(RemoteError, TimeoutError):
+    """The task has neither ended nor paused in the time that was given to it; it goes on. `result` is how it stood."""
+
+    def __init__(self, text: str, result: Result) -> None:
+        super().__init__(text)
+        self.result = result
+
+
+@contextmanager
+def translated(url: str) -> Iterator[None]:
+    """Raises what is raised inside as an error of this module, or of the protocol, that names the agent's `url`."""
+    try:
+        yield
+    except RemoteError:
+        raise
+    except A2AClientTimeoutError as e:
+        raise _unreachable(e, url) from e
+    except A2AClientError as e:
+        raise _of_client(e, url) from e
+    except A2AError:
+        raise
+    except httpx.HTTPError as e:
+        raise _unreachable(e, url) from e
+    except (ParseError, ValueError, TypeError, KeyError, AttributeError) as e:
+        raise AnswerUnreadable(f"{url} gave an answer that is none of A2A's: {_line(e)}") from e
+
+
+def _of_client(error: A2AClientError, url: str) -> RemoteError:
+    cause = error.__cause__
+    if isinstance(cause, httpx.HTTPStatusError):
+        return _of_status(cause.response.status_code, cause, url)
+    if isinstance(cause, httpx.TransportError):
+        return _unreachable(cause, url)
+    if (code := getattr(cause, "code", None)) is not None and callable(code):  # grpc's, which is an extra
+        name = code().name
+        if name in TRANSIENT_GRPC:
+            return AgentUnreachable(f"{url} can't be reached: {_line(error)}")
+        return CallRefused(f"{url} refuses: {_line(error)}")
+    if isinstance(cause, json.JSONDecodeError | ParseError) or isinstance(error, AgentCardResolutionError):
+        return AnswerUnreadable(f"{url} gave an answer that is none of A2A's: {_line(error)}")
+    return CallRefused(f"{url} refuses: {_line(error)}")
+
+
+def _of_status(status: int, error: Exception, url: str) -> RemoteError:
+    if status in TRANSIENT_STATUS:
+        return AgentUnreachable(f"{url} answers {status}: it may be starting, or overloaded")
+    advice = {401: ": give credentials", 403: ": these credentials don't do", 404: ": is it an agent's address?"}
+    return CallRefused(f"{url} answers {status}{advice.get(status, '')}", status)
+
+
+def _unreachable(error: Exception, url: str) -> AgentUnreachable:
+    cause = error.__cause__ if isinstance(error.__cause__, httpx.HTTPError) else error
+    if isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
+        return NotConnected(f"{url} can't be reached: {_line(cause)}")
+    return AgentUnreachable(f"{url} did not answer to the end: {_line(cause)}")
+
+
+def _line(error: BaseException) -> str:
+    """Its text in one line, or its kind if it has none."""
+    return " ".join(str(error).split()) or type(error).__name__
