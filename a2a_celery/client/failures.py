@@ -21,7 +21,7 @@ from .result import Result
 TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 """HTTP: a proxy without its server, a server that starts or has too much to do."""
 
-TRANSIENT_GRPC = ("UNAVAILABLE", "CANCELLED", "RESOURCE_EXHAUSTED", "ABORTED", "DEADLINE_EXCEEDED", "UNKNOWN")
+TRANSIENT_GRPC = ("UNAVAILABLE", "CANCELLED", "RESOURCE_EXHAUSTED", "ABORTED", "DEADLINE_EXCEEDED")
 
 
 class RemoteError(A2ACeleryError):
@@ -34,6 +34,10 @@ class AgentUnreachable(RemoteError):
 
 class NotConnected(AgentUnreachable):
     """The connection was never made: the agent has not had the request."""
+
+
+class AnswerLost(AgentUnreachable):
+    """A message was sent, and its answer lost: it may have arrived. Sending it again may have it worked on twice."""
 
 
 class CallRefused(RemoteError):
@@ -88,7 +92,8 @@ def _of_client(error: A2AClientError, url: str) -> RemoteError:
     if (code := getattr(cause, "code", None)) is not None and callable(code):  # grpc's, which is an extra
         name = code().name
         if name in TRANSIENT_GRPC:
-            return AgentUnreachable(f"{url} can't be reached: {_line(error)}")
+            kind = NotConnected if "failed to connect" in str(error) else AgentUnreachable
+            return kind(f"{url} can't be reached: {_line(error)}")
         return CallRefused(f"{url} refuses: {_line(error)}")
     if isinstance(cause, json.JSONDecodeError | ParseError) or isinstance(error, AgentCardResolutionError):
         return AnswerUnreadable(f"{url} gave an answer that is none of A2A's: {_line(error)}")

@@ -205,9 +205,19 @@ class Gathered:
     _message: Message | None = None
 
     @property
-    def state(self) -> int | None:
-        """The state of the task so far, as `Result.state` says it."""
-        return self._task.status.state if self._task is not None and self._task.HasField("status") else None
+    def stop_reason(self) -> StopReason | None:
+        """As `Result.stop_reason` would say it."""
+        return Result(self._task if self._message is None else self._message).stop_reason
+
+    @property
+    def task_id(self) -> str:
+        """The task's id; "" as long as there is none."""
+        return "" if self._task is None else self._task.id
+
+    def knows(self, task: Task) -> bool:
+        """Whether `task` says nothing of its status and its artifacts that has not come in before."""
+        known = self._task
+        return known is not None and known.status == task.status and known.artifacts == task.artifacts
 
     def add(self, answer: object) -> None:
         """Takes in one more answer, see `Result.of`; its own objects are not changed afterwards."""

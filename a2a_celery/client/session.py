@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Protocol
 from uuid import uuid4
 
-from a2a.types import Message, Part, Role, Task, TaskStatusUpdateEvent
+from a2a.types import Message, Part, Role, StreamResponse, Task, TaskStatusUpdateEvent
 from a2a.utils.errors import InvalidAgentResponseError
 
 from ..lifecycle import is_interrupted
 from ..lifecycle.content import parts_of
 from .answers import event_of
-from .result import Result
+from .result import Gathered, Result
 
 VERSION = 1
 """Of what `Session.to_dict` gives."""
@@ -81,8 +82,8 @@ class Session:
         """The session as JSON, for a database row, say."""
         return {"version": VERSION, "context_id": self.context_id, "task_id": self.task_id, "state": self.state}
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> Session:
         """The session that `to_dict` wrote.
 
         Raises:
@@ -98,7 +99,98 @@ class Session:
             raise ValueError("context_id and task_id of a session are texts")
         if state is not None and (not isinstance(state, int) or isinstance(state, bool)):
             raise ValueError("the state of a session is a number, or null")
-        return cls(context_id, task_id, state)
+        return Session(context_id, task_id, state)
+
+
+class Agent(Protocol):
+    """What a session needs of an agent: see `RemoteAgent`."""
+
+    def stream(
+        self, message: Message, *, deadline: float | None = None, cancel_on_exit: bool = False
+    ) -> AsyncGenerator[StreamResponse, None]:
+        """Sends a message, and yields what becomes of it."""
+        ...
+
+    def follow(
+        self, task_id: str, *, deadline: float | None = None, cancel_on_exit: bool = False
+    ) -> AsyncGenerator[StreamResponse, None]:
+        """Yields a task, and what becomes of it."""
+        ...
+
+    async def cancel(self, task_id: str) -> Result:
+        """Has a task cancelled."""
+        ...
+
+
+class AgentSession(Session):
+    """A `Session` that is held with an agent: one turn at a time.
+
+    Attributes:
+        result: what the last turn came to, or stands at.
+    """
+
+    def __init__(self, agent: Agent, saved: Session) -> None:
+        super().__init__(saved.context_id, saved.task_id, saved.state)
+        self.agent = agent
+        self.result = Result()
+
+    async def send(self, content: Content, *, deadline: float | None = None, cancel_on_exit: bool = False) -> Result:
+        """Sends a message, see `Session.message`, and waits until the agent has ended, or asks. Raises as `stream`."""
+        async with aclosing(self.stream(content, deadline=deadline, cancel_on_exit=cancel_on_exit)) as events:
+            async for _ in events:
+                pass
+        return self.result
+
+    async def stream(
+        self, content: Content, *, deadline: float | None = None, cancel_on_exit: bool = False
+    ) -> AsyncGenerator[StreamResponse, None]:
+        """The same, event by event. Takes and raises what `RemoteAgent.stream` does.
+
+        Raises:
+            TypeError: `content` is nothing that a message could carry.
+        """
+        events = self.agent.stream(self.message(content), deadline=deadline, cancel_on_exit=cancel_on_exit)
+        async with aclosing(self._moved_on_by(events)) as noted:
+            async for event in noted:
+                yield event
+
+    async def wait(self, *, deadline: float | None = None, cancel_on_exit: bool = False) -> Result:
+        """Waits until the last task has ended, or asks: in a session that was saved meanwhile, or after a deadline.
+
+        Raises:
+            ValueError: there is no task to wait for.
+        """
+        events = self.agent.follow(self._task(), deadline=deadline, cancel_on_exit=cancel_on_exit)
+        async with aclosing(self._moved_on_by(events)) as noted:
+            async for _ in noted:
+                pass
+        return self.result
+
+    async def cancel(self) -> Result:
+        """Cancels the last task, see `RemoteAgent.cancel`.
+
+        Raises:
+            ValueError: there is no task to cancel.
+        """
+        self.result = await self.agent.cancel(self._task())
+        self.update(self.result)
+        return self.result
+
+    def _task(self) -> str:
+        if not self.task_id:
+            raise ValueError("the session has no task yet")
+        return self.task_id
+
+    async def _moved_on_by(self, events: AsyncGenerator[StreamResponse, None]) -> AsyncGenerator[StreamResponse, None]:
+        gathered = Gathered()
+        async with aclosing(events):
+            try:
+                async for event in events:
+                    gathered.add(event)
+                    self.update(event)
+                    yield event
+            finally:
+                self.result = gathered.result()
 
 
 def _parts(content: Any) -> list[Part]:

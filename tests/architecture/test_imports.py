@@ -34,6 +34,7 @@ REDIS_USERS = ("a2a_celery/store/", "a2a_celery/cli/embedded.py")
 
 FUNCTIONS_THAT_IMPORT: dict[str, str] = {
     "a2a_celery/gateway/asgi.py": "grpc is an extra",
+    "a2a_celery/client/transports.py": "grpc is an extra",
 }
 """Why a function may import; an import that costs or may be missing, and nothing else."""
 
