@@ -53,6 +53,8 @@ def _of_json(data: dict[str, Any]) -> Event | None:
     match data:
         case {"result": dict(inner)}:
             return _of_json(inner)
+        case {"jsonrpc": _}:
+            return None
         case {"kind": str(kind)} if kind in _LEGACY_DEFAULTS:
             return _of_legacy(kind, data)
         case {"task": _} | {"message": _} | {"statusUpdate": _} | {"artifactUpdate": _}:

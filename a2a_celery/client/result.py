@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -70,7 +70,7 @@ def input_requests(answer: object) -> list[Part]:
     event = answer.raw if isinstance(answer, Result) else event_of(answer)
     if not isinstance(event, Task | TaskStatusUpdateEvent) or not is_interrupted(event.status.state):
         return []
-    return list(event.status.message.parts)
+    return _with_content(event.status.message.parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,18 +146,18 @@ class Result:
         of `message`: the question, the reason, the answer.
         """
         if not isinstance(self.raw, Task):
-            return list(self.raw.parts) if self.raw is not None else []
-        told = list(self.raw.status.message.parts)
+            return _with_content(self.raw.parts) if self.raw is not None else []
+        told = _with_content(self.raw.status.message.parts)
         if self.state == COMPLETED or self.stop_reason is None:
-            return [part for artifact in self.raw.artifacts for part in artifact.parts] or told
+            return _with_content(part for artifact in self.raw.artifacts for part in artifact.parts) or told
         return told
 
     @property
     def text(self) -> str:
         """The text in `parts`: of one artifact without a seam, as it may have come in chunks; else a line for each."""
         if isinstance(self.raw, Task) and (self.state == COMPLETED or self.stop_reason is None):
-            texts = ["".join(part.text for part in artifact.parts) for artifact in self.raw.artifacts]
-            if any(artifact.parts for artifact in self.raw.artifacts):
+            if any(_with_content(artifact.parts) for artifact in self.raw.artifacts):
+                texts = ("".join(part.text for part in artifact.parts) for artifact in self.raw.artifacts)
                 return "\n".join(text for text in texts if text)
         return "\n".join(part.text for part in self.parts if part.HasField("text"))
 
@@ -185,6 +185,11 @@ class Result:
         if not isinstance(data, Mapping) or data.get("version") != VERSION or not {"task", "message"} <= data.keys():
             raise ValueError(f"not a result as version {VERSION} of Result.to_dict writes it")
         return cls.of(_only(Task, data["task"]), _only(Message, data["message"]))
+
+
+def _with_content(parts: Iterable[Part]) -> list[Part]:
+    """`parts` without those that hold nothing at all."""
+    return [part for part in parts if part.WhichOneof("content") is not None]
 
 
 def _only(kind: type[Task] | type[Message], data: Any) -> Task | Message | None:

@@ -1,0 +1,271 @@
+"""A result says the right thing of every state, and of every odd answer."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from a2a.types import (
+    Artifact,
+    Message,
+    Part,
+    Role,
+    SendMessageResponse,
+    StreamResponse,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
+from google.protobuf.json_format import MessageToDict
+
+from a2a_celery.client import Result, input_requests, state_name, stop_reason_of
+from a2a_celery.client.result import STOP_REASONS, Gathered
+from a2a_celery.lifecycle import INTERRUPTED, TERMINAL
+
+LATER = 42
+
+
+def message(text: str) -> Message:
+    return Message(message_id="m", role=Role.ROLE_AGENT, task_id="t", context_id="c", parts=[Part(text=text)])
+
+
+def task(state: int, said: str = "", *artifacts: str) -> Task:
+    """A task in `state`; its status says `said`."""
+    status = TaskStatus(state=state, message=message(said) if said else None)  # type: ignore[arg-type]
+    parts = [Artifact(artifact_id=text, parts=[Part(text=text)]) for text in artifacts]
+    return Task(id="t", context_id="c", status=status, artifacts=parts)
+
+
+def status(state: int, said: str = "") -> TaskStatusUpdateEvent:
+    return TaskStatusUpdateEvent(task_id="t", context_id="c", status=task(state, said).status)
+
+
+def chunk(text: str, name: str = "a", *, append: bool = True) -> TaskArtifactUpdateEvent:
+    artifact = Artifact(artifact_id=name, parts=[Part(text=text)])
+    return TaskArtifactUpdateEvent(task_id="t", context_id="c", artifact=artifact, append=append)
+
+
+class TestStates:
+    def test_every_state_has_a_meaning(self) -> None:
+        assert set(STOP_REASONS) == set(TaskState.values())
+
+    def test_the_meanings_are_those_of_the_lifecycle(self) -> None:
+        assert {state for state, reason in STOP_REASONS.items() if reason == "end_turn"} == TERMINAL
+        assert {state for state, reason in STOP_REASONS.items() if reason == "interrupt"} == INTERRUPTED
+
+    @pytest.mark.parametrize("state", [*TaskState.values(), LATER])
+    def test_a_result_says_it(self, state: int) -> None:
+        asks = ["it"] if state in INTERRUPTED else []
+
+        for answer in (task(state, "it"), status(state, "it")):
+            result = Result.of(answer)
+            assert result.stop_reason == stop_reason_of(state)
+            assert result.state == state
+            assert result.text == "it"
+            assert [part.text for part in input_requests(answer)] == asks
+            assert [part.text for part in input_requests(result)] == asks
+            assert Result.from_dict(json.loads(json.dumps(result.to_dict()))) == result
+
+    def test_a_state_of_a_later_version_goes_on_and_keeps_its_number(self) -> None:
+        result = Result.of(Task.FromString(task(LATER).SerializeToString()))
+
+        assert (result.state, result.state_name, result.stop_reason) == (LATER, "STATE_42", None)
+        assert Result.of(MessageToDict(result.raw)).state == LATER  # type: ignore[arg-type]
+
+    def test_a_state_that_json_names_and_nobody_knows_is_unspecified(self) -> None:
+        result = Result.of({"id": "t", "status": {"state": "TASK_STATE_DREAMING"}})
+
+        assert (result.state, result.state_name, result.stop_reason) == (0, "UNSPECIFIED", None)
+
+    def test_names(self) -> None:
+        assert [state_name(state) for state in (3, 0, None)] == ["COMPLETED", "UNSPECIFIED", ""]
+
+
+class TestWhatThereIsToRead:
+    def test_a_direct_message_is_the_end(self) -> None:
+        result = Result.of(message("hello"))
+
+        assert (result.stop_reason, result.state, result.text) == ("end_turn", None, "hello")
+        assert (result.task_id, result.context_id) == ("t", "c")
+        assert result.artifacts == []
+
+    def test_a_completed_task_says_its_artifacts(self) -> None:
+        result = Result.of(task(TaskState.TASK_STATE_COMPLETED, "bye", "one", "two"))
+
+        assert result.text == "one\ntwo"
+        assert [part.text for part in result.parts] == ["one", "two"]
+        assert result.message is not None
+
+    @pytest.mark.parametrize("name", ["FAILED", "CANCELED", "REJECTED", "INPUT_REQUIRED", "AUTH_REQUIRED"])
+    def test_another_end_says_why(self, name: str) -> None:
+        result = Result.of(task(TaskState.Value(f"TASK_STATE_{name}"), "because", "half"))
+
+        assert result.text == "because"
+        assert [artifact.artifact_id for artifact in result.artifacts] == ["half"]
+
+    def test_chunks_of_an_artifact_have_no_seam(self) -> None:
+        result = Result.of(
+            StreamResponse(task=task(TaskState.TASK_STATE_SUBMITTED)),
+            StreamResponse(artifact_update=chunk("Hel", append=False)),
+            StreamResponse(artifact_update=chunk("lo")),
+            StreamResponse(artifact_update=chunk("you", "b")),
+            StreamResponse(status_update=status(TaskState.TASK_STATE_COMPLETED)),
+        )
+
+        assert result.text == "Hello\nyou"
+        assert len(result.artifacts) == 2
+
+    def test_an_artifact_sent_again_takes_the_place_of_the_first(self) -> None:
+        assert Result.of(chunk("draft", append=False), chunk("final", append=False)).text == "final"
+
+    def test_a_stream_may_begin_without_its_task(self) -> None:
+        result = Result.of(chunk("a"), status(TaskState.TASK_STATE_COMPLETED))
+
+        assert (result.task_id, result.context_id, result.text) == ("t", "c", "a")
+
+    def test_parts_without_text_are_parts_too(self) -> None:
+        answered = task(TaskState.TASK_STATE_COMPLETED)
+        answered.artifacts.add(artifact_id="f", parts=[Part(raw=b"\x00", filename="f.bin")])
+
+        result = Result.of(answered)
+
+        assert (result.text, [part.raw for part in result.parts]) == ("", [b"\x00"])
+        assert Result.from_dict(json.loads(json.dumps(result.to_dict()))) == result
+
+    def test_what_is_gathered_is_nobody_elses(self) -> None:
+        first, gathered = task(TaskState.TASK_STATE_WORKING), Gathered()
+        gathered.add(first)
+        early = gathered.result()
+        gathered.add(chunk("x"))
+
+        assert (len(first.artifacts), len(early.artifacts), len(gathered.result().artifacts)) == (0, 0, 1)
+
+
+NOTHING: list[Any] = [
+    None,
+    {},
+    [],
+    "text",
+    7,
+    StreamResponse(),
+    SendMessageResponse(),
+    {"result": None},
+    {"result": {}},
+    {"task": None},
+    {"message": None},
+    {"statusUpdate": None, "artifactUpdate": None},
+    {"jsonrpc": "2.0", "id": 1, "error": {"code": -32001}},
+]
+
+EMPTY: list[Any] = [
+    Task(),
+    Message(),
+    {"task": {}},
+    {"task": {"id": None, "status": None, "artifacts": None, "history": None, "metadata": None}},
+    {"id": "t", "status": {"state": None, "message": None}},
+    {"id": "t", "status": {"message": {"parts": None}}},
+    {"id": "t", "artifacts": [None]},
+    {"id": "t", "artifacts": [{"artifactId": "a", "parts": None}, {"parts": [None]}, {"parts": [{"text": None}]}]},
+    {"id": "t", "artifacts": {}, "history": "x", "metadata": [], "status": "done"},
+    {"message": {"parts": None, "messageId": "m"}},
+    {"messageId": "m", "parts": [None, {"text": None}]},
+    {"parts": "text"},
+    {"artifactUpdate": {"artifact": None}},
+    {"taskId": "t", "artifact": {"parts": None}},
+    {"taskId": "t", "status": None},
+    {"statusUpdate": {"status": {"message": {"parts": None}}}},
+    {"kind": "task"},
+    {"kind": "task", "id": "t", "contextId": None, "status": None, "artifacts": [{"parts": None}]},
+    {"kind": "message", "parts": None},
+    {"kind": "status-update", "taskId": "t"},
+    {"kind": "artifact-update", "artifact": {"artifactId": "a"}},
+    {"kind": "task", "artifacts": [{"parts": [{"kind": "nonsense"}]}]},
+    {"result": {"task": {"status": {}}}},
+]
+
+
+@pytest.mark.parametrize("answer", NOTHING + EMPTY, ids=repr)
+def test_an_answer_without_content_is_an_empty_result(answer: Any) -> None:
+    result = Result.of(answer)
+
+    assert (result.text, result.parts) == ("", [])
+    assert input_requests(answer) == []
+    assert result.stop_reason in {None, "end_turn"}
+    assert Result.from_dict(json.loads(json.dumps(result.to_dict()))) == result
+    if answer in NOTHING:
+        assert result == Result()
+        assert (result.state, result.task_id, result.context_id, result.message) == (None, "", "", None)
+
+
+@pytest.mark.parametrize("state", ["INPUT_REQUIRED", "FAILED", "COMPLETED"])
+def test_what_can_be_read_beside_what_cannot_is_kept(state: str) -> None:
+    odd = {
+        "task": {
+            "id": "t",
+            "artifacts": [None, {"artifactId": "a", "parts": [{"text": "kept"}, {"text": 7}]}, "x"],
+            "status": {"state": f"TASK_STATE_{state}", "message": "not a message", "extra": None},
+        }
+    }
+
+    result = Result.of(odd)
+
+    assert (result.state_name, result.task_id) == (state, "t")
+
+
+@pytest.mark.parametrize(
+    ("state", "name"),
+    [
+        ("submitted", "SUBMITTED"),
+        ("working", "WORKING"),
+        ("input-required", "INPUT_REQUIRED"),
+        ("auth-required", "AUTH_REQUIRED"),
+        ("completed", "COMPLETED"),
+        ("failed", "FAILED"),
+        ("canceled", "CANCELED"),
+        ("rejected", "REJECTED"),
+        ("unknown", "UNSPECIFIED"),
+    ],
+)
+def test_the_shapes_of_version_0_3(state: str, name: str) -> None:
+    said = {"kind": "message", "role": "agent", "messageId": "m", "parts": [{"kind": "text", "text": "it"}]}
+    whole = {"kind": "task", "id": "t", "contextId": "c", "status": {"state": state, "message": said}}
+    update = {"kind": "status-update", "taskId": "t", "contextId": "c", "status": whole["status"], "final": False}
+
+    for answer in (whole, update, {"jsonrpc": "2.0", "id": 1, "result": whole}):
+        result = Result.of(answer)
+        assert (result.state_name, result.text, result.task_id, result.context_id) == (name, "it", "t", "c")
+    artifact = {"artifactId": "a", "parts": [{"kind": "text", "text": "made"}]}
+    made = {"kind": "artifact-update", "taskId": "t", "contextId": "c", "artifact": artifact}
+    assert [part.text for a in Result.of(whole, made).artifacts for part in a.parts] == ["made"]
+    assert Result.of(said).text == "it"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [None, {}, [], "x", {"version": 2, "task": None, "message": None}, {"version": 1}, {"version": 1, "task": {}},
+     {"version": 1, "task": "x", "message": None}, {"version": 1, "task": None, "message": [1]}],
+    ids=repr,
+)  # fmt: skip
+def test_garbage_is_no_saved_result(data: Any) -> None:
+    with pytest.raises(ValueError, match="result"):
+        Result.from_dict(data)
+
+
+def test_a_saved_result_can_be_read_without_this_class() -> None:
+    saved = Result.of(task(TaskState.TASK_STATE_INPUT_REQUIRED, "How many?")).to_dict()
+
+    assert saved["task"]["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
+    del saved["task"]
+    assert saved == {
+        "version": 1,
+        "stop_reason": "interrupt",
+        "state": TaskState.TASK_STATE_INPUT_REQUIRED,
+        "state_name": "INPUT_REQUIRED",
+        "task_id": "t",
+        "context_id": "c",
+        "text": "How many?",
+        "message": None,
+    }

@@ -1,0 +1,119 @@
+"""What servers really send, by one table: our gateway and the SDK's plain server, over all bindings of both versions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import pytest
+from a2a.types import AgentCard, Task, TaskState
+
+from a2a_celery.client import RemoteAgent, Result, StopReason, input_requests
+from tests.support.clients import Served
+from tests.support.fleet import running_fleet
+from tests.support.plain_server import plain_server
+from tests.support.states import States
+
+BINDINGS = [(binding, version) for binding in ("JSONRPC", "HTTP+JSON", "GRPC") for version in ("1.0", "0.3")]
+
+OUR_BINDINGS = [pair for pair in BINDINGS if pair != ("GRPC", "0.3")]
+"""gRPC of 0.3 has no tenants: it reaches a gateway's first agent alone, which is another one here."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What comes of telling the agent a state."""
+
+    stop_reason: StopReason
+    state: int | None
+    text: str
+
+
+def ends(name: str, stop_reason: StopReason = "end_turn") -> Row:
+    return Row(stop_reason, TaskState.Value(f"TASK_STATE_{name}"), f"{name} it is")
+
+
+def goes_on(name: str) -> Row:
+    return Row("end_turn", TaskState.TASK_STATE_COMPLETED, f"after {name}")
+
+
+TABLE = {
+    "COMPLETED": ends("COMPLETED"),
+    "FAILED": ends("FAILED"),
+    "CANCELED": ends("CANCELED"),
+    "REJECTED": ends("REJECTED"),
+    "INPUT_REQUIRED": ends("INPUT_REQUIRED", "interrupt"),
+    "AUTH_REQUIRED": ends("AUTH_REQUIRED", "interrupt"),
+    "SUBMITTED": goes_on("SUBMITTED"),
+    "WORKING": goes_on("WORKING"),
+    "UNSPECIFIED": goes_on("UNSPECIFIED"),
+    "LATER": goes_on("LATER"),
+}
+"""Whatever the server and the binding; LATER is a state that no version has yet."""
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with running_fleet(tmp_path_factory.mktemp("fleet"), app="tests.support.states") as fleet:
+        gateway = fleet.gateway(grpc=True)
+        worker = fleet.worker(pool="threads", concurrency=4)
+        yield Served(fleet, gateway, worker)
+
+
+@asynccontextmanager
+async def agent_at(url: str, binding: str, version: str) -> AsyncIterator[RemoteAgent]:
+    """The agent over one binding of one version: its card is left no other interface."""
+    async with RemoteAgent(url) as any_:
+        card = AgentCard()
+        card.CopyFrom(await any_.card())
+    found = [i for i in card.supported_interfaces if (i.protocol_binding, i.protocol_version) == (binding, version)]
+    del card.supported_interfaces[:]
+    card.supported_interfaces.extend(found)
+    async with RemoteAgent(url, card=card, transports=[binding]) as agent:
+        yield agent
+
+
+async def check_table(agent: RemoteAgent) -> None:
+    """Goes through the table, and answers what asks for an answer."""
+    await asyncio.gather(*(check_row(agent, name, row) for name, row in TABLE.items()))
+    direct = await agent.session().send("MESSAGE", deadline=60)
+    assert (direct.stop_reason, direct.text) == ("end_turn", "MESSAGE it is")
+
+
+async def check_row(agent: RemoteAgent, name: str, row: Row) -> None:
+    session = agent.session()
+    result = await session.send(name, deadline=60)
+    assert Row(result.stop_reason, result.state, result.text) == row, name
+    assert [part.text for part in input_requests(result)] == ([row.text] if session.waits_for_us else []), name
+    assert (session.task_id, session.context_id) == (result.task_id, result.context_id), name
+    assert without_history(result) == without_history(await agent.get(result.task_id)), name
+    if row.stop_reason == "interrupt":
+        answered = await session.send("seven", deadline=60)
+        assert (answered.task_id, answered.text) == (result.task_id, "after seven")
+        assert answered.stop_reason == "end_turn"
+
+
+def without_history(result: Result) -> Result:
+    """A task as a stream tells it; the history is for GetTask."""
+    task = Task()
+    assert isinstance(result.raw, Task)
+    task.CopyFrom(result.raw)
+    task.ClearField("history")
+    return Result(task)
+
+
+@pytest.mark.parametrize("streams", [True, False], ids=["streams", "polls"])
+@pytest.mark.parametrize(("binding", "version"), OUR_BINDINGS)
+async def test_a_gateway_of_ours(ours: Served, binding: str, version: str, streams: bool) -> None:
+    name = "states" if streams else "states-without-streams"
+    async with agent_at(f"{ours.url}/agents/{name}", binding, version) as agent:
+        await check_table(agent)
+
+
+@pytest.mark.parametrize("streams", [True, False], ids=["streams", "polls"])
+@pytest.mark.parametrize(("binding", "version"), BINDINGS)
+async def test_the_sdks_plain_server(binding: str, version: str, streams: bool) -> None:
+    async with plain_server(States(), streaming=streams) as url, agent_at(url, binding, version) as agent:
+        await check_table(agent)

@@ -1,0 +1,50 @@
+"""The SDK's own server: its default handler over its store in memory, in this process, at 127.0.0.1."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import grpc.aio
+from a2a.compat.v0_3 import a2a_v0_3_pb2_grpc
+from a2a.compat.v0_3.grpc_handler import CompatGrpcHandler
+from a2a.server.agent_execution import AgentExecutor
+from a2a.server.request_handlers import DefaultRequestHandler, GrpcHandler
+from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes, create_rest_routes
+from a2a.server.tasks import InMemoryTaskStore
+from a2a.types import AgentInterface, a2a_pb2_grpc
+from starlette.applications import Starlette
+
+from .agents import card as agent_card
+from .fleet import free_port
+from .webhooks import served
+
+
+@asynccontextmanager
+async def plain_server(
+    executor: AgentExecutor, *, streaming: bool = True, around: Callable[[Any], Any] = lambda asgi: asgi
+) -> AsyncIterator[str]:
+    """The URL of an agent, served over all bindings of 1.0 and 0.3; `around` wraps the ASGI application."""
+    card = agent_card("plain", streaming=streaming)
+    handler = DefaultRequestHandler(executor, InMemoryTaskStore(), card)
+    routes = [
+        *create_agent_card_routes(card),
+        *create_jsonrpc_routes(handler, "/", enable_v0_3_compat=True),
+        *create_rest_routes(handler, enable_v0_3_compat=True),
+    ]
+    async with AsyncExitStack() as stack:
+        address = f"127.0.0.1:{free_port()}"
+        server = grpc.aio.server()
+        a2a_pb2_grpc.add_A2AServiceServicer_to_server(GrpcHandler(handler), server)  # type: ignore[no-untyped-call]
+        a2a_v0_3_pb2_grpc.add_A2AServiceServicer_to_server(CompatGrpcHandler(handler), server)  # type: ignore[no-untyped-call]
+        server.add_insecure_port(address)
+        await server.start()
+        stack.push_async_callback(server.stop, 0)
+        url = await stack.enter_async_context(served(around(Starlette(routes=routes))))
+        for version in ("1.0", "0.3"):
+            for binding, at in (("JSONRPC", f"{url}/"), ("HTTP+JSON", url), ("GRPC", address)):
+                card.supported_interfaces.append(
+                    AgentInterface(url=at, protocol_binding=binding, protocol_version=version)
+                )
+        yield url

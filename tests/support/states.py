@@ -1,0 +1,69 @@
+"""An executor that puts its task into the state it is told, and the app that serves it: for clients' tests.
+
+It is the same on our fleet and behind the SDK's own server, see ``plain_server``.
+"""
+
+from __future__ import annotations
+
+from a2a.helpers import new_text_message
+from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.server.events import EventQueue
+from a2a.types import (
+    Artifact,
+    Message,
+    Part,
+    Role,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
+
+from .agents import a2a, app, card
+
+__all__ = ["app"]
+
+LATER = 42
+"""A state that no version has yet."""
+
+ENDS = {"COMPLETED", "FAILED", "CANCELED", "REJECTED", "INPUT_REQUIRED", "AUTH_REQUIRED"}
+
+
+class States(AgentExecutor):
+    """Goes into the state that the message names, and says so; from one that is no end it goes on and completes.
+
+    "MESSAGE" is answered directly, an answer to a pause with an artifact.
+    """
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        name = context.get_user_input()
+        ids = {"task_id": context.task_id or "", "context_id": context.context_id or ""}
+        if name == "MESSAGE":
+            await event_queue.enqueue_event(new_text_message("MESSAGE it is", role=Role.ROLE_AGENT, **ids))
+            return
+        if context.current_task is None:
+            submitted = TaskStatus(state=TaskState.TASK_STATE_SUBMITTED)
+            task = Task(id=ids["task_id"], context_id=ids["context_id"], status=submitted, history=[context.message])
+            await event_queue.enqueue_event(task)
+
+        async def status(state: int, text: str = "") -> None:
+            said = None if not text else Message(message_id=text, role=Role.ROLE_AGENT, parts=[Part(text=text)])
+            update = TaskStatusUpdateEvent(status=TaskStatus(state=state, message=said), **ids)  # type: ignore[arg-type]
+            await event_queue.enqueue_event(update)
+
+        await status(TaskState.TASK_STATE_WORKING)
+        known = f"TASK_STATE_{name}" in TaskState.DESCRIPTOR.values_by_name
+        if known or name == "LATER":
+            await status(TaskState.Value(f"TASK_STATE_{name}") if known else LATER, f"{name} it is")
+        if name not in ENDS:
+            artifact = Artifact(artifact_id="a", parts=[Part(text=f"after {name}")])
+            await event_queue.enqueue_event(TaskArtifactUpdateEvent(artifact=artifact, **ids))
+            await status(TaskState.TASK_STATE_COMPLETED)
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        return
+
+
+a2a.add_agent(card("states"), "tests.support.states:States")
+a2a.add_agent(card("states-without-streams", streaming=False), "tests.support.states:States")
