@@ -164,7 +164,7 @@ class Follower:
                             yield event
             except AgentUnreachable as e:
                 error = e
-            except A2AError:
+            except (A2AError, RemoteError):
                 may_subscribe = False  # the task has ended, or is gone, or there is no such thing here: GetTask says
             if self.over:
                 return
@@ -222,7 +222,7 @@ class Follower:
         try:
             async for task in self._where_it_may_be(message):
                 if any(one.message_id == message.message_id for one in (*task.history, task.status.message)):
-                    return task
+                    return task if message.task_id else await self._read(task.id)  # a list leaves the artifacts out
         except (RemoteError, A2AError, NotImplementedError):
             pass  # 0.3 has no ListTasks, for one
         raise AnswerLost(f"{error}. The message {message.message_id} may have arrived") from error

@@ -147,19 +147,22 @@ class Result:
         """
         if not isinstance(self.raw, Task):
             return _with_content(self.raw.parts) if self.raw is not None else []
-        told = _with_content(self.raw.status.message.parts)
-        if self.state == COMPLETED or self.stop_reason is None:
-            return _with_content(part for artifact in self.raw.artifacts for part in artifact.parts) or told
-        return told
+        if self._is_in_artifacts:
+            return [part for artifact in self.raw.artifacts for part in _with_content(artifact.parts)]
+        return _with_content(self.raw.status.message.parts)
 
     @property
     def text(self) -> str:
-        """The text in `parts`: of one artifact without a seam, as it may have come in chunks; else a line for each."""
-        if isinstance(self.raw, Task) and (self.state == COMPLETED or self.stop_reason is None):
-            if any(_with_content(artifact.parts) for artifact in self.raw.artifacts):
-                texts = ("".join(part.text for part in artifact.parts) for artifact in self.raw.artifacts)
-                return "\n".join(text for text in texts if text)
+        """The text in `parts`: of one artifact without a seam, as it may come in chunks; else each in its line."""
+        if self._is_in_artifacts:
+            texts = ["".join(part.text for part in artifact.parts) for artifact in self.artifacts]
+            return "\n".join(text for text in texts if text)
         return "\n".join(part.text for part in self.parts if part.HasField("text"))
+
+    @property
+    def _is_in_artifacts(self) -> bool:
+        done_or_at_it = self.state == COMPLETED or self.stop_reason is None
+        return done_or_at_it and any(_with_content(artifact.parts) for artifact in self.artifacts)
 
     def to_dict(self) -> dict[str, Any]:
         """The result as JSON: what `from_dict` reads, and for readers without this class what they look for first."""

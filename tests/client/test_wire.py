@@ -1,4 +1,4 @@
-"""What servers really send, by one table: our gateway and the SDK's plain server, over all bindings of both versions."""
+"""What servers send, by one table: our gateway and the SDK's plain server, on each binding of both versions."""
 
 from __future__ import annotations
 

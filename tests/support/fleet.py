@@ -142,14 +142,21 @@ class Fleet:
         return worker
 
     def gateway(
-        self, *, grpc: bool = False, wait: bool = True, workers: int = 1, log_level: str = "info", **env: str
+        self,
+        *,
+        grpc: bool = False,
+        wait: bool = True,
+        workers: int = 1,
+        log_level: str = "info",
+        instead_of: Gateway | None = None,
+        **env: str,
     ) -> Gateway:
-        """A gateway that serves."""
-        port = free_port()
+        """A gateway that serves, at the address of the one that it is instead of."""
+        port = free_port() if instead_of is None else int(instead_of.url.rpartition(":")[2])
         command = ["a2a", "gateway", "--port", str(port), "--workers", str(workers), "--log-level", log_level]
         address = ""
         if grpc:
-            grpc_port = free_port()
+            grpc_port = free_port() if instead_of is None else int(instead_of.grpc.rpartition(":")[2])
             address = f"127.0.0.1:{grpc_port}"
             command += ["--grpc-port", str(grpc_port)]
         gateway = self._start(Gateway, f"gateway-{len(self.processes)}", command, env)

@@ -1,0 +1,308 @@
+"""What is lost on the way is asked for again, of our gateways, which number their events, and of the SDK's server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from a2a.helpers import new_task_from_user_message
+from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.server.events import EventQueue
+from a2a.server.tasks import TaskUpdater
+from a2a.types import AgentCard, ListTasksRequest, Part, StreamResponse, TaskState
+from a2a.utils.errors import TaskNotFoundError
+from google.protobuf.json_format import MessageToDict
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from a2a_celery.client import AgentSession, AgentUnreachable, AnswerLost, NotConnected, RemoteAgent, Result
+from tests.support.clients import Served, sdk_client, stream
+from tests.support.fleet import running_fleet
+from tests.support.lossy import losing_answers
+from tests.support.plain_server import plain_server
+from tests.support.proxy import Proxy, proxy
+from tests.support.waiting import eventually_async
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with running_fleet(tmp_path_factory.mktemp("fleet")) as fleet:
+        gateway = fleet.gateway(grpc=True)
+        yield Served(fleet, gateway, fleet.worker(pool="threads", concurrency=8))
+
+
+def chunks(events: list[StreamResponse]) -> str:
+    """What the chunks among `events` say, each as often as it came; behind a task as a whole they begin anew."""
+    said = ""
+    for event in events:
+        if event.HasField("task"):
+            said = "".join(part.text for artifact in event.task.artifacts for part in artifact.parts)
+        said += "".join(part.text for part in event.artifact_update.artifact.parts)
+    return said
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Returns when `condition` is so."""
+
+    async def so() -> bool:
+        return condition()
+
+    await eventually_async(so, within=60)
+
+
+NUMBERS = "".join(f"{number} " for number in range(20))
+
+
+async def test_streams_outlive_a_gateway_that_is_killed(ours: Served) -> None:
+    """Over each binding at once: kill -9 while events come, and another process at its address."""
+    seen: dict[str, list[StreamResponse]] = {"JSONRPC": [], "HTTP+JSON": [], "GRPC": []}
+    sessions: dict[str, AgentSession] = {}
+
+    async def watch(binding: str) -> None:
+        async with RemoteAgent(f"{ours.url}/agents/pace", transports=[binding]) as agent:
+            sessions[binding] = agent.session()
+            async for event in sessions[binding].stream("20 0.2", deadline=90):
+                seen[binding].append(event)
+
+    async def kill() -> None:
+        await until(lambda: all(chunks(events) for events in seen.values()))
+        ours.gateway.kill()
+        ours.gateway = await asyncio.to_thread(ours.fleet.gateway, grpc=True, instead_of=ours.gateway)
+
+    await asyncio.gather(kill(), *map(watch, seen))
+
+    for binding, events in seen.items():
+        result = sessions[binding].result
+        assert (result.state_name, result.text) == ("COMPLETED", NUMBERS), binding
+        assert chunks(events) == NUMBERS, binding
+    for binding in ("JSONRPC", "HTTP+JSON"):  # gRPC has no ids: there the task as a whole stood for what was missed
+        told = [MessageToDict(event) for event in seen[binding]]
+        assert told == await log(ours, sessions[binding].task_id), "each event once"
+    assert sum(event.HasField("task") for event in seen["GRPC"]) == 2
+
+
+async def log(ours: Served, task_id: str) -> list[object]:
+    """All events of a task, as a stream from its beginning shows them."""
+    async with httpx.AsyncClient() as http:
+        path = f"/tasks/{task_id}:subscribe"
+        async with stream(http, ours.gateway, path, agent="pace", Last_Event_ID="0") as frames:
+            return [frame.data async for frame in frames]
+
+
+class TestLostAnswers:
+    """The message has arrived, and nothing came back."""
+
+    async def test_an_idempotent_agent_is_sent_it_again(self, ours: Served) -> None:
+        async with losing_answers(times=3) as http:
+            agent = RemoteAgent(f"{ours.url}/agents/once", http=http, idempotent=True)
+            session = agent.session(context_id="again")
+
+            result = await session.send("word 0.2", deadline=60)
+
+            assert result.text.startswith("word, run 1 ")
+            assert await tasks_of(ours, "once", "again") == [result.task_id]
+
+    async def test_another_is_not(self, ours: Served) -> None:
+        async with losing_answers() as http:
+            agent = RemoteAgent(f"{ours.url}/agents/echo", http=http)
+            message = agent.session().message("hello")
+
+            with pytest.raises(AnswerLost, match=message.message_id):
+                async for _ in agent.stream(message, deadline=60):
+                    pass
+            with pytest.raises(AnswerLost):
+                async with losing_answers() as again:
+                    await RemoteAgent(f"{ours.url}/agents/echo", http=again).submit(message)
+
+    async def test_in_a_known_context_its_task_is_found(self, ours: Served) -> None:
+        async with losing_answers() as http:
+            session = RemoteAgent(f"{ours.url}/agents/echo", http=http).session(context_id="found")
+
+            result = await session.send("hello", deadline=60)
+
+            assert (result.state_name, result.text) == ("COMPLETED", "hello")
+            assert await tasks_of(ours, "echo", "found") == [result.task_id]
+
+    async def test_so_is_the_task_that_it_answered(self, ours: Served) -> None:
+        async with RemoteAgent(f"{ours.url}/agents/ask") as agent:
+            asked = await agent.session().send("some", deadline=60)
+        async with losing_answers() as http:
+            session = RemoteAgent(f"{ours.url}/agents/ask", http=http).session()
+            session.update(asked)
+
+            result = await session.send("7", deadline=60)
+
+            assert (result.task_id, result.text) == (asked.task_id, "7 it is")
+
+
+async def tasks_of(ours: Served, agent: str, context_id: str) -> list[str]:
+    async with sdk_client(ours.gateway, agent) as client:
+        return [task.id for task in (await client.list_tasks(ListTasksRequest(context_id=context_id))).tasks]
+
+
+class Steps(AgentExecutor):
+    """Says what it is given, when it is given it, and completes at None."""
+
+    def __init__(self) -> None:
+        self.given: asyncio.Queue[str | None] = asyncio.Queue()
+        self.said: list[str] = []
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        updater = TaskUpdater(event_queue, context.task_id or "", context.context_id or "")
+        assert context.message is not None
+        await event_queue.enqueue_event(new_task_from_user_message(context.message))
+        await updater.start_work()
+        while (text := await self.given.get()) is not None:
+            await updater.add_artifact([Part(text=text)], artifact_id="a", append=bool(self.said))
+            self.said.append(text)
+        await updater.complete()
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        await TaskUpdater(event_queue, context.task_id or "", context.context_id or "").cancel()
+
+
+class Plain:
+    """The SDK's server behind a line that can be cut."""
+
+    def __init__(self, steps: Steps, line: Proxy, agent: RemoteAgent) -> None:
+        self.steps = steps
+        self.line = line
+        self.agent = agent
+        self.requests = 0
+
+    async def say(self, text: str) -> None:
+        """Has the agent say it, and waits until it has."""
+        count = len(self.steps.said)
+        await self.steps.given.put(text)
+        await until(lambda: len(self.steps.said) > count)
+
+
+@asynccontextmanager
+async def plain(binding: str, *, streaming: bool = True, **options: float) -> AsyncIterator[Plain]:
+    """One whose agent is asked through the line, over `binding`."""
+    steps = Steps()
+    served: list[Plain] = []
+
+    def counting(asgi: ASGIApp) -> ASGIApp:
+        async def counted(scope: Scope, receive: Receive, send: Send) -> None:
+            for one in served:
+                one.requests += 1
+            await asgi(scope, receive, send)
+
+        return counted
+
+    async with plain_server(steps, streaming=streaming, around=counting) as url:
+        async with RemoteAgent(url) as asked:
+            card = AgentCard()
+            card.CopyFrom(await asked.card())
+        found = next(i for i in card.supported_interfaces if i.protocol_binding == binding)
+        server = urlsplit(found.url if "//" in found.url else f"//{found.url}")
+        with proxy((str(server.hostname), server.port or 0)) as line:
+            del card.supported_interfaces[:]
+            found.url = found.url.replace(str(server.port), str(line.port))
+            card.supported_interfaces.append(found)
+            async with RemoteAgent(url, card=card, transports=[binding], **options) as agent:  # type: ignore[arg-type]
+                served.append(Plain(steps, line, agent))
+                yield served[0]
+
+
+@pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON", "GRPC"])
+async def test_a_cut_stream_of_the_sdks_server_is_subscribed_to_again(binding: str) -> None:
+    events: list[StreamResponse] = []
+    async with plain(binding) as server:
+        session = server.agent.session()
+
+        async def watch() -> Result:
+            async for event in session.stream("go", deadline=60):
+                events.append(event)
+            return session.result
+
+        watching = asyncio.create_task(watch())
+        await server.say("one ")
+        await until(lambda: chunks(events) == "one ")
+        server.line.cut()
+        await server.say("two ")
+        server.line.restore()
+        await until(lambda: chunks(events) == "one two ")
+        await server.say("three ")
+        await server.steps.given.put(None)
+
+        result = await watching
+
+    assert (result.state_name, result.text) == ("COMPLETED", "one two three ")
+    assert chunks(events) == "one two three "
+
+
+async def test_a_cut_that_nothing_happened_in_is_not_seen() -> None:
+    events: list[StreamResponse] = []
+    async with plain("JSONRPC") as server:
+
+        async def watch() -> None:
+            async for event in server.agent.session().stream("go", deadline=60):
+                events.append(event)
+
+        watching = asyncio.create_task(watch())
+        await server.say("one ")
+        await until(lambda: chunks(events) == "one ")
+        for _ in range(2):
+            before = server.requests
+            server.line.cut()
+            server.line.restore()
+            await until(lambda before=before: server.requests > before)  # type: ignore[misc]
+        await server.steps.given.put(None)
+        await watching
+
+    states = [TaskState.Name(event.task.status.state) for event in events if event.HasField("task")]
+    assert states in (["TASK_STATE_SUBMITTED"], ["TASK_STATE_SUBMITTED", "TASK_STATE_COMPLETED"]), (
+        "or it ended just then"
+    )
+
+
+async def test_an_agent_without_streams_is_looked_at_again() -> None:
+    async with plain("JSONRPC", streaming=False) as server:
+        sending = asyncio.create_task(server.agent.session().send("go", deadline=60))
+        await server.say("one ")
+        server.line.cut()
+        await server.say("two ")
+        server.line.restore()
+        await server.steps.given.put(None)
+
+        result = await sending
+
+    assert (result.state_name, result.text) == ("COMPLETED", "one two ")
+
+
+async def test_a_message_that_never_left_is_sent_when_there_is_a_way() -> None:
+    async with plain("JSONRPC") as server:
+        server.line.cut()
+        sending = asyncio.create_task(server.agent.session().send("go", deadline=60))
+        await server.steps.given.put(None)
+        await asyncio.wait({sending}, timeout=0.3)  # it tries, and tries again
+        assert not sending.done()
+        server.line.restore()
+
+        assert (await sending).state_name == "COMPLETED"
+
+
+async def test_patience_has_an_end() -> None:
+    async with plain("JSONRPC", patience=0.3) as server:
+        session = server.agent.session()
+        server.line.cut()
+        with pytest.raises(NotConnected):
+            await session.send("go")
+        server.line.restore()
+        sending = asyncio.create_task(session.send("go"))
+        await server.say("one ")
+        server.line.cut()
+        with pytest.raises(AgentUnreachable):
+            await sending
+
+
+async def test_a_task_that_is_gone_is_gone() -> None:
+    async with plain("JSONRPC") as server:
+        with pytest.raises(TaskNotFoundError):
+            async for _ in server.agent.follow("nothing"):
+                pass
