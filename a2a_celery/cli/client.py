@@ -24,6 +24,7 @@ from a2a.types import (
     CancelTaskRequest,
     GetTaskRequest,
     ListTasksRequest,
+    Part,
     Role,
     SendMessageConfiguration,
     SendMessageRequest,
@@ -98,7 +99,7 @@ def client_command(command: Callable[..., Coroutine[Any, Any, None]]) -> Callabl
             # not `settings`: they insist on a store, and nobody asks it here
             url = os.environ.get("A2A_PUBLIC_URL") or found.celery.conf.get("a2a_public_url") or DEFAULT_URL
         names = tuple(found.agents) if agent is None else (agent,)
-        gateway = Gateway(url.rstrip("/"), names, tuple(map(_header, header)))
+        gateway = Gateway(url.rstrip("/"), names, tuple(map(header_of, header)))
         try:
             asyncio.run(command(gateway, **rest))
         except (A2AError, httpx.HTTPError, httpx.InvalidURL) as e:
@@ -141,15 +142,7 @@ async def send(
     as_lines: bool,
 ) -> None:
     """Send TEXT to AGENT and show what becomes of it."""
-    parts = [new_text_part(text)] if text is not None else []
-    if data is not None:
-        try:
-            parts.append(new_data_part(json.loads(data)))
-        except ValueError as e:
-            raise click.BadParameter(f"not JSON: {e}", param_hint="--data") from e
-    if not parts:
-        raise click.UsageError("nothing to send: give TEXT or --data")
-    message = new_message(parts, context_id=context_id, task_id=task, role=Role.ROLE_USER)
+    message = new_message(parts_of(text, data), context_id=context_id, task_id=task, role=Role.ROLE_USER)
     configuration = SendMessageConfiguration(return_immediately=return_immediately)
     request = SendMessageRequest(message=message, configuration=configuration)
     async with gateway.agent(gateway.agents[0], streaming=stream and not return_immediately) as client:
@@ -243,7 +236,29 @@ def _show(task: Task, as_lines: bool) -> None:
     click.echo(as_json(task) if as_lines else task_lines(task))
 
 
-def _header(given: str) -> tuple[str, str]:
+def parts_of(text: str | None, data: str | None) -> list[Part]:
+    """What is to be sent.
+
+    Raises:
+        click.UsageError: nothing, or `data` is not JSON.
+    """
+    parts = [new_text_part(text)] if text is not None else []
+    if data is not None:
+        try:
+            parts.append(new_data_part(json.loads(data)))
+        except ValueError as e:
+            raise click.BadParameter(f"not JSON: {e}", param_hint="--data") from e
+    if not parts:
+        raise click.UsageError("nothing to send: give TEXT or --data")
+    return parts
+
+
+def header_of(given: str) -> tuple[str, str]:
+    """The name and the value of a header, as it is written: "Name: value".
+
+    Raises:
+        click.BadParameter: it is something else.
+    """
     name, colon, value = given.partition(":")
     if not colon or not name.strip():
         raise click.BadParameter(f"{name!r}: write 'Name: value'", param_hint="--header")

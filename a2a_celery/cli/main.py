@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from .call import call
 from .dev import dev_options, run_dev
 from .supervisor import DevOptions, Target
 
@@ -32,6 +33,9 @@ def demo(context: click.Context, /, **chosen: Any) -> None:
     The same as ``celery -A … a2a dev``, which does it with your app. Ctrl-C stops everything.
     """
     context.exit(run_dev(sample_agents(), DevOptions(**chosen)))
+
+
+main.add_command(call)
 
 
 def sample_agents() -> Target:

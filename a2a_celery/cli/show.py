@@ -9,9 +9,11 @@ import json
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from a2a.types import Artifact, Part, StreamResponse, Task, TaskState, TaskStatus
+from a2a.types import Artifact, Part, StreamResponse, Task, TaskStatus
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message as Proto
+
+from ..client import state_name
 
 STATE_PREFIX = "TASK_STATE_"
 
@@ -19,11 +21,6 @@ STATE_PREFIX = "TASK_STATE_"
 def as_json(message: Proto) -> str:
     """One line of ProtoJSON."""
     return json.dumps(MessageToDict(message), ensure_ascii=False)
-
-
-def state_name(state: TaskState) -> str:
-    """ "COMPLETED" for TASK_STATE_COMPLETED."""
-    return TaskState.Name(state).removeprefix(STATE_PREFIX)
 
 
 def event_line(event: StreamResponse) -> str:

@@ -77,6 +77,10 @@ def translated(url: str) -> Iterator[None]:
         raise _of_client(e, url) from e
     except A2AError:
         raise
+    except httpx.HTTPStatusError as e:
+        raise _of_status(e.response.status_code, url) from e
+    except httpx.InvalidURL as e:
+        raise CallRefused(f"{url} is no address: {_line(e)}") from e
     except httpx.HTTPError as e:
         raise _unreachable(e, url) from e
     except (ParseError, ValueError, TypeError, KeyError, AttributeError) as e:
@@ -86,7 +90,7 @@ def translated(url: str) -> Iterator[None]:
 def _of_client(error: A2AClientError, url: str) -> RemoteError:
     cause = error.__cause__
     if isinstance(cause, httpx.HTTPStatusError):
-        return _of_status(cause.response.status_code, cause, url)
+        return _of_status(cause.response.status_code, url)
     if isinstance(cause, httpx.TransportError):
         return _unreachable(cause, url)
     if (code := getattr(cause, "code", None)) is not None and callable(code):  # grpc's, which is an extra
@@ -100,7 +104,7 @@ def _of_client(error: A2AClientError, url: str) -> RemoteError:
     return CallRefused(f"{url} refuses: {_line(error)}")
 
 
-def _of_status(status: int, error: Exception, url: str) -> RemoteError:
+def _of_status(status: int, url: str) -> RemoteError:
     if status in TRANSIENT_STATUS:
         return AgentUnreachable(f"{url} answers {status}: it may be starting, or overloaded")
     advice = {401: ": give credentials", 403: ": these credentials don't do", 404: ": is it an agent's address?"}

@@ -225,7 +225,9 @@ class Follower:
                     return task if message.task_id else await self._read(task.id)  # a list leaves the artifacts out
         except (RemoteError, A2AError, NotImplementedError):
             pass  # 0.3 has no ListTasks, for one
-        raise AnswerLost(f"{error}. The message {message.message_id} may have arrived") from error
+        raise AnswerLost(
+            f"the message {message.message_id} may have arrived, but its answer is lost: {error}"
+        ) from error
 
     async def _where_it_may_be(self, message: Message) -> AsyncGenerator[Task, None]:
         if message.task_id:

@@ -263,8 +263,10 @@ async def test_a_cut_that_nothing_happened_in_is_not_seen() -> None:
 
 async def test_an_agent_without_streams_is_looked_at_again() -> None:
     async with plain("JSONRPC", streaming=False) as server:
-        sending = asyncio.create_task(server.agent.session().send("go", deadline=60))
+        session = server.agent.session()
+        sending = asyncio.create_task(session.send("go", deadline=60))
         await server.say("one ")
+        await until(lambda: bool(session.task_id))
         server.line.cut()
         await server.say("two ")
         server.line.restore()
@@ -296,6 +298,7 @@ async def test_patience_has_an_end() -> None:
         server.line.restore()
         sending = asyncio.create_task(session.send("go"))
         await server.say("one ")
+        await until(lambda: bool(session.task_id))
         server.line.cut()
         with pytest.raises(AgentUnreachable):
             await sending

@@ -1,0 +1,136 @@
+"""``a2a-celery call``: a conversation with any A2A agent, from a terminal or a script."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+from contextlib import aclosing
+from dataclasses import dataclass
+
+import click
+from a2a.helpers import new_text_part
+from a2a.types import Part, StreamResponse, TaskState
+from a2a.utils.errors import A2AError
+
+from ..client import AgentSession, RemoteAgent, RemoteError, state_name
+from ..errors import ConfigError
+from .client import header_of, parts_of
+from .show import as_json, event_line
+
+EXIT_CODES: dict[int, int] = {
+    TaskState.TASK_STATE_COMPLETED: 0,
+    TaskState.TASK_STATE_FAILED: 1,
+    TaskState.TASK_STATE_REJECTED: 3,
+    TaskState.TASK_STATE_CANCELED: 4,
+    TaskState.TASK_STATE_INPUT_REQUIRED: 5,
+    TaskState.TASK_STATE_AUTH_REQUIRED: 6,
+}
+"""By the state that it ends in; a direct message is 0, an error 1, a wrong command line 2."""
+
+INTERRUPTED = 130
+"""The exit code when a task is left to itself: what shells say of a program that SIGINT ended."""
+
+
+@click.command()
+@click.argument("url")
+@click.argument("text", required=False)
+@click.option("--data", help="A data part beside the text, or instead of it: JSON.")
+@click.option("--header", "-H", multiple=True, metavar="NAME:VALUE", help="A header for the agent: credentials, say.")
+@click.option("--json", "as_lines", is_flag=True, help="A line of ProtoJSON for each event.")
+@click.option("--no-input", is_flag=True, help="Never ask at the terminal: end when the agent asks.")
+@click.pass_context
+def call(
+    context: click.Context,
+    /,
+    url: str,
+    text: str | None,
+    data: str | None,
+    header: tuple[str, ...],
+    as_lines: bool,
+    no_input: bool,
+) -> None:
+    """Send TEXT to the agent at URL and show what becomes of it.
+
+    Asks you when the agent asks. Ctrl-C cancels the task; a second one leaves it running. The exit code is 0 when the
+    task is COMPLETED, 1 FAILED, 3 REJECTED, 4 CANCELED, 5 INPUT_REQUIRED, 6 AUTH_REQUIRED.
+    """
+    parts = parts_of(text, data)
+    try:
+        agent = RemoteAgent(url, headers=dict(map(header_of, header)))
+        with asyncio.Runner() as runner:
+            try:
+                code = Call(runner, agent.session(), as_lines, asks=not no_input).hold(parts)
+            finally:
+                runner.run(agent.close())
+    except A2AError as e:
+        raise click.ClickException(" ".join(e.message.split())) from e
+    except (RemoteError, ConfigError) as e:
+        raise click.ClickException(" ".join(str(e).split())) from e
+    context.exit(code)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A conversation on a terminal; each turn runs on `runner`, where Ctrl-C is a KeyboardInterrupt behind the turn."""
+
+    runner: asyncio.Runner
+    session: AgentSession
+    as_lines: bool
+    asks: bool
+
+    def hold(self, parts: list[Part]) -> int:
+        """Talks until the task has ended, or asks and nobody answers; gives the exit code."""
+        try:
+            while True:
+                self.runner.run(self._turn(parts))
+                if not (self.asks and self.session.waits_for_us):
+                    return self._code()
+                answer = self._answer()
+                if answer is None:
+                    return self._code()
+                parts = [new_text_part(answer)]
+        except KeyboardInterrupt:
+            return self._interrupted()
+
+    async def _turn(self, parts: list[Part]) -> None:
+        async with aclosing(self.session.stream(parts)) as events:
+            async for event in events:
+                self._show(event)
+
+    def _answer(self) -> str | None:
+        """What the person says; None when there is nobody who could. What is secret is not shown as it is typed."""
+        try:
+            if self.session.state == TaskState.TASK_STATE_AUTH_REQUIRED:
+                return getpass.getpass("> ")
+            click.echo("> ", nl=False, err=True)
+            return input()
+        except EOFError:
+            click.echo(err=True)
+            return None
+
+    def _interrupted(self) -> int:
+        """Cancels the task, if there is one that can be cancelled; a second Ctrl-C leaves it as it is."""
+        task_id = self.session.task_id
+        if not task_id:
+            click.echo("\nno task is known yet: nothing was cancelled", err=True)
+            return INTERRUPTED
+        click.echo(f"\ncancelling task {task_id}; Ctrl-C again leaves it running", err=True)
+        try:
+            self.runner.run(self._cancel())
+        except KeyboardInterrupt:
+            click.echo(f"\nleft task {task_id} running", err=True)
+            return INTERRUPTED
+        return self._code()
+
+    async def _cancel(self) -> None:
+        canceled = await self.session.cancel()
+        if canceled.stop_reason != "end_turn":
+            canceled = await self.session.wait()
+        click.echo(f"the task is {state_name(canceled.state)}", err=True)
+
+    def _show(self, event: StreamResponse) -> None:
+        click.echo(as_json(event) if self.as_lines else event_line(event))
+
+    def _code(self) -> int:
+        state = self.session.result.state
+        return 0 if state is None else EXIT_CODES.get(state, 1)

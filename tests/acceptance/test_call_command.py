@@ -1,0 +1,137 @@
+"""``a2a-celery call``, as a person uses it on a terminal, and as a script does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from click.testing import CliRunner, Result
+
+from a2a_celery.cli.main import main
+from tests.support.clients import Served, rest
+from tests.support.fleet import running_fleet
+from tests.support.terminal import CTRL_C, Terminal, terminal
+
+COMMAND = ("from a2a_celery.cli.main import main; main()", "call")
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with running_fleet(tmp_path_factory.mktemp("fleet"), A2A_CANCEL_GRACE="2") as fleet:
+        yield Served(fleet, fleet.gateway(), fleet.worker(pool="threads", concurrency=8))
+
+
+def call(served: Served, agent: str, *arguments: str, code: int = 0, typed: str = "") -> Result:
+    """What a script gets; `typed` is its stdin."""
+    result = CliRunner().invoke(main, ["call", f"{served.url}/agents/{agent}", *arguments], input=typed)
+    assert result.exit_code == code, result.output
+    return result
+
+
+def task_on(screen: Terminal) -> str:
+    """The id of the task that is shown."""
+    return screen.screen.partition("task ")[2].split()[0]
+
+
+class TestOnATerminal:
+    def test_a_conversation_of_two_turns(self, served: Served) -> None:
+        with terminal(*COMMAND, f"{served.url}/agents/ask", "some") as screen:
+            screen.shows("INPUT_REQUIRED: How many?\r\n> ")
+            task_id = task_on(screen)
+            screen.types("many\n")
+            screen.shows("INPUT_REQUIRED: How many?\r\n> ", times=2)
+            screen.types("7\n")
+
+            assert screen.ends() == 0
+            assert screen.screen.endswith("artifact response: 7 it is\r\nCOMPLETED\r\n")
+            assert screen.screen.count(f"task {task_id} ") == 3, "each answer went to the same task"
+
+    def test_ctrl_c_cancels_the_task(self, served: Served) -> None:
+        with terminal(*COMMAND, f"{served.url}/agents/patient", "wait") as screen:
+            screen.shows("WORKING")
+            task_id = task_on(screen)
+            screen.types(CTRL_C)
+
+            assert screen.ends() == 4
+            assert f"cancelling task {task_id}; Ctrl-C again leaves it running" in screen.screen
+            assert screen.screen.endswith("the task is CANCELED\r\n")
+            assert state_of(served, "patient", task_id) == "TASK_STATE_CANCELED"
+
+    def test_ctrl_c_at_the_question_does_so_too(self, served: Served) -> None:
+        with terminal(*COMMAND, f"{served.url}/agents/ask", "some") as screen:
+            screen.shows("> ")
+            screen.types(CTRL_C)
+
+            assert screen.ends() == 4
+            assert state_of(served, "ask", task_on(screen)) == "TASK_STATE_CANCELED"
+
+    def test_a_second_ctrl_c_leaves_it(self, served: Served) -> None:
+        with terminal(*COMMAND, f"{served.url}/agents/block", "60") as screen:  # which can't be told anything
+            screen.shows("WORKING")
+            screen.types(CTRL_C)
+            screen.shows("cancelling task")
+            screen.types(CTRL_C)
+
+            assert screen.ends() == 130
+            assert f"left task {task_on(screen)}" in screen.screen
+
+
+def state_of(served: Served, agent: str, task_id: str) -> str:
+    state: str = rest(served.gateway, "GET", f"/tasks/{task_id}", agent=agent).json()["status"]["state"]
+    return state
+
+
+class TestInAScript:
+    @pytest.mark.parametrize(
+        ("agent", "text", "code", "last"),
+        [
+            ("echo", "hello", 0, "COMPLETED"),
+            ("direct", "0", 0, "message: directly"),
+            ("fail", "x", 1, "FAILED: The agent failed."),
+            ("refuse", "x", 3, "REJECTED: Not today."),
+        ],
+    )
+    def test_the_exit_code_says_how_it_ended(self, served: Served, agent: str, text: str, code: int, last: str) -> None:
+        assert call(served, agent, text, code=code).stdout.splitlines()[-1].startswith(last)
+
+    def test_without_input_it_ends_at_the_question(self, served: Served) -> None:
+        result = call(served, "ask", "some", "--no-input", code=5, typed="7\n")
+
+        assert result.stdout.splitlines()[-1] == "INPUT_REQUIRED: How many?"
+
+    def test_answers_may_be_piped_until_there_are_none(self, served: Served) -> None:
+        assert call(served, "ask", "some", typed="7\n").stdout.splitlines()[-1] == "COMPLETED"
+        assert call(served, "ask", "some", typed="many\n", code=5).stdout.count("INPUT_REQUIRED") == 2
+
+    def test_lines_of_json(self, served: Served) -> None:
+        lines = call(served, "ask", "some", "--json", typed="7\n").stdout.splitlines()
+
+        events = [json.loads(line) for line in lines]
+        assert [next(iter(event)) for event in events].count("task") == 2
+        assert events[-1]["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
+
+    def test_data_and_headers(self, served: Served) -> None:
+        shown = call(served, "data", "--data", '{"a": 1}', "-H", "X-Test: yes").stdout
+
+        assert '"number": 1' in shown or '"number": 1.0' in shown
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            (["http://127.0.0.1:1", "x"], "can't be reached"),
+            (["127.0.0.1", "x"], "begins with http:// or https://"),
+            (["http://127.0.0.1:1"], "nothing to send"),
+            (["http://127.0.0.1:1", "--data", "{"], "not JSON"),
+            (["http://127.0.0.1:1", "x", "-H", "bad"], "write 'Name: value'"),
+        ],
+    )
+    def test_what_is_wrong_is_one_clear_line(self, arguments: list[str], said: str) -> None:
+        result = CliRunner().invoke(main, ["call", *arguments])
+
+        assert result.exit_code in (1, 2)
+        assert said in result.output
+        assert "Traceback" not in result.output
+
+    def test_an_address_without_an_agent(self, served: Served) -> None:
+        assert "answers 404: is it an agent's address?" in call(served, "nobody", "x", code=1).output

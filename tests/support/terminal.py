@@ -1,0 +1,78 @@
+"""A program on a terminal, and a person before it."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from .fleet import ROOT
+from .waiting import eventually
+
+CTRL_C = "\x03"
+
+TAKE_THE_TERMINAL = "import os; os.close(os.open(os.ttyname(0), os.O_RDWR))"
+"""The first terminal that the leader of a session opens is the one whose Ctrl-C it gets."""
+
+
+class Terminal:
+    """What the program has shown is `screen`."""
+
+    def __init__(self, code: str, arguments: Sequence[str]) -> None:
+        self._master, slave = pty.openpty()
+        command = [sys.executable, "-c", f"{TAKE_THE_TERMINAL}; {code}", *arguments]
+        self.popen = subprocess.Popen(
+            command, stdin=slave, stdout=slave, stderr=slave, cwd=ROOT, start_new_session=True
+        )
+        os.close(slave)
+        self.screen = ""
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def shows(self, text: str, times: int = 1) -> None:
+        """Returns when `text` has been shown so many times; fails when the program ends without."""
+
+        def shown() -> bool:
+            if self.screen.count(text) >= times:
+                return True
+            assert self.popen.poll() is None or self._reader.is_alive(), f"it ended:\n{self.screen}"
+            return False
+
+        eventually(shown, within=60, what=f"{text!r} is shown in\n{self.screen}")
+
+    def types(self, text: str) -> None:
+        """Types; a line ends with a newline, and `CTRL_C` is what it is."""
+        os.write(self._master, text.encode())
+
+    def ends(self) -> int:
+        """The exit code, when the program has ended."""
+        code = self.popen.wait(60)
+        self._reader.join(10)
+        return code
+
+    def close(self) -> None:
+        """Ends the program, if it has not."""
+        if self.popen.poll() is None:
+            self.popen.kill()
+            self.popen.wait(10)
+        self._reader.join(10)
+        os.close(self._master)
+
+    def _read(self) -> None:
+        with suppress(OSError):  # the other end is closed
+            while data := os.read(self._master, 65536):
+                self.screen += data.decode(errors="replace")
+
+
+@contextmanager
+def terminal(code: str, *arguments: str) -> Iterator[Terminal]:
+    """Python `code` with `arguments`, on a terminal of its own, gone at the end."""
+    one = Terminal(code, arguments)
+    try:
+        yield one
+    finally:
+        one.close()
