@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import httpx
-from a2a.client import A2AClientError, A2AClientTimeoutError, AgentCardResolutionError
+from a2a.client import A2AClientError, A2AClientTimeoutError
 from a2a.utils.errors import A2AError
 from google.protobuf.json_format import ParseError
 
@@ -99,7 +99,7 @@ def _of_client(error: A2AClientError, url: str) -> RemoteError:
             kind = NotConnected if "failed to connect" in str(error) else AgentUnreachable
             return kind(f"{url} can't be reached: {_line(error)}")
         return CallRefused(f"{url} refuses: {_line(error)}")
-    if isinstance(cause, json.JSONDecodeError | ParseError) or isinstance(error, AgentCardResolutionError):
+    if isinstance(cause, json.JSONDecodeError | ParseError) or error.message.startswith("Invalid "):
         return AnswerUnreadable(f"{url} gave an answer that is none of A2A's: {_line(error)}")
     return CallRefused(f"{url} refuses: {_line(error)}")
 

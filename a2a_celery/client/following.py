@@ -109,6 +109,8 @@ class Follower:
         except AgentUnreachable:
             if not self.gathered.task_id:
                 raise
+        if not self.gathered.task_id:
+            return  # an answer with nothing in it that could be followed
         async with aclosing(self._to_the_end()) as events:
             async for event in events:
                 yield event
@@ -137,14 +139,17 @@ class Follower:
         connection = await self._connect(streaming)
         # without streams the task's id is wanted early; a task that is answered has one
         request.configuration.return_immediately |= not connection.streams and not request.message.task_id
+        empty = True
         while True:
             try:
                 with translated(self._url):
                     async with aclosing(_generator(connection.client.send_message(request))) as events:
                         async for event in events:
-                            self._last_id = connection.ids.last
+                            self._last_id, empty = connection.ids.last, False
                             yield event
-                return
+                if not empty:
+                    return
+                raise AgentUnreachable(f"{self._url} ended its answer before it began")
             except AgentUnreachable as e:
                 if self.gathered.task_id:
                     raise
@@ -174,6 +179,8 @@ class Follower:
                     event = StreamResponse(task=await self._read(self.gathered.task_id))
                     if self._is_news(event):
                         yield self._noted(event)
+                    if not event.task.HasField("status"):
+                        return  # it will never say that it has ended
                     error = None
                 except AgentUnreachable as e:
                     error = e

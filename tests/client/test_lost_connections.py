@@ -9,11 +9,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from a2a.helpers import new_task_from_user_message
-from a2a.server.agent_execution import AgentExecutor, RequestContext
-from a2a.server.events import EventQueue
-from a2a.server.tasks import TaskUpdater
-from a2a.types import AgentCard, ListTasksRequest, Part, StreamResponse, TaskState
+from a2a.types import AgentCard, ListTasksRequest, StreamResponse, TaskState
 from a2a.utils.errors import TaskNotFoundError
 from google.protobuf.json_format import MessageToDict
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -22,7 +18,7 @@ from a2a_celery.client import AgentSession, AgentUnreachable, AnswerLost, NotCon
 from tests.support.clients import Served, sdk_client, stream
 from tests.support.fleet import running_fleet
 from tests.support.lossy import losing_answers
-from tests.support.plain_server import plain_server
+from tests.support.plain_server import Steps, plain_server
 from tests.support.proxy import Proxy, proxy
 from tests.support.waiting import eventually_async
 
@@ -141,27 +137,6 @@ class TestLostAnswers:
 async def tasks_of(ours: Served, agent: str, context_id: str) -> list[str]:
     async with sdk_client(ours.gateway, agent) as client:
         return [task.id for task in (await client.list_tasks(ListTasksRequest(context_id=context_id))).tasks]
-
-
-class Steps(AgentExecutor):
-    """Says what it is given, when it is given it, and completes at None."""
-
-    def __init__(self) -> None:
-        self.given: asyncio.Queue[str | None] = asyncio.Queue()
-        self.said: list[str] = []
-
-    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        updater = TaskUpdater(event_queue, context.task_id or "", context.context_id or "")
-        assert context.message is not None
-        await event_queue.enqueue_event(new_task_from_user_message(context.message))
-        await updater.start_work()
-        while (text := await self.given.get()) is not None:
-            await updater.add_artifact([Part(text=text)], artifact_id="a", append=bool(self.said))
-            self.said.append(text)
-        await updater.complete()
-
-    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
-        await TaskUpdater(event_queue, context.task_id or "", context.context_id or "").cancel()
 
 
 class Plain:

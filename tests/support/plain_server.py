@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -9,16 +10,39 @@ from typing import Any
 import grpc.aio
 from a2a.compat.v0_3 import a2a_v0_3_pb2_grpc
 from a2a.compat.v0_3.grpc_handler import CompatGrpcHandler
-from a2a.server.agent_execution import AgentExecutor
+from a2a.helpers import new_task_from_user_message
+from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.server.events import EventQueue
 from a2a.server.request_handlers import DefaultRequestHandler, GrpcHandler
 from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes, create_rest_routes
-from a2a.server.tasks import InMemoryTaskStore
-from a2a.types import AgentInterface, a2a_pb2_grpc
+from a2a.server.tasks import InMemoryTaskStore, TaskUpdater
+from a2a.types import AgentInterface, Part, a2a_pb2_grpc
 from starlette.applications import Starlette
 
 from .agents import card as agent_card
 from .fleet import free_port
 from .webhooks import served
+
+
+class Steps(AgentExecutor):
+    """Says what it is given, when it is given it, and completes at None."""
+
+    def __init__(self) -> None:
+        self.given: asyncio.Queue[str | None] = asyncio.Queue()
+        self.said: list[str] = []
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        updater = TaskUpdater(event_queue, context.task_id or "", context.context_id or "")
+        assert context.message is not None
+        await event_queue.enqueue_event(new_task_from_user_message(context.message))
+        await updater.start_work()
+        while (text := await self.given.get()) is not None:
+            await updater.add_artifact([Part(text=text)], artifact_id="a", append=bool(self.said))
+            self.said.append(text)
+        await updater.complete()
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        await TaskUpdater(event_queue, context.task_id or "", context.context_id or "").cancel()
 
 
 @asynccontextmanager

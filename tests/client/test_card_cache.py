@@ -1,0 +1,141 @@
+"""A card is kept as long as its server allows, and asked for by its validators afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from a2a_celery.client import AgentUnreachable, AnswerUnreadable, CallRefused, CardCache
+from a2a_celery.client.card_cache import LIFE
+from tests.support.webhooks import served
+
+
+class Cards:
+    """A server of cards: what it answers, and what it was asked with."""
+
+    def __init__(self) -> None:
+        self.answer: Response = JSONResponse({"name": "one"})
+        self.headers: dict[str, str] = {}
+        self.asked: list[Request] = []
+        self.now = 0.0
+
+    async def __call__(self, request: Request) -> Response:
+        self.asked.append(request)
+        if "etag" in self.headers and request.headers.get("if-none-match") == self.headers["etag"]:
+            return Response(status_code=304, headers=self.headers)
+        self.answer.headers.update(self.headers)
+        return self.answer
+
+
+class Asking:
+    """A cache, and whom it asks."""
+
+    def __init__(self, url: str, http: httpx.AsyncClient, cards: Cards) -> None:
+        self.cards = cards
+        self.cache = CardCache(clock=lambda: cards.now)
+        self.url, self._http = url, http
+
+    async def __call__(self, url: str = "") -> str:
+        """The name on the card."""
+        card = await self.cache.get(self._http, url or self.url, {"X-Test": "yes"})
+        return str(card.name)
+
+
+@pytest.fixture
+async def asking() -> AsyncIterator[Asking]:
+    cards = Cards()
+
+    async def endpoint(request: Request) -> Response:
+        return await cards(request)
+
+    async with (
+        served(Starlette(routes=[Route("/.well-known/agent-card.json", endpoint)])) as url,
+        httpx.AsyncClient() as http,
+    ):
+        yield Asking(url, http, cards)
+
+
+@pytest.mark.parametrize(
+    ("cache_control", "life"),
+    [
+        ("", LIFE),
+        ("public, max-age=60", 60),
+        ("MAX-AGE=5", 5),
+        ("no-store", 0),
+        ("no-cache, max-age=9", 0),
+        ("x=1", LIFE),
+    ],
+)
+async def test_it_lives_as_long_as_its_server_says(asking: Asking, cache_control: str, life: float) -> None:
+    asking.cards.headers["cache-control"] = cache_control
+
+    for now, times in ((0.0, 1), (life * 0.9, 1 if life else 2), (life, 2 if life else 3)):
+        asking.cards.now = now
+        await asking()
+        assert len(asking.cards.asked) == times
+    assert asking.cards.asked[0].headers["x-test"] == "yes"
+
+
+async def test_an_old_one_is_asked_for_with_its_etag(asking: Asking) -> None:
+    asking.cards.headers = {"etag": '"1"', "cache-control": "max-age=60"}
+    await asking()
+    asking.cards.now = 60
+    assert await asking() == "one"
+    assert asking.cards.asked[-1].headers["if-none-match"] == '"1"'
+    asking.cards.now = 119
+    await asking()
+    assert len(asking.cards.asked) == 2, "304 made it new again"
+
+    asking.cards.now, asking.cards.headers["etag"] = 120, '"2"'
+    asking.cards.answer = JSONResponse({"name": "two"})
+    assert await asking() == "two"
+
+
+async def test_or_with_its_date(asking: Asking) -> None:
+    asking.cards.headers = {"last-modified": "Sat, 21 Nov 2026 00:00:00 GMT", "cache-control": "no-cache"}
+    await asking()
+    await asking()
+
+    assert asking.cards.asked[-1].headers["if-modified-since"] == "Sat, 21 Nov 2026 00:00:00 GMT"
+
+
+async def test_an_old_one_is_better_than_none(asking: Asking) -> None:
+    asking.cards.headers["cache-control"] = "no-cache"
+    await asking()
+    asking.cards.answer = Response(status_code=503)
+    assert await asking() == "one"
+
+    asking.cache.forget(asking.url)
+    with pytest.raises(AgentUnreachable, match="answers 503"):
+        await asking()
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (Response(status_code=404), CallRefused),
+        (Response(status_code=302, headers={"location": "/"}), CallRefused),
+        (Response("no json"), AnswerUnreadable),
+        (JSONResponse(["no card"]), AnswerUnreadable),
+        (JSONResponse({"name": 7}), AnswerUnreadable),
+        (JSONResponse({"skills": None, "securitySchemes": []}), AnswerUnreadable),
+    ],
+    ids=["404", "302", "no JSON", "a list", "a number for a name", "nulls"],
+)
+async def test_what_is_no_card_is_said_to_be_none(asking: Asking, answer: Any, error: type[Exception]) -> None:
+    asking.cards.answer = answer
+    with pytest.raises(error):
+        await asking()
+
+
+async def test_agents_have_a_card_each(asking: Asking) -> None:
+    assert await asking(f"{asking.url}/") == "one"
+    with pytest.raises(CallRefused):
+        await asking(f"{asking.url}/other")

@@ -1,0 +1,345 @@
+"""A RemoteAgent in everyday use: sessions, deadlines, cancels, credentials, and peers that answer oddly."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager, suppress
+from typing import Any
+
+import httpx
+import pytest
+from a2a.types import APIKeySecurityScheme, SecurityScheme, Task
+from a2a.utils.errors import TaskNotFoundError, UnsupportedOperationError
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from a2a_celery.client import (
+    AgentUnreachable,
+    AnswerLost,
+    AnswerUnreadable,
+    CallRefused,
+    DeadlineExceeded,
+    NoTransport,
+    RemoteAgent,
+    Result,
+    Session,
+)
+from a2a_celery.client.credentials import Credentials
+from a2a_celery.errors import ConfigError
+from tests.support.agents import card
+from tests.support.plain_server import Steps, plain_server
+from tests.support.states import States
+from tests.support.waiting import eventually_async
+from tests.support.webhooks import served
+
+
+@pytest.fixture
+async def states() -> AsyncIterator[str]:
+    async with plain_server(States()) as url:
+        yield url
+
+
+class TestSessions:
+    async def test_one_is_taken_up_again_elsewhere(self, states: str) -> None:
+        async with RemoteAgent(states) as agent:
+            session = agent.session()
+            asked = await session.send("INPUT_REQUIRED")
+            row = json.dumps(session.to_dict())
+        async with RemoteAgent(states) as agent:
+            session = agent.session(json.loads(row))
+            answered = await session.send("seven")
+
+        assert (answered.task_id, answered.text) == (asked.task_id, "after seven")
+
+    async def test_the_next_task_refers_to_the_last(self, states: str) -> None:
+        async with RemoteAgent(states) as agent:
+            session = agent.session()
+            first = await session.send("COMPLETED")
+            second = await session.send("COMPLETED")
+            raw = (await agent.get(second.task_id)).raw
+
+        assert isinstance(raw, Task)
+        assert second.task_id != first.task_id
+        assert second.context_id == first.context_id
+        assert list(raw.history[0].reference_task_ids) == [first.task_id]
+
+    async def test_waiting_for_what_has_ended_gives_it(self, states: str) -> None:
+        async with RemoteAgent(states) as agent:
+            session = agent.session()
+            await session.send("FAILED")
+            assert (await agent.session(session.to_dict()).wait()).text == "FAILED it is"
+
+    async def test_without_a_task_there_is_nothing_to_wait_for(self) -> None:
+        async with RemoteAgent("http://127.0.0.1:1") as agent:
+            for ask in (agent.session().wait, agent.session().cancel):
+                with pytest.raises(ValueError, match="no task yet"):
+                    await ask()
+
+    def test_what_is_no_session_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="not a session"):
+            RemoteAgent("http://127.0.0.1:1").session({"context_id": "c"})
+        assert RemoteAgent("http://127.0.0.1:1").session(Session("c")).context_id == "c"
+
+    async def test_submitting_waits_for_nothing(self) -> None:
+        async with plain_server(Steps()) as url, RemoteAgent(url) as agent:
+            result = await agent.submit(agent.session().message("wait"))
+
+            assert result.stop_reason is None
+            assert (await agent.cancel(result.task_id)).state_name == "CANCELED"
+
+
+class TestEnds:
+    async def test_a_deadline_leaves_the_task_alone(self) -> None:
+        async with plain_server(Steps()) as url, RemoteAgent(url) as agent:
+            session = agent.session()
+            with pytest.raises(DeadlineExceeded, match=r"more than 2 s") as caught:
+                await session.send("wait", deadline=2)
+
+            assert caught.value.result.state_name == "WORKING"
+            assert caught.value.result.task_id == session.task_id
+            assert isinstance(caught.value, TimeoutError)
+            with pytest.raises(DeadlineExceeded):
+                await session.wait(deadline=0.1)
+            assert (await agent.get(session.task_id)).stop_reason is None
+            assert (await session.cancel()).state_name == "CANCELED"
+
+    async def test_a_cancel_ends_whoever_waits(self) -> None:
+        async with plain_server(Steps()) as url, RemoteAgent(url) as agent:
+            session = agent.session()
+            waiting = asyncio.create_task(session.send("wait"))
+            await eventually_async(working(session))
+
+            await agent.cancel(session.task_id)
+
+            assert (await waiting).state_name == "CANCELED"
+
+    async def test_what_has_ended_is_not_cancelled_but_given(self, states: str) -> None:
+        async with RemoteAgent(states) as agent:
+            session = agent.session()
+            await session.send("COMPLETED")
+
+            assert (await session.cancel()).state_name == "COMPLETED"
+
+    async def test_nothing_can_be_done_with_a_task_that_never_was(self, states: str) -> None:
+        async with RemoteAgent(states) as agent:
+            for ask in (agent.get, agent.cancel):
+                with pytest.raises(TaskNotFoundError):
+                    await ask("nothing")
+
+    @pytest.mark.parametrize("cancel_on_exit", [True, False])
+    async def test_a_caller_who_is_cancelled_cancels_the_task_if_it_said_so(self, cancel_on_exit: bool) -> None:
+        async with plain_server(Steps()) as url, RemoteAgent(url) as agent:
+            session = agent.session()
+            waiting = asyncio.create_task(session.send("wait", cancel_on_exit=cancel_on_exit))
+            await eventually_async(working(session))
+
+            waiting.cancel()
+            with suppress(asyncio.CancelledError):
+                await waiting
+
+            found = await agent.get(session.task_id)
+            assert found.state_name == ("CANCELED" if cancel_on_exit else "WORKING")
+            await agent.cancel(session.task_id)
+
+    async def test_so_does_one_who_stops_listening(self) -> None:
+        async with plain_server(Steps()) as url, RemoteAgent(url) as agent:
+            session = agent.session()
+            async with aclosing(session.stream("wait", cancel_on_exit=True)) as events:
+                async for _ in events:
+                    if session.state == 2:
+                        break
+
+            assert (await agent.get(session.task_id)).state_name == "CANCELED"
+
+
+def working(session: Session) -> Callable[[], Any]:
+    """Whether the session's task is at work."""
+
+    async def is_so() -> bool:
+        return session.state == 2
+
+    return is_so
+
+
+class Heard:
+    """What the requests to a server carried, by path; `refuse` answers each with that status."""
+
+    def __init__(self, refuse: int = 0) -> None:
+        self.headers: dict[str, list[Mapping[str, str]]] = {}
+        self._refuse = refuse
+
+    def __call__(self, asgi: ASGIApp) -> ASGIApp:
+        async def heard(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] == "http":
+                self.headers.setdefault(scope["path"], []).append(Request(scope).headers)
+                if self._refuse and scope["method"] == "POST":
+                    await Response(status_code=self._refuse)(scope, receive, send)
+                    return
+            await asgi(scope, receive, send)
+
+        return heard
+
+
+class TestCredentials:
+    async def test_they_go_with_every_request(self) -> None:
+        heard, tokens = Heard(), iter(range(10))
+
+        async def fresh() -> dict[str, str]:
+            return {"X-Token": str(next(tokens))}
+
+        async with plain_server(States(), around=heard) as url:
+            for credentials in ({"headers": fresh}, {"bearer": "b"}, {"api_key": "k"}, {"headers": {"X-A": "1"}}):
+                async with RemoteAgent(url, **credentials) as agent:  # type: ignore[arg-type]
+                    await agent.session().send("COMPLETED")
+
+        for path in ("/.well-known/agent-card.json", "/"):
+            first, second, third, fourth = heard.headers[path]
+            assert first["x-token"] in {"0", "1"}
+            assert second["authorization"] == "Bearer b"
+            assert third["x-api-key"] == "k"
+            assert fourth["x-a"] == "1"
+
+    async def test_an_api_key_goes_where_the_card_says(self) -> None:
+        keyed = card("keyed")
+        scheme = APIKeySecurityScheme(location="header", name="X-Acme-Key")
+        keyed.security_schemes["key"].CopyFrom(SecurityScheme(api_key_security_scheme=scheme))
+        assert await Credentials(api_key="k").headers(keyed) == {"X-Acme-Key": "k"}
+
+        keyed.security_schemes["key"].api_key_security_scheme.location = "query"
+        with pytest.raises(ConfigError, match="use a header"):
+            await Credentials(api_key="k").headers(keyed)
+
+    @pytest.mark.parametrize(
+        "options", [{"bearer": ""}, {"api_key": ""}, {"transports": ["SOAP"]}, {"transports": "GRPC"}]
+    )
+    def test_what_cannot_be_used_is_refused(self, options: dict[str, Any]) -> None:
+        with pytest.raises(ConfigError):
+            RemoteAgent("http://127.0.0.1:1", **options)
+
+    @pytest.mark.parametrize("url", ["127.0.0.1:1", "", "ftp://127.0.0.1"])
+    def test_an_address_is_one_of_http(self, url: str) -> None:
+        with pytest.raises(ConfigError, match="http://"):
+            RemoteAgent(url)
+
+    @pytest.mark.parametrize(
+        ("status", "error", "said"),
+        [(401, CallRefused, "give credentials"), (403, CallRefused, "don't do"), (503, AnswerLost, "answers 503")],
+    )
+    @pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
+    async def test_a_status_that_is_no_answer_is_said(
+        self, binding: str, status: int, error: type[Exception], said: str
+    ) -> None:
+        async with (
+            plain_server(States(), around=Heard(refuse=status)) as url,
+            RemoteAgent(url, transports=[binding]) as agent,
+        ):
+            with pytest.raises(error, match=said):
+                await agent.session().send("COMPLETED")
+
+    async def test_a_card_without_a_way_to_its_agent_is_no_use(self) -> None:
+        async with RemoteAgent("http://127.0.0.1:1", card=card("nowhere")) as agent:
+            with pytest.raises(NoTransport, match="has no interface"):
+                await agent.session().send("x")
+
+    async def test_a_client_of_the_callers_stays_the_callers(self, states: str) -> None:
+        async with httpx.AsyncClient() as http:
+            async with RemoteAgent(states, http=http) as agent:
+                await agent.session().send("COMPLETED")
+            assert not http.is_closed
+
+
+@asynccontextmanager
+async def odd_peer(answers: Callable[[str], Any], *, streaming: bool = False) -> AsyncIterator[RemoteAgent]:
+    """A JSON-RPC server that answers each method with what `answers` gives: a result, or a Response."""
+
+    async def rpc(request: Request) -> Response:
+        body = await request.json()
+        answer = answers(body["method"])
+        if isinstance(answer, Response):
+            return answer
+        return JSONResponse({"jsonrpc": "2.0", "id": body["id"], "result": answer})
+
+    async with served(Starlette(routes=[Route("/", rpc, methods=["POST"])])) as url:
+        odd = card("odd", streaming=streaming)
+        odd.supported_interfaces.add(url=f"{url}/", protocol_binding="JSONRPC", protocol_version="1.0")
+        async with RemoteAgent(url, card=odd) as agent:
+            yield agent
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"task": {}},
+        {"task": {"id": "t", "status": None}},
+        {"task": {"id": "t", "status": {"state": "TASK_STATE_COMPLETED", "message": None}, "artifacts": None}},
+        {"task": {"id": "t", "status": {"state": "TASK_STATE_COMPLETED"}, "artifacts": [{"parts": None}]}},
+        {"message": {"messageId": "m", "parts": None}},
+        {"message": {}},
+    ],
+    ids=json.dumps,
+)
+async def test_a_peer_without_much_to_say_gives_an_empty_result(answer: dict[str, Any]) -> None:
+    def answers(method: str) -> Any:
+        return answer if method == "SendMessage" else answer.get("task")
+
+    async with odd_peer(answers) as agent:
+        if answer == {}:
+            with pytest.raises(AnswerUnreadable):
+                await agent.session().send("hello", deadline=30)
+            return
+        result = await agent.session().send("hello", deadline=30)
+
+    assert (result.text, result.parts) == ("", [])
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        "text",
+        {"task": {"artifacts": [None]}},
+        Response("<html>", media_type="text/html"),
+        JSONResponse([1]),
+        JSONResponse({"jsonrpc": "2.0", "id": 1}),
+        JSONResponse({"jsonrpc": "2.0", "id": 1, "error": "no"}),
+    ],
+    ids=repr,
+)
+async def test_what_is_no_answer_of_a2a_is_said_to_be_none(answer: Any) -> None:
+    async with odd_peer(lambda method: answer) as agent:
+        with pytest.raises(AnswerUnreadable, match="none of A2A's"):
+            await agent.session().send("hello", deadline=30)
+
+
+async def test_an_answer_that_ends_before_it_begins_is_lost() -> None:
+    async with odd_peer(lambda method: Response("", media_type="text/event-stream"), streaming=True) as agent:
+        with pytest.raises(AnswerLost, match="before it began"):
+            await agent.session().send("hello", deadline=30)
+
+
+async def test_the_agents_own_refusals_are_the_protocols_errors() -> None:
+    error = {"jsonrpc": "2.0", "id": 1, "error": {"code": -32004, "message": "not here"}}
+    async with odd_peer(lambda method: JSONResponse(error)) as agent:
+        with pytest.raises(UnsupportedOperationError, match="not here"):
+            await agent.session().send("hello")
+
+
+async def test_a_task_whose_state_nobody_knows_is_waited_for_until_the_deadline() -> None:
+    dreaming = {"id": "t", "contextId": "c", "status": {"state": "TASK_STATE_DREAMING"}}
+    async with odd_peer(lambda method: {"task": dreaming} if method == "SendMessage" else dreaming) as agent:
+        with pytest.raises(DeadlineExceeded) as caught:
+            await agent.session().send("hello", deadline=0.5)
+
+    assert caught.value.result == Result.of(dreaming)
+
+
+async def test_an_agent_that_nobody_has_ever_seen_is_unreachable_at_once() -> None:
+    async with RemoteAgent("http://127.0.0.1:1") as agent:
+        with pytest.raises(AgentUnreachable, match="can't be reached"):
+            await agent.session().send("hello")
