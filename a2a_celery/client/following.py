@@ -116,7 +116,8 @@ class Follower:
                 yield event
 
     async def of_task(self, task_id: str) -> Events:
-        """Yields a task as it is, then what becomes of it until it ends or pauses."""
+        """Yields a task as it is, then what becomes of it until it ends or pauses. Raises as `RemoteAgent.follow`."""
+        await self._connect(False)  # who has no card for us now is not waited for
         while True:
             try:
                 yield self._noted(StreamResponse(task=await self._read(task_id)))

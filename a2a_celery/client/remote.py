@@ -147,8 +147,8 @@ class RemoteAgent:
     ) -> AsyncGenerator[StreamResponse, None]:
         """Sends `message` and yields what becomes of it, until the task ends or pauses; see ``following``.
 
-        `deadline` is in seconds from now, None: as long as it takes. `cancel_on_exit` cancels the task when the
-        generator is closed, or its caller cancelled, before that.
+        `deadline` is in seconds from now, None: as long as it takes. `cancel_on_exit` cancels the task when its end
+        is not waited for: the deadline is over, the generator closed, or its caller cancelled.
 
         Raises:
             DeadlineExceeded: the task goes on.
@@ -215,6 +215,8 @@ class RemoteAgent:
                 raise
             except TimeoutError:
                 result = follower.gathered.result()
+                if cancel_on_exit and result.task_id:
+                    await self._cancel_at_last(result.task_id)
                 name = f"task {result.task_id}" if result.task_id else "message"
                 raise DeadlineExceeded(f"the {name} has taken more than {deadline} s", result) from None
             except (asyncio.CancelledError, GeneratorExit):

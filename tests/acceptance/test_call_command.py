@@ -18,7 +18,7 @@ COMMAND = ("from a2a_celery.cli.main import main; main()", "call")
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with running_fleet(tmp_path_factory.mktemp("fleet"), A2A_CANCEL_GRACE="2") as fleet:
+    with running_fleet(tmp_path_factory.mktemp("fleet"), app="tests.support.states", A2A_CANCEL_GRACE="2") as fleet:
         yield Served(fleet, fleet.gateway(), fleet.worker(pool="threads", concurrency=8))
 
 
@@ -46,6 +46,14 @@ class TestOnATerminal:
             assert screen.ends() == 0
             assert screen.screen.endswith("artifact response: 7 it is\r\nCOMPLETED\r\n")
             assert screen.screen.count(f"task {task_id} ") == 3, "each answer went to the same task"
+
+    def test_what_authorization_needs_is_not_shown(self, served: Served) -> None:
+        with terminal(*COMMAND, f"{served.url}/agents/states", "AUTH_REQUIRED") as screen:
+            screen.shows("AUTH_REQUIRED: AUTH_REQUIRED it is\r\n> ")
+            screen.types("hunter2\n")
+
+            assert screen.ends() == 0
+            assert screen.screen.count("hunter2") == 1, "this agent says it, nobody else"
 
     def test_ctrl_c_cancels_the_task(self, served: Served) -> None:
         with terminal(*COMMAND, f"{served.url}/agents/patient", "wait") as screen:

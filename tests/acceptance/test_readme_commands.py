@@ -68,6 +68,15 @@ def test_the_readmes_agent_is_served_by_the_readmes_commands(redis_server: Embed
             subprocess.run(posted_to, shell=True, check=True, capture_output=True, timeout=30)
             eventually(lambda: b"Hello, Ada!" in b"".join(got.body for got in hooks.received()), what="it is posted")
             eventually(lambda: b"COMPLETED" in hooks.received()[-1].body, what="the end is posted")
+        (tmp_path / "ask.py").write_text(blocks("python")[1].replace("8000", str(port)))
+        [call] = [shlex.split(line.replace("8000", str(port))) for line in lines_with("a2a-celery call")]
+        for caller in (
+            [sys.executable, str(tmp_path / "ask.py")],
+            [str(Path(sys.executable).parent / call[0]), *call[1:]],
+        ):
+            done = subprocess.run(caller, capture_output=True, text=True, timeout=60, check=True)
+            assert "Hello, Ada!" in done.stdout
+            assert "COMPLETED" in done.stdout
         for command, said in OPERATORS.items():
             arguments = [celery, *shlex.split(command)[1:]]
             done = subprocess.run(arguments, env=env, capture_output=True, text=True, timeout=60, check=False)

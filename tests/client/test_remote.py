@@ -146,6 +146,15 @@ class TestEnds:
             assert found.state_name == ("CANCELED" if cancel_on_exit else "WORKING")
             await agent.cancel(session.task_id)
 
+    async def test_a_deadline_does_so_too_if_it_was_said(self) -> None:
+        async with plain_server(Steps()) as url, RemoteAgent(url) as agent:
+            session = agent.session()
+            session.update(await agent.submit(session.message("wait")))
+            with pytest.raises(DeadlineExceeded):
+                await session.wait(deadline=1, cancel_on_exit=True)
+
+            assert (await agent.get(session.task_id)).state_name == "CANCELED"
+
     async def test_so_does_one_who_stops_listening(self) -> None:
         async with plain_server(Steps()) as url, RemoteAgent(url) as agent:
             session = agent.session()

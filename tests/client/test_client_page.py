@@ -1,0 +1,82 @@
+"""The code of docs/client.md runs as it stands, and its tables are the code's."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from a2a_celery import client
+from a2a_celery.cli.call import EXIT_CODES, INTERRUPTED
+from a2a_celery.client import card_cache, failures, following, remote, state_name
+from a2a_celery.client.result import STOP_REASONS
+from tests.support.plain_server import plain_server
+from tests.support.states import States
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "client.md").read_text(encoding="utf-8")
+
+
+def program(number: int, url: str) -> dict[str, Any]:
+    """What a program of the page has defined when it has run, with the agent at `url`."""
+    text = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[number]
+    namespace: dict[str, Any] = {"__name__": "service"}
+    exec(compile(text.replace("https://agent.example.com", url), "client.md", "exec"), namespace)
+    return namespace
+
+
+def rows(after: str) -> dict[str, str]:
+    """The first column and the second of the first table behind `after`."""
+    table = re.search(r"^\|.*?(?=\n[^|]|\Z)", PAGE.partition(after)[2], re.MULTILINE | re.DOTALL)
+    assert table is not None
+    cells = [line.strip("|").split("|") for line in table[0].strip().splitlines()][2:]
+    return {first.strip(): second.strip() for first, second, *_ in cells}
+
+
+async def test_a_question_is_answered() -> None:
+    async with plain_server(States()) as url:
+        order = program(0, url)["order"]
+        assert await order(lambda text: "seven") == "COMPLETED: after A table for tonight"
+
+
+async def test_a_session_is_taken_up_from_its_row() -> None:
+    async with plain_server(States()) as url:
+        service = program(1, url)
+        row = await service["ask"]("INPUT_REQUIRED")
+
+        assert await service["answer"](row, "seven") == "after seven"
+
+
+def test_the_states_are_those_of_the_code() -> None:
+    said = rows("<!-- states")
+    later = said.pop("of a later version of A2A")
+
+    assert said == {state_name(state): f'`"{why}"`' if why else "`None`" for state, why in STOP_REASONS.items()}
+    assert later == "`None`"
+
+
+def test_the_exit_codes_are_those_of_the_command() -> None:
+    said = {int(code): meaning for code, meaning in rows("<!-- exit codes").items()}
+
+    assert {code: meaning.split(",")[0] for code, meaning in said.items() if code not in (2, INTERRUPTED)} == {
+        code: state_name(state) for state, code in EXIT_CODES.items()
+    }
+    assert {2, INTERRUPTED} < set(said)
+
+
+def test_the_errors_are_those_of_the_code() -> None:
+    errors = {
+        name
+        for name, value in vars(failures).items()
+        if isinstance(value, type) and issubclass(value, failures.RemoteError) and value is not failures.RemoteError
+    }
+
+    assert {name.strip("`") for name in rows("## Errors")} == errors
+    assert errors < set(client.__all__)
+
+
+def test_its_numbers_are_the_codes() -> None:
+    assert f"`patience` seconds, {remote.PATIENCE:.0f} unless" in PAGE
+    assert f"{card_cache.LIFE:.0f} seconds if it says nothing" in PAGE
+    assert f"after {following.FIRST_WAIT} s, then at growing intervals up to {following.LONGEST_WAIT:.0f} s" in PAGE
+    assert "the newest twenty of its context" in PAGE
+    assert following.LOOKED_THROUGH == 20
