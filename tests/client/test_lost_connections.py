@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from a2a_celery.client import AgentSession, AgentUnreachable, AnswerLost, NotConnected, RemoteAgent, Result
 from tests.support.clients import Served, sdk_client, stream
 from tests.support.fleet import running_fleet
-from tests.support.lossy import losing_answers
+from tests.support.lossy import CutsStreams, losing_answers
 from tests.support.plain_server import Steps, plain_server
 from tests.support.proxy import Proxy, proxy
 from tests.support.waiting import eventually_async
@@ -78,6 +78,18 @@ async def test_streams_outlive_a_gateway_that_is_killed(ours: Served) -> None:
         told = [MessageToDict(event) for event in seen[binding]]
         assert told == await log(ours, sessions[binding].task_id), "each event once"
     assert sum(event.HasField("task") for event in seen["GRPC"]) == 2
+
+
+@pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
+async def test_numbered_events_come_once_however_often_their_stream_is_cut(ours: Served, binding: str) -> None:
+    line = CutsStreams(3, 0, 2, 0, 1)
+    async with httpx.AsyncClient(transport=line, timeout=60) as http:
+        session = RemoteAgent(f"{ours.url}/agents/pace", http=http, transports=[binding]).session()
+        events = [event async for event in session.stream("12 0.1", deadline=60)]
+
+    assert not line.after, "it was cut so often"
+    assert [MessageToDict(event) for event in events] == await log(ours, session.task_id)
+    assert session.result.state_name == "COMPLETED"
 
 
 async def log(ours: Served, task_id: str) -> list[object]:

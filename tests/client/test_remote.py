@@ -332,6 +332,22 @@ async def test_an_answer_that_ends_before_it_begins_is_lost() -> None:
             await agent.session().send("hello", deadline=30)
 
 
+async def test_a_further_turn_may_begin_with_the_task_as_it_was() -> None:
+    old = {"task": {"id": "t", "contextId": "c", "status": {"state": "TASK_STATE_INPUT_REQUIRED"}}}
+    new = {"statusUpdate": {"taskId": "t", "contextId": "c", "status": {"state": "TASK_STATE_COMPLETED"}}}
+
+    def answers(method: str) -> Response:
+        frames = [{"jsonrpc": "2.0", "id": 1, "result": event} for event in (old, new)]
+        return Response("".join(f"data: {json.dumps(one)}\n\n" for one in frames), media_type="text/event-stream")
+
+    async with odd_peer(answers, streaming=True) as agent:
+        session = agent.session(Session("c", "t", 6))
+        assert (await session.send("seven", deadline=30)).state_name == "COMPLETED"
+
+        session = agent.session()
+        assert (await session.send("hello", deadline=30)).state_name == "INPUT_REQUIRED", "here it is the answer"
+
+
 async def test_the_agents_own_refusals_are_the_protocols_errors() -> None:
     error = {"jsonrpc": "2.0", "id": 1, "error": {"code": -32004, "message": "not here"}}
     async with odd_peer(lambda method: JSONResponse(error)) as agent:

@@ -32,6 +32,38 @@ class LosesAnswers(httpx.AsyncHTTPTransport):
         raise httpx.ReadError("the answer was lost", request=request)
 
 
+class CutsStreams(httpx.AsyncHTTPTransport):
+    """Cuts each stream after so many chunks as `after` says for it, in turn (0: at once); further ones are whole."""
+
+    def __init__(self, *after: int) -> None:
+        super().__init__()
+        self.after = list(after)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Sends `request`."""
+        response = await super().handle_async_request(request)
+        if self.after and "event-stream" in response.headers.get("content-type", ""):
+            assert isinstance(response.stream, httpx.AsyncByteStream)
+            response.stream = _Cut(response.stream, self.after.pop(0))
+        return response
+
+
+class _Cut(httpx.AsyncByteStream):
+    def __init__(self, whole: httpx.AsyncByteStream, after: int) -> None:
+        self._whole = whole
+        self._left = after
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for chunk in self._whole:
+            if not self._left:
+                raise httpx.ReadError("the stream was cut")
+            self._left -= 1
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._whole.aclose()
+
+
 def sends(request: httpx.Request) -> bool:
     """Whether it hands over a message."""
     return b"Send" in request.content or "/message:" in request.url.path
