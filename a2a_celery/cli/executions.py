@@ -10,11 +10,12 @@ from typing import Any
 
 import click
 
+from ..client import state_name
 from ..lifecycle.execution import ENDS
 from ..lifecycle.steps import Step
 from ..store.steps import Steps, read_steps
 from .operating import duration, operated_store
-from .show import state_name, table
+from .show import table
 
 HEADING = ("RUN", "ATTEMPT", "STATE", "WHEN", "FOR", "WHAT", "WORKER")
 OF_A_GATEWAY = {"url": "--url", "header": "--header"}
