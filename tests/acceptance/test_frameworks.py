@@ -7,12 +7,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from a2a_celery.store import Keys, SyncStore
+from a2a_celery.store.steps import read_steps
 from tests.acceptance.test_cancel import IGNORED
 from tests.support.clerks import CLERKS, Clerk, Client
 from tests.support.fleet import Fleet, Gateway, Process, running_fleet
 from tests.support.waiting import eventually
 
 SAMPLES = "workers.app"
+
+pytestmark = pytest.mark.timeout(300)  # three frameworks are imported, in two workers
 
 
 class Office:
@@ -25,6 +29,18 @@ class Office:
         self.asked = {name: (client.say("hello"), client.say("book a table")) for name, client in self.waiting.items()}
         first.kill()
         self.worker: Process = fleet.worker(pool="threads", concurrency=4)
+        self.store = SyncStore(fleet.redis.store_url)
+
+    def steps(self, task_id: str) -> dict[tuple[int, str], list[str]]:
+        """What each run of a task went through, by its number and worker."""
+        found = self.store.run(read_steps(Keys("a2a"), task_id))
+        assert found is not None
+        runs: dict[tuple[int, str], list[str]] = {}
+        for step in found.steps:
+            made = step.transition
+            said = f"{made.after} {made.detail.get('tool', '')}".strip()
+            runs.setdefault((step.run, step.runner), []).append(said)
+        return runs
 
     def client(self, clerk: Clerk) -> Client:
         """Somebody new."""
@@ -34,7 +50,9 @@ class Office:
 @pytest.fixture(scope="module")
 def office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
     with running_fleet(tmp_path_factory.mktemp("office"), app=SAMPLES) as fleet:
-        yield Office(fleet)
+        office = Office(fleet)
+        yield office
+        office.store.close()
 
 
 @pytest.mark.parametrize("clerk", CLERKS, ids=lambda clerk: clerk.name)
@@ -44,6 +62,10 @@ def test_what_was_asked_on_a_worker_that_died_is_answered_on_another(office: Off
     assert "book" in str(client.asked)
 
     assert client.agree() == "COMPLETED Done: a table is booked."
+    [((_, one), asking), ((_, other), answering)] = office.steps(client.task["id"]).items()
+    assert one != other
+    assert (asking[:2], asking[-1]) == (["INITIALIZING", "MODEL_CALL"], "INTERRUPTED")
+    assert answering == ["INITIALIZING", "TOOL_EXECUTION book", "MODEL_CALL", "COMPLETED"]
     assert client.say("and now?") == "COMPLETED You said: hello; book a table; and now?."
 
 
