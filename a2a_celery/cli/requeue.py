@@ -12,7 +12,6 @@ from uuid import uuid4
 import click
 
 from ..app import A2A
-from ..client import state_name
 from ..dispatch import Publisher, RunOptions
 from ..errors import BrokerUnavailable
 from ..store import Keys, SyncStore
@@ -22,7 +21,7 @@ from ..store.letters import Alive, Letter, Requeued, read_letter, requeue_task
 from ..store.runs import RunRef
 from ..store.scan import Listed, listed
 from .operating import operated_store
-from .show import table
+from .show import state_name, table
 
 
 @dataclass(frozen=True, slots=True)

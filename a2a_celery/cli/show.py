@@ -15,6 +15,8 @@ from google.protobuf.message import Message as Proto
 
 from ..client import state_name
 
+__all__ = ["STATE_PREFIX", "as_json", "event_line", "state_name", "table", "task_lines", "task_table"]
+
 STATE_PREFIX = "TASK_STATE_"
 
 

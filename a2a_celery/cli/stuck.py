@@ -14,13 +14,12 @@ from typing import Any
 
 import click
 
-from ..client import state_name
 from ..dispatch import RunOptions
 from ..dispatch.options import EPOCH, MICROSECOND
 from ..store import Keys, SyncStore
 from ..store.scan import Listed, listed
 from .operating import duration, operated_store
-from .show import table
+from .show import state_name, table
 
 OLDER_THAN = 60.0
 LAPSED_AFTER = 5.0

@@ -129,6 +129,8 @@ class RemoteAgent:
     async def submit(self, message: Message, *, push: TaskPushNotificationConfig | None = None) -> Result:
         """Hands over `message` and waits for nothing: the task as it is then, or a direct answer.
 
+        A task that waited for `message` may not have gone on yet: then it is given as it was.
+
         `push` is where the task's events are posted. A message that surely did not arrive, or that may come twice
         (`idempotent`), is tried again a few times.
 
