@@ -67,6 +67,7 @@ class RunEvents(EventQueue):
         self._written = 0
         self._open = True
         self._ending = False  # settle() writes the rest
+        self._until_return = end_held
         self._end_held, self.stopping = end_held, False  # a terminal event waits for settle(); the run was told to stop
         self._news = asyncio.Event()
         self._moved = asyncio.Event()
@@ -81,6 +82,11 @@ class RunEvents(EventQueue):
     def ended(self) -> bool:
         """Whether the agent has said the task's last word."""
         return is_terminal(self._translator.state)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing can be lost of the run any more: the last word is said, and its writing waits for nobody."""
+        return self.ended and not self._until_return
 
     @property
     def paused(self) -> bool:

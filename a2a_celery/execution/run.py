@@ -124,8 +124,8 @@ class Run:
 
     @property
     def ended(self) -> bool:
-        """Whether its agent has said the task's last word."""
-        return self._events is not None and self._events.ended
+        """Whether its agent has said the task's last word, and that does not wait for it to return."""
+        return self._events is not None and self._events.over
 
     @property
     def out_of_time(self) -> bool:

@@ -12,6 +12,8 @@ from a2a.types import Message, Part, Role
 from a2a_celery.config import Settings
 from a2a_celery.errors import ConfigError, SessionConflict, SessionError
 from a2a_celery.execution.events import RunEvents
+from a2a_celery.execution.limits import Limits, TimedEvents
+from a2a_celery.execution.run import Run
 from a2a_celery.execution.session import Session, current_session, open_session
 from a2a_celery.execution.turn import Turn
 from a2a_celery.lifecycle import Completed, Failed, Paused, final_event
@@ -167,6 +169,23 @@ async def test_a_message_alone_fails_too_if_its_session_is_nonsense(runs: Runs, 
 
     assert isinstance(await runs.settle(claim, events), Failed)
     assert (await seeds.task(claim.ref.task_id)).status.state == FAILED
+
+
+@pytest.mark.parametrize("held", [True, False])
+async def test_a_run_whose_end_waits_for_its_agent_is_still_to_be_lost(runs: Runs, seeds: Seeds, held: bool) -> None:
+    claim = await seeds.claimed(session=True)
+    events = TimedEvents(
+        runs.scene.gate, runs.scene.keys, claim, hold=0, input_timeout=None, publish_next=_nobody, end_held=held
+    )
+    runs.scene.opened.append(events)
+    run = Run(None, agent(session=True), claim.ref.task_id, 1, Limits())  # type: ignore[arg-type]
+    run._events, run._stopped = events, asyncio.get_running_loop().create_future()
+    await events.enqueue_event(status(COMPLETED))
+
+    run.give_up()
+
+    assert run.ended is not held
+    assert run._stopped.done() is held, "its agent is told, and its lease renewed till then"
 
 
 async def _nobody(*_: Any) -> None:
