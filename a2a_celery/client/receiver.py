@@ -71,7 +71,7 @@ async def receive(request: Request, verifier: Verifier) -> Notification:
         HTTPException: it is none (400, 401, 413, with a text that says why).
     """
     try:
-        return verifier.verify(request.headers, await _body_of(request, verifier.max_bytes))
+        return verifier.verify(request.headers, await body_of(request, verifier.max_bytes))
     except NotificationRefused as e:
         logger.warning("a request that is no notification was refused: %s", e)
         raise HTTPException(e.status, str(e)) from e
@@ -150,7 +150,7 @@ def receiver_app(
         return Response(status_code=204)
 
     return Starlette(
-        routes=[Route("/{path:path}", endpoint, methods=["POST"])], exception_handlers={HTTPException: _as_json}
+        routes=[Route("/{path:path}", endpoint, methods=["POST"])], exception_handlers={HTTPException: as_json}
     )
 
 
@@ -165,7 +165,13 @@ async def _handle(handler: Handler, notification: Notification) -> None:
         raise _HandlerFailed from e
 
 
-async def _body_of(request: Request, max_bytes: int) -> bytes:
+async def body_of(request: Request, max_bytes: int) -> bytes:
+    """The body of `request`, as far as it has no more than `max_bytes`.
+
+    Raises:
+        TooLarge: it has more.
+        ClientDisconnect: it did not come to its end.
+    """
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > max_bytes:
         raise TooLarge(max_bytes)
@@ -196,6 +202,7 @@ def _not_handled(notification: Notification, what: str, cause: BaseException | N
     return HTTPException(500, "The notification was not handled.")
 
 
-async def _as_json(request: Request, error: Exception) -> Response:
+async def as_json(request: Request, error: Exception) -> Response:
+    """An HTTPException as ``{"detail": "…"}``."""
     assert isinstance(error, HTTPException)
     return JSONResponse({"detail": error.detail}, error.status_code, headers=error.headers)

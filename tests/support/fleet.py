@@ -49,6 +49,7 @@ class Process:
     def __init__(self, name: str, command: list[str], env: dict[str, str], log: Path) -> None:
         self.name = name
         self.log = log
+        self.env = env
         self._output = log.open("ab")
         self.popen = subprocess.Popen(
             command, env=env, cwd=ROOT, stdout=self._output, stderr=self._output, start_new_session=True
@@ -164,6 +165,14 @@ class Fleet:
         if wait:
             eventually(lambda: self._alive(gateway), within=START, what="the gateway serves")
         return gateway
+
+    def again(self, gateway: Gateway) -> Gateway:
+        """A gateway that was killed, started again at its address."""
+        process = Gateway(f"{gateway.name}-again", list(gateway.popen.args), gateway.env, gateway.log)  # type: ignore[call-overload]
+        process.url, process.grpc = gateway.url, gateway.grpc
+        self.processes.append(process)
+        eventually(lambda: self._alive(process), within=START, what="the gateway serves again")
+        return process
 
     def watcher(self, **env: str) -> Process:
         """A watcher that watches."""

@@ -1,0 +1,106 @@
+"""What a step sends: texts, data, parts, messages, and what the steps before it gave."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from a2a.types import Message, Part, Role
+from a2a.utils.errors import InvalidAgentResponseError
+from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
+
+from ...lifecycle.content import jsonable, parts_of
+from ..result import Result
+
+
+def portable(content: Any) -> Any:
+    """`content` as it may be in a Celery message: A2A's own types as their JSON.
+
+    Raises:
+        TypeError: JSON has no word for it.
+    """
+    if isinstance(content, Message | Part):
+        return _as_message(content)
+    if isinstance(content, Result):
+        return content.to_dict()
+    if isinstance(content, list | tuple) and any(isinstance(one, Message | Part | Result) for one in content):
+        return [portable(one) for one in content]
+    if isinstance(content, bytes):
+        return _as_message(Part(raw=content, media_type="application/octet-stream"))
+    try:
+        return jsonable(content)
+    except InvalidAgentResponseError:
+        raise TypeError(_NOT_SENT.format(type(content).__name__)) from None
+
+
+def message_of(contents: Sequence[Any], message_id: str, task_id: str = "", context_id: str = "") -> Message:
+    """One message of all `contents`, the last first: a step's own words stand before what it is given to work on.
+
+    A message among them gives it its metadata, extensions and references, and its id.
+
+    Raises:
+        TypeError, ValueError: there is nothing to send, or something that can't be; says what.
+    """
+    message = Message()
+    for content in reversed(contents):
+        for piece in _pieces(content):
+            message.MergeFrom(piece)
+    if not message.parts:
+        raise ValueError("there is nothing to send: give a text, data or a message, or let a step before give it")
+    message.role = Role.ROLE_USER
+    message.message_id = message.message_id or message_id
+    message.task_id = task_id or message.task_id
+    message.context_id = context_id or message.context_id
+    return message
+
+
+_NOT_SENT = "a message can't carry this {}: give text, JSON data, parts, or a message"
+
+
+def _pieces(content: Any) -> Iterator[Message]:
+    if content is None:
+        return
+    if isinstance(content, Mapping):
+        yield _of_mapping(content)
+    elif isinstance(content, list | tuple) and any(_is_rich(one) for one in content):  # what a group gave
+        for one in content:
+            yield from _pieces(one)
+    else:
+        yield Message(parts=_parts(content))
+
+
+def _of_mapping(content: Mapping[str, Any]) -> Message:
+    if _is_result(content):
+        return Message(parts=Result.from_dict(content).parts)
+    if not _is_message(content):
+        return Message(parts=_parts(dict(content)))
+    try:
+        return ParseDict(dict(content), Message())
+    except ParseError as e:
+        raise ValueError(f"a dict with parts is a message, and this is none: {e}") from None
+
+
+def _parts(content: Any) -> list[Part]:
+    try:
+        return parts_of(content)
+    except InvalidAgentResponseError:
+        raise TypeError(_NOT_SENT.format(type(content).__name__)) from None
+
+
+def _is_rich(content: Any) -> bool:
+    """Whether it is more than data."""
+    return isinstance(content, Mapping) and (_is_result(content) or _is_message(content))
+
+
+def _is_message(content: Mapping[str, Any]) -> bool:
+    return isinstance(content.get("parts"), list)
+
+
+def _is_result(content: Mapping[str, Any]) -> bool:
+    return {"version", "stop_reason", "task", "message"} <= content.keys()
+
+
+def _as_message(content: Message | Part) -> dict[str, Any]:
+    message = Message(parts=[content]) if isinstance(content, Part) else content
+    found: dict[str, Any] = MessageToDict(message)
+    return found

@@ -1,0 +1,69 @@
+"""How far a call has come between two looks at its task, and when to look again. It travels with the Celery message."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Self
+
+SOONEST = 0.5
+LATEST = 30.0
+"""Seconds between two looks: a quarter of how long the task has been under way, within these."""
+
+TOLD_SOONEST = 60.0
+TOLD_LATEST = 600.0
+"""The same where a webhook tells us: looks are for posts that never come."""
+
+JITTER = 0.2
+"""Of an interval, either way: calls that began together don't stay together."""
+
+PER_VISIBILITY = 3.0
+"""How many looks there are at least in a Redis broker's visibility timeout."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Times are in seconds since the epoch, by the clock of whichever worker looked.
+
+    Attributes:
+        began: when the step was first run.
+        task_id: the remote task; "" while the message has no answer.
+        told: whether the agent took our webhook.
+        failing_since: since when it has not been reached; None: it was, the last time.
+    """
+
+    began: float
+    task_id: str = ""
+    told: bool = False
+    failing_since: float | None = None
+
+    @classmethod
+    def read(cls, data: Mapping[str, Any] | None, now: float) -> Self:
+        """What `to_dict` gave; None: the step begins `now`."""
+        return cls(began=now) if data is None else cls(**data)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+    def reached(self, task_id: str, *, told: bool) -> Progress:
+        """The agent has answered: the task goes on."""
+        return replace(self, task_id=task_id, told=told, failing_since=None)
+
+    def missed(self, now: float) -> Progress:
+        """The agent could not be reached."""
+        return self if self.failing_since is not None else replace(self, failing_since=now)
+
+    def pause(self, now: float, visibility: float | None) -> float:
+        """Seconds until the next look; `visibility` is the broker's timeout, if it has one."""
+        if self.failing_since is not None:
+            wanted, soonest, latest = (now - self.failing_since) / 2, SOONEST, LATEST
+        elif self.told:
+            wanted, soonest, latest = (now - self.began) / 4, TOLD_SOONEST, TOLD_LATEST
+        else:
+            wanted, soonest, latest = (now - self.began) / 4, SOONEST, LATEST
+        if visibility is not None:
+            latest = min(latest, visibility / PER_VISIBILITY)
+        pause = max(min(soonest, latest), min(wanted, latest))
+        return pause * random.uniform(1 - JITTER, 1 + JITTER)

@@ -1,0 +1,131 @@
+"""`a2a.call` on real workers, over both brokers: canvases of agents somewhere, which hold no worker while they work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+from celery import chain, chord, group
+
+from a2a_celery.client.calling import CallFailed, CallInterrupted, CallRejected, CallTimedOut
+from a2a_celery.client.result import Result
+from tests.support.callers import BEARER
+from tests.support.calling import PATIENCE, Callers, calling, text_of
+from tests.support.celery_events import celery_events
+from tests.support.fleet import Process
+from tests.support.waiting import eventually
+
+
+@pytest.fixture(scope="module")
+def site(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callers]:
+    with calling(tmp_path_factory.mktemp("calling"), broker) as site:
+        yield site
+
+
+@pytest.fixture(scope="module")
+def worker(site: Callers) -> Process:
+    """One slot, and one message beside it."""
+    return site.worker()
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_chain_hands_on_what_agents_said(site: Callers) -> None:
+    steps = chain(site.call.s("echo", "all is well"), site.call.s(site.url("echo"), "They say:"), site.call.s("echo"))
+
+    assert text_of(steps()) == "They say:\nall is well"
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_chord_waits_for_all_of_its_agents(site: Callers) -> None:
+    texts = [f"number {n}" for n in range(3)]
+
+    gathered = chord([site.call.s("echo", text) for text in texts], site.step("texts"))()
+    compared = chord([site.call.s("echo", text) for text in texts], site.call.s("echo", "Compare:"))()
+
+    assert gathered.get(timeout=PATIENCE) == texts
+    assert text_of(compared) == "\n".join(["Compare:", *texts])
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_group_has_each_ones_answer(site: Callers) -> None:
+    answers = group(site.call.s("echo", str(n)) for n in range(3))().get(timeout=PATIENCE)
+
+    assert [Result.from_dict(answer).text for answer in answers] == ["0", "1", "2"]
+    assert all(answer["stop_reason"] == "end_turn" and "history" not in answer["task"] for answer in answers)
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_task_that_failed_stops_its_chain_and_fires_link_error(site: Callers) -> None:
+    steps = chain(site.call.s(site.url("fail"), "go"), site.call.s(site.url("count"), "3"))
+
+    last = steps.apply_async(link_error=site.step("note"))
+    first = last.parent
+
+    with pytest.raises(CallFailed, match=r"the task failed: The agent failed\.") as caught:
+        first.get(timeout=PATIENCE)
+    assert caught.value.result.state_name == "FAILED"
+    noted = eventually(lambda: site.app.backend.get(f"noted-{first.id}"), within=PATIENCE, what="the errback ran")
+    assert noted.decode().startswith("CallFailed: ")
+    assert site.tasks("count") == []
+
+
+@pytest.mark.usefixtures("worker")
+def test_each_end_that_is_no_answer_is_an_error_of_its_own(site: Callers) -> None:
+    rejected = site.call.delay(site.url("refuse"), "please")
+    late = site.call.delay(site.url("silent"), "59", timeout=1)
+
+    with pytest.raises(CallRejected, match=r"the agent rejected the task: Not today\."):
+        rejected.get(timeout=PATIENCE)
+    with pytest.raises(CallTimedOut, match="not done within 1 s"):
+        late.get(timeout=PATIENCE)
+    eventually(lambda: site.states("silent") == ["CANCELED"], within=PATIENCE, what="what is late is cancelled")
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_question_is_an_error_unless_it_is_asked_for(site: Callers) -> None:
+    with pytest.raises(CallInterrupted, match=r"the agent asks: How many\?") as caught:
+        site.call.delay(site.url("ask"), "some").get(timeout=PATIENCE)
+    asked = site.call.delay(site.url("ask"), "some", on_interrupt="return").get(timeout=PATIENCE)
+
+    assert asked["stop_reason"] == "interrupt"
+    for task_id in (caught.value.result.task_id, asked["task_id"]):
+        assert text_of(site.call.delay(site.url("ask"), "7", task_id=task_id)) == "7 it is"
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_revoked_step_cancels_its_task(site: Callers) -> None:
+    before = len(site.tasks("patient"))
+    step = site.call.delay(site.url("patient"), "work")
+    site.waits(step)
+
+    step.revoke()
+
+    eventually(lambda: step.state == "REVOKED", within=PATIENCE, what="the step is revoked")
+    eventually(lambda: "CANCELED" in site.states("patient"), within=PATIENCE, what="its task is canceled")
+    assert len(site.tasks("patient")) == before + 1
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_copy_of_a_step_that_has_ended_is_dropped(site: Callers, worker: Process) -> None:
+    step, name = site.call.s(site.url("once"), "one 0"), str(uuid4())
+    first = step.apply_async(task_id=name).get(timeout=PATIENCE)
+
+    step.apply_async(task_id=name)
+    worker.wait_for_output(f"a2a.call[{name}] has ended already: SUCCESS")
+
+    assert site.app.AsyncResult(name).get(timeout=PATIENCE) == first
+    assert [task["id"] for task in site.tasks("once")] == [first["task_id"]]
+
+
+@pytest.mark.usefixtures("worker")
+def test_credentials_are_in_no_message_no_event_and_no_log(site: Callers, worker: Process) -> None:
+    with celery_events(site.fleet.broker_url) as events:
+        step = site.call.delay("echo", "hush")
+        assert text_of(step) == "hush"
+        eventually(lambda: "succeeded" in events.of[step.id], within=PATIENCE, what="Celery says so")
+
+    assert "hush" in repr(events.whole), "what is sent is to be seen, who sends it is not"
+    assert BEARER not in repr(events.whole)
+    assert BEARER not in worker.output()
+    assert BEARER not in repr(site.app.backend.get(f"celery-task-meta-{step.id}"))

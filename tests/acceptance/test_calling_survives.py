@@ -1,0 +1,130 @@
+"""`a2a.call` when things die: gateways, workers; and when there is much of it; and with webhooks instead of looks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+from celery import chain, group
+
+from tests.support.calling import PATIENCE, calling, text_of
+from tests.support.fleet import free_port
+from tests.support.posts import DELIVERING
+from tests.support.waiting import eventually
+
+AT_ONCE = 200
+
+
+def test_a_chain_goes_on_when_the_gateway_in_its_middle_was_killed(broker: str, tmp_path: Path) -> None:
+    with calling(tmp_path, broker) as site:
+        middle, last = site.fleet.gateway(), site.fleet.gateway()
+        worker = site.worker()
+        steps = chain(
+            site.call.s("echo", "12 0.4"),
+            site.call.s(site.url("pace", middle)),
+            site.call.s(site.url("echo", last), "It counts:"),
+        )
+
+        end = steps()
+        eventually(lambda: site.states("pace") == ["WORKING"], within=PATIENCE, what="the agent in the middle works")
+        site.waits(end.parent)
+        middle.kill()
+        eventually(lambda: "COMPLETED" in site.states("pace"), within=PATIENCE, what="its work is done meanwhile")
+        before = worker.output().count(f"a2a.call[{end.parent.id}] retry")
+        eventually(
+            lambda: worker.output().count(f"a2a.call[{end.parent.id}] retry") > before,
+            within=PATIENCE,
+            what="the step finds no gateway",
+        )
+        site.fleet.again(middle)
+
+        assert text_of(end) == "It counts:\n" + "".join(f"{n} " for n in range(12))
+        assert len(site.tasks("pace")) == 1, "nothing was sent twice"
+
+
+def test_a_step_waits_for_an_agent_that_is_not_up_yet(tmp_path: Path) -> None:
+    with calling(tmp_path, "redis", agents=False) as site:
+        site.worker()
+        away = site.fleet.gateway()
+        away.kill()
+        gone = site.call.delay(site.url("once", away), "one 0", unreachable_for=0.1)
+        step = site.call.delay(site.url("once", away), "two 0")
+        site.waits(step)
+        eventually(lambda: gone.state == "FAILURE", within=PATIENCE, what="one step does not wait for so long")
+
+        site.fleet.again(away)
+        site.fleet.worker(pool="threads")
+
+        assert text_of(step).startswith("two")
+        assert "can't be reached" in str(gone.result)
+
+
+def test_two_hundred_calls_hold_no_worker(broker: str, tmp_path: Path) -> None:
+    with calling(tmp_path, broker, agents=False) as site:
+        site.worker(pool="solo")
+        steps = group(site.call.s("echo", str(n)) for n in range(AT_ONCE)).apply_async()
+        eventually(lambda: all(step.state == "RETRY" for step in steps.results), within=90, what="all are under way")
+
+        answers = [site.step("add", n, n).delay().get(timeout=10) for n in range(20)]
+        assert answers == [2 * n for n in range(20)]
+        assert not any(step.ready() for step in steps.results)
+
+        site.fleet.worker(pool="threads", concurrency=16)
+        texts = [answer["text"] for answer in steps.get(timeout=90)]
+        assert texts == [str(n) for n in range(AT_ONCE)]
+
+
+def test_a_killed_worker_s_calls_go_on_in_another(broker: str, tmp_path: Path) -> None:
+    with calling(tmp_path, broker, TEST_VISIBILITY="3") as site:
+        first = site.worker()
+        waiting = [site.call.delay(site.url("silent"), "8") for _ in range(3)]
+        for step in waiting:
+            site.waits(step)
+
+        first.kill()
+        site.worker()
+
+        assert [text_of(step) for step in waiting] == ["done"] * 3
+        assert site.states("silent") == ["COMPLETED"] * 3, "nothing was sent twice"
+
+
+def test_a_child_killed_while_it_sends_sends_the_same_again(tmp_path: Path) -> None:
+    with calling(tmp_path, "redis") as site:
+        worker = site.worker(TEST_DIES_ONCE=str(tmp_path / "died"))
+
+        step = site.call.delay(site.url("once"), "one 0")
+
+        assert text_of(step).startswith("one")
+        assert (tmp_path / "died").exists()
+        assert len(site.tasks("once")) == 1, "the agent knows its message again"
+        assert worker.running
+
+
+def test_webhooks_end_the_wait(broker: str, tmp_path: Path) -> None:
+    url = f"http://127.0.0.1:{free_port()}/a2a"
+    with calling(tmp_path, broker, **DELIVERING) as site:
+        site.fleet.watcher()
+        site.receiver(url)
+        worker = site.worker(TEST_WEBHOOK=url)
+
+        slow, quick = (
+            chain(site.call.s(site.url("silent"), "2"), site.call.s("echo"))(),
+            site.call.delay("echo", "soon"),
+        )
+
+        assert [text_of(slow), text_of(quick)] == ["done", "soon"]
+        for step in (slow.parent, slow, quick):
+            assert worker.output().count(f"a2a.call[{step.id}] retry") == 1, "it looked when it was told, and only then"
+
+
+def test_a_forged_post_wakes_nobody(tmp_path: Path) -> None:
+    url = f"http://127.0.0.1:{free_port()}/a2a"
+    with calling(tmp_path, "redis", agents=False) as site:
+        site.receiver(url)
+
+        forged = httpx.post(
+            f"{url}/some-step", json={"task": {"id": "t"}}, headers={"X-A2A-Notification-Token": "guess"}
+        )
+
+        assert forged.status_code == 400
+        assert "webhook-id is missing" in forged.json()["detail"]

@@ -1,0 +1,71 @@
+"""An app that calls agents and has none of its own, nor a store: its workers are those of the tests of `a2a.call`."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from celery import Celery
+
+from a2a_celery.client.calling import Remote, Webhook, call_task
+from a2a_celery.client.remote import RemoteAgent
+from a2a_celery.client.result import Result
+
+BEARER = "a-bearer-that-nobody-may-see"
+WEBHOOK_SECRET = "0123456789abcdef0123456789abcdef"
+
+app = Celery("callers")
+app.conf.task_default_queue = os.environ.get("TEST_CALL_QUEUE", "calls")
+app.conf.result_backend = os.environ.get("TEST_RESULTS")
+app.conf.broker_connection_retry_on_startup = True
+app.conf.worker_prefetch_multiplier = 1
+app.conf.worker_send_task_events = True
+app.conf.worker_cancel_long_running_tasks_on_connection_loss = True
+if os.environ.get("TEST_VISIBILITY"):
+    app.conf.broker_transport_options = {
+        "visibility_timeout": float(os.environ["TEST_VISIBILITY"]),
+        "unacked_restore_interval": 1,
+        "unacked_restore_throttle": 1,
+    }
+
+dies_once = os.environ.get("TEST_DIES_ONCE")
+if dies_once:
+    submit = RemoteAgent.submit
+
+    async def submit_and_die(self: RemoteAgent, *args: Any, **kwargs: Any) -> Result:
+        """The message is sent, and its process gone before it has the answer; the first time."""
+        result = await submit(self, *args, **kwargs)
+        if not Path(dies_once or "").exists():
+            Path(dies_once or "").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    RemoteAgent.submit = submit_and_die  # type: ignore[method-assign]
+
+hook = os.environ.get("TEST_WEBHOOK")
+call = call_task(
+    app,
+    remotes={"echo": Remote(os.environ.get("TEST_REMOTE", "http://127.0.0.1:1"), bearer=BEARER)},
+    webhook=Webhook(hook, WEBHOOK_SECRET) if hook else None,
+)
+receiver = call.receiver() if hook else None
+
+
+@app.task
+def add(x: int, y: int) -> int:
+    """Work of another kind."""
+    return x + y
+
+
+@app.task
+def texts(results: list[dict[str, Any]]) -> list[str]:
+    """What the steps of a chord said."""
+    return [result["text"] for result in results]
+
+
+@app.task
+def note(request: Any, error: BaseException, traceback: Any) -> None:
+    """An errback: leaves the error's kind and text where a test finds it."""
+    app.backend.set(f"noted-{request.id}", f"{type(error).__name__}: {error}")

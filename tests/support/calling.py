@@ -1,0 +1,96 @@
+"""Agents on one side, an app that calls them on the other: real gateways, real workers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from celery import Celery
+from celery.result import AsyncResult
+
+from a2a_celery.client.calling import CallTask, call_task
+
+from .clients import base_url, rest
+from .fleet import Fleet, Gateway, Process, running_fleet
+from .waiting import eventually
+
+APP = "tests.support.callers"
+PATIENCE = 60.0
+
+
+@dataclass
+class Callers:
+    """A fleet of agents, and the app of `callers` as this process uses it: it publishes steps and reads results."""
+
+    fleet: Fleet
+    gateway: Gateway
+    app: Celery
+    call: CallTask
+    queue: str
+
+    def worker(self, *, pool: str = "prefork", concurrency: int = 1, **env: str) -> Process:
+        """A worker that calls agents."""
+        return self.fleet.worker(pool=pool, concurrency=concurrency, app=APP, **{**self.env, **env})
+
+    def receiver(self, url: str) -> Process:
+        """The receiver of webhooks, served at `url`."""
+        port = url.rpartition(":")[2].partition("/")[0]
+        command = [sys.executable, "-m", "uvicorn", f"{APP}:receiver", "--port", port]
+        log = self.fleet.folder / "receiver.log"
+        process = Process("receiver", command, {**self.gateway.env, **self.env, "TEST_WEBHOOK": url}, log)
+        self.fleet.processes.append(process)
+        process.wait_for_output("startup complete")
+        return process
+
+    def url(self, agent: str, gateway: Gateway | None = None) -> str:
+        """Where an agent is."""
+        return base_url(gateway or self.gateway, agent)
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {"TEST_CALL_QUEUE": self.queue, "TEST_REMOTE": self.url("echo")}
+
+    def step(self, task: str, *args: Any, **kwargs: Any) -> Any:
+        """A step of another task of the app."""
+        return self.app.signature(f"{APP}.{task}", args=args, kwargs=kwargs)
+
+    def tasks(self, agent: str) -> list[dict[str, Any]]:
+        """All tasks of an agent."""
+        found: list[dict[str, Any]] = rest(self.gateway, "GET", "/tasks?pageSize=100", agent=agent).json()["tasks"]
+        return found
+
+    def states(self, agent: str) -> list[str]:
+        """Their states."""
+        return [task["status"]["state"].removeprefix("TASK_STATE_") for task in self.tasks(agent)]
+
+    def waits(self, result: AsyncResult) -> None:
+        """Returns when the step waits for its next look."""
+        eventually(lambda: result.state == "RETRY", within=PATIENCE, what="the step waits")
+
+
+def text_of(result: AsyncResult) -> str:
+    """What the agent said, when it has."""
+    text: str = result.get(timeout=PATIENCE)["text"]
+    return text
+
+
+@contextmanager
+def calling(folder: Path, broker: str, *, agents: bool = True, **env: str) -> Iterator[Callers]:
+    """Agents with one gateway, and a worker of eight threads unless told otherwise; no worker that calls them yet."""
+    with running_fleet(folder, broker, **env) as fleet:
+        gateway = fleet.gateway()
+        if agents:
+            fleet.worker(pool="threads", concurrency=8)
+        app = Celery("callers", broker=fleet.broker_url, backend=fleet.redis.broker_url, set_as_current=False)
+        queue = f"{fleet.queue}-calls"
+        fleet.queues.append(queue)
+        app.conf.task_default_queue = queue
+        call = call_task(app, remotes={"echo": "http://127.0.0.1:1"})  # workers know better where it is
+        try:
+            yield Callers(fleet, gateway, app, call, queue)
+        finally:
+            app.close()
