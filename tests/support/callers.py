@@ -30,6 +30,14 @@ if os.environ.get("TEST_VISIBILITY"):
         "unacked_restore_throttle": 1,
     }
 
+
+def die(mark: Path) -> None:
+    """Kills this process, unless `mark` says that it was killed before."""
+    if not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 dies_once = os.environ.get("TEST_DIES_ONCE")
 if dies_once:
     submit = RemoteAgent.submit
@@ -37,9 +45,7 @@ if dies_once:
     async def submit_and_die(self: RemoteAgent, *args: Any, **kwargs: Any) -> Result:
         """The message is sent, and its process gone before it has the answer; the first time."""
         result = await submit(self, *args, **kwargs)
-        if not Path(dies_once or "").exists():
-            Path(dies_once or "").touch()
-            os.kill(os.getpid(), signal.SIGKILL)
+        die(Path(dies_once or ""))
         return result
 
     RemoteAgent.submit = submit_and_die  # type: ignore[method-assign]

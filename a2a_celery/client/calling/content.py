@@ -71,13 +71,31 @@ def _pieces(content: Any) -> Iterator[Message]:
 
 def _of_mapping(content: Mapping[str, Any]) -> Message:
     if _is_result(content):
-        return Message(parts=Result.from_dict(content).parts)
+        return Message(parts=_without_seams(Result.from_dict(content)))
     if not _is_message(content):
         return Message(parts=_parts(dict(content)))
     try:
         return ParseDict(dict(content), Message())
     except ParseError as e:
         raise ValueError(f"a dict with parts is a message, and this is none: {e}") from None
+
+
+def _without_seams(result: Result) -> list[Part]:
+    """The parts of `result`, with the texts of one artifact, which may have come in chunks, in one, as in its text."""
+    if result.parts != [part for artifact in result.artifacts for part in artifact.parts]:
+        return result.parts
+    found: list[Part] = []
+    for artifact in result.artifacts:
+        for number, part in enumerate(artifact.parts):
+            if number and _is_plain(part) and _is_plain(found[-1]):
+                found[-1] = Part(text=found[-1].text + part.text)
+            else:
+                found.append(part)
+    return found
+
+
+def _is_plain(part: Part) -> bool:
+    return part.HasField("text") and part == Part(text=part.text)
 
 
 def _parts(content: Any) -> list[Part]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
@@ -18,8 +19,33 @@ TOLD_LATEST = 600.0
 JITTER = 0.2
 """Of an interval, either way: calls that began together don't stay together."""
 
+LOOKS_PER_SECOND = 10
+"""Of all steps that a process looks after: a look takes a slot for some ten milliseconds, and other work waits."""
+
 PER_VISIBILITY = 3.0
 """How many looks there are at least in a Redis broker's visibility timeout."""
+
+
+REMEMBERED = 600.0
+
+
+class Crowd:
+    """The steps that a process has seen within `REMEMBERED` seconds, as far as it knows that they go on."""
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[str, float] = OrderedDict()
+
+    def goes_on(self, celery_id: str, now: float) -> int:
+        """A step was seen; gives how many there are."""
+        self._seen[celery_id] = now
+        self._seen.move_to_end(celery_id)
+        while self._seen and next(iter(self._seen.values())) < now - REMEMBERED:
+            self._seen.popitem(last=False)
+        return len(self._seen)
+
+    def ended(self, celery_id: str) -> None:
+        """A step is over."""
+        self._seen.pop(celery_id, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +81,17 @@ class Progress:
         """The agent could not be reached."""
         return self if self.failing_since is not None else replace(self, failing_since=now)
 
-    def pause(self, now: float, visibility: float | None) -> float:
-        """Seconds until the next look; `visibility` is the broker's timeout, if it has one."""
+    def pause(self, now: float, *, visibility: float | None = None, among: int = 0) -> float:
+        """Seconds until the next look; `visibility` is the broker's timeout, if it has one, `among` how many steps
+        this process looks after."""
         if self.failing_since is not None:
             wanted, soonest, latest = (now - self.failing_since) / 2, SOONEST, LATEST
         elif self.told:
             wanted, soonest, latest = (now - self.began) / 4, TOLD_SOONEST, TOLD_LATEST
         else:
             wanted, soonest, latest = (now - self.began) / 4, SOONEST, LATEST
+        crowded = among / LOOKS_PER_SECOND
+        soonest, latest = max(soonest, crowded), max(latest, crowded)
         if visibility is not None:
             latest = min(latest, visibility / PER_VISIBILITY)
         pause = max(min(soonest, latest), min(wanted, latest))

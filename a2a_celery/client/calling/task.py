@@ -121,6 +121,7 @@ class CallTask(Task):  # type: ignore[misc]
         over = timeout is not None and now - so_far.began > timeout
         if result.stop_reason is None and not over:
             self._again(content, so_far, now)
+        self.calls.here().crowd.ended(self.request.id)
         if result.stop_reason is None:
             self._give_up(url, so_far)
             raise ended(CallTimedOut, remote.url, f"not done within {timeout:g} s", result)
@@ -149,17 +150,17 @@ class CallTask(Task):  # type: ignore[misc]
 
     def _sent(self, remote: Remote, message: Message, so_far: Progress) -> tuple[Result, Progress]:
         calls = self.calls.here()
-        told = self.webhook is not None
+        push = None if self.webhook is None else self.webhook.config(self.request.id)
+        told = push is not None
 
         async def send() -> Result:
             nonlocal told
             async with calls.agent(remote) as agent:
-                if self.webhook is not None:
-                    try:
-                        return await agent.submit(message, push=self.webhook.config(self.request.id))
-                    except PushNotificationNotSupportedError:
-                        told = False
-                return await agent.submit(message)
+                try:
+                    return await agent.submit(message, push=push)
+                except PushNotificationNotSupportedError:
+                    told = False
+                    return await agent.submit(message)
 
         result = calls.run(send())
         if result.stop_reason is None and not result.task_id:
@@ -177,12 +178,12 @@ class CallTask(Task):  # type: ignore[misc]
 
     def _again(self, content: tuple[Any, ...], so_far: Progress, now: float) -> NoReturn:
         """Looks again later. What was sent needs not be sent again, so it leaves the arguments."""
+        among = self.calls.here().crowd.goes_on(self.request.id, now)
         visibility = self.app.conf.broker_transport_options.get("visibility_timeout")
+        pause = so_far.pause(now, visibility=visibility, among=among)
         kwargs = {**self.request.kwargs, "progress": so_far.to_dict()}
         try:
-            raise self.retry(
-                args=() if so_far.task_id else content, kwargs=kwargs, countdown=so_far.pause(now, visibility)
-            )
+            raise self.retry(args=() if so_far.task_id else content, kwargs=kwargs, countdown=pause)
         except Reject as e:  # the broker did not take it: this message is all there is of the step
             raise Reject(e.reason, requeue=True) from e
 
