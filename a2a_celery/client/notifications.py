@@ -11,13 +11,15 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
+import json
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from a2a.types import StreamResponse, Task
-from google.protobuf.json_format import Parse, ParseError
+from a2a.types import Message, StreamResponse, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
+from google.protobuf.json_format import MessageToDict, Parse, ParseError
 
 from ..errors import A2ACeleryError, ConfigError
 from ..lifecycle import Event
@@ -91,6 +93,34 @@ class Notification:
     def task_id(self) -> str:
         """The task it is about; empty for a message that belongs to none."""
         return self.event.id if isinstance(self.event, Task) else self.event.task_id
+
+    def to_dict(self) -> dict[str, Any]:
+        """The notification as JSON: what `from_dict` reads."""
+        kind = next(name for name, of in _KINDS.items() if isinstance(self.event, of))
+        event = MessageToDict(StreamResponse(**{kind: self.event}))  # type: ignore[arg-type]
+        return {"id": self.id, "line": self.line, "version": self.version, "timestamp": self.timestamp, "event": event}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Notification:
+        """The notification that `to_dict` wrote.
+
+        Raises:
+            ValueError: `data` is something else.
+        """
+        try:
+            body = json.dumps(data["event"]).encode()
+            return cls(data["id"], data["line"], data["version"], data["timestamp"], _event_in(body))
+        except (KeyError, TypeError, NotificationRefused):
+            raise ValueError("not a notification as Notification.to_dict writes it") from None
+
+
+_KINDS = {
+    "task": Task,
+    "status_update": TaskStatusUpdateEvent,
+    "artifact_update": TaskArtifactUpdateEvent,
+    "message": Message,
+}
+"""The events, by the fields of a StreamResponse."""
 
 
 class Verifier:

@@ -76,6 +76,16 @@ class CallTask(Task):  # type: ignore[misc]
         """Begins such a step at once."""
         return self.s(url, *content, **options).apply_async()
 
+    def apply_async(self, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
+        """As Celery's own.
+
+        Raises:
+            TypeError: the URL is not given by name, so what a chain puts first could be taken for it.
+        """
+        if not kwargs or "url" not in kwargs:
+            raise TypeError(f"{self.name}: give the URL by name, kwargs={{'url': …}}, or make the step with .s(url, …)")
+        return super().apply_async(args, kwargs, *rest, **options)
+
     def run(
         self,
         *content: Any,

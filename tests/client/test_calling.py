@@ -1,0 +1,312 @@
+"""`a2a.call` without workers: what a step is made of, what is refused, when it looks again, who may wake it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from a2a.types import Artifact, Message, Part, Role, Task, TaskState, TaskStatus
+from celery import Celery
+from celery.backends.base import Backend
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from a2a_celery import ConfigError
+from a2a_celery.client.calling import CallFailed, CallTask, Remote, Webhook, call_task
+from a2a_celery.client.calling.content import message_of, portable
+from a2a_celery.client.calling.errors import data_of, ending_of
+from a2a_celery.client.calling.loop import CallsPerProcess
+from a2a_celery.client.calling.progress import LATEST, SOONEST, TOLD_LATEST, TOLD_SOONEST, Crowd, Progress
+from a2a_celery.client.calling.worker import News
+from a2a_celery.client.result import Result
+from tests.support.webhooks import post, served, status_event
+
+URL = "https://agents.example.com/a"
+NOW = 1_000_000.0
+LONG_SECRET = "0123456789abcdef0123456789abcdef"
+STEP = "f2f2cbd0-8c94-4b3e-9f0e-0d1f8c0e5a11"
+
+
+@pytest.fixture
+def app() -> Iterator[Celery]:
+    app = Celery("callers", broker="memory://", backend="cache+memory://", set_as_current=False)
+    yield app
+    app.close()
+
+
+@pytest.fixture
+def call(app: Celery) -> CallTask:
+    return call_task(app, remotes={"research": Remote(URL, bearer="hush"), "plain": URL})
+
+
+def answer(*texts: str, state: TaskState = TaskState.TASK_STATE_COMPLETED) -> dict[str, Any]:
+    """A result whose artifact came in chunks."""
+    artifact = Artifact(artifact_id="a", parts=[Part(text=text) for text in texts])
+    return data_of(Result(Task(id="t", context_id="c", status=TaskStatus(state=state), artifacts=[artifact])))
+
+
+class TestSteps:
+    def test_the_url_goes_by_name_so_a_chain_can_put_its_result_first(self, call: CallTask) -> None:
+        step = call.s("research", "Read this:", timeout=5)
+
+        assert (step.task, step.args, step.kwargs) == ("a2a.call", ("Read this:",), {"url": "research", "timeout": 5})
+        assert call.si(URL, "x").immutable
+
+    def test_a_step_holds_no_credentials(self, call: CallTask) -> None:
+        assert "hush" not in json.dumps(call.s("research", "x")) + repr(call.remotes["research"])
+
+    @pytest.mark.parametrize(
+        ("url", "wanted"),
+        [
+            ("nobody", "no remote is called 'nobody', and it is no URL; known: plain, research"),
+            ("ftp://x/", "begins with http:// or https://"),
+            ("http://", "names a host"),
+            ("http://[", "is no URL"),
+            ("https://ann:secret@x/", "the URL for x has a password in it: give a Remote with headers its name"),
+            (5, "a text, not int"),
+        ],
+    )
+    def test_an_agent_that_is_none_is_refused(self, call: CallTask, url: Any, wanted: str) -> None:
+        with pytest.raises(ConfigError) as caught:
+            call.s(url, "x")
+
+        assert wanted in str(caught.value)
+        assert "secret" not in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("options", "wanted"),
+        [
+            ({"timeout": 0}, "timeout=0: seconds, more than 0"),
+            ({"unreachable_for": "1"}, "unreachable_for='1': seconds"),
+            ({"on_interrupt": "ask"}, "on_interrupt='ask': one of 'raise', 'return'"),
+            ({"headers": {}}, "a2a.call has no headers; it has context_id, on_interrupt"),
+            ({"progress": {}}, "a2a.call has no progress"),
+        ],
+    )
+    def test_an_option_that_is_none_is_refused(self, call: CallTask, options: dict[str, Any], wanted: str) -> None:
+        with pytest.raises((ValueError, TypeError), match=wanted):
+            call.s(URL, "x", **options)
+
+    def test_content_that_is_no_json_is_refused(self, call: CallTask) -> None:
+        with pytest.raises(TypeError, match="a message can't carry this object: give text"):
+            call.s(URL, object())
+
+    def test_a_step_without_its_url_by_name_is_refused_where_it_is_published(self, call: CallTask) -> None:
+        with pytest.raises(TypeError, match="give the URL by name"):
+            call.apply_async((URL, "x"))
+
+    def test_an_app_has_one(self, app: Celery, call: CallTask) -> None:
+        assert call.name == "a2a.call"
+        with pytest.raises(ConfigError, match=r"has an a2a\.call already"):
+            call_task(app)
+
+    def test_who_has_no_webhook_has_no_receiver(self, call: CallTask) -> None:
+        with pytest.raises(ConfigError, match="give call_task a webhook"):
+            call.receiver()
+
+
+class TestContent:
+    @pytest.mark.parametrize(
+        ("contents", "parts"),
+        [
+            (["hello"], [{"text": "hello"}]),
+            ([answer("one ", "text"), "Read:"], [{"text": "Read:"}, {"text": "one text"}]),
+            ([[answer("a"), answer("b")]], [{"text": "a"}, {"text": "b"}]),
+            ([None, "go"], [{"text": "go"}]),
+            ([{"parts": [{"text": "x"}, {"url": "https://x/"}]}], [{"text": "x"}, {"url": "https://x/"}]),
+            ([portable(Part(raw=b"x"))], [{"raw": "eA=="}]),
+            ([portable([Part(text="a"), Part(text="b")])], [{"text": "a"}, {"text": "b"}]),
+            ([portable(Result.from_dict(answer("r")))], [{"text": "r"}]),
+            ([{"width": 3}], [{"data": {"width": 3.0}, "mediaType": "application/json"}]),
+            ([[1, 2]], [{"data": [1.0, 2.0], "mediaType": "application/json"}]),
+        ],
+    )
+    def test_what_is_sent(self, contents: list[Any], parts: list[dict[str, Any]]) -> None:
+        message = message_of(json.loads(json.dumps(contents)), "m-1", "t", "c")
+
+        assert portable(message)["parts"] == parts
+        assert (message.message_id, message.role, message.task_id, message.context_id) == (
+            "m-1",
+            Role.ROLE_USER,
+            "t",
+            "c",
+        )
+
+    def test_a_message_keeps_what_it_says_of_itself(self) -> None:
+        given = Message(message_id="mine", context_id="c", reference_task_ids=["r"], parts=[Part(text="x")])
+
+        message = message_of([portable(given)], "m-1")
+
+        given.role = Role.ROLE_USER
+        assert message == given
+
+    @pytest.mark.parametrize("contents", [[], [None], [{"parts": []}], [[]], [answer()]])
+    def test_nothing_is_no_message(self, contents: list[Any]) -> None:
+        if contents == [[]]:
+            assert message_of(contents, "m").parts[0].HasField("data"), "an empty list is data"
+            return
+        with pytest.raises(ValueError, match="there is nothing to send"):
+            message_of(contents, "m-1")
+
+    def test_a_message_that_is_none_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="a dict with parts is a message, and this is none"):
+            message_of([{"parts": [{"text": 5}]}], "m-1")
+
+
+class TestErrors:
+    def test_an_error_survives_json_backends_and_pickle(self, app: Celery) -> None:
+        error = ending_of(URL, Result.from_dict(answer("no", state=TaskState.TASK_STATE_FAILED)))
+        assert isinstance(error, CallFailed)
+
+        backend = Backend(app)
+        stored = json.loads(json.dumps(backend.prepare_exception(error, serializer="json")))
+        for copy in (backend.exception_to_python(stored), pickle.loads(pickle.dumps(error))):
+            assert isinstance(copy, CallFailed)
+            assert copy.result == error.result
+            assert str(copy) == str(error)
+
+    def test_an_answer_is_none(self) -> None:
+        assert ending_of(URL, Result.from_dict(answer("yes"))) is None
+        assert ending_of(URL, Result(Message(message_id="m"))) is None
+
+
+class TestPauses:
+    @pytest.mark.parametrize(
+        ("progress", "after", "options", "wanted"),
+        [
+            (Progress(NOW, "t"), 0, {}, SOONEST),
+            (Progress(NOW, "t"), 40, {}, 10),
+            (Progress(NOW, "t"), 10_000, {}, LATEST),
+            (Progress(NOW, "t"), 0, {"among": 200}, 20),
+            (Progress(NOW, "t"), 10_000, {"among": 2000}, 200),
+            (Progress(NOW, "t"), 10_000, {"visibility": 6.0}, 2),
+            (Progress(NOW, "t", told=True), 0, {}, TOLD_SOONEST),
+            (Progress(NOW, "t", told=True), 10_000, {}, TOLD_LATEST),
+            (Progress(NOW, "t", told=True), 10_000, {"visibility": 30.0}, 10),
+            (Progress(NOW, "t", failing_since=NOW), 1, {}, SOONEST),
+            (Progress(NOW, "t", told=True, failing_since=NOW), 20, {}, 10),
+        ],
+    )
+    def test_when_it_looks_again(self, progress: Progress, after: float, options: Any, wanted: float) -> None:
+        pauses = [progress.pause(NOW + after, **options) for _ in range(50)]
+
+        assert all(0.8 * wanted <= pause <= 1.2 * wanted for pause in pauses)
+        assert len(set(pauses)) > 1, "those that began together come apart"
+
+    def test_an_answer_ends_a_time_without(self) -> None:
+        away = Progress(NOW, "t").missed(NOW + 1).missed(NOW + 2)
+
+        assert away.failing_since == NOW + 1
+        assert Progress.read(away.to_dict(), NOW) == away
+        assert away.reached("t", told=False).failing_since is None
+
+    def test_a_crowd_is_who_was_seen_lately(self) -> None:
+        crowd = Crowd()
+
+        assert [crowd.goes_on(name, NOW) for name in "aab"] == [1, 1, 2]
+        crowd.ended("a")
+        assert crowd.goes_on("c", NOW + 500) == 2
+        assert crowd.goes_on("c", NOW + 700) == 1, "b has not been seen for long"
+
+
+def test_news_is_told_once() -> None:
+    news = News()
+    news.add("a")
+
+    assert (news.take("a"), news.take("a"), news.take("b")) == (True, False, False)
+
+
+class TestWebhook:
+    @pytest.mark.parametrize(
+        ("url", "secret", "wanted"),
+        [
+            ("x.example.com", LONG_SECRET, "webhook url 'x.example.com'"),
+            ("https://x/?q=1", LONG_SECRET, "a host and a path"),
+            ("https://x/", "short", "webhook secret: 32 characters or more"),
+        ],
+    )
+    def test_one_that_can_t_be_used_is_refused(self, url: str, secret: str, wanted: str) -> None:
+        with pytest.raises(ConfigError, match=wanted) as caught:
+            Webhook(url, secret)
+        assert "short" not in str(caught.value)
+
+    def test_each_step_has_an_address_and_a_secret_of_its_own(self) -> None:
+        hook = Webhook("https://me.example.com/a2a/", LONG_SECRET)
+        one, other = hook.config("a/b"), hook.config("c")
+
+        assert one.url == "https://me.example.com/a2a/a%2Fb"
+        assert one.token.startswith("whsec_")
+        assert one.token != other.token
+        assert LONG_SECRET not in repr(hook)
+
+    async def test_only_who_knows_a_step_s_secret_wakes_it_and_only_at_an_end(self, app: Celery) -> None:
+        hook, woken = Webhook("https://me.example.com/a2a", LONG_SECRET), []
+        app.control.broadcast = lambda command, arguments: woken.append((command, arguments))
+        mine, others = hook.config(STEP).token, hook.config("other").token
+        done, working = status_event(state=TaskState.TASK_STATE_COMPLETED), status_event()
+        asked = status_event(state=TaskState.TASK_STATE_INPUT_REQUIRED)
+        by_token = {"X-A2A-Notification-Token": mine}
+
+        async with served(hook.app(app)) as url, httpx.AsyncClient() as http:
+
+            async def posted(one: Any, **headers: str) -> int:
+                answered = await http.post(f"{url}/a2a/{STEP}", headers={**one.headers, **headers}, content=one.body)
+                return answered.status_code
+
+            assert await posted(post(event=done, secrets=(others,))) == 401
+            assert await posted(post(event=done, secrets=(mine,), at=NOW)) == 401, "long ago"
+            assert await posted(post(event=working, secrets=(mine,))) == 204
+            assert woken == []
+            assert await posted(post(event=done, secrets=(mine,))) == 204
+            assert await posted(post(event=asked, secrets=(others,)), **by_token) == 204
+        assert woken == [("a2a_wake", {"celery_id": STEP})] * 2
+
+    async def test_a_broker_that_is_away_is_answered_with_come_again(self, app: Celery) -> None:
+        def away(*_: Any, **__: Any) -> None:
+            raise ConnectionError
+
+        hook = Webhook("https://me.example.com/a2a", LONG_SECRET)
+        app.control.broadcast = away
+        one = post(event=status_event(state=TaskState.TASK_STATE_FAILED), secrets=(hook.config(STEP).token,))
+
+        async with served(hook.app(app)) as url, httpx.AsyncClient() as http:
+            answered = await http.post(f"{url}/{STEP}", headers=one.headers, content=one.body)
+
+        assert (answered.status_code, answered.headers["retry-after"]) == (503, "5")
+
+
+async def test_credentials_go_with_each_request_and_the_connection_is_shared() -> None:
+    seen: list[tuple[str, str, str]] = []
+
+    async def agent(request: Request) -> Response:
+        seen.append((request.url.path, request.headers.get("authorization", ""), request.headers.get("x-fresh", "")))
+        if request.method == "GET" and "well-known" in request.url.path:
+            interface = {"url": str(request.base_url), "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"}
+            return JSONResponse({"name": "a", "version": "1", "supportedInterfaces": [interface]})
+        return JSONResponse({"id": "t", "status": {"state": "TASK_STATE_WORKING"}})
+
+    fresh = iter("123456789")
+    async with served(Starlette(routes=[Route("/{path:path}", agent, methods=["GET", "POST"])])) as url:
+        remote = Remote(url, headers=lambda: {"X-Fresh": next(fresh)}, bearer="hush")
+        calls = CallsPerProcess().here()
+
+        async def look() -> Result:
+            async with calls.agent(remote) as found:
+                return await found.get("t")
+
+        def twice() -> list[Result]:
+            return [calls.run(look()), calls.run(look())]
+
+        results = await asyncio.to_thread(twice)
+
+    assert [result.state_name for result in results] == ["WORKING", "WORKING"]
+    assert [path for path, _, _ in seen] == ["/.well-known/agent-card.json", "/tasks/t", "/tasks/t"]
+    assert {bearer for _, bearer, _ in seen} == {"Bearer hush"}
+    assert len({token for _, _, token in seen}) == 3, "asked for each request anew"

@@ -1,0 +1,77 @@
+"""Notifications that become Celery tasks: what is answered, what is published, and what comes back from it."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+from a2a.types import Artifact, Message, Part, StreamResponse, Task, TaskArtifactUpdateEvent, TaskState
+from celery import Celery
+from kombu.exceptions import OperationalError
+
+from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.client.handing_on import to_task
+from a2a_celery.client.notifications import Notification
+from a2a_celery.client.receiver import receiver_app
+from tests.support.webhooks import SECRET, post, served, status_event
+
+EVENTS = [
+    StreamResponse(task=Task(id="t", context_id="c")),
+    status_event("t", TaskState.TASK_STATE_FAILED),
+    StreamResponse(artifact_update=TaskArtifactUpdateEvent(task_id="t", artifact=Artifact(parts=[Part(text="x")]))),
+    StreamResponse(message=Message(message_id="m", task_id="t", parts=[Part(raw=b"\0\1")])),
+]
+
+
+@pytest.mark.parametrize("response", EVENTS, ids=lambda response: response.WhichOneof("payload"))
+def test_a_notification_is_the_same_as_json(response: StreamResponse) -> None:
+    event = getattr(response, response.WhichOneof("payload"))
+    notification = Notification("l_7", "l", 7, 1_700_000_000, event)
+
+    assert Notification.from_dict(notification.to_dict()) == notification
+
+
+@pytest.mark.parametrize("data", [{}, {"event": {}}, Notification("l_1", "l", 1, 1, Task()).to_dict() | {"event": []}])
+def test_what_is_no_notification_is_refused(data: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="not a notification"):
+        Notification.from_dict(data)
+
+
+async def test_each_event_is_published_once_and_in_order(redis_server: EmbeddedRedis) -> None:
+    app = Celery("receivers", broker=redis_server.broker_url, set_as_current=False)
+
+    @app.task(shared=False)
+    def on_event(notification: dict[str, object]) -> None:
+        """What workers do is not looked at here."""
+
+    receiver = receiver_app(to_task(on_event, queue="a2a-events"), secrets=[SECRET])
+    async with served(receiver) as url, httpx.AsyncClient() as http:
+        posts = [post(number, event=status_event(f"t{number}")) for number in (1, 2, 2, 3)]
+        statuses = [(await http.post(url, headers=one.headers, content=one.body)).status_code for one in posts]
+
+    with app.connection_for_read() as connection, connection.SimpleQueue("a2a-events") as queue:
+        got = [queue.get(timeout=5) for _ in range(queue.qsize())]
+        for message in got:
+            message.ack()
+    app.close()
+    arguments = [Notification.from_dict(message.payload[1]["notification"]) for message in got]
+    assert statuses == [204] * 4
+    assert [one.task_id for one in arguments] == ["t1", "t2", "t3"]
+    assert [message.headers["id"] for message in got] == [one.id for one in arguments]
+
+
+async def test_what_the_broker_does_not_take_comes_again() -> None:
+    class Away:
+        tries = 0
+
+        def apply_async(self, **_: object) -> None:
+            self.tries += 1
+            if self.tries == 1:
+                raise OperationalError("the broker is away")
+
+    task = Away()
+    async with served(receiver_app(to_task(task), secrets=[SECRET])) as url, httpx.AsyncClient() as http:
+        one = post()
+        statuses = [(await http.post(url, headers=one.headers, content=one.body)).status_code for _ in range(3)]
+
+    assert statuses == [500, 204, 204]
+    assert task.tries == 2, "the third was a repeat"
