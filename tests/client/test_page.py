@@ -8,19 +8,21 @@ from typing import Any
 
 import httpx
 import pytest
-from a2a.types import Artifact, Part, SendMessageRequest, StreamResponse, TaskArtifactUpdateEvent, TaskState
+from a2a.types import Artifact, Part, SendMessageRequest, StreamResponse, Task, TaskArtifactUpdateEvent, TaskState
 from google.protobuf.json_format import Parse
 
 from a2a_celery.client import notifications, receiver
+from a2a_celery.client.notifications import Notification
 from tests.support.webhooks import OTHER_SECRET, SECRET, Post, post, served, status_event
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "webhooks-receiving.md").read_text(encoding="utf-8")
 
 
-def code(section: str) -> dict[str, Any]:
-    """What the one program of a section has defined when it has run."""
+def code(section: str, celery: str = "") -> dict[str, Any]:
+    """What the one program of a section has defined when it has run, with `celery` for its app."""
     text = PAGE.partition(f"## {section}\n")[2].partition("\n## ")[0]
     [program] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    program = program.replace('Celery("service")', celery)
     namespace: dict[str, Any] = {"__name__": "service"}
     exec(compile(program, "webhooks-receiving.md", "exec"), namespace)
     return namespace
@@ -61,6 +63,15 @@ async def test_the_route_keeps_states() -> None:
 
     assert statuses == [204, 204, 401]
     assert service["states"] == {"t1": TaskState.TASK_STATE_COMPLETED}, "the older status came late and is dropped"
+
+
+def test_the_handler_for_workers_is_a_task_that_reads_what_is_published(capsys: pytest.CaptureFixture[str]) -> None:
+    service = code("Events for Celery workers", 'Celery("service", broker="memory://", set_as_current=False)')
+
+    service["on_event"](Notification("l_1", "l", 1, 1, Task(id="t1")).to_dict())
+
+    assert "t1" in capsys.readouterr().out
+    assert service["app"].routes
 
 
 def test_the_request_that_asks_for_notifications_is_one() -> None:

@@ -1,0 +1,59 @@
+"""The code of docs/calling-from-celery.md runs as it stands, and its numbers are the code's."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from a2a_celery.client.calling import CallTask, progress, webhook
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "calling-from-celery.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the page's programs have defined, one after the other."""
+    monkeypatch.setenv("A2A_CALLS_SECRET", "0123456789abcdef0123456789abcdef")
+    namespace: dict[str, Any] = {"__name__": "acme"}
+    for program in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
+        code = program.replace('Celery("acme")', 'Celery("acme", broker="memory://", set_as_current=False)')
+        exec(compile(code, "calling-from-celery.md", "exec"), namespace)
+    return namespace
+
+
+def test_its_programs_make_the_steps_that_they_say(programs: dict[str, Any]) -> None:
+    found, writer = programs["report"]("tea").tasks
+    opinion = programs["second_opinion"]("Why?")
+
+    assert (found.args, found.kwargs["url"]) == (("Find what is new about tea.",), "research")
+    assert writer.kwargs == {"url": "writer"}
+    assert [one.kwargs["url"] for one in opinion.tasks] == ["research", "https://other.example.org/agent"]
+    assert callable(programs["a2a_calls"])
+
+
+def test_its_options_are_the_task_s() -> None:
+    rows = re.findall(r"^\| (`.+?) \| (.*?) \|", PAGE, re.MULTILINE)
+    documented = {name: default.strip("`") for names, default in rows for name in re.findall(r"`(\w+)`", names)}
+    parameters = inspect.signature(CallTask.run).parameters
+    real = {name: parameters[name].default for name in parameters.keys() - {"self", "content", "url", "progress"}}
+
+    assert documented.keys() == real.keys()
+    assert documented["timeout"] == f"{real['timeout']:.0f}"
+    assert documented["unreachable_for"] == f"{real['unreachable_for']:.0f}"
+    assert documented["on_interrupt"].strip('"') == real["on_interrupt"]
+
+
+def test_its_numbers_are_the_code_s() -> None:
+    text = " ".join(PAGE.split())
+
+    assert f"{progress.SOONEST:g} to {progress.LATEST:g} s" in text
+    assert f"{progress.TOLD_SOONEST / 60:g} to {progress.TOLD_LATEST / 60:g} minutes" in text
+    assert progress.LOOKS_PER_SECOND == 10
+    assert "ten looks a second" in text
+    assert progress.PER_VISIBILITY == 3
+    assert "at least three times in it" in text
+    assert f"a secret of {webhook.LEAST_SECRET} characters" in text
