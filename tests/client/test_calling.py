@@ -282,6 +282,33 @@ class TestWebhook:
         assert (answered.status_code, answered.headers["retry-after"]) == (503, "5")
 
 
+async def test_an_eager_step_waits_for_its_agent_and_sends_once(app: Celery, call: CallTask) -> None:
+    sent, states = [], iter(["WORKING", "WORKING", "COMPLETED"])
+
+    async def agent(request: Request) -> Response:
+        if "well-known" in request.url.path:
+            interface = {"url": str(request.base_url), "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"}
+            return JSONResponse({"name": "a", "version": "1", "supportedInterfaces": [interface]})
+        task = {"id": "t", "status": {"state": f"TASK_STATE_{next(states)}"}}
+        if request.method == "POST":
+            sent.append(await request.json())
+            return JSONResponse({"task": task})
+        return JSONResponse(task)
+
+    async with served(Starlette(routes=[Route("/{path:path}", agent, methods=["GET", "POST"])])) as url:
+        done = await asyncio.to_thread(lambda: call.s(url, "hello").apply(task_id=STEP).get())
+
+    assert (done["state_name"], done["task_id"]) == ("COMPLETED", "t")
+    [request] = sent
+    assert request["message"]["messageId"] == call.message_id_of(STEP)
+    assert request["configuration"]["returnImmediately"]
+
+
+def test_a_step_that_is_called_as_a_function_is_refused(call: CallTask) -> None:
+    with pytest.raises(TypeError, match="is a step"):
+        call("hello", url=URL)
+
+
 async def test_credentials_go_with_each_request_and_the_connection_is_shared() -> None:
     seen: list[tuple[str, str, str]] = []
 

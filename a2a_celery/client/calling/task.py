@@ -19,6 +19,7 @@ from a2a.utils.errors import A2AError, InternalError, PushNotificationNotSupport
 from celery import Celery, Task, states
 from celery.canvas import Signature
 from celery.exceptions import Ignore, Reject
+from kombu.exceptions import OperationalError
 
 from ...errors import ConfigError
 from ..failures import AgentUnreachable, AnswerUnreadable, CallRefused
@@ -106,9 +107,11 @@ class CallTask(Task):  # type: ignore[misc]
 
         Raises:
             CallEnded: CallFailed, CallRejected, CallCanceled, CallInterrupted, CallTimedOut.
-            RemoteError: AgentUnreachable, CallRefused and others: the agent was not asked.
+            RemoteError: AgentUnreachable, CallRefused and others; what was begun is being cancelled.
             ConfigError, TypeError, ValueError: an argument can't be used as it is.
         """
+        if self.request.called_directly:
+            raise TypeError(f"{self.name} is a step: call.s(…) or call.delay(…); without Celery there is RemoteAgent")
         self._checked(url, (), {"timeout": timeout, "unreachable_for": unreachable_for, "on_interrupt": on_interrupt})
         now = time.time()
         so_far = Progress.read(progress, now)
@@ -124,6 +127,7 @@ class CallTask(Task):  # type: ignore[misc]
         except (AgentUnreachable, InternalError) as e:
             so_far = so_far.missed(now)
             if now - cast(float, so_far.failing_since) > unreachable_for:
+                self._give_up(url, so_far)
                 raise AgentUnreachable(f"{e} (for {unreachable_for:g} s)") from None
             result = Result()
         except A2AError as e:
@@ -192,10 +196,14 @@ class CallTask(Task):  # type: ignore[misc]
         visibility = self.app.conf.broker_transport_options.get("visibility_timeout")
         pause = so_far.pause(now, visibility=visibility, among=among)
         kwargs = {**self.request.kwargs, "progress": so_far.to_dict()}
+        if self.request.is_eager:  # task_always_eager, in somebody's tests: there the retry is made at once
+            time.sleep(pause)
         try:
             raise self.retry(args=() if so_far.task_id else content, kwargs=kwargs, countdown=pause)
-        except Reject as e:  # the broker did not take it: this message is all there is of the step
-            raise Reject(e.reason, requeue=True) from e
+        except Reject as e:
+            if isinstance(e.reason, OperationalError):  # the broker is away: this message is all there is of the step
+                raise Reject(e.reason, requeue=True) from e
+            raise e.reason from None
 
     def _stop_if_ended(self, url: str, so_far: Progress) -> None:
         """Ends this run if the step has ended: a copy of its message was quicker, or it was revoked where this worker
@@ -208,7 +216,7 @@ class CallTask(Task):  # type: ignore[misc]
             raise Ignore
 
     def _state_in_backend(self) -> Any:
-        if self.request.called_directly or self.backend.as_uri() in ("disabled://", "rpc://"):
+        if self.request.is_eager or self.backend.as_uri() in ("disabled://", "rpc://"):
             return states.PENDING
         try:
             return self.backend.get_state(self.request.id)
