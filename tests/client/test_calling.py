@@ -23,7 +23,7 @@ from a2a_celery.client.calling import CallFailed, CallTask, Remote, Webhook, cal
 from a2a_celery.client.calling.content import message_of, portable
 from a2a_celery.client.calling.errors import data_of, ending_of
 from a2a_celery.client.calling.loop import CallsPerProcess
-from a2a_celery.client.calling.progress import LATEST, SOONEST, TOLD_LATEST, TOLD_SOONEST, Crowd, Progress
+from a2a_celery.client.calling.progress import LATEST, SOONEST, TOLD_LATEST, TOLD_SOONEST, Pace, Progress
 from a2a_celery.client.calling.worker import News
 from a2a_celery.client.result import Result
 from tests.support.webhooks import post, served, status_event
@@ -184,12 +184,8 @@ class TestPauses:
             (Progress(NOW, "t"), 0, {}, SOONEST),
             (Progress(NOW, "t"), 40, {}, 10),
             (Progress(NOW, "t"), 10_000, {}, LATEST),
-            (Progress(NOW, "t"), 0, {"among": 200}, 20),
-            (Progress(NOW, "t"), 10_000, {"among": 2000}, 200),
-            (Progress(NOW, "t"), 10_000, {"visibility": 6.0}, 2),
             (Progress(NOW, "t", told=True), 0, {}, TOLD_SOONEST),
             (Progress(NOW, "t", told=True), 10_000, {}, TOLD_LATEST),
-            (Progress(NOW, "t", told=True), 10_000, {"visibility": 30.0}, 10),
             (Progress(NOW, "t", failing_since=NOW), 1, {}, SOONEST),
             (Progress(NOW, "t", told=True, failing_since=NOW), 20, {}, 10),
         ],
@@ -207,13 +203,13 @@ class TestPauses:
         assert Progress.read(away.to_dict(), NOW) == away
         assert away.reached("t", told=False).failing_since is None
 
-    def test_a_crowd_is_who_was_seen_lately(self) -> None:
-        crowd = Crowd()
+    def test_many_steps_look_ten_times_a_second_in_all(self) -> None:
+        pace = Pace()
 
-        assert [crowd.goes_on(name, NOW) for name in "aab"] == [1, 1, 2]
-        crowd.ended("a")
-        assert crowd.goes_on("c", NOW + 500) == 2
-        assert crowd.goes_on("c", NOW + 700) == 1, "b has not been seen for long"
+        assert [round(pace.wait(NOW), 1) for _ in range(200)] == [round(0.1 * n, 1) for n in range(1, 201)]
+        assert round(pace.wait(NOW + 60), 1) == 0.1, "one that comes later finds a free place"
+        assert Progress(NOW, "t").pause(NOW, at_least=20.0) == 20
+        assert Progress(NOW, "t").pause(NOW, at_least=20.0, visibility=6.0) == 2
 
 
 def test_news_is_told_once() -> None:

@@ -13,7 +13,7 @@ import httpx
 from ..card_cache import CardCache
 from ..credentials import Credentials
 from ..remote import CONNECT_TIMEOUT, RemoteAgent
-from .progress import Crowd
+from .progress import Pace
 from .remotes import Remote
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ class Calls:
         self._http = httpx.AsyncClient(timeout=httpx.Timeout(TIMEOUT, connect=CONNECT_TIMEOUT))
         self._cards: dict[int, CardCache] = {}  # of named remotes, which stay: each may be shown a card of its own
         self._public_cards = CardCache()
-        self.crowd = Crowd()
+        self.pace = Pace()
         threading.Thread(target=self._loop.run_forever, name="a2a-calls", daemon=True).start()
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:

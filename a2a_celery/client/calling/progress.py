@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
@@ -20,32 +19,23 @@ JITTER = 0.2
 """Of an interval, either way: calls that began together don't stay together."""
 
 LOOKS_PER_SECOND = 10
-"""Of all steps that a process looks after: a look takes a slot for some ten milliseconds, and other work waits."""
+"""Of all steps that one process puts off: a look takes a slot for some ten milliseconds, and other work waits."""
 
 PER_VISIBILITY = 3.0
 """How many looks there are at least in a Redis broker's visibility timeout."""
 
 
-REMEMBERED = 600.0
-
-
-class Crowd:
-    """The steps that a process has seen within `REMEMBERED` seconds, as far as it knows that they go on."""
+class Pace:
+    """Puts the looks of one process so far apart that other work finds its slot: a step that is put off takes the next
+    free place. So many steps look rarely each, and few as soon as they like."""
 
     def __init__(self) -> None:
-        self._seen: OrderedDict[str, float] = OrderedDict()
+        self._taken_until = 0.0
 
-    def goes_on(self, celery_id: str, now: float) -> int:
-        """A step was seen; gives how many there are."""
-        self._seen[celery_id] = now
-        self._seen.move_to_end(celery_id)
-        while self._seen and next(iter(self._seen.values())) < now - REMEMBERED:
-            self._seen.popitem(last=False)
-        return len(self._seen)
-
-    def ended(self, celery_id: str) -> None:
-        """A step is over."""
-        self._seen.pop(celery_id, None)
+    def wait(self, now: float) -> float:
+        """Takes a place; gives the seconds until it."""
+        self._taken_until = max(self._taken_until, now) + 1 / LOOKS_PER_SECOND
+        return self._taken_until - now
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,18 +71,15 @@ class Progress:
         """The agent could not be reached."""
         return self if self.failing_since is not None else replace(self, failing_since=now)
 
-    def pause(self, now: float, *, visibility: float | None = None, among: int = 0) -> float:
-        """Seconds until the next look; `visibility` is the broker's timeout, if it has one, `among` how many steps
-        this process looks after."""
+    def pause(self, now: float, *, visibility: float | None = None, at_least: float = 0.0) -> float:
+        """Seconds until the next look; `visibility` is the broker's timeout, if it has one, which wins over
+        `at_least`."""
         if self.failing_since is not None:
             wanted, soonest, latest = (now - self.failing_since) / 2, SOONEST, LATEST
         elif self.told:
             wanted, soonest, latest = (now - self.began) / 4, TOLD_SOONEST, TOLD_LATEST
         else:
             wanted, soonest, latest = (now - self.began) / 4, SOONEST, LATEST
-        crowded = among / LOOKS_PER_SECOND
-        soonest, latest = max(soonest, crowded), max(latest, crowded)
-        if visibility is not None:
-            latest = min(latest, visibility / PER_VISIBILITY)
-        pause = max(min(soonest, latest), min(wanted, latest))
-        return pause * random.uniform(1 - JITTER, 1 + JITTER)
+        pause = max(soonest, min(wanted, latest)) * random.uniform(1 - JITTER, 1 + JITTER)
+        pause = max(pause, at_least)
+        return pause if visibility is None else min(pause, visibility / PER_VISIBILITY)

@@ -135,7 +135,6 @@ class CallTask(Task):  # type: ignore[misc]
         over = timeout is not None and now - so_far.began > timeout
         if result.stop_reason is None and not over:
             self._again(content, so_far, now)
-        self.calls.here().crowd.ended(self.request.id)
         if result.stop_reason is None:
             self._give_up(url, so_far)
             raise ended(CallTimedOut, remote.url, f"not done within {timeout:g} s", result)
@@ -192,9 +191,9 @@ class CallTask(Task):  # type: ignore[misc]
 
     def _again(self, content: tuple[Any, ...], so_far: Progress, now: float) -> NoReturn:
         """Looks again later. What was sent needs not be sent again, so it leaves the arguments."""
-        among = self.calls.here().crowd.goes_on(self.request.id, now)
+        free = self.calls.here().pace.wait(now)
         visibility = self.app.conf.broker_transport_options.get("visibility_timeout")
-        pause = so_far.pause(now, visibility=visibility, among=among)
+        pause = so_far.pause(now, visibility=visibility, at_least=free)
         kwargs = {**self.request.kwargs, "progress": so_far.to_dict()}
         if self.request.is_eager:  # task_always_eager, in somebody's tests: there the retry is made at once
             time.sleep(pause)
