@@ -17,7 +17,7 @@ from .agents import Agent, ExecutorSource, card_for_function, card_for_task, nam
 from .config import Settings, load_settings
 from .dispatch import CallSignature, Publisher, guard_workers
 from .errors import ConfigError
-from .execution import force, in_hand, reconnecting, report, signals, starting
+from .execution import force, in_hand, log_format, reconnecting, report, signals, starting
 from .execution.ending import RunEnder
 from .execution.entry import register_entry
 from .execution.exposing import prepare_task
@@ -52,6 +52,7 @@ class A2A:
         guard_workers(app)
         in_hand.tell(app, lambda: self.settings)
         reconnecting.connect()
+        log_format.connect(app, lambda: self.settings)
         setattr(app, EXTENSION_KEY, self)
 
     @classmethod

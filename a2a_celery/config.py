@@ -15,6 +15,7 @@ from typing import Any, get_type_hints
 from urllib.parse import urlsplit
 
 from .errors import ConfigError
+from .telemetry.logs import FORMATS
 
 CONF_PREFIX = "a2a_"
 ENV_PREFIX = "A2A_"
@@ -82,6 +83,9 @@ class Settings:
     allow_networks: Sequence[str] = field(default=())
     """Private networks that webhooks may be in, such as ``10.1.0.0/16``; in the environment with spaces between."""
 
+    log_format: str = field(default="text")
+    """How processes write their log lines: ``text``, or ``json``, an object a line, with stable actions and ids."""
+
     def __post_init__(self) -> None:
         for name, wanted in get_type_hints(Settings).items():
             self._require(name, _is_a(getattr(self, name), wanted), f"must be {_KINDS[wanted]}")
@@ -102,6 +106,7 @@ class Settings:
         self._require(
             "secret_key", bool(long_enough), "must be 32 characters or more, such as `openssl rand -hex 32` gives"
         )
+        self._require("log_format", self.log_format in FORMATS, f"must be {' or '.join(FORMATS)}")
         self._require("allow_networks", _are_networks(self.allow_networks), "must be networks, such as 10.1.0.0/16")
         if self.grpc_port is not None:
             self._require("grpc_port", 1 <= self.grpc_port <= 65535, "must be a port, 1 to 65535")

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
@@ -13,9 +16,11 @@ from click.core import ParameterSource
 
 from ..config import Settings
 from ..errors import ConfigError
+from ..gateway.metrics import FOLDER
 from ..sealing import sealer_of
 from ..store import AsyncStore, Keys
 from ..store.push_configs import require_secrets_in_use
+from ..telemetry.logs import set_up
 from . import client
 from .deliveries import deliveries
 from .dev import dev_options, run_dev
@@ -25,13 +30,27 @@ from .requeue import requeue
 from .stopping import told_to_stop
 from .supervisor import DevOptions, Target
 
+logger = logging.getLogger(__name__)
+
 APP_VARIABLE = "A2A_CELERY_APP"
 """How a gateway with several processes tells each of them which app to serve."""
 
 GRACEFUL = 8
 """Seconds in which a gateway answers what it can before it exits: those of `leaving.PATIENCE`, and some to write."""
 
-LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+LEVEL_VARIABLE = "A2A_CELERY_LOG_LEVEL"
+"""And at which level to log."""
+
+
+@contextmanager
+def counting_together() -> Iterator[None]:
+    """A block whose child processes count in one folder: they share a port, and any of them may be asked."""
+    if FOLDER in os.environ:  # then whoever set it looks after it
+        yield
+        return
+    with TemporaryDirectory(prefix="a2a-figures-") as folder:
+        os.environ[FOLDER] = folder
+        yield
 
 
 @click.group(name="a2a")
@@ -55,7 +74,7 @@ def gateway(context: click.Context, host: str, port: int, grpc_port: int | None,
     if context.get_parameter_source("host") is not ParameterSource.DEFAULT:
         os.environ["A2A_GRPC_HOST"] = host
     found = prepared(context)
-    logging.basicConfig(level=log_level.upper(), format=LOG_FORMAT)
+    set_up(log_level, found.settings.log_format)
     _require_secrets(found.settings)
     # On shutdown streams are cut at once, and their clients come back with Last-Event-ID; others see `told_to_stop`.
     options: dict[str, Any] = {
@@ -74,8 +93,9 @@ def gateway(context: click.Context, host: str, port: int, grpc_port: int | None,
             raise click.ClickException(str(e)) from e
         uvicorn.run(told_to_stop(asgi), **options)
     else:
-        os.environ[APP_VARIABLE] = app_location(found.celery)
-        uvicorn.run("a2a_celery.cli.serving:asgi", factory=True, workers=workers, **options)
+        os.environ |= {APP_VARIABLE: app_location(found.celery), LEVEL_VARIABLE: log_level}
+        with counting_together():
+            uvicorn.run("a2a_celery.cli.serving:asgi", factory=True, workers=workers, **options)
 
 
 def _require_secrets(settings: Settings) -> None:
@@ -95,16 +115,23 @@ def _require_secrets(settings: Settings) -> None:
 
 
 @a2a.command()
+@click.option("--metrics-port", type=int, help="The port for /metrics and /health/live; 0 picks a free one.")
+@click.option("--metrics-host", default="127.0.0.1", show_default=True, help="The address they are served on.")
 @click.option("--log-level", default="info", show_default=True)
 @click.pass_context
-def watcher(context: click.Context, log_level: str) -> None:
+def watcher(context: click.Context, metrics_port: int | None, metrics_host: str, log_level: str) -> None:
     """Look after what others dropped, and deliver.
 
     Run one, better two, beside the gateways: they see to lost workers, to what no worker began, and to webhooks.
     """
-    logging.basicConfig(level=log_level.upper(), format=LOG_FORMAT)
+    found = prepared(context)
+    set_up(log_level, found.settings.log_format)
     try:
-        prepared(context).watcher().run_until_signalled()
+        watching = found.watcher()
+        if metrics_port is not None:
+            port = watching.figures.serve(metrics_host, metrics_port)
+            logger.info("figures at http://%s:%d/metrics", metrics_host, port)
+        watching.run_until_signalled()
     except ConfigError as e:
         raise click.ClickException(str(e)) from e
 

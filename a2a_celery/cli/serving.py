@@ -8,7 +8,8 @@ from celery.app.utils import find_app
 from starlette.applications import Starlette
 
 from ..app import A2A
-from .commands import APP_VARIABLE
+from ..telemetry.logs import set_up
+from .commands import APP_VARIABLE, LEVEL_VARIABLE
 from .stopping import told_to_stop
 
 
@@ -16,4 +17,6 @@ def asgi() -> Starlette:
     """The gateway of the app that the command was called with."""
     app = find_app(os.environ[APP_VARIABLE])
     app.loader.import_default_modules()
-    return told_to_stop(A2A.of(app).asgi())
+    found = A2A.of(app)
+    set_up(os.environ[LEVEL_VARIABLE], found.settings.log_format)
+    return told_to_stop(found.asgi())

@@ -46,6 +46,8 @@ class RunOptions:
     not_after: datetime | None = None
     call: Call | None = None
     retries: int = 0
+    trace: Mapping[str, str] = field(default_factory=dict)
+    """The trace it belongs to, as headers (``telemetry.tracing``); empty for none."""
 
     @classmethod
     def of(
@@ -77,7 +79,9 @@ class RunOptions:
 
     def to_json(self) -> bytes:
         """The form that is stored with the run; b"" for no options at all. Scripts read ``not_before_us``."""
-        fields: dict[str, Any] = {"celery": dict(self.celery)} if self.celery else {}
+        fields: dict[str, Any] = {"trace": dict(self.trace)} if self.trace else {}  # first: see trace_of in the prelude
+        if self.celery:
+            fields["celery"] = dict(self.celery)
         if self.not_before is not None:
             fields["not_before_us"] = (self.not_before - EPOCH) // MICROSECOND
         if self.not_after is not None:
@@ -94,7 +98,8 @@ class RunOptions:
         fields = json.loads(stored) if stored else {}
         times = _time(fields.get("not_before_us")), _time(fields.get("not_after_us"))
         call = fields.get("call")
-        return cls(fields.get("celery", {}), *times, Call(**call) if call else None, fields.get("retries", 0))
+        rest = fields.get("retries", 0), fields.get("trace", {})
+        return cls(fields.get("celery", {}), *times, Call(**call) if call else None, *rest)
 
     def over(self, agent: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of ``apply_async``, with the `agent`'s own options where the run has none."""

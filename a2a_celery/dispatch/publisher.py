@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from celery import Celery, Task
 
 from ..errors import BrokerUnavailable
+from ..telemetry.logs import about
+from ..telemetry.names import Action
+from ..telemetry.tracing import tracing
 from ..threads import DaemonThreads
 from .connection import PublishingPool
 from .options import Call, RunOptions
@@ -72,7 +76,7 @@ class Publisher:
             **chosen.over(self._options.get(agent, {})),
         }
         try:
-            with self._pool.acquire() as how["producer"]:
+            with _traced(agent, how, chosen), self._pool.acquire() as how["producer"]:
                 if chosen.call is None:
                     # by name: a watcher may serve agents that its own version of the app doesn't know
                     self._app.send_task(entry_name(agent), args=(task_id, run), **_expiring_in_a_worker(how))
@@ -110,7 +114,8 @@ class Publisher:
                 await self.publish_async(agent, task_id, run, options)
                 await then()
             except Exception as e:
-                logger.warning("run %s.%s will be published by the watcher: %s", task_id, run, e)
+                said = about(Action.RUN_NOT_PUBLISHED, f"{task_id}.{run}", agent=agent)
+                logger.warning("run %s.%s will be published by the watcher: %s", task_id, run, e, extra=said)
 
         self._in_background(publish())
 
@@ -150,4 +155,17 @@ def _expiring_in_a_worker(options: dict[str, Any]) -> dict[str, Any]:
         expires = datetime.now(UTC) + timedelta(seconds=expires)
     if isinstance(expires, datetime):
         expires = expires.isoformat()
-    return {**options, "headers": {"expires": expires}} if expires else options
+    return {**options, "headers": {**options.get("headers", {}), "expires": expires}} if expires else options
+
+
+@contextmanager
+def _traced(agent: str, how: dict[str, Any], chosen: RunOptions) -> Iterator[None]:
+    """A block that publishes; the message's headers name the trace that the run belongs to, if there is one."""
+    spans = tracing()
+    if spans is None:
+        how |= {"headers": dict(chosen.trace)} if chosen.trace else {}
+        yield
+        return
+    with spans.publishing(agent, how["task_id"], chosen.trace) as headers:
+        how["headers"] = headers
+        yield

@@ -19,6 +19,8 @@ from ..lifecycle import Outcome, final_event
 from ..store import Keys, SyncStore
 from ..store.runs import Over, RunRef, end_run
 from ..store.tasks import read_task
+from ..telemetry.logs import about
+from ..telemetry.names import Action
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +67,8 @@ class RunEnder:
             return None
         runner = None if worker_pid is None else runner_prefix(worker_pid)
         answer = store.run(end_run(keys, ref, runner=runner, event=event, lost=lost))
-        logger.info("run %s ended from outside, %s: %s", ref.name, outcome, answer)
+        said = about(Action.RUN_ENDED_FROM_OUTSIDE, ref.name)
+        logger.info("run %s ended from outside, %s: %s", ref.name, outcome, answer, extra=said)
         return answer.state if isinstance(answer, Over) else None
 
     def _store(self) -> SyncStore:

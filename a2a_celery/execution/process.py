@@ -24,7 +24,10 @@ from ..lifecycle import Failed, Lost, Outcome
 from ..lifecycle.outcomes import OUT_OF_TIME
 from ..store import AsyncStore, Keys, SyncStore
 from ..store.leases import renew_runs
+from ..store.traced import TracedStore
 from ..store.wake import WakeLine
+from ..telemetry.logs import about
+from ..telemetry.names import Action
 from .adapters import Adapter, make_adapter
 from .calls import ThreadedCall
 from .celery_events import EventSender
@@ -32,6 +35,7 @@ from .ending import RunEnder, runner_prefix
 from .force import Patience, Stop, end_process, in_pool_child, oversee
 from .leases import LeaseKeeper
 from .limits import CeleryLimits, limits_of
+from .observing import observed
 from .run import Run
 from .showing import Tell
 
@@ -72,7 +76,9 @@ class WorkerProcess:
         None: the run was not ours.
         """
         this = Run(self, agent, task_id, run, limits_of(agent, celery, self.settings.cancel_grace), call, tell=tell)
-        under_way: Future[Outcome | None] = asyncio.run_coroutine_threadsafe(this.perform(), self._loop)
+        under_way: Future[Outcome | None] = asyncio.run_coroutine_threadsafe(
+            observed(this.perform, this.ref, agent.name), self._loop
+        )
         self._under_way[this] = under_way
         try:
             return self._awaited(under_way, this) if call is None else call.lend_thread(under_way)
@@ -140,7 +146,9 @@ class WorkerProcess:
         is gone; that time was out is known here only."""
         if not in_pool_child():
             return
-        logger.error("run %s: its agent ignores that it was stopped (%s): ending its process", run.ref.name, stop.value)
+        said = about(Action.RUN_LEFT_BEHIND, run.ref.name)
+        reason = f"run {run.ref.name}: its agent ignores that it was stopped ({stop.value}): ending its process"
+        logger.error(reason, extra=said)
         if stop is Stop.OUT_OF_TIME:
             self._ender.end(run.ref.name, Failed(OUT_OF_TIME), worker_pid=getpid())
         end_process()
@@ -164,7 +172,7 @@ class WorkerProcess:
             raise ConfigError(f"agent {agent.name!r}: its code ends the process when it is loaded: {e!r}") from e
 
     async def _start(self) -> None:
-        self.store = AsyncStore(self.settings.store_url)
+        self.store: AsyncStore = TracedStore(self.settings.store_url)
         self.line = WakeLine(self.settings.store_url)
         self.leases = LeaseKeeper(self.store, self.keys, self.settings.lease_ttl)
         await self.line.start()

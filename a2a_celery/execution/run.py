@@ -20,12 +20,15 @@ from ..lifecycle.outcomes import AGENT_REFUSED, OUT_OF_TIME
 from ..store import AsyncStore, Keys
 from ..store.connection import patiently
 from ..store.runs import Behind, Claim, Dropped, RunRef, claim_run
+from ..telemetry.logs import about
+from ..telemetry.names import Action
 from .adapters import Adapter, Unusable
 from .calls import ThreadedCall, handed_on, retried
 from .events import RunEvents
 from .force import Stop, left_behind
 from .leases import LeaseKeeper
 from .limits import Limits, TimedEvents, out_of_time, time_left
+from .observing import begun, reported
 from .raised import outcome_of
 from .refusals import REFUSALS, refused
 from .session import open_session
@@ -96,6 +99,7 @@ class Run:
         claim = None if self._stopped.done() else await self._claim(adapter)
         if claim is None:
             return Lost() if self._stopped.done() else None
+        begun(claim, self._agent.name)
         self._events = events = self._open_log(claim, adapter)
         runner = self._host.runner_id
         self._execution = begin_execution(self._agent, claim, events, runner=runner, tell=self._tell_celery)
@@ -156,7 +160,7 @@ class Run:
             event = final_event(Retried(call.retries + 1, call.max_attempts, ""), self.ref.task_id, answer.context_id)
             answer = await patiently(host.store, claim(retried=event))
         if isinstance(answer, Dropped | Behind):
-            logger.info("run %s dropped: %s", self.ref.name, answer)
+            logger.info("run %s dropped: %s", self.ref.name, answer, extra=about(Action.RUN_DROPPED, self.ref.name))
             return None
         return answer
 
@@ -192,7 +196,8 @@ class Run:
         if late.done() and not lost.done():
             self.stop(Stop.OUT_OF_TIME)
         stop = self._stopped.result() if self._stopped.done() else Stop.LOST
-        logger.info("run %s is stopped: %s", self.ref.name, stop.value)
+        said = about(Action.RUN_STOPPED, self.ref.name, agent=self._agent.name, why=stop.value)
+        logger.info("run %s is stopped: %s", self.ref.name, stop.value, extra=said)
         return await self._stop_agent(agent, stop, adapter, claim, events)
 
     async def _stop_agent(
@@ -214,7 +219,8 @@ class Run:
         if not agent.done():
             events.close()
             self._host.force(self, stop)
-            logger.error("run %s: its agent ignores that it was stopped, and is left behind", self.ref.name)
+            said = about(Action.RUN_LEFT_BEHIND, self.ref.name, agent=self._agent.name)
+            logger.error("run %s: its agent ignores that it was stopped, and is left behind", self.ref.name, extra=said)
             left_behind.add(self.ref.name)
             agent.add_done_callback(lambda _: left_behind.discard(self.ref.name))
         match stop:
@@ -253,9 +259,7 @@ class Run:
 
     def _report(self, what: str) -> str:
         """Logs the exception at hand and returns the reference that finds it there."""
-        reference = uuid4().hex[:12]
-        logger.exception("run %s: %s [reference %s]", self.ref.name, what, reference)
-        return reference
+        return reported(self.ref, self._agent.name, what)
 
     async def _settle(self, claim: Claim, events: TimedEvents, outcome: Outcome) -> Failed | None:
         """Writes the end; gives what it came to instead, if its session could not be saved."""

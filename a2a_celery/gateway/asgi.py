@@ -11,6 +11,7 @@ from a2a.utils.errors import MethodNotFoundError
 from celery import Celery
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, Router
@@ -21,9 +22,10 @@ from ..discretion import keep_secrets_out_of_logs
 from ..dispatch import Publisher
 from ..errors import ConfigError
 from ..sealing import sealer_of
-from ..store import AsyncStore, Keys
+from ..store import Keys
 from ..store.follow import LogFollower
 from ..store.push_configs import require_secrets_in_use
+from ..store.traced import TracedStore
 from ..store.wake import WakeLine
 from .cards import card_routes
 from .extensions import Endpoint, echo_extensions
@@ -33,6 +35,7 @@ from .http import CallContextBuilder, RpcDispatcher, guard_rest, guard_rpc, rest
 from .leaving import Leaving
 from .legacy import legacy_rest_routes
 from .metrics import Metrics
+from .observing import TraceContext
 from .push_configs import PushConfigs
 
 
@@ -45,7 +48,7 @@ def build_asgi(app: Celery, agents: Mapping[str, Agent], settings: Settings) -> 
     if not agents:
         raise ConfigError("no agent is registered: a2a.add_agent(…), @a2a.agent(…); see the README")
     keep_secrets_out_of_logs()
-    store = AsyncStore(settings.store_url)
+    store = TracedStore(settings.store_url)
     line = WakeLine(settings.store_url)
     keys = Keys(settings.key_prefix)
     follower = LogFollower(store, keys, line)
@@ -53,8 +56,10 @@ def build_asgi(app: Celery, agents: Mapping[str, Agent], settings: Settings) -> 
     leaving = Leaving()
     sealer = sealer_of(settings)
     push = PushConfigs(settings, sealer, store, keys) if sealer is not None else None
+    metrics = Metrics(store, keys, agents)
     handlers = {
-        name: GatewayHandler(agent, settings, follower, publisher, leaving, push) for name, agent in agents.items()
+        name: GatewayHandler(agent, settings, follower, publisher, leaving, push, metrics)
+        for name, agent in agents.items()
     }
     grpc_server = _grpc_server(handlers, settings)
 
@@ -67,16 +72,22 @@ def build_asgi(app: Celery, agents: Mapping[str, Agent], settings: Settings) -> 
             await require_secrets_in_use(store, keys, sealer)
             stack.push_async_callback(line.stop)
             await line.start()
+            await metrics.start()
             if grpc_server is not None:
                 stack.push_async_callback(grpc_server.stop)
                 await grpc_server.start()
             yield
 
-    routes: list[BaseRoute] = [*Health(app, store).routes(), *Metrics(store, keys).routes()]
+    routes: list[BaseRoute] = [*Health(app, store).routes(), *metrics.routes()]
     for name, handler in handlers.items():
         routes += _agent_routes(handler, settings, f"/agents/{name}")
     routes += _agent_routes(next(iter(handlers.values())), settings, "")
-    asgi = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _unknown})
+    asgi = Starlette(
+        routes=routes,
+        lifespan=lifespan,
+        exception_handlers={HTTPException: _unknown},
+        middleware=[Middleware(TraceContext)],
+    )
     # every path of one word begins a tenant's paths: it would be sent from /word to /word/, where nothing is either
     asgi.router.redirect_slashes = False
     asgi.state.leaving = leaving  # for whoever hears first that the process is to stop

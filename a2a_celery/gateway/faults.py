@@ -23,6 +23,8 @@ from a2a.utils.errors import (
 )
 
 from ..errors import StoreUnavailable
+from ..telemetry.logs import about
+from ..telemetry.names import Action
 
 logger = logging.getLogger(__name__)
 
@@ -96,10 +98,11 @@ def to_a2a(error: Exception) -> A2AError:
             error.data = FieldErrors(error.data["errors"])
         return error
     if isinstance(error, StoreUnavailable):
-        logger.warning("a request was not answered: %s", error)
+        logger.warning("a request was not answered: %s", error, extra=about(Action.REQUEST_FAILED))
         return ServiceUnavailableError()
     reference = uuid4().hex[:12]
-    logger.error("an operation failed [reference %s]", reference, exc_info=error)
+    said = about(Action.REQUEST_FAILED, reference=reference)
+    logger.error("an operation failed [reference %s]", reference, exc_info=error, extra=said)
     return InternalError("Internal error", data={"reference": reference})
 
 

@@ -54,6 +54,8 @@ from .cards import card_of, extended_card
 from .faults import REACHED, invalid, not_found, speaks_a2a
 from .intake import Intake
 from .leaving import Leaving
+from .metrics import Metrics
+from .observing import cancel_asked, told_of
 from .push_configs import PushConfigs
 from .streams import Shown, TurnWatch, shown
 from .turns import TurnFollower
@@ -64,6 +66,7 @@ CANCEL_MARGIN = 2.0
 """Seconds beyond the agents' grace that CancelTask waits for the end before it answers with the task as it is."""
 
 
+@told_of
 class GatewayHandler(RequestHandler):
     """Serves one agent."""
 
@@ -75,8 +78,10 @@ class GatewayHandler(RequestHandler):
         publisher: Publisher,
         leaving: Leaving,
         push_configs: PushConfigs | None,
+        metrics: Metrics,
     ) -> None:
         self.agent = agent
+        self.metrics = metrics
         self._leaving = leaving
         self._card: AgentCard = card_of(agent, settings)
         self._push_configs = push_configs
@@ -87,7 +92,7 @@ class GatewayHandler(RequestHandler):
         self._publisher = publisher
         self._intake = Intake(agent, settings, follower, publisher, push_configs)
         # a function agent never answers with a message alone
-        self._turns = TurnFollower(follower, settings.first_event_hold if agent.kind == "executor" else 0)
+        self._turns = TurnFollower(follower, settings.first_event_hold if agent.kind == "executor" else 0, metrics)
 
     @speaks_a2a
     @validate_request_params
@@ -192,6 +197,7 @@ class GatewayHandler(RequestHandler):
                 raise not_found(params.id)
             context_id = found[0].context_id
             answer = await self._store.run(tasks.request_cancel(self._keys, scope, params.id, context_id))
+            cancel_asked(self.agent.name, params.id, answer)
             match answer:
                 case answers.Missing():
                     raise not_found(params.id)

@@ -1,12 +1,23 @@
-"""``/metrics``, for Prometheus. What it says is the whole deployment's, so any one gateway can be asked."""
+"""``/metrics``, for Prometheus: what the store says of the whole deployment, and what this gateway counts itself.
+
+A gateway command with several processes, or a server that is given PROMETHEUS_MULTIPROC_DIR, counts in that folder: the
+port is shared, so whichever process is asked speaks for all of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+import os
+import time
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from contextlib import aclosing, contextmanager, suppress
+from pathlib import Path
+from time import monotonic
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -15,42 +26,130 @@ from starlette.routing import Route
 from ..errors import StoreUnavailable
 from ..store import AsyncStore, Keys
 from ..store.deliveries import DeliveryFigures, delivery_figures
+from ..store.figures import Figures, figures
+from ..store.log import LogPage
+from ..telemetry import names
+from .deployment import Deployment
+
+FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+"""prometheus_client's own variable: where processes that share a port count together."""
+
+FRESH = 1.0
+"""Seconds for which what the store said is said again: whoever can reach the port may ask as often as they like."""
+
+LAG_BOUNDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
 
 class Metrics:
-    """Asks the store when it is asked: nothing is counted in a process, which may end."""
+    """What a gateway counts, and where it is asked. `agents` are named also when there is nothing to say of them."""
 
-    def __init__(self, store: AsyncStore, keys: Keys) -> None:
+    def __init__(self, store: AsyncStore, keys: Keys, agents: Iterable[str]) -> None:
         self._store = store
         self._keys = keys
+        self._agents = tuple(agents)
+        self._registry = registry = CollectorRegistry(auto_describe=False)
+        counted, open_streams, lag = names.REQUESTS, names.OPEN_STREAMS, names.TAIL_LAG
+        self._requests = Counter(counted.name, counted.help, counted.labels, registry=registry)
+        self._streams = Gauge(
+            open_streams.name, open_streams.help, open_streams.labels, registry=registry, multiprocess_mode="livesum"
+        )
+        self._lag = Histogram(lag.name, lag.help, buckets=LAG_BOUNDS, registry=registry)
+        self._ahead = 0.0
+        self._found: tuple[Figures, DeliveryFigures] | None = None
+        self._asked_at = float("-inf")
+        self._lock = asyncio.Lock()
 
     def routes(self) -> list[Route]:
         """``/metrics``."""
         return [Route("/metrics", self._metrics)]
 
+    async def start(self) -> None:
+        """Learns how far this clock is ahead of the store's; forgets the streams of processes that are gone."""
+        _forget_the_dead()
+        with suppress(StoreUnavailable):
+            await self._ask()
+
+    def requested(self, agent: str, operation: str, outcome: str) -> None:
+        """Counts a request; `outcome` is "ok", or the name of the protocol's error."""
+        self._requests.labels(agent, operation, outcome).inc()
+
+    @contextmanager
+    def streaming(self, agent: str) -> Iterator[None]:
+        """A block for which a stream is open."""
+        gauge = self._streams.labels(agent)
+        gauge.inc()
+        try:
+            yield
+        finally:
+            gauge.dec()
+
+    async def observed(self, pages: AsyncGenerator[LogPage, None]) -> AsyncGenerator[LogPage, None]:
+        """The same pages; how late each comes, by its oldest event, is noted. What was recorded before this began to
+        look is no measure of anything."""
+        began = self._store_time()
+        async with aclosing(pages):
+            async for page in pages:
+                recorded = page.entries[0].recorded_us / 1e6
+                if recorded >= began:
+                    self._lag.observe(max(0.0, self._store_time() - recorded))
+                yield page
+
+    def _store_time(self) -> float:
+        return time.time() - self._ahead
+
     async def _metrics(self, _: Request) -> Response:
         try:
-            figures = await self._store.run(delivery_figures(self._keys))
+            async with self._lock:
+                if self._found is None or monotonic() - self._asked_at > FRESH:
+                    self._found = await self._ask()
+                    self._asked_at = monotonic()
         except StoreUnavailable:
             return PlainTextResponse("the store is away\n", status_code=503)
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Webhooks(figures))
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+        registry.register(Deployment(*self._found, self._agents))
+        said = generate_latest(registry) + generate_latest(self._own())
+        return Response(said, media_type=CONTENT_TYPE_LATEST)
+
+    async def _ask(self) -> tuple[Figures, DeliveryFigures]:
+        asked, began = time.time(), monotonic()
+        found, posts = await asyncio.gather(
+            self._store.run(figures(self._keys)), self._store.run(delivery_figures(self._keys))
+        )
+        self._ahead = asked + (monotonic() - began) / 2 - found.now_us / 1e6
+        return found, posts
+
+    def _own(self) -> CollectorRegistry:
+        if FOLDER not in os.environ:
+            return self._registry
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_OfAllProcesses())
+        return registry
 
 
-class _Webhooks(Collector):
-    """The figures of deliveries, as Prometheus has them."""
-
-    def __init__(self, figures: DeliveryFigures) -> None:
-        self._figures = figures
+class _OfAllProcesses(Collector):
+    """What all processes that share the port have counted; of ours only: the application may count in there too."""
 
     def collect(self) -> Iterable[Metric]:
-        posts = CounterMetricFamily(
-            "a2a_webhook_posts", "Posts to webhooks, by what became of them.", labels=["outcome"]
-        )
-        for outcome in ("delivered", "failed", "given_up"):
-            posts.add_metric([outcome], getattr(self._figures, outcome))
-        lines = GaugeMetricFamily("a2a_webhooks", "Webhooks that wait for a post, or were given up.", labels=["state"])
-        for state in ("waiting", "dead"):
-            lines.add_metric([state], getattr(self._figures, state))
-        return [posts, lines]
+        ours = {figure.name for figure in names.FIGURES}
+        everything = MultiProcessCollector(None)  # type: ignore[no-untyped-call]
+        return [metric for metric in everything.collect() if metric.name in ours]  # type: ignore[no-untyped-call]
+
+
+def _forget_the_dead() -> None:
+    """Takes out what processes had open that are gone; what they counted stays."""
+    if FOLDER not in os.environ:
+        return
+    for path in Path(os.environ[FOLDER]).glob("gauge_live*_*.db"):
+        pid = path.stem.rpartition("_")[2]
+        if pid.isdecimal() and not _alive(int(pid)):
+            mark_process_dead(int(pid))  # type: ignore[no-untyped-call]
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -7,6 +7,7 @@ A client names times in the metadata of its request, if the agent's option ``sch
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,6 +17,7 @@ from google.protobuf.json_format import MessageToDict
 from ..agents import Agent
 from ..caller import Caller
 from ..dispatch import Call, RunOptions
+from ..telemetry.tracing import trace_to_keep
 from .faults import invalid
 
 SCHEDULE = "celery_schedule"
@@ -38,7 +40,8 @@ def run_options(agent: Agent, request: SendMessageRequest, caller: Caller, call:
         shown = SendMessageRequest()
         shown.CopyFrom(request)  # what a route does to it stays there
         given = agent.route(shown, caller)
-    return RunOptions.of(given, times.get("not_before"), times.get("not_after"), now, call)
+    options = RunOptions.of(given, times.get("not_before"), times.get("not_after"), now, call)
+    return replace(options, trace=trace_to_keep(caller.headers))
 
 
 def _times(agent: Agent, request: SendMessageRequest, now: datetime) -> dict[str, datetime]:

@@ -15,14 +15,16 @@ from ..store.follow import LogFollower, follow
 from ..store.log import read_log
 from ..store.wake import Bell
 from .intake import Sent
+from .metrics import Metrics
 from .streams import Shown, TurnWatch, entries_of, shown
 
 
 class TurnFollower:
     """Follows turns. `hold` is how long, in seconds, a new task is kept back for a direct answer; 0: not at all."""
 
-    def __init__(self, follower: LogFollower, hold: float) -> None:
+    def __init__(self, follower: LogFollower, hold: float, metrics: Metrics) -> None:
         self._follower = follower
+        self._metrics = metrics
         self._hold = hold
 
     async def end_of(self, sent: Sent, bell: Bell) -> Message | TaskStatus | None:
@@ -81,7 +83,8 @@ class TurnFollower:
 
     def entries(self, task_id: str, bell: Bell, after: int, *, new: bool = False) -> AsyncGenerator[LogEntry, None]:
         """The entries of a log behind version `after`, see `follow`."""
-        return entries_of(follow(self._follower.store, self._follower.keys, bell, task_id, after, new=new))
+        pages = follow(self._follower.store, self._follower.keys, bell, task_id, after, new=new)
+        return entries_of(self._metrics.observed(pages))
 
 
 def _is_direct_answer(entry: LogEntry) -> bool:

@@ -40,6 +40,8 @@ class Line:
     failures: int
     failing_for: float
     token: str = field(repr=False)
+    trace: str = ""
+    """W3C traceparent of the task's newest turn, "" for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +213,7 @@ def _word(answer: bytes) -> Any:
 
 
 def _line(row: Sequence[bytes], token: str) -> Line:
-    task_id, context_id, agent, config, sealed, delivered, version, failures, failing_us = row
+    task_id, context_id, agent, config, sealed, delivered, version, failures, failing_us, trace = row
     return Line(
         task_id.decode(),
         context_id.decode(),
@@ -223,6 +225,7 @@ def _line(row: Sequence[bytes], token: str) -> Line:
         int(failures),
         int(failing_us) / 1e6,
         token,
+        trace.decode(),
     )
 
 

@@ -141,6 +141,11 @@ class Keys:
         return f"{self.deliveries}:outcomes"
 
     @property
+    def figures(self) -> str:
+        """hash: what all tasks came to, see ``figures``; stays."""
+        return f"{self.prefix}:figures"
+
+    @property
     def dead_deliveries(self) -> str:
         """zset: each line that was given up → the µs its task's keys go, +inf while it lives; expires with them."""
         return f"{self.prefix}:dead_deliveries"

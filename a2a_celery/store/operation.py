@@ -16,6 +16,10 @@ from ..lifecycle import states
 from ..lifecycle.states import INTERRUPTED, LEGAL, TERMINAL
 
 T = TypeVar("T")
+
+BOUNDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
+"""Seconds: the upper bounds of the buckets that times are counted in, see ``figures``."""
+
 Argument = str | bytes | int
 
 
@@ -60,6 +64,7 @@ def _tables() -> str:
     return "\n".join(
         [
             f"local LEGAL = {{{legal}}}",
+            f"local BOUNDS = {{{', '.join(str(int(bound * 1_000_000)) for bound in BOUNDS)}}}",
             f"local TERMINAL = {lua_set(TERMINAL)}",
             f"local INTERRUPTED = {lua_set(INTERRUPTED)}",
             *(f"local {name} = {int(getattr(states, name))}" for name in names),

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from shlex import quote
-from typing import Literal
+from typing import Any, Literal
 
 from a2a.types import TaskArtifactUpdateEvent
 
@@ -49,6 +49,10 @@ from ..store.deliveries import (
 )
 from ..store.log import read_log
 from ..store.tasks import read_task
+from ..telemetry.logs import about
+from ..telemetry.names import Action
+from .figures import WatcherFigures
+from .posting import observed_post
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +78,9 @@ class Deliverer:
         secret_keys: Sequence[bytes],
         lease_ttl: float,
         backoff: Backoff | None = None,
+        figures: WatcherFigures | None = None,
     ) -> None:
+        self._figures = figures or WatcherFigures()
         self._store = store
         self._keys = keys
         self._sealer = sealer
@@ -186,7 +192,7 @@ class Deliverer:
             signer=Signer.of(config, self._secret_keys),
             protocol=subscription.protocol,
         )
-        return await self._poster.post(request)
+        return await observed_post(self._poster, request, line, self._figures)
 
     async def _as_a_whole(self, line: Line, event: Event) -> Event | None:
         """The task, which is what 0.3 posts; None for an artifact's chunk that is not its last."""
@@ -223,7 +229,8 @@ class Deliverer:
         if after is None:
             await self._give_up(line, reason, answer)
             return
-        logger.info("%s: try %d failed: %s; again in %.1f s", _named(line), failures, reason, after)
+        about_it = _about(Action.DELIVERY_FAILED, line, failures=failures)
+        logger.info("%s: try %d failed: %s; again in %.1f s", _named(line), failures, reason, after, extra=about_it)
         said = _said(reason, answer)
         await self._store.run(postpone_delivery(self._keys, line, after_us=_micros(after), counts=True, said=said))
 
@@ -232,12 +239,17 @@ class Deliverer:
             logger.warning(
                 "%s: given up behind event %d: %s; a2a deliveries replay %s %s posts what it has missed",
                 *(_named(line), line.delivered, reason, quote(line.task_id), quote(line.config_id)),
+                extra=_about(Action.DELIVERY_GIVEN_UP, line),
             )
 
 
 def _said(reason: str, answer: Answer | None) -> Said:
     """What is kept of a failure, for an operator."""
     return {"reason": reason} | ({"status": answer.status, "answer": answer.text} if answer is not None else {})
+
+
+def _about(action: Action, line: Line, failures: int | None = None) -> dict[str, Any]:
+    return about(action, task=line.task_id, agent=line.agent, webhook=line.config_id, failures=failures)
 
 
 def _named(line: Line) -> str:

@@ -18,6 +18,9 @@ from ..store import AsyncStore, Keys
 from ..store.dispatch import mark_refused, take_due_runs
 from ..store.runs import RunRef, end_run
 from ..store.tasks import read_task
+from ..telemetry.logs import about
+from ..telemetry.names import Action
+from .figures import WatcherFigures
 from .results import Results
 
 logger = logging.getLogger(__name__)
@@ -36,8 +39,15 @@ class Dispatcher:
     every = 0.5
 
     def __init__(
-        self, store: AsyncStore, keys: Keys, publisher: Publisher, redispatch_after: float, results: Results
+        self,
+        store: AsyncStore,
+        keys: Keys,
+        publisher: Publisher,
+        redispatch_after: float,
+        results: Results,
+        figures: WatcherFigures | None = None,
     ) -> None:
+        self._tell = figures or WatcherFigures()
         self._store = store
         self._keys = keys
         self._publisher = publisher
@@ -62,9 +72,12 @@ class Dispatcher:
                 continue
             try:
                 await self._publisher.publish_async(one.agent, one.ref.task_id, one.ref.run, one.options)
-                logger.info("run %s dispatched again", one.ref.name)
+                self._tell.dispatched_again()
+                said = about(Action.RUN_DISPATCHED_AGAIN, one.ref.name, agent=one.agent)
+                logger.info("run %s dispatched again", one.ref.name, extra=said)
             except BrokerUnavailable as e:
-                logger.warning("%d runs not dispatched, trying again: %s", len(due) - number, e)
+                said = about(Action.RUN_NOT_PUBLISHED, runs=len(due) - number)
+                logger.warning("%d runs not dispatched, trying again: %s", len(due) - number, e, extra=said)
                 for left in due[number:]:
                     await self._store.run(mark_refused(self._keys, left.ref, again_us=BROKER_BACK_US))
                 return
@@ -89,4 +102,5 @@ class Dispatcher:
         event = found and final_event(Refused(NOT_BEGUN_IN_TIME), ref.task_id, found[0].context_id)
         if event:
             answer = await self._store.run(end_run(self._keys, ref, runner=None, event=event))
-            logger.info("run %s was not begun in time: %s", ref.name, answer)
+            said = about(Action.RUN_EXPIRED, ref.name)
+            logger.info("run %s was not begun in time: %s", ref.name, answer, extra=said)

@@ -8,6 +8,9 @@ from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import Protocol
 
 from ..store.wake import Bell
+from ..telemetry.logs import about
+from ..telemetry.names import Action
+from .figures import WatcherFigures
 
 logger = logging.getLogger(__name__)
 
@@ -30,9 +33,15 @@ class Role(Protocol):
 class Loop:
     """Ticks a role until stopped; when the bell of `listening` rings, the next tick comes at once."""
 
-    def __init__(self, role: Role, listening: AbstractAsyncContextManager[Bell] | None = None) -> None:
+    def __init__(
+        self,
+        role: Role,
+        figures: WatcherFigures | None = None,
+        listening: AbstractAsyncContextManager[Bell] | None = None,
+    ) -> None:
         self.role = role
         self._listening = listening or nullcontext(Bell())
+        self._figures = figures or WatcherFigures()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -51,7 +60,10 @@ class Loop:
             while True:
                 try:
                     await self.role.tick()
+                    self._figures.ticked(self.role.name, "ok")
                 except Exception as e:
-                    logger.warning("%s: a tick failed, trying again: %s", self.role.name, e)
+                    self._figures.ticked(self.role.name, "failed")
+                    said = about(Action.TICK_FAILED, role=self.role.name)
+                    logger.warning("%s: a tick failed, trying again: %s", self.role.name, e, extra=said)
                 await asyncio.sleep(BREATH)
                 await bell.wait(self.role.every - BREATH)

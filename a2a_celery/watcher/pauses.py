@@ -6,6 +6,8 @@ import logging
 
 from ..store import AsyncStore, Keys
 from ..store.pauses import end_pauses
+from ..telemetry.logs import about
+from ..telemetry.names import Action
 
 logger = logging.getLogger(__name__)
 
@@ -25,4 +27,5 @@ class PauseEnder:
     async def tick(self) -> None:
         """Ends what is due."""
         while ended := await self._store.run(end_pauses(self._keys, limit=BATCH)):
-            logger.info("%d tasks waited too long for their clients", ended)
+            said = about(Action.PAUSES_ENDED, tasks=ended)
+            logger.info("%d tasks waited too long for their clients", ended, extra=said)

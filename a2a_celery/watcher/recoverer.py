@@ -15,6 +15,8 @@ from time import monotonic
 from ..errors import StoreUnavailable
 from ..store import AsyncStore, Keys
 from ..store.recovery import Lapsed, give_next_attempt, lapsed_runs
+from ..telemetry.logs import about
+from ..telemetry.names import Action
 
 logger = logging.getLogger(__name__)
 
@@ -60,13 +62,16 @@ class Recoverer:
     async def _see_to(self, lapsed: Lapsed) -> None:
         wait_us = 0 if lapsed.handed_back else min(FIRST_WAIT_US * 2 ** (lapsed.attempt - 1), LONGEST_WAIT_US)
         lapse = await give_next_attempt(self._store, self._keys, lapsed, again_us=wait_us)
+        about_it = about(Action.RUN_LOST, lapsed.ref.name, agent=lapsed.agent, outcome=lapse.what)
         match lapse.what:
             case "again":
-                logger.warning("run %s of %s was lost; run %s follows", lapsed.ref.name, lapsed.agent, lapse.next_run)
+                said = "run %s of %s was lost; run %s follows"
+                logger.warning(said, lapsed.ref.name, lapsed.agent, lapse.next_run, extra=about_it)
             case "failed":
                 said = "run %s of %s was lost; its task is failed: a2a requeue %s runs it again"
-                logger.warning(said, lapsed.ref.name, lapsed.agent, lapsed.ref.task_id)
+                logger.warning(said, lapsed.ref.name, lapsed.agent, lapsed.ref.task_id, extra=about_it)
             case "canceled":
-                logger.warning("run %s of %s was lost; its task is canceled", lapsed.ref.name, lapsed.agent)
+                said = "run %s of %s was lost; its task is canceled"
+                logger.warning(said, lapsed.ref.name, lapsed.agent, extra=about_it)
             case _:
                 pass  # somebody else saw to it, or the next look will

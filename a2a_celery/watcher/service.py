@@ -16,10 +16,13 @@ from ..sealing import Sealer, sealer_of
 from ..store import AsyncStore, Keys
 from ..store.push_configs import require_secrets_in_use
 from ..store.wake import WakeLine
+from ..telemetry.logs import about
+from ..telemetry.names import Action
 from .canvases import CanvasEnder
 from .deliverer import Deliverer
 from .dispatcher import Dispatcher
-from .loops import Loop
+from .figures import WatcherFigures
+from .loops import Loop, Role
 from .pauses import PauseEnder
 from .presence import Presence
 from .recoverer import Recoverer
@@ -32,6 +35,7 @@ class Watcher:
     """All roles of a watcher in one process."""
 
     def __init__(self, settings: Settings, publisher: Publisher, app: Celery) -> None:
+        self.figures = WatcherFigures()
         self._settings = settings
         self._app = app
         self._publisher = publisher
@@ -51,19 +55,22 @@ class Watcher:
             await store.aclose()
             raise
         results = Results(store, keys, self._app)
-        loops = [
-            Loop(Recoverer(store, keys, grace=self._settings.lease_ttl / 2)),
-            Loop(Dispatcher(store, keys, self._publisher, self._settings.redispatch_after, results)),
-            Loop(PauseEnder(store, keys)),
-            Loop(CanvasEnder(store, keys, results)),
-            Loop(Presence(store, keys, self._settings)),
+        again = self._settings.redispatch_after
+        roles: list[Role] = [
+            Recoverer(store, keys, grace=self._settings.lease_ttl / 2),
+            Dispatcher(store, keys, self._publisher, again, results, self.figures),
+            PauseEnder(store, keys),
+            CanvasEnder(store, keys, results),
+            Presence(store, keys, self._settings),
         ]
         deliverer, line = self._deliverer(store, keys, sealer), WakeLine(self._settings.store_url)
+        loops = [Loop(role, self.figures) for role in roles]
         if deliverer is not None:
-            loops.append(Loop(deliverer, line.listen(keys.deliveries_wake)))
+            loops.append(Loop(deliverer, self.figures, line.listen(keys.deliveries_wake)))
         for loop in loops:
             loop.start()
-        logger.info("watching: %s", ", ".join(loop.role.name for loop in loops))
+        said = about(Action.WATCHER_STARTED)
+        logger.info("watching: %s", ", ".join(loop.role.name for loop in loops), extra=said)
         try:
             await until.wait()
         finally:
@@ -79,7 +86,8 @@ class Watcher:
         if sealer is None:
             return None
         poster = Poster(self._settings.push_networks)
-        return Deliverer(store, keys, sealer, poster, self._settings.secret_keys, self._settings.lease_ttl)
+        keys_of_secrets, lease = self._settings.secret_keys, self._settings.lease_ttl
+        return Deliverer(store, keys, sealer, poster, keys_of_secrets, lease, figures=self.figures)
 
     def run_until_signalled(self) -> None:
         """Watches until SIGTERM or SIGINT."""

@@ -9,11 +9,12 @@ import pytest
 
 from .source import PACKAGE, Module, modules
 
-OPEN_TO_ALL = {"agents", "caller", "config", "discretion", "errors", "sealing", "threads", "__version__"}
+OPEN_TO_ALL = {"agents", "caller", "config", "discretion", "errors", "sealing", "telemetry", "threads", "__version__"}
 """Top-level modules (and a constant) that everybody may import."""
 
 MAY_IMPORT: dict[str, set[str]] = {
     "lifecycle": set(),
+    "telemetry": set(),
     "store": {"lifecycle"},
     "dispatch": {"lifecycle"},
     "push": {"lifecycle"},
@@ -30,11 +31,14 @@ WIRING = {"app", "__init__"}
 """Knows all the parts; imported by cli and the package itself only."""
 
 ONLY_TYPES = {("a2a_celery/execution/run.py", "process")}
+EXTRAS_BEHIND = {("telemetry", "spans")}
+"""What needs an extra: imported for types, and by the one function that knows whether it may be."""
 REDIS_USERS = ("a2a_celery/store/", "a2a_celery/cli/embedded.py")
 
 FUNCTIONS_THAT_IMPORT: dict[str, str] = {
     "a2a_celery/gateway/asgi.py": "grpc is an extra",
     "a2a_celery/client/transports.py": "grpc is an extra",
+    "a2a_celery/telemetry/tracing.py": "OpenTelemetry is an extra",
 }
 """Why a function may import; an import that costs or may be missing, and nothing else."""
 
@@ -155,7 +159,7 @@ def test_what_is_imported_for_types_only_is_named() -> None:
         (module.name, name.split(".")[2])
         for module in SOURCE
         for name, for_types in module.imports()
-        if for_types and name.startswith(f"{PACKAGE}.")
+        if for_types and name.startswith(f"{PACKAGE}.") and tuple(name.split(".")[1:3]) not in EXTRAS_BEHIND
     }
 
     assert found <= ONLY_TYPES

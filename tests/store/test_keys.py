@@ -68,6 +68,7 @@ async def test_when_all_tasks_have_ended_every_key_expires(
     running = replace(claim, ref=RunRef(task_id, 2), token=token, turn=2)
     await seeds.settled(running, status(CANCELED), before=1)
 
+    assert await store.redis.delete(keys.figures)  # these stay
     async for key in store.redis.scan_iter():
         assert 0 < await store.redis.ttl(key) <= RETENTION, key
 

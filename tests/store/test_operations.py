@@ -25,6 +25,7 @@ from a2a_celery.store.deliveries import (
     take_due_deliveries,
 )
 from a2a_celery.store.dispatch import hold_runs, mark_published, take_due_runs
+from a2a_celery.store.figures import figures
 from a2a_celery.store.installation import note_watcher
 from a2a_celery.store.leases import renew_runs
 from a2a_celery.store.letters import Letter, read_letter, requeue_task
@@ -271,7 +272,7 @@ async def _scan_deliveries(keys: Keys, seeds: Seeds) -> Operation[Any]:
     return scan_deliveries(keys)
 
 
-async def _figures(keys: Keys, seeds: Seeds) -> Operation[Any]:
+async def _delivery_figures(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await seeds.store.run(await _give_up(keys, seeds))
     return delivery_figures(keys)
 
@@ -281,11 +282,16 @@ async def _steps(keys: Keys, seeds: Seeds) -> Operation[Any]:
     return read_steps(keys, "t")
 
 
+async def _figures(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await seeds.ended(COMPLETED)
+    return figures(keys)
+
+
 VERBS: list[Make] = [
     _create, _continue, _cancel, _read, _list, _log, _claim, _append, _settle, _renew, _mark, _hold, _take,
     _end_pauses, _lapsed, _lapse, _end, _hand_back, _release, _due_canvases, _end_by_result, _scan, _letter, _requeue,
     _note_watcher, _save_push, _list_push, _delete_push, _secrets, _take_deliveries, _note, _postpone, _give_up,
-    _replay, _read_delivery, _scan_deliveries, _figures, _steps, _checkpoint,
+    _replay, _read_delivery, _scan_deliveries, _delivery_figures, _figures, _steps, _checkpoint,
 ]  # fmt: skip
 
 BESIDE = {"prelude", "save_task", "delete_task"}

@@ -12,6 +12,7 @@ from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.keys import quoted
 
 Index = tuple[str, TaskState]
+FIGURE = re.compile(rb"(ended|lost|queue|first|run|cancel) [^ ]+ [a-z0-9_]+")
 
 
 async def leaks(store: AsyncStore, keys: Keys) -> list[str]:  # noqa: PLR0915
@@ -94,6 +95,8 @@ async def leaks(store: AsyncStore, keys: Keys) -> list[str]:  # noqa: PLR0915
         elif key == keys.delivery_outcomes:
             counted = {name.decode() for name in await redis.hkeys(key)}
             found += [f"{key}: {name}" for name in counted - {"delivered", "failed", "given_up"}]
+        elif key == keys.figures:
+            found += [f"{key}: {name!r}" for name in await redis.hkeys(raw) if not FIGURE.fullmatch(name)]
         elif key == keys.secrets:
             lists = await redis.hgetall(key)
             found += [f"{key}: {f!r}" for f in lists if lists[f].decode() != keys.sealed_with(f.decode())]

@@ -177,10 +177,13 @@ class Seeds:
         assert fold(page.entries) == found[0]
 
     async def everything(self) -> dict[str, object]:
-        """Every key with its value: two of these are equal when nothing at all was written between them."""
+        """Every key with its value but the figures, which only count: two of these are equal when nothing at all was
+        written between them."""
         redis = self.store.redis
         stored: dict[str, object] = {}
         async for key in redis.scan_iter():
+            if key.decode() == self.keys.figures:
+                continue
             match await redis.type(key):
                 case b"hash":
                     stored[key.decode()] = await redis.hgetall(key)

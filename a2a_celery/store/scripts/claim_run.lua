@@ -40,7 +40,9 @@ if r.phase == 'queued' then
   r.phase, r.token, r.runner, r.seq = 'running', ARGV[2], ARGV[3], 0
   redis.call('ZADD', r.leases, micros(now() + tonumber(ARGV[4])), run_name(r))
   redis.call('ZREM', r.dispatch, run_name(r))
-  redis.call('HSET', KEYS[1], 'max_attempts', micros(tonumber(ARGV[6]) + tonumber(r.spared or '0')))
+  took(r, 'queue', math.max(r.at, begins_at(r.options)))
+  redis.call('HSET', KEYS[1], 'max_attempts', micros(tonumber(ARGV[6]) + tonumber(r.spared or '0')),
+    'claimed_at', micros(now()))
   if ARGV[7] ~= '0' then redis.call('HSET', KEYS[1], 'retried', ARGV[1] .. ' ' .. ARGV[7]) end
   if ARGV[5] == '1' and r.state ~= WORKING and LEGAL[r.state][WORKING] then
     write_status(KEYS, r, WORKING, '0', r.working)

@@ -37,6 +37,7 @@ elseif r.phase == 'queued' then
 end
 if r.phase ~= '' then
   retire(KEYS, r, ARGV[3] == '1' and r.state == FAILED and ARGV[4])
+  if ARGV[3] == '1' then tally(r, 'lost', r.state == FAILED and 'failed' or 'canceled') end
   save(KEYS, r)
   wake(KEYS, r)
 end

@@ -31,6 +31,7 @@ local most = tonumber(r.max_attempts or '1')
 if r.asked_to_cancel == '1' or most == 1 then
   if r.asked_to_cancel == '1' then write_status(KEYS, r, CANCELED, '0', r.canceled) else apply_events(KEYS, r, 5) end
   retire(KEYS, r, r.state == FAILED and ARGV[4])
+  tally(r, 'lost', r.state == FAILED and 'failed' or 'canceled')
   save(KEYS, r)
   wake(KEYS, r)
   return {'over', micros(r.state)}

@@ -27,6 +27,7 @@ else
   retire(KEYS, r, not canceled and ARGV[8])
   answer = {canceled and 'canceled' or 'failed'}
 end
+tally(r, 'lost', r.handed_back == ARGV[1] and 'handed_back' or answer[1])
 save(KEYS, r)
 wake(KEYS, r)
 return answer

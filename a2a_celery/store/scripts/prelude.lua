@@ -31,6 +31,8 @@
 --   retried                             run, and how often Celery retried it: copies of messages from before that are dropped
 --   canvas, canvases                    JSON: the canvas that a handed run waits for, and the list such runs are in
 --   dispatched_again                    how often the newest run was published again
+--   claimed_at                          when the newest claim was, µs
+--   trace                               W3C traceparent of the newest turn, once the task has ended, if it has configs
 --   held                                "<run> <µs>": a worker has that run in hand; when it is published again anyway
 --   fell                                processes that were lost before they had claimed it, a space behind each
 --   asked                               how many answers the agent's `ask` has got or waits for
@@ -78,9 +80,28 @@ local function now()
   return tonumber(t[1]) * 1000000 + tonumber(t[2])
 end
 
+-- Counts in the figures of the whole deployment; store/figures.py has the fields. Tasks of another engine have no agent.
+local function tally(r, what, label, times)
+  local agent = string.match(r.scope or '', '^[^/]+')
+  if agent then
+    redis.call('HINCRBY', string.gsub(r.leases, 'leases$', 'figures'), what .. ' ' .. agent .. ' ' .. label, times or 1)
+  end
+end
+
+-- Counts a time that began at `since` (µs; nil: nobody knows) in its bucket: the first of BOUNDS that is not less.
+local function took(r, what, since)
+  if not since then return end
+  local us, bucket = math.max(0, now() - tonumber(since)), #BOUNDS + 1
+  for i = #BOUNDS, 1, -1 do
+    if us <= BOUNDS[i] then bucket = i end
+  end
+  tally(r, what, bucket)
+  tally(r, what, 'sum', micros(us))
+end
+
 local FIELDS = {'state', 'at', 'version', 'run', 'seq', 'turn', 'attempt', 'task_id', 'scope', 'scope_index',
   'context_index', 'context', 'status', 'has_message', 'phase', 'token', 'runner', 'asked_to_cancel', 'nonce',
-  'retention', 'leases', 'dispatch', 'settled', 'pauses', 'max_attempts', 'push', 'row'}
+  'retention', 'leases', 'dispatch', 'settled', 'pauses', 'max_attempts', 'push', 'row', 'claimed_at'}
 local NUMBERS = 7 -- so many of them, from the first on, are counted with
 
 -- The record as a table; nil when there is no such task. Fields that are large, or rarely asked for (request, caller …),
@@ -260,6 +281,7 @@ local function leave_row(keys, r, after_us)
 end
 
 local function close_run(r)
+  if r.phase == 'running' then took(r, 'run', r.claimed_at) end
   redis.call('ZREM', r.leases, run_name(r))
   redis.call('ZREM', r.dispatch, run_name(r))
   if r.phase == 'handed' then redis.call('ZREM', r.canvases, run_name(r)) end
@@ -318,11 +340,19 @@ local function retire_lines(keys, r)
   redis.call('EXPIRE', keys[9], r.retention)
 end
 
+-- The trace that the options of a run name, '' for none; RunOptions.to_json writes it first.
+local function trace_of(options)
+  return string.match(options or '', '^{"trace":{"traceparent":"([%x-]+)"') or ''
+end
+
 -- The task is over: its run too, and all its keys go together. `dead_letters` (a key) if it may be requeued: then what it
 -- takes to run it again stays.
 local function retire(keys, r, dead_letters)
   close_run(r)
   leave_row(keys, r, 0)
+  tally(r, 'ended', micros(r.state))
+  if r.state == CANCELED then took(r, 'cancel', r.cancel_asked_at) end
+  if r.push then redis.call('HSET', keys[1], 'trace', trace_of(r.options)) end
   end_pause(keys, r)
   redis.call('DEL', keys[7])
   redis.call('HDEL', keys[1], 'working', 'canceled', 'settled', 'unanswered', 'canvas')

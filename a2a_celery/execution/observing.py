@@ -1,0 +1,105 @@
+"""What is told of a run: two lines in the log, and where this process traces, a span around its agent's own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from celery import current_task
+
+from ..lifecycle import Canceled, Completed, Failed, HandedOn, Lost, Outcome, Paused, Refused, Rejected, Retried
+from ..store.runs import Claim, RunRef
+from ..telemetry.logs import about
+from ..telemetry.names import Action, Attribute, SpanName
+from ..telemetry.tracing import carried, tracing
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+
+    from ..telemetry.spans import Spans
+
+logger = logging.getLogger(__name__)
+
+Perform = Callable[[], Coroutine[Any, Any, Outcome | None]]
+
+OUTCOMES: dict[type[Outcome], str] = {
+    Completed: "completed",
+    Paused: "paused",
+    Canceled: "canceled",
+    Failed: "failed",
+    Rejected: "rejected",
+    Refused: "refused",
+    Retried: "retried",
+    HandedOn: "handed_on",
+    Lost: "lost",
+}
+"""What logs and spans call how a run ended. An agent that ends its task itself and returns has completed its run."""
+
+DROPPED = "dropped"
+"""It was not this worker's to run."""
+
+
+def observed(perform: Perform, ref: RunRef, agent: str) -> Coroutine[Any, Any, Outcome | None]:
+    """``perform()``, which is the run `ref`, told of. Made in the thread that Celery gave the run: there is
+    the message, and the span of an instrumentation of Celery, if one is on."""
+    spans = tracing()
+    if spans is None:
+        return _logged(perform, ref, agent)
+    return _traced(perform, ref, agent, spans, spans.arriving(carried(_headers())))
+
+
+async def _traced(perform: Perform, ref: RunRef, agent: str, spans: Spans, parent: Context) -> Outcome | None:
+    attributes: dict[Attribute, str | int] = {
+        Attribute.AGENT: agent,
+        Attribute.TASK: ref.task_id,
+        Attribute.RUN: ref.run,
+        Attribute.CELERY_ID: ref.name,
+    }
+    span, here = spans.began(SpanName.RUN.format(agent=agent), parent, spans.CONSUMER, attributes)
+    outcome: Outcome | None = Lost()  # if it is cut off
+    try:
+        with spans.within(here):
+            outcome = await _logged(perform, ref, agent)
+    finally:
+        spans.ended(span, _named(outcome), fine=not isinstance(outcome, Failed | Lost))
+    return outcome
+
+
+async def _logged(perform: Perform, ref: RunRef, agent: str) -> Outcome | None:
+    began = monotonic()
+    outcome = await perform()
+    if outcome is not None and logger.isEnabledFor(logging.INFO):
+        name, seconds = _named(outcome), round(monotonic() - began, 3)
+        said = about(Action.RUN_ENDED, ref.name, agent=agent, outcome=name, seconds=seconds)
+        logger.info("run %s of %s: %s after %.3f s", ref.name, agent, name, seconds, extra=said)
+    return outcome
+
+
+def begun(claim: Claim, agent: str) -> None:
+    """A run was claimed, and its agent begins."""
+    spans = tracing()
+    if spans is not None:
+        spans.label({Attribute.CONTEXT: claim.task.context_id, Attribute.ATTEMPT: claim.attempt})
+    said = about(Action.RUN_BEGUN, claim.ref.name, agent=agent, attempt=claim.attempt, context=claim.task.context_id)
+    logger.info("run %s of %s begins, attempt %d", claim.ref.name, agent, claim.attempt, extra=said)
+
+
+def reported(ref: RunRef, agent: str, what: str) -> str:
+    """Logs the exception at hand, which is `what` became of the run; gives the reference that finds it there."""
+    reference = uuid4().hex[:12]
+    said = about(Action.RUN_FAILED, ref.name, agent=agent, reference=reference)
+    logger.exception("run %s: %s [reference %s]", ref.name, what, reference, extra=said)
+    return reference
+
+
+def _named(outcome: Outcome | None) -> str:
+    return DROPPED if outcome is None else OUTCOMES[type(outcome)]
+
+
+def _headers() -> dict[str, Any]:
+    """Those of the message that this thread has been given; empty outside of a Celery task."""
+    request = current_task.request if current_task else None
+    return dict(getattr(request, "headers", None) or {})

@@ -1,0 +1,21 @@
+-- figures: what all tasks of a deployment came to, how many runs are open, and how long those that wait have.
+-- KEYS  [1] figures  [2] dispatch  [3] leases  [4] canvases  [5] pauses  [6] dead letters
+-- ARGV  [1] key prefix  [2] so many of the runs that wait are looked at
+-- gives {µs now, {field, value, …}, queued, running, handed, paused, dead letters, {agent, µs its oldest run has waited, …}}
+local oldest, ages = {}, {}
+for _, name in ipairs(redis.call('ZRANGE', KEYS[2], 0, tonumber(ARGV[2]) - 1)) do
+  local record = ARGV[1] .. ':{' .. quoted(string.match(name, '^(.*)%.%d+$')) .. '}:task'
+  local r = redis.call('HMGET', record, 'agent', 'at', 'options')
+  if r[1] then
+    local since = math.max(tonumber(r[2]), begins_at(r[3]))
+    oldest[r[1]] = math.min(oldest[r[1]] or since, since)
+  end
+end
+for agent, since in pairs(oldest) do
+  ages[#ages + 1] = agent
+  ages[#ages + 1] = micros(math.max(0, now() - since))
+end
+return {
+  micros(now()), redis.call('HGETALL', KEYS[1]), redis.call('ZCARD', KEYS[2]), redis.call('ZCARD', KEYS[3]),
+  redis.call('ZCARD', KEYS[4]), redis.call('ZCARD', KEYS[5]), redis.call('ZCOUNT', KEYS[6], micros(now()), '+inf'), ages,
+}

@@ -1,0 +1,79 @@
+"""Log lines: for people as ever, or as JSON (setting ``log_format``), each with what it is about.
+
+A line that operators may look for says so beside its message: ``logger.info("…", extra=about(Action.RUN_ENDED, …))``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+from .names import Action
+
+TEXT, JSON = "text", "json"
+FORMATS = (TEXT, JSON)
+
+TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+ABOUT = "a2a"
+"""The attribute of a log record that holds the fields of `about`."""
+
+
+def about(action: Action, celery_id: str = "", **fields: str | int | float | None) -> dict[str, Any]:
+    """The ``extra`` of a log line. `celery_id` is ``<task id>.<run>``, which gives ``task`` and ``run`` too; fields
+    that are None are left out."""
+    given = {name: value for name, value in fields.items() if value is not None}
+    return {ABOUT: {"action": str(action), **_ids(celery_id), **given}}
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, logger, message; action and ids; trace and span, where one is at hand."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            "process": record.process,
+            **getattr(record, ABOUT, _of_celery(record)),
+            **_of_trace(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def set_up(level: str, log_format: str) -> None:
+    """Writes this process' log lines to standard error in `log_format`, unless logging is set up already."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter() if log_format == JSON else logging.Formatter(TEXT_FORMAT))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+
+
+def _of_celery(record: logging.LogRecord) -> dict[str, Any]:
+    """The ids of a line that Celery itself writes about a task."""
+    data = getattr(record, "data", None)
+    if not isinstance(data, dict) or not isinstance(data.get("id"), str):
+        return {}
+    return _ids(data["id"])
+
+
+def _ids(celery_id: str) -> dict[str, Any]:
+    task, _, run = celery_id.rpartition(".")
+    ids: dict[str, Any] = {"celery_id": celery_id} if celery_id else {}
+    return ids | {"task": task, "run": int(run)} if task and run.isdecimal() else ids
+
+
+def _of_trace() -> dict[str, str]:
+    api = sys.modules.get("opentelemetry.trace")
+    if api is None:
+        return {}
+    here = api.get_current_span().get_span_context()
+    if not here.is_valid:
+        return {}
+    return {"trace_id": f"{here.trace_id:032x}", "span_id": f"{here.span_id:016x}"}
