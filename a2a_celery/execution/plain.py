@@ -35,6 +35,7 @@ from ..lifecycle.content import jsonable
 from ..lifecycle.outcomes import OUT_OF_TIME
 from ..lifecycle.states import WORKING
 from ..store.runs import Claim
+from ..telemetry.tracing import span_at_hand
 from .events import RunEvents
 from .force import in_pool_child
 from .request import RunFailed
@@ -97,8 +98,11 @@ class TaskAdapter:
         self.turn.related_tasks = await events.store.own_tasks(self.turn.message.reference_task_ids)
         returned: asyncio.Future[None] = loop.create_future()
 
+        span = span_at_hand()
+
         def call() -> None:
-            self._make_call()
+            with span:
+                self._make_call()
             with suppress(RuntimeError):  # the loop is gone, and so is the process
                 loop.call_soon_threadsafe(returned.set_result, None)
 

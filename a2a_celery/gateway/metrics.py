@@ -15,10 +15,8 @@ from pathlib import Path
 from time import monotonic
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
-from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
@@ -29,6 +27,7 @@ from ..store.deliveries import DeliveryFigures, delivery_figures
 from ..store.figures import Figures, figures
 from ..store.log import LogPage
 from ..telemetry import names
+from ..telemetry.exposition import ours
 from .deployment import Deployment
 
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
@@ -120,19 +119,8 @@ class Metrics:
 
     def _own(self) -> CollectorRegistry:
         if FOLDER not in os.environ:
-            return self._registry
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(_OfAllProcesses())
-        return registry
-
-
-class _OfAllProcesses(Collector):
-    """What all processes that share the port have counted; of ours only: the application may count in there too."""
-
-    def collect(self) -> Iterable[Metric]:
-        ours = {figure.name for figure in names.FIGURES}
-        everything = MultiProcessCollector(None)  # type: ignore[no-untyped-call]
-        return [metric for metric in everything.collect() if metric.name in ours]  # type: ignore[no-untyped-call]
+            return ours(self._registry)
+        return ours(MultiProcessCollector(None))  # type: ignore[no-untyped-call]
 
 
 def _forget_the_dead() -> None:

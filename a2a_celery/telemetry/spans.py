@@ -33,6 +33,10 @@ class Spans:
     def __init__(self, provider: trace.TracerProvider) -> None:
         self._tracer = provider.get_tracer("a2a_celery")
 
+    def here(self) -> Context:
+        """The context at hand."""
+        return contexts.get_current()
+
     def current(self) -> dict[str, str]:
         """The span at hand, as headers; empty without one."""
         headers: dict[str, str] = {}

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -34,6 +35,12 @@ def tracing() -> Spans | None:
     from .spans import spans_of  # noqa: PLC0415 - needs OpenTelemetry, which is an extra
 
     return spans_of(provider)
+
+
+def span_at_hand() -> AbstractContextManager[None]:
+    """A block, maybe in another thread, in which the span of now is at hand."""
+    spans = tracing()
+    return nullcontext() if spans is None else spans.within(spans.here())
 
 
 def carried(headers: Mapping[str, str]) -> dict[str, str]:

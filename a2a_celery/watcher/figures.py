@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 
 from ..errors import ConfigError
 from ..telemetry import names
+from ..telemetry.exposition import ours
 
 POST_BOUNDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 20.0)
 STALE = 60.0
@@ -59,7 +60,7 @@ class WatcherFigures:
         Raises:
             ConfigError: the port is taken, or the host is none of this machine.
         """
-        said = make_wsgi_app(self.registry)
+        said = make_wsgi_app(ours(self.registry))
 
         def answer(environ: dict[str, Any], start: Any) -> Iterable[bytes]:
             match environ["PATH_INFO"]:

@@ -1,0 +1,236 @@
+"""One trace from the client's span to the webhook's post, through real processes, exported as a user's would be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kombu
+import pytest
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.trace import set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from a2a_celery.store import Keys, SyncStore
+from a2a_celery.telemetry.names import Action, SpanEvent
+from tests.support.clients import BINDINGS, Served, collect, message_json, request, rpc, sdk_client, service
+from tests.support.collector import Collected, Collector, collector, path_to
+from tests.support.fleet import Fleet, running_fleet
+from tests.support.posts import DELIVERING, with_config
+from tests.support.receiver import Receiver, receiver
+from tests.support.waiting import eventually
+
+INTERNAL, SERVER, CLIENT, PRODUCER, CONSUMER = 1, 2, 3, 4, 5
+"""Kinds, as OTLP has them."""
+
+OURS = "a2a_celery"
+THOUGHT = "thinks"
+CALL = "the client's call"
+
+
+@pytest.fixture(scope="module")
+def spans() -> Iterator[Collector]:
+    with collector() as spans:
+        yield spans
+
+
+def started(folder: Path, spans: Collector, **env: str) -> Any:
+    """A fleet whose processes trace, and log as JSON: nothing runs yet."""
+    exporting = {"OTEL_EXPORTER_OTLP_ENDPOINT": spans.url, "OTEL_BSP_SCHEDULE_DELAY": "100", "A2A_LOG_FORMAT": "json"}
+    return running_fleet(folder, app="tests.support.traced_agents", **DELIVERING, **exporting, **env)
+
+
+def one_of_each(fleet: Fleet) -> Served:
+    """Its processes, each with its name in traces."""
+    fleet.watcher(OTEL_SERVICE_NAME="watcher")
+    worker = fleet.worker(OTEL_SERVICE_NAME="worker")
+    return Served(fleet, fleet.gateway(grpc=True, OTEL_SERVICE_NAME="gateway"), worker)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory, spans: Collector) -> Iterator[Served]:
+    with started(tmp_path_factory.mktemp("fleet"), spans) as fleet:
+        yield one_of_each(fleet)
+
+
+@pytest.fixture(scope="module")
+def hooks() -> Iterator[Receiver]:
+    with receiver() as hooks:
+        yield hooks
+
+
+class Caller:
+    """A client that traces: `headers` name its span."""
+
+    def __init__(self, spans: Collector) -> None:
+        provider = TracerProvider(resource=Resource.create({"service.name": "client"}))
+        provider.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter(f"{spans.url}/v1/traces")))
+        span = provider.get_tracer("client").start_span(CALL)
+        self.trace = f"{span.get_span_context().trace_id:032x}"
+        self.headers: dict[str, str] = {}
+        TraceContextTextMapPropagator().inject(self.headers, set_span_in_context(span))
+        span.end()
+
+
+@pytest.fixture
+def caller(spans: Collector) -> Caller:
+    return Caller(spans)
+
+
+def ours(path: list[Collected]) -> list[tuple[str, str, int]]:
+    """Service, name and kind of the spans of a path, less those that the SDK makes."""
+    return [(span.service, span.name, span.kind) for span in path if not span.scope.startswith("a2a-python-sdk")]
+
+
+def the(spans: list[Collected], name: str) -> Collected:
+    [found] = [span for span in spans if span.name == name]
+    return found
+
+
+def test_a_trace_goes_from_the_clients_call_to_the_post(
+    served: Served, spans: Collector, hooks: Receiver, caller: Caller
+) -> None:
+    body = with_config(message_json("hello"), hooks.url("/traced"))
+    task = rpc(served.gateway, "SendMessage", body, agent="thinker", **caller.headers)["result"]["task"]
+    posts = hooks.wait_for("/traced", 4)
+
+    found = spans.wait_for(caller.trace, CALL, "a2a SendMessage", THOUGHT, "store settle_run", "POST webhook")
+    found = eventually(lambda: posted(spans.of_trace(caller.trace), len(posts)), what="each post has a span")
+
+    to_gateway = [("client", CALL, INTERNAL), ("gateway", "a2a SendMessage", INTERNAL)]
+    to_run = [*to_gateway, ("gateway", "publish a2a.thinker", PRODUCER), ("worker", "run a2a.thinker", CONSUMER)]
+    assert ours(path_to(the(found, "store create_task"), found)) == [
+        *to_gateway,
+        ("gateway", "store create_task", INTERNAL),
+    ]
+    assert ours(path_to(the(found, THOUGHT), found)) == [*to_run, ("worker", THOUGHT, INTERNAL)]
+    assert ours(path_to(the(found, "store settle_run"), found)) == [*to_run, ("worker", "store settle_run", INTERNAL)]
+    for post in (span for span in found if span.name == "POST webhook"):
+        assert ours(path_to(post, found)) == [*to_gateway, ("watcher", "POST webhook", CLIENT)]
+    run = the(found, "run a2a.thinker")
+    assert run.attributes["a2a.task.id"] == task["id"]
+    assert run.attributes["celery.task_id"] == f"{task['id']}.1"
+    assert (run.attributes["a2a.outcome"], run.failed) == ("completed", False)
+    assert SpanEvent.APPENDED in run.events
+
+
+def posted(found: list[Collected], many: int) -> list[Collected]:
+    """`found`, once so many posts are in it."""
+    return found if len([span for span in found if span.name == "POST webhook"]) >= many else []
+
+
+def test_a_receiver_is_told_the_trace_and_nothing_else_of_it(
+    served: Served, spans: Collector, hooks: Receiver, caller: Caller
+) -> None:
+    body = with_config(message_json("hello"), hooks.url("/told"))
+    headers = {**caller.headers, "tracestate": "vendor=secret", "baggage": "user=ann"}
+
+    rpc(served.gateway, "SendMessage", body, agent="thinker", **headers)
+    got = hooks.wait_for("/told", 4)
+
+    for post in got:
+        version, trace, _, flags = post.headers["traceparent"].split("-")
+        assert (version, trace, int(flags, 16) & 1) == ("00", caller.trace, 1)
+        assert not {"tracestate", "baggage"} & post.headers.keys()
+    found = eventually(lambda: posted(spans.of_trace(caller.trace), len(got)), what="each post has a span")
+    told = {post.headers["traceparent"].split("-")[2] for post in got}
+    assert told == {span.id for span in found if span.name == "POST webhook"}
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+@pytest.mark.parametrize("streaming", [True, False], ids=["stream", "blocking"])
+async def test_each_binding_takes_the_clients_trace(
+    served: Served, spans: Collector, caller: Caller, binding: str, streaming: bool
+) -> None:
+    async with sdk_client(served.gateway, "sync-thinker", binding, streaming=streaming) as client:
+        await collect(client.send_message(request("hello"), context=service(**caller.headers)))
+
+    name = "a2a SendStreamingMessage" if streaming else "a2a SendMessage"
+    found = spans.wait_for(caller.trace, CALL, name, THOUGHT)
+    path = ours(path_to(the(found, THOUGHT), found))
+    assert [step[:2] for step in path] == [
+        ("client", CALL),
+        ("gateway", name),
+        ("gateway", "publish a2a.sync-thinker"),
+        ("worker", "run a2a.sync-thinker"),
+        ("worker", THOUGHT),
+    ]
+    asked = the(found, name)
+    assert asked.kind == (SERVER if binding == "GRPC" else INTERNAL)  # over HTTP the SDK has made a server's span
+    assert asked.attributes["a2a.task.id"] == the(found, "run a2a.sync-thinker").attributes["a2a.task.id"]
+
+
+def test_a_plain_task_belongs_to_the_trace_too(served: Served, spans: Collector, caller: Caller) -> None:
+    message = message_json() | {"message": {**message_json()["message"], "parts": [{"data": {"number": 21}}]}}
+
+    rpc(served.gateway, "SendMessage", message, agent="double", **caller.headers)
+
+    found = spans.wait_for(caller.trace, THOUGHT, "run a2a.double")
+    assert "run a2a.double" in [span.name for span in path_to(the(found, THOUGHT), found)]
+
+
+def test_the_error_of_a_run_is_in_its_span_and_its_text_is_not(
+    served: Served, spans: Collector, caller: Caller
+) -> None:
+    rpc(served.gateway, "SendMessage", message_json("a secret"), agent="breaks", **caller.headers)
+
+    run = the(spans.wait_for(caller.trace, "run a2a.breaks"), "run a2a.breaks")
+    assert (run.failed, run.attributes["a2a.outcome"]) == (True, "failed")
+    assert all("secret" not in str(value) for value in run.attributes.values())
+
+
+def test_a_run_that_a_watcher_publishes_is_in_its_trace(served: Served, spans: Collector, caller: Caller) -> None:
+    """What the broker lost, with what its message's headers said, is in the store."""
+    store, keys = SyncStore(served.fleet.redis.store_url), Keys()
+    assert served.worker is not None
+    served.worker.stop()
+    body = message_json("hello") | {"configuration": {"returnImmediately": True}}
+    task = rpc(served.gateway, "SendMessage", body, agent="thinker", **caller.headers)["result"]["task"]
+    spans.wait_for(caller.trace, "publish a2a.thinker")
+    with kombu.Connection(served.fleet.broker_url) as connection:
+        assert connection.default_channel.queue_purge(served.fleet.queue) == 1
+    store.redis.zadd(keys.dispatch, {f"{task['id']}.1": 0})
+
+    served.worker = served.fleet.worker(OTEL_SERVICE_NAME="worker")
+
+    found = spans.wait_for(caller.trace, "run a2a.thinker")
+    path = [step[:2] for step in ours(path_to(the(found, "run a2a.thinker"), found))]
+    assert path[2:] == [("watcher", "publish a2a.thinker"), ("worker", "run a2a.thinker")]
+    store.close()
+
+
+def test_log_lines_are_json_with_actions_and_ids_and_name_the_trace(served: Served, caller: Caller) -> None:
+    task = rpc(served.gateway, "SendMessage", message_json("x"), agent="thinker", **caller.headers)["result"]["task"]
+    celery_id = f"{task['id']}.1"
+    assert served.worker is not None
+    served.worker.wait_for_output(f'"{celery_id}", "task": "{task["id"]}", "run": 1, "agent": "thinker", "outcome"')
+
+    lines = [json.loads(line) for line in served.worker.output().splitlines() if line.startswith("{")]
+    of_run = [line for line in lines if line.get("celery_id") == celery_id]
+    actions = [line["action"] for line in of_run if "action" in line]
+    assert actions == [Action.RUN_BEGUN, Action.RUN_ENDED]
+    ended = next(line for line in of_run if line.get("action") == Action.RUN_ENDED)
+    assert (ended["task"], ended["run"], ended["agent"], ended["outcome"]) == (task["id"], 1, "thinker", "completed")
+    assert ended["trace_id"] == caller.trace
+    assert {"celery.worker.strategy", "celery.app.trace"} <= {line["logger"] for line in of_run}  # Celery's own
+    for process in served.fleet.processes:
+        said = [line for line in process.output().splitlines() if "a2a_celery" in line or "uvicorn" in line]
+        assert said
+        assert all({"time", "level", "logger", "message"} <= json.loads(line).keys() for line in said), process.name
+
+
+def test_celerys_own_instrumentation_may_be_on_as_well(tmp_path: Path, spans: Collector, caller: Caller) -> None:
+    with started(tmp_path, spans, TEST_CELERY_INSTRUMENTED="1") as fleet:
+        gateway = fleet.gateway()
+        fleet.worker(pool="solo")
+        rpc(gateway, "SendMessage", message_json("hello"), agent="thinker", **caller.headers)
+        found = spans.wait_for(caller.trace, THOUGHT, "run a2a.thinker", "run/a2a.thinker")
+
+    path = [step[1] for step in ours(path_to(the(found, THOUGHT), found))]
+    of_celery = ["apply_async/a2a.thinker", "run/a2a.thinker"]
+    assert path == [CALL, "a2a SendMessage", "publish a2a.thinker", *of_celery, "run a2a.thinker", THOUGHT]

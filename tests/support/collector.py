@@ -1,0 +1,127 @@
+"""A stand-in for an OpenTelemetry collector: takes spans over OTLP/HTTP from any process, and remembers them."""
+
+from __future__ import annotations
+
+import gzip
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from .waiting import eventually
+
+
+@dataclass(frozen=True)
+class Collected:
+    """A span as it was exported. `parent` is "" for a root."""
+
+    service: str
+    scope: str
+    name: str
+    trace: str
+    id: str
+    parent: str
+    kind: int
+    attributes: dict[str, Any] = field(hash=False)
+    events: tuple[str, ...]
+    failed: bool
+
+
+class Collector:
+    """What came so far."""
+
+    def __init__(self) -> None:
+        self._spans: list[Collected] = []
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    def close(self) -> None:
+        """Listens no more."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def of_trace(self, trace: str) -> list[Collected]:
+        """The spans of `trace` that are here."""
+        return [span for span in tuple(self._spans) if span.trace == trace]
+
+    def wait_for(self, trace: str, *names: str) -> list[Collected]:
+        """The spans of `trace`, as soon as each of `names` is among them."""
+
+        def complete() -> list[Collected] | None:
+            found = self.of_trace(trace)
+            return found if set(names) <= {span.name for span in found} else None
+
+        try:
+            return eventually(complete, within=30, what=f"spans {names} arrive")
+        except AssertionError as e:
+            raise AssertionError(f"{e}; there are {sorted(span.name for span in self.of_trace(trace))}") from e
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        spans = self._spans
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                if self.headers.get("Content-Encoding") == "gzip":
+                    body = gzip.decompress(body)
+                spans.extend(read(ExportTraceServiceRequest.FromString(body)))
+                self.send_response(200)
+                self.send_header("Content-Type", "application/x-protobuf")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, format: str, *args: Any) -> None:
+                """Nothing."""
+
+        return Handler
+
+
+def read(request: ExportTraceServiceRequest) -> Iterator[Collected]:
+    """The spans of one export."""
+    for of_process in request.resource_spans:
+        service = _values(of_process.resource.attributes).get("service.name", "")
+        for of_scope in of_process.scope_spans:
+            for span in of_scope.spans:
+                yield Collected(
+                    service,
+                    of_scope.scope.name,
+                    span.name,
+                    span.trace_id.hex(),
+                    span.span_id.hex(),
+                    span.parent_span_id.hex(),
+                    span.kind,
+                    _values(span.attributes),
+                    tuple(event.name for event in span.events),
+                    span.status.code == 2,
+                )
+
+
+def _values(attributes: Any) -> dict[str, Any]:
+    return {it.key: getattr(it.value, it.value.WhichOneof("value") or "string_value") for it in attributes}
+
+
+@contextmanager
+def collector() -> Iterator[Collector]:
+    """One that listens."""
+    collecting = Collector()
+    try:
+        yield collecting
+    finally:
+        collecting.close()
+
+
+def path_to(span: Collected, spans: list[Collected]) -> list[Collected]:
+    """From the root of what is here down to `span`."""
+    by_id = {it.id: it for it in spans}
+    path = [span]
+    while path[0].parent in by_id:
+        path.insert(0, by_id[path[0].parent])
+    return path

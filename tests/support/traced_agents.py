@@ -1,0 +1,61 @@
+"""Agents that make spans of their own, in processes that trace: set up as a user's own module would."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+from celery import Celery
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.instrumentation.celery import CeleryInstrumentor
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+from a2a_celery import A2A, Turn
+
+provider = TracerProvider()
+provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+trace.set_tracer_provider(provider)
+if os.environ.get("TEST_CELERY_INSTRUMENTED"):
+    CeleryInstrumentor().instrument()
+
+app = Celery("traced")
+app.conf.task_default_queue = os.environ.get("TEST_QUEUE", "celery")
+app.conf.broker_connection_retry_on_startup = True
+a2a = A2A(app)
+tracer = trace.get_tracer("tests")
+
+THOUGHT = "thinks"
+
+
+@a2a.agent("thinker")
+async def thinker(turn: Turn) -> str:
+    """Thinks, in a span of its own, and says what it was told."""
+    with tracer.start_as_current_span(THOUGHT):
+        await turn.say("thinking")
+        await asyncio.sleep(0.05)  # so that this is a write of its own
+    return turn.text
+
+
+@a2a.agent("sync-thinker")
+def sync_thinker(turn: Turn) -> str:
+    """The same in a thread, and answers what it knows of the trace."""
+    with tracer.start_as_current_span(THOUGHT):
+        return turn.caller.headers.get("baggage", "no baggage")
+
+
+@app.task(name="double", shared=False)
+def double(number: int) -> int:
+    """Twice as much, and a span."""
+    with tracer.start_as_current_span(THOUGHT):
+        return 2 * number
+
+
+a2a.expose(double)
+
+
+@a2a.agent("breaks")
+async def breaks(turn: Turn) -> str:
+    """Fails."""
+    raise RuntimeError(f"broken by {turn.text}")

@@ -1,0 +1,146 @@
+"""What is told where nobody listens, what a line in JSON has, and which traces are taken over from a client."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+
+import pytest
+
+from a2a_celery.config import Settings
+from a2a_celery.dispatch import RunOptions
+from a2a_celery.errors import ConfigError
+from a2a_celery.telemetry.logs import JsonFormatter, about
+from a2a_celery.telemetry.names import Action
+from a2a_celery.telemetry.tracing import carried, tracing
+
+PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+OFF = """
+import importlib.abc, sys, traceback
+
+class Watch(importlib.abc.MetaPathFinder):
+    ours = []
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "opentelemetry":
+            importer = next((f for f in reversed(traceback.extract_stack()[:-1])
+                             if "importlib" not in f.filename), None)
+            if importer is not None and "a2a_celery" in importer.filename:
+                self.ours.append(f"{name} by {importer.filename}")
+            if MISSING:
+                raise ImportError(f"no {name} here")
+        return None
+
+MISSING = sys.argv[1] == "missing"
+sys.meta_path.insert(0, Watch())
+import a2a_celery.app, a2a_celery.cli.commands, a2a_celery.execution.observing, a2a_celery.watcher.posting
+from a2a_celery.telemetry.tracing import span_at_hand, trace_to_keep, tracing
+assert tracing() is None
+assert trace_to_keep({}) == {}
+with span_at_hand():
+    pass
+assert Watch.ours == [], Watch.ours
+assert "opentelemetry.sdk" not in sys.modules
+assert "a2a_celery.telemetry.spans" not in sys.modules
+assert MISSING != ("opentelemetry.trace" in sys.modules)  # the SDK looks for it itself
+"""
+
+
+@pytest.mark.parametrize("installed", ["missing", "installed"])
+def test_where_nobody_traces_nothing_of_opentelemetry_is_imported(installed: str) -> None:
+    ended = subprocess.run([sys.executable, "-c", OFF, installed], capture_output=True, text=True, check=False)
+
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_nobody_traces_in_this_process() -> None:
+    assert tracing() is None
+
+
+def line(record: logging.LogRecord) -> dict[str, object]:
+    """What is written of a record."""
+    text = JsonFormatter().format(record)
+    assert "\n" not in text
+    found: dict[str, object] = json.loads(text)
+    return found
+
+
+def record(message: str, *args: object, **attributes: object) -> logging.LogRecord:
+    made = logging.LogRecord("a2a_celery.x", logging.INFO, "x.py", 1, message, args, None)
+    vars(made).update(attributes)
+    return made
+
+
+def test_a_line_has_its_action_and_all_ids_that_a_celery_id_is_made_of() -> None:
+    said = line(record("run %s ended", "t.a.2", **about(Action.RUN_ENDED, "t.a.2", agent="echo", seconds=None)))
+
+    assert said.pop("time")
+    assert said.pop("process")
+    assert said == {
+        "level": "INFO",
+        "logger": "a2a_celery.x",
+        "message": "run t.a.2 ended",
+        "action": "run.ended",
+        "celery_id": "t.a.2",
+        "task": "t.a",
+        "run": 2,
+        "agent": "echo",
+    }
+
+
+def test_a_line_of_celerys_own_has_the_ids_too() -> None:
+    said = line(record("Task %s received", "a2a.echo", data={"id": "t.1", "name": "a2a.echo"}))
+
+    assert (said["celery_id"], said["task"], said["run"]) == ("t.1", "t", 1)
+    assert "action" not in said
+
+
+@pytest.mark.parametrize("data", [{"id": 7}, {}, "text", None])
+def test_a_line_that_is_about_no_run_is_plain(data: object) -> None:
+    assert not {"celery_id", "task", "run", "action"} & line(record("hello", data=data)).keys()
+
+
+def test_an_exception_is_one_field_of_one_line() -> None:
+    try:
+        raise ValueError("two\nlines")
+    except ValueError:
+        said = line(record("it broke", exc_info=sys.exc_info()))
+
+    assert "ValueError: two\nlines" in str(said["exception"])
+
+
+def test_the_format_is_one_of_two() -> None:
+    assert Settings(store_url="redis://x", log_format="json").log_format == "json"
+    with pytest.raises(ConfigError, match="a2a_log_format = 'xml': must be text or json"):
+        Settings(store_url="redis://x", log_format="xml")
+
+
+@pytest.mark.parametrize(
+    ("headers", "kept"),
+    [
+        ({}, {}),
+        ({"traceparent": PARENT}, {"traceparent": PARENT}),
+        ({"traceparent": PARENT, "tracestate": "a=1"}, {"traceparent": PARENT, "tracestate": "a=1"}),
+        ({"traceparent": PARENT, "tracestate": "x" * 513}, {"traceparent": PARENT}),
+        ({"traceparent": PARENT, "baggage": "user=ann"}, {"traceparent": PARENT}),
+        ({"tracestate": "a=1"}, {}),
+        ({"traceparent": PARENT.upper()}, {}),
+        ({"traceparent": "00-" + "0" * 32 + "-00f067aa0ba902b7-01"}, {}),
+        ({"traceparent": PARENT[:-3] + "-01-more"}, {}),
+        ({"traceparent": PARENT + "\n"}, {}),
+        ({"traceparent": "nonsense"}, {}),
+    ],
+)
+def test_a_clients_trace_is_kept_if_it_is_one(headers: dict[str, str], kept: dict[str, str]) -> None:
+    assert carried(headers) == kept
+
+
+def test_options_keep_their_trace_in_front() -> None:
+    """Scripts look for it there, whatever else is in them."""
+    options = RunOptions(celery={"queue": '{"trace":'}, trace={"traceparent": PARENT, "tracestate": "a=1"})
+
+    assert options.to_json().startswith(b'{"trace":{"traceparent":"' + PARENT.encode())
+    assert RunOptions.from_json(options.to_json()) == options
+    assert RunOptions().to_json() == b""
