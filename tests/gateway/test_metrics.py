@@ -1,0 +1,49 @@
+"""Processes that share a port count in one folder: what dead ones had open is forgotten, not what they counted."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from a2a_celery.gateway.metrics import FOLDER, _forget_the_dead
+
+PROCESS = """
+from a2a_celery.gateway.metrics import Metrics
+metrics = Metrics(None, None, ["echo"])
+metrics.requested("echo", "GetTask", "ok")
+with metrics.streaming("echo"):
+    {then}
+"""
+
+LOOK = """
+from prometheus_client import CollectorRegistry
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.exposition import generate_latest
+from a2a_celery.telemetry.exposition import ours
+print(generate_latest(ours(MultiProcessCollector(None))).decode())
+"""
+
+
+def said(code: str, folder: Path) -> str:
+    """What a process prints that counts in `folder`."""
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, env={FOLDER: str(folder)}, capture_output=True, text=True, check=False).stdout
+
+
+def test_streams_of_a_process_that_was_killed_are_forgotten_and_its_requests_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said(PROCESS.format(then="import os; os._exit(1)"), tmp_path)
+    before = said(LOOK, tmp_path)
+    assert 'a2a_gateway_open_streams{agent="echo"} 1.0' in before
+
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    _forget_the_dead()
+
+    after = said(LOOK, tmp_path)
+    assert "a2a_gateway_open_streams{" not in after
+    for text in (before, after):
+        assert 'a2a_gateway_requests_total{agent="echo",operation="GetTask",outcome="ok"} 1.0' in text

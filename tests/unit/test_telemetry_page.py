@@ -1,0 +1,83 @@
+"""docs/telemetry.md has every name there is, and no other; each is used."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from a2a_celery.execution.observing import DROPPED, OUTCOMES
+from a2a_celery.gateway.deployment import LOST
+from a2a_celery.store.traced import SHOWN
+from a2a_celery.telemetry import names
+from a2a_celery.telemetry.names import FIGURES, Action, Attribute, SpanEvent, SpanName
+from a2a_celery.watcher.posting import OUTCOMES as POSTED
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "telemetry.md").read_text(encoding="utf-8")
+SOURCE = {p: p.read_text(encoding="utf-8") for p in (ROOT / "a2a_celery").rglob("*.py") if p.name != "names.py"}
+
+
+def table(head: str) -> list[list[str]]:
+    """The rows of every table whose first column is called so."""
+    found = re.findall(rf"^\| {head} \|.*\n\|[- |]+\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
+    return [re.split(r"\s*\|\s*", row.strip("| ")) for rows in found for row in rows.splitlines()]
+
+
+def named(head: str) -> list[str]:
+    """The names in the first column."""
+    return [name for row in table(head) for name in re.findall(r"`(.+?)`", row[0])]
+
+
+@pytest.mark.parametrize(
+    ("head", "known"),
+    [
+        ("action", list(Action)),
+        ("span", list(SpanName)),
+        ("span event", list(SpanEvent)),
+        ("attribute", list(Attribute)),
+        ("metric", [figure.exposed for figure in FIGURES]),
+    ],
+)
+def test_the_page_has_these_names_and_no_other(head: str, known: list[str]) -> None:
+    assert sorted(named(head)) == sorted(str(name) for name in known)
+
+
+def test_metrics_stand_where_they_are_kept_with_their_labels() -> None:
+    for figure in FIGURES:
+        section = PAGE.partition(f"| `{figure.exposed}` |")[0].rpartition("\n**In ")[2]
+        assert section.startswith({"store": "the store", "gateway": "a gateway", "watcher": "a watcher"}[figure.where])
+        [row] = [row for row in table("metric") if f"`{figure.exposed}`" in row[0]]
+        assert tuple(re.findall(r"\w+", row[1])) == figure.labels
+
+
+def test_values_are_the_codes() -> None:
+    outcomes = " ".join(next(row for row in table("attribute") if "`a2a.outcome`" in row[0]))
+    for value in (*OUTCOMES.values(), DROPPED, *POSTED.values()):
+        assert re.search(rf"\b{value}\b", outcomes), value
+    lost = " ".join(next(row for row in table("metric") if "`a2a_runs_lost_total`" in row[0]))
+    assert all(re.search(rf"\b{outcome}\b", lost) for outcome in LOST)
+    written = " ".join(next(row for row in table("span") if "`store {verb}`" in row[0]))
+    assert set(re.findall(r"[a-z]+_[a-z]+", written)) == SHOWN
+
+
+@pytest.mark.parametrize("kind", [Action, SpanName, SpanEvent, Attribute])
+def test_each_name_is_used(kind: type[Action]) -> None:
+    used = {member for member in kind for text in SOURCE.values() if f"{kind.__name__}.{member.name}" in text}
+    spans = (ROOT / "a2a_celery" / "telemetry" / "spans.py").read_text(encoding="utf-8")
+
+    assert {member for member in kind if member not in used and member.name not in spans} == set()
+
+
+def test_each_metric_is_made() -> None:
+    constants = {name for name, value in vars(names).items() if value in FIGURES}
+
+    assert {name for name in constants if not any(f"names.{name}" in text for text in SOURCE.values())} == set()
+
+
+def test_every_link_of_the_pages_for_operators_leads_somewhere() -> None:
+    for page in ("telemetry.md", "kubernetes.md", "sizing.md"):
+        text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+            assert (ROOT / "docs" / target).exists(), (page, target)
