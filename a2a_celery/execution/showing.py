@@ -16,19 +16,12 @@ from ..lifecycle.saved import Scalar
 from ..lifecycle.states import WORKING
 from ..lifecycle.steps import Step
 from ..store.runs import Claim
+from ..telemetry.tracing import tracing
 from .noting import NotingEvents
 from .steps import MAX_NAME, Execution, end_in
 
-try:
-    from opentelemetry import trace
-except ImportError:
-    trace = None  # type: ignore[assignment]
-
 EXECUTION_KEY = "execution"
 """Metadata of a status that shows a step: an object with `state` and, if the agent named one, `model` or `tool`."""
-
-SPAN_EVENT = "a2a.execution"
-"""The name of the event on a span; its attributes are those of `fields_of`, behind "a2a."."""
 
 DETAILS = ("model", "tool", "reason", "reference")
 """What a transition's detail may say outside of the agent's code: names, and words of ours."""
@@ -61,8 +54,9 @@ def begin_execution(
     execution.add_listener(note)
     if tell is not None:
         execution.add_listener(lambda made: tell(fields_of(agent, claim, made)))
-    if trace is not None:
-        execution.add_listener(lambda made: _add_to_span(agent, claim, made))
+    spans = tracing()
+    if spans is not None:
+        execution.add_listener(lambda made: spans.transition(fields_of(agent, claim, made), made.at_us))
     if agent.show_execution:
         execution.add_listener(show)
     events.on_end = end
@@ -92,13 +86,6 @@ def known_detail(made: Transition) -> dict[str, Scalar]:
 def _status(made: Transition) -> TaskStatusUpdateEvent:
     shown: dict[str, Any] = {"state": made.after.value, **known_detail(made)}
     return TaskStatusUpdateEvent(status=TaskStatus(state=WORKING), metadata={EXECUTION_KEY: shown})
-
-
-def _add_to_span(agent: Agent, claim: Claim, made: Transition) -> None:
-    span = trace.get_current_span()
-    if span.is_recording():
-        told = {f"a2a.{name}": value for name, value in fields_of(agent, claim, made).items() if value is not None}
-        span.add_event(SPAN_EVENT, told, timestamp=made.at_us * 1000)
 
 
 def _on_this_loop() -> Callable[[Callable[[], None]], None]:

@@ -48,6 +48,7 @@ class SpanEvent(StrEnum):
     """What is noted in a span, at its time."""
 
     APPENDED = "a2a.appended"
+    EXECUTION = "a2a.execution"
 
 
 class Attribute(StrEnum):

@@ -126,6 +126,13 @@ class Spans:
         for key, value in attributes.items():
             span.set_attribute(str(key), value)
 
+    def transition(self, fields: Mapping[str, str | int | float | bool | None], at_us: int) -> None:
+        """Notes in the span at hand that the run's execution changed its state, at so many µs since the epoch."""
+        span = trace.get_current_span()
+        if span.is_recording():
+            labels = {f"a2a.{name}": value for name, value in fields.items() if value is not None}
+            span.add_event(SpanEvent.EXECUTION, labels, at_us * 1000)
+
     def appended(self, version: int) -> None:
         """Notes in the span at hand that events were written to the log, up to `version`."""
         trace.get_current_span().add_event(SpanEvent.APPENDED, {str(Attribute.VERSION): version})

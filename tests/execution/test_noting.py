@@ -21,6 +21,7 @@ from a2a_celery.lifecycle import Canceled, Completed, Failed, Outcome, final_eve
 from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED, WORKING
 from a2a_celery.store.runs import Claim
 from a2a_celery.store.steps import read_steps
+from a2a_celery.telemetry.spans import Spans
 from tests.support.agents import card
 from tests.support.seeds import chunk, status
 
@@ -239,7 +240,8 @@ class Recorded(trace.NonRecordingSpan):
         self.events.append((name, dict(attributes)))
 
 
-async def test_a_span_that_records_has_each_step_of_its_own(scene: Scene) -> None:
+async def test_a_span_that_records_has_each_step_of_its_own(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("a2a_celery.execution.showing.tracing", lambda: Spans(trace.NoOpTracerProvider()))
     run = await play(scene)
     span, other = Recorded(True), Recorded(False)
 
