@@ -97,7 +97,7 @@ def test_a_trace_goes_from_the_clients_call_to_the_post(
 ) -> None:
     body = with_config(message_json("hello"), hooks.url("/traced"))
     task = rpc(served.gateway, "SendMessage", body, agent="thinker", **caller.headers)["result"]["task"]
-    posts = hooks.wait_for("/traced", 4)
+    posts = hooks.wait_for("/traced", 5)
 
     found = spans.wait_for(caller.trace, CALL, "a2a SendMessage", THOUGHT, "store settle_run", "POST webhook")
     found = eventually(lambda: posted(spans.of_trace(caller.trace), len(posts)), what="each post has a span")
@@ -131,7 +131,7 @@ def test_a_receiver_is_told_the_trace_and_nothing_else_of_it(
     headers = {**caller.headers, "tracestate": "vendor=secret", "baggage": "user=ann"}
 
     rpc(served.gateway, "SendMessage", body, agent="thinker", **headers)
-    got = hooks.wait_for("/told", 4)
+    got = hooks.wait_for("/told", 5)
 
     for post in got:
         version, trace, _, flags = post.headers["traceparent"].split("-")
