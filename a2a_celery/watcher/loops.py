@@ -36,8 +36,8 @@ class Loop:
     def __init__(
         self,
         role: Role,
-        figures: WatcherFigures | None = None,
         listening: AbstractAsyncContextManager[Bell] | None = None,
+        figures: WatcherFigures | None = None,
     ) -> None:
         self.role = role
         self._listening = listening or nullcontext(Bell())

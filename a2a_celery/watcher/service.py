@@ -64,9 +64,9 @@ class Watcher:
             Presence(store, keys, self._settings),
         ]
         deliverer, line = self._deliverer(store, keys, sealer), WakeLine(self._settings.store_url)
-        loops = [Loop(role, self.figures) for role in roles]
+        loops = [Loop(role, figures=self.figures) for role in roles]
         if deliverer is not None:
-            loops.append(Loop(deliverer, self.figures, line.listen(keys.deliveries_wake)))
+            loops.append(Loop(deliverer, line.listen(keys.deliveries_wake), self.figures))
         for loop in loops:
             loop.start()
         said = about(Action.WATCHER_STARTED)
