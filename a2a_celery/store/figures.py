@@ -47,7 +47,7 @@ class Figures:
     counts: Mapping[tuple[str, str, str], int] = field(repr=False)
     """By the three words of their field; agents' names as they are."""
     runs: Mapping[str, int]
-    """How many are queued, running, and handed to a canvas."""
+    """How many are queued, stand behind another of their context, are running, and handed to a canvas."""
     paused: int
     dead_letters: int
     oldest: Mapping[str, float]
@@ -74,17 +74,17 @@ def figures(keys: Keys) -> Operation[Figures]:
     """The figures as they are now."""
 
     def parse(answer: Sequence[Any]) -> Figures:
-        now_us, fields, queued, running, handed, paused, dead, ages = answer
+        now_us, fields, queued, running, handed, paused, dead, ages, behind = answer
         return Figures(
             int(now_us),
             {_words(name): int(times) for name, times in zip(fields[::2], fields[1::2], strict=True)},
-            {"queued": queued, "running": running, "handed": handed},
+            {"queued": queued, "behind": behind, "running": running, "handed": handed},
             paused,
             dead,
             {agent.decode(): int(us) / 1e6 for agent, us in zip(ages[::2], ages[1::2], strict=True)},
         )
 
-    lists = [keys.figures, keys.dispatch, keys.leases, keys.canvases, keys.pauses, keys.dead_letters]
+    lists = [keys.figures, keys.dispatch, keys.leases, keys.canvases, keys.pauses, keys.dead_letters, keys.behind]
     return Operation(script("figures"), lists, [keys.prefix, LOOKED_AT], parse)
 
 

@@ -34,7 +34,7 @@ async def test_an_empty_store_has_counted_nothing(said: Said) -> None:
     found = await said()
 
     assert (found.counts, found.oldest, found.paused, found.dead_letters) == ({}, {}, 0, 0)
-    assert found.runs == {"queued": 0, "running": 0, "handed": 0}
+    assert found.runs == {"queued": 0, "behind": 0, "running": 0, "handed": 0}
 
 
 async def test_each_end_is_counted_by_agent_and_state(seeds: Seeds, said: Said) -> None:
@@ -148,7 +148,7 @@ async def test_what_is_open_is_counted_and_the_oldest_that_waits_is_known(
 
     found = await said()
 
-    assert found.runs == {"queued": 2, "running": 1, "handed": 0}
+    assert found.runs == {"queued": 2, "behind": 0, "running": 1, "handed": 0}
     assert found.paused == 1
     assert found.oldest == {ANN.agent: pytest.approx(60, abs=5)}
     await store.run(request_cancel(keys, ANN, old, CONTEXT))

@@ -1,7 +1,8 @@
 -- figures: what all tasks of a deployment came to, how many runs are open, and how long those that wait have.
--- KEYS  [1] figures  [2] dispatch  [3] leases  [4] canvases  [5] pauses  [6] dead letters
+-- KEYS  [1] figures  [2] dispatch  [3] leases  [4] canvases  [5] pauses  [6] dead letters  [7] runs that stand behind
 -- ARGV  [1] key prefix  [2] so many of the runs that wait are looked at
--- gives {µs now, {field, value, …}, queued, running, handed, paused, dead letters, {agent, µs its oldest run has waited, …}}
+-- gives {µs now, {field, value, …}, queued, running, handed, paused, dead letters, {agent, µs its oldest run has waited, …},
+--       behind}
 local oldest, ages = {}, {}
 for _, name in ipairs(redis.call('ZRANGE', KEYS[2], 0, tonumber(ARGV[2]) - 1)) do
   local record = ARGV[1] .. ':{' .. quoted(string.match(name, '^(.*)%.%d+$')) .. '}:task'
@@ -18,4 +19,5 @@ end
 return {
   micros(now()), redis.call('HGETALL', KEYS[1]), redis.call('ZCARD', KEYS[2]), redis.call('ZCARD', KEYS[3]),
   redis.call('ZCARD', KEYS[4]), redis.call('ZCARD', KEYS[5]), redis.call('ZCOUNT', KEYS[6], micros(now()), '+inf'), ages,
+  redis.call('ZCARD', KEYS[7]),
 }
