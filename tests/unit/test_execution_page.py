@@ -10,9 +10,10 @@ import a2a_celery
 from a2a_celery import CHECKPOINT_STATES, EXECUTION_TRANSITIONS, ExecutionState, Turn
 from a2a_celery.execution.celery_events import EXECUTION_EVENT
 from a2a_celery.execution.noting import STEPS_WAIT
-from a2a_celery.execution.showing import DETAILS, EXECUTION_KEY, SPAN_EVENT
+from a2a_celery.execution.showing import DETAILS, EXECUTION_KEY
 from a2a_celery.execution.steps import MAX_NAME, Execution
 from a2a_celery.execution.turn import BlockingTurn
+from a2a_celery.telemetry.names import SpanEvent
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "execution.md").read_text(encoding="utf-8")
@@ -58,7 +59,7 @@ def test_what_is_named_is_there() -> None:
     for kind in (Turn, BlockingTurn, Execution):
         assert callable(kind.model_call)
         assert callable(kind.tool_call)
-    for name in (EXECUTION_EVENT, SPAN_EVENT, EXECUTION_KEY, *DETAILS):
+    for name in (EXECUTION_EVENT, SpanEvent.EXECUTION, EXECUTION_KEY, *DETAILS):
         assert f"`{name}`" in PAGE
 
 
