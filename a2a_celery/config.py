@@ -1,7 +1,8 @@
 """Settings: frozen, checked when they are made, each with its unit and default.
 
 A setting is ``a2a_lease_ttl`` in the Celery configuration and ``A2A_LEASE_TTL`` in the environment, which wins, so
-that one image runs everywhere. Seconds unless the name says otherwise.
+that one image runs everywhere; a secret may be in a file that ``A2A_SECRET_KEY_FILE`` names. Seconds unless the name
+says otherwise.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from math import isfinite
+from pathlib import Path
 from typing import Any, get_type_hints
 from urllib.parse import urlsplit
 
@@ -19,6 +21,7 @@ from .telemetry.logs import FORMATS
 
 CONF_PREFIX = "a2a_"
 ENV_PREFIX = "A2A_"
+FILE_SUFFIX = "_FILE"
 
 STORE_SCHEMES = ("redis", "rediss", "unix", "redis+socket", "valkey", "valkeys")
 
@@ -144,6 +147,7 @@ def load_settings(conf: Mapping[str, Any], environ: Mapping[str, str] = os.envir
     Raises:
         ConfigError: an unknown ``a2a_*`` key, a value that can't be read, or no Redis to keep tasks in.
     """
+    environ = with_files(environ)
     types = get_type_hints(Settings)
     known = {f.name for f in fields(Settings)}
     # list(): a Celery configuration is a chain of maps, and lists more than was set
@@ -160,6 +164,23 @@ def load_settings(conf: Mapping[str, Any], environ: Mapping[str, str] = os.envir
     if not given.get("store_url"):
         given["store_url"] = _store_beside(conf, environ)
     return Settings(**given)
+
+
+def with_files(environ: Mapping[str, str]) -> dict[str, str]:
+    """`environ` with what is in the files that it names: of ``A2A_SECRET_KEY_FILE`` and ``A2A_STORE_URL_FILE``.
+
+    Raises:
+        ConfigError: the file can't be read or is empty, or the variable without ``_FILE`` is set too.
+    """
+    found = dict(environ)
+    for name in (ENV_PREFIX + f.name.upper() for f in fields(Settings) if not f.repr):
+        path = found.pop(name + FILE_SUFFIX, "")
+        if not path:
+            continue
+        if name in found:
+            raise ConfigError(f"both {name} and {name}{FILE_SUFFIX} are set: leave one out")
+        found[name] = _content(name + FILE_SUFFIX, path)
+    return found
 
 
 def shown(settings: Settings) -> dict[str, Any]:
@@ -216,6 +237,18 @@ def _read(name: str, text: str, wanted: Any) -> Any:
         raise ConfigError(
             f"{ENV_PREFIX}{name.upper()} = {text!r}: not a{'n' if kind is int else ''} {kind.__name__}"
         ) from None
+
+
+def _content(variable: str, path: str) -> str:
+    try:
+        text = Path(path).read_text(encoding="utf-8").strip()
+    except OSError as e:
+        raise ConfigError(f"{variable} = {path}: {os.strerror(e.errno or 0)}") from e
+    except UnicodeDecodeError:
+        raise ConfigError(f"{variable} = {path}: not a text") from None
+    if not text:
+        raise ConfigError(f"{variable} = {path}: the file is empty")
+    return text
 
 
 def _store_beside(conf: Mapping[str, Any], environ: Mapping[str, str]) -> str:

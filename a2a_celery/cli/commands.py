@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -115,11 +116,18 @@ def _require_secrets(settings: Settings) -> None:
 
 
 @a2a.command()
+@click.option(
+    "--alive-file",
+    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    help="Touched every 5 seconds while the store is reached; for probes.",
+)
 @click.option("--metrics-port", type=int, help="The port for /metrics and /health/live; 0 picks a free one.")
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, help="The address they are served on.")
 @click.option("--log-level", default="info", show_default=True)
 @click.pass_context
-def watcher(context: click.Context, metrics_port: int | None, metrics_host: str, log_level: str) -> None:
+def watcher(
+    context: click.Context, alive_file: Path | None, metrics_port: int | None, metrics_host: str, log_level: str
+) -> None:
     """Look after what others dropped, and deliver.
 
     Run one, better two, beside the gateways: they see to lost workers, to what no worker began, and to webhooks.
@@ -131,7 +139,7 @@ def watcher(context: click.Context, metrics_port: int | None, metrics_host: str,
         if metrics_port is not None:
             port = watching.figures.serve(metrics_host, metrics_port)
             logger.info("figures at http://%s:%d/metrics", metrics_host, port)
-        watching.run_until_signalled()
+        watching.run_until_signalled(alive_file)
     except ConfigError as e:
         raise click.ClickException(str(e)) from e
 

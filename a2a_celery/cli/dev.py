@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from ..app import A2A
+from ..config import with_files
 from ..errors import ConfigError
 from .addresses import free_or_given
 from .environment import STORE
@@ -47,6 +48,10 @@ def run_dev(target: Target, options: DevOptions, environ: Mapping[str, str] = os
     Raises:
         click.ClickException: it can't start; nothing runs.
     """
+    try:
+        environ = with_files(environ)
+    except ConfigError as e:
+        raise click.ClickException(str(e)) from e
     redis_url = options.redis_url or environ.get(STORE)
     if options.data is not None and redis_url:
         raise click.UsageError(f"--data is for the embedded Redis, and --redis-url or {STORE} names another")

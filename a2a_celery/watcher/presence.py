@@ -1,10 +1,11 @@
-"""Says that there is a watcher, and how it is set up: for ``celery a2a doctor``."""
+"""Says that there is a watcher, and how it is set up: for ``celery a2a doctor``, and for its host's probes."""
 
 from __future__ import annotations
 
 import json
 import os
 import socket
+from pathlib import Path
 
 from ..config import Settings, shown
 from ..sealing import sealer_of
@@ -13,14 +14,15 @@ from ..store.installation import note_watcher
 
 
 class Presence:
-    """One word in the store."""
+    """One word in the store; `alive_file` is touched whenever the store has heard it."""
 
     name = "presence"
     every = 5.0
 
-    def __init__(self, store: AsyncStore, keys: Keys, settings: Settings) -> None:
+    def __init__(self, store: AsyncStore, keys: Keys, settings: Settings, alive_file: Path | None = None) -> None:
         self._store = store
         self._keys = keys
+        self._alive_file = alive_file
         sealer = sealer_of(settings)
         said = {
             "watcher": f"{socket.gethostname()}:{os.getpid()}",
@@ -32,3 +34,5 @@ class Presence:
     async def tick(self) -> None:
         """Says it."""
         await self._store.run(note_watcher(self._keys, self._said))
+        if self._alive_file is not None:
+            self._alive_file.touch()

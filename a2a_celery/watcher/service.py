@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from pathlib import Path
 
 from celery import Celery
 
@@ -40,8 +41,8 @@ class Watcher:
         self._app = app
         self._publisher = publisher
 
-    async def run(self, until: asyncio.Event) -> None:
-        """Watches until `until` is set.
+    async def run(self, until: asyncio.Event, alive_file: Path | None = None) -> None:
+        """Watches until `until` is set; touches `alive_file` every few seconds, as long as it reaches the store.
 
         Raises:
             ConfigError: the secret key does not open the webhooks there are.
@@ -61,7 +62,7 @@ class Watcher:
             Dispatcher(store, keys, self._publisher, again, results, self.figures),
             PauseEnder(store, keys),
             CanvasEnder(store, keys, results),
-            Presence(store, keys, self._settings),
+            Presence(store, keys, self._settings, alive_file),
         ]
         deliverer, line = self._deliverer(store, keys, sealer), WakeLine(self._settings.store_url)
         loops = [Loop(role, figures=self.figures) for role in roles]
@@ -89,13 +90,13 @@ class Watcher:
         keys_of_secrets, lease = self._settings.secret_keys, self._settings.lease_ttl
         return Deliverer(store, keys, sealer, poster, keys_of_secrets, lease, figures=self.figures)
 
-    def run_until_signalled(self) -> None:
-        """Watches until SIGTERM or SIGINT."""
+    def run_until_signalled(self, alive_file: Path | None = None) -> None:
+        """Watches until SIGTERM or SIGINT. See `run`."""
 
         async def main() -> None:
             stop = asyncio.Event()
             for number in (signal.SIGTERM, signal.SIGINT):
                 asyncio.get_running_loop().add_signal_handler(number, stop.set)
-            await self.run(stop)
+            await self.run(stop, alive_file)
 
         asyncio.run(main())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import FrozenInstanceError, fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,6 +52,46 @@ def test_the_environment_wins_over_the_configuration() -> None:
 @pytest.mark.parametrize("text", ["", "none", "None"])
 def test_an_optional_setting_can_be_unset_by_the_environment(text: str) -> None:
     assert load_settings({"a2a_store_url": REDIS, "a2a_grpc_port": 1}, {"A2A_GRPC_PORT": text}).grpc_port is None
+
+
+KEY = "a-key-for-the-tests-of-32-characters-and-more"
+
+
+def test_secrets_may_be_in_files(tmp_path: Path) -> None:
+    (tmp_path / "url").write_text(f"{REDIS}\n")
+    (tmp_path / "key").write_text(f"{KEY}\n{KEY[::-1]}\n")
+    environ = {"A2A_STORE_URL_FILE": str(tmp_path / "url"), "A2A_SECRET_KEY_FILE": str(tmp_path / "key")}
+
+    settings = load_settings({"broker_url": "redis://broker"}, environ)
+
+    assert settings.store_url == REDIS
+    assert settings.secret_keys == (KEY.encode(), KEY[::-1].encode())
+
+
+def test_an_empty_name_of_a_file_is_none() -> None:
+    assert load_settings({"a2a_store_url": REDIS}, {"A2A_SECRET_KEY_FILE": ""}).secret_key is None
+
+
+@pytest.mark.parametrize(
+    ("content", "environ", "why"),
+    [
+        (None, {}, "No such file"),
+        (b"\n", {}, "the file is empty"),
+        (b"\xff\xfe", {}, "not a text"),
+        (KEY.encode(), {"A2A_SECRET_KEY": KEY}, "leave one out"),
+    ],
+)
+def test_a_file_that_can_not_be_used_is_named(
+    tmp_path: Path, content: bytes | None, environ: dict[str, str], why: str
+) -> None:
+    path = tmp_path / "key"
+    if content is not None:
+        path.write_bytes(content)
+
+    with pytest.raises(ConfigError, match=rf"A2A_SECRET_KEY_FILE .*{why}") as refused:
+        load_settings({"a2a_store_url": REDIS}, {"A2A_SECRET_KEY_FILE": str(path), **environ})
+
+    assert KEY not in str(refused.value)
 
 
 BAD = [
