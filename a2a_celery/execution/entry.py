@@ -10,12 +10,14 @@ from celery.exceptions import Ignore
 
 from ..agents import Agent
 from ..dispatch import entry_name
-from ..lifecycle import Failed, Lost
+from ..lifecycle import Canceled, Failed, Lost, Outcome, Paused, Refused, Rejected
+from ..lifecycle.outcomes import AGENT_FAILED, OUT_OF_TIME, WORKER_LOST
+from ..lifecycle.states import CANCELED, COMPLETED, REJECTED
 from .ending import RunEnder
 from .handing_back import HandingBack
 from .limits import CeleryLimits
 from .process import WorkerProcess
-from .request import RunFailed, RunRequest
+from .request import RunFailed, RunRequest, ended_in
 
 
 def register_entry(
@@ -32,13 +34,9 @@ def register_entry(
     Acknowledged early, Celery's own default: the store knows which runs are open, the broker need not.
     """
 
-    def run_agent(self: Task, task_id: str, run: int) -> None:
+    def run_agent(self: Task, task_id: str, run: int) -> str:
         here = process()
-        outcome = here.run(agent, task_id, run, celery_limits(self), tell=here.events.teller(self))
-        if isinstance(outcome, Failed):
-            raise RunFailed(outcome.text)
-        if isinstance(outcome, Lost):
-            raise Ignore  # how it goes on is for others to say
+        return told_celery(here.run(agent, task_id, run, celery_limits(self), tell=here.events.teller(self)))
 
     run_agent.__doc__ = f"Runs {agent.name!r} for an A2A task: arguments are the task's id and the number of the run."
     options: dict[str, Any] = {
@@ -57,6 +55,31 @@ def register_entry(
         "stop_here": staticmethod(stop_here),
     }
     return app.task(**options)(run_agent)
+
+
+def told_celery(outcome: Outcome | None) -> str:
+    """What the Celery task of a run returns: `RunRequest` makes Celery's event of it, and Flower shows that.
+
+    Raises:
+        RunFailed: it failed. Our own sentence says how: an agent's may have what its client said.
+        Ignore: how it goes on is for others to say.
+    """
+    match outcome:
+        case Failed(text, reference):
+            sentence = text if text in (OUT_OF_TIME, WORKER_LOST) else AGENT_FAILED
+            raise RunFailed(f"{sentence} [reference {reference}]" if reference else sentence)
+        case Lost():
+            raise Ignore
+        case Canceled():
+            return ended_in(CANCELED)
+        case Rejected() | Refused():
+            return ended_in(REJECTED)
+        case Paused(state):
+            return ended_in(state)
+        case None:
+            return "not run: it was not ours to begin"
+        case _:
+            return ended_in(COMPLETED)
 
 
 def celery_limits(task: Task) -> CeleryLimits:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 from a2a.server.events import EventQueue
-from a2a.types import TaskStatusUpdateEvent
+from a2a.types import TaskState, TaskStatusUpdateEvent
 
 from ..lifecycle import Event, Failed, is_interrupted, is_terminal
 from ..lifecycle.states import COMPLETED, WORKING
@@ -77,6 +77,11 @@ class RunEvents(EventQueue):
         self.lost = self.store.lost
         self._writer = asyncio.create_task(self._write(), name=f"a2a-events-{claim.ref.name}")
         self._writer.add_done_callback(self._written_no_more)
+
+    @property
+    def state(self) -> TaskState:
+        """The task's state after all that the agent has said."""
+        return self._translator.state
 
     @property
     def ended(self) -> bool:

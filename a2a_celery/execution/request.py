@@ -22,13 +22,28 @@ from kombu.utils.compat import detect_environment
 from ..errors import StoreUnavailable
 from ..lifecycle import Failed, Outcome, Refused
 from ..lifecycle.outcomes import NOT_BEGUN_IN_TIME, OUT_OF_TIME, WITHDRAWN, WORKER_LOST
-from ..lifecycle.states import CANCELED
+from ..lifecycle.states import AUTH_REQUIRED, CANCELED, INPUT_REQUIRED, REJECTED
 from ..store.runs import RunRef
 from .celery_events import mark_if_heard
 from .ending import RunEnder
 from .handing_back import HandingBack
 
 logger = logging.getLogger(__name__)
+
+
+def ended_in(state: TaskState) -> str:
+    """What a run's Celery task returns that left its A2A task in `state`."""
+    return f"A2A: {TaskState.Name(state).removeprefix('TASK_STATE_')}"
+
+
+EVENTS: dict[str, tuple[str, dict[str, Any]]] = {
+    ended_in(CANCELED): ("task-revoked", {"terminated": False, "signum": None, "expired": False}),
+    # not task-rejected: Celery takes that for an earlier state than the STARTED that it follows
+    ended_in(REJECTED): ("task-refused", {}),
+    ended_in(INPUT_REQUIRED): ("task-input_required", {}),
+    ended_in(AUTH_REQUIRED): ("task-auth_required", {}),
+}
+"""By what the Celery task returned, the event that Flower shall see instead of a success, and its fields."""
 
 
 class RunFailed(Exception):
@@ -73,6 +88,13 @@ class RunRequest(Request):  # type: ignore[misc]
         handing_back: HandingBack = self.task.handing_back
         if self.is_run:
             handing_back.give_up(self.id, worker_pid=self._process)
+
+    def send_event(self, type: str, **fields: Any) -> None:
+        """As Celery does, but a run whose agent returned says what its A2A task was left in."""
+        more: dict[str, Any] = {}
+        if type == "task-succeeded" and self.is_run:
+            type, more = EVENTS.get(str(fields.get("result")).strip("'"), (type, more))
+        super().send_event(type, **fields, **more)
 
     @property
     def is_run(self) -> bool:

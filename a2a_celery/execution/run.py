@@ -15,7 +15,7 @@ from ..agents import Agent
 from ..config import Settings
 from ..dispatch import Publisher
 from ..errors import AgentSignal
-from ..lifecycle import Canceled, Failed, HandedOn, Lost, Outcome, Refused, Retried, final_event
+from ..lifecycle import Canceled, Failed, HandedOn, Lost, Outcome, Refused, Retried, as_left, final_event
 from ..lifecycle.outcomes import AGENT_REFUSED, OUT_OF_TIME
 from ..store import AsyncStore, Keys
 from ..store.connection import patiently
@@ -110,7 +110,7 @@ class Run:
             except Exception:  # whatever it is, its task must not stay WORKING
                 outcome = Failed(reference=self._report("it could not be settled"))
                 await self._settle(claim, events, outcome)
-        return outcome
+        return as_left(outcome, events.state)
 
     def ask_to_cancel(self) -> None:
         """See `leases.Held`."""

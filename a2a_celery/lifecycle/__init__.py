@@ -16,6 +16,7 @@ from .outcomes import (
     Refused,
     Rejected,
     Retried,
+    as_left,
     final_event,
 )
 from .states import INTERRUPTED, LEGAL, TERMINAL, is_interrupted, is_legal, is_terminal
@@ -38,6 +39,7 @@ __all__ = [
     "Rejected",
     "Retried",
     "apply",
+    "as_left",
     "decode",
     "encode",
     "final_event",

@@ -133,6 +133,23 @@ def final_event(outcome: Outcome, task_id: str, context_id: str) -> TaskStatusUp
             return None
 
 
+def as_left(outcome: Outcome, state: TaskState) -> Outcome:
+    """`outcome`, or of an agent that just returned, what it had said itself: its task is in `state`."""
+    if not isinstance(outcome, Completed):
+        return outcome
+    match state:
+        case states.CANCELED:
+            return Canceled()
+        case states.REJECTED:
+            return Rejected()
+        case states.FAILED:
+            return Failed()
+        case states.INPUT_REQUIRED | states.AUTH_REQUIRED:
+            return Paused(state)
+        case _:
+            return outcome
+
+
 def status_event(
     task_id: str, context_id: str, state: TaskState, message: Message | None = None
 ) -> TaskStatusUpdateEvent:
