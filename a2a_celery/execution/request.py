@@ -106,6 +106,8 @@ class RunRequest(Request):  # type: ignore[misc]
         error = exc_info.exception
         if isinstance(error, ExceptionWithTraceback):
             error = error.exc
+            if self.is_run:
+                exc_info.exception = error  # else Celery's event, and so Flower, names the wrapping
         if self.is_run and not self._already_cancelled:  # handed back: not an end
             outcome = outcome_of_failure(self.id, error)
             lost = outcome == Failed(WORKER_LOST)

@@ -1,0 +1,162 @@
+"""What the real Flower shows of runs: their ids, names, ends, times, and nothing of what anybody said."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.fleet import ROOT, free_port
+from tests.support.site import PATIENCE, Site, open_site
+from tests.support.waiting import eventually
+
+SECRET = "7b1fe0 what a client said"
+PAGE = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
+
+
+@dataclass
+class Shown:
+    """A site that Flower looks at."""
+
+    site: Site
+    url: str
+
+    def run(self, task_id: str, state: str, number: int = 1) -> dict[str, Any]:
+        """A run as Flower's API has it, as soon as it is in that state."""
+
+        def found() -> dict[str, Any] | None:
+            answer = httpx.get(f"{self.url}/api/task/info/{task_id}.{number}", timeout=30)
+            run = answer.json() if answer.is_success else {}
+            return run if run.get("state") == state else None
+
+        shown = eventually(found, within=PATIENCE, what=f"Flower says {state}")
+        assert shown is not None
+        return shown
+
+    def text(self, path: str, **query: str) -> str:
+        """A page, or what it asks for."""
+        answer = httpx.get(f"{self.url}{path}", params=query, timeout=30)
+        assert answer.status_code == 200, answer.text
+        return answer.text
+
+
+def command() -> list[str]:
+    """The README's, without ``celery -A acme``."""
+    [line] = re.findall(r"^celery -A acme flower.*$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    return line.partition("  #")[0].split()[3:]
+
+
+@contextmanager
+def flower(site: Site) -> Iterator[Shown]:
+    """The README's command, on a port of its own."""
+    url = f"http://127.0.0.1:{free_port()}"
+    port = f"--port={url.rpartition(':')[2]}"
+    site.fleet.start("flower", *command(), port, FLOWER_UNAUTHENTICATED_API="true")
+    eventually(lambda: knows_the_worker(url), within=PATIENCE, what="Flower knows the worker")
+    yield Shown(site, url)
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
+    with open_site(tmp_path_factory.mktemp("flower"), "prefork", A2A_CANCEL_GRACE="1") as site:
+        site.fleet.watcher()
+        with flower(site) as shown:
+            yield shown
+
+
+def knows_the_worker(url: str) -> bool:
+    try:
+        return bool(httpx.get(f"{url}/api/workers?refresh=1", timeout=30).json())
+    except (httpx.HTTPError, ValueError):
+        return False
+
+
+ROWS = [
+    # agent, message, what becomes of the A2A task, what Flower says of the run
+    ("echo", SECRET, "COMPLETED", "SUCCESS"),
+    ("fail", SECRET, "FAILED", "FAILURE"),
+    ("refuse", SECRET, "REJECTED", "REFUSED"),
+    ("ask", SECRET, "INPUT_REQUIRED", "INPUT_REQUIRED"),
+    ("limited", SECRET, "FAILED", "FAILURE"),
+    ("ends", "SIGKILL", "FAILED", "FAILURE"),
+    ("ghost", SECRET, "REJECTED", "FAILURE"),
+]
+
+
+@pytest.mark.parametrize(("agent", "message", "state", "flower"), ROWS, ids=[row[0] for row in ROWS])
+def test_a_run_is_found_by_its_tasks_id_and_says_how_it_ended(
+    shown: Shown, agent: str, message: str, state: str, flower: str
+) -> None:
+    task_id = shown.site.send(agent, message)
+    task = shown.site.ended(agent, task_id)
+    assert task["status"]["state"] == f"TASK_STATE_{state}"
+
+    run = shown.run(task_id, flower)
+
+    if agent != "ghost":  # of what it does not know, a worker says no more than that it failed
+        assert (run["name"], run["retries"]) == (f"a2a.{agent}", 0)
+        assert (run["args"], run["kwargs"]) == (f"('{task_id}', 1)", "{}")
+    if flower != "FAILURE":
+        assert 0 < run["runtime"] < PATIENCE
+    if agent == "fail":
+        reference = task["status"]["message"]["metadata"]["reference"]
+        assert run["exception"] == f"RunFailed('The agent failed. [reference {reference}]')"
+    [row] = [line for line in PAGE.splitlines() if line.startswith(f"| {state} |")]
+    assert flower in row
+
+
+def test_a_run_that_is_canceled_is_revoked(shown: Shown) -> None:
+    task_id = shown.site.send("patient", SECRET)
+    eventually(lambda: shown.site.is_in(task_id, "WORKING"), within=PATIENCE)
+    httpx.post(f"{shown.site.gateway.url}/agents/patient/tasks/{task_id}:cancel", headers={"A2A-Version": "1.0"})
+    assert shown.site.ended("patient", task_id)["status"]["state"] == "TASK_STATE_CANCELED"
+
+    run = shown.run(task_id, "REVOKED")
+
+    assert run["revoked"] > run["started"]
+    assert run["runtime"] > 0
+
+
+def test_each_attempt_has_its_own_row(shown: Shown) -> None:
+    task_id = shown.site.send("phoenix")
+    shown.site.ended("phoenix", task_id)
+
+    lost, risen = shown.run(task_id, "FAILURE"), shown.run(task_id, "SUCCESS", number=2)
+
+    assert "WorkerLostError" in lost["exception"]
+    assert risen["args"] == f"('{task_id}', 2)"
+
+
+def test_its_pages_find_a_task_and_say_nothing_of_what_was_said(shown: Shown) -> None:
+    task_id = shown.site.send("echo", SECRET)
+    shown.run(task_id, "SUCCESS")
+
+    columns = {"columns[0][data]": "name", "order[0][column]": "0", "order[0][dir]": "asc"}
+    table = json.loads(
+        shown.text("/tasks/datatable", draw="1", start="0", length="10", **{"search[value]": task_id}, **columns)
+    )
+    assert [row["uuid"] for row in table["data"]] == [f"{task_id}.1"]
+    page = shown.text(f"/task/{task_id}.1")
+    assert "a2a.echo" in page
+    assert "SUCCESS" in page
+    everything = [shown.text(path) for path in ("/api/tasks", "/tasks", "/workers", "/metrics")]
+    assert SECRET not in "".join([*everything, page, json.dumps(table)])
+    assert 'type="task-input_required"' in everything[-1]
+
+
+def test_a_plain_task_that_is_retried_shows_it(tmp_path: Path) -> None:
+    with open_site(tmp_path, "prefork", app="tests.support.plain_tasks") as site, flower(site) as shown:
+        task_id = site.send("flaky", data={})
+        site.ended("flaky", task_id)
+
+        run = shown.run(task_id, "SUCCESS")
+
+    assert (run["name"], run["retries"]) == ("tests.support.plain_tasks.flaky", 1)
+    assert run["retried"] > 0
