@@ -1,4 +1,4 @@
-"""An agent that streams: what it yields becomes the chunks of one artifact."""
+"""An agent that streams: what it yields becomes the chunks of one artifact; another worker may begin it anew."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -36,7 +36,7 @@ WORDS = [
 ]
 
 
-@a2a.agent("story", description="Tells a short story, a word at a time.")
+@a2a.agent("story", description="Tells a short story, a word at a time.", max_attempts=3)
 async def story(turn: Turn) -> AsyncIterator[str]:
     await turn.say("Let me think …")
     for word in WORDS:

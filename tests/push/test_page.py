@@ -54,7 +54,7 @@ def test_its_commands_are_all_there_are() -> None:
     assert named == set(deliveries.commands) - {"list"}  # which is what it does without a word
 
 
-@pytest.mark.parametrize("page", ["webhooks.md", "webhooks-receiving.md", "architecture.md"])
+@pytest.mark.parametrize("page", ["webhooks.md", "webhooks-receiving.md", "architecture.md", "deployment.md"])
 def test_every_link_leads_somewhere(page: str) -> None:
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):

@@ -13,8 +13,11 @@ T = TypeVar("T")
 EVERY = 0.02
 
 
-def eventually(condition: Callable[[], T], *, within: float = 15.0, what: str = "") -> T:
-    """The first true value of `condition`; a failure that says what it last was if there is none in time."""
+def eventually(condition: Callable[[], T], *, within: float = 15.0, what: str = "", every: float = EVERY) -> T:
+    """The first true value of `condition`; a failure that says what it last was if there is none in time.
+
+    `every`: seconds between two looks; more for those that cost something.
+    """
     deadline = time.monotonic() + within
     while True:
         value = condition()
@@ -22,7 +25,7 @@ def eventually(condition: Callable[[], T], *, within: float = 15.0, what: str = 
             return value
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {within} s: {what or condition}; last: {value!r}")
-        Event().wait(EVERY)
+        Event().wait(every)
 
 
 async def eventually_async(condition: Callable[[], Awaitable[T]], *, within: float = 15.0, what: str = "") -> T:

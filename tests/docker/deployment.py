@@ -1,0 +1,143 @@
+"""The deployment of compose/, brought up as the README says, in a copy of the checkout and on ports of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+
+from tests.support.fleet import ROOT, free_port
+from tests.support.waiting import eventually
+
+from .engine import buildable, run
+
+HEALTHY = 180.0
+"""Seconds until the slowest probe has said so; workers are asked twice a minute."""
+
+
+def readmes_commands() -> list[str]:
+    """The lines of the README's shell blocks about compose, in their order, without comments."""
+    section = (ROOT / "README.md").read_text().partition("### With Docker\n")[2].partition("\n### ")[0]
+    blocks = re.findall(r"^```sh\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    return [line.partition("  #")[0].strip() for block in blocks for line in block.splitlines()]
+
+
+class Deployment:
+    """What docker-compose runs of it. `url` is nginx, `flower` is Flower."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(".*", "tests", "secrets", "__pycache__"))
+        shutil.copy(ROOT / ".dockerignore", folder)
+        self.project = f"a2a-{uuid4().hex[:8]}"
+        port, grpc_port, flower_port = free_port(), free_port(), free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        self.flower = f"http://127.0.0.1:{flower_port}"
+        self.files = ["-f", "compose/compose.yaml"]
+        self.env = {
+            **os.environ,
+            "COMPOSE_PROJECT_NAME": self.project,
+            "A2A_PORT": str(port),
+            "A2A_GRPC_PORT": str(grpc_port),
+            "A2A_PUBLIC_URL": self.url,
+            "A2A_GRPC_PUBLIC_ADDRESS": f"127.0.0.1:{grpc_port}",
+            "FLOWER_PORT": str(flower_port),
+            "RABBITMQ_IMAGE": "rabbitmq:latest",
+            "DOCKER_BUILDKIT": "0",
+        }
+
+    def readme(self, command: str) -> str:
+        """Runs a command of the README, which has a terminal, and the usual port."""
+        command = buildable(command).replace(" exec ", " exec -T ").replace("http://localhost:8000", self.url)
+        return run(command, self.folder, self.env)
+
+    def compose(self, *arguments: str) -> str:
+        """What ``docker-compose <arguments>`` prints."""
+        return run(" ".join(["docker-compose", *self.files, *arguments]), self.folder, self.env)
+
+    def containers(self, service: str = "", *, all_of_them: bool = False) -> list[str]:
+        """The ids of those that run, of a service or of all; also of those that have ended."""
+        label = f"--filter label=com.docker.compose.service={service}" if service else ""
+        project = f"--filter label=com.docker.compose.project={self.project}"
+        every = "-a" if all_of_them else ""
+        return run(f"docker ps -q --no-trunc {every} {project} {label}", self.folder, self.env).split()
+
+    def inspect(self, container: str) -> dict[str, Any]:
+        """What Docker knows of a container."""
+        found: dict[str, Any] = json.loads(run(f"docker inspect {container}", self.folder, self.env))[0]
+        return found
+
+    def kill(self, container: str) -> None:
+        """The container is gone at once, and stays so."""
+        run(f"docker kill {container}", self.folder, self.env)
+
+    def wait_until_healthy(self) -> None:
+        """Returns when every container's probe has said so."""
+
+        def all_are() -> bool:
+            unhealthy[:] = [line for line in self._statuses() if "(healthy)" not in line]
+            return not unhealthy
+
+        unhealthy: list[str] = []
+        try:
+            eventually(all_are, within=HEALTHY, every=1)
+        except AssertionError:
+            raise AssertionError(f"not healthy within {HEALTHY:g} s: {unhealthy}") from None
+
+    def wait_until_ready(self) -> None:
+        """Returns when a request through nginx finds store, broker and workers."""
+        eventually(lambda: self._says(f"{self.url}/health/ready") == 200, within=HEALTHY, every=0.5, what="it is ready")
+
+    def ask_flower(self, path: str) -> Any:
+        """What its API answers."""
+        user, _, password = (self.folder / "compose/secrets/flower_auth").read_text().strip().partition(":")
+        answer = httpx.get(f"{self.flower}{path}", auth=(user, password), timeout=60)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def logs(self) -> str:
+        """The end of what all containers have printed."""
+        return self.compose("logs", "--no-color", "--tail=60")
+
+    def _statuses(self) -> list[str]:
+        project = f"--filter label=com.docker.compose.project={self.project}"
+        return run(f"docker ps --format '{{{{.Names}}}} {{{{.Status}}}}' {project}", self.folder, self.env).splitlines()
+
+    def _says(self, url: str) -> int:
+        try:
+            return httpx.get(url, timeout=10).status_code
+        except httpx.HTTPError:
+            return 0
+
+
+@contextmanager
+def deployment(folder: Path) -> Iterator[Deployment]:
+    """It runs, with four workers; nothing is left of it at the end."""
+    deployed = Deployment(folder)
+    try:
+        for command in readmes_commands():
+            deployed.readme(command)
+            if "up -d" in command:
+                break
+        deployed.wait_until_ready()
+        yield deployed
+    except BaseException:
+        print(deployed.logs())
+        raise
+    finally:
+        subprocess.run(
+            ["docker-compose", *deployed.files, "down", "-v", "-t", "2", "--remove-orphans"],
+            cwd=deployed.folder,
+            env=deployed.env,
+            check=False,
+            capture_output=True,
+        )

@@ -1,0 +1,187 @@
+"""Gateways, workers and watchers as pytest-celery's containers, nodes and clusters: each on a host of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import docker
+from pytest_celery import (
+    CeleryTestCluster,
+    CeleryTestContainer,
+    CeleryTestNode,
+    CeleryTestSetup,
+    CeleryWorkerContainer,
+    RabbitMQContainer,
+)
+
+from tests.support.clients import message_json, rest
+from tests.support.waiting import eventually
+
+LEASE = 3.0
+"""Seconds until a worker that is not heard of counts as lost."""
+
+RECOVERED = 60.0
+"""Seconds in which what was lost must be on its way again, on a machine with much to do."""
+
+
+def environment(cluster_config: dict[str, Any]) -> dict[str, str]:
+    """What every process of the fleet is told: where broker and store are, and to be quick about losses."""
+    [broker] = cluster_config["celery_broker_cluster_config"]["urls"]
+    [store] = cluster_config["celery_backend_cluster_config"]["urls"]
+    return {
+        "CELERY_BROKER_URL": broker,
+        "A2A_STORE_URL": store.removesuffix("/0") + "/1",
+        "A2A_LEASE_TTL": f"{LEASE:g}",
+        "A2A_REDISPATCH_AFTER": "3",
+    }
+
+
+class ListeningRabbitMQ(RabbitMQContainer):
+    """RabbitMQ, ready when it listens: not in every image does its container's log say so."""
+
+    ready_prompt = None
+
+
+class WorkerContainer(CeleryWorkerContainer):
+    """A stock worker of our image, with the sample agents."""
+
+    @classmethod
+    def command(cls, *args: str, **kwargs: Any) -> list[str]:
+        return ["celery", "worker", "-l", cls.log_level(), "-n", f"{cls.worker_name()}@%h", "-c", "4", *args]
+
+    @classmethod
+    def initial_env(cls, celery_worker_cluster_config: dict[str, Any], initial: Any = None) -> dict[str, str]:
+        return {**environment(celery_worker_cluster_config), **(initial or {})}
+
+
+class GatewayContainer(CeleryTestContainer):
+    """A gateway."""
+
+    PORT = "8000/tcp"
+    COMMAND = ("celery", "a2a", "gateway", "--host", "0.0.0.0", "--port", "8000")
+
+    @property
+    def ready_prompt(self) -> str:
+        return "Uvicorn running on"
+
+
+class WatcherContainer(CeleryTestContainer):
+    """A watcher."""
+
+    COMMAND = ("celery", "a2a", "watcher")
+
+    @property
+    def ready_prompt(self) -> str:
+        return "watching: "
+
+
+class GatewayNode(CeleryTestNode):
+    """A gateway's host."""
+
+    container: GatewayContainer
+
+    @property
+    def url(self) -> str:
+        """Where it is reached from here; another port after each start."""
+        self.container.reload()
+        return f"http://127.0.0.1:{self.container._wait_port(GatewayContainer.PORT)}"
+
+
+class WatcherNode(CeleryTestNode):
+    """A watcher's host."""
+
+
+class GatewayCluster(CeleryTestCluster):
+    """All gateways."""
+
+    def _set_nodes(self, *nodes: Any, node_cls: type[CeleryTestNode] = GatewayNode) -> tuple[CeleryTestNode, ...]:
+        return super()._set_nodes(*nodes, node_cls=node_cls)
+
+
+class WatcherCluster(CeleryTestCluster):
+    """All watchers."""
+
+    def _set_nodes(self, *nodes: Any, node_cls: type[CeleryTestNode] = WatcherNode) -> tuple[CeleryTestNode, ...]:
+        return super()._set_nodes(*nodes, node_cls=node_cls)
+
+
+@dataclass
+class Hosts:
+    """A fleet on many hosts, and a client of it."""
+
+    setup: CeleryTestSetup
+    gateways: GatewayCluster
+    watchers: WatcherCluster
+
+    @property
+    def workers(self) -> list[CeleryTestNode]:
+        return list(self.setup.worker_cluster)
+
+    def begin(self, agent: str, text: str) -> str:
+        """Sends a message and gives the task's id at once."""
+        body = message_json(text) | {"configuration": {"returnImmediately": True}}
+        answer = rest(self.gateways[0], "POST", "/message:send", body, agent=agent)
+        assert answer.status_code == 200, answer.text
+        task_id: str = answer.json()["task"]["id"]
+        return task_id
+
+    def read(self, agent: str, task_id: str) -> dict[str, Any]:
+        """The task as a client sees it."""
+        task: dict[str, Any] = rest(self.gateways[0], "GET", f"/tasks/{task_id}", agent=agent).json()
+        return task
+
+    def listed(self, agent: str, state: str) -> list[str]:
+        """The ids of the tasks of `agent` that are in a state."""
+        query = f"/tasks?pageSize=100&status=TASK_STATE_{state}"
+        return [task["id"] for task in rest(self.gateways[0], "GET", query, agent=agent).json()["tasks"]]
+
+    def state(self, agent: str, task_id: str) -> str:
+        return str(self.read(agent, task_id)["status"]["state"]).removeprefix("TASK_STATE_")
+
+    def wait_for(self, agent: str, task_id: str, state: str, within: float = RECOVERED) -> dict[str, Any]:
+        """The task, as soon as it is in that state."""
+        eventually(
+            lambda: self.state(agent, task_id) == state, within=within, every=0.2, what=f"{agent} {task_id} is {state}"
+        )
+        return self.read(agent, task_id)
+
+    def runner_of(self, task_id: str, run: int = 1) -> CeleryTestNode:
+        """The worker that got a run."""
+        name = f"[{task_id}.{run}]"
+
+        def found() -> CeleryTestNode | None:
+            return next((worker for worker in self.workers if name in worker.logs()), None)
+
+        worker = eventually(found, within=RECOVERED, every=0.2, what=f"a worker gets {name}")
+        assert worker is not None
+        return worker
+
+
+@contextmanager
+def cut_off(node: CeleryTestNode) -> Iterator[None]:
+    """The host hears nothing and nobody hears it, until the block ends; its processes go on."""
+    node.container.reload()
+    [name] = node.container.attrs["NetworkSettings"]["Networks"]
+    network = docker.from_env().networks.get(name)
+    network.disconnect(node.container.id)
+    try:
+        yield
+    finally:
+        network.connect(node.container.id, aliases=[node.hostname().rpartition("@")[2]])
+
+
+def restart(node: CeleryTestNode) -> None:
+    """Starts a node again, and returns when it is ready: that it was once, its log says already."""
+    since = time.time()
+    node.restart()
+    prompt = node.container.ready_prompt
+
+    def ready() -> bool:
+        return prompt is None or prompt in node.container._container.logs(since=int(since)).decode()
+
+    eventually(ready, within=RECOVERED, every=0.2, what=f"{node.name()} is ready again")
+    assert node.ready()

@@ -1,0 +1,276 @@
+"""compose/ for real: up as the README says, loads through nginx, containers that die, and down again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from selenium.common.exceptions import StaleElementReferenceException
+from selenium.webdriver import Chrome
+from selenium.webdriver.common.by import By
+
+from tests.support.clients import V1, frames, message_json, rest, sdk_client, send, state, texts
+from tests.support.waiting import eventually
+from workers.story import WORDS
+
+from .deployment import Deployment, deployment, readmes_commands
+from .engine import buildable
+
+pytestmark = pytest.mark.timeout(400)  # images are built, a lease has to lapse
+
+STORY = "".join(f"{word} " for word in WORDS)
+SECRET = "what the client said, 5b1f7e"
+
+
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    with deployment(tmp_path_factory.mktemp("compose") / "checkout") as deployed:
+        yield deployed
+
+
+def begin(deployed: Deployment, agent: str, text: str) -> str:
+    """Sends a message through nginx and gives the task's id at once."""
+    body = message_json(text) | {"configuration": {"returnImmediately": True}}
+    answer = rest(deployed, "POST", "/message:send", body, agent=agent)
+    assert answer.status_code == 200, answer.text
+    task_id: str = answer.json()["task"]["id"]
+    return task_id
+
+
+def read(deployed: Deployment, agent: str, task_id: str) -> dict[str, Any]:
+    """The task as a client sees it."""
+    task: dict[str, Any] = rest(deployed, "GET", f"/tasks/{task_id}", agent=agent).json()
+    return task
+
+
+def is_in(deployed: Deployment, agent: str, task_id: str, name: str) -> bool:
+    return bool(read(deployed, agent, task_id)["status"]["state"] == f"TASK_STATE_{name}")
+
+
+def listed(deployed: Deployment, agent: str, name: str) -> set[str]:
+    """The ids of the tasks of `agent` that are in a state."""
+    query = f"/tasks?pageSize=100&status=TASK_STATE_{name}"
+    return {task["id"] for task in rest(deployed, "GET", query, agent=agent).json()["tasks"]}
+
+
+def test_every_service_is_healthy_and_the_doctor_finds_nothing_wrong(deployed: Deployment) -> None:
+    deployed.wait_until_healthy()
+    [doctor] = [command for command in readmes_commands() if " doctor" in command]
+
+    said = deployed.readme(doctor)
+
+    assert "nothing wrong" in said
+    assert len(deployed.containers("gateway")) == len(deployed.containers("watcher")) == 2
+    assert len(deployed.containers("worker")) == 4
+
+
+@pytest.mark.parametrize("service", ["gateway", "worker", "watcher", "flower"])
+def test_ours_are_no_root_and_write_nowhere(deployed: Deployment, service: str) -> None:
+    look = "import os; print(os.getuid()); open('/tmp/x', 'w'); open('/app/x', 'w')"
+    with pytest.raises(AssertionError, match="Read-only file system") as failed:
+        deployed.compose("exec", "-T", service, "python", "-c", f'"{look}"')
+
+    assert "10001" in str(failed.value)
+    [container, *_] = deployed.containers(service)
+    host = deployed.inspect(container)["HostConfig"]
+    assert (host["CapDrop"], host["ReadonlyRootfs"]) == (["ALL"], True)
+    assert host["Memory"] > 0
+    assert host["NanoCpus"] > 0
+    assert host["RestartPolicy"]["Name"] == "unless-stopped"
+
+
+def test_the_secret_is_in_no_environment(deployed: Deployment) -> None:
+    secret = (deployed.folder / "compose/secrets/secret_key").read_text().strip()
+
+    everything = json.dumps([deployed.inspect(container) for container in deployed.containers()])
+
+    assert secret not in everything
+    assert "/run/secrets/secret_key" in everything
+
+
+def test_a_hundred_tasks_outlive_a_worker(deployed: Deployment) -> None:
+    with ThreadPoolExecutor(10) as pool:
+        tasks = set(pool.map(lambda _: begin(deployed, "story", SECRET), range(100)))
+    assert len(tasks) == 100
+    eventually(lambda: len(listed(deployed, "story", "WORKING")) >= 8, within=60, every=0.5, what="they are told")
+
+    [victim, *_] = deployed.containers("worker")
+    deployed.kill(victim)
+
+    eventually(lambda: listed(deployed, "story", "COMPLETED") == tasks, within=120, every=0.5, what="all are told")
+    assert len(deployed.containers("worker")) == 3
+    for task_id in tasks:
+        [artifact] = read(deployed, "story", task_id)["artifacts"]
+        assert "".join(part["text"] for part in artifact["parts"]) == STORY
+    flower_knows(deployed, tasks)
+
+
+def flower_knows(deployed: Deployment, tasks: set[str]) -> None:
+    """Each task's runs are there by its id, the last one a success, and nothing of what was said."""
+
+    def of_tasks() -> dict[str, list[dict[str, Any]]]:
+        found: dict[str, list[dict[str, Any]]] = {task_id: [] for task_id in tasks}
+        for run in sorted(deployed.ask_flower("/api/tasks").values(), key=lambda run: run["uuid"]):
+            task_id = run["uuid"].rpartition(".")[0]
+            if task_id in found:
+                found[task_id].append(run)
+        return found
+
+    def over() -> bool:
+        return all(runs and runs[-1]["state"] == "SUCCESS" for runs in of_tasks().values())
+
+    eventually(over, within=30, every=0.5, what="Flower has heard of all")
+    runs = of_tasks()
+    assert {run["name"] for each in runs.values() for run in each} == {"a2a.story"}
+    assert any(len(each) > 1 for each in runs.values()), "the killed worker's tasks have a second run"
+    for task_id, each in runs.items():
+        for run in each:
+            number = int(run["uuid"].rpartition(".")[2])
+            assert (run["args"], run["kwargs"]) == (f"('{task_id}', {number})", "{}")
+        assert each[-1]["runtime"] > 2
+    assert SECRET not in json.dumps(deployed.ask_flower("/api/tasks"))
+
+
+def test_flowers_page_finds_a_task_by_its_id(deployed: Deployment, browser: Chrome, tmp_path: Path) -> None:
+    told, asked = begin(deployed, "echo", SECRET), begin(deployed, "booking", SECRET)
+    eventually(lambda: is_in(deployed, "booking", asked, "INPUT_REQUIRED"), within=60, every=0.5)
+    eventually(lambda: is_in(deployed, "echo", told, "COMPLETED"), within=60, every=0.5)
+    user_and_password = (deployed.folder / "compose/secrets/flower_auth").read_text().strip()
+    browser.get(deployed.flower.replace("://", f"://{user_and_password}@"))
+
+    for task_id, name, shown in ((told, "a2a.echo", "SUCCESS"), (asked, "a2a.booking", "INPUT_REQUIRED")):
+        browser.get(f"{deployed.flower}/tasks")
+        browser.find_element(By.CSS_SELECTOR, "input[type=search]").send_keys(task_id)
+        [row] = eventually(lambda: only_row(browser), within=30, every=0.2, what=f"one row is left, of {name}")
+        assert (name in row, f"{task_id}.1" in row, shown in row) == (True, True, True), row
+        assert SECRET not in browser.page_source
+    browser.save_screenshot(str(tmp_path / "flower.png"))
+
+
+def only_row(browser: Chrome) -> list[str]:
+    """The text of the table's row; empty while there are more, or it is being drawn."""
+    try:
+        rows = [row.text for row in browser.find_elements(By.CSS_SELECTOR, "#tasks-table tbody tr")]
+    except StaleElementReferenceException:
+        return []
+    return rows if len(rows) == 1 and "a2a." in rows[0] else []
+
+
+def test_streams_go_on_when_their_gateway_is_gone(deployed: Deployment) -> None:
+    deployed.compose("up", "-d", "--scale", "worker=4")
+    deployed.wait_until_ready()
+
+    cut = asyncio.run(follow_while_a_gateway_dies(deployed, streams=12))
+
+    assert cut > 0, "nginx gave every stream to the other gateway"
+
+
+async def follow_while_a_gateway_dies(deployed: Deployment, streams: int) -> int:
+    """Each stream sees its story's events once and in order, over as many connections as it takes.
+
+    Gives how many streams were cut.
+    """
+    under_way = asyncio.Semaphore(0)
+
+    async def follow() -> int:
+        seen: list[int] = []
+        words: list[str] = []
+        cuts, state, path, body, headers = 0, "", "/message:stream", message_json("tell"), dict(V1)
+        async with httpx.AsyncClient(timeout=60) as http:
+            while state != "TASK_STATE_COMPLETED":
+                url = f"{deployed.url}/agents/story{path}"
+                try:
+                    async with http.stream("POST", url, json=body, headers=headers) as response:
+                        assert response.status_code == 200, (await response.aread()).decode()
+                        async for frame in frames(response):
+                            seen.append(int(frame.id))
+                            event = frame.data
+                            if "task" in event:
+                                path, body = f"/tasks/{event['task']['id']}:subscribe", None
+                            if "artifactUpdate" in event:
+                                words += [part["text"] for part in event["artifactUpdate"]["artifact"]["parts"]]
+                            if len(words) == 5 and not cuts:
+                                under_way.release()
+                            state = event.get("statusUpdate", {}).get("status", {}).get("state", state)
+                except httpx.HTTPError:
+                    cuts += 1
+                    assert cuts < 20
+                    await asyncio.sleep(0.1)
+                headers["Last-Event-ID"] = str(seen[-1])
+        assert seen == list(range(1, len(seen) + 1))
+        assert "".join(words) == STORY
+        return cuts
+
+    following = [asyncio.create_task(follow()) for _ in range(streams)]
+    for _ in range(streams):
+        await under_way.acquire()
+    [victim, *_] = deployed.containers("gateway")
+    await asyncio.to_thread(deployed.kill, victim)
+    return sum(1 for cuts in await asyncio.gather(*following) if cuts)
+
+
+async def test_grpc_goes_through_nginx(deployed: Deployment) -> None:
+    async with sdk_client(deployed, "echo", "GRPC", streaming=False) as client:
+        task = await send(client, "hello")
+
+    assert (state(task), texts(task)) == ("COMPLETED", ["hello"])
+
+
+def test_what_dies_is_started_again(deployed: Deployment) -> None:
+    [watcher, *_] = deployed.containers("watcher")
+    before = deployed.inspect(watcher)["State"]["StartedAt"]
+    # all but the init that Docker puts in front, and itself
+    deadly = (
+        "import os; [os.kill(int(p), 9) for p in os.listdir('/proc') if p.isdigit() and int(p) not in (1, os.getpid())]"
+    )
+
+    deployed.compose("exec", "-T", "watcher", "python", "-c", f'"{deadly}"')
+
+    def back() -> bool:
+        now = deployed.inspect(watcher)["State"]
+        return bool(now["Running"] and now["StartedAt"] != before)
+
+    eventually(back, within=60, every=0.5, what="the watcher is back")
+
+
+def test_redis_dies_and_its_tasks_do_not(deployed: Deployment) -> None:
+    task_id = begin(deployed, "echo", "kept")
+    eventually(lambda: is_in(deployed, "echo", task_id, "COMPLETED"), within=60)
+    [redis] = deployed.containers("redis")
+
+    deployed.kill(redis)
+    deployed.compose("up", "-d", "--scale", "worker=4")
+
+    deployed.wait_until_ready()
+    assert is_in(deployed, "echo", task_id, "COMPLETED")
+
+
+def test_a_worker_that_is_stopped_finishes_what_it_has_begun(deployed: Deployment) -> None:
+    tasks = [begin(deployed, "slow", "6") for _ in range(4)]
+    eventually(lambda: listed(deployed, "slow", "WORKING") == set(tasks), within=60, every=0.5, what="all have begun")
+    workers = deployed.containers("worker")
+
+    deployed.compose("stop", "worker")
+
+    assert listed(deployed, "slow", "COMPLETED") == set(tasks)
+    assert {deployed.inspect(worker)["State"]["ExitCode"] for worker in workers} == {0}
+
+
+def test_rabbitmq_may_be_the_broker_and_nothing_is_left_of_all_this(deployed: Deployment) -> None:
+    [up, down] = [buildable(command) for command in readmes_commands() if "rabbitmq.yaml" in command]
+    deployed.readme(up)
+    deployed.wait_until_ready()
+    [worker, *_] = deployed.containers("worker")
+
+    tasks = [begin(deployed, "echo", "hello") for _ in range(10)]
+
+    eventually(lambda: listed(deployed, "echo", "COMPLETED") >= set(tasks), within=60, every=0.5, what="all are done")
+    assert "CELERY_BROKER_URL=amqp://guest:guest@rabbitmq:5672//" in deployed.inspect(worker)["Config"]["Env"]
+    deployed.readme(down)
+    assert deployed.containers(all_of_them=True) == []

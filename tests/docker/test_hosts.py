@@ -1,0 +1,218 @@
+"""A fleet on hosts of their own, by pytest-celery: workers, watchers, gateways and brokers that die or are cut off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+import pytest_docker_tools.wrappers.container
+from pytest_celery import (
+    DEFAULT_WORKER_CONTAINER_TIMEOUT,
+    RABBITMQ_CONTAINER_TIMEOUT,
+    CeleryTestSetup,
+    CeleryTestWorker,
+    CeleryWorkerCluster,
+)
+from pytest_docker_tools import build, container, fxtr
+
+from tests.support.clients import V1, message_json
+from tests.support.fleet import ROOT
+from tests.support.waiting import eventually
+from workers.story import WORDS
+
+from .engine import IMAGE
+from .hosts import (
+    RECOVERED,
+    GatewayCluster,
+    GatewayContainer,
+    Hosts,
+    ListeningRabbitMQ,
+    WatcherCluster,
+    WatcherContainer,
+    WorkerContainer,
+    cut_off,
+    environment,
+    restart,
+)
+
+pytestmark = pytest.mark.timeout(400)
+
+STORY = "".join(f"{word} " for word in WORDS)
+
+image = build(path=str(ROOT), dockerfile="compose/Dockerfile", tag=IMAGE, network_mode="host", rm=True)
+
+
+def of_our_image(command: Any, wrapper: type, **options: Any) -> Any:
+    """A fixture: a container of the image that compose/Dockerfile makes."""
+    return container(
+        image="{image.id}",
+        environment=fxtr("fleet_env"),
+        network="{default_pytest_celery_network.name}",
+        wrapper_class=wrapper,
+        timeout=DEFAULT_WORKER_CONTAINER_TIMEOUT,
+        command=command,
+        init=True,
+        read_only=True,
+        tmpfs={"/tmp": ""},
+        **options,
+    )
+
+
+default_worker_container = of_our_image(fxtr("default_worker_command"), WorkerContainer)
+other_worker_container = of_our_image(fxtr("default_worker_command"), WorkerContainer)
+default_rabbitmq_broker = container(
+    image="{default_rabbitmq_broker_image}",
+    ports=fxtr("default_rabbitmq_broker_ports"),
+    network="{default_pytest_celery_network.name}",
+    wrapper_class=ListeningRabbitMQ,
+    timeout=RABBITMQ_CONTAINER_TIMEOUT,
+)
+gateway_container = of_our_image(list(GatewayContainer.COMMAND), GatewayContainer, ports={GatewayContainer.PORT: None})
+watcher_container = of_our_image(list(WatcherContainer.COMMAND), WatcherContainer)
+other_watcher_container = of_our_image(list(WatcherContainer.COMMAND), WatcherContainer)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def from_outside() -> Iterator[None]:
+    """Containers are reached by the ports they publish on this host, also where this host is a container itself."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pytest_docker_tools.wrappers.container, "tests_inside_container", lambda: False)
+        yield
+
+
+@pytest.fixture
+def fleet_env(celery_worker_cluster_config: dict[str, Any]) -> dict[str, str]:
+    return environment(celery_worker_cluster_config)
+
+
+@pytest.fixture
+def default_worker_container_cls() -> type[WorkerContainer]:
+    return WorkerContainer
+
+
+@pytest.fixture
+def celery_worker_cluster(
+    celery_worker: CeleryTestWorker, other_worker_container: WorkerContainer
+) -> Iterator[CeleryWorkerCluster]:
+    cluster = CeleryWorkerCluster(celery_worker, CeleryTestWorker(other_worker_container, app=celery_worker.app))
+    yield cluster
+    cluster.teardown()
+
+
+@pytest.fixture
+def hosts(
+    celery_setup: CeleryTestSetup,
+    gateway_container: GatewayContainer,
+    watcher_container: WatcherContainer,
+    other_watcher_container: WatcherContainer,
+) -> Iterator[Hosts]:
+    """Two workers, two watchers and a gateway around one broker and one store."""
+    gateways = GatewayCluster(gateway_container)
+    watchers = WatcherCluster(watcher_container, other_watcher_container)
+    assert gateways.ready()
+    assert watchers.ready()
+    yield Hosts(celery_setup, gateways, watchers)
+    gateways.teardown()
+    watchers.teardown()
+
+
+def text_of(task: dict[str, Any]) -> str:
+    [artifact] = task["artifacts"]
+    return "".join(part["text"] for part in artifact["parts"])
+
+
+def test_a_worker_dies_and_comes_back(hosts: Hosts) -> None:
+    tasks = [hosts.begin("story", "tell") for _ in range(24)]  # three for each process of both workers
+    victim, survivor = hosts.workers
+    eventually(lambda: len(hosts.listed("story", "WORKING")) >= 6, within=RECOVERED, every=0.2, what="both work")
+
+    victim.kill()
+
+    for task_id in tasks:
+        assert text_of(hosts.wait_for("story", task_id, "COMPLETED")) == STORY
+    restart(victim)
+    survivor.kill()
+    after = hosts.begin("echo", "again")
+    assert text_of(hosts.wait_for("echo", after, "COMPLETED")) == "again"
+    assert hosts.runner_of(after) is victim
+
+
+def test_a_worker_that_is_cut_off_changes_nothing_any_more(hosts: Hosts) -> None:
+    once, again = hosts.begin("slow", "60"), hosts.begin("story", "tell")
+    hosts.wait_for("slow", once, "WORKING")
+    worker = hosts.runner_of(once)
+
+    with cut_off(worker):
+        failed = hosts.wait_for("slow", once, "FAILED")
+        assert text_of(hosts.wait_for("story", again, "COMPLETED")) == STORY
+
+    assert failed["status"]["message"]["parts"] == [{"text": "The worker was lost."}]
+    eventually(
+        lambda: "lost" in worker.logs(),
+        within=RECOVERED,
+        every=0.2,
+        what="the worker finds that its run is not its own",
+    )
+    assert hosts.read("slow", once) == failed
+    [other] = [node for node in hosts.workers if node is not worker]
+    other.kill()
+    after = hosts.begin("echo", "back")
+    hosts.wait_for("echo", after, "COMPLETED", within=2 * RECOVERED)
+
+
+@pytest.mark.parametrize("celery_broker", ["celery_redis_broker"], indirect=True)  # no broker has a part in it
+def test_one_watcher_is_enough_and_without_any_tasks_wait(hosts: Hosts) -> None:
+    first, second = hosts.watchers
+    first.kill()
+    task_id = hosts.begin("slow", "60")
+    hosts.wait_for("slow", task_id, "WORKING")
+    hosts.runner_of(task_id).kill()
+    hosts.wait_for("slow", task_id, "FAILED")
+
+    other = hosts.begin("slow", "60")
+    hosts.wait_for("slow", other, "WORKING")
+    with cut_off(second):
+        hosts.runner_of(other).kill()
+        eventually(
+            lambda: "tick failed" in second.logs(), within=RECOVERED, every=0.2, what="the watcher misses the store"
+        )
+        assert hosts.state("slow", other) == "WORKING"
+    hosts.wait_for("slow", other, "FAILED")
+
+
+def test_a_broker_dies_and_a_gateway_under_a_stream(hosts: Hosts) -> None:
+    broker = hosts.setup.broker
+    broker.kill()
+    waiting = [hosts.begin("echo", f"{number}") for number in range(4)]
+    assert {hosts.state("echo", task_id) for task_id in waiting} == {"SUBMITTED"}
+    restart(broker)
+    for number, task_id in enumerate(waiting):
+        assert text_of(hosts.wait_for("echo", task_id, "COMPLETED", within=2 * RECOVERED)) == f"{number}"
+
+    seen: list[int] = []
+    with pytest.raises(httpx.HTTPError):
+        follow_and_kill(hosts, seen)
+    restart(hosts.gateways[0])
+    [task_id] = hosts.listed("slow", "WORKING")
+    url = f"{hosts.gateways[0].url}/agents/slow/tasks/{task_id}:subscribe"
+    seen += numbers_of(url, None, {"Last-Event-ID": str(seen[-1])})
+    assert seen == list(range(1, len(seen) + 1))
+    assert text_of(hosts.wait_for("slow", task_id, "COMPLETED")) == "20 steps done"
+
+
+def follow_and_kill(hosts: Hosts, seen: list[int]) -> None:
+    """Follows an agent of twenty steps, a second each, until its gateway dies under the stream."""
+    url = f"{hosts.gateways[0].url}/agents/slow/message:stream"
+    for number in numbers_of(url, message_json("20"), {}):
+        seen.append(number)
+        if len(seen) == 5:
+            hosts.gateways[0].kill()
+
+
+def numbers_of(url: str, body: Any, headers: dict[str, str]) -> Iterator[int]:
+    """The numbers of a stream's events."""
+    with httpx.stream("POST", url, json=body, headers={**V1, **headers}, timeout=60) as answer:
+        assert answer.status_code == 200, answer.read()
+        yield from (int(line.removeprefix("id:")) for line in answer.iter_lines() if line.startswith("id:"))
