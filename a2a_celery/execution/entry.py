@@ -17,7 +17,7 @@ from .ending import RunEnder
 from .handing_back import HandingBack
 from .limits import CeleryLimits
 from .process import WorkerProcess
-from .request import RunFailed, RunRequest, ended_in
+from .request import DROPPED, RunFailed, RunRequest, ended_in
 
 
 def register_entry(
@@ -77,7 +77,7 @@ def told_celery(outcome: Outcome | None) -> str:
         case Paused(state):
             return ended_in(state)
         case None:
-            return "not run: it was not ours to begin"
+            return DROPPED
         case _:
             return ended_in(COMPLETED)
 

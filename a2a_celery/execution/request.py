@@ -36,12 +36,16 @@ def ended_in(state: TaskState) -> str:
     return f"A2A: {TaskState.Name(state).removeprefix('TASK_STATE_')}"
 
 
+DROPPED = "A2A: dropped"
+"""What the Celery task returns that was not to begin a run: its message is a copy, or outdated."""
+
 EVENTS: dict[str, tuple[str, dict[str, Any]]] = {
     ended_in(CANCELED): ("task-revoked", {"terminated": False, "signum": None, "expired": False}),
     # not task-rejected: Celery takes that for an earlier state than the STARTED that it follows
     ended_in(REJECTED): ("task-refused", {}),
     ended_in(INPUT_REQUIRED): ("task-input_required", {}),
     ended_in(AUTH_REQUIRED): ("task-auth_required", {}),
+    DROPPED: ("task-dropped", {}),
 }
 """By what the Celery task returned, the event that Flower shall see instead of a success, and its fields."""
 
@@ -91,10 +95,12 @@ class RunRequest(Request):  # type: ignore[misc]
 
     def send_event(self, type: str, **fields: Any) -> None:
         """As Celery does, but a run whose agent returned says what its A2A task was left in."""
-        more: dict[str, Any] = {}
         if type == "task-succeeded" and self.is_run:
-            type, more = EVENTS.get(str(fields.get("result")).strip("'"), (type, more))
-        super().send_event(type, **fields, **more)
+            returned = str(fields.get("result")).strip("'")
+            type, more = EVENTS.get(returned, (type, {}))
+            # a copy's few milliseconds are not the times of the run itself
+            fields = {} if returned == DROPPED else fields | more
+        super().send_event(type, **fields)
 
     @property
     def is_run(self) -> bool:

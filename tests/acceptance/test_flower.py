@@ -124,6 +124,19 @@ def test_a_run_that_is_canceled_is_revoked(shown: Shown) -> None:
     assert run["runtime"] > 0
 
 
+def test_a_copy_that_is_dropped_changes_nothing(shown: Shown) -> None:
+    site = shown.site
+    task_id = site.send("pace", "5 0.2")
+    before = shown.run(task_id, "SUCCESS")
+
+    site.celery.send_task("a2a.pace", (task_id, 1), task_id=f"{task_id}.1", queue=site.fleet.queue)
+
+    site.celery_says(task_id, "succeeded", "dropped")
+    site.goes_on()
+    after = shown.run(task_id, "SUCCESS")
+    assert after["runtime"] == before["runtime"] > 0.9
+
+
 def test_each_attempt_has_its_own_row(shown: Shown) -> None:
     task_id = shown.site.send("phoenix")
     shown.site.ended("phoenix", task_id)
@@ -137,6 +150,7 @@ def test_each_attempt_has_its_own_row(shown: Shown) -> None:
 def test_its_pages_find_a_task_and_say_nothing_of_what_was_said(shown: Shown) -> None:
     task_id = shown.site.send("echo", SECRET)
     shown.run(task_id, "SUCCESS")
+    shown.run(shown.site.send("ask", SECRET), "INPUT_REQUIRED")
 
     columns = {"columns[0][data]": "name", "order[0][column]": "0", "order[0][dir]": "asc"}
     table = json.loads(

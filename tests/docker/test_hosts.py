@@ -149,12 +149,8 @@ def test_a_worker_that_is_cut_off_changes_nothing_any_more(hosts: Hosts) -> None
         assert text_of(hosts.wait_for("story", again, "COMPLETED")) == STORY
 
     assert failed["status"]["message"]["parts"] == [{"text": "The worker was lost."}]
-    eventually(
-        lambda: "lost" in worker.logs(),
-        within=RECOVERED,
-        every=0.2,
-        what="the worker finds that its run is not its own",
-    )
+    stopped = f"run {once}.1 is stopped: it was given to another worker"
+    eventually(lambda: stopped in worker.logs(), within=RECOVERED, every=0.2, what="the worker finds that it lost it")
     assert hosts.read("slow", once) == failed
     [other] = [node for node in hosts.workers if node is not worker]
     other.kill()
