@@ -184,4 +184,4 @@ def restart(node: CeleryTestNode) -> None:
         return prompt is None or prompt in node.container._container.logs(since=int(since)).decode()
 
     eventually(ready, within=RECOVERED, every=0.2, what=f"{node.name()} is ready again")
-    assert node.ready()
+    eventually(node.ready, within=RECOVERED, every=0.2, what=f"{node.name()} is reached")

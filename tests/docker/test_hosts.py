@@ -111,8 +111,8 @@ def hosts(
     """Two workers, two watchers and a gateway around one broker and one store."""
     gateways = GatewayCluster(gateway_container)
     watchers = WatcherCluster(watcher_container, other_watcher_container)
-    assert gateways.ready()
-    assert watchers.ready()
+    for cluster in (gateways, watchers):
+        eventually(cluster.ready, within=RECOVERED, every=0.2, what=f"{type(cluster).__name__} is ready")
     yield Hosts(celery_setup, gateways, watchers)
     gateways.teardown()
     watchers.teardown()
