@@ -67,7 +67,7 @@ class Agent:
     With `show_execution` clients see which model or tool a run calls, as metadata of a WORKING status.
 
     With `session` the agent keeps a state of its own for each context. With `one_run_per_context` messages of one
-    caller in one context run one after the other; None: where there is a session.
+    caller in one context run one after the other; None: where there is a session, and it is no executor.
     """
 
     name: str
@@ -121,7 +121,9 @@ class Agent:
     @property
     def one_by_one(self) -> bool:
         """Whether its runs of one context come one after the other."""
-        return self.session if self.one_run_per_context is None else self.one_run_per_context
+        if self.one_run_per_context is None:
+            return self.session and self.kind != "executor"
+        return self.one_run_per_context
 
     def _check_own_options(self) -> None:
         if not isinstance(self.max_attempts, int) or isinstance(self.max_attempts, bool) or self.max_attempts < 1:

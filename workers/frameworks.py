@@ -32,4 +32,5 @@ if find_spec("google.adk"):
         ),
         executor=f"{__package__}.with_adk:executor",
         session=True,
+        one_run_per_context=True,  # ADK is not made for two runs that share a session
     )

@@ -104,7 +104,7 @@ class Counting(AgentExecutor):
         return
 
 
-a2a.add_agent(card("counting"), Counting, session=True)
+a2a.add_agent(card("counting"), Counting, session=True, one_run_per_context=True)
 
 
 @app.task(name="count-in-session", shared=False)

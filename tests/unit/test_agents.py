@@ -17,8 +17,8 @@ def card(name: str = "Planner", **capabilities: Any) -> AgentCard:
     return AgentCard(name=name, description="d", version="1", capabilities=AgentCapabilities(**capabilities))
 
 
-def agent(name: str = "planner", of: AgentCard | None = None, **more: Any) -> Agent:
-    return Agent(name, of or card(), "function", print, **more)
+def agent(name: str = "planner", of: AgentCard | None = None, kind: Any = "function", **more: Any) -> Agent:
+    return Agent(name, of or card(), kind, print, **more)
 
 
 @pytest.mark.parametrize("name", ["a", "0", "route-planner_2.1", "a" * 63])
@@ -141,11 +141,14 @@ def test_an_agent_s_own_options_do_not_go_to_celery() -> None:
     assert (found.idempotency_window, found.route, found.scheduling) == (60, route, True)
 
 
-def test_runs_come_one_by_one_where_there_is_a_session_unless_told_otherwise() -> None:
+def test_runs_of_a_function_come_one_by_one_where_there_is_a_session_unless_told_otherwise() -> None:
     assert not agent().one_by_one
     assert agent(session=True).one_by_one
     assert not agent(session=True, one_run_per_context=False).one_by_one
     assert agent(one_run_per_context=True).one_by_one
+    assert agent(kind="task", session=True).one_by_one
+    assert not agent(kind="executor", session=True).one_by_one
+    assert agent(kind="executor", session=True, one_run_per_context=True).one_by_one
 
 
 @pytest.mark.parametrize(
