@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, MutableSequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Protocol
 from uuid import uuid4
@@ -13,6 +14,7 @@ from a2a.types import TaskStatusUpdateEvent
 from ..dispatch import Publisher, RunOptions
 from ..errors import SessionError
 from ..lifecycle import Event, EventKind, Failed, final_event, is_interrupted, kind_of
+from ..lifecycle.execution import ENDS, ExecutionState
 from ..lifecycle.states import COMPLETED, FAILED
 from ..lifecycle.steps import Step
 from ..store.runs import Claim, Illegal, LeftOpen, RunLost, RunRef, Settled, settle_run
@@ -121,6 +123,7 @@ class Settlement:
         event = final_event(failed, claim.task.id, claim.task.context_id)
         assert event is not None
         events.append(event)
+        events[:] = [_as_error(event) if isinstance(event, Step) else event for event in events]
         return failed
 
     def _ends(self, event: Event | Step) -> bool:
@@ -133,6 +136,13 @@ class Settlement:
         own = settled.next_run and RunRef(self._claim.ref.task_id, settled.next_run)
         if next_up := own or settled.other:
             await self._publish_next(next_up, settled.next_options)
+
+
+def _as_error(step: Step) -> Step:
+    """`step`, if it is the run's end an ERROR: its task has failed, whatever its agent had come to."""
+    if step.transition.after not in ENDS:
+        return step
+    return replace(step, transition=replace(step.transition, after=ExecutionState.ERROR))
 
 
 def publishing(publisher: Publisher, agent: str) -> PublishNext:

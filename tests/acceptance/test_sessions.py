@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from a2a_celery.lifecycle.execution import ExecutionState
 from a2a_celery.store import Keys, SyncStore
+from a2a_celery.store.steps import read_steps
 from tests.support.contexts import Fold, said
 from tests.support.fleet import running_fleet
 from tests.support.talk import state
@@ -101,6 +103,10 @@ def test_of_two_runs_at_once_one_hears_of_the_other(site: Fold) -> None:
     assert sorted(map(state, ends)) == ["COMPLETED", "FAILED"]
     [loser] = [end for end in ends if state(end) == "FAILED"]
     assert said(loser) == "conflict"
+    # what its client hears, not what its agent thought
+    history = SyncStore(site.fleet.redis.store_url).run(read_steps(Keys(), loser["id"]))
+    assert history is not None
+    assert history.steps[-1].transition.after is ExecutionState.ERROR
 
 
 def test_what_a_killed_worker_had_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
