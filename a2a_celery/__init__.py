@@ -22,7 +22,7 @@ from .errors import (
     StoreUnavailable,
 )
 from .execution.plain import current_turn
-from .execution.session import Session, current_session
+from .execution.session import ContextSession, current_session
 from .execution.steps import current_execution
 from .execution.turn import Turn
 from .lifecycle.execution import (
@@ -45,6 +45,7 @@ __all__ = [
     "AuthRequired",
     "BrokerUnavailable",
     "ConfigError",
+    "ContextSession",
     "ExecutionState",
     "ExecutionStateMachine",
     "Failed",
@@ -54,7 +55,6 @@ __all__ = [
     "RedisTaskEventStream",
     "RedisTaskStore",
     "Rejected",
-    "Session",
     "SessionConflict",
     "SessionError",
     "Settings",

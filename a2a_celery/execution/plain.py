@@ -40,7 +40,7 @@ from .events import RunEvents
 from .force import in_pool_child
 from .request import RunFailed
 from .session import CURRENT as SESSION
-from .session import Session
+from .session import ContextSession
 from .steps import CURRENT_EXECUTION
 from .turn import Reply, Turn
 
@@ -71,7 +71,7 @@ class TaskAdapter:
         self._value: Any = None
         self._error: BaseException | None = None
         self._canvas: ResultBase | None = None
-        self._session: Session | None = None
+        self._session: ContextSession | None = None
         self._loop: asyncio.AbstractEventLoop
         self._events: RunEvents
         self.turn: Turn

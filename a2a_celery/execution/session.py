@@ -20,7 +20,7 @@ from ..store.sessions import SavedSession, SavedSince, SessionState
 from ..store.tasks import list_tasks
 from .events import RunEvents
 
-CURRENT: ContextVar[Session | None] = ContextVar("a2a_celery_session", default=None)
+CURRENT: ContextVar[ContextSession | None] = ContextVar("a2a_celery_session", default=None)
 """The session of the run that this code works for."""
 
 HISTORY_TASKS = 50
@@ -32,7 +32,7 @@ NEW = b"{}"
 """What a session says that was never saved."""
 
 
-class Session:
+class ContextSession:
     """What an agent keeps for a context of its caller. Use it from the run's event loop, but for `state`."""
 
     def __init__(self, claim: Claim, events: RunEvents, settings: Settings) -> None:
@@ -141,11 +141,11 @@ def open_session(agent: Agent, claim: Claim, events: RunEvents, settings: Settin
         SessionError: it can't be opened with the `secret_key` there is.
     """
     if agent.session:
-        events.settlement.session = session = Session(claim, events, settings)
+        events.settlement.session = session = ContextSession(claim, events, settings)
         CURRENT.set(session)
 
 
-def current_session() -> Session | None:
+def current_session() -> ContextSession | None:
     """The session of the run that this code works for; None: it works for none, or its agent has no session."""
     return CURRENT.get()
 

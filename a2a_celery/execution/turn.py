@@ -20,7 +20,7 @@ from ..lifecycle.outcomes import agent_message
 from ..lifecycle.states import WORKING
 from ..store.runs import Claim
 from .events import RunEvents
-from .session import HISTORY_MESSAGES, Session
+from .session import HISTORY_MESSAGES, ContextSession
 from .steps import Execution, OpenStep, current_execution
 
 T = TypeVar("T")
@@ -112,19 +112,19 @@ class Turn:
         return self._claim.attempt
 
     @property
-    def session(self) -> Session:
+    def session(self) -> ContextSession:
         """What the agent keeps for this context.
 
         Raises:
             ConfigError: it keeps nothing: it needs the option `session=True`.
         """
         session = self._events.settlement.session
-        if not isinstance(session, Session):
+        if not isinstance(session, ContextSession):
             raise ConfigError(f"agent {self._claim.scope.agent!r} has no session: give it the option session=True")
         return session
 
     async def checkpoint(self, state: dict[str, Any] | None = None) -> None:
-        """Saves the session now, see `Session.checkpoint`: a run that takes this one's place goes on from here.
+        """Saves the session now, see `ContextSession.checkpoint`: a run that takes this one's place goes on from here.
 
         Raises:
             SessionError: the state is not a JSON object, or too large.
@@ -258,7 +258,7 @@ class BlockingTurn:
         self._wait_for(self._turn.checkpoint(state))
 
     def history(self, limit: int = HISTORY_MESSAGES, *, artifacts: bool = True) -> list[Message]:
-        """See `Session.history`."""
+        """See `ContextSession.history`."""
         return self._wait_for(self._turn.session.history(limit, artifacts=artifacts))
 
     def _wait_for(self, call: Coroutine[Any, Any, T]) -> T:

@@ -14,7 +14,7 @@ from a2a_celery.errors import ConfigError, SessionConflict, SessionError
 from a2a_celery.execution.events import RunEvents
 from a2a_celery.execution.limits import Limits, TimedEvents
 from a2a_celery.execution.run import Run
-from a2a_celery.execution.session import Session, current_session, open_session
+from a2a_celery.execution.session import ContextSession, current_session, open_session
 from a2a_celery.execution.turn import Turn
 from a2a_celery.lifecycle import Completed, Failed, Paused, final_event
 from a2a_celery.lifecycle.outcomes import AGENT_FAILED
@@ -36,7 +36,7 @@ class Runs:
         self.scene = scene
         self.settings = Settings(store_url="redis://127.0.0.1/0", session_max_bytes=100)
 
-    async def begin(self, **settings: Any) -> tuple[Claim, RunEvents, Session]:
+    async def begin(self, **settings: Any) -> tuple[Claim, RunEvents, ContextSession]:
         """A run under way, with settings of its own."""
         claim, events = await self.scene.begin(claim=await self.scene.seeds.claimed(session=True))
         of = Settings(store_url="redis://127.0.0.1/0", **{"session_max_bytes": 100, **settings})
@@ -145,7 +145,7 @@ async def test_an_end_that_was_said_by_the_agent_waits_for_its_session(runs: Run
     )
     open_session(agent(session=True), claim, events, runs.settings)
     session = events.settlement.session
-    assert isinstance(session, Session)
+    assert isinstance(session, ContextSession)
     await events.enqueue_event(chunk("a"))
     await events.enqueue_event(status(COMPLETED, "bye"))
     await session.checkpoint({"a": 1})
@@ -274,7 +274,7 @@ async def test_what_was_sealed_elsewhere_is_not_opened(runs: Runs, store: AsyncS
     claim, events = await runs.scene.begin(claim=await runs.scene.seeds.claimed(session=True, context_id="another"))
 
     with pytest.raises(SessionError, match="something else"):
-        Session(claim, events, Settings(store_url="redis://127.0.0.1/0", secret_key=OLD))
+        ContextSession(claim, events, Settings(store_url="redis://127.0.0.1/0", secret_key=OLD))
 
 
 async def test_what_was_kept_in_clear_is_sealed_when_there_is_a_key(runs: Runs, store: AsyncStore, keys: Keys) -> None:

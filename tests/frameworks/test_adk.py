@@ -15,7 +15,7 @@ from google.adk.events.event_actions import EventActions
 from google.adk.sessions.base_session_service import GetSessionConfig
 from google.genai import types
 
-from a2a_celery.execution.session import CURRENT, Session
+from a2a_celery.execution.session import CURRENT, ContextSession
 from a2a_celery.frameworks.adk import ContextSessionService
 
 ME = {"app_name": "clerk", "user_id": "me"}
@@ -26,7 +26,7 @@ HERE = {**ME, "session_id": "c1"}
 def state() -> Iterator[dict[str, Any]]:
     """The state of the session of the run at hand."""
     session = SimpleNamespace(state={})
-    token = CURRENT.set(cast(Session, session))
+    token = CURRENT.set(cast(ContextSession, session))
     yield session.state
     CURRENT.reset(token)
 

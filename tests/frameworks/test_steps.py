@@ -15,7 +15,7 @@ from a2a.types import Message, Part, Role, SendMessageRequest
 from google.protobuf.json_format import MessageToDict, ParseDict
 
 from a2a_celery import InputRequired, Turn
-from a2a_celery.execution.session import CURRENT, Session
+from a2a_celery.execution.session import CURRENT, ContextSession
 from a2a_celery.execution.steps import CURRENT_EXECUTION, Execution
 from a2a_celery.frameworks.steps import OpenSteps
 from a2a_celery.lifecycle.execution import ExecutionState
@@ -35,7 +35,7 @@ class Scene:
         self.execution = Execution()
         self.execution.transition(ExecutionState.INITIALIZING)
         CURRENT_EXECUTION.set(self.execution)
-        self.session = cast(Session, SimpleNamespace(state=self.state))
+        self.session = cast(ContextSession, SimpleNamespace(state=self.state))
         CURRENT.set(self.session)
 
     @property

@@ -7,7 +7,7 @@ import inspect
 import re
 from pathlib import Path
 
-from a2a_celery import Session, SessionConflict, SessionError, Turn, current_session
+from a2a_celery import ContextSession, SessionConflict, SessionError, Turn, current_session
 from a2a_celery.agents import OWN_OPTIONS
 from a2a_celery.config import default_of
 from a2a_celery.execution.session import HISTORY_MESSAGES, HISTORY_TASKS
@@ -24,12 +24,12 @@ def test_its_numbers_are_the_codes() -> None:
     assert f"`a2a_session_max_bytes` ({default_of('session_max_bytes')})" in SAID
     assert f"history(limit={HISTORY_MESSAGES}, artifacts=True)" in SAID
     assert f"goes back {HISTORY_TASKS} tasks" in SAID
-    assert inspect.signature(Session.history).parameters["limit"].default == HISTORY_MESSAGES
+    assert inspect.signature(ContextSession.history).parameters["limit"].default == HISTORY_MESSAGES
 
 
 def test_its_names_are_there() -> None:
     for name in re.findall(r"turn\.session\.(\w+)", PAGE):
-        assert name in KEPT or hasattr(Session, name), name
+        assert name in KEPT or hasattr(ContextSession, name), name
     for owner, pattern in ((Turn, r"(?<!\.)turn\.(?!session\.|blocking\.)(\w+)"), (BlockingTurn, r"blocking\.(\w+)")):
         names = re.findall(pattern, PAGE)
         assert names
