@@ -20,7 +20,7 @@ from tests.support.waiting import eventually
 from workers.story import WORDS
 
 from .deployment import Deployment, deployment, readmes_commands
-from .engine import buildable
+from .engine import buildable, run
 
 pytestmark = pytest.mark.timeout(400)  # images are built, a lease has to lapse
 
@@ -116,24 +116,24 @@ def flower_knows(deployed: Deployment, tasks: set[str]) -> None:
 
     def of_tasks() -> dict[str, list[dict[str, Any]]]:
         found: dict[str, list[dict[str, Any]]] = {task_id: [] for task_id in tasks}
-        for run in sorted(deployed.ask_flower("/api/tasks").values(), key=lambda run: run["uuid"]):
-            task_id = run["uuid"].rpartition(".")[0]
+        for one in sorted(deployed.ask_flower("/api/tasks").values(), key=lambda one: one["uuid"]):
+            task_id = one["uuid"].rpartition(".")[0]
             if task_id in found:
-                found[task_id].append(run)
+                found[task_id].append(one)
         return found
 
     def over() -> bool:
-        return all(any(run["state"] == "SUCCESS" for run in runs) for runs in of_tasks().values())
+        return all(any(one["state"] == "SUCCESS" for one in runs) for runs in of_tasks().values())
 
     eventually(over, within=30, every=0.5, what="Flower has heard of all")
     runs = of_tasks()
-    assert {run["name"] for each in runs.values() for run in each} == {"a2a.story"}
+    assert {one["name"] for each in runs.values() for one in each} == {"a2a.story"}
     assert any(len(each) > 1 for each in runs.values()), "the killed worker's tasks have a second run"
     for task_id, each in runs.items():
-        for run in each:
-            number = int(run["uuid"].rpartition(".")[2])
-            assert (run["args"], run["kwargs"]) == (f"('{task_id}', {number})", "{}")
-        assert [run["runtime"] > 2 for run in each if run["state"] == "SUCCESS"] == [True], each
+        for one in each:
+            number = int(one["uuid"].rpartition(".")[2])
+            assert (one["args"], one["kwargs"]) == (f"('{task_id}', {number})", "{}")
+        assert [one["runtime"] > 2 for one in each if one["state"] == "SUCCESS"] == [True], each
     assert SECRET not in json.dumps(deployed.ask_flower("/api/tasks"))
 
 
@@ -236,7 +236,7 @@ def test_what_dies_is_started_again(deployed: Deployment) -> None:
     others = "[p for p in os.listdir('/proc') if p.isdigit() and p not in ('1', str(os.getpid()))]"
     deadly = f"import os; [os.kill(int(p), 9) for p in {others}]"
 
-    deployed.compose("exec", "-T", "watcher", "python", "-c", f'"{deadly}"')
+    run(f'docker exec {watcher} python -c "{deadly}"', deployed.folder, deployed.env)
 
     def back() -> bool:
         now = deployed.inspect(watcher)["State"]
