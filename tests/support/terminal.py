@@ -15,8 +15,12 @@ from .waiting import eventually
 
 CTRL_C = "\x03"
 
-TAKE_THE_TERMINAL = "import os; os.close(os.open(os.ttyname(0), os.O_RDWR))"
-"""The first terminal that the leader of a session opens is the one whose Ctrl-C it gets."""
+TAKE_THE_TERMINAL = (
+    "import os, signal; os.close(os.open(os.ttyname(0), os.O_RDWR)); "
+    "signal.signal(signal.SIGINT, signal.default_int_handler)"
+)
+"""The first terminal that the leader of a session opens is the one whose Ctrl-C it gets. Where the tests run in the
+background of a shell it would ignore that: it is inherited."""
 
 
 class Terminal:
