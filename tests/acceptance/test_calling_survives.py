@@ -84,6 +84,12 @@ def test_a_killed_worker_s_calls_go_on_in_another(broker: str, tmp_path: Path) -
         waiting = [site.call.delay(site.url("once"), f"number{n} 8") for n in range(3)]
         for step in waiting:
             site.waits(step)
+        # between BRPOP and the list of what is not acknowledged a message is in the worker's memory only: see the page
+        eventually(
+            lambda: all(first.output().count(f"a2a.call[{step.id}] received") >= 2 for step in waiting),
+            within=PATIENCE,
+            what="the worker has their next looks in hand",
+        )
 
         first.kill()
         site.worker()
