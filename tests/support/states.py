@@ -5,6 +5,8 @@ It is the same on our fleet and behind the SDK's own server, see ``plain_server`
 
 from __future__ import annotations
 
+import os
+
 from a2a.helpers import new_text_message
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
@@ -19,10 +21,17 @@ from a2a.types import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
+from celery import Celery
 
-from .agents import a2a, app, card
+from a2a_celery import A2A
 
-__all__ = ["app"]
+from .agents import card
+
+# An app of its own: tests import this module, and the agents of `agents` are counted by others.
+app = Celery("states", set_as_current=False)
+app.conf.task_default_queue = os.environ.get("TEST_QUEUE", "celery")
+app.conf.broker_connection_retry_on_startup = True
+a2a = A2A(app)
 
 LATER = 42
 """A state that no version has yet."""
