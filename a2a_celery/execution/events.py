@@ -134,9 +134,11 @@ class RunEvents(EventQueue):
         """Saves the run's session while the run goes on, behind what its agent has said so far.
 
         Raises:
-            CancelledError: the run is lost.
+            CancelledError: the run is lost, or ended before that was written.
         """
-        while self._next_batch() and not self._over():
+        while self._next_batch() and not self.lost.is_set():
+            if self._ending:
+                raise asyncio.CancelledError
             self._moved.clear()
             self._news.set()
             await self._moved.wait()
@@ -187,6 +189,7 @@ class RunEvents(EventQueue):
         self._translator.cancel_asked = False  # the agent has had its say
         self._ending = True
         self._news.set()
+        self._moved.set()
         await self._writer
         return not self.lost.is_set()
 

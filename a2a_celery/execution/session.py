@@ -47,6 +47,7 @@ class ContextSession:
         self._settings = settings
         self._sealer = _sealer(settings)
         self._saving = asyncio.Lock()
+        self._under_way: set[asyncio.Task[None]] = set()
         self._saved = self._opened(saved.state) if saved.version else NEW
         self.state: dict[str, Any] = json.loads(self._saved)
         """The agent's own, to be changed or replaced: a JSON object. It is saved when the run completes or pauses."""
@@ -64,15 +65,17 @@ class ContextSession:
             SessionError: it is not a JSON object, or too large; nothing is changed.
             SessionConflict: another run of the context has saved the session since this one began; nothing is saved.
         """
-        async with self._saving:
-            text = _encoded(self.state if state is None else state, self._settings.session_max_bytes)
-            if text != self._saved:
-                answer = await self._events.save(self._to_save(text))
-                if isinstance(answer, SavedSince):
-                    raise self.conflict(answer)
-                self._saved, self.version = text, self.version + 1
-            if state is not None:
-                self.state = state
+        save = asyncio.create_task(self._save(state), name=f"a2a-session-{self._claim.ref.name}")
+        self._under_way.add(save)
+        save.add_done_callback(self._under_way.discard)
+        await asyncio.shield(save)  # of one that is cancelled nobody would know whether it was made
+        if state is not None:
+            self.state = state
+
+    async def idle(self) -> None:
+        """Returns when no checkpoint is under way, also of those that nobody waited for."""
+        while self._under_way:
+            await asyncio.wait(set(self._under_way))
 
     async def history(self, limit: int = HISTORY_MESSAGES, *, artifacts: bool = True) -> list[Message]:
         """The newest `limit` messages of the context, oldest first, across its newest tasks: what the client said to
@@ -113,6 +116,15 @@ class ContextSession:
             f"another run saved the session of context {self._claim.task.context_id!r} meanwhile: this run began with "
             f"version {self.version}, and it is at {since.version}; with one_run_per_context they come one by one"
         )
+
+    async def _save(self, state: dict[str, Any] | None) -> None:
+        async with self._saving:
+            text = _encoded(self.state if state is None else state, self._settings.session_max_bytes)
+            if text != self._saved:
+                answer = await self._events.save(self._to_save(text))
+                if isinstance(answer, SavedSince):
+                    raise self.conflict(answer)
+                self._saved, self.version = text, self.version + 1
 
     def _to_save(self, text: bytes) -> SessionState:
         scope, context_id = self._claim.scope, self._claim.task.context_id

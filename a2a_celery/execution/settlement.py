@@ -32,6 +32,10 @@ PublishNext = Callable[[RunRef, bytes], Awaitable[None]]
 class SavedAtEnd(Protocol):
     """A session, as the end of its run sees it."""
 
+    async def idle(self) -> None:
+        """Returns when nothing of it is being saved."""
+        ...
+
     def at_end(self) -> SessionState:
         """What a run leaves that completes or pauses; raises SessionError."""
         ...
@@ -65,6 +69,8 @@ class Settlement:
 
         Gives how the task has failed instead, if its session could not be saved.
         """
+        if self.session is not None:
+            await self.session.idle()
         failed, session = self._with_session(events)
         while True:
             match answer := await self._settled(events, before, session):

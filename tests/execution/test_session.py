@@ -11,6 +11,7 @@ from a2a.types import Message, Part, Role
 
 from a2a_celery.config import Settings
 from a2a_celery.errors import ConfigError, SessionConflict, SessionError
+from a2a_celery.execution import run_store
 from a2a_celery.execution.events import RunEvents
 from a2a_celery.execution.limits import Limits, TimedEvents
 from a2a_celery.execution.run import Run
@@ -24,7 +25,7 @@ from a2a_celery.store.runs import Claim
 from tests.support.seeds import ANN, CONTEXT, Seeds, chunk, status
 from tests.unit.test_agents import agent
 
-from .scene import Scene
+from .scene import Scene, until
 
 OLD, NEW = "o" * 32, "n" * 32
 
@@ -312,3 +313,50 @@ async def test_an_agent_without_one_is_told_which_option_it_needs(scene: Scene) 
     with pytest.raises(ConfigError, match="session=True"):
         await turn.checkpoint()
     assert current_session() is None
+
+
+async def given_up(monkeypatch: pytest.MonkeyPatch, runs: Runs, session: ContextSession, state: dict[str, Any]) -> None:
+    """A checkpoint that is made when its caller is cancelled, who has had no answer."""
+    monkeypatch.setattr(run_store, "TRY_AGAIN_AFTER", 0.3)
+    gate = runs.scene.gate
+    gate.lose_answers = 1
+    saving = asyncio.create_task(session.checkpoint(state))
+
+    async def made() -> bool:
+        return not gate.lose_answers
+
+    await until(made)
+    saving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await saving
+
+
+@pytest.mark.parametrize("again", [True, False])
+async def test_a_checkpoint_that_nobody_waits_for_is_still_the_runs_own(
+    runs: Runs, again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim, events, session = await runs.begin()
+    await given_up(monkeypatch, runs, session, {"a": 1})
+
+    if again:
+        await session.checkpoint({"a": 2})
+        assert await runs.state() == {"a": 2}
+    session.state = {"a": 3}
+
+    assert await runs.settle(claim, events) is None
+    assert await runs.state() == {"a": 3}
+
+
+async def test_a_checkpoint_that_waits_for_events_does_not_hold_up_the_end(runs: Runs, seeds: Seeds) -> None:
+    claim, events, session = await runs.begin()
+    await events.enqueue_event(chunk("a"))
+    saving = asyncio.create_task(session.checkpoint({"a": 1}))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # it waits for the chunk
+
+    await runs.settle(claim, events, Failed())
+
+    await asyncio.wait({saving}, timeout=10)
+    assert saving.cancelled()
+    assert (await seeds.task(claim.ref.task_id)).status.state == FAILED
+    assert await runs.state() == {}, "or it would be there before what was said before it"
