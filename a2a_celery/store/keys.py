@@ -189,7 +189,7 @@ class Keys:
 
     def session(self, scope: Scope, context_id: str) -> str:
         """hash: an agent's own state of a context, see scripts/prelude.lua for the fields; expires `retention` after it
-        was last saved, or a run of it last ended."""
+        was last saved, or a run of it last began or ended."""
         return f"{self.sessions}{scope}:{quoted(context_id)}"
 
     def message(self, scope: Scope, message_id: str) -> str:

@@ -360,3 +360,18 @@ async def test_a_checkpoint_that_waits_for_events_does_not_hold_up_the_end(runs:
     assert saving.cancelled()
     assert (await seeds.task(claim.ref.task_id)).status.state == FAILED
     assert await runs.state() == {}, "or it would be there before what was said before it"
+
+
+async def test_a_session_that_expires_while_its_run_goes_on_is_nobody_elses(
+    runs: Runs, store: AsyncStore, keys: Keys
+) -> None:
+    await (await runs.begin())[2].checkpoint({"a": 1})
+    claim, events, session = await runs.begin()
+    await store.redis.delete(keys.session(ANN, CONTEXT))  # as time would
+
+    await session.checkpoint({"a": 2})
+    await store.redis.delete(keys.session(ANN, CONTEXT))
+    session.state = {"a": 3}
+    assert await runs.settle(claim, events) is None
+
+    assert await runs.state() == {"a": 3}

@@ -167,6 +167,20 @@ async def test_it_lives_for_the_retention_of_the_last_run_that_ended(
         assert await found(seeds) == SavedSession(1, b"1")
 
 
+async def test_a_run_that_begins_keeps_it_for_those_that_may_take_its_place(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    name, secret = keys.session(ANN, CONTEXT), keys.sealed_with("f0")
+    await saved(seeds, await seeds.claimed(session=True), state("1", fingerprint="f0"))
+    for key in (name, secret):
+        await store.redis.expire(key, 5)
+
+    assert await found(seeds) == SavedSession(1, b"1")
+
+    assert await store.redis.ttl(name) > 5
+    assert await store.redis.ttl(secret) > 5
+
+
 async def test_a_run_that_keeps_nothing_makes_no_key(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     await seeds.settled(await seeds.claimed(session=True), status(COMPLETED), session=state(""))
 

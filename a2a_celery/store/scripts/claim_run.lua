@@ -9,8 +9,10 @@
 --       session is {} or version, state, '1' if a run of this very turn saved it
 local function session_of(r)
   if ARGV[10] == '' then return {} end
-  local saved = redis.call('HMGET', ARGV[10] .. r.scope .. ':' .. quoted(r.context), 'version', 'state', 'task', 'turn')
+  local session = ARGV[10] .. r.scope .. ':' .. quoted(r.context)
+  local saved = redis.call('HMGET', session, 'version', 'state', 'task', 'turn')
   if not saved[1] then return {} end
+  keep_session(r, session) -- the run may be lost: the next attempt shall find it too
   local mine = saved[3] == r.task_id or saved[3] == r.requeued_from
   return {saved[1], saved[2], mine and saved[4] == micros(r.turn) and '1' or '0'}
 end

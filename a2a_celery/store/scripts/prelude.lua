@@ -473,14 +473,23 @@ end
 -- Sessions come as six arguments, from ARGV[first] on: key, version that the state was made from, state ('': as it was
 -- saved), fingerprint of the secret ('': in clear), list of what is sealed with that, key of the secrets.
 
--- The version that another run has saved since; nil if none has.
+-- The version that another run has saved since; nil if none has. One that has expired since nobody saved.
 local function saved_since(first)
-  if ARGV[first + 2] == '' then return nil end
-  local version = redis.call('HGET', ARGV[first], 'version') or '0'
-  return tonumber(version) ~= tonumber(ARGV[first + 1]) and version or nil
+  local version = ARGV[first + 2] ~= '' and redis.call('HGET', ARGV[first], 'version')
+  return version and tonumber(version) ~= tonumber(ARGV[first + 1]) and version or nil
 end
 
--- Saves it, and lets it live on for the task's retention.
+-- It lives on for the task's retention, if there is one.
+local function keep_session(r, session)
+  if redis.call('EXPIRE', session, r.retention) == 0 then return end
+  local list = redis.call('HGET', session, 'secret')
+  if list then
+    redis.call('ZADD', list, micros(now() + tonumber(r.retention) * 1000000), session)
+    prune(list)
+  end
+end
+
+-- Saves it, and lets it live on.
 local function save_session(r, first)
   local session, before, state, fingerprint, secret, secrets = unpack(ARGV, first, first + 5)
   if state ~= '' then
@@ -496,12 +505,7 @@ local function save_session(r, first)
       redis.call('HSET', secrets, fingerprint, secret)
     end
   end
-  if redis.call('EXPIRE', session, r.retention) == 0 then return end
-  local list = redis.call('HGET', session, 'secret')
-  if list then
-    redis.call('ZADD', list, micros(now() + tonumber(r.retention) * 1000000), session)
-    prune(list)
-  end
+  keep_session(r, session)
 end
 
 -- What was accepted under a message id before: {digest, task id, its record, version, ahead}; nil when nothing was, or
