@@ -207,3 +207,14 @@ async def test_a_requeued_task_resumes_what_the_dead_one_had_saved(store: AsyncS
     new, _ = await seeds.requeued(claim.ref.task_id)
 
     assert (await seeds.claimed(new, session=True)).session == SavedSession(1, b"1", resumed=True)
+
+
+async def test_one_that_is_requeued_again_resumes_it_too(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await seeds.claimed(session=True)
+    await saved(seeds, claim, state("1"))
+    await seeds.lost(claim.ref)
+    new, _ = await seeds.requeued(claim.ref.task_id)
+    await seeds.lost((await seeds.claimed(new, session=True)).ref)
+    newest, _ = await seeds.requeued(new)
+
+    assert (await seeds.claimed(newest, session=True)).session == SavedSession(1, b"1", resumed=True)

@@ -13,7 +13,8 @@ local function session_of(r)
   local saved = redis.call('HMGET', session, 'version', 'state', 'task', 'turn')
   if not saved[1] then return {} end
   keep_session(r, session) -- the run may be lost: the next attempt shall find it too
-  local mine = saved[3] == r.task_id or saved[3] == r.requeued_from
+  local mine = saved[3] == r.task_id or
+    string.find(' ' .. (r.requeued_from or ''), ' ' .. quoted(saved[3]) .. ' ', 1, true)
   return {saved[1], saved[2], mine and saved[4] == micros(r.turn) and '1' or '0'}
 end
 

@@ -47,7 +47,8 @@
 --   leases, dispatch                    the keys that are not the task's own
 --   row                                 the list of tasks in its context that run one after the other; not there where they
 --                                       need not
---   requeued_from                       the dead letter that it was made from
+--   requeued_from                       the dead letters that it was made from, one after another: their ids, quoted, a
+--                                       space behind each
 --
 -- A delivery line is a task's log on its way to one of the task's configs: the log itself is the queue, the line a place in
 -- it. Both are fields of the hash `push`, each behind "<config id, quoted>:":

@@ -13,7 +13,7 @@ redis.call('HSET', new[1], 'task_id', ARGV[2], 'context', dead.context, 'scope',
   'scope_index', dead.scope_index, 'context_index', dead.context_index, 'agent', dead.agent, 'owner', dead.owner,
   'retention', ARGV[3], 'leases', dead.leases, 'dispatch', dead.dispatch, 'request', ARGV[5], 'caller', dead.caller,
   'options', ARGV[6], 'working', ARGV[7], 'asked', dead.asked or '0',
-  'requeued_from', dead.task_id)
+  'requeued_from', (dead.requeued_from or '') .. quoted(dead.task_id) .. ' ')
 if dead.row then redis.call('HSET', new[1], 'row', dead.row) end
 if dead.paused_in then redis.call('HSET', new[1], 'paused_in', dead.paused_in) end
 local r = {task_id = ARGV[2], scope_index = dead.scope_index, context_index = dead.context_index, retention = ARGV[3],
