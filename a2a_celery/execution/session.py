@@ -13,6 +13,7 @@ from a2a.types import Message, Role, Task
 from ..agents import Agent
 from ..config import Settings
 from ..errors import SessionConflict, SessionError
+from ..lifecycle.states import SUBMITTED
 from ..sealing import FORM, NotSealedHere, Sealer, sealer_of
 from ..store.answers import Page
 from ..store.runs import Claim
@@ -79,7 +80,8 @@ class ContextSession:
 
     async def history(self, limit: int = HISTORY_MESSAGES, *, artifacts: bool = True) -> list[Message]:
         """The newest `limit` messages of the context, oldest first, across its newest tasks: what the client said to
-        this agent, and what that answered, also in `artifacts`. The message at hand is the last."""
+        this agent, and what that answered, also in `artifacts`. The message at hand is the last; those that wait for
+        their turn are not there yet."""
         claim, store = self._claim, self._events.store
         page = await store.run(
             list_tasks(
@@ -93,8 +95,9 @@ class ContextSession:
             )
         )
         tasks = page.tasks if isinstance(page, Page) else []
-        tasks.sort(key=lambda task: task.id != claim.task.id)  # its own first, then the others from the newest on
-        said = [message for task in reversed(tasks) for message in _said_in(task, current=task.id == claim.task.id)]
+        own = next((task for task in tasks if task.id == claim.task.id), claim.task)
+        said = [message for task in reversed(tasks) if task is not own for message in _said_in(task, current=False)]
+        said += _said_in(own, current=True)
         return said[-limit:] if limit > 0 else []
 
     def at_end(self) -> SessionState:
@@ -208,6 +211,8 @@ def _said_in(task: Task, *, current: bool) -> list[Message]:
     if current:
         at = next((n for n in range(len(said) - 1, -1, -1) if said[n].role == Role.ROLE_USER), len(said))
         said, last = said[:at], said[at:]
+    elif task.status.state == SUBMITTED:
+        del said[-1:]  # its turn has not begun: it comes behind the message at hand
     elif task.status.HasField("message"):
         last = [task.status.message]
     made = (

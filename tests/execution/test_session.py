@@ -15,14 +15,15 @@ from a2a_celery.execution import run_store
 from a2a_celery.execution.events import RunEvents
 from a2a_celery.execution.limits import Limits, TimedEvents
 from a2a_celery.execution.run import Run
-from a2a_celery.execution.session import ContextSession, current_session, open_session
+from a2a_celery.execution.session import HISTORY_TASKS, ContextSession, current_session, open_session
 from a2a_celery.execution.turn import Turn
 from a2a_celery.lifecycle import Completed, Failed, Paused, final_event
 from a2a_celery.lifecycle.outcomes import AGENT_FAILED
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.runs import Claim
-from tests.support.seeds import ANN, CONTEXT, Seeds, chunk, status
+from a2a_celery.store.tasks import continue_task
+from tests.support.seeds import ANN, CONTEXT, Seeds, chunk, request, status
 from tests.unit.test_agents import agent
 
 from .scene import Scene, until
@@ -375,3 +376,22 @@ async def test_a_session_that_expires_while_its_run_goes_on_is_nobody_elses(
     assert await runs.settle(claim, events) is None
 
     assert await runs.state() == {"a": 3}
+
+
+@pytest.mark.parametrize("waiting", [3, 60])
+async def test_what_waits_for_its_turn_is_no_history_yet(runs: Runs, seeds: Seeds, waiting: int) -> None:
+    store, keys = seeds.store, seeds.keys
+    asked = await seeds.claimed(await seeds.created(one_by_one=True), session=True)
+    await seeds.settled(asked, chunk("made"), status(INPUT_REQUIRED, "which?"))
+    claim = await seeds.claimed(await seeds.created(one_by_one=True), session=True, working=False)
+    answer = request("this", asked.ref.task_id, CONTEXT)
+    await store.run(continue_task(keys, ANN, asked.ref.task_id, answer, "", caller=b"{}", nonce="n"))
+    for _ in range(waiting):
+        await seeds.created(one_by_one=True)
+    _, events = await runs.scene.begin(claim=claim)
+
+    said = await ContextSession(claim, events, runs.settings).history()
+
+    before = ["hello", "which?", "made"] if waiting < HISTORY_TASKS else []
+    assert [message.parts[0].text for message in said] == [*before, "hello"]
+    assert said[-1].task_id == claim.ref.task_id
