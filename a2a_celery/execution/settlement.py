@@ -83,7 +83,8 @@ class Settlement:
                     drop(events, answer, self._claim)
                 case LeftOpen(state):
                     logger.error("run %s would be left in state %d: failing it", self._claim.ref.name, state)
-                    events.extend(self._translator.status(FAILED))
+                    before += len(events)  # they are written
+                    events[:] = self._translator.status(FAILED)
                 case SavedSince() if self.session is not None:
                     failed, session = self._failed(events, self.session.conflict(answer)), self.session.unchanged()
 

@@ -157,3 +157,14 @@ async def test_an_answer_that_was_refused_leaves_the_run_to_end_otherwise(scene:
     await scene.settle(claim, events, Failed())
 
     assert await scene.seeds.states(claim.task.id) == [SUBMITTED, FAILED]
+
+
+@pytest.mark.parametrize("last", [[], [chunk("a")]])
+async def test_an_end_that_is_none_is_a_failure(scene: Scene, last: list[Any]) -> None:
+    claim, events = await scene.begin()
+
+    async with asyncio.timeout(20):
+        await events.settlement.write(last, 0)
+
+    assert scene.gate.calls == ["settle_run", "settle_run"]
+    assert await scene.seeds.states(claim.task.id) == [SUBMITTED, WORKING, FAILED]
