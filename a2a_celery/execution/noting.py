@@ -47,8 +47,9 @@ class NotingEvents(RunEvents):
             self._waiting = asyncio.get_running_loop().call_later(STEPS_WAIT, self._write_steps)
 
     def show(self, event: TaskStatusUpdateEvent) -> None:
-        """`enqueue_event` for what nobody waits for: it is left out when the store is far behind."""
-        if self._open and not self.ended and len(self._pending) < MAX_PENDING:
+        """`enqueue_event` for what nobody waits for: it is left out when the store is far behind, and behind a pause,
+        which it would take back."""
+        if self._open and not (self.ended or self.paused) and len(self._pending) < MAX_PENDING:
             self._take(self._translator.translate(event))
 
     def _take(self, events: list[Event]) -> None:

@@ -278,6 +278,19 @@ async def test_clients_see_steps_only_of_agents_that_show_them(scene: Scene) -> 
     await scene.seeds.require_consistent(shown.claim.task.id)
 
 
+@pytest.mark.parametrize("shown", [True, False])
+async def test_a_step_that_is_shown_takes_no_pause_back(scene: Scene, shown: bool) -> None:
+    run = await play(scene, show_execution=shown)
+    with run.execution.model_call("m"), run.execution.tool_call("t"):
+        await run.events.enqueue_event(status(INPUT_REQUIRED, "which?"))
+    with run.execution.model_call("tidy up"):
+        pass
+
+    await run.ends()
+
+    assert (await scene.seeds.task(run.claim.task.id)).status.state == INPUT_REQUIRED
+
+
 async def test_steps_of_a_thread_are_kept_and_shown(scene: Scene) -> None:
     run = await play(scene, show_execution=True)
 
