@@ -19,6 +19,8 @@ from a2a_celery.store.tasks import create_task, request_cancel
 from tests.support.lines import Webhooks
 from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, status
 
+from .test_steps import step
+
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
@@ -70,6 +72,26 @@ async def test_a_repeated_call_counts_once(store: AsyncStore, keys: Keys, seeds:
         "run": 1,
     }
     assert found.counted("ended") == {(ANN.agent, str(int(COMPLETED))): 1}
+
+
+async def test_a_step_is_no_first_event(seeds: Seeds, said: Said) -> None:
+    async def counted() -> int:
+        return sum(sum(times.buckets) for times in (await said()).times("first").values())
+
+    claim = await seeds.claimed()
+    await seeds.appended(claim, step())
+    await seeds.appended(claim, step(2), before=1)
+    assert await counted() == 0, "its agent has said nothing"
+    await seeds.appended(claim, step(3), chunk("a"), before=2)
+    assert await counted() == 1
+    await seeds.appended(claim, chunk("b"), before=4)
+    await seeds.settled(claim, status(COMPLETED), before=5)
+    assert await counted() == 1
+
+    claim = await seeds.claimed()
+    await seeds.appended(claim, step())
+    await seeds.settled(claim, status(COMPLETED), before=1)
+    assert await counted() == 2
 
 
 @pytest.mark.parametrize("age", [0.0, 0.02, *BOUNDS])

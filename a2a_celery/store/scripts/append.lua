@@ -11,7 +11,7 @@ if r.phase ~= 'running' then return {'lost'} end
 local illegal = first_illegal(r, 4)
 if illegal then return {'illegal', micros(illegal), micros(r.state)} end
 apply_events(KEYS, r, 4)
-if before == 0 then took(r, 'first', r.claimed_at) end
+took_first(KEYS, r, before, 4)
 r.seq = before + (#ARGV - 3) / 5
 if TERMINAL[r.state] then retire(KEYS, r) end
 save(KEYS, r)

@@ -32,6 +32,7 @@
 --   canvas, canvases                    JSON: the canvas that a handed run waits for, and the list such runs are in
 --   dispatched_again                    how often the newest run was published again
 --   claimed_at                          when the newest claim was, µs
+--   silent                              the newest run, if it has written steps of its execution and no event yet
 --   trace                               W3C traceparent of the newest turn, once the task has ended, if it has configs
 --   held                                "<run> <µs>": a worker has that run in hand; when it is published again anyway
 --   fell                                processes that were lost before they had claimed it, a space behind each
@@ -102,7 +103,7 @@ end
 
 local FIELDS = {'state', 'at', 'version', 'run', 'seq', 'turn', 'attempt', 'task_id', 'scope', 'scope_index',
   'context_index', 'context', 'status', 'has_message', 'phase', 'token', 'runner', 'asked_to_cancel', 'nonce',
-  'retention', 'leases', 'dispatch', 'settled', 'pauses', 'max_attempts', 'push', 'row', 'claimed_at'}
+  'retention', 'leases', 'dispatch', 'settled', 'pauses', 'max_attempts', 'push', 'row', 'claimed_at', 'silent'}
 local NUMBERS = 7 -- so many of them, from the first on, are counted with
 
 -- The record as a table; nil when there is no such task. Fields that are large, or rarely asked for (request, caller …),
@@ -114,7 +115,7 @@ local function load(keys)
   for i, field in ipairs(FIELDS) do
     if values[i] then r[field] = i <= NUMBERS and tonumber(values[i]) or values[i] end
   end
-  r.push, r.row, r.owed = r.push or false, r.row or false, false
+  r.push, r.row, r.silent, r.owed = r.push or false, r.row or false, r.silent or false, false
   return setmetatable(r, {__index = function(_, field) return redis.call('HGET', keys[1], field) or nil end})
 end
 
@@ -433,6 +434,19 @@ local function replace_task(keys, r, first)
   local artifacts = history + tonumber(ARGV[first + 5])
   for i = history, artifacts - 1 do redis.call('RPUSH', keys[3], ARGV[i]) end
   for i = artifacts, #ARGV, 2 do add_chunk(keys, ARGV[i], '0', ARGV[i + 1]) end
+end
+
+-- Counts the time to a run's first event, once it is among those that the arguments from ARGV[first] on say; `before`
+-- were written before.
+local function took_first(keys, r, before, first)
+  if before > 0 and r.silent ~= micros(r.run) then return end
+  for i = first, #ARGV, 5 do
+    if ARGV[i] ~= 'X' then
+      if r.silent then redis.call('HDEL', keys[1], 'silent') end
+      return took(r, 'first', r.claimed_at)
+    end
+  end
+  redis.call('HSET', keys[1], 'silent', micros(r.run))
 end
 
 local function wake(keys, r) redis.call('PUBLISH', keys[8], micros(r.version)) end

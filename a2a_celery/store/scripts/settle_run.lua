@@ -22,7 +22,7 @@ if r.seq <= before and #ARGV >= 15 then
   local illegal = first_illegal(r, 15)
   if illegal then return {'illegal', micros(illegal), micros(r.state)} end
   apply_events(KEYS, r, 15)
-  if before == 0 then took(r, 'first', r.claimed_at) end
+  took_first(KEYS, r, before, 15)
   r.seq = before + (#ARGV - 14) / 5
 end
 if INTERRUPTED[r.state] and r.asked_to_cancel == '1' then -- it paused before it heard of the cancel
