@@ -74,6 +74,20 @@ async def test_a_repeated_call_counts_once(store: AsyncStore, keys: Keys, seeds:
     assert found.counted("ended") == {(ANN.agent, str(int(COMPLETED))): 1}
 
 
+async def test_who_stood_behind_another_waits_for_a_worker_from_its_turn_on(
+    store: AsyncStore, keys: Keys, seeds: Seeds, said: Said
+) -> None:
+    first, second = await seeds.created(one_by_one=True), await seeds.created(one_by_one=True)
+    record = keys.task(second).record
+    await store.redis.hset(record, "at", int(await store.redis.hget(record, "at")) - 100_000_000)
+
+    await seeds.settled(await seeds.claimed(first), status(COMPLETED))
+
+    assert (await said()).oldest[ANN.agent] < 50
+    await seeds.claimed(second)
+    assert (await said()).times("queue")[ANN.agent].sum < 50
+
+
 async def test_a_step_is_no_first_event(seeds: Seeds, said: Said) -> None:
     async def counted() -> int:
         return sum(sum(times.buckets) for times in (await said()).times("first").values())

@@ -48,6 +48,7 @@
 --   leases, dispatch                    the keys that are not the task's own
 --   row                                 the list of tasks in its context that run one after the other; not there where they
 --                                       need not
+--   turn_at                             when a run of it last got the turn in its row, µs: it waits for a worker since then
 --   requeued_from                       the dead letters that it was made from, one after another: their ids, quoted, a
 --                                       space behind each
 --
@@ -274,6 +275,7 @@ local function leave_row(keys, r, after_us)
       local name = next[1] .. '.' .. next[2]
       redis.call('ZREM', r.dispatch .. ':behind', name)
       redis.call('ZADD', r.dispatch, micros(now() + after_us), name)
+      redis.call('HSET', keys_of(prefix, first)[1], 'turn_at', micros(now()))
       return next[1], next[2], next[4] or ''
     end
     redis.call('LPOP', r.row) -- it is gone
