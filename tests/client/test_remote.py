@@ -318,7 +318,7 @@ async def test_a_peer_without_much_to_say_gives_an_empty_result(answer: dict[str
         JSONResponse({"jsonrpc": "2.0", "id": 1}),
         JSONResponse({"jsonrpc": "2.0", "id": 1, "error": "no"}),
     ],
-    ids=repr,
+    ids=lambda answer: answer.body.decode() if isinstance(answer, Response) else repr(answer),
 )
 async def test_what_is_no_answer_of_a2a_is_said_to_be_none(answer: Any) -> None:
     async with odd_peer(lambda method: answer) as agent:
