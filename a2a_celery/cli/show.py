@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from a2a.types import Artifact, Part, StreamResponse, Task, TaskStatus
-from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message as Proto
 
 from ..client import state_name
+from ..client.answers import json_of
 
 __all__ = ["STATE_PREFIX", "as_json", "event_line", "state_name", "table", "task_lines", "task_table"]
 
@@ -22,7 +22,7 @@ STATE_PREFIX = "TASK_STATE_"
 
 def as_json(message: Proto) -> str:
     """One line of ProtoJSON."""
-    return json.dumps(MessageToDict(message), ensure_ascii=False)
+    return json.dumps(json_of(message), ensure_ascii=False)
 
 
 def event_line(event: StreamResponse) -> str:
@@ -87,7 +87,7 @@ def _part(part: Part) -> str:
         case "text":
             return part.text
         case "data":
-            return json.dumps(MessageToDict(part.data), ensure_ascii=False)
+            return json.dumps(json_of(part.data), ensure_ascii=False)
         case "url":
             return part.url
         case _:

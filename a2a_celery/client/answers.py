@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -15,13 +16,27 @@ from a2a.types import (
     TaskArtifactUpdateEvent,
     TaskStatusUpdateEvent,
 )
-from google.protobuf.json_format import ParseDict, ParseError
+from google.protobuf.json_format import MessageToDict, ParseDict, ParseError, SerializeToJsonError
 from google.protobuf.message import Message as Proto
+from google.protobuf.struct_pb2 import NULL_VALUE, Value
 from pydantic import ValidationError
 
 from ..lifecycle import Event
 
 _P = TypeVar("_P", bound=Proto)
+
+UNREADABLE = (
+    ParseError,
+    ValidationError,
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    OverflowError,  # 1e400 for a whole number
+    RecursionError,  # JSON within JSON within JSON
+    SystemError,  # half a surrogate pair for the name of a state, on upb
+)
+"""What the JSON of a peer may raise in those who read it."""
 
 _LEGACY_DEFAULTS: dict[str, dict[str, Any]] = {
     "task": {"id": "", "contextId": ""},
@@ -45,8 +60,39 @@ def event_of(answer: object) -> Event | None:
         found: Event | None = getattr(answer, kind) if kind else None
         return found
     if isinstance(answer, Mapping):
-        return _of_json(_without_nulls(answer))
+        try:
+            return _of_json(_without_nulls(answer))
+        except RecursionError:
+            return None
     return None
+
+
+def json_of(message: Proto) -> Any:
+    """The ProtoJSON of `message`. Numbers that JSON has no word for, which Python's parser takes from peers, are null."""
+    try:
+        return MessageToDict(message)
+    except SerializeToJsonError:
+        finite = type(message)()
+        finite.CopyFrom(message)
+        _make_finite(finite)
+        return MessageToDict(finite)
+
+
+def _make_finite(message: Proto) -> None:
+    if isinstance(message, Value) and not math.isfinite(message.number_value):
+        message.null_value = NULL_VALUE
+    for field, value in message.ListFields():
+        if field.message_type is None:
+            continue
+        if isinstance(value, Proto):
+            _make_finite(value)
+        elif field.message_type.GetOptions().map_entry:
+            for one in value.values():
+                if isinstance(one, Proto):
+                    _make_finite(one)
+        else:
+            for one in value:
+                _make_finite(one)
 
 
 def _of_json(data: dict[str, Any]) -> Event | None:
@@ -85,7 +131,7 @@ def _of_legacy(kind: str, data: dict[str, Any]) -> Event | None:
                 return conversions.to_core_task_artifact_update_event(
                     v03.TaskArtifactUpdateEvent.model_validate({"artifact": {"artifactId": "", "parts": []}} | given)
                 )
-    except (ValidationError, ParseError, ValueError, TypeError):
+    except UNREADABLE:
         return None
 
 
@@ -107,12 +153,12 @@ def parse_leniently(data: Mapping[str, Any], kind: type[_P]) -> _P:
     """The ProtoJSON `data` as far as it is one; unknown fields and what can't be read are left out."""
     try:
         return ParseDict(dict(data), kind(), ignore_unknown_fields=True)
-    except (ParseError, ValueError, TypeError, AttributeError):
+    except UNREADABLE:
         found = kind()
     for piece in _pieces(data):
         try:
             found.MergeFrom(ParseDict(piece, kind(), ignore_unknown_fields=True))
-        except (ParseError, ValueError, TypeError, AttributeError):
+        except UNREADABLE:
             continue
     return found
 

@@ -16,6 +16,7 @@ from a2a.utils.errors import A2AError
 from google.protobuf.json_format import ParseError
 
 from ..errors import A2ACeleryError
+from .answers import UNREADABLE
 from .result import Result
 
 TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -83,7 +84,7 @@ def translated(url: str) -> Iterator[None]:
         raise CallRefused(f"{url} is no address: {_line(e)}") from e
     except httpx.HTTPError as e:
         raise _unreachable(e, url) from e
-    except (ParseError, ValueError, TypeError, KeyError, AttributeError) as e:
+    except UNREADABLE as e:
         raise AnswerUnreadable(f"{url} gave an answer that is none of A2A's: {_line(e)}") from e
 
 

@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from a2a.types import Message, StreamResponse, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
-from google.protobuf.json_format import MessageToDict, Parse, ParseError
+from google.protobuf.json_format import Parse, ParseError
 
 from ..errors import A2ACeleryError, ConfigError
 from ..lifecycle import Event
+from .answers import json_of
 
 ID, TIMESTAMP, SIGNATURE = "webhook-id", "webhook-timestamp", "webhook-signature"
 TOKEN = "x-a2a-notification-token"
@@ -97,7 +98,7 @@ class Notification:
     def to_dict(self) -> dict[str, Any]:
         """The notification as JSON: what `from_dict` reads."""
         kind = next(name for name, of in _KINDS.items() if isinstance(self.event, of))
-        event = MessageToDict(StreamResponse(**{kind: self.event}))  # type: ignore[arg-type]
+        event = json_of(StreamResponse(**{kind: self.event}))  # type: ignore[arg-type]
         return {"id": self.id, "line": self.line, "version": self.version, "timestamp": self.timestamp, "event": event}
 
     @classmethod

@@ -15,7 +15,6 @@ from a2a.types import (
     TaskState,
     TaskStatusUpdateEvent,
 )
-from google.protobuf.json_format import MessageToDict
 
 from ..lifecycle import EventKind, LogEntry, apply, is_interrupted, kind_of
 from ..lifecycle.states import (
@@ -28,7 +27,7 @@ from ..lifecycle.states import (
     SUBMITTED,
     WORKING,
 )
-from .answers import event_of
+from .answers import event_of, json_of
 
 StopReason = Literal["end_turn", "interrupt"]
 
@@ -174,8 +173,8 @@ class Result:
             "task_id": self.task_id,
             "context_id": self.context_id,
             "text": self.text,
-            "task": MessageToDict(self.raw) if isinstance(self.raw, Task) else None,
-            "message": MessageToDict(self.raw) if isinstance(self.raw, Message) else None,
+            "task": json_of(self.raw) if isinstance(self.raw, Task) else None,
+            "message": json_of(self.raw) if isinstance(self.raw, Message) else None,
         }
 
     @classmethod

@@ -317,6 +317,9 @@ async def test_a_peer_without_much_to_say_gives_an_empty_result(answer: dict[str
         JSONResponse([1]),
         JSONResponse({"jsonrpc": "2.0", "id": 1}),
         JSONResponse({"jsonrpc": "2.0", "id": 1, "error": "no"}),
+        Response('{"jsonrpc": "2.0", "id": 1, "result": {"task": {"id": "t", "status": {"state": "\\ud800"}}}}'),
+        Response('{"jsonrpc": "2.0", "id": 1, "result": {"task": {"id": "t", "status": {"state": 1e400}}}}'),
+        Response("[" * 5000),
     ],
     ids=lambda answer: answer.body.decode() if isinstance(answer, Response) else repr(answer),
 )

@@ -200,6 +200,26 @@ def test_an_answer_without_content_is_an_empty_result(answer: Any) -> None:
         assert (result.state, result.task_id, result.context_id, result.message) == (None, "", "", None)
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        '{"task": {"id": "t", "status": {"state": 1e400}}}',
+        '{"task": {"id": "t", "status": {"state": "\\ud800"}}}',
+        '{"messageId": "m", "role": -1e400}',
+        '{"task": {"id": "t", "metadata": {"a": NaN, "b": [{"c": 1e400}]}}}',
+        '{"kind": "task", "id": "t", "contextId": "c", "status": {"state": "working"}, "metadata": {"a": [NaN]}}',
+        '{"messageId": "m", "role": "ROLE_AGENT", "parts": [{"data": -Infinity}]}',
+        '{"task": {"id": "t", "metadata": ' + '{"a":' * 900 + "1" + "}" * 902,
+    ],
+    ids=lambda odd: odd[:60],
+)
+def test_json_that_few_have_thought_of_is_read_and_saved_all_the_same(odd: str) -> None:
+    result = Result.of(json.loads(odd))
+
+    saved = json.dumps(result.to_dict(), allow_nan=False)
+    assert Result.from_dict(json.loads(saved)).task_id == result.task_id
+
+
 @pytest.mark.parametrize("state", ["INPUT_REQUIRED", "FAILED", "COMPLETED"])
 def test_what_can_be_read_beside_what_cannot_is_kept(state: str) -> None:
     odd = {
