@@ -25,6 +25,9 @@ from ..lifecycle import Event
 
 _P = TypeVar("_P", bound=Proto)
 
+_OPEN = frozenset({"data", "metadata"})
+"""The fields in which a null is what somebody says, as any other value of theirs."""
+
 UNREADABLE = (
     ParseError,
     ValidationError,
@@ -51,7 +54,7 @@ def event_of(answer: object) -> Event | None:
     """The Task, TaskStatusUpdateEvent, TaskArtifactUpdateEvent or Message that `answer` is, or has in it.
 
     `answer` is one of the SDK's types or the JSON of one, of protocol 1.0 or 0.3, also within a JSON-RPC response; its
-    nulls count as missing, and a field that is of the wrong kind is left out. None: nothing was answered.
+    nulls count as missing (but in data and metadata, where they are values), and a field that is of the wrong kind is left out. None: nothing was answered.
     """
     if isinstance(answer, Task | Message | TaskStatusUpdateEvent | TaskArtifactUpdateEvent):
         return answer
@@ -176,7 +179,11 @@ def _pieces(data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _without_nulls(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {str(key): _without_nulls(inner) for key, inner in value.items() if inner is not None}
+        return {
+            str(key): inner if key in _OPEN else _without_nulls(inner)
+            for key, inner in value.items()
+            if inner is not None
+        }
     if isinstance(value, list | tuple):
         return [_without_nulls(inner) for inner in value if inner is not None]
     return value

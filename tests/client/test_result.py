@@ -19,7 +19,7 @@ from a2a.types import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
-from google.protobuf.json_format import MessageToDict
+from google.protobuf.json_format import MessageToDict, ParseDict
 
 from a2a_celery.client import Result, input_requests, state_name, stop_reason_of
 from a2a_celery.client.result import STOP_REASONS, Gathered
@@ -218,6 +218,15 @@ def test_json_that_few_have_thought_of_is_read_and_saved_all_the_same(odd: str) 
 
     saved = json.dumps(result.to_dict(), allow_nan=False)
     assert Result.from_dict(json.loads(saved)).task_id == result.task_id
+
+
+def test_a_null_in_data_is_a_value() -> None:
+    data = {"row": [1, None, 2], "none": None}
+    part = ParseDict({"data": data, "metadata": {"none": None}}, Part())
+    result = Result.of(Task(id="t", artifacts=[Artifact(artifact_id="a", parts=[part])]))
+
+    assert Result.from_dict(json.loads(json.dumps(result.to_dict()))) == result
+    assert Result.of({"messageId": "m", "parts": [{"data": data, "metadata": {"none": None}}]}).parts == [part]
 
 
 @pytest.mark.parametrize("state", ["INPUT_REQUIRED", "FAILED", "COMPLETED"])
