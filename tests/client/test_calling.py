@@ -13,18 +13,19 @@ import pytest
 from a2a.types import Artifact, Message, Part, Role, Task, TaskState, TaskStatus
 from celery import Celery
 from celery.backends.base import Backend
+from celery.contrib.testing.mocks import TaskMessage
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from a2a_celery import ConfigError
-from a2a_celery.client.calling import CallFailed, CallTask, Remote, Webhook, call_task
+from a2a_celery.client.calling import CallFailed, CallTask, Remote, Webhook, call_task, worker
 from a2a_celery.client.calling.content import message_of, portable
 from a2a_celery.client.calling.errors import data_of, ending_of
 from a2a_celery.client.calling.loop import CallsPerProcess
 from a2a_celery.client.calling.progress import LATEST, SOONEST, TOLD_LATEST, TOLD_SOONEST, Pace, Progress
-from a2a_celery.client.calling.worker import News
+from a2a_celery.client.calling.worker import CallRequest, News
 from a2a_celery.client.result import Result
 from tests.support.webhooks import post, served, status_event
 
@@ -276,6 +277,35 @@ class TestWebhook:
             answered = await http.post(f"{url}/{STEP}", headers=one.headers, content=one.body)
 
         assert (answered.status_code, answered.headers["retry-after"]) == (503, "5")
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "redelivered", "canceled"),
+    [
+        ({"task_id": "asked"}, True, {"task_id": "asked"}),
+        ({"task_id": "asked", "progress": {"began": NOW}}, False, {"task_id": "asked"}),
+        ({"task_id": "asked"}, False, None),
+        ({"progress": {"began": NOW, "task_id": "t"}}, False, {"task_id": "t"}),
+        ({"context_id": "c"}, True, {"content": ["seven"], "context_id": "c"}),
+    ],
+)
+def test_a_revoked_step_cancels_the_task_that_it_is_about(
+    monkeypatch: pytest.MonkeyPatch, app: Celery, call: CallTask, kwargs: Any, redelivered: bool, canceled: Any
+) -> None:
+    """A message is sent again only to learn of a task that nobody knows: never as a new one beside that it answered."""
+    given: list[dict[str, Any]] = []
+    monkeypatch.setattr(worker, "cancel_there", lambda task, info, **kwargs: given.append(kwargs))
+    message = TaskMessage("a2a.call", STEP, args=["seven"], kwargs={"url": URL, **kwargs})
+    message.delivery_info = {"redelivered": redelivered}
+
+    request = CallRequest(message, app=app, task=call, eventer=None)
+
+    monkeypatch.setattr(request, "_announce_revoked", lambda *_: None)
+    monkeypatch.setattr("celery.worker.request.revoked_tasks", {STEP})
+    assert request.revoked()
+    if canceled is not None and "content" in canceled:
+        canceled = {**canceled, "message_id": call.message_id_of(STEP)}
+    assert given == ([] if canceled is None else [{"url": URL, **canceled}])
 
 
 async def test_an_eager_step_waits_for_its_agent_and_sends_once(app: Celery, call: CallTask) -> None:

@@ -79,9 +79,13 @@ class CallRequest(Request):  # type: ignore[misc]
             return
         self._gave_up = True
         kwargs = dict(self.kwargs)
-        if task_id := (kwargs.get("progress") or {}).get("task_id"):
+        progress = kwargs.get("progress") or {}
+        may_be_there = self.time_start is not None or self.delivery_info.get("redelivered") or bool(progress)
+        # a step that answers a question has its task from the beginning
+        task_id = progress.get("task_id") or (kwargs.get("task_id") if may_be_there else None)
+        if task_id:
             cancel_there(self.task.canceling, self.delivery_info, url=kwargs["url"], task_id=task_id)
-        elif self.time_start is not None or self.delivery_info.get("redelivered") or kwargs.get("progress"):
+        elif may_be_there:
             again = {"url": kwargs["url"], "content": list(self.args), "message_id": self.task.message_id_of(self.id)}
             where = {name: kwargs[name] for name in ("context_id",) if kwargs.get(name)}
             cancel_there(self.task.canceling, self.delivery_info, **again, **where)
