@@ -204,6 +204,15 @@ class TestPauses:
         assert Progress.read(away.to_dict(), NOW) == away
         assert away.reached("t", told=False).failing_since is None
 
+    def test_a_step_that_has_no_more_time_looks_when_that_is_so(self) -> None:
+        told = Progress(NOW, "t", told=True)
+
+        assert told.pause(NOW, timeout=5) == 5, "a webhook that never comes makes nothing late"
+        assert told.pause(NOW + 4, timeout=5) == 1
+        assert Progress(NOW, "t", failing_since=NOW).pause(NOW + 100, timeout=101) == 1
+        assert told.pause(NOW, timeout=5, at_least=20.0) == 20
+        assert told.pause(NOW, timeout=1000) >= 0.8 * TOLD_SOONEST
+
     def test_many_steps_look_ten_times_a_second_in_all(self) -> None:
         pace = Pace()
 

@@ -71,9 +71,11 @@ class Progress:
         """The agent could not be reached."""
         return self if self.failing_since is not None else replace(self, failing_since=now)
 
-    def pause(self, now: float, *, visibility: float | None = None, at_least: float = 0.0) -> float:
-        """Seconds until the next look; `visibility` is the broker's timeout, if it has one, which wins over
-        `at_least`."""
+    def pause(
+        self, now: float, *, timeout: float | None = None, visibility: float | None = None, at_least: float = 0.0
+    ) -> float:
+        """Seconds until the next look: not beyond the step's `timeout`, but for `at_least`; `visibility` is the
+        broker's timeout, if it has one, which wins over both."""
         if self.failing_since is not None:
             wanted, soonest, latest = (now - self.failing_since) / 2, SOONEST, LATEST
         elif self.told:
@@ -81,5 +83,7 @@ class Progress:
         else:
             wanted, soonest, latest = (now - self.began) / 4, SOONEST, LATEST
         pause = max(soonest, min(wanted, latest)) * random.uniform(1 - JITTER, 1 + JITTER)
+        if timeout is not None:
+            pause = min(pause, max(0.0, self.began + timeout - now))
         pause = max(pause, at_least)
         return pause if visibility is None else min(pause, visibility / PER_VISIBILITY)

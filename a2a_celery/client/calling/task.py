@@ -134,7 +134,7 @@ class CallTask(Task):  # type: ignore[misc]
             raise CallRefused(f"{remote.url} refuses: {type(e).__name__}: {e}") from None
         over = timeout is not None and now - so_far.began > timeout
         if result.stop_reason is None and not over:
-            self._again(content, so_far, now)
+            self._again(content, so_far, now, timeout)
         if result.stop_reason is None:
             self._give_up(url, so_far)
             raise ended(CallTimedOut, remote.url, f"not done within {timeout:g} s", result)
@@ -189,11 +189,11 @@ class CallTask(Task):  # type: ignore[misc]
 
         return calls.run(look()), so_far.reached(so_far.task_id, told=so_far.told)
 
-    def _again(self, content: tuple[Any, ...], so_far: Progress, now: float) -> NoReturn:
+    def _again(self, content: tuple[Any, ...], so_far: Progress, now: float, timeout: float | None) -> NoReturn:
         """Looks again later. What was sent needs not be sent again, so it leaves the arguments."""
         free = self.calls.here().pace.wait(now)
         visibility = self.app.conf.broker_transport_options.get("visibility_timeout")
-        pause = so_far.pause(now, visibility=visibility, at_least=free)
+        pause = so_far.pause(now, timeout=timeout, visibility=visibility, at_least=free)
         kwargs = {**self.request.kwargs, "progress": so_far.to_dict()}
         if self.request.is_eager:  # task_always_eager, in somebody's tests: there the retry is made at once
             time.sleep(pause)
