@@ -20,7 +20,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from a2a_celery import ConfigError
-from a2a_celery.client.calling import CallFailed, CallTask, Remote, Webhook, call_task, worker
+from a2a_celery.client import RemoteError
+from a2a_celery.client.calling import CallFailed, CallTask, Remote, Webhook, call_task, task, worker
 from a2a_celery.client.calling.content import message_of, portable
 from a2a_celery.client.calling.errors import data_of, ending_of
 from a2a_celery.client.calling.loop import CallsPerProcess
@@ -337,6 +338,43 @@ async def test_an_eager_step_waits_for_its_agent_and_sends_once(app: Celery, cal
     [request] = sent
     assert request["message"]["messageId"] == call.message_id_of(STEP)
     assert request["configuration"]["returnImmediately"]
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        Response(status_code=401),
+        Response("<html>"),
+        JSONResponse({"error": {"code": 400, "status": "INVALID_ARGUMENT", "details": [
+            {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "UNSUPPORTED_OPERATION"}]}}, 400),
+    ],
+    ids=["credentials", "garbage", "refusal"],
+)  # fmt: skip
+async def test_a_step_that_can_t_look_any_more_cancels_what_it_began(
+    monkeypatch: pytest.MonkeyPatch, call: CallTask, look: Response
+) -> None:
+    given: list[dict[str, Any]] = []
+    monkeypatch.setattr(task, "cancel_there", lambda task, info, **kwargs: given.append(kwargs))
+
+    async def agent(request: Request) -> Response:
+        if "well-known" in request.url.path:
+            return card_at(request)
+        return JSONResponse({"task": WORKING}) if request.method == "POST" else look
+
+    async with served(Starlette(routes=[Route("/{path:path}", agent, methods=["GET", "POST"])])) as url:
+        ended = await asyncio.to_thread(lambda: call.s(url, "hello").apply(task_id=STEP))
+
+    assert isinstance(ended.result, RemoteError)
+    assert given == [{"url": url, "task_id": "t"}]
+
+
+WORKING = {"id": "t", "status": {"state": "TASK_STATE_WORKING"}}
+
+
+def card_at(request: Request) -> Response:
+    """The card of an agent that is where it was asked for."""
+    interface = {"url": str(request.base_url), "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"}
+    return JSONResponse({"name": "a", "version": "1", "supportedInterfaces": [interface]})
 
 
 def test_a_step_that_is_called_as_a_function_is_refused(call: CallTask) -> None:

@@ -22,7 +22,7 @@ from celery.exceptions import Ignore, Reject
 from kombu.exceptions import OperationalError
 
 from ...errors import ConfigError
-from ..failures import AgentUnreachable, AnswerUnreadable, CallRefused
+from ..failures import AgentUnreachable, AnswerUnreadable, CallRefused, RemoteError
 from ..result import Result
 from .canceling import cancel_task, cancel_there
 from .content import message_of, portable
@@ -131,7 +131,11 @@ class CallTask(Task):  # type: ignore[misc]
                 raise AgentUnreachable(f"{e} (for {unreachable_for:g} s)") from None
             result = Result()
         except A2AError as e:
+            self._give_up(url, so_far)
             raise CallRefused(f"{remote.url} refuses: {type(e).__name__}: {e}") from None
+        except RemoteError:
+            self._give_up(url, so_far)
+            raise
         over = timeout is not None and now - so_far.began > timeout
         if result.stop_reason is None and not over:
             self._again(content, so_far, now, timeout)
