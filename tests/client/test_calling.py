@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import pickle
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import httpx
@@ -16,12 +16,12 @@ from celery.backends.base import Backend
 from celery.contrib.testing.mocks import TaskMessage
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from a2a_celery import ConfigError
-from a2a_celery.client import RemoteError
-from a2a_celery.client.calling import CallFailed, CallTask, Remote, Webhook, call_task, task, worker
+from a2a_celery.client import AgentUnreachable, RemoteError
+from a2a_celery.client.calling import CallFailed, CallTask, Remote, Webhook, call_task, loop, task, worker
 from a2a_celery.client.calling.content import message_of, portable
 from a2a_celery.client.calling.errors import data_of, ending_of
 from a2a_celery.client.calling.loop import CallsPerProcess
@@ -375,6 +375,25 @@ def card_at(request: Request) -> Response:
     """The card of an agent that is where it was asked for."""
     interface = {"url": str(request.base_url), "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"}
     return JSONResponse({"name": "a", "version": "1", "supportedInterfaces": [interface]})
+
+
+async def test_an_agent_that_drips_holds_no_slot_for_ever(monkeypatch: pytest.MonkeyPatch, call: CallTask) -> None:
+    monkeypatch.setattr(loop, "LONGEST", 0.5)
+
+    async def drops() -> AsyncIterator[bytes]:
+        while True:
+            yield b" "
+            await asyncio.sleep(0.05)
+
+    async def agent(request: Request) -> Response:
+        return card_at(request) if "well-known" in request.url.path else StreamingResponse(drops())
+
+    async with served(Starlette(routes=[Route("/{path:path}", agent, methods=["GET", "POST"])])) as url:
+        step = call.s(url, "hello", unreachable_for=0.1)
+        ended = await asyncio.wait_for(asyncio.to_thread(lambda: step.apply(task_id=STEP)), 20)
+
+    assert isinstance(ended.result, AgentUnreachable)
+    assert "not answered to the end within 0.5 s" in str(ended.result)
 
 
 def test_a_step_that_is_called_as_a_function_is_refused(call: CallTask) -> None:

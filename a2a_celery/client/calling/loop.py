@@ -12,6 +12,7 @@ import httpx
 
 from ..card_cache import CardCache
 from ..credentials import Credentials
+from ..failures import AgentUnreachable
 from ..remote import CONNECT_TIMEOUT, RemoteAgent
 from .progress import Pace
 from .remotes import Remote
@@ -20,6 +21,9 @@ T = TypeVar("T")
 
 TIMEOUT = 30.0
 """Seconds that an agent may be silent: nothing here waits for its work, and the worker's slot is held meanwhile."""
+
+LONGEST = 120.0
+"""Seconds for a call as a whole: an agent that says a byte now and then, or hangs behind gRPC, is silent to nobody."""
 
 PATIENCE = 1.0
 """Seconds for which an agent is tried to be reached before the step is put off."""
@@ -40,8 +44,12 @@ class Calls:
         threading.Thread(target=self._loop.run_forever, name="a2a-calls", daemon=True).start()
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
-        """What `call` gives, or raises; it is cancelled when the thread that waits for it is interrupted."""
-        under_way = asyncio.run_coroutine_threadsafe(call, self._loop)
+        """What `call` gives, or raises; it is cancelled when the thread that waits for it is interrupted.
+
+        Raises:
+            AgentUnreachable: it has taken more than `LONGEST`.
+        """
+        under_way = asyncio.run_coroutine_threadsafe(_bounded(call), self._loop)
         try:
             return under_way.result()
         except BaseException:
@@ -66,6 +74,14 @@ class Calls:
             idempotent=remote.idempotent,
             patience=PATIENCE,
         )
+
+
+async def _bounded(call: Coroutine[Any, Any, T]) -> T:
+    try:
+        async with asyncio.timeout(LONGEST):
+            return await call
+    except TimeoutError as e:
+        raise AgentUnreachable(f"the agent has not answered to the end within {LONGEST:g} s") from e
 
 
 class CallsPerProcess:
