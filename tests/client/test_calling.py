@@ -396,6 +396,29 @@ async def test_an_agent_that_drips_holds_no_slot_for_ever(monkeypatch: pytest.Mo
     assert "not answered to the end within 0.5 s" in str(ended.result)
 
 
+async def test_what_a_server_knows_one_remote_by_is_not_shown_by_another() -> None:
+    seen: list[tuple[str, str]] = []
+
+    async def agent(request: Request) -> Response:
+        caller = request.headers["authorization"]
+        seen.append((caller, request.headers.get("cookie", "")))
+        answer = card_at(request) if "well-known" in request.url.path else JSONResponse(WORKING)
+        answer.set_cookie("session", caller.removeprefix("Bearer "))
+        return answer
+
+    async with served(Starlette(routes=[Route("/{path:path}", agent, methods=["GET", "POST"])])) as url:
+        calls = CallsPerProcess().here()
+
+        async def look(remote: Remote) -> Result:
+            async with calls.agent(remote) as found:
+                return await found.get("t")
+
+        for caller in ("ann", "bob"):
+            await asyncio.to_thread(calls.run, look(Remote(url, bearer=caller)))
+
+    assert seen == [("Bearer ann", "")] * 2 + [("Bearer bob", "")] * 2
+
+
 def test_a_step_that_is_called_as_a_function_is_refused(call: CallTask) -> None:
     with pytest.raises(TypeError, match="is a step"):
         call("hello", url=URL)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Coroutine
+from http.cookiejar import DefaultCookiePolicy
 from typing import Any, TypeVar
 
 import httpx
@@ -38,6 +39,8 @@ class Calls:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._http = httpx.AsyncClient(timeout=httpx.Timeout(TIMEOUT, connect=CONNECT_TIMEOUT))
+        # the pool is for all remotes: what a server remembers one caller by is not for the next one
+        self._http.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=[]))
         self._cards: dict[int, CardCache] = {}  # of named remotes, which stay: each may be shown a card of its own
         self._public_cards = CardCache()
         self.pace = Pace()
