@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from a2a_celery import ConfigError
-from a2a_celery.client import AgentUnreachable, RemoteError
+from a2a_celery.client import AgentUnreachable, CallRefused, RemoteError
 from a2a_celery.client.calling import CallFailed, CallTask, Remote, Webhook, call_task, loop, task, worker
 from a2a_celery.client.calling.content import message_of, portable
 from a2a_celery.client.calling.errors import data_of, ending_of
@@ -417,6 +417,28 @@ async def test_what_a_server_knows_one_remote_by_is_not_shown_by_another() -> No
             await asyncio.to_thread(calls.run, look(Remote(url, bearer=caller)))
 
     assert seen == [("Bearer ann", "")] * 2 + [("Bearer bob", "")] * 2
+
+
+@pytest.mark.parametrize("had", [True, False])
+async def test_a_copy_of_an_answer_finds_the_task_that_it_has_ended(call: CallTask, had: bool) -> None:
+    """The first one's worker was killed when the agent had it, and before anybody noted that."""
+    refused = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "UNSUPPORTED_OPERATION"}
+    history = [{"messageId": call.message_id_of(STEP if had else "another")}]
+
+    async def agent(request: Request) -> Response:
+        if "well-known" in request.url.path:
+            return card_at(request)
+        if request.method == "POST":
+            return JSONResponse({"error": {"code": 400, "message": "It has ended.", "details": [refused]}}, 400)
+        return JSONResponse({"id": "t", "status": {"state": "TASK_STATE_COMPLETED"}, "history": history})
+
+    async with served(Starlette(routes=[Route("/{path:path}", agent, methods=["GET", "POST"])])) as url:
+        ended = await asyncio.to_thread(lambda: call.s(url, "seven", task_id="t").apply(task_id=STEP))
+
+    if had:
+        assert ended.get()["state_name"] == "COMPLETED"
+    else:
+        assert isinstance(ended.result, CallRefused)
 
 
 def test_a_step_that_is_called_as_a_function_is_refused(call: CallTask) -> None:

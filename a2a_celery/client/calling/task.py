@@ -14,8 +14,14 @@ from collections.abc import Mapping
 from typing import Any, NoReturn, cast
 from uuid import NAMESPACE_URL, uuid5
 
-from a2a.types import Message
-from a2a.utils.errors import A2AError, InternalError, PushNotificationNotSupportedError
+from a2a.types import Message, Task as A2ATask
+from a2a.utils.errors import (
+    A2AError,
+    InternalError,
+    InvalidParamsError,
+    PushNotificationNotSupportedError,
+    UnsupportedOperationError,
+)
 from celery import Celery, Task, states
 from celery.canvas import Signature
 from celery.exceptions import Ignore, Reject
@@ -178,6 +184,12 @@ class CallTask(Task):  # type: ignore[misc]
                 except PushNotificationNotSupportedError:
                     told = False
                     return await agent.submit(message)
+                except (InvalidParamsError, UnsupportedOperationError):
+                    # a task that this very message has ended takes no more: a copy of this step has sent it
+                    known = await agent.get(message.task_id) if message.task_id else Result()
+                    if _has(known, message):
+                        return known
+                    raise
 
         result = calls.run(send())
         if result.stop_reason is None and not result.task_id:
@@ -249,6 +261,12 @@ class CallTask(Task):  # type: ignore[misc]
         if unknown:
             raise TypeError(f"{self.name} has no {', '.join(sorted(unknown))}; it has {', '.join(sorted(_OPTIONS))}")
         return [portable(one) for one in content]
+
+
+def _has(result: Result, message: Message) -> bool:
+    """Whether the task has had `message`."""
+    history = result.raw.history if isinstance(result.raw, A2ATask) else ()
+    return any(one.message_id == message.message_id for one in history)
 
 
 _OPTIONS = {"task_id", "context_id", "timeout", "unreachable_for", "on_interrupt"}
