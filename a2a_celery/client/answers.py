@@ -54,7 +54,8 @@ def event_of(answer: object) -> Event | None:
     """The Task, TaskStatusUpdateEvent, TaskArtifactUpdateEvent or Message that `answer` is, or has in it.
 
     `answer` is one of the SDK's types or the JSON of one, of protocol 1.0 or 0.3, also within a JSON-RPC response; its
-    nulls count as missing (but in data and metadata, where they are values), and a field that is of the wrong kind is left out. None: nothing was answered.
+    nulls count as missing, but in data and metadata, where they are values, and a field that is of the wrong kind is
+    left out. None: nothing was answered.
     """
     if isinstance(answer, Task | Message | TaskStatusUpdateEvent | TaskArtifactUpdateEvent):
         return answer
@@ -71,7 +72,7 @@ def event_of(answer: object) -> Event | None:
 
 
 def json_of(message: Proto) -> Any:
-    """The ProtoJSON of `message`. Numbers that JSON has no word for, which Python's parser takes from peers, are null."""
+    """The ProtoJSON of `message`; null for numbers that JSON has no word for, and Python's parser takes from peers."""
     try:
         return MessageToDict(message)
     except SerializeToJsonError:

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from typing import Any, NoReturn, cast
 from uuid import NAMESPACE_URL, uuid5
 
-from a2a.types import Message, Task as A2ATask
+from a2a.types import Message
+from a2a.types import Task as A2ATask
 from a2a.utils.errors import (
     A2AError,
     InternalError,
