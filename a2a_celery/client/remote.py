@@ -216,6 +216,8 @@ class RemoteAgent:
             except DeadlineExceeded:
                 raise
             except TimeoutError:
+                if until is None or asyncio.get_running_loop().time() < until:
+                    raise  # somebody else's: of what gives the headers, say
                 result = follower.gathered.result()
                 if cancel_on_exit and result.task_id:
                     await self._cancel_at_last(result.task_id)
