@@ -4,7 +4,7 @@
 | --- | --- |
 | a stream whose events have ids (ours) | SubscribeToTask with Last-Event-ID: each event once, none left out |
 | a stream without ids | SubscribeToTask: the task as it is stands for what was missed |
-| the subscription too, or there is none | GetTask, at growing intervals |
+| the subscription too, or there is none, or it tells nothing | GetTask, at growing intervals |
 | a message that never left | it is sent again |
 | the answer of an agent that is `idempotent` | the message is sent again, with the same id |
 | the answer of another | the task is looked for by the message's id; if it is not to be seen: `AnswerLost` |
@@ -29,11 +29,11 @@ from a2a.types import (
     SubscribeToTaskRequest,
     Task,
 )
-from a2a.utils.errors import A2AError, UnsupportedOperationError
+from a2a.utils.errors import A2AError, InternalError, UnsupportedOperationError
 
 from ..lifecycle import is_interrupted
 from .failures import AgentUnreachable, AnswerLost, AnswerUnreadable, NotConnected, RemoteError, translated
-from .result import Gathered
+from .result import Gathered, stop_reason_of
 from .transports import Connection
 
 Events = AsyncGenerator[StreamResponse, None]
@@ -43,6 +43,9 @@ LAST_EVENT_ID = "Last-Event-ID"
 FIRST_WAIT = 0.1
 LONGEST_WAIT = 5.0
 """Seconds between two tries, or two looks at a task; doubled each time nothing is new, half of it is chance."""
+
+MOST_IDLE = 3
+"""Subscriptions, one after the other, that end without an event: then GetTask says whether any is still to come."""
 
 LOOKED_THROUGH = 20
 """Tasks of a context, the last changed first, among which a message is looked for."""
@@ -160,25 +163,30 @@ class Follower:
                 await self._backoff.wait(e)
 
     async def _to_the_end(self) -> Events:
-        may_subscribe = True
+        may_subscribe, idle = True, 0
         while not self.over:
             error: AgentUnreachable | None = None
             try:
                 if may_subscribe:
+                    idle += 1
                     async with aclosing(self._subscribed()) as events:
                         async for event in events:
+                            idle = 0
                             yield event
             except AgentUnreachable as e:
-                error = e
+                error, idle = e, 0
+            except InternalError as e:
+                error = _failing(self._url, e)
             except (A2AError, RemoteError):
                 may_subscribe = False  # the task has ended, or is gone, or there is no such thing here: GetTask says
             if self.over:
                 return
-            # between numbered events a snapshot would tell what they tell again
-            if self._last_id is None or not may_subscribe:
+            # between numbered events a snapshot would tell what they tell again; but for a server that tells nothing
+            numbered = self._last_id is not None and may_subscribe
+            if not numbered or idle >= MOST_IDLE:
                 try:
                     event = StreamResponse(task=await self._read(self.gathered.task_id))
-                    if self._is_news(event):
+                    if self._is_news(event) and (not numbered or stop_reason_of(event.task.status.state)):
                         yield self._noted(event)
                     if not event.task.HasField("status"):
                         return  # it will never say that it has ended
@@ -218,8 +226,11 @@ class Follower:
 
     async def _read(self, task_id: str) -> Task:
         connection = await self._connect(False)
-        with translated(self._url):
-            return await connection.client.get_task(GetTaskRequest(id=task_id))
+        try:
+            with translated(self._url):
+                return await connection.client.get_task(GetTaskRequest(id=task_id))
+        except InternalError as e:
+            raise _failing(self._url, e) from e
 
     async def _found(self, message: Message, error: AgentUnreachable) -> Task:
         """The task that `message` has begun, or continued.
@@ -252,6 +263,11 @@ class Follower:
 
 def _is_paused(event: StreamResponse) -> bool:
     return event.HasField("task") and is_interrupted(event.task.status.state)
+
+
+def _failing(url: str, error: InternalError) -> AgentUnreachable:
+    """Over JSON-RPC a server that is without its store for a while has no other word for it."""
+    return AgentUnreachable(f"{url} can't say how the task is: {error.message}")
 
 
 def _generator(events: AsyncIterator[StreamResponse]) -> Events:

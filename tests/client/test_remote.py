@@ -351,6 +351,57 @@ async def test_a_further_turn_may_begin_with_the_task_as_it_was() -> None:
         assert (await session.send("hello", deadline=30)).state_name == "INPUT_REQUIRED", "here it is the answer"
 
 
+T_WORKS = {"id": "t", "contextId": "c", "status": {"state": "TASK_STATE_WORKING"}}
+T_IS_DONE = {"id": "t", "contextId": "c", "status": {"state": "TASK_STATE_COMPLETED"}}
+
+
+def numbered(*results: Any) -> Response:
+    """A stream whose events have ids."""
+    frames = [{"jsonrpc": "2.0", "id": 1, "result": result} for result in results]
+    body = "".join(f"id: {number}\ndata: {json.dumps(frame)}\n\n" for number, frame in enumerate(frames, start=1))
+    return Response(body, media_type="text/event-stream")
+
+
+async def test_ids_without_subscriptions_that_tell_anything_are_followed_to_the_end() -> None:
+    """Some servers number their frames and keep no events; to an ended task they answer with an empty stream."""
+
+    def answers(method: str) -> Any:
+        streams = {"SendStreamingMessage": numbered({"task": T_WORKS}), "SubscribeToTask": numbered()}
+        return streams.get(method, T_IS_DONE)
+
+    async with odd_peer(answers, streaming=True) as agent:
+        assert (await agent.session().send("hello", deadline=30)).state_name == "COMPLETED"
+
+
+async def test_a_server_that_fails_for_a_while_is_asked_again() -> None:
+    """A gateway whose store is away says InternalError over JSON-RPC."""
+    left = 0
+
+    def answers(method: str) -> Any:
+        nonlocal left
+        if method == "SendStreamingMessage":
+            return numbered({"task": T_WORKS})
+        left -= 1
+        if left >= 0:
+            return JSONResponse({"jsonrpc": "2.0", "id": 1, "error": {"code": -32603, "message": "try again later"}})
+        return numbered({"task": T_IS_DONE}) if method == "SubscribeToTask" else T_IS_DONE
+
+    async with odd_peer(answers, streaming=True) as agent:
+        for begin in (lambda session: session.send("hello", deadline=30), lambda session: session.wait(deadline=30)):
+            left = 4
+            assert (await begin(agent.session(Session("c", "t", 2)))).state_name == "COMPLETED"
+            assert left < 0
+
+
+async def test_a_timeout_of_the_callers_own_is_no_deadline() -> None:
+    async def headers() -> dict[str, str]:
+        raise TimeoutError("of the token's server")
+
+    async with RemoteAgent("http://127.0.0.1:1", headers=headers) as agent:
+        with pytest.raises(TimeoutError, match="of the token's server"):
+            await agent.session().send("hello")
+
+
 async def test_the_agents_own_refusals_are_the_protocols_errors() -> None:
     error = {"jsonrpc": "2.0", "id": 1, "error": {"code": -32004, "message": "not here"}}
     async with odd_peer(lambda method: JSONResponse(error)) as agent:
