@@ -222,6 +222,8 @@ class Follower:
     def _is_news(self, event: StreamResponse) -> bool:
         """Whether `event` says more than is known; the task as a whole comes with each subscription."""
         self._backoff.answered(news=False)
+        if event.WhichOneof("payload") is None:
+            return False
         return not (event.HasField("task") and self.gathered.knows(event.task))
 
     async def _read(self, task_id: str) -> Task:
