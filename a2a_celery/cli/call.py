@@ -132,5 +132,7 @@ class Call:
         click.echo(as_json(event) if self.as_lines else event_line(event))
 
     def _code(self) -> int:
-        state = self.session.result.state
-        return 0 if state is None else EXIT_CODES.get(state, 1)
+        result = self.session.result
+        if result.state is None and result.stop_reason is None:
+            raise click.ClickException("the agent's answer is neither a message nor a task with a state")
+        return 0 if result.state is None else EXIT_CODES.get(result.state, 1)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from a2a_celery.cli.main import main
 from tests.support.clients import Served, rest
 from tests.support.fleet import running_fleet
 from tests.support.terminal import CTRL_C, Terminal, terminal
+from tests.support.webhooks import served as listening
 
 COMMAND = ("from a2a_celery.cli.main import main; main()", "call")
 
@@ -140,6 +147,25 @@ class TestInAScript:
         assert result.exit_code in (1, 2)
         assert said in result.output
         assert "Traceback" not in result.output
+
+    @pytest.mark.parametrize("answer", [{}, {"task": {"id": "t"}}], ids=repr)
+    async def test_an_answer_that_is_none_is_no_success(self, answer: dict[str, Any]) -> None:
+        frame = {"jsonrpc": "2.0", "id": 1, "result": answer}
+
+        async def agent(request: Request) -> Response:
+            if "well-known" not in request.url.path:
+                if b"GetTask" in await request.body():
+                    return JSONResponse({**frame, "result": answer["task"]})
+                return Response(f"data: {json.dumps(frame)}\n\n", media_type="text/event-stream")
+            at = {"url": str(request.base_url), "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
+            streams = {"streaming": True}
+            return JSONResponse({"name": "a", "version": "1", "capabilities": streams, "supportedInterfaces": [at]})
+
+        async with listening(Starlette(routes=[Route("/{path:path}", agent, methods=["GET", "POST"])])) as url:
+            result = await asyncio.to_thread(CliRunner().invoke, main, ["call", url, "x"])
+
+        assert result.exit_code == 1
+        assert "neither a message nor a task with a state" in result.output
 
     def test_an_address_without_an_agent(self, served: Served) -> None:
         assert "answers 404: is it an agent's address?" in call(served, "nobody", "x", code=1).output
