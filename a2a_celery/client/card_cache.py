@@ -20,6 +20,9 @@ from .failures import AgentUnreachable, translated
 LIFE = 300.0
 """Seconds that a card is good for whose server says nothing about it."""
 
+MOST = 1000
+"""Cards that are kept, those that were last asked for: an agent may be called at an address that somebody made up."""
+
 _MAX_AGE = re.compile(r"(?:^|[,\s])max-age\s*=\s*\"?(\d{1,10})")
 _NOT_KEPT = re.compile(r"(?:^|[,\s])no-(?:store|cache)\b")
 
@@ -80,7 +83,10 @@ class CardCache:
             for given, asked in (("etag", "If-None-Match"), ("last-modified", "If-Modified-Since"))
             if given in answer.headers
         } or validators
+        self._kept.pop(address, None)
         self._kept[address] = _Kept(card, self._clock() + self._life_of(answer), validators)
+        while len(self._kept) > MOST:
+            del self._kept[next(iter(self._kept))]
         return card
 
     def _life_of(self, answer: httpx.Response) -> float:

@@ -12,9 +12,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from a2a_celery.client import AgentUnreachable, AnswerUnreadable, CallRefused, CardCache
+from a2a_celery.client import AgentUnreachable, AnswerUnreadable, CallRefused, CardCache, card_cache
 from a2a_celery.client.card_cache import LIFE
 from tests.support.webhooks import served
+
+
+CARD = "/.well-known/agent-card.json"
 
 
 class Cards:
@@ -56,7 +59,7 @@ async def asking() -> AsyncIterator[Asking]:
         return await cards(request)
 
     async with (
-        served(Starlette(routes=[Route("/.well-known/agent-card.json", endpoint)])) as url,
+        served(Starlette(routes=[Route(path, endpoint) for path in (CARD, f"/tenants/{{name}}{CARD}")])) as url,
         httpx.AsyncClient() as http,
     ):
         yield Asking(url, http, cards)
@@ -139,3 +142,11 @@ async def test_agents_have_a_card_each(asking: Asking) -> None:
     assert await asking(f"{asking.url}/") == "one"
     with pytest.raises(CallRefused):
         await asking(f"{asking.url}/other")
+
+
+async def test_no_more_than_so_many_are_kept(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(card_cache, "MOST", 2)
+    for name in ("1", "2", "3", "2", "3", "1"):
+        await asking(f"{asking.url}/tenants/{name}")
+
+    assert [request.path_params["name"] for request in asking.cards.asked] == ["1", "2", "3", "1"]
