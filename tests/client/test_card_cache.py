@@ -16,7 +16,6 @@ from a2a_celery.client import AgentUnreachable, AnswerUnreadable, CallRefused, C
 from a2a_celery.client.card_cache import LIFE
 from tests.support.webhooks import served
 
-
 CARD = "/.well-known/agent-card.json"
 
 
