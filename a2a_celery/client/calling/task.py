@@ -137,12 +137,11 @@ class CallTask(Task):  # type: ignore[misc]
                 self._give_up(url, so_far)
                 raise AgentUnreachable(f"{e} (for {unreachable_for:g} s)") from None
             result = Result()
-        except A2AError as e:
+        except (A2AError, RemoteError) as e:
             self._give_up(url, so_far)
+            if isinstance(e, RemoteError):
+                raise
             raise CallRefused(f"{remote.url} refuses: {type(e).__name__}: {e}") from None
-        except RemoteError:
-            self._give_up(url, so_far)
-            raise
         over = timeout is not None and now - so_far.began > timeout
         if result.stop_reason is None and not over:
             self._again(content, so_far, now, timeout)
@@ -150,10 +149,8 @@ class CallTask(Task):  # type: ignore[misc]
             self._give_up(url, so_far)
             raise ended(CallTimedOut, remote.url, f"not done within {timeout:g} s", result)
         self._stop_if_ended(url, so_far)  # a copy was quicker
-        error = (
-            None if result.stop_reason == "interrupt" and on_interrupt == "return" else ending_of(remote.url, result)
-        )
-        if error is not None:
+        is_wanted = result.stop_reason == "interrupt" and on_interrupt == "return"
+        if not is_wanted and (error := ending_of(remote.url, result)):
             raise error
         return data_of(result)
 

@@ -1,0 +1,226 @@
+"""`a2a.call` without workers, with agents that do as a test wants: what is sent, looked at, cancelled, and given up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.contrib.testing.mocks import TaskMessage
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from a2a_celery.client import AgentUnreachable, CallRefused, RemoteError
+from a2a_celery.client.calling import CallTask, Remote, call_task, loop, task, worker
+from a2a_celery.client.calling.loop import CallsPerProcess
+from a2a_celery.client.calling.worker import CallRequest
+from a2a_celery.client.result import Result
+from tests.support.webhooks import served
+
+URL = "https://agents.example.com/a"
+NOW = 1_000_000.0
+LONG_SECRET = "0123456789abcdef0123456789abcdef"
+STEP = "f2f2cbd0-8c94-4b3e-9f0e-0d1f8c0e5a11"
+
+
+@pytest.fixture
+def app() -> Iterator[Celery]:
+    app = Celery("callers", broker="memory://", backend="cache+memory://", set_as_current=False)
+    yield app
+    app.close()
+
+
+@pytest.fixture
+def call(app: Celery) -> CallTask:
+    return call_task(app, remotes={"research": Remote(URL, bearer="hush"), "plain": URL})
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "redelivered", "canceled"),
+    [
+        ({"task_id": "asked"}, True, {"task_id": "asked"}),
+        ({"task_id": "asked", "progress": {"began": NOW}}, False, {"task_id": "asked"}),
+        ({"task_id": "asked"}, False, None),
+        ({"progress": {"began": NOW, "task_id": "t"}}, False, {"task_id": "t"}),
+        ({"context_id": "c"}, True, {"content": ["seven"], "context_id": "c"}),
+    ],
+)
+def test_a_revoked_step_cancels_the_task_that_it_is_about(
+    monkeypatch: pytest.MonkeyPatch, app: Celery, call: CallTask, kwargs: Any, redelivered: bool, canceled: Any
+) -> None:
+    """A message is sent again only to learn of a task that nobody knows: never as a new one beside that it answered."""
+    given: list[dict[str, Any]] = []
+    monkeypatch.setattr(worker, "cancel_there", lambda task, info, **kwargs: given.append(kwargs))
+    message = TaskMessage("a2a.call", STEP, args=["seven"], kwargs={"url": URL, **kwargs})
+    message.delivery_info = {"redelivered": redelivered}
+
+    request = CallRequest(message, app=app, task=call, eventer=None)
+
+    monkeypatch.setattr(request, "_announce_revoked", lambda *_: None)
+    monkeypatch.setattr("celery.worker.request.revoked_tasks", {STEP})
+    assert request.revoked()
+    if canceled is not None and "content" in canceled:
+        canceled = {**canceled, "message_id": call.message_id_of(STEP)}
+    assert given == ([] if canceled is None else [{"url": URL, **canceled}])
+
+
+async def test_an_eager_step_waits_for_its_agent_and_sends_once(app: Celery, call: CallTask) -> None:
+    sent, states = [], iter(["WORKING", "WORKING", "COMPLETED"])
+
+    async def agent(request: Request) -> Response:
+        if "well-known" in request.url.path:
+            interface = {"url": str(request.base_url), "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"}
+            return JSONResponse({"name": "a", "version": "1", "supportedInterfaces": [interface]})
+        task = {"id": "t", "status": {"state": f"TASK_STATE_{next(states)}"}}
+        if request.method == "POST":
+            sent.append(await request.json())
+            return JSONResponse({"task": task})
+        return JSONResponse(task)
+
+    async with served(Starlette(routes=[Route("/{path:path}", agent, methods=["GET", "POST"])])) as url:
+        done = await asyncio.to_thread(lambda: call.s(url, "hello").apply(task_id=STEP).get())
+
+    assert (done["state_name"], done["task_id"]) == ("COMPLETED", "t")
+    [request] = sent
+    assert request["message"]["messageId"] == call.message_id_of(STEP)
+    assert request["configuration"]["returnImmediately"]
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        Response(status_code=401),
+        Response("<html>"),
+        JSONResponse({"error": {"code": 400, "status": "INVALID_ARGUMENT", "details": [
+            {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "UNSUPPORTED_OPERATION"}]}}, 400),
+    ],
+    ids=["credentials", "garbage", "refusal"],
+)  # fmt: skip
+async def test_a_step_that_can_t_look_any_more_cancels_what_it_began(
+    monkeypatch: pytest.MonkeyPatch, call: CallTask, look: Response
+) -> None:
+    given: list[dict[str, Any]] = []
+    monkeypatch.setattr(task, "cancel_there", lambda task, info, **kwargs: given.append(kwargs))
+
+    async def agent(request: Request) -> Response:
+        if "well-known" in request.url.path:
+            return card_at(request)
+        return JSONResponse({"task": WORKING}) if request.method == "POST" else look
+
+    async with served(Starlette(routes=[Route("/{path:path}", agent, methods=["GET", "POST"])])) as url:
+        ended = await asyncio.to_thread(lambda: call.s(url, "hello").apply(task_id=STEP))
+
+    assert isinstance(ended.result, RemoteError)
+    assert given == [{"url": url, "task_id": "t"}]
+
+
+WORKING = {"id": "t", "status": {"state": "TASK_STATE_WORKING"}}
+
+
+def card_at(request: Request) -> Response:
+    """The card of an agent that is where it was asked for."""
+    interface = {"url": str(request.base_url), "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"}
+    return JSONResponse({"name": "a", "version": "1", "supportedInterfaces": [interface]})
+
+
+async def test_an_agent_that_drips_holds_no_slot_for_ever(monkeypatch: pytest.MonkeyPatch, call: CallTask) -> None:
+    monkeypatch.setattr(loop, "LONGEST", 0.5)
+
+    async def drops() -> AsyncIterator[bytes]:
+        while True:
+            yield b" "
+            await asyncio.sleep(0.05)
+
+    async def agent(request: Request) -> Response:
+        return card_at(request) if "well-known" in request.url.path else StreamingResponse(drops())
+
+    async with served(Starlette(routes=[Route("/{path:path}", agent, methods=["GET", "POST"])])) as url:
+        step = call.s(url, "hello", unreachable_for=0.1)
+        ended = await asyncio.wait_for(asyncio.to_thread(lambda: step.apply(task_id=STEP)), 20)
+
+    assert isinstance(ended.result, AgentUnreachable)
+    assert "not answered to the end within 0.5 s" in str(ended.result)
+
+
+async def test_what_a_server_knows_one_remote_by_is_not_shown_by_another() -> None:
+    seen: list[tuple[str, str]] = []
+
+    async def agent(request: Request) -> Response:
+        caller = request.headers["authorization"]
+        seen.append((caller, request.headers.get("cookie", "")))
+        answer = card_at(request) if "well-known" in request.url.path else JSONResponse(WORKING)
+        answer.set_cookie("session", caller.removeprefix("Bearer "))
+        return answer
+
+    async with served(Starlette(routes=[Route("/{path:path}", agent, methods=["GET", "POST"])])) as url:
+        calls = CallsPerProcess().here()
+
+        async def look(remote: Remote) -> Result:
+            async with calls.agent(remote) as found:
+                return await found.get("t")
+
+        for remote in (Remote(url, bearer="ann"), Remote(url, bearer="bob")):
+            await asyncio.to_thread(calls.run, look(remote))
+
+    assert seen == [("Bearer ann", "")] * 2 + [("Bearer bob", "")] * 2
+
+
+@pytest.mark.parametrize("had", [True, False])
+async def test_a_copy_of_an_answer_finds_the_task_that_it_has_ended(call: CallTask, had: bool) -> None:
+    """The first one's worker was killed when the agent had it, and before anybody noted that."""
+    refused = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "UNSUPPORTED_OPERATION"}
+    history = [{"messageId": call.message_id_of(STEP if had else "another")}]
+
+    async def agent(request: Request) -> Response:
+        if "well-known" in request.url.path:
+            return card_at(request)
+        if request.method == "POST":
+            return JSONResponse({"error": {"code": 400, "message": "It has ended.", "details": [refused]}}, 400)
+        return JSONResponse({"id": "t", "status": {"state": "TASK_STATE_COMPLETED"}, "history": history})
+
+    async with served(Starlette(routes=[Route("/{path:path}", agent, methods=["GET", "POST"])])) as url:
+        ended = await asyncio.to_thread(lambda: call.s(url, "seven", task_id="t").apply(task_id=STEP))
+
+    if had:
+        assert ended.get()["state_name"] == "COMPLETED"
+    else:
+        assert isinstance(ended.result, CallRefused)
+
+
+def test_a_step_that_is_called_as_a_function_is_refused(call: CallTask) -> None:
+    with pytest.raises(TypeError, match="is a step"):
+        call("hello", url=URL)
+
+
+async def test_credentials_go_with_each_request_and_the_connection_is_shared() -> None:
+    seen: list[tuple[str, str, str]] = []
+
+    async def agent(request: Request) -> Response:
+        seen.append((request.url.path, request.headers.get("authorization", ""), request.headers.get("x-fresh", "")))
+        if request.method == "GET" and "well-known" in request.url.path:
+            interface = {"url": str(request.base_url), "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"}
+            return JSONResponse({"name": "a", "version": "1", "supportedInterfaces": [interface]})
+        return JSONResponse({"id": "t", "status": {"state": "TASK_STATE_WORKING"}})
+
+    fresh = iter("123456789")
+    async with served(Starlette(routes=[Route("/{path:path}", agent, methods=["GET", "POST"])])) as url:
+        remote = Remote(url, headers=lambda: {"X-Fresh": next(fresh)}, bearer="hush")
+        calls = CallsPerProcess().here()
+
+        async def look() -> Result:
+            async with calls.agent(remote) as found:
+                return await found.get("t")
+
+        def twice() -> list[Result]:
+            return [calls.run(look()), calls.run(look())]
+
+        results = await asyncio.to_thread(twice)
+
+    assert [result.state_name for result in results] == ["WORKING", "WORKING"]
+    assert [path for path, _, _ in seen] == ["/.well-known/agent-card.json", "/tasks/t", "/tasks/t"]
+    assert {bearer for _, bearer, _ in seen} == {"Bearer hush"}
+    assert len({token for _, _, token in seen}) == 3, "asked for each request anew"
