@@ -86,7 +86,7 @@ async def test_a_peer_without_much_to_say_gives_an_empty_result(answer: dict[str
         Response('{"jsonrpc": "2.0", "id": 1, "result": {"task": {"id": "t", "status": {"state": 1e400}}}}'),
         Response("[" * 5000),
     ],
-    ids=repr,
+    ids=lambda answer: answer.body.decode()[:80] if isinstance(answer, Response) else repr(answer),
 )
 async def test_what_is_no_answer_of_a2a_is_said_to_be_none(answer: Any) -> None:
     async with odd_peer(lambda method: answer) as agent:
