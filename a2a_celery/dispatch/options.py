@@ -78,12 +78,15 @@ class RunOptions:
         return cls(celery, not_before, not_after, call)
 
     def to_json(self) -> bytes:
-        """The form that is stored with the run; b"" for no options at all. Scripts read ``not_before_us``."""
-        fields: dict[str, Any] = {"trace": dict(self.trace)} if self.trace else {}  # first: see trace_of in the prelude
-        if self.celery:
-            fields["celery"] = dict(self.celery)
+        """The form that is stored with the run; b"" for no options at all. Scripts read when it
+        may begin and its trace, in that order from the first byte on (see begins_at and trace_of in the prelude)."""
+        fields: dict[str, Any] = {}
         if self.not_before is not None:
             fields["not_before_us"] = (self.not_before - EPOCH) // MICROSECOND
+        if self.trace:
+            fields["trace"] = dict(self.trace)
+        if self.celery:
+            fields["celery"] = dict(self.celery)
         if self.not_after is not None:
             fields["not_after_us"] = (self.not_after - EPOCH) // MICROSECOND
         if self.call is not None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from time import perf_counter
 
 import pytest
 
-from a2a_celery.dispatch import RunOptions
+from a2a_celery.dispatch import Call, RunOptions
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, REJECTED, WORKING
 from a2a_celery.store import AsyncStore, Keys, Scope
 from a2a_celery.store.deliveries import take_due_deliveries
@@ -22,6 +24,7 @@ from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk,
 from .test_steps import step
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+LATER = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -200,15 +203,43 @@ async def test_a_run_that_may_not_begin_yet_does_not_age(store: AsyncStore, keys
     assert (await said()).oldest == {ANN.agent: 0}
 
 
+async def test_figures_cost_the_same_whatever_waiting_runs_were_sent(store: AsyncStore, keys: Keys, said: Said) -> None:
+    """Anyone may ask for them at any time, while the store does nothing else."""
+
+    async def cost(task_id: str, size: int) -> float:
+        """Seconds for 100 runs that wait, with `size` words for a plain task each."""
+        call = Call("plain", {"words": ["word"] * size})
+        for n in range(100):
+            sent, options = request(task_id=f"{task_id}{n}", context_id=CONTEXT), RunOptions(call=call).to_json()
+            await store.run(
+                create_task(
+                    keys, ANN, f"{task_id}{n}", CONTEXT, sent, caller=b"{}", retention=RETENTION, options=options
+                )
+            )
+        return min([await _seconds(said) for _ in range(5)])
+
+    small = await cost("small", 1)
+    large = await cost("large", 10_000)
+
+    assert large < 5 * small + 0.01
+
+
+async def _seconds(said: Said) -> float:
+    began = perf_counter()
+    await said()
+    return perf_counter() - began
+
+
 @pytest.mark.parametrize("ended", [False, True])
 @pytest.mark.parametrize(
     ("options", "trace"),
     [
         (RunOptions(celery={"queue": "q"}, trace={"traceparent": PARENT}), PARENT),
+        (RunOptions(trace={"traceparent": PARENT}, not_before=LATER), PARENT),
         (RunOptions(celery={"queue": f'{{"trace":{{"traceparent":"{PARENT}"'}), ""),
         (RunOptions(), ""),
     ],
-    ids=["traced", "only says so", "not traced"],
+    ids=["traced", "traced, and later", "only says so", "not traced"],
 )
 async def test_deliveries_know_the_trace_of_their_task(
     store: AsyncStore, keys: Keys, seeds: Seeds, options: RunOptions, trace: str, ended: bool

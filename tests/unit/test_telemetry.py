@@ -6,6 +6,8 @@ import json
 import logging
 import subprocess
 import sys
+from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
@@ -142,4 +144,7 @@ def test_options_keep_their_trace_in_front() -> None:
 
     assert options.to_json().startswith(b'{"trace":{"traceparent":"' + PARENT.encode())
     assert RunOptions.from_json(options.to_json()) == options
+    later = replace(options, not_before=datetime(2000, 1, 1, tzinfo=UTC))
+    assert later.to_json().startswith(b'{"not_before_us":946684800000000,"trace":{"traceparent":"')
+    assert RunOptions.from_json(later.to_json()) == later
     assert RunOptions().to_json() == b""

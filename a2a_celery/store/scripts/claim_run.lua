@@ -43,7 +43,7 @@ if r.phase == 'queued' then
   r.phase, r.token, r.runner, r.seq = 'running', ARGV[2], ARGV[3], 0
   redis.call('ZADD', r.leases, micros(now() + tonumber(ARGV[4])), run_name(r))
   redis.call('ZREM', r.dispatch, run_name(r))
-  took(r, 'queue', math.max(r.at, begins_at(r.options), r.row and tonumber(r.turn_at or 0) or 0))
+  took(r, 'queue', math.max(r.at, tonumber(r.begins_at or 0), r.row and tonumber(r.turn_at or 0) or 0))
   redis.call('HSET', KEYS[1], 'max_attempts', micros(tonumber(ARGV[6]) + tonumber(r.spared or '0')),
     'claimed_at', micros(now()))
   if ARGV[7] ~= '0' then redis.call('HSET', KEYS[1], 'retried', ARGV[1] .. ' ' .. ARGV[7]) end

@@ -21,9 +21,10 @@ local at = now()
 redis.call('HSET', KEYS[1],
   'task_id', ARGV[1], 'context', ARGV[2], 'scope', ARGV[3], 'scope_index', ARGV[4], 'context_index', ARGV[5],
   'agent', ARGV[6], 'owner', ARGV[7], 'retention', ARGV[8], 'leases', ARGV[9], 'dispatch', ARGV[10],
-  'request', ARGV[12], 'caller', ARGV[13], 'options', ARGV[19], 'working', ARGV[18], 'state', SUBMITTED, 'at', micros(at), 'status', ARGV[15],
+  'request', ARGV[12], 'caller', ARGV[13], 'options', '', 'working', ARGV[18], 'state', SUBMITTED, 'at', micros(at), 'status', ARGV[15],
   'has_message', ARGV[16], 'version', 1, 'run', 1, 'phase', 'queued', 'token', '', 'runner', '', 'seq', 0,
   'turn', 1, 'attempt', 1, 'asked_to_cancel', '0', 'nonce', '')
+if ARGV[19] ~= '' then keep_options(KEYS[1], ARGV[19]) end
 redis.call('RPUSH', KEYS[2], micros(at) .. ' ' .. ARGV[14])
 redis.call('RPUSH', KEYS[3], ARGV[17])
 list_in(KEYS, {scope_index = ARGV[4], context_index = ARGV[5], retention = ARGV[8]}, SUBMITTED, at)

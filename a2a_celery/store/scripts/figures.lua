@@ -6,9 +6,9 @@
 local oldest, ages = {}, {}
 for _, name in ipairs(redis.call('ZRANGE', KEYS[2], 0, tonumber(ARGV[2]) - 1)) do
   local record = ARGV[1] .. ':{' .. quoted(string.match(name, '^(.*)%.%d+$')) .. '}:task'
-  local r = redis.call('HMGET', record, 'agent', 'at', 'options', 'turn_at')
+  local r = redis.call('HMGET', record, 'agent', 'at', 'begins_at', 'turn_at')
   if r[1] then
-    local since = math.max(tonumber(r[2]), begins_at(r[3]), tonumber(r[4] or 0))
+    local since = math.max(tonumber(r[2]), tonumber(r[3] or 0), tonumber(r[4] or 0))
     oldest[r[1]] = math.min(oldest[r[1]] or since, since)
   end
 end

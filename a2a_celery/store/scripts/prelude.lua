@@ -20,6 +20,7 @@
 --                                       dead letter, when it is requeued
 --   options                             JSON: how the newest run is published, '' for as its agent is; not_before_us, if
 --                                       there, is when it may begin; goes with the request
+--   begins_at                           not_before_us of options, which may be large; not there where there are none
 --   working, canceled                   the events WORKING, ready for a claim, and CANCELED, once a client asked and a
 --                                       run was open; gone with the task's end
 --   asked_to_cancel, cancel_asked_at    '1' once a client asked; when it first did, µs, if a run was open
@@ -33,7 +34,8 @@
 --   dispatched_again                    how often the newest run was published again
 --   claimed_at                          when the newest claim was, µs
 --   silent                              the newest run, if it has written steps of its execution and no event yet
---   trace                               W3C traceparent of the newest turn, once the task has ended, if it has configs
+--   trace                               W3C traceparent that options name, '' for none; not there where there are no options;
+--                                       from the task's end on only if it has configs
 --   held                                "<run> <µs>": a worker has that run in hand; when it is published again anyway
 --   fell                                processes that were lost before they had claimed it, a space behind each
 --   asked                               how many answers the agent's `ask` has got or waits for
@@ -236,10 +238,30 @@ end
 local function run_name(r) return r.task_id .. '.' .. micros(r.run) end
 
 -- µs at which a run may begin that is published with `options`, as in a record; 0: at once, or unreadable.
+-- RunOptions.to_json writes it first: what else is in there may be as large as what the client sent.
 local function begins_at(options)
-  if not options or options == '' then return 0 end
+  if not options then return 0 end
+  local first = string.match(options, '^{"not_before_us":(%-?%d+)')
+  if first then return tonumber(first) end
+  if not string.find(options, '"not_before_us":', 1, true) then return 0 end
   local read, fields = pcall(cjson.decode, options)
   return read and fields.not_before_us or 0
+end
+
+-- The trace that the options of a run name, '' for none; RunOptions.to_json writes nothing but a number before it.
+local function trace_of(options)
+  local rest = string.gsub(options or '', '^{"not_before_us":%-?%d+,', '{', 1)
+  return string.match(rest, '^{"trace":{"traceparent":"([%x-]+)"') or ''
+end
+
+-- Keeps the options of a run, and beside them what is asked for often.
+local function keep_options(record, options)
+  redis.call('HSET', record, 'options', options)
+  if options == '' then
+    redis.call('HDEL', record, 'begins_at', 'trace')
+  else
+    redis.call('HSET', record, 'begins_at', micros(begins_at(options)), 'trace', trace_of(options))
+  end
 end
 
 -- One run of a context at a time: its tasks with open runs stand in a row, by the tags of their keys, and the first of them
@@ -344,11 +366,6 @@ local function retire_lines(keys, r)
   redis.call('EXPIRE', keys[9], r.retention)
 end
 
--- The trace that the options of a run name, '' for none; RunOptions.to_json writes it first.
-local function trace_of(options)
-  return string.match(options or '', '^{"trace":{"traceparent":"([%x-]+)"') or ''
-end
-
 -- The task is over: its run too, and all its keys go together. `dead_letters` (a key) if it may be requeued: then what it
 -- takes to run it again stays.
 local function retire(keys, r, dead_letters)
@@ -356,7 +373,9 @@ local function retire(keys, r, dead_letters)
   leave_row(keys, r, 0)
   tally(r, 'ended', micros(r.state))
   if r.state == CANCELED then took(r, 'cancel', r.cancel_asked_at) end
-  if r.push then redis.call('HSET', keys[1], 'trace', trace_of(r.options)) end
+  if r.push and not r.trace then -- an older release kept none
+    redis.call('HSET', keys[1], 'trace', trace_of(r.options))
+  end
   end_pause(keys, r)
   redis.call('DEL', keys[7])
   redis.call('HDEL', keys[1], 'working', 'canceled', 'settled', 'unanswered', 'canvas')
@@ -365,7 +384,7 @@ local function retire(keys, r, dead_letters)
     redis.call('ZADD', dead_letters, micros(now() + tonumber(r.retention) * 1000000), tag(keys))
     redis.call('EXPIRE', dead_letters, math.max(tonumber(r.retention), redis.call('TTL', dead_letters)))
   else
-    redis.call('HDEL', keys[1], 'request', 'caller', 'options')
+    redis.call('HDEL', keys[1], 'request', 'caller', 'options', 'begins_at', unpack(r.push and {} or {'trace'}))
   end
   for _, artifact_id in ipairs(redis.call('LRANGE', keys[4], 0, -1)) do
     redis.call('EXPIRE', keys[5] .. artifact_id, r.retention)
@@ -482,7 +501,8 @@ local function begin_turn(keys, r, message, submitted, request, caller, options,
   set_status(keys, r, SUBMITTED, '0', submitted, at)
   r.run, r.turn, r.attempt, r.seq = r.run + 1, r.turn + 1, 1, 0
   r.phase, r.token, r.runner = 'queued', '', ''
-  redis.call('HSET', keys[1], 'request', request, 'caller', caller, 'options', options)
+  redis.call('HSET', keys[1], 'request', request, 'caller', caller)
+  keep_options(keys[1], options)
   redis.call('HDEL', keys[1], 'dispatched_again', 'spared', 'fell')
   queue_run(keys, r, at + due_us)
 end

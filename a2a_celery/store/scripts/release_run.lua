@@ -19,7 +19,8 @@ else
   close_run(r)
   r.phase, r.seq = ARGV[4], 0
   if ARGV[4] == 'queued' then
-    redis.call('HSET', KEYS[1], 'options', ARGV[5], 'retried', ARGV[1] .. ' ' .. ARGV[6])
+    keep_options(KEYS[1], ARGV[5])
+    redis.call('HSET', KEYS[1], 'retried', ARGV[1] .. ' ' .. ARGV[6])
     redis.call('HDEL', KEYS[1], 'dispatched_again', 'held')
     redis.call('ZADD', r.dispatch, micros(now() + tonumber(ARGV[8])), run_name(r))
   else

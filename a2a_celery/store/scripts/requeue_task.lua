@@ -12,8 +12,9 @@ local new = {unpack(KEYS, 11, 20)}
 redis.call('HSET', new[1], 'task_id', ARGV[2], 'context', dead.context, 'scope', dead.scope,
   'scope_index', dead.scope_index, 'context_index', dead.context_index, 'agent', dead.agent, 'owner', dead.owner,
   'retention', ARGV[3], 'leases', dead.leases, 'dispatch', dead.dispatch, 'request', ARGV[5], 'caller', dead.caller,
-  'options', ARGV[6], 'working', ARGV[7], 'asked', dead.asked or '0',
+  'working', ARGV[7], 'asked', dead.asked or '0',
   'requeued_from', (dead.requeued_from or '') .. quoted(dead.task_id) .. ' ')
+keep_options(new[1], ARGV[6])
 if dead.row then redis.call('HSET', new[1], 'row', dead.row) end
 if dead.paused_in then redis.call('HSET', new[1], 'paused_in', dead.paused_in) end
 local r = {task_id = ARGV[2], scope_index = dead.scope_index, context_index = dead.context_index, retention = ARGV[3],
@@ -22,6 +23,6 @@ local r = {task_id = ARGV[2], scope_index = dead.scope_index, context_index = de
 replace_task(new, r, 8)
 save(new, r)
 queue_run(new, r, r.at + tonumber(ARGV[4]))
-redis.call('HDEL', KEYS[1], 'request', 'caller', 'options')
+redis.call('HDEL', KEYS[1], 'request', 'caller', 'options', 'begins_at')
 redis.call('HSET', KEYS[1], 'requeued_as', ARGV[2])
 return {stands_behind(new, r) and 'behind' or 'requeued'}
