@@ -17,6 +17,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from .names import Attribute, SpanEvent, SpanName
+from .tracing import carried
 
 __all__ = ["Span", "Spans", "spans_of"]
 
@@ -49,7 +50,7 @@ class Spans:
         here = contexts.get_current()
         if trace.get_current_span(here).get_span_context().is_valid:
             return here
-        return _W3C.extract(headers, here)
+        return _W3C.extract(carried(headers), here)
 
     @contextmanager
     def within(self, context: Context) -> Iterator[None]:

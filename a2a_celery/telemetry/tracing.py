@@ -57,4 +57,4 @@ def carried(headers: Mapping[str, str]) -> dict[str, str]:
 def trace_to_keep(headers: Mapping[str, str]) -> dict[str, str]:
     """The trace that a run made by the request at hand belongs to: this process' span, else what the client named."""
     spans = tracing()
-    return carried(headers) if spans is None else spans.current() or carried(headers)
+    return carried(headers) if spans is None else carried(spans.current()) or carried(headers)

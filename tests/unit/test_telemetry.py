@@ -10,12 +10,14 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
 
 from a2a_celery.config import Settings
 from a2a_celery.dispatch import RunOptions
 from a2a_celery.errors import ConfigError
 from a2a_celery.telemetry.logs import JsonFormatter, about
 from a2a_celery.telemetry.names import Action
+from a2a_celery.telemetry.spans import Spans
 from a2a_celery.telemetry.tracing import carried, tracing
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -136,6 +138,21 @@ def test_the_format_is_one_of_two() -> None:
 )
 def test_a_clients_trace_is_kept_if_it_is_one(headers: dict[str, str], kept: dict[str, str]) -> None:
     assert carried(headers) == kept
+
+
+@pytest.mark.parametrize("state", ["=" * 60_000, ",".join(f"k{n}=" + "v" * 250 for n in range(32))])
+def test_what_a_client_says_beside_its_trace_is_kept_short_and_out_of_the_log(
+    state: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where a process traces: each span would have it, and so each run's record and message."""
+    spans = Spans(TracerProvider())
+    said = {"traceparent": PARENT, "tracestate": state}
+
+    with spans.within(spans.arriving(said)):
+        kept = spans.current()
+
+    assert kept == {"traceparent": PARENT}
+    assert not caplog.records
 
 
 def test_options_keep_their_trace_in_front() -> None:
