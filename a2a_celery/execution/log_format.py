@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 from celery import Celery, current_app
 from celery.signals import after_setup_logger, after_setup_task_logger
+from celery.utils.log import get_multiprocessing_logger
 
 from ..config import Settings
 from ..telemetry.logs import JSON, JsonFormatter
@@ -25,8 +26,8 @@ def connect(app: Celery, settings: Callable[[], Settings]) -> None:
 
 
 def logging_is_set_up(logger: logging.Logger, **_: Any) -> None:
-    """Celery has given `logger` its handlers."""
+    """Celery has given `logger` its handlers, and those of the pool, of which it does not tell."""
     settings = _settings.get(current_app._get_current_object())
     if settings is not None and settings().log_format == JSON:
-        for handler in logger.handlers:
+        for handler in (*logger.handlers, *get_multiprocessing_logger().handlers):
             handler.setFormatter(JsonFormatter())

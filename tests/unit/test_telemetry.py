@@ -140,6 +140,29 @@ def test_a_clients_trace_is_kept_if_it_is_one(headers: dict[str, str], kept: dic
     assert carried(headers) == kept
 
 
+WORKER = """
+from celery import Celery
+from celery.utils.log import get_task_logger
+from billiard.util import get_logger
+from a2a_celery import A2A
+
+app = Celery("app", broker="memory://")
+app.conf.update(a2a_store_url="redis://127.0.0.1:1/0", a2a_log_format="json")
+a2a = A2A(app)
+app.set_current()
+app.log.setup(loglevel="INFO")
+for logger in (get_task_logger("app"), get_logger()):
+    logger.error("two\\nlines")
+"""
+
+
+def test_each_line_of_a_worker_is_json_also_those_of_the_pool() -> None:
+    """It is the pool that tells of a process that is gone."""
+    run = subprocess.run([sys.executable, "-c", WORKER], capture_output=True, text=True, check=True)
+
+    assert [json.loads(line)["message"] for line in run.stderr.splitlines()] == ["two\nlines"] * 2
+
+
 @pytest.mark.parametrize("state", ["=" * 60_000, ",".join(f"k{n}=" + "v" * 250 for n in range(32))])
 def test_what_a_client_says_beside_its_trace_is_kept_short_and_out_of_the_log(
     state: str, caplog: pytest.LogCaptureFixture
