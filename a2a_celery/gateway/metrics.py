@@ -56,7 +56,7 @@ class Metrics:
         self._ahead = 0.0
         self._found: tuple[Figures, DeliveryFigures] | None = None
         self._asked_at = float("-inf")
-        self._lock = asyncio.Lock()
+        self._asking: asyncio.Task[tuple[Figures, DeliveryFigures]] | None = None
 
     def routes(self) -> list[Route]:
         """``/metrics``."""
@@ -98,16 +98,22 @@ class Metrics:
 
     async def _metrics(self, _: Request) -> Response:
         try:
-            async with self._lock:
-                if self._found is None or monotonic() - self._asked_at > FRESH:
-                    self._found = await self._ask()
-                    self._asked_at = monotonic()
+            found = await self._latest()
         except StoreUnavailable:
             return PlainTextResponse("the store is away\n", status_code=503)
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(Deployment(*self._found, self._agents))
+        registry.register(Deployment(*found, self._agents))
         said = generate_latest(registry) + generate_latest(self._own())
         return Response(said, media_type=CONTENT_TYPE_LATEST)
+
+    async def _latest(self) -> tuple[Figures, DeliveryFigures]:
+        """What the store says. Who comes while it is asked gets the same answer, or failure, which may take a while."""
+        if self._found is None or monotonic() - self._asked_at > FRESH:
+            if self._asking is None or self._asking.done():
+                self._asking = asyncio.create_task(self._ask(), name="a2a-figures")
+            self._found = await asyncio.shield(self._asking)
+            self._asked_at = monotonic()
+        return self._found
 
     async def _ask(self) -> tuple[Figures, DeliveryFigures]:
         asked, began = time.time(), monotonic()

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
+from starlette.applications import Starlette
+from starlette.types import Receive, Scope, Send
 
-from a2a_celery.gateway.metrics import FOLDER, _forget_the_dead
+from a2a_celery.gateway.metrics import FOLDER, Metrics, _forget_the_dead
+from a2a_celery.store import AsyncStore, Keys
+from tests.execution.scene import Gate
 
 PROCESS = """
 from a2a_celery.gateway.metrics import Metrics
@@ -47,3 +53,25 @@ def test_streams_of_a_process_that_was_killed_are_forgotten_and_its_requests_are
     assert "a2a_gateway_open_streams{" not in after
     for text in (before, after):
         assert 'a2a_gateway_requests_total{agent="echo",operation="GetTask",outcome="ok"} 1.0' in text
+
+
+async def test_who_asks_while_the_store_hangs_gets_one_answer_with_the_others(store: AsyncStore, keys: Keys) -> None:
+    """It takes its time to fail; one behind the other, scrapes would wait longer with each."""
+    gate = Gate(store)
+    metrics = Metrics(gate, keys, ["echo"])
+    app = Starlette(routes=metrics.routes())
+    all_are_here = asyncio.Barrier(5)
+
+    async def together(scope: Scope, receive: Receive, send: Send) -> None:
+        if gate.calls == []:
+            await all_are_here.wait()
+        await app(scope, receive, send)
+
+    transport = httpx.ASGITransport(together)
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        gate.refuse = 2  # the two operations of one question
+        answers = await asyncio.gather(*(client.get("/metrics") for _ in range(5)))
+
+        assert [answer.status_code for answer in answers] == [503] * 5
+        assert sorted(gate.calls) == ["delivery_figures", "figures"]
+        assert (await client.get("/metrics")).status_code == 200
