@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from socketserver import ThreadingMixIn
 from threading import Thread
 from time import monotonic
 from typing import Any
@@ -76,7 +77,7 @@ class WatcherFigures:
                     return [b"/metrics and /health/live are served here\n"]
 
         try:
-            server = make_server(host, port, answer, WSGIServer, _Silent)
+            server = make_server(host, port, answer, _Server, _Silent)
         except OSError as e:
             raise ConfigError(f"--metrics-port {port}: can't listen on {host}: {e.strerror}") from e
         Thread(target=server.serve_forever, name="a2a-figures", daemon=True).start()
@@ -94,6 +95,12 @@ class _Ages(Collector):
         for role, age in self._figures.ages().items():
             family.add_metric([role], age)
         return [family]
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """A thread for each client: one that says nothing must not keep a probe waiting."""
+
+    daemon_threads = True
 
 
 class _Silent(WSGIRequestHandler):

@@ -1,0 +1,19 @@
+"""A watcher's port answers probes, whoever else has connected."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import ExitStack
+
+import httpx
+
+from a2a_celery.watcher.figures import WatcherFigures
+
+
+def test_clients_that_say_nothing_keep_no_probe_waiting() -> None:
+    port = WatcherFigures().serve("127.0.0.1", 0)
+    with ExitStack() as connected:
+        for _ in range(3):
+            connected.enter_context(socket.create_connection(("127.0.0.1", port)))
+
+        assert httpx.get(f"http://127.0.0.1:{port}/health/live", timeout=2, trust_env=False).status_code == 200
