@@ -97,8 +97,10 @@ class Deliverer:
         All of it: behind many lines whose hosts don't answer, which take no time, there may be others.
         """
         while True:
-            if len(self._under_way) >= MOST_LINES:
-                await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
+            self._figures.goes_on(self.name)
+            while len(self._under_way) >= MOST_LINES:
+                await asyncio.wait(self._under_way, timeout=TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
+                self._figures.goes_on(self.name)
             room = min(BATCH, MOST_LINES - len(self._under_way))
             self._taking = asyncio.create_task(self._take(room), name="a2a-deliveries")
             if await asyncio.shield(self._taking) < room:

@@ -61,6 +61,7 @@ class Dispatcher:
         due = await self._store.run(take_due_runs(self._keys, limit=BATCH, again_us=self._again_us))
         self._results_answer = True
         for number, one in enumerate(due):
+            self._tell.goes_on(self.name)
             options, now = RunOptions.from_json(one.options), datetime.now(UTC)
             if options.has_expired(now):
                 await self._reject(one.ref)

@@ -50,8 +50,12 @@ class WatcherFigures:
         self._ticks.labels(role, outcome).inc()
         self._ticked_at[role] = monotonic()
 
+    def goes_on(self, role: str) -> None:
+        """A role is at a look that may be a long one, and does not hang."""
+        self._ticked_at[role] = monotonic()
+
     def ages(self) -> dict[str, float]:
-        """Seconds since each role's last look."""
+        """Seconds since each role's last look ended, or went on."""
         now = monotonic()
         return {role: now - at for role, at in tuple(self._ticked_at.items())}
 

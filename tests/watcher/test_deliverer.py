@@ -14,7 +14,9 @@ from a2a_celery.push import Backoff, Hosts, Poster, Subscription
 from a2a_celery.sealing import Sealer
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.wake import WakeLine
+from a2a_celery.watcher import deliverer
 from a2a_celery.watcher.deliverer import Deliverer
+from a2a_celery.watcher.figures import WatcherFigures
 from a2a_celery.watcher.loops import Loop
 from tests.support.lines import Webhooks
 from tests.support.posts import SECRET_KEY
@@ -194,3 +196,24 @@ async def test_a_config_that_this_release_cannot_read_is_left_to_others(lines: L
         await eventually_async(has_failed)
 
     assert "can't read" in str((await lines.webhooks.stands(task_id)).said)
+
+
+async def test_a_deliverer_that_has_its_hands_full_does_not_count_as_one_that_hangs(
+    lines: Lines, dead: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its look ends when less is due than it can take, which may be hours after an outage."""
+    monkeypatch.setattr(deliverer, "MOST_LINES", 1)
+    for _ in range(2):
+        await lines.owing(dead.url())
+    figures, poster, secrets = WatcherFigures(), Poster(SETTINGS.push_networks), SETTINGS.secret_keys
+    role = Deliverer(
+        lines.seeds.store, lines.seeds.keys, Sealer(secrets), poster, secrets, lease_ttl=1.0, figures=figures
+    )
+    looking = asyncio.create_task(role.tick())
+    await asyncio.to_thread(dead.wait_for, "/hook", 1, 30)
+
+    assert not looking.done()
+    assert "deliverer" in figures.ages()
+
+    looking.cancel()
+    await role.aclose()
