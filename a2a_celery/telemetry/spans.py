@@ -116,10 +116,10 @@ class Spans:
     @contextmanager
     def posting(self, traceparent: str, attributes: Attributes) -> Iterator[tuple[Span, dict[str, str]]]:
         """A block that posts to a webhook, in the trace `traceparent` ("" for a new one); gives the span, and the
-        headers that name it. What vendors keep beside that (``tracestate``) is nothing for a receiver."""
+        headers that name it, if it has an id. What vendors keep beside (``tracestate``) is nothing for a receiver."""
         parent = _W3C.extract({"traceparent": traceparent}, Context())
         with self.spanning(SpanName.POST, attributes, parent=parent, kind=SpanKind.CLIENT) as span:
-            yield span, {"traceparent": self.current()["traceparent"]}
+            yield span, {name: value for name, value in self.current().items() if name == "traceparent"}
 
     def label(self, attributes: Attributes) -> None:
         """Labels the span at hand."""

@@ -178,6 +178,17 @@ def test_what_a_client_says_beside_its_trace_is_kept_short_and_out_of_the_log(
     assert not caplog.records
 
 
+@pytest.mark.parametrize(("kept", "told"), [("", {}), (PARENT, {"traceparent": PARENT})])
+def test_a_post_is_made_also_where_tracing_was_switched_off(
+    kept: str, told: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With OpenTelemetry's own switch: there is a provider, and no span has an id."""
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+
+    with Spans(TracerProvider()).posting(kept, {}) as (_, headers):
+        assert headers == told
+
+
 def test_options_keep_their_trace_in_front() -> None:
     """Scripts look for it there, whatever else is in them."""
     options = RunOptions(celery={"queue": '{"trace":'}, trace={"traceparent": PARENT, "tracestate": "a=1"})
