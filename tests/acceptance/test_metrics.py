@@ -69,8 +69,13 @@ def test_tasks_are_counted_by_agent_and_outcome_and_their_runs_timed(served: Wat
     rpc(served.gateway, "SendMessage", message_json("oh"), agent="fail")
 
     done = before.get("a2a_tasks_ended_total", agent="echo", state="completed")
-    served.becomes(done + 3, "a2a_tasks_ended_total", agent="echo", state="completed")
-    after = served.figures()
+
+    def counted() -> Scrape | None:  # by the process that answers: the other may have asked the store before
+        found = served.figures()
+        return found if found.get("a2a_tasks_ended_total", agent="echo", state="completed") == done + 3 else None
+
+    after = eventually(counted, within=PATIENCE)
+    assert after is not None
     assert after.get("a2a_tasks_ended_total", agent="fail", state="failed") == 1
     assert after.get("a2a_tasks_ended_total", agent="echo", state="failed") == 0
     for name in ("a2a_run_queue_seconds", "a2a_run_seconds", "a2a_run_first_event_seconds"):

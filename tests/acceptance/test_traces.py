@@ -151,7 +151,8 @@ async def test_each_binding_takes_the_clients_trace(
         await collect(client.send_message(request("hello"), context=service(**caller.headers)))
 
     name = "a2a SendStreamingMessage" if streaming else "a2a SendMessage"
-    found = spans.wait_for(caller.trace, CALL, name, THOUGHT)
+    run = "run a2a.sync-thinker"
+    found = spans.wait_for(caller.trace, CALL, name, "publish a2a.sync-thinker", run, THOUGHT)
     path = ours(path_to(the(found, THOUGHT), found))
     assert [step[:2] for step in path] == [
         ("client", CALL),
