@@ -207,6 +207,11 @@ class Fleet:
                 for queue in self.queues:
                     connection.default_channel.queue_delete(queue)
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """What its processes find in theirs: for a process that is no ``celery`` command."""
+        return dict(self._env)
+
     def logs(self) -> str:
         """The end of what every process has printed, for a failure."""
         return "\n".join(f"--- {p.name}\n{p.output()[-2000:]}" for p in self.processes)
