@@ -25,7 +25,7 @@ COMMAND = ("from a2a_celery.cli.main import main; main()", "call")
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with running_fleet(tmp_path_factory.mktemp("fleet"), app="tests.support.states", A2A_CANCEL_GRACE="2") as fleet:
+    with running_fleet(tmp_path_factory.mktemp("fleet"), app="tests.support.all_agents", A2A_CANCEL_GRACE="2") as fleet:
         yield Served(fleet, fleet.gateway(), fleet.worker(pool="threads", concurrency=8))
 
 
