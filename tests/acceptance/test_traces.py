@@ -230,7 +230,8 @@ def test_celerys_own_instrumentation_may_be_on_as_well(tmp_path: Path, spans: Co
         gateway = fleet.gateway()
         fleet.worker(pool="solo")
         rpc(gateway, "SendMessage", message_json("hello"), agent="thinker", **caller.headers)
-        found = spans.wait_for(caller.trace, THOUGHT, "run a2a.thinker", "run/a2a.thinker")
+        of_gateway = ("a2a SendMessage", "publish a2a.thinker")
+        found = spans.wait_for(caller.trace, THOUGHT, "run a2a.thinker", "run/a2a.thinker", *of_gateway)
 
     path = [step[1] for step in ours(path_to(the(found, THOUGHT), found))]
     of_celery = ["apply_async/a2a.thinker", "run/a2a.thinker"]
