@@ -6,6 +6,8 @@ import asyncio
 import itertools
 import json
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,7 @@ class Clients:
         self.stopping = False
         self.known: dict[str, str] = {}  # agent by task id
         self.resumed = 0
+        self.streaming: Counter[str] = Counter()  # open streams by gateway
         self._turns = itertools.count()
 
     def url(self, agent: str) -> str:
@@ -74,21 +77,28 @@ class Clients:
 
         await eventually_async(ended, within=PATIENCE, what=f"{agent} ends")
 
+    @asynccontextmanager
+    async def _streaming(self, url: str) -> AsyncIterator[None]:
+        self.streaming[url.partition("/agents/")[0]] += 1
+        try:
+            yield
+        finally:
+            self.streaming[url.partition("/agents/")[0]] -= 1
+
     async def _stream(self, http: httpx.AsyncClient, agent: str, text: str) -> None:
         """Reads a stream to its end, at whatever gateway: every event once."""
         ids: list[int] = []
         task_id = ""
         last: Any = {}
         while str(last.get("statusUpdate", {}).get("status", {}).get("state"))[11:] not in ENDED:
+            url = self.url(agent)
             call = (
-                http.stream("POST", f"{self.url(agent)}/message:stream", json=message_json(text))
+                http.stream("POST", f"{url}/message:stream", json=message_json(text))
                 if not ids
-                else http.stream(
-                    "POST", f"{self.url(agent)}/tasks/{task_id}:subscribe", headers={"Last-Event-ID": str(ids[-1])}
-                )
+                else http.stream("POST", f"{url}/tasks/{task_id}:subscribe", headers={"Last-Event-ID": str(ids[-1])})
             )
             try:
-                async with call as response:
+                async with call as response, self._streaming(url):
                     assert response.status_code == 200, (await response.aread()).decode()
                     self.resumed += bool(ids)
                     async for line in response.aiter_lines():
@@ -117,6 +127,7 @@ def restart_all(fleet: Fleet, clients: Clients, workers: list[Process], watchers
     for n in (0, 1):
         old = clients.gateways[n]
         new = fleet.gateway()
+        eventually(lambda url=old.url: clients.streaming[url] > 1, within=PATIENCE, what="it has streams to cut")
         clients.gateways[n] = new
         replaced(fleet, old, new)
     for old in watchers:
