@@ -24,25 +24,42 @@ HEALTHY = 180.0
 """Seconds until the slowest probe has said so; workers are asked twice a minute."""
 
 
+ROWS = ("build", "up", "doctor", "rabbitmq", "observability")
+"""What the README's commands are there for; see `readmes`."""
+
+
 def readmes_commands() -> list[str]:
     """The lines of the README's shell blocks about compose, in their order, without comments."""
-    section = (ROOT / "README.md").read_text().partition("### With Docker\n")[2].partition("\n### ")[0]
+    section = (ROOT / "README.md").read_text().partition("### With Docker\n")[2].partition("\n## ")[0]
     blocks = re.findall(r"^```sh\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
     return [line.partition("  #")[0].strip() for block in blocks for line in block.splitlines()]
 
 
-class Deployment:
-    """What docker-compose runs of it. `url` is nginx, `flower` is Flower."""
+def readmes(what: str) -> list[str]:
+    """Those of them that are there for one thing, of `ROWS`."""
+    commands = readmes_commands()
+    up = next(number for number, command in enumerate(commands) if " up " in command)
+    found = {"build": commands[:up], "up": [commands[up]]}
+    for command in commands[up + 1 :]:
+        row = next((row for row in ROWS[2:] if f"/{row}.yaml" in command or f" {row} " in command), "observability")
+        found.setdefault(row, []).append(command)
+    return found[what]
 
-    def __init__(self, folder: Path) -> None:
+
+class Deployment:
+    """What docker-compose runs of it. `url` is nginx, `flower` Flower, `prometheus` Prometheus, if it is there."""
+
+    def __init__(self, folder: Path, what: str = "up", **env: str) -> None:
         self.folder = folder
         shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(".*", "tests", "secrets", "__pycache__"))
         shutil.copy(ROOT / ".dockerignore", folder)
         self.project = f"a2a-{uuid4().hex[:8]}"
-        port, grpc_port, flower_port = free_port(), free_port(), free_port()
+        self.what = what
+        port, grpc_port, flower_port, prometheus_port = (free_port() for _ in range(4))
         self.url = f"http://127.0.0.1:{port}"
         self.flower = f"http://127.0.0.1:{flower_port}"
-        self.files = ["-f", "compose/compose.yaml"]
+        self.prometheus = f"http://127.0.0.1:{prometheus_port}"
+        self.files = ["-f", "compose/compose.yaml", *(["-f", f"compose/{what}.yaml"] if what != "up" else [])]
         self.env = {
             **os.environ,
             "COMPOSE_PROJECT_NAME": self.project,
@@ -52,7 +69,11 @@ class Deployment:
             "A2A_GRPC_PUBLIC_ADDRESS": f"127.0.0.1:{grpc_port}",
             "FLOWER_PORT": str(flower_port),
             "RABBITMQ_IMAGE": "rabbitmq:latest",
+            "PROMETHEUS_PORT": str(prometheus_port),
+            "JAEGER_PORT": str(free_port()),
+            "GRAFANA_PORT": str(free_port()),
             "DOCKER_BUILDKIT": "0",
+            **env,
         }
 
     def readme(self, command: str) -> str:
@@ -120,14 +141,11 @@ class Deployment:
 
 
 @contextmanager
-def deployment(folder: Path) -> Iterator[Deployment]:
+def deployment(deployed: Deployment) -> Iterator[Deployment]:
     """It runs, with four workers; nothing is left of it at the end."""
-    deployed = Deployment(folder)
     try:
-        for command in readmes_commands():
+        for command in [*readmes("build"), *readmes(deployed.what)]:
             deployed.readme(command)
-            if "up -d" in command:
-                break
         deployed.wait_until_ready()
         yield deployed
     except BaseException:

@@ -19,8 +19,8 @@ from tests.support.clients import V1, frames, message_json, rest, sdk_client, se
 from tests.support.waiting import eventually
 from workers.story import WORDS
 
-from .deployment import Deployment, deployment, readmes_commands
-from .engine import buildable, run
+from .deployment import ROWS, Deployment, deployment, readmes, readmes_commands
+from .engine import run
 
 pytestmark = pytest.mark.timeout(400)  # images are built, a lease has to lapse
 
@@ -30,8 +30,12 @@ SECRET = "what the client said, 5b1f7e"
 
 @pytest.fixture(scope="module")
 def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    with deployment(tmp_path_factory.mktemp("compose") / "checkout") as deployed:
+    with deployment(Deployment(tmp_path_factory.mktemp("compose") / "checkout")) as deployed:
         yield deployed
+
+
+def test_each_command_of_the_readme_is_run_here() -> None:
+    assert [command for what in ROWS for command in readmes(what)] == readmes_commands()
 
 
 def begin(deployed: Deployment, agent: str, text: str) -> str:
@@ -61,7 +65,7 @@ def listed(deployed: Deployment, agent: str, name: str) -> set[str]:
 
 def test_every_service_is_healthy_and_the_doctor_finds_nothing_wrong(deployed: Deployment) -> None:
     deployed.wait_until_healthy()
-    [doctor] = [command for command in readmes_commands() if " doctor" in command]
+    [doctor] = readmes("doctor")
 
     said = deployed.readme(doctor)
 
@@ -269,7 +273,7 @@ def test_a_worker_that_is_stopped_finishes_what_it_has_begun(deployed: Deploymen
 
 
 def test_rabbitmq_may_be_the_broker_and_nothing_is_left_of_all_this(deployed: Deployment) -> None:
-    [up, down] = [buildable(command) for command in readmes_commands() if "rabbitmq.yaml" in command]
+    [up, down] = readmes("rabbitmq")
     deployed.readme(up)
     deployed.wait_until_ready()
     [worker, *_] = deployed.containers("worker")

@@ -1,0 +1,28 @@
+"""An app of somebody's own on top of the image: agents that trace what they do, where the process traces."""
+
+import asyncio
+
+from celery import Celery
+from opentelemetry import trace
+
+from a2a_celery import A2A, Turn
+
+app = Celery("acme")
+a2a = A2A(app)
+tracer = trace.get_tracer("acme")
+
+
+@a2a.agent("thinker")
+async def thinker(turn: Turn) -> str:
+    """Thinks, in a span of its own, and says what it was told."""
+    with tracer.start_as_current_span("thinks"):
+        await turn.say("thinking")
+        await asyncio.sleep(0.05)  # so that this is a write of its own
+    return turn.text
+
+
+@a2a.agent("sleeper")
+async def sleeper(turn: Turn) -> str:
+    """Sleeps until it is canceled."""
+    await asyncio.sleep(600)
+    return "awake"

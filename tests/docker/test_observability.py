@@ -1,0 +1,202 @@
+"""compose/observability.yaml for real: a trace that a collector wrote, Prometheus, its rules, the dashboard's queries.
+
+The collector is Rotel and Prometheus is Debian's, for no registry of packages has Jaeger or the image of Prometheus;
+Grafana is not run. docs/telemetry.md says so.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.clients import message_json, rest
+from tests.support.collector import Collected, path_to
+from tests.support.dashboards import alerts, metrics_in, panels
+from tests.support.fleet import ROOT
+from tests.support.waiting import eventually
+
+from .deployment import Deployment, deployment
+from .engine import buildable, run
+from .traces import spans
+
+pytestmark = pytest.mark.timeout(400)
+
+HERE = Path(__file__).parent
+FAILED_LOOKS = "Looks that failed, a second"
+REFUSED = "Refused for a limit, a second"
+"""The two panels that are empty while all is well, and no limit is set."""
+
+
+@pytest.fixture(scope="module")
+def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """The README's commands, with an app on top of the image as docs/deployment.md has it."""
+    images = {name: f"a2a-celery-test-{name}" for name in ("jaeger", "prometheus", "grafana")}
+    deployed = Deployment(
+        tmp_path_factory.mktemp("observed") / "checkout",
+        "observability",
+        A2A_IMAGE="a2a-celery-test-acme",
+        A2A_ALLOW_NETWORKS="10.0.0.0/8 172.16.0.0/12 192.168.0.0/16",
+        **{f"{name.upper()}_IMAGE": image for name, image in images.items()},
+    )
+    for name, image in images.items():
+        stand_in = f"docker build -t {image} -f {HERE}/stand_ins/{name}.Dockerfile {HERE}/stand_ins"
+        run(buildable(stand_in), HERE, deployed.env)
+    build_acme(deployed, tmp_path_factory.mktemp("acme"))
+    with deployment(deployed) as observed:
+        yield observed
+
+
+def build_acme(deployed: Deployment, folder: Path) -> None:
+    """The image of docs/deployment.md#your-agents."""
+    [dockerfile] = re.findall(r"^```dockerfile\n(.*?)^```", (ROOT / "docs/deployment.md").read_text(), re.M | re.S)
+    (folder / "Dockerfile").write_text(dockerfile)
+    shutil.copy(HERE / "acme.py", folder)
+    deployed.readme("docker build -t a2a-celery -f compose/Dockerfile .")
+    run(buildable("docker build -t a2a-celery-test-acme ."), folder, deployed.env)
+
+
+@pytest.fixture(scope="module")
+def receiver(observed: Deployment) -> Iterator[str]:
+    """A webhook's receiver beside the watchers, at http://hook; gives its container."""
+    code = f"-v {HERE}/receiver.py:/receiver.py:ro"
+    place = f"--network {observed.project}_default --network-alias hook"
+    started = run(f"docker run -d {place} {code} python:3.11-slim-bookworm python -u /receiver.py", HERE, observed.env)
+    yield started.strip()
+    run(f"docker rm -f {started.strip()}", HERE, observed.env)
+
+
+def ask(observed: Deployment, query: str) -> list[dict[str, Any]]:
+    """What Prometheus answers to a query."""
+    answer = httpx.get(f"{observed.prometheus}/api/v1/query", params={"query": query}, timeout=30).json()
+    assert answer["status"] == "success", (query, answer)
+    found: list[dict[str, Any]] = answer["data"]["result"]
+    return found
+
+
+def collected(observed: Deployment, trace: str) -> list[Collected]:
+    """The spans of a trace, as the collector has written them."""
+    text = observed.compose("exec", "-T", "jaeger", "cat", "/tmp/traces")
+    return [span for span in spans(text) if span.trace == trace]
+
+
+def test_the_whole_path_is_in_one_trace_that_a_collector_wrote(observed: Deployment, receiver: str) -> None:
+    trace, call = token_hex(16), token_hex(8)
+    hook = {"configuration": {"taskPushNotificationConfig": {"url": "http://hook/"}, "returnImmediately": True}}
+    body = message_json("hello") | hook
+    answer = rest(observed, "POST", "/message:send", body, agent="thinker", traceparent=f"00-{trace}-{call}-01")
+    assert answer.status_code == 200, answer.text
+    wanted = {"a2a SendMessage", "publish a2a.thinker", "run a2a.thinker", "thinks", "store settle_run", "POST webhook"}
+
+    def complete() -> list[Collected] | None:
+        found = collected(observed, trace)
+        return found if wanted <= {span.name for span in found} else None
+
+    found = eventually(complete, within=120, every=1, what="the trace is whole")
+
+    assert found is not None
+    by_name = {span.name: span for span in found}
+    request, run_span = by_name["a2a SendMessage"], by_name["run a2a.thinker"]
+    assert (request.service, request.parent, request.attributes["a2a.agent"]) == ("gateway", call, "thinker")
+    assert [(span.service, span.scope, span.name) for span in path_to(by_name["thinks"], found)] == [
+        ("gateway", "a2a_celery", "a2a SendMessage"),
+        ("gateway", "a2a_celery", "publish a2a.thinker"),
+        ("worker", "a2a_celery", "run a2a.thinker"),
+        ("worker", "acme", "thinks"),
+    ]
+    assert "a2a.appended" in {event for span in found for event in span.events}
+    assert [span.service for span in path_to(by_name["store settle_run"], found)] == ["gateway"] * 2 + ["worker"] * 2
+    posts = [span for span in found if span.name == "POST webhook"]
+    assert {(span.service, path_to(span, found)[0].id) for span in posts} == {("watcher", request.id)}
+    assert run_span.attributes["a2a.outcome"] == "completed"
+    said = run(f"docker logs {receiver}", HERE, observed.env)
+    arrived = {line for line in said.splitlines() if trace in line}
+    assert arrived, said
+    assert arrived <= {f"posted in 00-{trace}-{span.id}-01" for span in posts}  # a post that failed was made again
+
+
+def test_prometheus_takes_the_files_as_they_are(observed: Deployment) -> None:
+    said = observed.compose(
+        "exec", "-T", "prometheus", "promtool", "check", "config", "/etc/prometheus/prometheus.yaml"
+    )
+    assert f"SUCCESS: {len(alerts())} rules found" in said
+
+    def found() -> dict[str, list[str]]:
+        targets = httpx.get(f"{observed.prometheus}/api/v1/targets", timeout=30).json()["data"]["activeTargets"]
+        return {job: sorted(it["health"] for it in targets if it["labels"]["job"] == job) for job in JOBS}
+
+    eventually(lambda: found() == JOBS, within=60, every=1, what="every gateway and watcher is scraped")
+    rules = httpx.get(f"{observed.prometheus}/api/v1/rules", timeout=30).json()["data"]["groups"][0]["rules"]
+    assert [rule for rule in rules if rule.get("lastError")] == []
+    assert [rule["name"] for rule in rules] == list(alerts())
+
+
+JOBS = {"gateway": ["up", "up"], "watcher": ["up", "up"], "flower": ["up"]}
+
+
+def test_each_alert_is_raised_by_what_it_is_for_and_by_nothing_else(observed: Deployment) -> None:
+    image = observed.env["PROMETHEUS_IMAGE"]
+    command = (
+        f"docker run --rm --entrypoint promtool -v {ROOT}:/src:ro {image} test rules /src/tests/docker/alerts_test.yaml"
+    )
+
+    assert "SUCCESS" in run(command, HERE, observed.env)
+
+
+def test_the_dashboard_has_something_to_show(observed: Deployment, receiver: str) -> None:
+    queries = [query for title, each in panels().items() if title not in (FAILED_LOOKS, REFUSED) for query in each]
+    missing = list(queries)
+
+    def all_answer() -> bool:
+        traffic(observed)
+        missing[:] = [query for query in missing if not ask(observed, query)]
+        return not missing
+
+    try:
+        eventually(all_answer, within=150, every=3)
+    except AssertionError:
+        raise AssertionError(f"nothing answers to {missing}") from None
+    for name in {name for query in [*queries, *alerts().values()] for name in metrics_in(query)}:
+        assert ask(observed, f'{{__name__=~"{name}(_bucket)?"}}'), name
+    for expression in alerts().values():
+        ask(observed, expression)
+
+
+def traffic(observed: Deployment) -> None:
+    """Some of each kind: a stream, a webhook, a cancel, a mistake."""
+    hook = {"configuration": {"taskPushNotificationConfig": {"url": "http://hook/"}}}
+    streamed = rest(observed, "POST", "/message:stream", message_json() | hook, agent="thinker")
+    assert "COMPLETED" in streamed.text
+    begun = message_json() | {"configuration": {"returnImmediately": True}}
+    task_id = rest(observed, "POST", "/message:send", begun, agent="sleeper").json()["task"]["id"]
+    working = lambda: "WORKING" in rest(observed, "GET", f"/tasks/{task_id}", agent="sleeper").text  # noqa: E731
+    eventually(working, within=30, every=0.1, what="it sleeps")
+    assert rest(observed, "POST", f"/tasks/{task_id}:cancel", {}, agent="sleeper").status_code == 200
+    assert rest(observed, "GET", "/tasks/unknown", agent="sleeper").status_code == 404
+
+
+def test_grafana_gets_files_that_it_can_read(observed: Deployment) -> None:
+    for path in (
+        "/etc/grafana/provisioning/datasources/a2a.yaml",
+        "/etc/grafana/provisioning/dashboards/a2a.yaml",
+        "/etc/grafana/dashboards/a2a.json",
+        "/run/secrets/grafana_password",
+    ):
+        assert observed.compose("exec", "-T", "grafana", "cat", path).strip(), path
+
+
+def test_redis_is_gone_and_prometheus_sees_it(observed: Deployment) -> None:
+    [redis] = observed.containers("redis")
+
+    observed.kill(redis)
+
+    [failed_looks] = panels()[FAILED_LOOKS]
+    for query in (alerts()["A2ANoGateway"], failed_looks):
+        eventually(lambda query=query: ask(observed, query), within=90, every=1, what=query)  # type: ignore[misc]
+    assert ask(observed, alerts()["A2ANoWatcher"]) == []

@@ -1,0 +1,50 @@
+"""What the collector of the tests has written: its own text, as spans."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from tests.support.collector import Collected
+
+KINDS = {
+    f"SPAN_KIND_{kind}": number
+    for number, kind in enumerate(("INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER"), 1)
+}
+
+
+def spans(text: str) -> list[Collected]:
+    """The spans of all that was collected."""
+    return [span for resource in text.split("ResourceSpans #")[1:] for span in _of_resource(resource)]
+
+
+def _of_resource(text: str) -> Iterator[Collected]:
+    service = _values(text.partition("ScopeSpans #")[0]).get("service.name", "")
+    for scoped in text.split("ScopeSpans #")[1:]:
+        scope = _field(scoped, "InstrumentationScope").split()[0]
+        for span in re.split(r"^Span #\d+$", scoped, flags=re.MULTILINE)[1:]:
+            said, _, events = span.partition("\nEvents:\n")
+            yield Collected(
+                service,
+                scope,
+                _field(said, "Name           :"),
+                _field(said, "Trace ID       :"),
+                _field(said, "ID             :"),
+                _field(said, "Parent ID      :"),
+                KINDS[_field(said, "Kind           :")],
+                _values(said),
+                tuple(re.findall(r"^ +-> Name: (.*)$", events, re.MULTILINE)),
+                _field(said, "Status code    :") == "STATUS_CODE_ERROR",
+            )
+
+
+def _field(text: str, name: str) -> str:
+    found = re.search(rf"^ *{name} *(.*)$", text, re.MULTILINE)
+    assert found is not None, f"{name} is not in {text}"
+    return found[1].strip()
+
+
+def _values(text: str) -> dict[str, Any]:
+    """Attributes, as text."""
+    return dict(re.findall(r"^ +-> ([\w.]+): \w+\((.*)\)$", text, re.MULTILINE))
