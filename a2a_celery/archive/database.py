@@ -1,0 +1,172 @@
+"""The archive in a database that SQLAlchemy reaches: PostgreSQL, MySQL or MariaDB, SQLite."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import uuid4
+
+from a2a.types import Task, TaskStatus
+from a2a.utils.task import ListTasksCursor
+from google.protobuf.timestamp_pb2 import Timestamp
+from sqlalchemy import ColumnElement, delete, func, select
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import defer
+from sqlalchemy.orm.attributes import set_committed_value
+
+from ..errors import ArchiveUnavailable, ConfigError
+from ..store import Scope
+from ..store.keys import quoted
+from . import Archived, ArchivedPage, Filter
+from .table import ArchivedTask, TaskRows, at_us, column_of, owner_of
+
+PATIENCE = 15.0
+"""Seconds that the database may take for what it is asked, connecting included."""
+
+PAGE_BYTES = 32 * 1024 * 1024
+"""With so many bytes a page ends, with fewer tasks than it may have."""
+
+ROWS_AT_ONCE = 8
+"""Tasks of a page that are read together: so many may be more than `PAGE_BYTES` allows."""
+
+
+class DatabaseArchive:
+    """See `Archive`. It makes its table, if that is not there, when it is first asked.
+
+    Raises:
+        ConfigError: SQLAlchemy can't read the URL.
+        ImportError: its driver is not installed.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            # parameters are what clients and agents said: not for logs, nor for the text of errors
+            self._engine = create_async_engine(url, pool_pre_ping=True, hide_parameters=True)
+        except (ArgumentError, SQLAlchemyError) as e:
+            raise ConfigError(f"a2a_archive_url = …: {type(e).__name__}, see SQLAlchemy's database URLs") from e
+        self._rows = TaskRows(self._engine)
+
+    async def put(self, tasks: Sequence[Archived]) -> None:
+        """See `Archive`."""
+        rows = [self._rows.row_of(one) for one in tasks]
+        async with self._session() as session:
+            for row in rows:
+                await session.merge(row)
+            await session.commit()
+
+    async def require_writable(self) -> None:
+        """See `Archive`."""
+        small = Task(id=uuid4().hex, status=TaskStatus(timestamp=Timestamp()))
+        async with self._session() as session:
+            session.add(self._rows.row_of(Archived(Scope(), small, 0)))
+            await session.flush()
+            await session.rollback()
+
+    async def read(self, scope: Scope, task_id: str) -> Archived | None:
+        """See `Archive`."""
+        wanted = (ArchivedTask.id == column_of(quoted(task_id)), ArchivedTask.owner == owner_of(scope))
+        async with self._session() as session:
+            row = (await session.execute(select(ArchivedTask).where(*wanted))).scalar_one_or_none()
+            return None if row is None else Archived(scope, self._rows.task_of(row), row.version)
+
+    async def page(
+        self, wanted: Filter, *, size: int, cursor: tuple[int, str] | None = None, artifacts: bool = False
+    ) -> ArchivedPage:
+        """See `Archive`."""
+        clauses = _clauses(wanted)
+        async with self._session() as session:
+            count = select(func.count()).select_from(ArchivedTask).where(*clauses)
+            total = (await session.execute(count)).scalar_one()
+            ids: Sequence[str] = []
+            if size and total:
+                newest_first = (ArchivedTask.last_updated.desc(), ArchivedTask.id.desc())
+                found = select(ArchivedTask.id).where(*clauses).order_by(*newest_first).limit(size + 1)
+                if cursor is not None:
+                    place = ListTasksCursor(cursor[0] * 1000, column_of(cursor[1]))
+                    found = found.where(self._rows._after_cursor(place))
+                ids = (await session.scalars(found)).all()
+            tasks, seen = await self._tasks(session, ids[:size], artifacts)
+            return ArchivedPage(tasks, total, len(ids) > seen)
+
+    async def forget(self, before_us: int, limit: int) -> int:
+        """See `Archive`."""
+        old = select(ArchivedTask.id).where(ArchivedTask.last_updated < at_us(before_us))
+        async with self._session() as session:
+            # in two steps: MySQL deletes by no selection with a limit
+            ids = (await session.scalars(old.order_by(ArchivedTask.last_updated).limit(limit))).all()
+            if ids:
+                await session.execute(delete(ArchivedTask).where(ArchivedTask.id.in_(ids)))
+                await session.commit()
+            return len(ids)
+
+    async def aclose(self) -> None:
+        """See `Archive`."""
+        await self._engine.dispose()
+
+    @asynccontextmanager
+    async def _session(self) -> AsyncIterator[AsyncSession]:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self._make_table()
+                async with self._rows.async_session_maker() as session:
+                    yield session
+        except TimeoutError:
+            raise ArchiveUnavailable(f"the archive did not answer within {PATIENCE:g} s") from None
+        except (SQLAlchemyError, OSError) as e:
+            raise ArchiveUnavailable(f"the archive did not do it: {_kind_of(e)}") from e
+
+    async def _make_table(self) -> None:
+        try:
+            await self._rows.initialize()
+        except DBAPIError:  # another process has just made it
+            await self._rows.initialize()
+
+    async def _tasks(self, session: AsyncSession, ids: Sequence[str], artifacts: bool) -> tuple[list[Task], int]:
+        """The first of these tasks, in their order, up to the one with which they are `PAGE_BYTES`; and how many of the
+        ids they are: one that is forgotten meanwhile is not there."""
+        tasks: list[Task] = []
+        seen, size, at_once = 0, 0, 1
+        wanted = select(ArchivedTask) if artifacts else select(ArchivedTask).options(defer(_ARTIFACTS))
+        while seen < len(ids) and size < PAGE_BYTES:
+            some = ids[seen : seen + at_once]
+            rows = {row.id: row for row in await session.scalars(wanted.where(ArchivedTask.id.in_(some)))}
+            read = [self._task(rows[one], artifacts) for one in some if one in rows]
+            session.expunge_all()
+            tasks += read
+            seen, size = seen + len(some), size + sum(task.ByteSize() for task in read)
+            at_once = min(at_once * 2, ROWS_AT_ONCE)
+        return tasks, seen
+
+    def _task(self, row: ArchivedTask, artifacts: bool) -> Any:
+        if artifacts:
+            return self._rows.task_of(row)
+        set_committed_value(row, "artifacts", None)
+        task = self._rows.task_of(row)
+        task.ClearField("artifacts")
+        return task
+
+
+_ARTIFACTS: Any = ArchivedTask.artifacts
+
+
+def _clauses(wanted: Filter) -> list[ColumnElement[bool]]:
+    clauses = [
+        ArchivedTask.owner == owner_of(wanted.scope),
+        ArchivedTask.last_updated <= at_us(wanted.not_after_us),
+    ]
+    if wanted.context_id:
+        clauses.append(ArchivedTask.context_id == column_of(quoted(wanted.context_id)))
+    if wanted.state is not None:
+        clauses.append(ArchivedTask.state == int(wanted.state))
+    if wanted.not_before_us is not None:
+        clauses.append(ArchivedTask.last_updated >= at_us(wanted.not_before_us))
+    return clauses
+
+
+def _kind_of(error: Exception) -> str:
+    """What went wrong, without a word of what was to be written."""
+    cause = getattr(error, "orig", None)
+    return f"{type(error).__name__} ({type(cause).__name__})" if cause is not None else type(error).__name__

@@ -1,0 +1,124 @@
+"""The archive's table: the SDK's own for tasks, with columns as wide as what this service takes, and as exact.
+
+The SDK's columns hold what the SDK writes, so anybody may read the table with SQL. What is compared is compared byte by
+byte: a database's own idea of order, or of which letters are the same, would put pages in another order than the
+store's, or mix up two owners.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from datetime import datetime, timedelta
+from hashlib import sha256
+from urllib.parse import unquote
+
+from a2a.server.models import Base, TaskMixin
+from a2a.server.tasks import DatabaseTaskStore
+from a2a.types import Task, TaskStatus
+from google.protobuf.json_format import Error as NotJson
+from sqlalchemy import BigInteger, DateTime, Index, SmallInteger, String, Text
+from sqlalchemy.dialects import mysql
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.orm import Mapped, mapped_column
+
+from ..store import Scope
+from ..store.keys import quoted
+from . import Archived
+
+TABLE = "a2a_archive"
+
+LONGEST = 255
+"""Characters of a column that is looked up by; what is longer is in there by its digest."""
+
+_MYSQL = ("mysql", "mariadb")
+_EXACT = (
+    String(LONGEST)
+    .with_variant(String(LONGEST, collation="C"), "postgresql")
+    .with_variant(mysql.VARCHAR(LONGEST, charset="ascii", collation="ascii_bin"), *_MYSQL)
+)
+_MICROS = DateTime().with_variant(mysql.DATETIME(fsp=6), *_MYSQL)
+_LONG = Text().with_variant(mysql.LONGTEXT(), *_MYSQL)
+_EPOCH = datetime(1970, 1, 1)
+
+
+class ArchivedTask(TaskMixin, Base):
+    """A row: one ended task. `id`, `context_id` and `owner` are quoted as in the store's keys; `owner` is the whole
+    scope.
+
+    Times have no zone, and are UTC, as the SDK's.
+    """
+
+    __tablename__ = TABLE
+
+    id: Mapped[str] = mapped_column(_EXACT, primary_key=True)
+    context_id: Mapped[str] = mapped_column(_EXACT, nullable=False)
+    owner: Mapped[str] = mapped_column(_EXACT, nullable=False)
+    last_updated: Mapped[datetime] = mapped_column(_MICROS, nullable=False)
+    state: Mapped[int] = mapped_column(SmallInteger, nullable=False)
+    version: Mapped[int] = mapped_column(BigInteger, nullable=False)
+    whole: Mapped[str | None] = mapped_column(_LONG, nullable=True)
+    """The task in protobuf, in Base64 (not every driver takes bytes), where JSON does not give it back exactly; the
+    columns in JSON have only its state then."""
+
+    __table_args__ = (
+        Index(f"idx_{TABLE}_owner", "owner", "last_updated", "id"),
+        Index(f"idx_{TABLE}_context", "owner", "context_id", "last_updated"),
+        Index(f"idx_{TABLE}_last_updated", "last_updated"),
+    )
+
+
+def column_of(text: str) -> str:
+    """A text, quoted, as it is looked up by: itself, or its digest if it is too long for a column."""
+    return text if len(text) <= LONGEST else f"sha256~{sha256(text.encode()).hexdigest()}"
+
+
+def owner_of(scope: Scope) -> str:
+    """A scope as the table's owner."""
+    return column_of(str(scope))
+
+
+def at_us(us: int) -> datetime:
+    """µs since the epoch as the table has them."""
+    return _EPOCH + timedelta(microseconds=us)
+
+
+class TaskRows(DatabaseTaskStore):
+    """The SDK's store on this table: its making of the table, its sessions, and its writing of tasks."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        super().__init__(engine, table_name="tasks")
+        self.task_model = ArchivedTask  # type: ignore[assignment]
+
+    def row_of(self, one: Archived) -> ArchivedTask:
+        """A task as a row."""
+        task = one.task
+        row = self._in_json(task)
+        if row is None:
+            state = TaskStatus(state=task.status.state, timestamp=task.status.timestamp)
+            row = self._row(Task(id=task.id, context_id=task.context_id, status=state))
+            row.whole = b64encode(task.SerializeToString()).decode()
+        row.owner, row.version = owner_of(one.scope), one.version
+        return row
+
+    def task_of(self, row: ArchivedTask) -> Task:
+        """The task of a row; without artifacts if the row was read so."""
+        if row.whole is not None:
+            return Task.FromString(b64decode(row.whole))
+        task = self._from_orm(row)  # type: ignore[arg-type]
+        task.id, task.context_id = unquote(row.id), unquote(row.context_id)
+        return task
+
+    def _in_json(self, task: Task) -> ArchivedTask | None:
+        """None where that would lose something: a number that JSON doesn't know, an id that is too long."""
+        try:
+            row = self._row(task)
+        except (NotJson, ValueError):
+            return None
+        same = self.task_of(row).SerializeToString(deterministic=True) == task.SerializeToString(deterministic=True)
+        return row if same else None
+
+    def _row(self, task: Task) -> ArchivedTask:
+        row: ArchivedTask = self._to_orm(task, "")  # type: ignore[assignment]
+        row.id, row.context_id = column_of(quoted(task.id)), column_of(quoted(task.context_id))
+        row.state = int(task.status.state)
+        return row

@@ -1,0 +1,47 @@
+"""An archive in each kind of database, and tasks on their way there."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from a2a_celery.archive import Archive, open_archive
+from a2a_celery.store import AsyncStore, Keys
+from tests.conftest import require_server
+from tests.support.databases import Maria, Postgres, running
+from tests.support.seeds import Seeds
+
+
+@pytest.fixture
+def seeds(store: AsyncStore, keys: Keys) -> Seeds:
+    """Makes and reads tasks."""
+    return Seeds(store, keys)
+
+
+@pytest.fixture(scope="package", params=["sqlite", "postgresql", "mariadb"])
+def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where a database of that kind is; a table that is there already is another test's."""
+    if request.param == "sqlite":
+        yield sqlite(tmp_path_factory.mktemp("archive"))
+        return
+    kind = Postgres if request.param == "postgresql" else Maria
+    require_server(kind)
+    with running(kind) as server:
+        yield server.url
+
+
+@pytest.fixture
+async def archive(url: str) -> AsyncIterator[Archive]:
+    """An empty archive."""
+    archive = open_archive(url)
+    while await archive.forget(2**53, 1000):
+        pass
+    yield archive
+    await archive.aclose()
+
+
+def sqlite(folder: Path) -> str:
+    """The URL of a database in a file."""
+    return f"sqlite+aiosqlite:///{folder / 'archive.db'}"

@@ -1,0 +1,388 @@
+"""Lists and reads while tasks cross from the store into the archive: each task once, none missing, nobody else's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from a2a.types import ListTasksRequest, ListTasksResponse, Task
+from a2a.utils.errors import InvalidParamsError, TaskNotFoundError
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from a2a_celery.archive import Archive, Archived, ArchivedPage, Filter, database, open_archive
+from a2a_celery.errors import ArchiveUnavailable
+from a2a_celery.gateway.kept import KeptTasks
+from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED
+from a2a_celery.store import AsyncStore, Keys, Scope
+from a2a_celery.store.archiving import archive_state
+from a2a_celery.watcher import archiver as archiver_module
+from a2a_celery.watcher.archiver import Archiver
+from tests.archive.conftest import sqlite
+from tests.support.leaks import leaks
+from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, chunk, status
+
+
+class Moody:
+    """An archive whose database goes away, comes back, or dislikes some tasks."""
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+        self.away = False
+        self.dislikes: set[str] = set()
+        self.then: Callable[[], Any] | None = None
+
+    async def put(self, tasks: Sequence[Archived]) -> None:
+        self._answer()
+        if self.dislikes & {one.task.id for one in tasks}:
+            raise ArchiveUnavailable("too large")
+        await self._archive.put(tasks)
+        if self.then is not None:
+            await self.then()
+
+    async def require_writable(self) -> None:
+        self._answer()
+        await self._archive.require_writable()
+
+    async def read(self, scope: Scope, task_id: str) -> Archived | None:
+        self._answer()
+        return await self._archive.read(scope, task_id)
+
+    async def page(self, wanted: Filter, **how: Any) -> ArchivedPage:
+        self._answer()
+        return await self._archive.page(wanted, **how)
+
+    async def forget(self, before_us: int, limit: int) -> int:
+        self._answer()
+        return await self._archive.forget(before_us, limit)
+
+    async def aclose(self) -> None:
+        await self._archive.aclose()
+
+    def _answer(self) -> None:
+        if self.away:
+            raise ArchiveUnavailable("away")
+
+
+class Scene:
+    """A store with an archive behind it."""
+
+    def __init__(self, store: AsyncStore, keys: Keys, seeds: Seeds, archive: Moody) -> None:
+        self.store, self.keys, self.seeds, self.archive = store, keys, seeds, archive
+        self.kept = KeptTasks(store, keys, archive, RETENTION)
+        self.archiver = self.new_archiver()
+
+    def new_archiver(self, retention: int | None = None) -> Archiver:
+        """Another watcher's."""
+        return Archiver(self.store, self.keys, self.archive, retention)
+
+    async def due(self, *task_ids: str) -> None:
+        """Their retention in the store is over; without any, that of all."""
+        for place, tag in enumerate(task_ids or await self.store.redis.zrange(self.keys.archive, 0, -1)):
+            await self.store.redis.zadd(self.keys.archive, {tag: place + 1})
+
+    async def archived(self, *task_ids: str) -> None:
+        """They are in the archive now, or all that have ended."""
+        await self.due(*task_ids)
+        await self.archiver.tick()
+
+    async def page(self, scope: Scope = ANN, **params: Any) -> ListTasksResponse:
+        """A page, as a client would ask for it."""
+        return await self.kept.page(scope, ListTasksRequest(**params))
+
+    async def pages(self, between: Callable[[], Any] | None = None, **params: Any) -> list[Task]:
+        """All tasks of all pages; `between` happens between two."""
+        found, token = [], ""
+        while True:
+            page = await self.page(page_token=token, **params)
+            found += page.tasks
+            token = page.next_page_token
+            if not token:
+                return found
+            if between is not None:
+                await between()
+
+    async def is_in_store(self, task_id: str) -> bool:
+        return bool(await self.store.redis.exists(self.keys.task(task_id).record))
+
+
+@pytest.fixture
+async def scene(store: AsyncStore, keys: Keys, seeds: Seeds, tmp_path: Path) -> AsyncIterator[Scene]:
+    await store.redis.hset(keys.installation, mapping={"schema": 1, "archive": "1"})
+    archive = Moody(open_archive(sqlite(tmp_path)))
+    yield Scene(store, keys, seeds, archive)
+    await archive.aclose()
+    assert await leaks(store, keys) == []
+
+
+def ids(tasks: Sequence[Task]) -> list[str]:
+    return [task.id for task in tasks]
+
+
+async def test_a_task_is_read_the_same_before_and_after(scene: Scene) -> None:
+    claim = await scene.seeds.claimed()
+    task_id = claim.ref.task_id
+    await scene.seeds.appended(claim, chunk("one "), chunk("two", note=1.5), status(COMPLETED, "done", total=3))
+    before = await scene.kept.read(ANN, task_id)
+    cut = await scene.kept.read(ANN, task_id, history_length=1, artifacts=False)
+    assert not before.archived
+
+    await scene.archived()
+
+    assert not await scene.is_in_store(task_id)
+    after = await scene.kept.read(ANN, task_id)
+    assert (after.task, after.version, after.archived) == (before.task, before.version, True)
+    assert (await scene.kept.read(ANN, task_id, history_length=1, artifacts=False)).task == cut.task
+    assert (await scene.kept.read(ANN, task_id, history_length=0)).task.history == []
+    for stranger in (BOB, Scope("agent", "t", "ann"), Scope("other", "", "ann")):
+        with pytest.raises(TaskNotFoundError):
+            await scene.kept.read(stranger, task_id)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 50])
+async def test_pages_join_without_a_seam(scene: Scene, size: int) -> None:
+    ended = [await scene.seeds.ended(COMPLETED) for _ in range(9)]
+    live = [await scene.seeds.ended(INPUT_REQUIRED), await scene.seeds.created()]
+    await scene.seeds.ended(COMPLETED, scope=BOB)
+    everything = ids(await scene.pages(page_size=50))
+    assert everything == [*reversed(live), *reversed(ended)]
+
+    for count in (0, 4, 9):
+        await scene.archived(*ended[:count])
+        found = await scene.pages(page_size=size)
+        assert ids(found) == everything
+        assert (await scene.page(page_size=size)).total_size == 11
+
+
+async def test_pages_of_large_tasks_end_early_and_lose_none(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "PAGE_BYTES", 1)
+    ended = [await scene.seeds.ended(COMPLETED) for _ in range(12)]
+    await scene.archived(*(ended[n] for n in (0, 1, 3, 4, 5, 6, 8, 9)))
+
+    assert ids(await scene.pages(page_size=6)) == list(reversed(ended))
+    assert ids((await scene.page(page_size=6)).tasks) == [ended[11], ended[10], ended[9]]
+    monkeypatch.undo()
+    assert ids((await scene.page(page_size=12)).tasks) == list(reversed(ended))
+
+
+async def test_a_task_that_crosses_between_two_pages_is_listed_once(scene: Scene) -> None:
+    ended = [await scene.seeds.ended(COMPLETED) for _ in range(12)]
+    await scene.archived(*ended[:2])
+    left = list(ended[2:])
+
+    async def two_cross_and_one_ends() -> None:
+        await scene.archived(*left[:2])
+        del left[:2]
+        await scene.seeds.ended(COMPLETED)
+
+    found = ids(await scene.pages(between=two_cross_and_one_ends, page_size=2))
+
+    assert found == list(reversed(ended))
+    assert len(left) == 0
+
+
+async def test_a_task_that_crosses_while_a_page_is_made_is_listed_once(scene: Scene) -> None:
+    ended = [await scene.seeds.ended(COMPLETED) for _ in range(6)]
+    await scene.archived(ended[0])
+    page = scene.archive.page
+
+    async def crossing(wanted: Filter, **how: Any) -> ArchivedPage:
+        await scene.archived(*ended[1:4])
+        return await page(wanted, **how)
+
+    scene.archive.page = crossing  # type: ignore[method-assign]
+
+    made = await scene.page(page_size=10)
+
+    assert ids(made.tasks) == list(reversed(ended))
+    assert made.total_size == 6
+
+
+async def test_a_copy_whose_task_is_still_in_the_store_is_listed_once(scene: Scene) -> None:
+    """The watcher dies between the copy and letting go."""
+    ended = [await scene.seeds.ended(COMPLETED) for _ in range(4)]
+    await scene.archived(ended[1])  # so that the older one is below the border
+    died = asyncio.CancelledError()
+
+    async def dies() -> None:
+        raise died
+
+    scene.archive.then = dies
+    await scene.due()
+    with pytest.raises(asyncio.CancelledError):
+        await scene.archiver.tick()
+    scene.archive.then = None
+
+    assert ids(await scene.pages(page_size=2)) == list(reversed(ended))
+    assert await scene.is_in_store(ended[0])
+    await scene.store.redis.delete(scene.keys.archiver)  # its lease is over
+    await scene.new_archiver().tick()
+    assert not await scene.is_in_store(ended[0])
+    page = await scene.page(page_size=2)
+    assert (ids(page.tasks), page.total_size) == ([ended[3], ended[2]], 4)
+
+
+async def test_each_filter_reaches_both(scene: Scene) -> None:
+    seeds = scene.seeds
+    old = [await seeds.ended(FAILED), await seeds.ended(COMPLETED, context_id="other"), await seeds.ended(COMPLETED)]
+    new = [await seeds.ended(FAILED, context_id="other"), await seeds.ended(COMPLETED)]
+    await seeds.ended(FAILED, scope=Scope("agent", "tenant", "ann"))
+    since = Timestamp()
+    since.CopyFrom((await seeds.task(old[1])).status.timestamp)
+    filters: list[dict[str, Any]] = [
+        {"status": FAILED},
+        {"status": INPUT_REQUIRED},
+        {"context_id": "other"},
+        {"context_id": CONTEXT, "status": COMPLETED},
+        {"status_timestamp_after": since},
+        {"include_artifacts": True, "history_length": 0},
+        {"history_length": 1},
+    ]
+    before = [await scene.page(page_size=1, **wanted) for wanted in filters]
+    whole = [await scene.pages(page_size=1, **wanted) for wanted in filters]
+
+    await scene.archived(*old)
+
+    assert [await scene.page(page_size=1, **wanted) for wanted in filters] == before
+    assert [await scene.pages(page_size=1, **wanted) for wanted in filters] == whole
+    assert ids(whole[0]) == [new[0], old[0]]
+
+
+async def test_a_token_of_nobody_is_refused(scene: Scene) -> None:
+    with pytest.raises(InvalidParamsError):
+        await scene.page(page_token="mine")
+
+
+async def test_a_database_that_is_away_loses_nothing_and_says_how_much_waits(scene: Scene) -> None:
+    ended = [await scene.seeds.ended(COMPLETED) for _ in range(3)]
+    await scene.archived(ended[0])
+    scene.archive.away = True
+    await scene.due()
+
+    with pytest.raises(ArchiveUnavailable, match="away; 2 ended tasks wait for it, the oldest for"):
+        await scene.archiver.tick()
+    await scene.archiver.tick()  # it is left alone for a while
+
+    assert (await scene.store.run(archive_state(scene.keys))).due == 2
+    assert [await scene.is_in_store(task_id) for task_id in ended] == [False, True, True]
+    assert (await scene.kept.read(ANN, ended[2])).task.id == ended[2]
+    for asking in (scene.page(), scene.kept.read(ANN, ended[0])):
+        with pytest.raises(ArchiveUnavailable):  # and not half a list, or "not found"
+            await asking
+
+    scene.archive.away = False
+    await scene.new_archiver().tick()  # the same one would rest a second longer
+
+    assert await scene.store.redis.exists(scene.keys.archiver), "another one has it"
+    await scene.store.redis.delete(scene.keys.archiver)
+    await scene.new_archiver().tick()
+    assert [await scene.is_in_store(task_id) for task_id in ended] == [False] * 3
+    assert ids((await scene.page()).tasks) == list(reversed(ended))
+
+
+async def test_a_task_that_the_database_refuses_holds_up_no_other(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    ended = [await scene.seeds.ended(COMPLETED) for _ in range(4)]
+    scene.archive.dislikes = {ended[0], ended[1]}
+
+    await scene.archived(*ended)
+
+    assert [await scene.is_in_store(task_id) for task_id in ended] == [True, True, False, False]
+    assert ids(await scene.pages(page_size=1)) == list(reversed(ended))
+    assert (await scene.store.run(archive_state(scene.keys))).refused == 2
+    assert f"task {ended[0]} stays in the store for now: it is refused by the archive" in caplog.text
+    scene.archive.dislikes = set()
+    await scene.store.redis.delete(scene.keys.archiver)
+    await scene.new_archiver().tick()
+    assert (await scene.store.run(archive_state(scene.keys))).waiting == 0
+
+
+async def test_tasks_that_the_database_refuses_one_and_all_hold_up_no_later_one(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archiver_module, "BATCH", 2)
+    ended = [await scene.seeds.ended(COMPLETED) for _ in range(5)]
+    scene.archive.dislikes = set(ended[:4])
+
+    await scene.archived(*ended)
+
+    assert [await scene.is_in_store(task_id) for task_id in ended] == [True, True, True, True, False]
+    assert (await scene.store.run(archive_state(scene.keys))).refused == 4
+
+
+async def test_one_that_goes_away_in_the_middle_refuses_nothing(scene: Scene) -> None:
+    ended = [await scene.seeds.ended(COMPLETED) for _ in range(4)]
+    scene.archive.dislikes = {ended[1]}
+
+    async def goes() -> None:
+        scene.archive.away = True
+
+    scene.archive.then = goes
+    await scene.due(*ended)
+
+    with pytest.raises(ArchiveUnavailable):
+        await scene.archiver.tick()
+
+    assert (await scene.store.run(archive_state(scene.keys))).refused == 0
+    assert [await scene.is_in_store(task_id) for task_id in ended] == [True] * 4
+
+
+async def test_many_watchers_archive_a_backlog_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archiver_module, "BATCH", 5)
+    ended = [await scene.seeds.ended(COMPLETED) for _ in range(23)]
+    await scene.due()
+
+    await asyncio.gather(*(scene.new_archiver().tick() for _ in range(4)))
+
+    assert ids(await scene.pages(page_size=10)) == list(reversed(ended))
+    assert await scene.store.redis.hget(scene.keys.figures, "archived agent tasks") == b"23"
+
+
+async def test_two_that_archive_the_same_at_once_do_no_harm(scene: Scene) -> None:
+    """One was frozen, and has lost its lease."""
+    ended = [await scene.seeds.ended(COMPLETED) for _ in range(5)]
+    other = scene.new_archiver()
+
+    async def the_other_does_it() -> None:
+        scene.archive.then = None
+        await scene.store.redis.delete(scene.keys.archiver)
+        await other.tick()
+
+    scene.archive.then = the_other_does_it
+
+    await scene.archived()
+
+    assert ids(await scene.pages(page_size=2)) == list(reversed(ended))
+    assert await scene.store.redis.hget(scene.keys.figures, "archived agent tasks") == b"5"
+
+
+async def test_what_ended_before_there_was_an_archive_goes_there_too(scene: Scene) -> None:
+    await scene.store.redis.hset(scene.keys.installation, "archive", "")
+    before = await scene.seeds.ended(COMPLETED)
+    assert await scene.store.redis.ttl(scene.keys.task(before).record) > 0
+    await scene.store.redis.hset(scene.keys.installation, "archive", "1")
+
+    await scene.archiver.tick()
+
+    assert await scene.store.redis.ttl(scene.keys.task(before).record) == -1
+    await scene.archived()
+    assert (await scene.kept.read(ANN, before)).archived
+
+
+async def test_the_archive_forgets_what_is_too_old_for_it(scene: Scene) -> None:
+    ended = [await scene.seeds.ended(COMPLETED) for _ in range(3)]
+    await scene.archived()
+    seconds, _ = await scene.store.redis.time()
+    old = (await scene.kept.read(ANN, ended[0])).task
+    old.status.timestamp.FromSeconds(seconds - 7200)
+    await scene.archive.put([Archived(ANN, old, 3)])
+    await scene.store.redis.delete(scene.keys.archiver)
+
+    await scene.new_archiver(retention=7100).tick()
+
+    assert ids((await scene.page()).tasks) == [ended[2], ended[1]]
+    with pytest.raises(TaskNotFoundError):
+        await scene.kept.read(ANN, ended[0])

@@ -1,0 +1,173 @@
+"""What each kind of database gives back: exactly what it was given, to whom it belongs, in the store's order."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from a2a.types import Artifact, Message, Part, Role, Task, TaskState, TaskStatus
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from a2a_celery.archive import Archive, Archived, Filter, open_archive
+from a2a_celery.errors import ArchiveUnavailable, ConfigError
+from a2a_celery.lifecycle.states import COMPLETED, FAILED
+from a2a_celery.store import Scope
+from tests.archive.conftest import sqlite
+from tests.support.seeds import ANN, BOB
+
+NOW_US = 1_790_000_000_123_456
+ODD = ["plain", "a:b", "with space ", "{brace}", "new\nline", "ünï", "%41", "nul\x00", "x" * 256, "ü" * 256]
+
+
+def ended(
+    task_id: str, at_us: int = NOW_US, *, context_id: str = "c", state: TaskState = COMPLETED, text: str = "done"
+) -> Task:
+    """A task with one of each."""
+    task = Task(id=task_id, context_id=context_id)
+    message = Message(message_id="m", role=Role.ROLE_AGENT, parts=[Part(text=text)])
+    at = Timestamp()
+    at.FromMicroseconds(at_us)
+    task.status.CopyFrom(TaskStatus(state=state, timestamp=at, message=message))
+    task.history.extend(Message(message_id=f"h{n}", role=Role.ROLE_USER, parts=[Part(text=text)]) for n in range(3))
+    task.artifacts.append(Artifact(artifact_id="a", parts=[Part(raw=b"\x00\xff"), Part(text=text)]))
+    task.metadata.update({"of": {"the": [1, 2.5, None, text]}})
+    return task
+
+
+def of(scope: Scope, *tasks: Task) -> list[Archived]:
+    return [Archived(scope, task, version) for version, task in enumerate(tasks, 4)]
+
+
+@pytest.mark.parametrize("odd", ODD)
+async def test_a_task_is_given_back_exactly(archive: Archive, odd: str) -> None:
+    [one] = of(ANN, ended(f"t-{odd}", context_id=odd, text=odd))
+    one.task.metadata[odd] = 1e300
+
+    await archive.put([one])
+    await archive.put([one])
+
+    assert await archive.read(ANN, one.task.id) == one
+    listed = await archive.page(Filter(ANN, NOW_US, context_id=odd), size=5, artifacts=True)
+    assert (listed.tasks, listed.total) == ([one.task], 1)
+
+
+async def test_what_json_can_not_say_is_given_back_too(archive: Archive) -> None:
+    [one, other] = of(ANN, ended("t"), ended("u"))
+    one.task.metadata["n"] = float("nan")
+    other.task.metadata["n"] = float("-inf")
+
+    await archive.put([one, other])
+
+    found = [await archive.read(ANN, "t"), await archive.read(ANN, "u")]
+    assert [task.task.SerializeToString(deterministic=True) for task in found if task] == [
+        task.task.SerializeToString(deterministic=True) for task in (one, other)
+    ]
+    listed = await archive.page(Filter(ANN, NOW_US), size=5)
+    assert [len(task.artifacts) for task in listed.tasks] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    "stranger", [BOB, Scope("agent", "", "Ann"), Scope("agent", "tenant", "ann"), Scope("agent2", "", "ann"), Scope()]
+)
+async def test_nobody_else_sees_it(archive: Archive, stranger: Scope) -> None:
+    await archive.put(of(ANN, ended("t")))
+
+    assert await archive.read(stranger, "t") is None
+    assert (await archive.page(Filter(stranger, NOW_US), size=5)).total == 0
+    assert await archive.read(ANN, "T") is None
+
+
+async def test_pages_are_in_the_order_of_the_store(archive: Archive) -> None:
+    ids = ["b", "B", "a", "_", "a-b", "a:b", "~"]
+    at_once = [ended(task_id, NOW_US + place % 2) for place, task_id in enumerate(ids)]
+    await archive.put(of(ANN, *at_once, ended("later", NOW_US + 2)))
+    await archive.put(of(BOB, ended("foreign")))
+
+    pages, cursor = [], None
+    while True:
+        page = await archive.page(Filter(ANN, NOW_US + 1), size=2, cursor=cursor)
+        assert page.total == len(ids)
+        pages += page.tasks
+        if not page.more:
+            break
+        last = page.tasks[-1]
+        cursor = (last.status.timestamp.ToMicroseconds(), last.id.replace(":", "%3A"))
+
+    # as in Redis, which compares the quoted ids byte by byte
+    wanted = sorted(
+        at_once, key=lambda t: (t.status.timestamp.ToMicroseconds(), t.id.replace(":", "%3A")), reverse=True
+    )
+    assert [task.id for task in pages] == [task.id for task in wanted]
+
+
+async def test_each_filter(archive: Archive) -> None:
+    tasks = [ended("one"), ended("two", NOW_US + 1, context_id="C"), ended("three", NOW_US + 2, state=FAILED)]
+    await archive.put(of(ANN, *tasks))
+
+    async def ids(**wanted: object) -> list[str]:
+        page = await archive.page(Filter(ANN, NOW_US + 9, **wanted), size=9)  # type: ignore[arg-type]
+        assert page.total == len(page.tasks)
+        return [task.id for task in page.tasks]
+
+    assert await ids() == ["three", "two", "one"]
+    assert await ids(context_id="c") == ["three", "one"]
+    assert await ids(state=FAILED) == ["three"]
+    assert await ids(not_before_us=NOW_US + 1) == ["three", "two"]
+    assert (await archive.page(Filter(ANN, NOW_US), size=0)).total == 1
+
+
+async def test_the_oldest_are_forgotten_so_many_at_a_time(archive: Archive) -> None:
+    await archive.put(of(ANN, *(ended(f"t{n}", NOW_US + n) for n in range(5))))
+
+    assert await archive.forget(NOW_US + 3, 2) == 2
+    assert await archive.read(ANN, "t1") is None
+    assert await archive.forget(NOW_US + 3, 2) == 1
+    assert await archive.forget(NOW_US + 3, 2) == 0
+    assert [task.id for task in (await archive.page(Filter(ANN, NOW_US + 9), size=9)).tasks] == ["t4", "t3"]
+
+
+async def test_asking_whether_it_can_be_written_leaves_nothing(archive: Archive) -> None:
+    await archive.require_writable()
+
+    assert await archive.forget(NOW_US, 5) == 0
+
+
+async def test_a_database_that_is_only_read_says_so(tmp_path: Path) -> None:
+    made = open_archive(sqlite(tmp_path))
+    await made.put(of(ANN, ended("t")))
+    await made.aclose()
+    archive = open_archive(f"sqlite+aiosqlite:///file:{tmp_path / 'archive.db'}?mode=ro&uri=true")
+
+    with pytest.raises(ArchiveUnavailable):
+        await archive.require_writable()
+
+    assert await archive.read(ANN, "t") is not None
+    await archive.aclose()
+
+
+async def test_processes_that_begin_at_once_make_one_table(url: str, archive: Archive) -> None:
+    archives = [open_archive(url) for _ in range(5)]
+
+    found = await asyncio.gather(*(one.read(ANN, "nobody") for one in archives))
+
+    assert found == [None] * 5
+    for one in archives:
+        await one.aclose()
+
+
+async def test_a_database_that_is_not_there_is_said_without_a_secret() -> None:
+    archive = open_archive("postgresql+asyncpg://me:s3cret@127.0.0.1:1/x")
+
+    with pytest.raises(ArchiveUnavailable) as e:
+        await archive.put(of(ANN, ended("t", text="private")))
+
+    assert "ConnectionRefusedError" in str(e.value)
+    assert "s3cret" not in str(e.value)
+    assert "private" not in str(e.value)
+    await archive.aclose()
+
+
+def test_a_driver_that_is_missing_is_said() -> None:
+    with pytest.raises(ConfigError, match=r"pip install 'a2a-celery\[archive\]'"):
+        open_archive("mysql+asyncmy://127.0.0.1/x")

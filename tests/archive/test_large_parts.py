@@ -1,0 +1,123 @@
+"""Tasks with parts in an object store on their way to the archive: the copy is whole, or the task stays where it is."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+from a2a.types import Part
+
+from a2a_celery.archive import Archive, Archived, open_archive
+from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.errors import ArchiveUnavailable
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.archiving import archive_state
+from a2a_celery.store.tasks import list_tasks, read_task, request_cancel
+from a2a_celery.watcher import archiver as archiver_module
+from a2a_celery.watcher.archiver import Archiver
+from tests.archive.conftest import sqlite
+from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds
+from tests.support.shelves import Shelved, created, look_at_all
+
+LARGE = 5000
+
+
+@pytest.fixture
+async def shelved(redis_server: EmbeddedRedis, tmp_path: Path, keys: Keys, store: AsyncStore) -> AsyncIterator[Shelved]:
+    """A store whose ended tasks go to an archive, and whose large parts are in a folder."""
+    await store.redis.hset(keys.installation, mapping={"schema": 1, "archive": "1"})
+    shelved = Shelved(redis_server.store_url, tmp_path / "blobs", keys)
+    yield shelved
+    await shelved.store.aclose()
+
+
+@pytest.fixture
+async def archive(tmp_path: Path) -> AsyncIterator[Archive]:
+    archive = open_archive(sqlite(tmp_path))
+    yield archive
+    await archive.aclose()
+
+
+async def due(shelved: Shelved, keys: Keys, letters: str) -> list[str]:
+    """An ended task with a large part of each letter, to be archived now, in that order."""
+    made = []
+    for place, letter in enumerate(letters):
+        task_id = await created(Seeds(shelved.store, keys), [Part(text=letter * LARGE)])
+        await shelved.store.run(request_cancel(keys, ANN, task_id, CONTEXT))
+        await shelved.store.redis.zadd(keys.archive, {task_id: place + 1})
+        made.append(task_id)
+    return made
+
+
+class Counted:
+    """An archive that says what it was given at once."""
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+        self.put_at_once: list[int] = []
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._archive, name)
+
+    async def put(self, tasks: Sequence[Archived]) -> None:
+        self.put_at_once.append(len(tasks))
+        await self._archive.put(tasks)
+
+
+async def test_large_parts_are_in_the_copy_and_not_all_in_memory_at_once(
+    shelved: Shelved, keys: Keys, archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archiver_module, "PORTION_BYTES", 3 * LARGE)
+    tasks = await due(shelved, keys, "abcde")
+    counted = Counted(archive)
+
+    await Archiver(shelved.store, keys, counted, None).tick()  # type: ignore[arg-type]
+
+    assert counted.put_at_once == [2, 2, 1]
+    for task_id, letter in zip(tasks, "abcde", strict=True):
+        kept = await archive.read(ANN, task_id)
+        assert kept is not None
+        assert kept.task.history[0].parts[0].text == letter * LARGE
+        assert await shelved.store.run(read_task(keys, ANN, task_id)) is None
+    await look_at_all(shelved, keys)
+    assert [shelved.blobs_of(task_id) for task_id in tasks] == [[]] * 5
+
+
+async def test_while_the_object_store_is_away_the_task_and_its_blobs_stay(
+    shelved: Shelved, keys: Keys, archive: Archive
+) -> None:
+    [task_id] = await due(shelved, keys, "a")
+    shelved.shelf.away = True
+
+    await Archiver(shelved.store, keys, archive, None).tick()
+
+    assert (await shelved.store.run(archive_state(keys))).refused == 1
+    page = await shelved.store.run(
+        list_tasks(keys, ANN, retention=RETENTION, page_size=5, history_length=0, archived=True)
+    )
+    assert ([task.id for task in page.tasks], page.border_us) == ([task_id], None)
+    shelved.shelf.away = False
+    await look_at_all(shelved, keys)
+    await shelved.store.redis.delete(keys.archiver)
+    await Archiver(shelved.store, keys, archive, None).tick()
+    kept = await archive.read(ANN, task_id)
+    assert kept is not None
+    assert kept.task.history[0].parts[0].text == "a" * LARGE
+
+
+async def test_nothing_to_copy_is_no_reason_to_ask_a_database_that_is_away(
+    shelved: Shelved, keys: Keys, tmp_path: Path
+) -> None:
+    await due(shelved, keys, "a")
+    shelved.shelf.away = True
+    nowhere = open_archive(f"sqlite+aiosqlite:///{tmp_path / 'no folder' / 'archive.db'}")
+
+    await Archiver(shelved.store, keys, nowhere, None).tick()
+
+    assert (await shelved.store.run(archive_state(keys))).refused == 1
+    shelved.shelf.away = False
+    await shelved.store.redis.delete(keys.archiver)
+    with pytest.raises(ArchiveUnavailable):
+        await Archiver(shelved.store, keys, nowhere, None).tick()
+    await nowhere.aclose()

@@ -1,0 +1,232 @@
+"""Ended tasks on their way to the archive: none leaves the store but behind its copy, and then all of it does."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.archiving import (
+    OWED_STAYS,
+    archive_state,
+    keep_ended,
+    let_go,
+    set_aside,
+    take_ended,
+    try_refused_again,
+)
+from a2a_celery.store.letters import read_letter
+from a2a_celery.store.schema import require_schema
+from a2a_celery.store.tasks import list_tasks, request_cancel
+from tests.store.test_cost import Meter
+from tests.support.lines import Webhooks
+from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, chunk, status
+
+
+@pytest.fixture
+def webhooks(store: AsyncStore, keys: Keys) -> Webhooks:
+    return Webhooks(store, keys)
+
+
+async def on(store: AsyncStore, keys: Keys) -> None:
+    """Ended tasks go to an archive from now on."""
+    await store.redis.hset(keys.installation, mapping={"schema": 1, "archive": "1", "adopted": "1"})
+
+
+async def due(store: AsyncStore, keys: Keys, who: str = "me", limit: int = 10) -> list[str] | None:
+    """Whose turn it is."""
+    taken = (await store.run(take_ended(keys, who=who, limit=limit, lease_ms=60_000))).tasks
+    return None if taken is None else [task_id for task_id, _ in taken]
+
+
+async def make_due(store: AsyncStore, keys: Keys) -> None:
+    """Their retention is over."""
+    for place, tag in enumerate(await store.redis.zrange(keys.archive, 0, -1)):
+        await store.redis.zadd(keys.archive, {tag: place + 1})
+
+
+async def listed(store: AsyncStore, keys: Keys) -> tuple[list[str], int | None]:
+    """Ids, and the border."""
+    page = await store.run(list_tasks(keys, ANN, retention=RETENTION, page_size=100, archived=True))
+    return [task.id for task in page.tasks], page.border_us
+
+
+async def test_what_ends_waits_without_an_expiry_until_it_is_due(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    await on(store, keys)
+    claim = await seeds.claimed()
+    await seeds.appended(claim, chunk("a"))
+    await seeds.settled(claim, status(COMPLETED), before=1)
+    task_id = claim.ref.task_id
+    others = [await seeds.ended(FAILED), await seeds.created()]
+    await store.run(request_cancel(keys, ANN, others[1], CONTEXT))
+    await seeds.ended(INPUT_REQUIRED)
+
+    kept = [key async for key in store.redis.scan_iter(f"{keys.prefix}:{{*")]
+    assert {await store.redis.ttl(key) for key in kept} == {-1}
+    at = (await seeds.task(task_id)).status.timestamp.ToMicroseconds()
+    assert await store.redis.zscore(keys.archive, task_id) == at + RETENTION * 1_000_000
+    assert await due(store, keys) == []
+    assert (await store.run(archive_state(keys))).waiting == 3
+
+
+async def test_the_oldest_come_first_to_one_archiver_at_a_time(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    await on(store, keys)
+    ended = [await seeds.ended(COMPLETED, scope=scope) for scope in (ANN, BOB, ANN)]
+    await make_due(store, keys)
+
+    assert await due(store, keys, limit=2) == ended[:2]
+    assert await due(store, keys, "other") is None
+    assert await due(store, keys) == ended
+    await store.redis.delete(keys.archiver)
+    assert await due(store, keys, "other") == ended
+
+
+async def test_what_is_let_go_leaves_nothing_and_moves_the_border(
+    store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks
+) -> None:
+    await on(store, keys)
+    first = await seeds.ended(COMPLETED)
+    task_id = await seeds.created()
+    await webhooks.saved(task_id)
+    claim = await seeds.claimed(task_id)
+    await seeds.appended(claim, chunk("a"))
+    await seeds.settled(claim, status(FAILED), before=1)
+    await store.redis.delete(keys.deliveries)  # nothing is owed any more
+    at = (await seeds.task(task_id)).status.timestamp.ToMicroseconds()
+    assert await listed(store, keys) == ([task_id, first], None)
+
+    assert await store.run(let_go(keys, [task_id, "unknown"])) == 1
+    assert await store.run(let_go(keys, [task_id])) == 0
+
+    assert await listed(store, keys) == ([first], at)
+    assert [key async for key in store.redis.scan_iter(f"{keys.prefix}:{{{task_id}}}*")] == []
+    assert await store.redis.zrange(keys.archive, 0, -1) == [first.encode()]
+    # an older one that follows moves it back no more
+    await store.run(let_go(keys, [first]))
+    assert await listed(store, keys) == ([], at)
+
+
+async def test_a_live_task_is_not_let_go(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    await on(store, keys)
+    live = await seeds.created()
+    await store.redis.zadd(keys.archive, {live: 1})
+
+    assert await store.run(let_go(keys, [live])) == 0
+    assert await due(store, keys) == []
+    assert await seeds.task(live)
+
+
+async def test_what_is_owed_to_a_webhook_outlives_the_task_in_the_lists(
+    store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks
+) -> None:
+    await on(store, keys)
+    task_id = await seeds.created()
+    await webhooks.saved(task_id)
+    await seeds.settled(await seeds.claimed(task_id), status(COMPLETED))
+    assert await store.redis.zcard(keys.deliveries) == 1
+
+    await store.run(let_go(keys, [task_id]))
+
+    assert (await listed(store, keys))[0] == []
+    assert await store.redis.zcard(keys.deliveries) == 1
+    for key in (keys.task(task_id).record, keys.task(task_id).log, keys.task(task_id).push):
+        assert 0 < await store.redis.ttl(key) <= OWED_STAYS
+
+
+async def test_what_the_archive_refuses_holds_up_no_other_and_is_tried_again(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    await on(store, keys)
+    refused, other = await seeds.ended(COMPLETED), await seeds.ended(COMPLETED)
+    await make_due(store, keys)
+
+    await store.run(set_aside(keys, refused))
+
+    assert await due(store, keys) == [other]
+    assert (await listed(store, keys))[0] == [other, refused]
+    assert (await store.run(archive_state(keys))).refused == 1
+    assert await store.run(try_refused_again(keys)) == 1
+    assert await due(store, keys) == [refused, other]
+
+
+async def test_what_ended_before_waits_too_and_expires_again_when_the_archive_is_given_up(
+    store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks
+) -> None:
+    before = await seeds.ended(COMPLETED)
+    task_id = await seeds.created()
+    await webhooks.saved(task_id)
+    await seeds.settled(await seeds.claimed(task_id), status(CANCELED))
+    live = await seeds.created()
+    await store.redis.delete(keys.deliveries)
+    await require_schema_of_a_used_store(store, keys)
+    assert not (await store.run(archive_state(keys))).complete
+
+    assert await store.run(keep_ended(keys, "0")) == ("0", 2)
+
+    state = await store.run(archive_state(keys))
+    assert (state.on, state.complete, state.waiting) == (True, True, 2)
+    assert {await store.redis.ttl(keys.task(one).record) for one in (before, task_id, live)} == {-1}
+    assert await store.run(keep_ended(keys, "0")) == ("0", 0)
+
+    await store.run(archive_state(keys, give_up=True))
+    assert await store.run(keep_ended(keys, "0")) == ("0", 2)
+    assert 0 < await store.redis.ttl(keys.task(before).record) <= RETENTION
+    assert await store.redis.ttl(keys.task(live).record) == -1
+    assert not await store.redis.exists(keys.archive)
+
+
+async def require_schema_of_a_used_store(store: AsyncStore, keys: Keys) -> None:
+    """A gateway with an archive begins on it."""
+    await store.redis.hset(keys.installation, "schema", 1)
+    await require_schema(store, keys, archive=True)
+
+
+async def test_how_far_it_is_behind_is_said(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    await on(store, keys)
+    late, _ = await seeds.ended(COMPLETED), await seeds.ended(COMPLETED)
+    seconds, _ = await store.redis.time()
+    await store.redis.zadd(keys.archive, {late: (seconds - 3600) * 1_000_000})
+
+    state = await store.run(archive_state(keys))
+
+    assert (state.waiting, state.due, state.refused) == (2, 1, 0)
+    assert 3600 <= state.behind < 3700
+
+
+async def test_a_dead_letter_is_one_until_its_task_goes(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    await on(store, keys)
+    claim = await seeds.claimed()
+    await seeds.lost(claim.ref)
+    [name] = await store.redis.zrange(keys.dead_letters, 0, -1)
+    assert await store.run(read_letter(keys, claim.ref.task_id))
+
+    await store.run(let_go(keys, [name.decode()]))
+
+    assert not await store.redis.exists(keys.dead_letters)
+
+
+async def test_who_has_no_archive_pays_one_look_at_the_end_of_a_task(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    """`test_cost` has the sum, which is what it was: an end takes fields out of its record in one step since."""
+    meter = Meter(store)
+    claim = await seeds.claimed()
+    list_it = list_tasks(keys, ANN, retention=RETENTION, page_size=10)
+
+    without = await meter.cost_of(list_it)
+    await seeds.settled(claim, status(COMPLETED))
+
+    assert "cmdstat_hget" not in without
+    assert not await store.redis.exists(keys.archive, keys.installation)
+
+
+async def test_two_that_let_go_at_once_count_each_task_once(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    await on(store, keys)
+    ended = [await seeds.ended(COMPLETED) for _ in range(5)]
+
+    gone = await asyncio.gather(*(store.run(let_go(keys, ended)) for _ in range(4)))
+
+    assert sum(gone) == 5
+    assert await store.redis.hget(keys.figures, "archived agent tasks") == b"5"

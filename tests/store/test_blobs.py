@@ -1,0 +1,338 @@
+"""Large parts are in the object store, and nobody but the store's own code can tell."""
+
+from __future__ import annotations
+
+import pytest
+from a2a.types import (
+    Artifact,
+    ListTasksRequest,
+    Message,
+    Part,
+    Role,
+    Task,
+    TaskArtifactUpdateEvent,
+)
+from google.protobuf.struct_pb2 import Struct, Value
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from a2a_celery.errors import BlobsUnavailable
+from a2a_celery.lifecycle import encode, fold
+from a2a_celery.lifecycle.events import decode
+from a2a_celery.lifecycle.outcomes import status_event
+from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED, WORKING
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.answers import Begun
+from a2a_celery.store.listing import list_page
+from a2a_celery.store.log import read_log
+from a2a_celery.store.references import MARK, READING, Encoded, Reading, decode_as, is_whole, take_out
+from a2a_celery.store.runs import Claim, RunRef, append, claim_run
+from a2a_celery.store.tasks import continue_task, read_task
+from tests.support.seeds import ANN, LEASE_US, RETENTION, Seeds, chunk, request, status
+from tests.support.shelves import THRESHOLD, Shelved, created
+
+LARGE = "x" * 5000
+
+
+def parts_of_each_kind(size: int) -> list[Part]:
+    """A part of about that size of each kind, with all that a part may have beside its content."""
+    data = Value()
+    data.struct_value.update({"rows": ["ä" * (size // 2)], "b": 1.5, "a": None})
+    said = Struct()
+    said.update({"k": "v"})
+    return [
+        Part(text="é" * (size // 2), metadata=said),
+        Part(raw=bytes(n % 256 for n in range(size)), filename="a.bin", media_type="application/x-b"),
+        Part(data=data, media_type="application/json"),
+        Part(url="https://example.com/" + "u" * size),
+    ]
+
+
+def with_parts(parts: list[Part], artifact_id: str = "a", **fields: bool) -> TaskArtifactUpdateEvent:
+    return TaskArtifactUpdateEvent(artifact=Artifact(artifact_id=artifact_id, parts=parts), **fields)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    sizes=st.lists(
+        st.one_of(st.integers(0, 40), st.integers(THRESHOLD - 40, THRESHOLD + 40), st.just(9000)), max_size=6
+    ),
+    kind=st.integers(0, 3),
+)
+def test_whatever_is_taken_out_comes_back_as_it_was(sizes: list[int], kind: int) -> None:
+    parts = [parts_of_each_kind(size)[(n + kind) % 4] for n, size in enumerate(sizes)]
+    task = Task(id="t", history=[Message(message_id="m", parts=parts[::2])], artifacts=[Artifact(parts=parts[1::2])])
+    task.status.message.parts.extend(parts[:1])
+    for event in (task, task.history[0], with_parts(parts), status_event("t", "c", COMPLETED, task.status.message)):
+        packed, blobs = take_out(Encoded(encode(event)), "t", THRESHOLD)
+        reading = Reading(blobs)
+        before = READING.set(reading)
+        try:
+            response = decode_as(Encoded.content, packed)
+        finally:
+            READING.reset(before)
+
+        assert response == Encoded.content.FromString(encode(event))
+        assert not reading.missing
+        assert all(len(blob) > THRESHOLD for blob in blobs.values())
+        inside = [part for part in parts if part.ByteSize() > THRESHOLD]
+        assert {part.SerializeToString(deterministic=True) for part in inside} >= set(blobs.values())
+        assert len(packed) < 600 + 5 * THRESHOLD + 300 * len(parts)
+
+
+@pytest.mark.parametrize("size", [THRESHOLD // 4, THRESHOLD - 1, THRESHOLD, THRESHOLD + 1, 100_000])
+async def test_everybody_reads_what_was_written(shelved: Shelved, large: Seeds, keys: Keys, size: int) -> None:
+    parts = parts_of_each_kind(size)
+    task_id = await created(large, parts)
+    claim = await large.claimed(task_id)
+    await large.appended(claim, with_parts(parts), with_parts(parts, append=True))
+    paused = status(INPUT_REQUIRED)
+    paused.status.message.CopyFrom(Message(message_id="m", role=Role.ROLE_AGENT, parts=parts))
+    await large.settled(claim, paused, before=2)
+
+    task = await large.task(task_id)
+    page = await list_page(shelved.store, keys, ANN, ListTasksRequest(include_artifacts=True), retention=RETENTION)
+
+    assert list(claim.request.message.parts) == list(claim.task.history[0].parts) == parts
+    assert list(task.history[0].parts) == list(task.status.message.parts) == parts
+    assert [list(artifact.parts) for artifact in task.artifacts] == [parts + parts]
+    assert list(page.tasks) == [task]
+    assert fold(await large.log(task_id)) == task
+    assert bool(shelved.blobs_of(task_id)) == (size > THRESHOLD - 200)
+    await large.require_consistent(task_id)
+
+
+async def test_redis_holds_references_only(shelved: Shelved, large: Seeds, store: AsyncStore) -> None:
+    task_id = await created(large, [Part(text=LARGE)])
+    claim = await large.claimed(task_id)
+    await large.appended(claim, chunk(LARGE + "1"))
+
+    stored = repr(await large.everything())
+
+    assert "xxxx" not in stored
+    assert len(shelved.blobs_of(task_id)) == 2
+    assert (
+        shelved.shelf.written == [f"{task_id}/{path.name}" for path in (shelved.blobs_of(task_id))]
+        or len(shelved.shelf.written) == 2
+    )  # the message stands in request, history and log, and is written once
+
+
+async def test_what_is_small_asks_the_object_store_nothing(shelved: Shelved, large: Seeds, keys: Keys) -> None:
+    shelved.shelf.away = True
+    claim = await large.claimed()
+    await large.appended(
+        claim, *(chunk("small") for _ in range(30)), with_parts([Part(text="s" * 900)] * 30, append=True)
+    )
+
+    assert len((await large.task(claim.ref.task_id)).artifacts[0].parts) == 60
+    assert await shelved.store.redis.exists(keys.blobs) == 0
+
+
+async def test_a_chunk_costs_the_same_at_ten_and_at_five_hundred(shelved: Shelved, large: Seeds, keys: Keys) -> None:
+    claim = await large.claimed()
+
+    async def cost(before: int) -> dict[str, int]:
+        async def calls() -> dict[str, int]:
+            return {name: stat["calls"] for name, stat in (await shelved.store.redis.info("commandstats")).items()}
+
+        earlier = await calls()
+        await large.appended(claim, chunk(f"{before} {LARGE}"), before=before)
+        later = await calls()
+        return {n: c - earlier.get(n, 0) for n, c in later.items() if c != earlier.get(n, 0) and n != "cmdstat_info"}
+
+    await cost(0)
+    early = await cost(1)
+    await large.appended(claim, *(chunk(f"{n} {LARGE}") for n in range(2, 500)), before=2)
+    late = await cost(500)
+
+    assert early == late
+    assert early["cmdstat_evalsha"] == 2  # the task is noted, and the event written
+    assert len(shelved.shelf.written) == 501
+
+
+async def test_a_repeated_call_writes_a_blob_once(shelved: Shelved, large: Seeds, keys: Keys) -> None:
+    claim = await large.claimed()
+    operation = append(keys, claim.ref, token=claim.token, before=0, events=[chunk(LARGE)])
+    again_by_another = append(keys, claim.ref, token=claim.token, before=0, events=[chunk(LARGE)])
+
+    for one in (operation, operation, again_by_another):
+        await shelved.store.run(one)
+
+    assert len((await large.task(claim.ref.task_id)).artifacts[0].parts) == 1
+    assert len(shelved.blobs_of(claim.ref.task_id)) == 1
+    assert len(shelved.shelf.written) == 2  # by each of the two processes, under one name
+
+
+async def test_two_tasks_share_no_blob(shelved: Shelved, large: Seeds) -> None:
+    one, other = [await created(large, [Part(text=LARGE)]) for _ in range(2)]
+
+    assert [path.name for path in shelved.blobs_of(one)] == [path.name for path in shelved.blobs_of(other)]
+    assert shelved.blobs_of(one) != shelved.blobs_of(other)
+
+
+async def test_nothing_is_stored_when_the_object_store_is_away(shelved: Shelved, large: Seeds, keys: Keys) -> None:
+    claim = await large.claimed()
+    before = await large.everything()
+    shelved.shelf.away = True
+
+    with pytest.raises(BlobsUnavailable):
+        await created(large, [Part(text=LARGE)], "new")
+    with pytest.raises(BlobsUnavailable):
+        await large.appended(claim, chunk(LARGE))
+
+    after = await large.everything()
+    assert after.pop(keys.blobs) is not None  # known, so that what is written after all is found
+    assert after == before
+    shelved.shelf.away = False
+    await large.appended(claim, chunk(LARGE))
+
+
+async def test_a_task_is_never_read_in_part(shelved: Shelved, large: Seeds, keys: Keys) -> None:
+    task_id = await created(large, [Part(text=LARGE)])
+    shelved.shelf.away = True
+    with pytest.raises(BlobsUnavailable):
+        await large.task(task_id)
+    with pytest.raises(BlobsUnavailable):
+        await large.log(task_id)
+    shelved.shelf.away = False
+    [path] = shelved.blobs_of(task_id)
+    whole = path.read_bytes()
+
+    path.write_bytes(whole[:-1])
+    with pytest.raises(BlobsUnavailable, match="not what was written"):
+        await large.task(task_id)
+    path.write_bytes(whole[:-1] + b"y")
+    with pytest.raises(BlobsUnavailable, match="not what was written"):
+        await large.task(task_id)
+    path.unlink()
+    with pytest.raises(BlobsUnavailable, match="nothing to get"):
+        await large.task(task_id)
+    path.write_bytes(whole)
+    assert (await large.task(task_id)).history[0].parts[0].text == LARGE
+
+
+async def test_a_process_without_blob_url_refuses_what_it_can_not_read(
+    shelved: Shelved, large: Seeds, store: AsyncStore, keys: Keys
+) -> None:
+    task_id = await created(large, [Part(text=LARGE)])
+
+    with pytest.raises(BlobsUnavailable, match="A2A_BLOB_URL"):
+        await store.run(read_task(keys, ANN, task_id))
+    found = await store.run(read_task(keys, ANN, task_id, whole=False))
+    assert found is not None
+    assert not is_whole(found[0])
+
+
+async def test_a_client_can_not_write_a_reference(shelved: Shelved, large: Seeds) -> None:
+    victim = await created(large, [Part(text=LARGE + "secret")])
+    name = shelved.shelf.written[-1]
+    table = f'[[0,"{name}",5006]]'.encode()
+    guesses = [
+        Part(raw=b"\x00" + len(table).to_bytes(4, "big") + table),
+        Part(url=f"a2a-celery-blob:{'0' * 32}:5006:{name}"),
+    ]
+
+    task_id = await created(large, guesses)
+
+    assert victim not in task_id
+    assert list((await large.task(task_id)).history[0].parts) == guesses
+    keyed = status(WORKING, **{f"\x00\x00\x00\x00{chr(len(table))}{table.decode()}": 1})
+    await large.appended(await large.claimed(task_id), keyed)
+    assert dict((await large.task(task_id)).metadata) == dict(keyed.metadata)
+
+
+async def test_a_page_ends_early_behind_large_parts(
+    shelved: Shelved, large: Seeds, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("a2a_celery.store.codec.LOG_BLOB_BYTES", 12_000)
+    monkeypatch.setattr("a2a_celery.store.listing.PAGE_BLOB_BYTES", 12_000)
+    ids = [await created(large, [Part(text=LARGE)]) for _ in range(5)]
+    claim = await large.claimed(ids[0])
+    await large.appended(claim, *(chunk(f"{n} {LARGE}") for n in range(6)))
+
+    first = await shelved.store.run(read_log(keys, ids[0], 0))
+    seen, after = [], 0
+    while page := (await shelved.store.run(read_log(keys, ids[0], after))).entries:
+        seen += page
+        after = page[-1].version
+    token, listed = "", []
+    while True:
+        answer = await list_page(
+            shelved.store, keys, ANN, ListTasksRequest(page_size=4, page_token=token), retention=RETENTION
+        )
+        assert len(answer.tasks) <= 3
+        listed += [task.id for task in answer.tasks]
+        token = answer.next_page_token
+        if not token:
+            break
+
+    assert (len(first.entries), first.version) == (4, 8)  # SUBMITTED, WORKING without, and two chunks
+    assert [entry.version for entry in seen] == list(range(1, 9))
+    assert sorted(listed) == sorted(ids)
+
+
+async def test_a_page_without_artifacts_reads_none(shelved: Shelved, large: Seeds, keys: Keys) -> None:
+    claim = await large.claimed()
+    await large.appended(claim, chunk(LARGE))
+
+    answer = await list_page(shelved.store, keys, ANN, ListTasksRequest(), retention=RETENTION)
+
+    assert len(answer.tasks) == 1
+    assert shelved.shelf.reads == 0
+
+
+async def test_recovery_needs_no_object_store(shelved: Shelved, large: Seeds, keys: Keys) -> None:
+    task_id = await created(large, [Part(text=LARGE)])
+    claim = await large.claimed(task_id, max_attempts=2)
+    closed = chunk(LARGE + "closed", "closed", append=False)
+    closed.last_chunk = True
+    await large.appended(claim, closed, chunk(LARGE + "open", "open", append=False))
+    shelved.shelf.away = True
+
+    lapse = await large.lost(claim.ref)
+
+    shelved.shelf.away = False
+    task = await large.task(task_id)
+    assert lapse.what == "again"
+    assert [artifact.parts[0].text for artifact in task.artifacts] == [LARGE + "closed"]
+    assert task.history[0].parts[0].text == LARGE
+    await large.require_consistent(task_id)
+    assert MARK not in str(await large.log(task_id))
+
+
+async def test_a_further_message_is_accepted_also_where_the_task_can_not_be_shown(
+    shelved: Shelved, large: Seeds, keys: Keys
+) -> None:
+    claim = await large.claimed()
+    await large.settled(claim, chunk(LARGE), status(INPUT_REQUIRED))
+    shelved.shelf.away = True
+
+    answer = await shelved.store.run(
+        continue_task(keys, ANN, claim.ref.task_id, request(task_id=claim.ref.task_id), "", caller=b"{}", nonce="n")
+    )
+
+    assert isinstance(answer, Begun)
+    assert not answer.whole
+
+
+async def test_a_claim_can_be_asked_for_its_parts_later(shelved: Shelved, large: Seeds, keys: Keys) -> None:
+    task_id = await created(large, [Part(text=LARGE)])
+    shelved.shelf.away = True
+
+    def claim(whole: bool):  # type: ignore[no-untyped-def]
+        return claim_run(keys, RunRef(task_id, 1), token="t", runner="r", lease_us=LEASE_US, working=True, whole=whole)
+
+    first = await shelved.store.run(claim(False))
+    shelved.shelf.away = False
+    second = await shelved.store.run(claim(True))
+
+    assert isinstance(first, Claim)
+    assert isinstance(second, Claim)
+    assert (first.whole, second.whole, first.version) == (False, True, second.version)
+    assert second.request.message.parts[0].text == LARGE
+
+
+def test_a_stored_message_without_references_is_read_as_ever() -> None:
+    event = chunk("x")
+
+    assert decode(encode(event)) == event

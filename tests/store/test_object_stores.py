@@ -1,0 +1,177 @@
+"""What fsspec gives, store by store: a folder, memory, and the API of S3 on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+
+from a2a_celery.config import Settings
+from a2a_celery.errors import BlobsUnavailable, ConfigError
+from a2a_celery.store.blobs import blobs_of
+from a2a_celery.store.object_store import CALLS_AT_ONCE, Missing, ObjectStore
+from a2a_celery.store.room import Room, guest
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[str]:
+    """A server with the API of S3; its address."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture(params=["file", "memory", "s3"])
+def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An empty place in each."""
+    if request.param != "s3":
+        return f"{request.param}://{tmp_path}/blobs"
+    keys = {"ACCESS_KEY_ID": "test", "SECRET_ACCESS_KEY": "test", "DEFAULT_REGION": "us-east-1"}
+    for name, value in (keys | {"ENDPOINT_URL": request.getfixturevalue("s3")}).items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    boto3.client("s3").create_bucket(Bucket="blobs")
+    return f"s3://blobs/{tmp_path.name}"
+
+
+async def test_what_was_put_is_there_until_its_folder_is_removed(url: str) -> None:
+    objects = ObjectStore(url)
+    content = bytes(range(256)) * 5000
+    with pytest.raises(Missing):
+        await objects.get("t1/a")
+
+    await objects.put("t1/a", content)
+    await objects.put("t1/b", b"b")
+    await objects.put("t1/b", b"b")
+    await objects.put("t2/a", b"other")
+
+    other = ObjectStore(url)
+    assert await other.get("t1/a") == content
+    await other.remove("t1")
+    await other.remove("t1")
+    await other.aclose()
+    for name in ("t1/a", "t1/b"):
+        with pytest.raises(Missing):
+            await objects.get(name)
+    assert await objects.get("t2/a") == b"other"
+    await objects.aclose()
+
+
+def test_code_without_a_loop_writes_and_reads_the_same(url: str) -> None:
+    objects = ObjectStore(url)
+    with pytest.raises(Missing):
+        objects.get_now("t/a")
+
+    objects.put_now("t/a", b"now")
+
+    assert objects.get_now("t/a") == b"now"
+
+    async def got() -> bytes:
+        with_loop = ObjectStore(url)
+        try:
+            return await with_loop.get("t/a")
+        finally:
+            await with_loop.aclose()
+
+    assert asyncio.run(got()) == b"now"
+
+
+async def test_no_name_leads_out_of_the_folder(tmp_path: Path) -> None:
+    objects = ObjectStore(f"file://{tmp_path}/blobs")
+
+    await objects.put("../x", b"x")
+
+    assert os.listdir(tmp_path) == ["blobs"]
+
+
+async def test_a_blob_is_whole_or_not_there(tmp_path: Path) -> None:
+    """Whoever reads while it is written again never sees half of it."""
+    objects, content = ObjectStore(f"file://{tmp_path}"), b"c" * 2_000_000
+    await objects.put("t/a", content)
+
+    async def write() -> None:
+        for _ in range(10):
+            await objects.put("t/a", content)
+
+    writing = asyncio.create_task(write())
+    while not writing.done():
+        assert len(await objects.get("t/a")) == len(content)
+    await writing
+    assert os.listdir(tmp_path / "task-t") == ["a"]
+
+
+async def test_a_call_that_hangs_blocks_no_loop_and_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("a2a_celery.store.object_store.CALL_TIMEOUT", 0.3)
+    objects, hangs = ObjectStore(f"file://{tmp_path}"), threading.Event()
+    under_way = []
+
+    def hang(path: str) -> bytes:
+        under_way.append(path)
+        hangs.wait(20)
+        return b""
+
+    monkeypatch.setattr(objects._fs, "cat_file", hang)
+    began = time.monotonic()
+
+    answers = await asyncio.gather(*(objects.get(f"t/{n}") for n in range(30)), return_exceptions=True)
+
+    assert all(isinstance(answer, BlobsUnavailable) for answer in answers)
+    assert len(under_way) <= CALLS_AT_ONCE
+    assert time.monotonic() - began < 10
+    hangs.set()
+
+
+async def test_readers_take_turns() -> None:
+    room, reading, most = Room(100), set(), 0
+
+    async def read(name: int) -> None:
+        nonlocal most
+        with guest():
+            await room.enter(60)
+            room.stay(60)
+            reading.add(name)
+            most = max(most, len(reading))
+            await asyncio.sleep(0)
+            await room.enter(10)  # what was read before is out of its hands
+            room.stay(10)
+            reading.discard(name)
+
+    await asyncio.gather(*map(read, range(6)))
+    assert most == 1
+    with guest():
+        await room.enter(500)  # one that is too large for the room has it alone
+        room.stay(500)
+    await room.enter(100)
+
+
+async def test_one_that_waits_too_long_for_room_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("a2a_celery.store.room.ROOM_TIMEOUT", 0.05)
+    room = Room(100)
+    await room.enter(60)
+
+    with pytest.raises(BlobsUnavailable, match="too many"):
+        await room.enter(60)
+
+    room.leave(60)
+    await room.enter(60)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [("nonsense://x", "Protocol not known"), ("relative/path", "must be a URL"), ("hdfs://x/y", "a2a_blob_url")],
+)
+def test_a_url_that_can_not_be_used_is_refused_at_start(url: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        blobs_of(Settings(store_url="redis://127.0.0.1/0", blob_url=url))
+
+
+def test_without_a_url_there_are_none() -> None:
+    assert blobs_of(Settings(store_url="redis://127.0.0.1/0")) is None

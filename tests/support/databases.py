@@ -1,0 +1,175 @@
+"""SQL servers of a test's own: a cluster in a folder that is gone at the end, on a port of 127.0.0.1.
+
+Their programs come from Debian's packages (postgresql, mariadb-server). They refuse to run as root: then they run as
+the users that the packages made.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from .fleet import free_port
+from .waiting import eventually
+
+START = 60.0
+
+
+class Postgres:
+    """A PostgreSQL; `url` is SQLAlchemy's. It can be stopped, and started again with what it has."""
+
+    package = "postgresql"
+
+    @staticmethod
+    def is_installed() -> bool:
+        """Whether its programs are here."""
+        return program("initdb") != ""
+
+    def __init__(self, folder: Path) -> None:
+        self._data = folder / "data"
+        self._folder = folder
+        self._port = free_port()
+        self.url = f"postgresql+asyncpg://archivist:secret-of-the-archive@127.0.0.1:{self._port}/postgres"
+        password = folder / "password"
+        password.write_text("secret-of-the-archive")
+        as_server("postgres", folder)
+        # a collation that knows languages: what is compared byte by byte must say so itself
+        sorting = ("--locale", "C.UTF-8", "--locale-provider", "icu", "--icu-locale", "en-US")
+        made = ("-D", self._data, "-U", "archivist", "--pwfile", password, "-A", "scram-sha-256", "-N", *sorting)
+        self._run("initdb", *made)
+
+    def start(self) -> None:
+        """Returns when it answers."""
+        settings = f"-p {self._port} -k {self._folder} -h 127.0.0.1 -c fsync=off"
+        self._run("pg_ctl", "start", "-w", "-t", START, "-D", self._data, "-l", self._folder / "log", "-o", settings)
+
+    def stop(self) -> None:
+        """Cuts all connections off."""
+        with suppress(subprocess.CalledProcessError):
+            self._run("pg_ctl", "stop", "-w", "-m", "immediate", "-D", self._data)
+
+    def everything(self) -> str:
+        """All that anybody has written, as SQL."""
+        dump = self._folder / "dump.sql"
+        self._run("pg_dump", "-f", dump, self.url.replace("+asyncpg", ""))
+        return dump.read_text()
+
+    def _run(self, name: str, *arguments: object) -> None:
+        run("postgres", [program(name), *map(str, arguments)])
+
+
+def program(name: str) -> str:
+    """Where a program of PostgreSQL's is, "" if nowhere: Debian has it beside the PATH."""
+    found = [str(path) for path in Path("/usr/lib/postgresql").glob(f"*/bin/{name}")]
+    return max(found, default=shutil.which(name) or "")
+
+
+class Maria:
+    """A MariaDB; `url` is SQLAlchemy's."""
+
+    package = "mariadb-server"
+
+    @staticmethod
+    def is_installed() -> bool:
+        """Whether its programs are here."""
+        return shutil.which("mariadbd") is not None
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._port = free_port()
+        self._server: subprocess.Popen[bytes] | None = None
+        self.url = f"mysql+aiomysql://archivist:secret-of-the-archive@127.0.0.1:{self._port}/archive"
+        as_server("mysql", folder)
+        run(
+            "mysql",
+            [
+                "mariadb-install-db",
+                "--no-defaults",
+                f"--datadir={folder}/data",
+                "--auth-root-authentication-method=normal",
+            ],
+        )
+
+    def start(self) -> None:
+        """Returns when it answers."""
+        first = self._folder / "first.sql"
+        first.write_text(
+            "CREATE DATABASE IF NOT EXISTS archive;\n"
+            "CREATE USER IF NOT EXISTS archivist@'%' IDENTIFIED BY 'secret-of-the-archive';\n"
+            "GRANT ALL ON archive.* TO archivist@'%';\n"
+        )
+        options = {
+            "datadir": self._folder / "data",
+            "socket": self._folder / "socket",
+            "pid-file": self._folder / "pid",
+            "port": self._port,
+            "bind-address": "127.0.0.1",
+            "init-file": first,
+        }
+        command = [
+            "mariadbd",
+            "--no-defaults",
+            "--skip-name-resolve",
+            *(f"--{name}={value}" for name, value in options.items()),
+        ]
+        with (self._folder / "log").open("ab") as log:
+            self._server = subprocess.Popen([*as_user("mysql"), *command], stdout=log, stderr=log)
+        eventually(self._answers, within=START, what="MariaDB answers")
+
+    def stop(self) -> None:
+        """Ends it."""
+        if self._server is not None:
+            self._server.terminate()
+            self._server.wait(START)
+
+    def _answers(self) -> bool:
+        assert self._server is not None
+        assert self._server.poll() is None, (self._folder / "log").read_text()[-3000:]
+        with suppress(OSError):
+            socket.create_connection(("127.0.0.1", self._port), timeout=1).close()
+            return True
+        return False
+
+
+@contextmanager
+def running(kind: type[Postgres] | type[Maria]) -> Iterator[Postgres | Maria]:
+    """A server that is gone at the end."""
+    folder = Path(tempfile.mkdtemp(prefix="a2a-sql-"))
+    server: Postgres | Maria | None = None
+    try:
+        server = kind(folder)
+        server.start()
+        yield server
+    finally:
+        if server is not None:
+            server.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def as_user(user: str) -> list[str]:
+    """What to put in front of a command that must not be run as root."""
+    return ["runuser", "-u", user, "--"] if os.geteuid() == 0 else []
+
+
+def as_server(user: str, folder: Path) -> None:
+    """The folder and what is in it become the server's."""
+    if os.geteuid() == 0:
+        for path in (folder, *folder.iterdir()):
+            shutil.chown(path, user)
+
+
+def run(user: str, command: list[str]) -> None:
+    """Runs a command to its end; its output is in the error, if it fails."""
+    with tempfile.TemporaryFile() as output:  # not a pipe: the server that it starts would hold it open
+        try:
+            subprocess.run([*as_user(user), *command], check=True, stdout=output, stderr=output, cwd="/", timeout=120)
+        except subprocess.CalledProcessError as e:
+            output.seek(0)
+            e.add_note(output.read().decode(errors="replace")[-3000:])
+            raise

@@ -1,0 +1,42 @@
+"""The numbers and names of docs/blobs.md are the code's."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from a2a_celery.config import default_of
+from a2a_celery.execution.run_store import BLOB_PATIENCE
+from a2a_celery.lifecycle.outcomes import OUT_OF_REACH
+from a2a_celery.store.blobs import ORPHAN_AFTER_US
+from a2a_celery.store.codec import LOG_BLOB_BYTES
+from a2a_celery.store.listing import PAGE_BLOB_BYTES
+from a2a_celery.store.object_store import CALLS_AT_ONCE
+from a2a_celery.store.room import ROOM, ROOM_TIMEOUT
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "blobs.md").read_text(encoding="utf-8")
+SAID = " ".join(PAGE.split())
+MIB = 1024 * 1024
+
+
+def test_its_numbers_are_the_codes() -> None:
+    assert f"A2A_BLOB_THRESHOLD={default_of('blob_threshold')}" in SAID
+    assert f"event waits {BLOB_PATIENCE:g} s" in SAID
+    assert ORPHAN_AFTER_US == 600_000_000
+    assert "ten minutes" in SAID
+    assert f"has {ROOM // MIB} MiB of blobs in hand" in SAID
+    assert f"other readers wait, {ROOM_TIMEOUT:g} s at most" in SAID
+    assert f"log ends behind {LOG_BLOB_BYTES // MIB} MiB of blobs" in SAID
+    assert f"ListTasks behind {PAGE_BLOB_BYTES // MIB} MiB" in SAID
+    assert f"At most {CALLS_AT_ONCE} calls" in SAID
+    assert f"`max_request_bytes` ({default_of('max_request_bytes') // MIB} MiB)" in SAID
+
+
+def test_its_sentence_is_the_codes() -> None:
+    assert f'"{OUT_OF_REACH}"' in SAID
+
+
+def test_every_link_leads_somewhere() -> None:
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", PAGE):
+        assert (ROOT / "docs" / target).exists(), target

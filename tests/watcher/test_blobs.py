@@ -1,0 +1,58 @@
+"""Who meets tasks with parts in an object store, and knows none, does not start."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+from celery import Celery
+
+from a2a_celery import A2A
+from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.config import Settings, shown
+from a2a_celery.errors import ConfigError
+from a2a_celery.execution.starting import worker_starts
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.blobs import note_blobs
+from a2a_celery.store.schema import require_schema
+from a2a_celery.watcher.service import Watcher
+
+
+@pytest.fixture
+async def without(store: AsyncStore, redis_server: EmbeddedRedis) -> A2A:
+    """An app without `blob_url`, on a store with one such task."""
+    await require_schema(store, Keys())
+    await store.run(note_blobs(Keys(), "t"))
+    app = Celery("tests", broker="memory://", set_as_current=False)
+    app.conf.a2a_store_url = redis_server.store_url
+    a2a = A2A(app)
+    a2a.agent("echo")(lambda turn: turn.text)
+    return a2a
+
+
+async def test_no_watcher_starts(without: A2A) -> None:
+    watcher = Watcher(without.settings, without._publisher(), without.celery)
+
+    with pytest.raises(ConfigError, match="a2a_blob_url is not set, and 1 tasks"):
+        await watcher.run(asyncio.Event())
+
+
+async def test_no_gateway_starts(without: A2A) -> None:
+    asgi = without.asgi()
+
+    with pytest.raises(ConfigError, match="a2a_blob_url is not set"):
+        async with asgi.router.lifespan_context(asgi):
+            pass
+
+
+async def test_no_worker_starts(without: A2A) -> None:
+    with pytest.raises(SystemExit, match="a2a_blob_url is not set"):
+        worker_starts(SimpleNamespace(app=without.celery))
+
+
+def test_the_doctor_compares_urls_without_their_passwords() -> None:
+    settings = Settings(store_url="redis://h/0", blob_url="sftp://me:secret@files/a?key=secret")
+
+    assert shown(settings)["blob_url"] == "sftp://files/a"
+    assert "secret" not in repr(settings)
