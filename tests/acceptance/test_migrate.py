@@ -1,0 +1,86 @@
+"""Releases that meet a store of another schema: all refuse, `a2a migrate` says what it would do, and does it."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from a2a_celery.store import Keys, SyncStore
+from a2a_celery.store.schema import SCHEMA
+from a2a_celery.store.tasks import create_task
+from tests.support.clients import rest
+from tests.support.fleet import Fleet
+from tests.support.seeds import ANN, CONTEXT, request
+from tests.support.waiting import eventually
+
+KEYS = Keys("a2a")
+OPTIONS = b'{"not_before_us":7,"trace":{"traceparent":"00-ab-cd-01"},"options":{}}'
+
+
+@pytest.fixture
+def stored(fleet: Fleet) -> redis.Redis:
+    """The fleet's Redis, with a task of a release that wrote no schema."""
+    store = SyncStore(fleet.redis.store_url)
+    sent = request(task_id="t", context_id=CONTEXT)
+    store.run(create_task(KEYS, ANN, "t", CONTEXT, sent, caller=b"{}", retention=60, options=OPTIONS))
+    store.redis.hdel(KEYS.task("t").record, "begins_at", "trace")
+    store.close()
+    return SyncStore(fleet.redis.store_url).redis
+
+
+def test_an_older_store_is_refused_by_all_until_it_is_migrated(fleet: Fleet, stored: redis.Redis) -> None:
+    starting = {
+        "gateway": fleet.gateway(wait=False),
+        "watcher": fleet.start("watcher-refused", "a2a", "watcher"),
+        "worker": fleet.start("worker-refused", "worker", "-P", "solo"),
+    }
+    for name, process in starting.items():
+        eventually(lambda process=process: not process.running, within=60, what=f"the {name} refuses")
+        assert process.popen.returncode == 1, name
+        assert "no schema yet" in process.output(), name
+        assert "`celery -A … a2a migrate` once. It writes into the record of each open" in process.output(), name
+        assert "Traceback" not in process.output(), name
+
+    dry = fleet.command("a2a", "migrate", "--dry-run")
+    assert (dry.returncode, dry.stdout.count("1 records would be changed")) == (0, 1)
+    assert stored.hget(KEYS.task("t").record, "trace") is None
+
+    older = SyncStore(fleet.redis.store_url)
+    older.redis.zadd(
+        KEYS.watchers, {'{"settings": {}, "watcher": "old:1"}': 2**52}
+    )  # heard of until the test says otherwise
+    refused = fleet.command("a2a", "migrate")
+    assert refused.returncode == 1
+    assert "an older release are at work: watcher old:1. Stop them" in refused.stderr
+    older.redis.delete(KEYS.watchers)
+    older.close()
+
+    done = fleet.command("a2a", "migrate")
+    assert (done.returncode, done.stdout.count("1 records were changed")) == (0, 1)
+    assert stored.hget(KEYS.task("t").record, "trace") == b"00-ab-cd-01"
+    assert rest(fleet.gateway(), "GET", "/tasks").status_code == 200
+
+
+def test_a_newer_store_is_refused(fleet: Fleet) -> None:
+    client = SyncStore(fleet.redis.store_url).redis
+    client.hset(KEYS.installation, "schema", SCHEMA + 1)
+
+    done = fleet.command("a2a", "migrate")
+
+    assert done.returncode == 1
+    assert f"has schema {SCHEMA + 1}, which a newer release wrote" in done.stderr
+
+
+def test_an_archive_is_given_up_by_a_command(fleet: Fleet) -> None:
+    client = SyncStore(fleet.redis.store_url).redis
+    client.hset(KEYS.installation, mapping={"schema": SCHEMA, "archive": "1"})
+
+    refused = fleet.command("a2a", "watcher")
+    assert (refused.returncode, "set A2A_ARCHIVE_URL here too" in refused.stderr) == (1, True)
+    done = fleet.command("a2a", "migrate", "--without-archive")
+
+    assert done.returncode == 0
+    said = done.stdout.splitlines()
+    assert "nothing to do" in said[-2]
+    assert said[-1] == "No archive: 0 ended tasks expire 604800 seconds from now."
+    assert client.hget(KEYS.installation, "archive") == b""

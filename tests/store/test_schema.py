@@ -1,0 +1,223 @@
+"""The schema of a store: the first process says it, an older or a newer one is refused, and a migration is real."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.errors import ConfigError, StoreUnavailable
+from a2a_celery.lifecycle.states import COMPLETED
+from a2a_celery.store import AsyncStore, Keys, SyncStore, schema
+from a2a_celery.store.archiving import archive_state
+from a2a_celery.store.schema import SCHEMA, Opened, migrate, open_store, pending, require_schema
+from a2a_celery.store.tasks import create_task
+from tests.support.seeds import ANN, CONTEXT, Seeds, at_once, request
+
+OPTIONS = b'{"not_before_us":7,"trace":{"traceparent":"00-ab-cd-01"},"options":{}}'
+
+
+@pytest.fixture
+def sync_store(redis_server: EmbeddedRedis) -> Iterator[SyncStore]:
+    store = SyncStore(redis_server.store_url)
+    yield store
+    store.close()
+
+
+async def of_a_release_without_schemas(store: AsyncStore, keys: Keys, seeds: Seeds) -> list[str]:
+    """A store with two waiting runs as such a release wrote them, and an ended task."""
+    await seeds.ended(COMPLETED)
+    for task_id in ("one", "other"):
+        sent = request(task_id=task_id, context_id=CONTEXT)
+        stored = create_task(keys, ANN, task_id, CONTEXT, sent, caller=b"{}", retention=60, options=OPTIONS)
+        await store.run(stored)
+        await store.redis.hdel(keys.task(task_id).record, "begins_at", "trace")
+    return ["one", "other"]
+
+
+def carried_out(store: SyncStore, keys: Keys, *, dry_run: bool = False) -> int:
+    [step] = pending(0)
+    return migrate(store, keys, step, 0, dry_run=dry_run)
+
+
+async def test_the_first_process_says_the_schema_of_an_empty_store(
+    store: AsyncStore, sync_store: SyncStore, keys: Keys
+) -> None:
+    await store.redis.set("somebody:else", 1)
+    await store.redis.set(f"{keys.prefix}-too:figures", 1)
+    assert await asyncio.to_thread(open_store, sync_store, keys, stamp=False) == Opened(SCHEMA, False)
+    assert not await store.redis.exists(keys.installation)
+
+    await require_schema(store, keys)
+
+    assert await store.redis.hgetall(keys.installation) == {b"schema": str(SCHEMA).encode()}
+    await store.redis.delete("somebody:else", f"{keys.prefix}-too:figures")
+
+
+async def test_processes_that_begin_at_once_on_an_empty_store_all_begin(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    async def begin() -> None:
+        await require_schema(store, keys)
+        await seeds.created()  # the others may look for keys only now
+
+    for _ in range(5):
+        await store.redis.flushall()
+        await at_once(*(begin() for _ in range(8)))
+
+
+async def test_the_look_costs_one_call_and_nothing_of_it_is_written(
+    store: AsyncStore, keys: Keys, seeds: Seeds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await require_schema(store, keys)
+    before = await seeds.everything()
+    calls: list[str] = []
+    straight = store.straight
+    monkeypatch.setattr(
+        store, "straight", lambda operation: (calls.append(operation.script.name), straight(operation))[1]
+    )
+
+    await require_schema(store, keys)
+
+    assert calls == ["open_store"]
+    assert await seeds.everything() == before
+
+
+async def test_an_older_store_is_refused_with_what_to_do_and_stays_as_it_is(
+    store: AsyncStore, sync_store: SyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    await of_a_release_without_schemas(store, keys, seeds)
+    before = await seeds.everything()
+
+    with pytest.raises(ConfigError, match=r"no schema yet.*`celery -A … a2a migrate`.*may begin and which trace"):
+        await require_schema(store, keys, archive=True)
+    assert await asyncio.to_thread(open_store, sync_store, keys) == Opened(0, False)
+
+    assert await seeds.everything() == before
+
+
+async def test_a_newer_store_is_refused(store: AsyncStore, keys: Keys) -> None:
+    await store.redis.hset(keys.installation, "schema", SCHEMA + 1)
+
+    with pytest.raises(ConfigError, match=f"has schema {SCHEMA + 1}, which a newer release wrote"):
+        await require_schema(store, keys)
+
+
+async def test_a_migration_brings_records_to_what_this_release_writes(
+    store: AsyncStore, sync_store: SyncStore, keys: Keys, seeds: Seeds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema, "PAGE", 2)
+    waiting = await of_a_release_without_schemas(store, keys, seeds)
+    before = await seeds.everything()
+
+    assert await asyncio.to_thread(carried_out, sync_store, keys, dry_run=True) == 2
+    assert await seeds.everything() == before
+    assert await asyncio.to_thread(carried_out, sync_store, keys) == 2
+
+    for task_id in waiting:
+        found = await store.redis.hmget(keys.task(task_id).record, "begins_at", "trace")
+        assert found == [b"7", b"00-ab-cd-01"]
+    await require_schema(store, keys)
+    after = await seeds.everything()
+    assert await asyncio.to_thread(carried_out, sync_store, keys) == 0
+    assert await seeds.everything() == after
+
+
+async def test_a_migration_that_is_cut_off_or_run_twice_at_once_does_no_harm(
+    store: AsyncStore, redis_server: EmbeddedRedis, sync_store: SyncStore, keys: Keys, seeds: Seeds,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(schema, "PAGE", 1)
+    await of_a_release_without_schemas(store, keys, seeds)
+    run, calls = sync_store.run, []
+
+    def cut_off(operation):  # type: ignore[no-untyped-def]
+        calls.append(operation)
+        if len(calls) == 3:
+            raise StoreUnavailable("cut off")
+        return run(operation)
+
+    with monkeypatch.context() as cut:
+        cut.setattr(sync_store, "run", cut_off)
+        with pytest.raises(StoreUnavailable):
+            await asyncio.to_thread(carried_out, sync_store, keys)
+    assert not await store.redis.hget(keys.installation, "schema")
+
+    stores = [SyncStore(redis_server.store_url) for _ in range(3)]
+    await at_once(*(asyncio.to_thread(carried_out, one, keys) for one in stores))
+    for one in stores:
+        one.close()
+
+    assert await store.redis.hget(keys.installation, "schema") == str(SCHEMA).encode()
+    assert await store.redis.hmget(keys.task("one").record, "begins_at", "trace") == [b"7", b"00-ab-cd-01"]
+
+
+async def test_where_ended_tasks_go_to_an_archive_nobody_serves_or_watches_without_it(
+    store: AsyncStore, keys: Keys
+) -> None:
+    await require_schema(store, keys, archive=False)
+    await require_schema(store, keys, archive=True)
+
+    with pytest.raises(ConfigError, match=r"set A2A_ARCHIVE_URL here too.*a2a migrate --without-archive"):
+        await require_schema(store, keys, archive=False)
+    await require_schema(store, keys)  # a worker needs none
+
+    await store.run(archive_state(keys, give_up=True))
+    await require_schema(store, keys, archive=False)
+
+
+async def test_a_store_that_is_away_refuses_nobody(keys: Keys, caplog: pytest.LogCaptureFixture) -> None:
+    away = AsyncStore("redis://127.0.0.1:1/0")
+
+    await require_schema(away, keys, archive=True)
+
+    assert "is not known" in caplog.text
+    await away.aclose()
+
+
+async def started_without_it(server: EmbeddedRedis, keys: Keys, *, archive: bool | None) -> AsyncStore:
+    """As a process has it that began while it was away."""
+    store = AsyncStore(server.store_url)
+    there, store._ask = store._ask, away  # type: ignore[method-assign]
+    await require_schema(store, keys, archive=archive)
+    store._ask = there  # type: ignore[method-assign]
+    return store
+
+
+async def away(_: object) -> None:
+    raise StoreUnavailable("away")
+
+
+async def test_who_began_while_the_store_was_away_looks_before_it_writes(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
+) -> None:
+    late = await started_without_it(redis_server, keys, archive=True)
+
+    await at_once(*(Seeds(late, keys).created() for _ in range(3)))
+
+    assert await store.redis.hgetall(keys.installation) == {b"schema": str(SCHEMA).encode(), b"archive": b"1"}
+    assert late.first is None
+    await require_schema(store, keys)  # the next process begins
+    await late.aclose()
+
+
+async def test_who_began_while_another_store_was_away_writes_nothing_to_it(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds
+) -> None:
+    late = await started_without_it(redis_server, keys, archive=None)
+    await store.redis.hset(keys.installation, "schema", SCHEMA + 1)
+    before = await seeds.everything()
+
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="a newer release wrote"):
+            await Seeds(late, keys).created()
+
+    assert await seeds.everything() == before
+    await late.aclose()
+
+
+def test_the_steps_are_in_order_and_lead_to_this_release() -> None:
+    assert [step.to for step in schema.STEPS] == list(range(1, SCHEMA + 1))
+    assert pending(SCHEMA) == []
