@@ -1,0 +1,92 @@
+/**
+ * Who the page says its requests are from: a token or a key, in memory, or for this tab alone in its sessionStorage.
+ * No cookie, so no other site can send requests with it.
+ */
+
+import { el } from "./dom.js";
+
+const KEPT = "a2a-credentials";
+
+export class Credentials {
+  #header = null;
+  #value = "";
+
+  constructor() {
+    try {
+      const kept = JSON.parse(sessionStorage.getItem(KEPT) ?? "null");
+      if (kept) [this.#header, this.#value] = kept;
+    } catch {
+      // storage that is forbidden, or not ours
+    }
+  }
+
+  get given() {
+    return this.#header !== null;
+  }
+
+  /** The headers of a request. */
+  headers() {
+    return this.#header === null ? {} : { [this.#header]: this.#value };
+  }
+
+  use(header, value, keep) {
+    this.#header = value ? header : null;
+    this.#value = value;
+    try {
+      if (value && keep) sessionStorage.setItem(KEPT, JSON.stringify([header, value]));
+      else sessionStorage.removeItem(KEPT);
+    } catch {
+      // then it is kept in memory only
+    }
+  }
+}
+
+/** The ways to say who asks that `card` names, as `{ header, prefix, label }`; a bearer token if it names none. */
+function ways(card) {
+  const found = [{ header: "Authorization", prefix: "Bearer ", label: "Bearer token" }];
+  for (const scheme of Object.values(card?.securitySchemes ?? {})) {
+    const key = scheme?.apiKeySecurityScheme;
+    if (key?.location === "header" && /^[A-Za-z0-9-]+$/.test(key.name ?? "")) {
+      found.push({ header: key.name, prefix: "", label: `API key (${key.name})` });
+    }
+  }
+  return found;
+}
+
+/** Fills `sheet` with the form; `done()` is called when something has changed. */
+export function showForm(sheet, credentials, card, done) {
+  const offered = ways(card);
+  const kind = el("select", { id: "credential-kind" }, ...offered.map(({ label }, i) => el("option", { value: i }, label)));
+  const value = el("input", { type: "password", id: "credential-value", autocomplete: "off", spellcheck: "false" });
+  const keep = el("input", { type: "checkbox", id: "credential-keep" });
+  const form = el(
+    "form",
+    { class: "fields" },
+    el("label", { for: "credential-kind" }, "Kind"),
+    kind,
+    el("label", { for: "credential-value" }, "Token or key"),
+    value,
+    el("label", { class: "check" }, keep, " Keep it until this tab is closed"),
+    el("div", { class: "row" }, el("button", { type: "submit", class: "primary" }, "Use it"), forget()),
+    el("p", { class: "hint" }, "It stays in this page and goes to this address only, as a header of each request."),
+  );
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    const { header, prefix } = offered[Number(kind.value)];
+    const given = value.value.trim();
+    credentials.use(header, given && prefix + given.replace(/^bearer\s+/i, ""), keep.checked);
+    done();
+  });
+  sheet.replaceChildren(form);
+  value.focus();
+
+  function forget() {
+    if (!credentials.given) return null;
+    const button = el("button", { type: "button" }, "Forget it");
+    button.addEventListener("click", () => {
+      credentials.use(null, "", false);
+      done();
+    });
+    return button;
+  }
+}

@@ -1,0 +1,66 @@
+"""Authentication over gRPC, where it goes wrong: what went wrong is for the log."""
+
+from __future__ import annotations
+
+import grpc.aio
+import pytest
+from a2a.types import GetTaskRequest, a2a_pb2_grpc
+
+from a2a_celery.gateway.auth.authenticator import Authenticator
+from a2a_celery.gateway.auth.grpc import _address
+from a2a_celery.gateway.auth.identity import Identity
+from a2a_celery.gateway.auth.schemes import KeysUnavailable, Presented
+from a2a_celery.gateway.grpc import GrpcServer
+from tests.support.faults import Fault, from_grpc
+from tests.support.fleet import free_port
+
+
+class Broken(Authenticator):
+    """Raises what it is told."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__([])
+        self._error = error
+
+    async def identify(self, presented: Presented) -> Identity:
+        """Fails."""
+        raise self._error
+
+
+async def refused_by(error: Exception) -> Fault:
+    """What a client is told where authentication ends with `error`."""
+    port = free_port()
+    server = GrpcServer({}, "127.0.0.1", port, 1024, Broken(error))
+    await server.start()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await a2a_pb2_grpc.A2AServiceStub(channel).GetTask(GetTaskRequest(id="some"), timeout=30)
+    finally:
+        await server.stop(0)
+    return from_grpc(refused.value)
+
+
+async def test_a_failure_of_ours_is_told_without_a_word_of_it() -> None:
+    found = await refused_by(RuntimeError("a secret"))
+    assert (found.status, found.reason, found.message) == ("INTERNAL", "INTERNAL_ERROR", "Internal error")
+
+
+async def test_without_keys_it_is_for_later() -> None:
+    found = await refused_by(KeysUnavailable())
+    assert (found.status, found.reason) == ("UNAVAILABLE", "SERVICE_UNAVAILABLE")
+
+
+@pytest.mark.parametrize(
+    ("peer", "address"),
+    [
+        ("ipv4:192.0.2.1:4711", "192.0.2.1"),
+        ("ipv6:%5B2001:db8::1%5D:4711", "2001:db8::1"),
+        ("ipv6:[::1]:4711", "::1"),
+        ("unix:/tmp/socket", None),
+        ("unix:", None),
+        ("", None),
+    ],
+)
+def test_the_address_of_a_peer(peer: str, address: str | None) -> None:
+    assert _address(peer) == address

@@ -1,0 +1,65 @@
+"""Credentials for the tests: issuers' keys and tokens, API keys with their hashes, and settings that know them."""
+
+from __future__ import annotations
+
+import time
+from hashlib import sha256
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from joserfc import jws, jwt
+from joserfc.jwk import Key, OctKey, RSAKey
+
+ISSUER = "https://issuer.example.com"
+AUDIENCE = "https://agents.example.com"
+SHARED = OctKey.import_key("a-secret-that-issuer-and-gateway-share")
+
+
+def rsa_key(kid: str | None = "first") -> RSAKey:
+    """A new one, with its private part."""
+    private = generate_private_key(65537, 2048)
+    pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return RSAKey.import_key(pem, {} if kid is None else {"kid": kid})
+
+
+def claims(owner: Any = "alice", **others: Any) -> dict[str, Any]:
+    """Good claims, with `others` in their place; None leaves one out."""
+    now = int(time.time())
+    good = {"iss": ISSUER, "aud": AUDIENCE, "sub": owner, "iat": now, "exp": now + 600}
+    return {name: value for name, value in (good | others).items() if value is not None}
+
+
+def token(
+    key: Key, algorithm: str, owner: Any = "alice", *, header: dict[str, Any] | None = None, **others: Any
+) -> str:
+    """A token that `key` signs; `others` as in `claims`."""
+    kid = key.get("kid")
+    head = {"alg": algorithm, **({"kid": kid} if kid else {}), **(header or {})}
+    registry = jws.JWSRegistry(algorithms=[algorithm], strict_check_header=False)
+    return jwt.encode(head, claims(owner, **others), key, registry=registry)
+
+
+def shared(owner: str, **others: Any) -> str:
+    """A token that is signed with the shared secret."""
+    return token(SHARED, "HS256", owner, **others)
+
+
+def api_key_entry(owner: str, key: str, tenants: str = "") -> str:
+    """What the setting has of an API key."""
+    return f"{owner}:sha256:{sha256(key.encode()).hexdigest()}" + (f":{tenants}" if tenants else "")
+
+
+def bearer(given: str) -> dict[str, str]:
+    """The header of a token."""
+    return {"Authorization": f"Bearer {given}"}
+
+
+WITH_TOKENS = {
+    "A2A_AUTH_JWT_KEY": "a-secret-that-issuer-and-gateway-share",
+    "A2A_AUTH_JWT_ALGORITHMS": "HS256",
+    "A2A_AUTH_JWT_ISSUER": ISSUER,
+    "A2A_AUTH_JWT_AUDIENCE": AUDIENCE,
+    "A2A_AUTH_JWT_TENANTS_CLAIM": "tenants",
+}
+"""The environment of a gateway that takes tokens of the shared secret."""
