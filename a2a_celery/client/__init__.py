@@ -14,6 +14,7 @@ from .failures import (
     NotConnected,
     NoTransport,
     RemoteError,
+    TooManyRequests,
 )
 from .remote import RemoteAgent
 from .result import Result, StopReason, input_requests, state_name, stop_reason_of
@@ -36,6 +37,7 @@ __all__ = [
     "Result",
     "Session",
     "StopReason",
+    "TooManyRequests",
     "input_requests",
     "state_name",
     "stop_reason_of",

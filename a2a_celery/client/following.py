@@ -5,7 +5,7 @@
 | a stream whose events have ids (ours) | SubscribeToTask with Last-Event-ID: each event once, none left out |
 | a stream without ids | SubscribeToTask: the task as it is stands for what was missed |
 | the subscription too, or there is none, or it tells nothing | GetTask, at growing intervals |
-| a message that never left | it is sent again |
+| a message that never left, or that was refused with 429 | it is sent again |
 | the answer of an agent that is `idempotent` | the message is sent again, with the same id |
 | the answer of another | the task is looked for by the message's id; if it is not to be seen: `AnswerLost` |
 """
@@ -32,7 +32,15 @@ from a2a.types import (
 from a2a.utils.errors import A2AError, InternalError, UnsupportedOperationError
 
 from ..lifecycle import is_interrupted
-from .failures import AgentUnreachable, AnswerLost, AnswerUnreadable, NotConnected, RemoteError, translated
+from .failures import (
+    AgentUnreachable,
+    AnswerLost,
+    AnswerUnreadable,
+    NotConnected,
+    RemoteError,
+    TooManyRequests,
+    translated,
+)
 from .result import Gathered, stop_reason_of
 from .transports import Connection
 
@@ -51,8 +59,13 @@ LOOKED_THROUGH = 20
 """Tasks of a context, the last changed first, among which a message is looked for."""
 
 
+LATER = 0.1
+"""Of a time that a server asked for, by chance: those whom it told the same don't come back together."""
+
+
 class Backoff:
-    """Waits ever longer; gives up when nothing has been answered for `patience` seconds."""
+    """Waits ever longer, and not shorter than a server asks for (Retry-After); gives up when nothing has been answered
+    for `patience` seconds, and at once when it is asked to wait beyond that."""
 
     def __init__(self, patience: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._patience = patience
@@ -68,15 +81,16 @@ class Backoff:
 
     async def wait(self, error: AgentUnreachable | None = None) -> None:
         """Waits before the next try; raises `error`, for which this one failed, when patience is at its end."""
+        asked = 0.0 if error is None else error.retry_after or 0.0
         if error is not None:
             now = self._clock()
             if self._failing_since is None:
                 self._failing_since = now
-            if now - self._failing_since >= self._patience:
+            if now + asked - self._failing_since >= self._patience:
                 raise error
         delay = min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(self._tries, 16))
         self._tries += 1
-        await asyncio.sleep(delay * random.uniform(0.5, 1))
+        await asyncio.sleep(max(delay * random.uniform(0.5, 1), asked * random.uniform(1, 1 + LATER)))
 
 
 class Follower:
@@ -157,7 +171,7 @@ class Follower:
             except AgentUnreachable as e:
                 if self.gathered.task_id:
                     raise
-                if not isinstance(e, NotConnected) and not self._idempotent:
+                if not isinstance(e, NotConnected | TooManyRequests) and not self._idempotent:
                     yield StreamResponse(task=await self._found(request.message, e))
                     return
                 await self._backoff.wait(e)

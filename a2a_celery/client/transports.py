@@ -23,6 +23,9 @@ from .failures import NoTransport
 HTTP_BINDINGS = (TransportProtocol.JSONRPC.value, TransportProtocol.HTTP_JSON.value)
 GRPC = TransportProtocol.GRPC.value
 
+UNBOUNDED = (("grpc.max_receive_message_length", -1),)
+"""A task may be as large as over HTTP; gRPC would take 4 MiB, and say of more that the agent is exhausted."""
+
 
 class EventIds:
     """An HTTP client that knows the id of the last event that its stream has shown; for a single stream.
@@ -117,8 +120,8 @@ class Transports:
 
         if address not in self._channels:
             self._channels[address] = (
-                grpc.aio.secure_channel(address, grpc.ssl_channel_credentials())
+                grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(), options=UNBOUNDED)
                 if self._secure
-                else grpc.aio.insecure_channel(address)
+                else grpc.aio.insecure_channel(address, options=UNBOUNDED)
             )
         return self._channels[address]

@@ -41,7 +41,8 @@ def cancel_task(app: Celery, remotes: Mapping[str, Remote], calls: CallsPerProce
         try:
             return here.run(ask())
         except (AgentUnreachable, InternalError) as e:
-            raise self.retry(countdown=min(2.0**self.request.retries, 600.0), exc=e) from None
+            asked = getattr(e, "retry_after", None) or 0.0
+            raise self.retry(countdown=min(max(2.0**self.request.retries, asked), 600.0), exc=e) from None
         except (A2AError, RemoteError) as e:
             logger.warning("task %s of %s was not cancelled: %s", task_id, remote.url, e)
             return type(e).__name__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -47,12 +48,14 @@ class Progress:
         task_id: the remote task; "" while the message has no answer.
         told: whether the agent took our webhook.
         failing_since: since when it has not been reached; None: it was, the last time.
+        not_before: until when its server wants to be left alone; None: it does not say.
     """
 
     began: float
     task_id: str = ""
     told: bool = False
     failing_since: float | None = None
+    not_before: float | None = None
 
     @classmethod
     def read(cls, data: Mapping[str, Any] | None, now: float) -> Self:
@@ -61,15 +64,22 @@ class Progress:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
     def reached(self, task_id: str, *, told: bool) -> Progress:
         """The agent has answered: the task goes on."""
-        return replace(self, task_id=task_id, told=told, failing_since=None)
+        return replace(self, task_id=task_id, told=told, failing_since=None, not_before=None)
 
-    def missed(self, now: float) -> Progress:
-        """The agent could not be reached."""
-        return self if self.failing_since is not None else replace(self, failing_since=now)
+    def missed(self, now: float, asked: float | None = None, *, unreachable_for: float = math.inf) -> Progress:
+        """The agent could not be reached, or `asked` for so many seconds to be left alone. It is tried once more before
+        it is given up, after `unreachable_for` seconds of that."""
+        since = now if self.failing_since is None else self.failing_since
+        not_before = None if asked is None else min(now + asked, since + unreachable_for)
+        return replace(self, failing_since=since, not_before=not_before)
+
+    def is_held(self, now: float) -> bool:
+        """Whether it is too early to ask again: a broker's visibility timeout brings a step back before its time."""
+        return self.not_before is not None and now < self.not_before
 
     def pause(
         self, now: float, *, timeout: float | None = None, visibility: float | None = None, at_least: float = 0.0
@@ -83,6 +93,8 @@ class Progress:
         else:
             wanted, soonest, latest = (now - self.began) / 4, SOONEST, LATEST
         pause = max(soonest, min(wanted, latest)) * random.uniform(1 - JITTER, 1 + JITTER)
+        if self.not_before is not None:
+            pause = max(pause, self.not_before - now)
         if timeout is not None:
             pause = min(pause, max(0.0, self.began + timeout - now))
         pause = max(pause, at_least)

@@ -120,9 +120,11 @@ class CallTask(Task):  # type: ignore[misc]
         if self.request.called_directly:
             raise TypeError(f"{self.name} is a step: call.s(…) or call.delay(…); without Celery there is RemoteAgent")
         self._checked(url, (), {"timeout": timeout, "unreachable_for": unreachable_for, "on_interrupt": on_interrupt})
-        now = time.time()
-        so_far = Progress.read(progress, now)
+        so_far = Progress.read(progress, now := time.time())
+        over = timeout is not None and now - so_far.began > timeout
         self._stop_if_ended(url, so_far)
+        if so_far.is_held(now) and not over:
+            self._again(content, so_far, now, timeout)
         remote = find(self.remotes, url)
         try:
             if so_far.task_id:
@@ -132,7 +134,7 @@ class CallTask(Task):  # type: ignore[misc]
                     remote, message_of(content, self.message_id_of(self.request.id), task_id, context_id), so_far
                 )
         except (AgentUnreachable, InternalError) as e:
-            so_far = so_far.missed(now)
+            so_far = so_far.missed(now, getattr(e, "retry_after", None), unreachable_for=unreachable_for)
             if now - cast(float, so_far.failing_since) > unreachable_for:
                 self._give_up(url, so_far)
                 raise AgentUnreachable(f"{e} (for {unreachable_for:g} s)") from None
@@ -142,7 +144,6 @@ class CallTask(Task):  # type: ignore[misc]
             if isinstance(e, RemoteError):
                 raise
             raise CallRefused(f"{remote.url} refuses: {type(e).__name__}: {e}") from None
-        over = timeout is not None and now - so_far.began > timeout
         if result.stop_reason is None and not over:
             self._again(content, so_far, now, timeout)
         if result.stop_reason is None:

@@ -1,0 +1,58 @@
+"""A tenant that sends ten times its limit, and another beside it: what that one sends is answered, all of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+
+import httpx
+import pytest
+import redis
+
+from tests.support.clients import PATIENCE, V1, Served, message_json, serving
+from tests.support.scrapes import scrape
+
+LIMITS = {"A2A_OWNER_REQUESTS_PER_SECOND": "1", "A2A_OWNER_REQUEST_BURST": "10", "A2A_OWNER_MAX_CONCURRENT_TASKS": "10"}
+FLOOD = 100
+"""Requests, at least: ten times what may come at once."""
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serving(tmp_path_factory.mktemp("fleet"), pool="threads", concurrency=8, grpc=False, **LIMITS) as served:
+        yield served
+
+
+async def test_another_tenant_does_not_feel_it(served: Served) -> None:
+    loud: Counter[int] = Counter()
+    over = asyncio.Event()
+
+    async with httpx.AsyncClient(base_url=f"{served.url}/agents/echo", headers=V1, timeout=PATIENCE) as http:
+
+        async def flood() -> None:
+            while not over.is_set() or loud.total() < FLOOD:
+                answers = await asyncio.gather(
+                    *(http.post("/loud/message:send", json=message_json("flood")) for _ in range(10))
+                )
+                loud.update(answer.status_code for answer in answers)
+
+        flooding = asyncio.create_task(flood())
+        quiet = [await http.post("/quiet/message:send", json=message_json(str(number))) for number in range(10)]
+        over.set()
+        await flooding
+
+    assert [answer.status_code for answer in quiet] == [200] * 10
+    said = [answer.json()["task"]["artifacts"][0]["parts"][0]["text"] for answer in quiet]
+    assert said == [str(number) for number in range(10)]
+    assert set(loud) == {200, 429}
+
+
+def test_nothing_is_stored_of_what_was_refused(served: Served) -> None:
+    store = redis.Redis.from_url(served.fleet.redis.store_url)
+    told = scrape(served.url)
+
+    tasks = list(store.scan_iter("a2a:{*}:task"))
+
+    assert told.get("a2a_gateway_refusals_total", agent="echo", limit="requests") > 0
+    assert len(tasks) == told.get("a2a_gateway_requests_total", agent="echo", operation="SendMessage", outcome="ok")

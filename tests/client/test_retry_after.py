@@ -1,0 +1,190 @@
+"""Who is told to come again later does, not before and not for ever; and what was refused is sent once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc.aio
+import httpx
+import pytest
+from a2a.types import Artifact, GetTaskRequest, Part, Task, a2a_pb2_grpc
+from google.protobuf.json_format import MessageToDict
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+
+from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.client import AgentUnreachable, CallRefused, RemoteAgent, TooManyRequests
+from a2a_celery.client.calling.progress import Progress
+from a2a_celery.client.failures import translated
+from a2a_celery.client.following import Backoff
+from a2a_celery.store import AsyncStore, Keys, Scope
+from tests.support.clients import BINDINGS
+from tests.support.limited import Limited, limited
+
+NOW = 1_000_000.0
+
+
+@pytest.fixture
+async def gateway(store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys) -> AsyncIterator[Limited]:
+    """Two requests a second, one at a time."""
+    async with limited(store, redis_server.store_url, keys, owner_requests_per_second=2, owner_request_burst=1) as made:
+        yield made
+
+
+async def refusals(gateway: Limited) -> int:
+    metrics = (await gateway.http.get("/metrics")).text
+    counted = [line for line in metrics.splitlines() if line.startswith("a2a_gateway_refusals_total{")]
+    return sum(int(float(line.rpartition(" ")[2])) for line in counted)
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+async def test_a_message_waits_as_long_as_the_gateway_says(gateway: Limited, binding: str) -> None:
+    agent = RemoteAgent("http://test", http=gateway.http, transports=[binding])
+    for text in ("one", "two"):
+        await agent.submit(agent.session().message(text))
+    await agent.close()
+
+    assert await refusals(gateway) == 1, "one try too early, and none before its time"
+    assert await gateway.store.redis.zcard(gateway.keys.scope_index(Scope("echo")) + "1") == 2
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+async def test_who_would_wait_too_long_is_told_at_once(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, binding: str
+) -> None:
+    async with limited(store, redis_server.store_url, keys, owner_requests_per_second=0.001) as gateway:
+        agent = RemoteAgent("http://test", http=gateway.http, transports=[binding], patience=500)
+        first = await agent.submit(agent.session().message("hello"))
+        with pytest.raises(TooManyRequests) as raised:
+            await agent.submit(agent.session().message("hello"))
+        with pytest.raises(TooManyRequests):
+            await agent.get(first.task_id)
+        await agent.close()
+
+        assert raised.value.retry_after is not None
+        assert 900 < raised.value.retry_after <= 1000
+        assert await refusals(gateway) == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "header", "kind", "asked"),
+    [
+        (429, "7", TooManyRequests, 7),
+        (429, "", TooManyRequests, None),
+        (429, "soon", TooManyRequests, None),
+        (429, "Thu, 01 Jan 1970 00:00:00 GMT", TooManyRequests, 0),
+        (503, "12", AgentUnreachable, 12),
+    ],
+)
+def test_any_server_may_say_when(status: int, header: str, kind: type[AgentUnreachable], asked: float | None) -> None:
+    response = httpx.Response(status, headers={"Retry-After": header}, request=httpx.Request("POST", "http://a"))
+
+    with pytest.raises(AgentUnreachable) as raised, translated("http://a"):
+        response.raise_for_status()
+
+    assert type(raised.value) is kind
+    assert raised.value.retry_after == asked
+
+
+async def test_a_server_may_say_it_as_retry_info() -> None:
+    status = status_pb2.Status(code=code_pb2.RESOURCE_EXHAUSTED, message="no")
+    again = error_details_pb2.RetryInfo()
+    again.retry_delay.FromMilliseconds(2500)
+    status.details.add().Pack(again)
+
+    async def get_task(request: GetTaskRequest, context: Any) -> None:
+        context.set_trailing_metadata((("grpc-status-details-bin", status.SerializeToString()),))
+        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "no")
+
+    async with speaking_grpc(get_task) as agent:
+        with pytest.raises(TooManyRequests) as raised:
+            await agent.get("t")
+
+    assert raised.value.retry_after == 2.5
+    assert MessageToDict(again) == {"retryDelay": "2.500s"}
+
+
+@asynccontextmanager
+async def speaking_grpc(get_task: Callable[[GetTaskRequest, Any], Awaitable[Any]]) -> AsyncIterator[RemoteAgent]:
+    """An agent of a server that has GetTask, and no more."""
+
+    class Server(a2a_pb2_grpc.A2AServiceServicer):
+        async def GetTask(self, request: GetTaskRequest, context: Any) -> Any:
+            return await get_task(request, context)
+
+    server = grpc.aio.server()
+    a2a_pb2_grpc.add_A2AServiceServicer_to_server(Server(), server)  # type: ignore[no-untyped-call]
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    card = {
+        "name": "it",
+        "supportedInterfaces": [
+            {"url": f"127.0.0.1:{port}", "protocolBinding": "GRPC", "protocolVersion": "1.0"},
+        ],
+    }
+    http = httpx.AsyncClient(transport=httpx.MockTransport(lambda _: httpx.Response(200, json=card)))
+    async with http, RemoteAgent("http://test", http=http, transports=["GRPC"]) as agent:
+        yield agent
+    await server.stop(None)
+
+
+async def test_a_task_may_be_large_over_grpc_too() -> None:
+    text = "x" * 5_000_000  # more than gRPC takes by itself
+
+    async def get_task(request: GetTaskRequest, context: Any) -> Task:
+        return Task(id=request.id, artifacts=[Artifact(artifact_id="a", parts=[Part(text=text)])])
+
+    async with speaking_grpc(get_task) as agent:
+        assert (await agent.get("t")).text == text
+
+
+@pytest.mark.parametrize("idempotent", [False, True])
+async def test_what_is_too_large_for_the_server_is_not_sent_again(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, idempotent: bool
+) -> None:
+    """gRPC has the same code for it as for too many requests."""
+    async with (
+        limited(store, redis_server.store_url, keys, max_request_bytes=100_000) as gateway,
+        RemoteAgent("http://test", http=gateway.http, transports=["GRPC"], idempotent=idempotent, patience=5) as agent,
+    ):
+        with pytest.raises(CallRefused, match="larger than max"):
+            await agent.submit(agent.session().message("x" * 200_000))
+
+
+async def test_waiting_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    clock = NOW
+
+    async def sleep(seconds: float) -> None:
+        nonlocal clock
+        slept.append(seconds)
+        clock += seconds
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    backoff, error = Backoff(100, lambda: clock), TooManyRequests("no", 30)
+    for _ in range(3):
+        await backoff.wait(error)
+    with pytest.raises(TooManyRequests):
+        await backoff.wait(error)
+
+    assert all(30 <= seconds <= 33 for seconds in slept)
+
+
+def test_a_step_is_put_off_as_long_as_it_was_told() -> None:
+    step = Progress(NOW, "t").missed(NOW, 40, unreachable_for=600)
+    again = Progress.read(step.to_dict(), NOW)
+
+    assert again == step
+    assert step.pause(NOW) >= 40
+    assert step.pause(NOW, timeout=10) == 10
+    assert step.pause(NOW, visibility=30) == 10, "its broker would deliver it again; so it is put off once more"
+    assert [step.is_held(NOW + seconds) for seconds in (0, 39, 40)] == [True, True, False]
+    assert not step.reached("t", told=False).is_held(NOW)
+
+
+def test_a_step_that_is_told_to_wait_too_long_tries_once_more() -> None:
+    step = Progress(NOW, "t").missed(NOW, 10_000, unreachable_for=600)
+
+    assert [step.is_held(NOW + seconds) for seconds in (599, 600)] == [True, False]

@@ -1,0 +1,219 @@
+"""Whatever happens to tasks, in any order: what limits count is what there is."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.lifecycle.outcomes import status_event
+from a2a_celery.lifecycle.states import (
+    COMPLETED,
+    FAILED,
+    INPUT_REQUIRED,
+    INTERRUPTED,
+    REJECTED,
+    SUBMITTED,
+    TERMINAL,
+    WORKING,
+)
+from a2a_celery.store import Keys, Scope
+from a2a_celery.store.answers import Created, Limited
+from a2a_celery.store.limits import TaskLimits
+from a2a_celery.store.operation import Operation, script
+from a2a_celery.store.pauses import end_pauses
+from a2a_celery.store.recovery import hand_back
+from a2a_celery.store.release import end_by_result, hand_on, release_run
+from a2a_celery.store.runs import Claim, RunRef, end_run
+from a2a_celery.store.tasks import continue_task, request_cancel
+from tests.store.test_limits import AGENTS, created
+from tests.store.test_racing_writers import stores
+from tests.support.leaks import leaks
+from tests.support.seeds import ANN, BOB, CONTEXT, Seeds, chunk, request, status
+
+
+@dataclass
+class World:
+    """Tasks of two owners to which anything may happen that the scripts know of."""
+
+    seeds: Seeds
+    chance: random.Random
+    claims: dict[str, Claim] = field(default_factory=dict)
+    written: Counter[str] = field(default_factory=Counter)
+
+    async def record(self, task_id: str) -> dict[str, str]:
+        """A task's record."""
+        fields = await self.seeds.store.redis.hgetall(self.seeds.keys.task(task_id).record)
+        return {name.decode(): value.decode(errors="replace") for name, value in fields.items()}
+
+    async def records(self) -> dict[str, dict[str, str]]:
+        """All of them."""
+        found = [key async for key in self.seeds.store.redis.scan_iter(f"{self.seeds.keys.prefix}:{{*}}:task")]
+        names = [key.decode().partition("{")[2].partition("}")[0] for key in found]
+        return {name: await self.record(name) for name in names}
+
+    async def act(self, move: str) -> None:
+        """One move, with a task that it may or may not fit."""
+        if move == "create":
+            many = TaskLimits(AGENTS, concurrent=1000, waiting=1000, queued=1000)
+            one_by_one = self.chance.random() < 0.5
+            await created(self.seeds, many, self.chance.choice([ANN, BOB]), one_by_one=one_by_one)
+            return
+        records = await self.records()
+        if records:
+            task_id = self.chance.choice(sorted(records))
+            await MOVES[move](self, task_id, records[task_id])
+
+    async def claim(self, task_id: str, r: dict[str, str]) -> None:
+        try:
+            working, most = self.chance.random() < 0.5, self.chance.choice([1, 3])
+            self.claims[task_id] = await self.seeds.claimed(
+                task_id, run=int(r["run"]), working=working, max_attempts=most
+            )
+        except AssertionError:
+            return  # it has one, or has ended
+        self.written[task_id] = 0
+
+    async def events(self, task_id: str, r: dict[str, str]) -> None:
+        await self._end(task_id, [chunk("x"), status(WORKING)])
+
+    async def end(self, task_id: str, r: dict[str, str]) -> None:
+        await self._end(task_id, [status(self.chance.choice([COMPLETED, FAILED, REJECTED]))])
+
+    async def pause(self, task_id: str, r: dict[str, str]) -> None:
+        await self._end(task_id, [status(INPUT_REQUIRED)])
+
+    async def answer(self, task_id: str, r: dict[str, str]) -> None:
+        scope = Scope.parse(r["scope"])
+        sent = request("more", task_id, CONTEXT)
+        limits = TaskLimits(AGENTS, queued=1000)
+        more = continue_task(self.seeds.keys, scope, task_id, sent, "", caller=b"{}", nonce=uuid4().hex, limits=limits)
+        await self.seeds.store.run(more)
+
+    async def cancel(self, task_id: str, r: dict[str, str]) -> None:
+        await self.seeds.store.run(request_cancel(self.seeds.keys, Scope.parse(r["scope"]), task_id, CONTEXT))
+
+    async def lose(self, task_id: str, r: dict[str, str]) -> None:
+        if r["phase"] == "running":
+            await self.seeds.lost(RunRef(task_id, int(r["run"])))
+
+    async def kill(self, task_id: str, r: dict[str, str]) -> None:
+        lost = self.chance.random() < 0.5
+        event = status_event(task_id, CONTEXT, FAILED)
+        ref, runner = RunRef(task_id, int(r["run"])), "runner" if r["phase"] == "running" else None
+        await self.seeds.store.run(
+            end_run(self.seeds.keys, ref, runner=runner or ("runner" if lost else None), event=event, lost=lost)
+        )
+
+    async def hand_back(self, task_id: str, r: dict[str, str]) -> None:
+        lost = status_event(task_id, CONTEXT, FAILED)
+        ref, runner = RunRef(task_id, int(r["run"])), "runner" if r["phase"] == "running" else None
+        await self.seeds.store.run(hand_back(self.seeds.keys, ref, runner=runner, lost=lost))
+
+    async def retry(self, task_id: str, r: dict[str, str]) -> None:
+        if claim := self.claims.pop(task_id, None):
+            await self.seeds.store.run(
+                release_run(
+                    self.seeds.keys,
+                    claim.ref,
+                    token=claim.token,
+                    before=0,
+                    events=[],
+                    options=b"",
+                    retries=1,
+                    again_us=1,
+                )
+            )
+
+    async def hand_on(self, task_id: str, r: dict[str, str]) -> None:
+        if claim := self.claims.pop(task_id, None):
+            await self.seeds.store.run(
+                hand_on(self.seeds.keys, claim.ref, token=claim.token, before=0, events=[], canvas="{}")
+            )
+
+    async def result(self, task_id: str, r: dict[str, str]) -> None:
+        await self.seeds.store.run(
+            end_by_result(self.seeds.keys, RunRef(task_id, int(r["run"])), [status_event(task_id, CONTEXT, COMPLETED)])
+        )
+
+    async def forget_pauses(self, task_id: str, r: dict[str, str]) -> None:
+        if r["phase"] == "" and int(r["state"]) in INTERRUPTED:
+            await self.seeds.store.redis.zadd(self.seeds.keys.pauses, {task_id: 1}, xx=True)
+            await self.seeds.store.run(end_pauses(self.seeds.keys, limit=10))
+
+    async def requeue(self, task_id: str, r: dict[str, str]) -> None:
+        if await self.seeds.store.redis.zscore(self.seeds.keys.dead_letters, task_id) is not None:
+            await self.seeds.requeued(task_id)
+
+    async def delete(self, task_id: str, r: dict[str, str]) -> None:
+        names = self.seeds.keys.task(task_id).as_list()
+        await self.seeds.store.run(Operation(script("delete_task"), names, [r["scope"]], int))
+        await self.seeds.store.redis.zrem(self.seeds.keys.dead_letters, task_id)
+        await self.seeds.store.redis.zrem(self.seeds.keys.pauses, task_id)
+
+    async def expire(self, task_id: str, r: dict[str, str]) -> None:
+        if int(r["state"]) in TERMINAL:
+            keys = [key async for key in self.seeds.store.redis.scan_iter(f"{self.seeds.keys.prefix}:{{{task_id}}}:*")]
+            await self.seeds.store.redis.delete(*keys)
+            await self.seeds.store.redis.zrem(self.seeds.keys.dead_letters, task_id)
+
+    async def _end(self, task_id: str, events: list[Any]) -> None:
+        if claim := self.claims.get(task_id):
+            try:
+                if len(events) > 1:
+                    await self.seeds.appended(claim, *events, before=self.written[task_id])
+                    self.written[task_id] += len(events)
+                else:
+                    await self.seeds.settled(claim, *events, before=self.written[task_id])
+            except AssertionError:
+                pass  # it is not its any more
+            if len(events) == 1:
+                del self.claims[task_id]
+
+
+MOVES: dict[str, Callable[[World, str, dict[str, str]], Awaitable[None]]] = {
+    move.__name__: move
+    for move in (
+        World.claim, World.events, World.end, World.pause, World.answer, World.cancel, World.lose, World.kill,
+        World.hand_back, World.retry, World.hand_on, World.result, World.forget_pauses, World.requeue, World.delete,
+        World.expire,
+    )
+}  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    moves=st.lists(st.sampled_from(["create", "create", "create", "claim", "claim", "claim", *MOVES]), max_size=60),
+    seed=st.integers(0, 2**16),
+)
+def test_what_is_counted_is_what_there_is(redis_server: EmbeddedRedis, moves: list[str], seed: int) -> None:
+    async def play() -> None:
+        keys = Keys("test")
+        async with stores(redis_server, 1) as [store]:
+            world = World(Seeds(store, keys), random.Random(seed))
+            for move in moves:
+                await world.act(move)
+            records = (await world.records()).values()
+            queued = sum(r["phase"] == "queued" for r in records)
+            assert await store.redis.zcard(keys.queue("agent")) == queued
+            assert await leaks(store, keys) == []
+            for scope in (ANN, BOB):
+                states = Counter(int(r["state"]) for r in records if r["scope"] == str(scope))
+                truth = {"waiting": states[SUBMITTED], "concurrent": states[SUBMITTED] + states[WORKING]}
+                for limit, most in {**truth, "queued": queued}.items():
+                    refused = await created(world.seeds, TaskLimits(AGENTS, **{limit: most}), scope)
+                    assert isinstance(refused, Limited), (limit, most)
+                    answer = await created(world.seeds, TaskLimits(AGENTS, **{limit: most + 1}), scope)
+                    assert isinstance(answer, Created), (limit, most)
+                    names = keys.task(answer.task.id).as_list()
+                    assert await store.run(Operation(script("delete_task"), names, [str(scope)], int)) == 1
+
+    asyncio.run(play())

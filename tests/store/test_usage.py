@@ -1,0 +1,128 @@
+"""``a2a stats``: what the store takes up, and how it is shown."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery
+from click.testing import CliRunner, Result
+
+from a2a_celery import A2A
+from a2a_celery.cli.commands import a2a as commands
+from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.cli.stats import CLEAR
+from a2a_celery.lifecycle.states import AUTH_REQUIRED, COMPLETED
+from a2a_celery.store import AsyncStore, Keys, SyncStore
+from a2a_celery.store.usage import Usage, usage
+from tests.support.seeds import Seeds
+
+pytestmark = pytest.mark.usefixtures("opened")
+
+
+def used(redis_server: EmbeddedRedis, keys: Keys) -> Usage:
+    store = SyncStore(redis_server.store_url)
+    try:
+        return usage(store, keys)
+    finally:
+        store.close()
+
+
+def stats(redis_server: EmbeddedRedis, *arguments: str) -> Result:
+    app = Celery("tests", broker=redis_server.broker_url, set_as_current=False)
+    app.conf.update(a2a_store_url=redis_server.store_url, a2a_key_prefix="test")
+    A2A(app)
+    return CliRunner().invoke(commands, ["stats", *arguments], obj=SimpleNamespace(app=app))
+
+
+async def test_an_empty_store(redis_server: EmbeddedRedis, store: AsyncStore, keys: Keys) -> None:
+    found = await asyncio.to_thread(used, redis_server, keys)
+
+    assert (found.tasks, found.bytes_per_task, found.followed) == (0, None, 0)
+
+
+@pytest.mark.parametrize("sampled", [2000, 60])
+async def test_tasks_are_counted_or_told_from_a_sample(
+    redis_server: EmbeddedRedis, seeds: Seeds, keys: Keys, monkeypatch: pytest.MonkeyPatch, sampled: int
+) -> None:
+    monkeypatch.setattr("a2a_celery.store.usage.SAMPLED", sampled)
+    await asyncio.gather(*(seeds.created() for _ in range(400)))
+    await seeds.store.redis.mset({f"foreign-{n}": "x" * 1000 for n in range(400)})
+
+    found = await asyncio.to_thread(used, redis_server, keys)
+
+    assert found.tasks is not None
+    assert found.bytes_per_task is not None
+    assert found.used is not None
+    assert found.tasks == 400 if sampled == 2000 else 200 < found.tasks < 800
+    assert 500 < found.bytes_per_task < 10_000
+    await seeds.store.redis.delete(*(f"foreign-{n}" for n in range(400)))
+
+
+async def test_what_is_followed_is_counted(redis_server: EmbeddedRedis, store: AsyncStore, keys: Keys) -> None:
+    async with store.redis.pubsub() as line:
+        await line.subscribe(keys.task("a").wake, keys.task("b").wake, "another", keys.runner("r"))
+        assert (await line.get_message(timeout=5)) is not None
+
+        found = await asyncio.to_thread(used, redis_server, keys)
+
+    assert found.followed == 2
+
+
+async def test_a_user_that_may_not_ask_is_told_the_rest(redis_server: EmbeddedRedis, seeds: Seeds, keys: Keys) -> None:
+    await seeds.created()
+    await seeds.store.redis.acl_setuser(
+        "default", enabled=True, categories=["+@all"], commands=["-info", "-memory", "-pubsub"]
+    )
+    try:
+        found = await asyncio.to_thread(used, redis_server, keys)
+    finally:
+        await seeds.store.redis.acl_setuser("default", enabled=True, categories=["+@all"])
+
+    assert found == Usage(None, None, None, None, None)
+
+
+async def test_it_is_shown_for_scripts_and_people(redis_server: EmbeddedRedis, seeds: Seeds) -> None:
+    await seeds.created()
+    await seeds.ended(AUTH_REQUIRED)
+    await seeds.ended(COMPLETED)
+
+    said: dict[str, Any] = json.loads((await asyncio.to_thread(stats, redis_server, "--json")).stdout)
+    shown = (await asyncio.to_thread(stats, redis_server)).stdout.splitlines()
+
+    assert set(said) == {
+        "at", "agents", "runs", "paused", "deadLetters", "webhooks", "store", "followed",
+    }  # fmt: skip
+    assert said["agents"]["agent"]["open"] == {"auth_required": 1, "submitted": 1}
+    assert said["agents"]["agent"]["ended"] == {"completed": 1, "failed": 0, "canceled": 0, "rejected": 0}
+    assert set(said["agents"]["agent"]) == {"open", "oldestWaitingSeconds", "ended", "lost"}
+    assert said["runs"] == {"queued": 1, "behind": 0, "running": 0, "handed": 0}
+    assert said["store"]["tasks"] == 3
+    assert shown[1].split() == ["agent", "1", "0", "s", "0", "1", "1", "0", "0", "0", "0"]
+    assert "tasks that wait for an answer: 1; dead letters: 0" in shown
+    assert any(line.startswith("tasks kept: about 3, ") for line in shown)
+
+
+@pytest.mark.parametrize(("watch", "seconds"), [(("--watch", "0.5"), 0.5), (("--watch",), 2.0)])
+@pytest.mark.usefixtures("seeds")
+async def test_it_looks_again_until_it_is_interrupted(
+    redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch, watch: tuple[str, ...], seconds: float
+) -> None:
+    waited: list[float] = []
+
+    class Twice:
+        def wait(self, seconds: float) -> None:
+            waited.append(seconds)
+            if len(waited) == 2:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr("a2a_celery.cli.stats.Event", Twice)
+
+    done = await asyncio.to_thread(stats, redis_server, *watch, "--json")
+
+    assert (done.exit_code, waited) == (0, [seconds, seconds])
+    assert len(done.stdout.splitlines()) == 2
+    assert CLEAR not in done.stdout

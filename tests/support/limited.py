@@ -1,0 +1,163 @@
+"""A gateway with limits, in the test's process, and messages to it over every binding and version."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+import grpc.aio
+import httpx
+from a2a.compat.v0_3 import a2a_v0_3_pb2, a2a_v0_3_pb2_grpc
+from a2a.types import SendMessageRequest, a2a_pb2_grpc
+from celery import Celery
+from google.protobuf.json_format import MessageToDict, ParseDict
+from google.rpc import error_details_pb2, status_pb2
+
+from a2a_celery import A2A, Turn
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.schema import SCHEMA
+from tests.support.clients import message_json
+from tests.support.fleet import free_port
+
+AGENTS = ("echo", "other")
+STREAMS = {"SendStreamingMessage", "message/stream"}
+
+WAYS = [
+    (binding, version, method)
+    for binding in ("JSONRPC", "HTTP+JSON", "GRPC")
+    for version in ("1.0", "0.3")
+    for method in ("SendMessage", "SendStreamingMessage")
+]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """How a message was refused: HTTP's status or gRPC's, when to come again, the error's code and its details."""
+
+    status: int | str
+    retry_after: str
+    code: int | None
+    details: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Limited:
+    """The gateway; it shares the store of the test."""
+
+    def __init__(self, http: httpx.AsyncClient, grpc_address: str, store: AsyncStore, keys: Keys) -> None:
+        self.http = http
+        self.grpc = grpc_address
+        self.store = store
+        self.keys = keys
+
+    async def sent(self, agent: str = "echo", tenant: str = "", **fields: Any) -> dict[str, Any]:
+        """A task, not waited for; its run has been published."""
+        answer = await self.try_to_send(agent, tenant, **fields)
+        assert answer.status_code == 200, answer.text
+        task: dict[str, Any] = answer.json()["task"]
+        return task
+
+    async def try_to_send(self, agent: str = "echo", tenant: str = "", **fields: Any) -> httpx.Response:
+        """The answer to a message over HTTP+JSON."""
+        path = f"/agents/{agent}/{tenant}/message:send" if tenant else f"/agents/{agent}/message:send"
+        body = message_json(**fields) | {"configuration": {"returnImmediately": True}}
+        return await self.http.post(path, json=body, headers={"A2A-Version": "1.0"})
+
+    async def refusal(
+        self, binding: str, version: str, method: str, params: Mapping[str, Any] | None = None, *, packed: bool = False
+    ) -> Refusal:
+        """How a message is refused; fails if it isn't. `packed`: with gzip, over gRPC."""
+        sent = dict(params or message_json())
+        match binding:
+            case "JSONRPC":
+                return await self._over_rpc(version, method, sent)
+            case "HTTP+JSON":
+                return await self._over_rest(version, method, sent)
+            case _:
+                return await self._over_grpc(version, method, sent, packed)
+
+    async def _over_rpc(self, version: str, method: str, params: dict[str, Any]) -> Refusal:
+        if version == "0.3":
+            method = {"SendMessage": "message/send", "SendStreamingMessage": "message/stream"}[method]
+            params = _legacy(params)
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        answer = await self.http.post("/", json=body, headers={"A2A-Version": version})
+        said = answer.json()
+        assert said["id"] == 1
+        error = said["error"]
+        details = error["data"] if isinstance(error["data"], list) else [error["data"]]
+        return Refusal(answer.status_code, answer.headers.get("retry-after", ""), error["code"], details)
+
+    async def _over_rest(self, version: str, method: str, params: dict[str, Any]) -> Refusal:
+        path = {"SendMessage": "/message:send", "SendStreamingMessage": "/message:stream"}[method]
+        if version == "0.3":
+            path, params = f"/v1{path}", MessageToDict(_legacy_request(params))
+        answer = await self.http.post(path, json=params, headers={"A2A-Version": version})
+        error = answer.json()["error"]
+        assert error["status"] == "RESOURCE_EXHAUSTED"
+        return Refusal(answer.status_code, answer.headers.get("retry-after", ""), error["code"], error["details"])
+
+    async def _over_grpc(self, version: str, method: str, params: dict[str, Any], packed: bool) -> Refusal:
+        how = grpc.Compression.Gzip if packed else None
+        async with grpc.aio.insecure_channel(self.grpc, compression=how) as channel:
+            call: Any
+            if version == "0.3":
+                stub: Any = a2a_v0_3_pb2_grpc.A2AServiceStub(channel)  # type: ignore[no-untyped-call]
+                call = getattr(stub, method)(_legacy_request(params), timeout=30)
+            else:
+                stub = a2a_pb2_grpc.A2AServiceStub(channel)  # type: ignore[no-untyped-call]
+                call = getattr(stub, method)(ParseDict(params, SendMessageRequest()), timeout=30)
+            try:
+                answer = [event async for event in call] if method in STREAMS else await call
+            except grpc.aio.AioRpcError as e:
+                return _of_grpc(e)
+        raise AssertionError(f"not refused: {answer}")
+
+
+@asynccontextmanager
+async def limited(store: AsyncStore, store_url: str, keys: Keys, **settings: Any) -> AsyncIterator[Limited]:
+    """A gateway with these limits; no worker takes its runs."""
+    app, port = Celery("limited", broker="memory://", set_as_current=False), free_port()
+    given = {f"a2a_{name}": value for name, value in settings.items()}
+    app.conf.update(a2a_store_url=store_url, a2a_key_prefix=keys.prefix, a2a_grpc_port=port, **given)
+    app.conf.a2a_grpc_public_address = f"127.0.0.1:{port}"
+    a2a = A2A(app)
+
+    async def agent(turn: Turn) -> str:
+        return turn.text
+
+    a2a.agent("echo", idempotency_window=600)(agent)
+    a2a.agent("other")(agent)
+    asgi = a2a.asgi()
+    await store.redis.hset(keys.installation, "schema", SCHEMA)  # tests have put tasks there before
+    async with (
+        asgi.router.lifespan_context(asgi),
+        httpx.AsyncClient(transport=httpx.ASGITransport(asgi), base_url="http://test", timeout=30) as http,
+    ):
+        yield Limited(http, f"127.0.0.1:{port}", store, keys)
+
+
+def _legacy(params: dict[str, Any]) -> dict[str, Any]:
+    parts = [{"kind": "text", "text": part["text"]} for part in params["message"]["parts"]]
+    return {"message": {"kind": "message", "messageId": uuid4().hex, "role": "user", "parts": parts}}
+
+
+def _legacy_request(params: dict[str, Any]) -> Any:
+    content = [{"text": part["text"]} for part in params["message"]["parts"]]
+    said = {"message": {"messageId": uuid4().hex, "role": "ROLE_USER", "content": content}}
+    return ParseDict(json.loads(json.dumps(said)), a2a_v0_3_pb2.SendMessageRequest())
+
+
+def _of_grpc(error: grpc.aio.AioRpcError) -> Refusal:
+    metadata = {str(key): value for key, value in error.trailing_metadata() or ()}
+    details: list[dict[str, Any]] = []
+    if "grpc-status-details-bin" in metadata:
+        status = status_pb2.Status.FromString(metadata["grpc-status-details-bin"])  # type: ignore[arg-type]
+        for packed in status.details:
+            for kind in (error_details_pb2.ErrorInfo, error_details_pb2.RetryInfo):
+                if packed.Is(kind.DESCRIPTOR):
+                    details.append({"@type": packed.type_url, **MessageToDict(kind.FromString(packed.value))})
+    return Refusal(error.code().name, str(metadata.get("retry-after", "")), None, details)

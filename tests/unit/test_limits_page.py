@@ -1,0 +1,84 @@
+"""docs/limits.md says what the code does: its settings, the names of limits, its bounds, and an answer."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from a2a.utils.error_handlers import build_rest_error_payload
+
+from a2a_celery.config import Settings
+from a2a_celery.errors import ConfigError
+from a2a_celery.gateway.bodies import MAX_JSON_DEPTH, MAX_JSON_VALUES
+from a2a_celery.gateway.checks import BOUNDS, MAX_REFERENCES
+from a2a_celery.gateway.faults import LimitExceededError
+from a2a_celery.gateway.limits import LONGEST_WAIT, SAID
+from a2a_celery.gateway.retry_after import refused
+from a2a_celery.loading import load_settings
+from a2a_celery.store.tasks import MAX_WAITING_TURNS
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
+LIMITS = [f.name for f in fields(Settings) if f.name.startswith(("owner_", "agent_max_"))]
+
+
+def test_every_limit_is_there() -> None:
+    table = PAGE.partition("| `limit` |")[2].partition("\n\n")[0]
+
+    assert [name for name in re.findall(r"`(\w+)`", table) if "_" in name] == LIMITS
+    assert re.findall(r"`(\w+)` \|$", table, re.MULTILINE) == list(SAID)
+
+
+def test_its_commands_are_settings() -> None:
+    environ = dict(re.findall(r"(A2A_\w+)=(\d+)", PAGE))
+
+    settings = load_settings({"a2a_store_url": "redis://host/0"}, environ)
+
+    assert {name: getattr(settings, name) for name in LIMITS} == {
+        name: int(environ[f"A2A_{name.upper()}"]) for name in LIMITS
+    }
+
+
+def test_its_answer_is_one() -> None:
+    shown = json.loads(PAGE.partition("```json\n")[2].partition("```")[0])
+    text = f"{SAID['waiting'].format(8)}: come again in 2 s"
+    error = LimitExceededError(text, data={"limit": "waiting", "retryAfter": "2"})
+
+    answer = refused(build_rest_error_payload(error), error)
+
+    assert json.loads(bytes(answer.body)) == shown
+    assert (answer.status_code, answer.headers["retry-after"]) == (429, "2")
+
+
+def test_its_numbers_are_the_codes() -> None:
+    assert f"from 1 to {LONGEST_WAIT} seconds" in PAGE
+    assert f"at most {MAX_WAITING_TURNS} wait" in PAGE
+    rows = dict(re.findall(r"^\| (.+?) \| (.+?) \|$", PAGE.partition("## How large")[2], re.MULTILINE))
+    found = [value for row, value in rows.items() if row.startswith(("values", "nesting", "ids", "tasks"))]
+    expected = [f"{MAX_JSON_VALUES:,}", str(MAX_JSON_DEPTH), f"{BOUNDS['id']} characters; {BOUNDS['page_token']:,}"]
+    assert found == [*expected, str(MAX_REFERENCES)]
+
+
+def test_every_link_leads_somewhere() -> None:
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", PAGE):
+        assert (ROOT / "docs" / target).exists(), target
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"owner_requests_per_second": 0}, "more than 0"),
+        ({"owner_requests_per_second": -1.5}, "more than 0"),
+        ({"owner_max_concurrent_tasks": 0}, "at least 1"),
+        ({"owner_max_waiting_tasks": 0}, "at least 1"),
+        ({"agent_max_queue": -1}, "at least 1"),
+        ({"owner_request_burst": 5}, "needs a2a_owner_requests_per_second"),
+        ({"owner_request_burst": 0, "owner_requests_per_second": 1}, "at least 1"),
+    ],
+)
+def test_a_limit_that_makes_no_sense_is_refused(given: dict[str, float], error: str) -> None:
+    with pytest.raises(ConfigError, match=f"a2a_{next(iter(given))} = .*{error}"):
+        Settings(**given)  # type: ignore[arg-type]
