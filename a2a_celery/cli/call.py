@@ -6,6 +6,7 @@ import asyncio
 import getpass
 from contextlib import aclosing
 from dataclasses import dataclass
+from pathlib import Path
 
 import click
 from a2a.helpers import new_text_part
@@ -14,7 +15,8 @@ from a2a.utils.errors import A2AError
 
 from ..client import AgentSession, RemoteAgent, RemoteError, state_name
 from ..errors import ConfigError
-from .client import header_of, parts_of
+from .client import parts_of
+from .credentials import credentials_of, with_credentials
 from .show import as_json, event_line
 
 EXIT_CODES: dict[int, int] = {
@@ -35,7 +37,7 @@ INTERRUPTED = 130
 @click.argument("url")
 @click.argument("text", required=False)
 @click.option("--data", help="A data part beside the text, or instead of it: JSON.")
-@click.option("--header", "-H", multiple=True, metavar="NAME:VALUE", help="A header for the agent: credentials, say.")
+@with_credentials
 @click.option("--json", "as_lines", is_flag=True, help="A line of ProtoJSON for each event.")
 @click.option("--no-input", is_flag=True, help="Never ask at the terminal: end when the agent asks.")
 @click.pass_context
@@ -46,6 +48,8 @@ def call(
     text: str | None,
     data: str | None,
     header: tuple[str, ...],
+    bearer_file: Path | None,
+    api_key_file: Path | None,
     as_lines: bool,
     no_input: bool,
 ) -> None:
@@ -56,7 +60,7 @@ def call(
     """
     parts = parts_of(text, data)
     try:
-        agent = RemoteAgent(url, headers=dict(map(header_of, header)))
+        agent = RemoteAgent(url, **credentials_of(header, bearer_file, api_key_file))
         with asyncio.Runner() as runner:
             try:
                 code = Call(runner, agent.session(), as_lines, asks=not no_input).hold(parts)

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import update_wrapper
+from pathlib import Path
 from typing import Any
 
 import click
@@ -30,20 +31,24 @@ from a2a.types import (
     SendMessageRequest,
     SubscribeToTaskRequest,
     Task,
-    TaskState,
 )
 from a2a.utils.constants import PROTOCOL_VERSION_CURRENT, TransportProtocol
 from a2a.utils.errors import A2AError, TaskNotFoundError, UnsupportedOperationError
 
+from ..client.credentials import AddsHeaders, Credentials
+from ..errors import ConfigError
+from .cancel_all import or_all
+from .credentials import API_KEY, BEARER, credentials_of, with_credentials
+from .everybody import or_everybodys
 from .executions import or_execution
 from .location import with_agents
+from .selection import STATES
 from .show import STATE_PREFIX, as_json, event_line, task_lines, task_table
 from .stuck import or_stuck
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 CONNECT_TIMEOUT = 10.0
 PAGE = 50
-STATES = sorted(name.removeprefix(STATE_PREFIX).lower() for name in TaskState.keys()[1:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +57,16 @@ class Gateway:
 
     url: str
     agents: tuple[str, ...]
-    headers: tuple[tuple[str, str], ...]
+    credentials: Credentials
 
     @asynccontextmanager
     async def agent(self, name: str, *, streaming: bool = True) -> AsyncIterator[Client]:
         """A client of one agent. It asks this gateway, wherever the card's public address leads."""
         url = f"{self.url}/agents/{name}"
         timeout = httpx.Timeout(CONNECT_TIMEOUT, read=None)  # an agent may be silent for long
-        async with httpx.AsyncClient(headers=list(self.headers), timeout=timeout) as http:
-            card = await A2ACardResolver(http, url).get_agent_card()
+        async with httpx.AsyncClient(timeout=timeout) as http:
+            headers = await self.credentials.headers()
+            card = await A2ACardResolver(http, url).get_agent_card(http_kwargs={"headers": headers})
             del card.supported_interfaces[:]
             card.supported_interfaces.append(
                 AgentInterface(
@@ -69,7 +75,8 @@ class Gateway:
                     protocol_version=PROTOCOL_VERSION_CURRENT,
                 )
             )
-            yield ClientFactory(ClientConfig(streaming=streaming, httpx_client=http)).create(card)
+            config = ClientConfig(streaming=streaming, httpx_client=http)
+            yield ClientFactory(config).create(card, [AddsHeaders(self.credentials)])
 
     async def find(self, task_id: str) -> tuple[str, Task]:
         """The agent that has the task, and the task. Tasks belong to agents: each is asked in turn.
@@ -90,7 +97,14 @@ def client_command(command: Callable[..., Coroutine[Any, Any, None]]) -> Callabl
     """Makes a click callback of a coroutine that takes a `Gateway` first; an error is one clear line, exit code 1."""
 
     def run(
-        context: click.Context, /, url: str | None, header: tuple[str, ...], agent: str | None = None, **rest: Any
+        context: click.Context,
+        /,
+        url: str | None,
+        header: tuple[str, ...],
+        bearer_file: Path | None,
+        api_key_file: Path | None,
+        agent: str | None = None,
+        **rest: Any,
     ) -> None:
         found = with_agents(context)
         if agent is not None and agent not in found.agents:
@@ -99,9 +113,11 @@ def client_command(command: Callable[..., Coroutine[Any, Any, None]]) -> Callabl
             # not `settings`: they insist on a store, and nobody asks it here
             url = os.environ.get("A2A_PUBLIC_URL") or found.celery.conf.get("a2a_public_url") or DEFAULT_URL
         names = tuple(found.agents) if agent is None else (agent,)
-        gateway = Gateway(url.rstrip("/"), names, tuple(map(header_of, header)))
+        gateway = Gateway(url.rstrip("/"), names, Credentials(**credentials_of(header, bearer_file, api_key_file)))
         try:
             asyncio.run(command(gateway, **rest))
+        except ConfigError as e:
+            raise click.ClickException(str(e)) from e
         except (A2AError, httpx.HTTPError, httpx.InvalidURL) as e:
             raise click.ClickException(_explained(e, gateway.url)) from e
 
@@ -109,9 +125,7 @@ def client_command(command: Callable[..., Coroutine[Any, Any, None]]) -> Callabl
     callback = click.pass_context(update_wrapper(run, command))
     for option in (
         click.option("--json", "as_lines", is_flag=True, help="A line of ProtoJSON for each event or task."),
-        click.option(
-            "--header", "-H", multiple=True, metavar="NAME:VALUE", help="A header for the gateway: credentials, say."
-        ),
+        with_credentials,
         click.option("--url", help=f"The gateway. Not given: A2A_PUBLIC_URL, a2a_public_url, else {DEFAULT_URL}."),
     ):
         callback = option(callback)
@@ -181,11 +195,15 @@ async def tail(gateway: Gateway, *, task: str, as_lines: bool) -> None:
 
 
 @click.command()
+@or_all
 @client_command
-@click.argument("task")
+@click.argument("task", required=False)
 @_one_agent
 async def cancel(gateway: Gateway, *, task: str, as_lines: bool) -> None:
-    """Cancel TASK; show it when its agent has stopped."""
+    """Cancel TASK, or --all that are open.
+
+    TASK, the caller's own, is shown when its agent has stopped.
+    """
     name, _ = await gateway.find(task)
     async with gateway.agent(name) as client:
         _show(await client.cancel_task(CancelTaskRequest(id=task)), as_lines)
@@ -193,13 +211,17 @@ async def cancel(gateway: Gateway, *, task: str, as_lines: bool) -> None:
 
 @click.command(name="list")
 @or_stuck
+@or_everybodys
 @client_command
 @click.option("--agent", help="Only the tasks of this agent.")
 @click.option("--state", type=click.Choice(STATES, case_sensitive=False), help="Only tasks in this state.")
 @click.option("--context", "context_id", help="Only tasks of this context.")
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(min=1), help="The newest ones, so many.")
 async def list_(gateway: Gateway, *, state: str | None, context_id: str | None, limit: int, as_lines: bool) -> None:
-    """List tasks, the last changed first; or --stuck ones."""
+    """List tasks, the last changed first.
+
+    A gateway shows its caller's tasks; --all and --stuck show everybody's, from the store.
+    """
     wanted = STATE_PREFIX + (state or "unspecified").upper()
     rows: list[tuple[str, Task]] = []
     more = False
@@ -253,18 +275,6 @@ def parts_of(text: str | None, data: str | None) -> list[Part]:
     return parts
 
 
-def header_of(given: str) -> tuple[str, str]:
-    """The name and the value of a header, as it is written: "Name: value".
-
-    Raises:
-        click.BadParameter: it is something else.
-    """
-    name, colon, value = given.partition(":")
-    if not colon or not name.strip():
-        raise click.BadParameter(f"{name!r}: write 'Name: value'", param_hint="--header")
-    return name.strip(), value.strip()
-
-
 def _explained(error: Exception, url: str) -> str:
     """What went wrong, in one line; says the remedy where there is one."""
     cause = error.__cause__ if isinstance(error.__cause__, httpx.HTTPError) else error
@@ -272,6 +282,8 @@ def _explained(error: Exception, url: str) -> str:
         return f"no gateway at {url}: start one with celery -A … a2a gateway, or name yours with --url"
     if isinstance(error, AgentCardResolutionError) and isinstance(cause, httpx.HTTPStatusError):
         return f"{cause.request.url} answers {cause.response.status_code}: is {url} a gateway of this app?"
+    if isinstance(cause, httpx.HTTPStatusError) and cause.response.status_code == 401:
+        return f"{url} does not know who you are: --bearer-file or {BEARER}, --api-key-file or {API_KEY}"
     if isinstance(error, A2AError):
         return " ".join(error.message.split())
     return " ".join(f"{url}: {error}".split())

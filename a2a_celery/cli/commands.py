@@ -17,17 +17,24 @@ from click.core import ParameterSource
 
 from ..config import Settings
 from ..errors import ConfigError
+from ..gateway.auth.configured import authenticator_of
 from ..gateway.metrics import FOLDER
 from ..sealing import sealer_of
 from ..store import AsyncStore, Keys
+from ..store.blob_tasks import require_blobs_known
 from ..store.push_configs import require_secrets_in_use
+from ..store.schema import require_schema
 from ..telemetry.logs import set_up
 from . import client
 from .deliveries import deliveries
 from .dev import dev_options, run_dev
 from .doctor import doctor
-from .location import app_location, prepared, with_agents
+from .drain import drain
+from .forwarding import behind_proxies
+from .location import named_location, prepared, with_agents
+from .migrate import migrate
 from .requeue import requeue
+from .stats import stats
 from .stopping import told_to_stop
 from .supervisor import DevOptions, Target
 
@@ -76,14 +83,16 @@ def gateway(context: click.Context, host: str, port: int, grpc_port: int | None,
         os.environ["A2A_GRPC_HOST"] = host
     found = prepared(context)
     set_up(log_level, found.settings.log_format)
-    _require_secrets(found.settings)
+    _look_at_store(found.settings)
     # On shutdown streams are cut at once, and their clients come back with Last-Event-ID; others see `told_to_stop`.
     options: dict[str, Any] = {
         "host": host,
         "port": port,
         "log_level": log_level,
         "log_config": None,
+        "server_header": False,  # who asks need not know what serves
         "timeout_graceful_shutdown": GRACEFUL,
+        "proxy_headers": False,  # see `behind_proxies`
         # longer than the proxies in front keep theirs: whoever closes first must not be the one that is asked
         "timeout_keep_alive": 75,
     }
@@ -92,20 +101,23 @@ def gateway(context: click.Context, host: str, port: int, grpc_port: int | None,
             asgi = found.asgi()
         except ConfigError as e:
             raise click.ClickException(str(e)) from e
-        uvicorn.run(told_to_stop(asgi), **options)
+        uvicorn.run(behind_proxies(told_to_stop(asgi)), **options)
     else:
-        os.environ |= {APP_VARIABLE: app_location(found.celery), LEVEL_VARIABLE: log_level}
+        os.environ |= {APP_VARIABLE: named_location(context), LEVEL_VARIABLE: log_level}
         with counting_together():
             uvicorn.run("a2a_celery.cli.serving:asgi", factory=True, workers=workers, **options)
 
 
-def _require_secrets(settings: Settings) -> None:
+def _look_at_store(settings: Settings) -> None:
     """Says in one line what the gateway's own start would end with."""
 
     async def look() -> None:
-        store = AsyncStore(settings.store_url)
+        store, keys = AsyncStore(settings.store_url), Keys(settings.key_prefix)
         try:
-            await require_secrets_in_use(store, Keys(settings.key_prefix), sealer_of(settings))
+            authenticator_of(settings)
+            await require_schema(store, keys, archive=settings.archive_url is not None)
+            await require_secrets_in_use(store, keys, sealer_of(settings))
+            await require_blobs_known(store, keys, settings)
         finally:
             await store.aclose()
 
@@ -155,10 +167,20 @@ def dev(context: click.Context, /, **chosen: Any) -> None:
     for production, and stays untouched. Ctrl-C stops everything.
     """
     found = with_agents(context)
-    named = context.find_root().params.get("app")
-    location = named if isinstance(named, str) else app_location(found.celery)
-    context.exit(run_dev(Target(found.celery, location), DevOptions(**chosen)))
+    context.exit(run_dev(Target(found.celery, named_location(context)), DevOptions(**chosen)))
 
 
-for command in (client.send, client.get, client.tail, client.cancel, client.list_, requeue, deliveries, doctor):
+for command in (
+    client.send,
+    client.get,
+    client.tail,
+    client.cancel,
+    client.list_,
+    requeue,
+    deliveries,
+    doctor,
+    drain,
+    stats,
+    migrate,
+):
     a2a.add_command(command)

@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from ..app import A2A
-from ..config import with_files
 from ..errors import ConfigError
+from ..loading import with_files
 from .addresses import free_or_given
 from .environment import STORE
 from .supervisor import DevOptions, Supervisor, Target

@@ -11,12 +11,18 @@ from ..app import A2A
 from ..errors import ConfigError
 
 
-def app_location(app: Celery) -> str:
-    """ "module:attribute" of `app`.
+def named_location(context: click.Context) -> str:
+    """What the command's ``-A`` said: that module may add agents, or sign messages, where another made the app.
 
     Raises:
-        ConfigError: no imported module holds it.
+        ConfigError: it said nothing, and no imported module holds the app.
     """
+    named = context.find_root().params.get("app")
+    return named if isinstance(named, str) else _holder(context.obj.app)
+
+
+def _holder(app: Celery) -> str:
+    """ "module:attribute" of `app`."""
     for name, module in list(sys.modules.items()):
         if name == "__main__" or module is None:
             continue

@@ -8,8 +8,10 @@ from contextlib import contextmanager
 import click
 
 from ..app import A2A
-from ..errors import StoreUnavailable
+from ..errors import BlobsUnavailable, ConfigError, StoreUnavailable
 from ..store import Keys, SyncStore
+from ..store.blobs import blobs_of
+from ..store.schema import judge, open_store
 from .location import prepared
 
 
@@ -18,14 +20,21 @@ def operated_store(context: click.Context, agent: str | None) -> Iterator[tuple[
     """The app that the command was called with, its store and its keys.
 
     Raises:
-        click.ClickException: it has no agents, or none called `agent`; a setting can't be used; Redis is away.
+        click.ClickException: it has no agents, or none called `agent`; a setting can't be used; Redis is
+            away, or has another schema.
     """
     found = prepared(context)
     if agent is not None and agent not in found.agents:
         raise click.ClickException(f"no agent {agent!r}; this app has {', '.join(found.agents) or 'none'}")
-    store = SyncStore(found.settings.store_url)
+    store = SyncStore(found.settings.store_url, blobs_of(found.settings))
+    keys = Keys(found.settings.key_prefix)
     try:
-        yield found, store, Keys(found.settings.key_prefix)
+        judge(open_store(store, keys), None)
+        yield found, store, keys
+    except ConfigError as e:
+        raise click.ClickException(str(e)) from e
+    except BlobsUnavailable as e:
+        raise click.ClickException(f"{e}: is A2A_BLOB_URL the one that the workers use?") from e
     except StoreUnavailable as e:
         raise click.ClickException(f"{e}: is it up, and is A2A_STORE_URL the one that the workers use?") from e
     finally:

@@ -21,6 +21,7 @@ from ..store.letters import Alive, Letter, Requeued, read_letter, requeue_task
 from ..store.runs import RunRef
 from ..store.scan import Listed, listed
 from .operating import operated_store
+from .selection import Selection, selecting
 from .show import state_name, table
 
 
@@ -58,12 +59,19 @@ class NotRequeued(Exception):
 
 @click.command()
 @click.argument("tasks", metavar="[TASK]...", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="Run all dead letters again, or all of --agent.")
-@click.option("--agent", help="Only the dead letters of this agent.")
+@click.option("--all", "everything", is_flag=True, help="Run all dead letters again, or those that are selected.")
+@selecting("agent", "tenant", "owner", "context_id", "since", "until")
+@click.option("--limit", type=click.IntRange(min=1), help="So many at most, the oldest first.")
 @click.option("--json", "as_lines", is_flag=True, help="A line of JSON for each dead letter, or for each new task.")
 @click.pass_context
 def requeue(
-    context: click.Context, tasks: tuple[str, ...], everything: bool, agent: str | None, as_lines: bool
+    context: click.Context,
+    /,
+    tasks: tuple[str, ...],
+    everything: bool,
+    limit: int | None,
+    as_lines: bool,
+    **options: Any,
 ) -> None:
     """Run again what was lost with its worker; or list it.
 
@@ -71,11 +79,12 @@ def requeue(
     FAILED. Requeued, the message of one becomes a new task in the same context, of the same caller, which refers to the
     old one; that is the task to look at from then on.
     """
-    if tasks and (everything or agent is not None):
-        raise click.UsageError("name tasks, or give --all (and --agent): not both")
-    with operated_store(context, agent) as (found, store, keys):
+    wanted = Selection.taken_from(options)
+    if tasks and (everything or limit is not None or wanted != Selection()):
+        raise click.UsageError("name tasks, or give --all (and filters): not both")
+    with operated_store(context, wanted.agent) as (found, store, keys):
         if not tasks:
-            letters = dead_letters(store, keys, agent)
+            letters = dead_letters(store, keys, wanted)[:limit]
             if not everything:
                 _show(letters, as_lines)
                 return
@@ -159,9 +168,9 @@ class Requeuer:
         return Again(dead, new, published=True)
 
 
-def dead_letters(store: SyncStore, keys: Keys, agent: str | None) -> list[Listed]:
-    """The dead letters of `agent`, None: of all; the oldest first."""
-    found = (letter for letter in listed(store, keys, keys.dead_letters) if agent in (None, letter.agent))
+def dead_letters(store: SyncStore, keys: Keys, wanted: Selection) -> list[Listed]:
+    """The dead letters that are `wanted`, the oldest first."""
+    found = (letter for letter in listed(store, keys, keys.dead_letters) if letter in wanted)
     return sorted(found, key=lambda letter: letter.since_us)
 
 
@@ -183,6 +192,8 @@ def _json_line(letter: Listed) -> str:
     fields: dict[str, Any] = {
         "task": letter.ref.task_id,
         "agent": letter.agent,
+        "tenant": letter.scope.tenant,
+        "owner": letter.scope.owner,
         "attempts": letter.attempt,
         "maxAttempts": letter.max_attempts,
         "failedAt": _time(letter).replace(" ", "T") + "Z",

@@ -10,6 +10,7 @@ from starlette.applications import Starlette
 from ..app import A2A
 from ..telemetry.logs import set_up
 from .commands import APP_VARIABLE, LEVEL_VARIABLE
+from .forwarding import behind_proxies
 from .stopping import told_to_stop
 
 
@@ -19,4 +20,4 @@ def asgi() -> Starlette:
     app.loader.import_default_modules()
     found = A2A.of(app)
     set_up(os.environ[LEVEL_VARIABLE], found.settings.log_format)
-    return told_to_stop(found.asgi())
+    return behind_proxies(told_to_stop(found.asgi()))

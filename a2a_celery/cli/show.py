@@ -6,6 +6,8 @@ What an agent says is shown without control characters: it is a stranger's text 
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
@@ -56,11 +58,13 @@ def task_table(rows: Sequence[tuple[str, Task]]) -> Iterable[str]:
 
 
 def table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterable[str]:
-    """A line for each row under a heading, in columns."""
+    """A line for each row under a heading, in columns; on a terminal none is longer than that is wide."""
     cells = [heading, *rows]
     widths = [max(len(row[i]) for row in cells) for i in range(len(heading))]
+    most = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     for row in cells:
-        yield "  ".join(f"{_printable(cell):{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        line = "  ".join(f"{_printable(cell):{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        yield line if most is None or len(line) <= most else line[: most - 1] + "…"
 
 
 def _status(status: TaskStatus) -> str:

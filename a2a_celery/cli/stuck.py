@@ -14,11 +14,11 @@ from typing import Any
 
 import click
 
-from ..dispatch import RunOptions
-from ..dispatch.options import EPOCH, MICROSECOND
 from ..store import Keys, SyncStore
 from ..store.scan import Listed, listed
+from .everybody import refuse_gateway
 from .operating import duration, operated_store
+from .selection import Selection
 from .show import state_name, table
 
 OLDER_THAN = 60.0
@@ -79,8 +79,6 @@ class Stuck:
 
 
 HEADING = ("TASK", "AGENT", "RUN", "FOR", "WORKER", "WHY")
-OF_A_GATEWAY = {"url": "--url", "header": "--header", "state": "--state", "context_id": "--context"}
-"""Options of ``list`` that mean nothing here."""
 
 
 def or_stuck(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -91,11 +89,11 @@ def or_stuck(command: Callable[..., Any]) -> Callable[..., Any]:
             if older_than is not None:
                 raise click.UsageError("--older-than goes with --stuck")
             return command(**rest)
-        for name, option in OF_A_GATEWAY.items():
-            if rest[name]:
-                raise click.UsageError(f"--stuck asks the store and no gateway: leave out {option}")
+        refuse_gateway("--stuck", rest)
+        if rest["state"] is not None:
+            raise click.UsageError("--stuck says itself what a task waits for: leave out --state")
         seconds = OLDER_THAN if older_than is None else older_than
-        return _show(context, rest["agent"], seconds, rest["limit"], rest["as_lines"])
+        return _show(context, Selection.taken_from(rest), seconds, rest["limit"], rest["as_lines"])
 
     callback = click.pass_context(update_wrapper(run, command))
     for option in (
@@ -123,7 +121,7 @@ def stuck_tasks(store: SyncStore, keys: Keys, older_than: float) -> Iterator[Stu
         StoreUnavailable: Redis can't be reached, or refuses.
     """
     for task in listed(store, keys, keys.dispatch):
-        if (waited := _seconds(task, _may_begin_us(task))) > older_than:
+        if (waited := _seconds(task, max(task.since_us, task.begins_us))) > older_than:
             yield Stuck(task, Why.UNCLAIMED, waited)
     for task in listed(store, keys, keys.behind):
         if (waited := _seconds(task, task.score)) > older_than:
@@ -142,15 +140,9 @@ def _seconds(task: Listed, since_us: float) -> float:
     return (task.now_us - since_us) / 1_000_000
 
 
-def _may_begin_us(task: Listed) -> int:
-    """Since when the run may be claimed: its client may have named a time."""
-    not_before = RunOptions.from_json(task.options).not_before
-    return task.since_us if not_before is None else max(task.since_us, (not_before - EPOCH) // MICROSECOND)
-
-
-def _show(context: click.Context, agent: str | None, older_than: float, limit: int, as_lines: bool) -> None:
-    with operated_store(context, agent) as (_, store, keys):
-        found = [one for one in stuck_tasks(store, keys, older_than) if agent in (None, one.task.agent)]
+def _show(context: click.Context, wanted: Selection, older_than: float, limit: int, as_lines: bool) -> None:
+    with operated_store(context, wanted.agent) as (_, store, keys):
+        found = [one for one in stuck_tasks(store, keys, older_than) if one.task in wanted]
     found.sort(key=lambda one: one.seconds, reverse=True)
     shown = found[:limit]
     if as_lines:

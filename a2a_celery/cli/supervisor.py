@@ -22,8 +22,8 @@ import httpx
 from celery import Celery
 
 from ..app import A2A
-from ..config import load_settings
 from ..errors import A2ACeleryError
+from ..loading import load_settings
 from ..store import AsyncStore
 from .addresses import local_url
 from .children import Child, Screen

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 from celery import Celery
+from celery.backends.base import DisabledBackend
 
 from ..agents import Agent
 from ..app import A2A
@@ -17,11 +18,13 @@ from ..dispatch import entry_name
 from ..errors import StoreUnavailable
 from ..store import Keys, SyncStore
 from ..store.deliveries import deliveries
+from ..store.figures import figures
 from ..store.installation import Server, server_of, watchers
 from ..store.push_configs import secrets_in_use
+from .broker_server import BrokerServer, broker_server
 from .client import DEFAULT_URL
+from .keeping import Keeping, ask
 
-BROKER_TIMEOUT = 3.0
 GATEWAY_TIMEOUT = 5.0
 
 
@@ -38,6 +41,20 @@ class Webhooks:
 
 
 @dataclass(frozen=True, slots=True)
+class Work:
+    """What the runs of an agent are like."""
+
+    limit: float | None = None
+    """Seconds that one may take; None: as long as it likes."""
+
+    late: bool = False
+    """Whether the broker's message is acknowledged at its end, and not at its beginning."""
+
+    plain: bool = False
+    """Whether it is a Celery task that was exposed."""
+
+
+@dataclass(frozen=True, slots=True)
 class Survey:
     """What was found. Where an answer is missing there is a text instead that says why."""
 
@@ -45,14 +62,23 @@ class Survey:
     store: Server | str
     watchers: tuple[Mapping[str, Any], ...] | str
     webhooks: Webhooks = Webhooks()
-    broker: str = ""
-    """"" : it was reached."""
+    dead_letters: int = 0
+    keeping: Keeping | None = None
+    """None: the store can't be reached."""
+
+    broker: BrokerServer | str = field(default_factory=BrokerServer)
 
     workers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """What each worker reports (see ``execution.report``), by Celery's name for it; "error" if it does not know how."""
 
     queues: Mapping[str, str | None] = field(default_factory=dict)
     """The queue that each agent's runs go to, where no `route` says another; None: its options name none."""
+
+    work: Mapping[str, Work] = field(default_factory=dict)
+    """By agent."""
+
+    results: bool = True
+    """Whether there is a result backend."""
 
     gateway: str = ""
     gateway_named: bool = False
@@ -67,26 +93,33 @@ def survey(found: A2A, url: str | None, timeout: float) -> Survey:
     store = SyncStore(settings.store_url)
     server: Server | str
     watching: tuple[Mapping[str, Any], ...] | str
-    webhooks = Webhooks()
+    webhooks, dead_letters = Webhooks(), 0
+    keeping: Keeping | None = None
     keys = Keys(settings.key_prefix)
     try:
         server = server_of(store)
         watching = tuple(json.loads(said) for said in store.run(watchers(keys)))
         webhooks = _webhooks(store, keys)
+        dead_letters = store.run(figures(keys)).dead_letters
+        keeping = ask(store, keys, settings)
     except StoreUnavailable as e:
         server = watching = str(e)
     finally:
         store.close()
-    broker = _broker(app)
+    broker = broker_server(app)
     named = url or settings.public_url
     return Survey(
         settings=settings,
         store=server,
         watchers=watching,
         webhooks=webhooks,
+        dead_letters=dead_letters,
+        keeping=keeping,
         broker=broker,
-        workers={} if broker else _workers(app, timeout),
-        queues={name: _queue(app, agent) for name, agent in found.agents.items()},
+        workers={} if isinstance(broker, str) else reports(app, timeout),
+        queues={name: queue_of(app, agent) for name, agent in found.agents.items()},
+        work={name: _work(agent) for name, agent in found.agents.items()},
+        results=not isinstance(app.backend, DisabledBackend),
         gateway=(named or DEFAULT_URL).rstrip("/"),
         gateway_named=named is not None,
         gateway_says=_gateway((named or DEFAULT_URL).rstrip("/")),
@@ -99,21 +132,21 @@ def _webhooks(store: SyncStore, keys: Keys) -> Webhooks:
     return Webhooks(store.run(secrets_in_use(keys)), failing, dead)
 
 
-def _broker(app: Celery) -> str:
-    try:
-        with app.connection_for_write(connect_timeout=BROKER_TIMEOUT) as connection:
-            connection.ensure_connection(max_retries=1, interval_start=0.1, timeout=BROKER_TIMEOUT)
-    except Exception as e:  # each transport has errors of its own
-        return f"{type(e).__name__}: {e}"
-    return ""
-
-
-def _workers(app: Celery, timeout: float) -> dict[str, Mapping[str, Any]]:
-    answers = app.control.broadcast("a2a_report", reply=True, timeout=timeout) or []
+def reports(app: Celery, timeout: float, nodes: Sequence[str] = ()) -> dict[str, Mapping[str, Any]]:
+    """What each worker that answers in `timeout` seconds reports of itself, by Celery's name for it; if some `nodes`
+    are named, these, as soon as all have answered."""
+    whom = {"destination": list(nodes), "limit": len(nodes)} if nodes else {}
+    answers = app.control.broadcast("a2a_report", reply=True, timeout=timeout, **whom) or []
     return {node: report for answer in answers for node, report in answer.items()}
 
 
-def _queue(app: Celery, agent: Agent) -> str | None:
+def reporting(found: Survey) -> list[tuple[str, Mapping[str, Any]]]:
+    """The workers whose report is whole."""
+    return [(node, report) for node, report in sorted(found.workers.items()) if "settings" in report]
+
+
+def queue_of(app: Celery, agent: Agent) -> str | None:
+    """The queue that the runs of `agent` go to, where no `route` says another; None: its options name none."""
     name, options = entry_name(agent.name), dict(agent.options)
     if agent.kind == "task":
         name = agent.code.name
@@ -121,6 +154,13 @@ def _queue(app: Celery, agent: Agent) -> str | None:
             options.setdefault("queue", agent.code.queue)
     queue = app.amqp.router.route(options, name).get("queue")
     return None if queue is None else str(getattr(queue, "name", queue))
+
+
+def _work(agent: Agent) -> Work:
+    if agent.kind != "task":
+        return Work(agent.time_limit)
+    limits = (agent.time_limit, agent.code.time_limit, agent.code.soft_time_limit)
+    return Work(min((limit for limit in limits if limit), default=None), bool(agent.code.acks_late), plain=True)
 
 
 def _gateway(url: str) -> Mapping[str, Any] | str:

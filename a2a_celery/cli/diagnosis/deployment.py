@@ -1,0 +1,122 @@
+"""What is right and what isn't with watchers and gateways, with what they owe, and with how everybody is set up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+
+from ...config import ENV_PREFIX, Settings, shown
+from ...sealing import sealer_of
+from ..survey import Survey, reporting
+from .finding import Finding, Level, note, ok, wrong
+
+OWN_TO_A_PROCESS = {"grpc_port", "grpc_host", "grpc_public_address", "public_url", "max_request_bytes", "ui"} | {
+    f.name for f in fields(Settings) if f.name.startswith("auth_")
+}
+"""Settings that only gateways use."""
+
+NOT_OF_WORKERS = {"allow_networks", "archive_retention"}
+"""Settings that gateways and watchers use."""
+
+
+def watchers(found: Survey) -> Iterator[Finding]:
+    """Whether there is one."""
+    if isinstance(found.watchers, str):
+        return
+    if not found.watchers:
+        yield wrong(
+            "watchers",
+            "none: runs of lost workers stay open, and what the broker did not take "
+            "is never run. Start celery -A … a2a watcher.",
+        )
+    else:
+        yield ok("watchers", ", ".join(said["watcher"] for said in found.watchers))
+
+
+def webhooks(found: Survey) -> Iterator[Finding]:
+    """Whether they hear of what they are owed."""
+    failing, dead = found.webhooks.failing, found.webhooks.dead
+    if failing:
+        yield note("webhooks", f"{failing} can't be reached now: celery -A … a2a deliveries says why.")
+    if dead:
+        yield note(
+            "webhooks",
+            f"{dead} given up: celery -A … a2a deliveries list --dead says why; "
+            "a2a deliveries replay --all posts what they have missed.",
+        )
+    if found.webhooks.secrets and not (failing or dead):
+        yield ok("webhooks", "none waits for one that fails, none was given up")
+
+
+def dead_letters(found: Survey) -> Iterator[Finding]:
+    """Whether tasks wait for somebody to say what becomes of them."""
+    if found.dead_letters:
+        yield note(
+            "dead letters",
+            f"{found.dead_letters} FAILED because the worker was lost: celery -A … a2a requeue lists them; "
+            "a2a requeue --all runs them again.",
+        )
+
+
+def secrets(found: Survey) -> Iterator[Finding]:
+    """Whether watchers can open the webhooks' configs that there are, and those that gateways will make."""
+    ours = sealer_of(found.settings)
+    known = ours.fingerprints if ours is not None else frozenset()
+    where = "it is set here as in the gateways" if ours is not None else "configs are sealed with one"
+    if found.webhooks.secrets - known:
+        yield wrong(
+            "secret key",
+            f"A2A_SECRET_KEY {'lacks one' if known else 'is not set here'}, with which webhooks in the store "
+            "are sealed: no gateway starts so. Add it behind the one that is used.",
+        )
+    wanted = found.webhooks.secrets | ({ours.fingerprint} if ours is not None else set())
+    others = () if isinstance(found.watchers, str) else found.watchers
+    lacking = False
+    for said in others:
+        who, theirs = f"watcher {said['watcher']}", set(said.get("secrets", ()))
+        if wanted and not theirs:
+            yield wrong(who, f"has no A2A_SECRET_KEY, and {where}: it delivers nothing to webhooks. Set it there.")
+        elif wanted - theirs:
+            yield wrong(
+                who,
+                "its A2A_SECRET_KEY does not open all webhooks that there are, or those that a gateway makes which is "
+                "set up as this command: it fails to deliver these. Make it the same.",
+            )
+        lacking |= bool(wanted - theirs)
+    if wanted and others and not lacking:
+        yield ok("secret key", "opens all webhooks, in watchers too")
+
+
+def same_settings(found: Survey) -> Iterator[Finding]:
+    """Gateways, workers and watchers must agree."""
+    workers = {node: report["settings"] for node, report in reporting(found)}
+    others = dict(workers)
+    if not isinstance(found.watchers, str):
+        others |= {f"watcher {said['watcher']}": said["settings"] for said in found.watchers}
+    ours = shown(found.settings)
+    agree = True
+    for who, theirs in sorted(others.items()):
+        unused = OWN_TO_A_PROCESS | (NOT_OF_WORKERS if who in workers else set())
+        for name in sorted((ours.keys() | theirs.keys()) - unused):
+            if ours.get(name) != theirs.get(name):
+                agree = False
+                yield wrong(
+                    who,
+                    f"{ENV_PREFIX}{name.upper()} is {theirs.get(name)!r} there, and "
+                    f"{ours.get(name)!r} here: make them the same.",
+                )
+    if others and agree:
+        yield ok("settings", "the same in workers, watchers and here")
+
+
+def gateway(found: Survey) -> Iterator[Finding]:
+    """Whether it is ready, by its own word."""
+    says = found.gateway_says
+    if isinstance(says, str):
+        level: Level = "wrong" if found.gateway_named else "note"
+        yield Finding(level, "gateway", f"none at {found.gateway} ({says}); name yours with --url")
+    elif says.get("status") == "ok":
+        yield ok("gateway", f"{found.gateway} is ready")
+    else:
+        missing = "; ".join(f"{name}: {state}" for name, state in says.items() if name != "status" and state != "ok")
+        yield wrong("gateway", f"{found.gateway} is not ready: {missing or says}")

@@ -1,0 +1,105 @@
+"""``celery -A … a2a list --all``: everybody's tasks, for an operator; from the store, through no gateway."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from functools import update_wrapper
+from itertools import islice
+from typing import Any
+
+import click
+
+from ..store.scan import Listed, all_tasks
+from .operating import operated_store
+from .selection import Selection, refuse_without, selecting
+from .show import state_name, table
+
+OF_A_GATEWAY = {"url": "--url", "header": "--header"}
+"""Options of the client's commands that mean nothing where the store is asked."""
+
+OF_AN_OPERATOR = ("tenant", "owner", "since", "until")
+"""Filters that mean nothing to a gateway."""
+
+
+def or_everybodys(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives the ``list`` command the option --all, which asks the store instead of a gateway."""
+
+    def run(context: click.Context, /, everybodys: bool, **rest: Any) -> Any:
+        if everybodys:
+            refuse_gateway("--all", rest)
+            return _show(context, Selection.taken_from(rest), rest["limit"], rest["as_lines"])
+        refuse_without("--all or --stuck", rest, OF_AN_OPERATOR)
+        return command(**{name: value for name, value in rest.items() if name not in OF_AN_OPERATOR})
+
+    callback = selecting(*OF_AN_OPERATOR)(click.pass_context(update_wrapper(run, command)))
+    return click.option(
+        "--all",
+        "everybodys",
+        is_flag=True,
+        help="Everybody's tasks, for operators. Reads A2A_STORE_URL, needs no gateway.",
+    )(callback)
+
+
+def refuse_gateway(mode: str, options: dict[str, Any]) -> None:
+    """Refuses options that are about a gateway.
+
+    Raises:
+        click.UsageError: one is set.
+    """
+    for name, option in OF_A_GATEWAY.items():
+        if options[name]:
+            raise click.UsageError(f"{mode} asks the store and no gateway: leave out {option}")
+
+
+def fields_of(task: Listed) -> dict[str, Any]:
+    """A task for scripts: who has it, and how it stands; nothing that was said in it."""
+    return {
+        "task": task.ref.task_id,
+        "agent": task.agent,
+        "tenant": task.scope.tenant,
+        "owner": task.scope.owner,
+        "contextId": task.context_id,
+        "state": state_name(task.state),
+        "since": datetime.fromtimestamp(task.since_us / 1_000_000, UTC).isoformat(),
+        "run": task.ref.run,
+        "attempt": task.attempt,
+        "worker": task.runner or None,
+    }
+
+
+def task_rows(tasks: Sequence[Listed]) -> Iterable[str]:
+    """A line for each task under a heading; tenant and owner where any has one."""
+    columns: list[tuple[str, Callable[[Listed], str]]] = [
+        ("TASK", lambda task: task.ref.task_id),
+        ("STATE", lambda task: state_name(task.state)),
+        ("AGENT", lambda task: task.agent),
+        ("SINCE (UTC)", lambda task: f"{datetime.fromtimestamp(task.since_us // 1_000_000, UTC):%Y-%m-%d %H:%M:%S}"),
+    ]
+    if any(task.scope.tenant for task in tasks):
+        columns.append(("TENANT", lambda task: task.scope.tenant or "-"))
+    if any(task.scope.owner for task in tasks):
+        columns.append(("OWNER", lambda task: task.scope.owner or "-"))
+    columns.append(("CONTEXT", lambda task: task.context_id))
+    return table([name for name, _ in columns], [[cell(task) for _, cell in columns] for task in tasks])
+
+
+def _show(context: click.Context, wanted: Selection, limit: int, as_lines: bool) -> None:
+    with operated_store(context, None) as (found, store, keys):
+        pattern = keys.indexes(wanted.scope, wanted.context_id)
+        times = {"not_before_us": wanted.since_us, "not_after_us": wanted.until_us}
+        tasks = list(islice(all_tasks(store, keys, pattern, wanted.states, **times), limit + 1))
+        if not tasks and wanted.agent is not None and wanted.agent not in found.agents:
+            raise click.ClickException(f"no agent {wanted.agent!r} in this app, and no such task of one")
+    if as_lines:
+        for task in tasks[:limit]:
+            click.echo(json.dumps(fields_of(task), ensure_ascii=False))
+        return
+    if not tasks:
+        click.echo("no such task")
+        return
+    for line in task_rows(tasks[:limit]):
+        click.echo(line)
+    if len(tasks) > limit:
+        click.echo("… there are more: --limit")

@@ -1,0 +1,124 @@
+"""Which tasks an operator means: the filters that ``list``, ``cancel --all`` and ``requeue`` share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar, cast
+
+import click
+from a2a.types import TaskState
+
+from ..store.scan import Listed
+from .show import STATE_PREFIX
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+STATES = sorted(name.removeprefix(STATE_PREFIX).lower() for name in TaskState.keys()[1:])
+
+AGE_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+class When(click.ParamType[datetime]):
+    """A time, or how long ago it was: ``2030-01-31T12:00`` (UTC, unless it says otherwise), ``90s``, ``15m``, ``2h``,
+    ``7d``."""
+
+    name = "when"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        """The time, with its zone."""
+        if isinstance(value, datetime):
+            return value
+        number, unit = value[:-1], value[-1:]
+        try:
+            if unit in AGE_UNITS:
+                return datetime.now(UTC) - timedelta(seconds=float(number) * AGE_UNITS[unit])
+            found = datetime.fromisoformat(value)
+        except (ValueError, OverflowError):
+            self.fail(f"{value!r}: write 2030-01-31T12:00 (UTC), or how long ago: 90s, 15m, 2h, 7d", param, ctx)
+        return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Tasks of everybody's. None: any."""
+
+    agent: str | None = None
+    tenant: str | None = None
+    owner: str | None = None
+    context_id: str | None = None
+    state: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+    @classmethod
+    def taken_from(cls, options: dict[str, Any]) -> Selection:
+        """What is selected by the options of a command, which are taken out of these."""
+        return cls(**{f.name: options.pop(f.name, None) for f in fields(cls)})
+
+    @property
+    def scope(self) -> tuple[str | None, str | None, str | None]:
+        return self.agent, self.tenant, self.owner
+
+    @property
+    def states(self) -> frozenset[TaskState]:
+        """The states that are meant."""
+        named = STATES if self.state is None else [self.state]
+        return frozenset(cast(TaskState, TaskState.Value(STATE_PREFIX + state.upper())) for state in named)
+
+    @property
+    def since_us(self) -> int | None:
+        return None if self.since is None else int(self.since.timestamp() * 1_000_000)
+
+    @property
+    def until_us(self) -> int | None:
+        return None if self.until is None else int(self.until.timestamp() * 1_000_000)
+
+    def __contains__(self, task: Listed) -> bool:
+        theirs = (task.agent, task.scope.tenant, task.scope.owner, task.context_id)
+        wanted = (*self.scope, self.context_id)
+        return (
+            all(mine in (None, other) for mine, other in zip(wanted, theirs, strict=True))
+            and task.state in self.states
+            and (self.since_us is None or task.since_us >= self.since_us)
+            and (self.until_us is None or task.since_us <= self.until_us)
+        )
+
+
+OPTIONS: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "agent": ("--agent", {"help": "Only the tasks of this agent."}),
+    "tenant": ("--tenant", {"help": 'Only the tasks of this tenant; "" for those of none.'}),
+    "owner": ("--owner", {"help": 'Only the tasks of this caller; "" for those of none.'}),
+    "context_id": ("--context", {"help": "Only the tasks of this context."}),
+    "state": (
+        "--state",
+        {"type": click.Choice(STATES, case_sensitive=False), "help": "Only tasks in this state."},
+    ),
+    "since": ("--since", {"type": When(), "help": "Only tasks in their state since this time, or a later one."}),
+    "until": ("--until", {"type": When(), "help": "Only tasks in their state since this time, or an earlier one."}),
+}
+"""By the field of `Selection` that each fills."""
+
+
+def selecting(*names: str) -> Callable[[F], F]:
+    """Gives a command the filters for these fields of `Selection`."""
+
+    def decorate(command: F) -> F:
+        for name in reversed(names):
+            option, how = OPTIONS[name]
+            command = click.option(option, name, default=None, **how)(command)
+        return command
+
+    return decorate
+
+
+def refuse_without(mode: str, options: Mapping[str, Any], names: tuple[str, ...]) -> None:
+    """Refuses filters that mean nothing unless `mode` is given too.
+
+    Raises:
+        click.UsageError: one of `names` is among `options`, and is set.
+    """
+    for name in names:
+        if options.get(name) is not None:
+            raise click.UsageError(f"{OPTIONS[name][0]} goes with {mode}: a gateway shows its caller's own tasks")

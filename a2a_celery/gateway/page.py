@@ -1,0 +1,97 @@
+"""The operator's page, ``/ui/``: a few static files, and the list of the agents that are served here.
+
+The page is a client like any other: it reads the agents' cards and speaks A2A with them. What is served here holds no
+task and no secret, but the names of the agents; those are asked for with the credentials that the gateway asks for.
+
+Each file has a route of its own, so there is no path that could lead out of the folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from hashlib import sha256
+from importlib.resources import files
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+PATH = "/ui"
+
+FOLDER = files(__package__) / "ui"
+
+MEDIA_TYPES = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+"""Of the files that the page consists of, by their ends; others in the folder are not served."""
+
+POLICY = {
+    "default-src": "'none'",
+    "script-src": "'self'",
+    "style-src": "'self'",
+    "img-src": "'self'",
+    "connect-src": "'self'",
+    "base-uri": "'none'",
+    "form-action": "'none'",
+    "require-trusted-types-for": "'script'",
+    "trusted-types": "'none'",
+}
+"""What a browser lets the page do: its own files, and requests to its own origin. No text can become markup or code, by
+the browser's word. The page has the same policy in its head, for where it is served by somebody else."""
+
+HEADERS = {
+    "Content-Security-Policy": "; ".join(f"{name} {value}" for name, value in POLICY.items())
+    + "; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    # asked for again each time, and answered with 304: after an upgrade no old file meets a new one
+    "Cache-Control": "no-cache",
+}
+
+
+def list_route(agents: Iterable[str]) -> Route:
+    """``/ui/agents.json``: where the cards of `agents` are, relative to that file."""
+    cards = [{"name": name, "card": f"../agents/{name}/.well-known/agent-card.json"} for name in agents]
+
+    async def listed(_: Request) -> Response:
+        return JSONResponse({"agents": cards}, headers={**HEADERS, "Cache-Control": "no-store"})
+
+    return Route(f"{PATH}/agents.json", listed, methods=["GET"])
+
+
+def shell_routes() -> list[Route]:
+    """``/ui/`` and its files, which are the same for everybody."""
+
+    async def with_slash(request: Request) -> Response:
+        # relative, for a proxy may serve all of this below a path of its own
+        query = f"?{request.url.query}" if request.url.query else ""
+        return Response(status_code=307, headers={"Location": f"{PATH.lstrip('/')}/{query}"})
+
+    routes = [Route(PATH, with_slash, methods=["GET"])]
+    for name, content in _contents().items():
+        path = f"{PATH}/" if name == "index.html" else f"{PATH}/{name}"
+        routes.append(Route(path, _file(content, MEDIA_TYPES[name.rpartition(".")[2]]), methods=["GET"]))
+    return routes
+
+
+def _contents() -> dict[str, bytes]:
+    names = sorted(entry.name for entry in FOLDER.iterdir() if entry.name.rpartition(".")[2] in MEDIA_TYPES)
+    return {name: (FOLDER / name).read_bytes() for name in names}
+
+
+def _file(content: bytes, media_type: str) -> Callable[[Request], Response]:
+    tag = f'"{sha256(content).hexdigest()[:32]}"'
+
+    def serve(request: Request) -> Response:
+        headers = {**HEADERS, "ETag": tag}
+        known = [given.strip().removeprefix("W/") for given in request.headers.get("if-none-match", "").split(",")]
+        if tag in known or "*" in known:
+            return Response(status_code=304, headers=headers)
+        return Response(content, media_type=media_type, headers=headers)
+
+    return serve

@@ -1,0 +1,70 @@
+/** What an agent's card says, and what of this page it has no use for. */
+
+import { el, link } from "./dom.js";
+
+const BINDINGS = { JSONRPC: "JSON-RPC", "HTTP+JSON": "HTTP+JSON" };
+
+export class About {
+  #shown = null;
+
+  constructor(composer) {
+    this.composer = composer;
+    this.element = el("header", { class: "about" });
+  }
+
+  show(agent) {
+    if (agent === this.#shown) return;
+    this.#shown = agent;
+    const { card } = agent;
+    this.element.replaceChildren(
+      el("h2", { dir: "auto" }, card.name),
+      el("p", { class: "lead", dir: "auto" }, card.description ?? ""),
+      el("p", { class: "facts" }, ...facts(agent).map((fact) => el("span", {}, fact))),
+      ...words(agent).map((text) => el("p", { class: "hint" }, text)),
+      this.#more(agent),
+    );
+  }
+
+  #more({ card, cardUrl, url }) {
+    const pairs = [
+      ["Version", card.version],
+      ["By", card.provider?.organization],
+      ["Asked at", url],
+      ["Takes", card.defaultInputModes?.join(", ")],
+      ["Gives", card.defaultOutputModes?.join(", ")],
+      ["Extensions", card.capabilities?.extensions?.map(({ uri, required }) => uri + (required ? " (required)" : "")).join(", ")],
+      ["Asks for", Object.keys(card.securitySchemes ?? {}).join(", ")],
+    ].filter(([, text]) => text);
+    return el(
+      "details",
+      { class: "more" },
+      el("summary", {}, "About this agent"),
+      el("dl", {}, ...pairs.flatMap(([name, text]) => [el("dt", {}, name), el("dd", { dir: "auto" }, text)])),
+      ...(card.skills ?? []).map((skill) => this.#skill(skill)),
+      el("p", { class: "links" }, link(cardUrl, "Its card"), card.documentationUrl && " ", card.documentationUrl && link(card.documentationUrl, "Its documentation")),
+    );
+  }
+
+  #skill(skill) {
+    const examples = (skill.examples ?? []).map((text) => {
+      const button = el("button", { type: "button", class: "example", dir: "auto" }, text);
+      button.addEventListener("click", () => this.composer().fill(text));
+      return button;
+    });
+    return el("section", { class: "skill" }, el("h4", { dir: "auto" }, skill.name ?? skill.id ?? ""), el("p", { dir: "auto" }, skill.description ?? ""), ...examples);
+  }
+}
+
+function facts(agent) {
+  const version = agent.card.supportedInterfaces?.find(({ protocolBinding }) => protocolBinding === agent.binding)?.protocolVersion;
+  return [`A2A ${version ?? "1.0"}`, BINDINGS[agent.binding], agent.streams ? "streams" : "no streams", agent.pushes ? "webhooks" : "no webhooks"];
+}
+
+function words(agent) {
+  const found = [];
+  if (!agent.streams) found.push("It does not stream: this page looks at its tasks every two seconds.");
+  if (agent.elsewhere) found.push(`Its card names ${agent.elsewhere}; this page may talk to ${location.origin} only, and asks there.`);
+  const required = (agent.card.capabilities?.extensions ?? []).filter((extension) => extension.required);
+  if (required.length) found.push(`It requires ${required.map(({ uri }) => uri).join(", ")}, which this page does not know: it may refuse what is sent from here.`);
+  return found;
+}

@@ -1,0 +1,85 @@
+/** The list of agents, and how many live tasks each has. */
+
+import { el, keyed, say } from "./dom.js";
+import { LIVE, explain, wordFor } from "./words.js";
+
+const ROUND = 2500;
+/** Milliseconds between two looks at agents that are not shown: one agent at a time. */
+
+export class AgentsPane {
+  #next = 0;
+
+  constructor(element, app) {
+    this.app = app;
+    this.list = el("ul", { class: "list" });
+    this.empty = el("p", { class: "empty", hidden: true }, "No agents yet. Sign in, or add one by its card.");
+    element.append(el("h2", { class: "sr" }, "Agents"), this.list, this.empty, this.#adder());
+    setInterval(() => document.hidden || this.#count(), ROUND);
+  }
+
+  show(selected) {
+    const entries = [...this.app.agents.values()];
+    this.selected = selected;
+    this.empty.hidden = entries.length > 0;
+    keyed(
+      this.list,
+      entries,
+      (entry) => entry.cardUrl,
+      () => el("li", {}, el("a", {}, el("strong", { dir: "auto" }), el("span", { class: "counts" }), el("span", { class: "hint line", dir: "auto" }))),
+      (item, entry) => this.#draw(item.firstChild, entry),
+    );
+  }
+
+  #draw(anchor, entry) {
+    const [name, counts, about] = anchor.children;
+    anchor.setAttribute("href", this.app.address(entry.cardUrl));
+    if (entry === this.selected) anchor.setAttribute("aria-current", "true");
+    else anchor.removeAttribute("aria-current");
+    say(name, entry.name || new URL(entry.cardUrl).pathname);
+    say(about, entry.error ? explain(entry.error) : (entry.agent?.card.description ?? "reads its card …"));
+    const found = Object.entries(entry.counts ?? {}).filter(([, many]) => many > 0);
+    const key = JSON.stringify(found);
+    if (counts.dataset.key === key) return;
+    counts.dataset.key = key;
+    counts.replaceChildren(
+      ...found.map(([state, many]) =>
+        el("span", { class: "count", "data-state": state, title: `${wordFor(state)}: ${many}` }, `${many}`, el("span", { class: "sr" }, ` ${wordFor(state)}`)),
+      ),
+    );
+  }
+
+  async #count() {
+    const others = [...this.app.agents.values()].filter(({ agent }) => agent?.lists);
+    if (!others.length) return;
+    const entry = others[this.#next++ % others.length];
+    if (entry === this.selected) return; // its list counts
+    try {
+      const pages = await Promise.all(LIVE.map((status) => entry.agent.list({ status, pageSize: 1, historyLength: 0 })));
+      entry.counts = Object.fromEntries(pages.map((page, i) => [LIVE[i], page.totalSize ?? page.tasks?.length ?? 0]));
+    } catch {
+      entry.counts = null; // it is said when somebody looks at it
+    }
+    this.show(this.selected);
+  }
+
+  #adder() {
+    const input = el("input", { id: "card-url", type: "text", inputmode: "url", placeholder: "/.well-known/agent-card.json", spellcheck: "false" });
+    const form = el(
+      "form",
+      { class: "fields" },
+      el("label", { for: "card-url" }, "Where its card is, at this address"),
+      el("div", { class: "row" }, input, el("button", { type: "submit" }, "Add")),
+    );
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      if (!input.value.trim()) return;
+      try {
+        location.hash = this.app.address(this.app.know(input.value.trim()).cardUrl);
+        input.value = "";
+      } catch (error) {
+        this.app.notify(error.message);
+      }
+    });
+    return el("details", { class: "more" }, el("summary", {}, "Another agent"), form);
+  }
+}

@@ -1,0 +1,78 @@
+/** A box for a message: text, or data as JSON. */
+
+import { el } from "./dom.js";
+
+let boxes = 0;
+
+export class Composer {
+  /** `send(parts)` is awaited; the text stays when it fails. */
+  constructor(label, verb, send) {
+    const id = `message-${++boxes}`;
+    this.verb = verb;
+    this.send = send;
+    this.text = el("textarea", { id, rows: "3", dir: "auto", "aria-describedby": `${id}-hint` });
+    this.kind = el("select", { "aria-label": "Send as" }, el("option", { value: "text" }, "Text"), el("option", { value: "data" }, "JSON"));
+    this.button = el("button", { type: "submit", class: "primary" }, verb);
+    this.hint = el("span", { class: "hint", id: `${id}-hint`, role: "status" });
+    this.element = el(
+      "form",
+      { class: "composer" },
+      el("label", { for: id }, label),
+      this.text,
+      el("div", { class: "row" }, this.button, this.kind, this.hint),
+    );
+    this.element.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.#submit();
+    });
+    this.text.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) this.element.requestSubmit();
+    });
+    this.text.addEventListener("input", () => (this.hint.textContent = "Ctrl+Enter sends"));
+  }
+
+  /** Puts `text` into the box, to be changed and sent. */
+  fill(text) {
+    this.kind.value = "text";
+    this.text.value = text;
+    this.text.focus();
+  }
+
+  clear() {
+    this.text.value = "";
+    this.hint.textContent = "";
+  }
+
+  async #submit() {
+    if (this.button.disabled) return;
+    const parts = this.#parts();
+    if (parts === null) return;
+    this.button.disabled = true;
+    this.hint.textContent = "Sending …";
+    try {
+      await this.send(parts);
+      this.clear();
+    } catch (error) {
+      this.hint.textContent = error.said ?? "Not sent.";
+    } finally {
+      this.button.disabled = false;
+    }
+  }
+
+  #parts() {
+    const text = this.text.value;
+    if (!text.trim()) {
+      this.hint.textContent = "Write something first.";
+      this.text.focus();
+      return null;
+    }
+    if (this.kind.value === "text") return [{ text }];
+    try {
+      return [{ data: JSON.parse(text), mediaType: "application/json" }];
+    } catch (error) {
+      this.hint.textContent = `That is no JSON: ${error.message}`;
+      this.text.focus();
+      return null;
+    }
+  }
+}

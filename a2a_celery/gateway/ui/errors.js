@@ -1,0 +1,78 @@
+/** Errors of A2A, of HTTP and of the way there, as one kind, with what the server said in types. */
+
+export class A2AError extends Error {
+  /** `status` is HTTP's, 0 for no answer; `details` as google.rpc has them. */
+  constructor(message, { status = 0, code = null, details = [], retryAfter = null } = {}) {
+    super(message);
+    this.status = status;
+    this.code = code;
+    this.retryAfter = retryAfter;
+    this.others = [];
+    for (const detail of Array.isArray(details) ? details : []) this.#take(detail);
+    this.reason ??= REASON_OF_CODE[code] ?? null;
+  }
+
+  /** Whether it says that the server has no such operation. */
+  get unsupported() {
+    return (
+      ["METHOD_NOT_FOUND", "UNSUPPORTED_OPERATION"].includes(this.reason) ||
+      [404, 405, 501].includes(this.status) && this.reason !== "TASK_NOT_FOUND"
+    );
+  }
+
+  /** Whether the same request may well succeed later. */
+  get passing() {
+    return this.status === 0 || this.status === 429 || this.status >= 500 && this.status !== 501;
+  }
+
+  #take(detail) {
+    const type = String(detail?.["@type"] ?? "");
+    if (type.endsWith("google.rpc.ErrorInfo")) {
+      this.reason = detail.reason;
+      this.metadata = detail.metadata;
+    } else if (type.endsWith("google.rpc.BadRequest")) this.violations = detail.fieldViolations ?? [];
+    else if (type.endsWith("google.rpc.RetryInfo")) this.retryAfter ??= parseFloat(detail.retryDelay) || null;
+    else if (detail) this.others.push(detail);
+  }
+}
+
+/** For servers that send no details (A2A specification 5.4, 9.5). */
+const REASON_OF_CODE = {
+  [-32001]: "TASK_NOT_FOUND",
+  [-32002]: "TASK_NOT_CANCELABLE",
+  [-32003]: "PUSH_NOTIFICATION_NOT_SUPPORTED",
+  [-32004]: "UNSUPPORTED_OPERATION",
+  [-32005]: "CONTENT_TYPE_NOT_SUPPORTED",
+  [-32006]: "INVALID_AGENT_RESPONSE",
+  [-32008]: "EXTENSION_SUPPORT_REQUIRED",
+  [-32009]: "VERSION_NOT_SUPPORTED",
+  [-32601]: "METHOD_NOT_FOUND",
+  [-32603]: "INTERNAL_ERROR",
+};
+
+/** The error in an answer that is not one: of JSON-RPC, of HTTP+JSON, or whatever a proxy says. */
+export async function errorOf(response) {
+  const retryAfter = Number(response.headers.get("Retry-After")) || null;
+  let body = null;
+  try {
+    body = await response.json();
+  } catch {
+    // a proxy's page, or nothing: the status says it
+  }
+  return fromBody(body?.error, response.status, retryAfter) ?? new A2AError("", { status: response.status, retryAfter });
+}
+
+export function fromBody(error, status, retryAfter = null) {
+  if (error === null || typeof error !== "object") return null;
+  const rpc = typeof error.code === "number" && error.code < 0;
+  return new A2AError(String(error.message ?? ""), {
+    status,
+    code: rpc ? error.code : null,
+    details: error.details ?? error.data,
+    retryAfter,
+  });
+}
+
+/** `error` as an A2AError: what fetch throws says only that there was no answer. */
+export const asError = (error) =>
+  error instanceof A2AError ? error : new A2AError(error instanceof TypeError ? "" : String(error?.message ?? error));

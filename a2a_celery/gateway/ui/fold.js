@@ -1,0 +1,62 @@
+/**
+ * A task as its events say it is. Pure; a chunk costs what it carries, however long its artifact is.
+ *
+ * A StreamResponse holds one of task, message, statusUpdate, artifactUpdate (A2A specification 3.2.3).
+ */
+
+/** The kind of a StreamResponse: "task", "message", "statusUpdate", "artifactUpdate", or "" for none of them. */
+export const kindOf = (event) =>
+  ["task", "message", "statusUpdate", "artifactUpdate"].find((kind) => event?.[kind] !== undefined) ?? "";
+
+/** `task` after `event`: changed in place, unless the event is a whole task. A message alone changes nothing. */
+export function apply(task, event) {
+  switch (kindOf(event)) {
+    case "task":
+      return { ...event.task, artifacts: event.task.artifacts ?? [], history: event.task.history ?? [] };
+    case "statusUpdate":
+      if (task) setStatus(task, event.statusUpdate.status ?? {});
+      return task;
+    case "artifactUpdate":
+      if (task) setArtifact(task, event.artifactUpdate);
+      return task;
+    default:
+      return task;
+  }
+}
+
+/** Adds a message to the history, unless it is there. */
+export function addMessage(task, message) {
+  if (!task.history.some((known) => known.messageId && known.messageId === message.messageId)) {
+    task.history.push(message);
+  }
+}
+
+function setStatus(task, status) {
+  if (task.status?.message) addMessage(task, task.status.message);
+  task.status = status;
+}
+
+function setArtifact(task, { artifact, append, lastChunk }) {
+  if (!artifact) return;
+  const at = task.artifacts.findIndex((known) => known.artifactId === artifact.artifactId);
+  const parts = artifact.parts ?? [];
+  if (at < 0) task.artifacts.push({ ...artifact, parts: [...parts], open: !lastChunk });
+  else if (append) {
+    const known = task.artifacts[at];
+    for (const part of parts) known.parts.push(part); // spread would put a large array on the stack
+    known.open = !lastChunk;
+  } else task.artifacts[at] = { ...artifact, parts: [...parts], open: !lastChunk };
+}
+
+/** The text of a message or an artifact in one line, or what else it holds. */
+export function summary(holder, longest = 200) {
+  let text = "";
+  for (const part of holder?.parts ?? []) {
+    if (text.length > longest) break;
+    if (typeof part.text === "string") text += part.text;
+    else if ("data" in part) text += ` ${JSON.stringify(part.data)}`;
+    else text += ` ${part.filename || part.url || part.mediaType || "file"}`;
+  }
+  text = text.slice(0, longest * 2).replace(/\s+/gu, " ").trim();
+  return text.length > longest ? `${text.slice(0, longest)}…` : text;
+}

@@ -1,0 +1,159 @@
+/** The page as a whole: which agents there are, which one and which task is looked at (in the address), who asks. */
+
+import { AgentsPane } from "./agents.js";
+import { Credentials, showForm } from "./credentials.js";
+import { el, say } from "./dom.js";
+import { asError, errorOf } from "./errors.js";
+import { TaskPane } from "./task.js";
+import { TasksPane } from "./tasks.js";
+import { details, explain, showTimes } from "./words.js";
+import { discover } from "./wire.js";
+
+const at = (id) => document.getElementById(id);
+
+class App {
+  credentials = new Credentials();
+  /** `{ name, cardUrl, agent, error, counts }` of each agent, by the URL of its card. */
+  agents = new Map();
+
+  constructor() {
+    this.agentsPane = new AgentsPane(at("agents"), this);
+    this.tasksPane = new TasksPane(at("tasks"), this);
+    this.taskPane = new TaskPane(at("task"), this);
+    at("where").textContent = location.host;
+    at("credentials-button").addEventListener("click", () => this.askCredentials(at("credentials").hidden));
+    window.addEventListener("hashchange", () => this.show());
+    // a page that was left may be kept, with its stream: six of them are all the connections that a browser makes
+    window.addEventListener("pagehide", () => this.taskPane.show(null, ""));
+    window.addEventListener("pageshow", (event) => event.persisted && this.show());
+    document.addEventListener("visibilitychange", () => document.hidden || this.tasksPane.refresh());
+    document.addEventListener("keydown", (event) => event.key === "Escape" && this.askCredentials(false));
+    setInterval(() => document.hidden || showTimes(), 1000);
+  }
+
+  headers = () => this.credentials.headers();
+
+  async start() {
+    this.#sayWhoAsks();
+    for (const { name, card } of await this.#listed()) this.know(card, name);
+    this.show();
+    const unread = [...this.agents.values()].filter(({ agent }) => agent === null);
+    await Promise.all(unread.map((entry) => this.#read(entry)));
+    this.show();
+  }
+
+  /** The agent whose card is at `url`, known from now on. Raises for another origin: the page may not talk to it. */
+  know(url, name = "") {
+    const cardUrl = new URL(url, document.baseURI);
+    if (cardUrl.origin !== location.origin) {
+      throw new Error(`This page may talk to ${location.origin} only: its card has to be there.`);
+    }
+    if (!this.agents.has(cardUrl.href)) {
+      this.agents.set(cardUrl.href, { name, cardUrl: cardUrl.href, agent: null, error: null, reading: null, counts: null });
+    }
+    return this.agents.get(cardUrl.href);
+  }
+
+  /** The address of an agent's task in this page; without a task, of the agent. */
+  address(cardUrl, task = "") {
+    const url = new URL(cardUrl);
+    const query = new URLSearchParams({ card: url.pathname + url.search });
+    if (task) query.set("task", task);
+    return `#${query}`;
+  }
+
+  async show() {
+    const query = new URLSearchParams(location.hash.slice(1));
+    let entry = null;
+    try {
+      entry = query.has("card") ? this.know(query.get("card")) : null;
+    } catch (error) {
+      this.notify(error);
+    }
+    const task = entry ? (query.get("task") ?? "") : "";
+    document.body.dataset.pane = task ? "task" : entry ? "tasks" : "agents";
+    entry ??= this.agents.values().next().value ?? null;
+    const { hash } = location;
+    if (entry && !entry.agent && !entry.error) await this.#read(entry);
+    if (location.hash !== hash) return; // somebody has gone on meanwhile
+    this.agentsPane.show(entry);
+    this.tasksPane.show(entry, task);
+    this.taskPane.show(entry, task);
+  }
+
+  /** Says an error, or a text, where it is seen and heard. */
+  notify(what) {
+    const error = typeof what === "string" ? null : asError(what);
+    const told = error ? details(error) : [];
+    const close = el("button", { type: "button", class: "quiet small", "aria-label": "Dismiss" }, "Dismiss");
+    const notice = el(
+      "div",
+      { class: "notice" },
+      el("p", {}, error ? explain(error) : what, " ", close),
+      told.length > 0 && el("dl", {}, ...told.flatMap(([name, text]) => [el("dt", {}, name), el("dd", { dir: "auto" }, text)])),
+    );
+    close.addEventListener("click", () => notice.remove());
+    const shown = [...at("notices").children];
+    const same = shown.find((one) => one.firstChild.textContent === notice.firstChild.textContent);
+    if (same) same.replaceWith(notice);
+    else at("notices").append(notice);
+    if (shown.length > 3) shown[0].remove();
+    if (error?.status === 401) this.askCredentials(true);
+  }
+
+  askCredentials(open) {
+    const sheet = at("credentials");
+    if (open && !sheet.hidden) return;
+    if (!open && sheet.hidden) return;
+    sheet.hidden = !open;
+    at("credentials-button").setAttribute("aria-expanded", String(open));
+    if (!open) at("credentials-button").focus();
+    else showForm(sheet, this.credentials, this.tasksPane.entry?.agent?.card, () => this.#changed());
+  }
+
+  #changed() {
+    this.askCredentials(false);
+    at("notices").replaceChildren();
+    for (const entry of this.agents.values()) {
+      entry.error = null;
+      entry.agent = null; // its card may say more to somebody who is known
+    }
+    this.taskPane.show(null, "");
+    this.start();
+  }
+
+  #sayWhoAsks() {
+    say(at("credentials-button"), this.credentials.given ? "Signed in" : "Sign in");
+  }
+
+  async #listed() {
+    try {
+      const response = await fetch("agents.json", { headers: this.headers(), redirect: "error" });
+      if (response.ok) return (await response.json()).agents ?? [];
+      if ([401, 403].includes(response.status)) {
+        this.notify(await errorOf(response));
+        return [];
+      }
+    } catch {
+      // served elsewhere: then there is no such list
+    }
+    return [{ name: "", card: "/.well-known/agent-card.json" }];
+  }
+
+  #read(entry) {
+    entry.reading ??= this.#discover(entry).finally(() => (entry.reading = null));
+    return entry.reading;
+  }
+
+  async #discover(entry) {
+    try {
+      entry.agent = await discover(entry.cardUrl, this.headers);
+      entry.name = entry.agent.name || entry.name;
+      entry.error = null;
+    } catch (error) {
+      entry.error = asError(error);
+    }
+  }
+}
+
+new App().start();

@@ -1,0 +1,39 @@
+/** Server-sent events of a response to a POST, which the browser's own EventSource can't make. */
+
+const LONGEST = 64 * 1024 * 1024;
+
+/** Yields `{ id, event, data }` for each event of `body`; `id` is the last that was given, null before. */
+export async function* events(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let pending = "";
+  let id = null;
+  let event = "";
+  let data = [];
+  try {
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return; // what no empty line has ended is not whole
+      pending += value;
+      if (pending.length > LONGEST) throw new Error("An event of the stream is too large for this page.");
+      if (!/[\r\n]/.test(value)) continue;
+      const lines = pending.split(/\r\n|\n|\r(?!$)/); // a "\r" at the end may be half of "\r\n"
+      pending = lines.pop();
+      for (const line of lines) {
+        if (line === "") {
+          if (data.length) yield { id, event: event || "message", data: data.join("\n") };
+          event = "";
+          data = [];
+          continue;
+        }
+        const colon = line.indexOf(":");
+        const name = colon < 0 ? line : line.slice(0, colon);
+        const text = colon < 0 ? "" : line.slice(colon + (line[colon + 1] === " " ? 2 : 1));
+        if (name === "data") data.push(text);
+        else if (name === "event") event = text;
+        else if (name === "id" && !text.includes("\0")) id = text;
+      }
+    }
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+}

@@ -1,0 +1,178 @@
+/** A2A 1.0 over JSON-RPC or HTTP+JSON, as the agent's card offers it. Source: A2A specification 8.3.2, 9, 11. */
+
+import { newId } from "./dom.js";
+import { A2AError, asError, errorOf, fromBody } from "./errors.js";
+import { events } from "./sse.js";
+
+const VERSION = "1.0";
+const PATIENCE = 60_000;
+
+/** The agent whose card is at `cardUrl`; `headers()` gives the credentials of each request. */
+export async function discover(cardUrl, headers) {
+  const response = await ask(cardUrl, { headers: { Accept: "application/json", ...headers() }, cache: "no-cache" });
+  let card;
+  try {
+    card = await response.json();
+  } catch {
+    throw new A2AError("What is served there is no agent card.", { status: response.status });
+  }
+  if (card === null || typeof card !== "object" || typeof card.name !== "string") {
+    throw new A2AError("What is served there is no agent card.", { status: response.status });
+  }
+  return new Agent(card, cardUrl, headers);
+}
+
+export class Agent {
+  constructor(card, cardUrl, headers) {
+    this.card = card;
+    this.cardUrl = cardUrl;
+    this.headers = headers;
+    this.streams = card.capabilities?.streaming === true;
+    this.pushes = card.capabilities?.pushNotifications === true;
+    this.lists = true; // until it says that it does not
+    const chosen = chooseInterface(card.supportedInterfaces ?? []);
+    if (!chosen) throw new A2AError(whyNone(card));
+    this.binding = chosen.protocolBinding;
+    this.tenant = chosen.tenant || "";
+    const named = new URL(chosen.url, cardUrl);
+    // the page may talk to its own origin only; behind a proxy or a forwarded port a card may well name another address
+    const url = new URL(location.origin);
+    url.pathname = named.pathname; // not read as a part of an address: "//host/" would be another origin
+    url.search = named.search;
+    this.url = url.href;
+    this.elsewhere = named.origin === location.origin ? "" : named.origin;
+  }
+
+  get name() {
+    return this.card.name;
+  }
+
+  send(params) {
+    return this.#call("SendMessage", params, "POST", "/message:send");
+  }
+
+  get(id, historyLength) {
+    const query = historyLength === undefined ? {} : { historyLength };
+    return this.#call("GetTask", { id, ...query }, "GET", `/tasks/${encodeURIComponent(id)}`, query);
+  }
+
+  async list(query, signal) {
+    try {
+      return await this.#call("ListTasks", query, "GET", "/tasks", query, signal);
+    } catch (error) {
+      if (error.unsupported) this.lists = false;
+      throw error;
+    }
+  }
+
+  cancel(id) {
+    return this.#call("CancelTask", { id }, "POST", `/tasks/${encodeURIComponent(id)}:cancel`, {});
+  }
+
+  /** Yields `{ id, event }` of a message's stream: `id` is the event's version where the server gives one, else null. */
+  sendStreaming(params, signal) {
+    return this.#stream("SendStreamingMessage", params, "POST", "/message:stream", {}, signal);
+  }
+
+  /** The same of a task. `after`, a version, asks for all behind it; servers that know no versions ignore that. */
+  subscribe(id, after, signal) {
+    const headers = after === null ? {} : { "Last-Event-ID": after };
+    return this.#stream("SubscribeToTask", { id }, "GET", `/tasks/${encodeURIComponent(id)}:subscribe`, headers, signal);
+  }
+
+  #request(method, params, verb, path, query, extra) {
+    const headers = { "A2A-Version": VERSION, ...this.headers(), ...extra };
+    if (this.binding === "JSONRPC") {
+      headers["Content-Type"] = "application/json";
+      const given = this.tenant ? { tenant: this.tenant, ...params } : params;
+      const body = JSON.stringify({ jsonrpc: "2.0", id: newId(), method, params: given });
+      return [this.url, { method: "POST", headers, body }];
+    }
+    const url = new URL(this.url);
+    url.pathname = url.pathname.replace(/\/$/, "") + (this.tenant ? `/${encodeURIComponent(this.tenant)}` : "") + path;
+    if (verb === "GET") {
+      for (const [name, value] of Object.entries(query ?? {})) url.searchParams.set(name, String(value));
+      return [url.href, { method: "GET", headers }];
+    }
+    headers["Content-Type"] = "application/json";
+    return [url.href, { method: "POST", headers, body: JSON.stringify(query && path.endsWith(":cancel") ? {} : params) }];
+  }
+
+  async #call(method, params, verb, path, query, signal) {
+    const [url, init] = this.#request(method, params, verb, path, query, { Accept: "application/json" });
+    const limits = [AbortSignal.timeout(PATIENCE), ...(signal ? [signal] : [])];
+    const response = await ask(url, { ...init, signal: AbortSignal.any(limits) });
+    return this.#result(await json(response), response.status);
+  }
+
+  async *#stream(method, params, verb, path, extra, signal) {
+    const headers = { Accept: "text/event-stream", ...extra };
+    const [url, init] = this.#request(method, params, verb, path, {}, headers);
+    const response = await ask(url, { ...init, signal });
+    if (!(response.headers.get("Content-Type") ?? "").startsWith("text/event-stream")) {
+      const result = this.#result(await json(response), response.status);
+      throw new A2AError(`The server answered ${method} with no stream: ${JSON.stringify(result).slice(0, 200)}`);
+    }
+    for await (const { id, event, data } of events(response.body)) {
+      const parsed = parse(data);
+      const error = fromBody(parsed?.error, event === "error" ? 500 : response.status);
+      if (error) throw error;
+      yield { id, event: this.binding === "JSONRPC" ? parsed?.result : parsed };
+    }
+  }
+
+  #result(body, status) {
+    const error = fromBody(body?.error, status);
+    if (error) throw error;
+    return this.binding === "JSONRPC" ? body?.result : body;
+  }
+}
+
+/** The first interface of the card that this page can speak. */
+function chooseInterface(interfaces) {
+  const spoken = interfaces.filter(
+    ({ protocolBinding, protocolVersion, url }) =>
+      ["JSONRPC", "HTTP+JSON"].includes(protocolBinding) && /^1(\.|$)/.test(protocolVersion ?? "") && isUrl(url),
+  );
+  return spoken.find(({ url }) => new URL(url, location.href).origin === location.origin) ?? spoken[0];
+}
+
+function isUrl(url) {
+  return typeof url === "string" && URL.canParse(url, location.href);
+}
+
+function whyNone(card) {
+  const offered = (card.supportedInterfaces ?? []).map((one) => `${one.protocolBinding} ${one.protocolVersion ?? ""}`.trim());
+  if (!offered.length && card.url) offered.push(`${card.preferredTransport ?? "JSONRPC"} ${card.protocolVersion ?? "0.3"}`);
+  const offers = offered.length ? `This agent offers ${offered.join(", ")}` : "Its card names no interface";
+  return `${offers}; this page speaks A2A 1.0 over JSON-RPC or HTTP+JSON.`;
+}
+
+async function ask(url, init) {
+  let response;
+  try {
+    response = await fetch(url, { credentials: "same-origin", redirect: "error", ...init });
+  } catch (error) {
+    if (error?.name === "TimeoutError") throw new A2AError("The server did not answer in a minute.", { status: 504 });
+    if (error?.name === "AbortError") throw error;
+    throw asError(error);
+  }
+  if (!response.ok) throw await errorOf(response);
+  return response;
+}
+
+async function json(response) {
+  try {
+    return await response.json();
+  } catch {
+    throw new A2AError("The server’s answer is not JSON.", { status: response.status });
+  }
+}
+
+function parse(data) {
+  try {
+    return JSON.parse(data);
+  } catch {
+    throw new A2AError("An event of the stream is not JSON.");
+  }
+}

@@ -1,0 +1,142 @@
+/** What the page says of states, times, kinds of events and errors. */
+
+import { el } from "./dom.js";
+
+export const LIVE = [
+  "TASK_STATE_INPUT_REQUIRED",
+  "TASK_STATE_AUTH_REQUIRED",
+  "TASK_STATE_WORKING",
+  "TASK_STATE_SUBMITTED",
+];
+const PAUSED = LIVE.slice(0, 2);
+
+const STATES = {
+  TASK_STATE_SUBMITTED: ["Submitted", "waits for a worker"],
+  TASK_STATE_WORKING: ["Working", "the agent is at it"],
+  TASK_STATE_INPUT_REQUIRED: ["Needs an answer", "the agent has asked something"],
+  TASK_STATE_AUTH_REQUIRED: ["Needs authorization", "the agent may not go on without"],
+  TASK_STATE_COMPLETED: ["Completed", "the agent is done"],
+  TASK_STATE_FAILED: ["Failed", "it ended with an error"],
+  TASK_STATE_CANCELED: ["Canceled", "somebody asked for its end"],
+  TASK_STATE_REJECTED: ["Rejected", "the agent will not do it"],
+};
+
+export const isPaused = (state) => PAUSED.includes(state);
+export const isEnded = (state) => state in STATES && !LIVE.includes(state);
+
+/** The word for a state; one that this page does not know is shown as it is. */
+export const wordFor = (state) => STATES[state]?.[0] ?? String(state ?? "Unknown");
+
+/** A state as a badge: word and colour. `showState` changes it. */
+export function badge(state) {
+  return showState(el("span", { class: "badge" }), state);
+}
+
+export function showState(element, state) {
+  if (element.dataset.state === state) return element;
+  element.dataset.state = state ?? "";
+  element.textContent = wordFor(state);
+  element.title = STATES[state]?.[1] ?? "";
+  return element;
+}
+
+const STEPS = [
+  [60, 1, "s"],
+  [3600, 60, "min"],
+  [86400, 3600, "h"],
+  [Infinity, 86400, "d"],
+];
+
+/** "5 s ago", in the clock of this browser; a time to come, or a clock that is behind, is "now". */
+export function ago(when, now = Date.now()) {
+  const seconds = Math.max(0, Math.floor((now - when) / 1000));
+  if (seconds < 2) return "now";
+  const [, unit, name] = STEPS.find(([below]) => seconds < below);
+  return `${Math.floor(seconds / unit)} ${name} ago`;
+}
+
+/** A time, relative, with the exact one in its title; `showTimes` keeps all of them current. */
+export function time(timestamp) {
+  return showTime(el("time"), timestamp);
+}
+
+export function showTime(element, timestamp) {
+  const when = Date.parse(timestamp ?? "");
+  if (Number.isNaN(when)) {
+    element.removeAttribute("datetime");
+    element.textContent = "";
+    return element;
+  }
+  const exact = new Date(when).toISOString();
+  if (element.getAttribute("datetime") !== exact) {
+    element.setAttribute("datetime", exact);
+    element.title = `${new Date(when).toLocaleString()} (${exact})`;
+  }
+  const said = ago(when);
+  if (element.textContent !== said) element.textContent = said;
+  return element;
+}
+
+export function showTimes(root = document) {
+  for (const element of root.querySelectorAll("time[datetime]")) showTime(element, element.getAttribute("datetime"));
+}
+
+/** The clock time of an event, to the millisecond, for a log. */
+export function clock(timestamp) {
+  const when = new Date(timestamp);
+  if (Number.isNaN(when.getTime())) return "";
+  const two = (number, digits = 2) => String(number).padStart(digits, "0");
+  return `${two(when.getHours())}:${two(when.getMinutes())}:${two(when.getSeconds())}.${two(when.getMilliseconds(), 3)}`;
+}
+
+export function bytes(size) {
+  if (size < 1000) return `${size} bytes`;
+  return size < 1e6 ? `${(size / 1e3).toFixed(1)} kB` : `${(size / 1e6).toFixed(1)} MB`;
+}
+
+const REASONS = {
+  TASK_NOT_FOUND: "There is no such task here, or it is somebody else’s.",
+  TASK_NOT_CANCELABLE: "The task has ended already, so there is nothing to cancel.",
+  UNSUPPORTED_OPERATION: "This agent does not offer that.",
+  PUSH_NOTIFICATION_NOT_SUPPORTED: "This agent has no push notifications.",
+  CONTENT_TYPE_NOT_SUPPORTED: "This agent does not take that kind of content.",
+  INVALID_AGENT_RESPONSE: "The agent answered with something that is no A2A.",
+  EXTENSION_SUPPORT_REQUIRED: "This agent requires an extension that this page does not know.",
+  VERSION_NOT_SUPPORTED: "This agent speaks another version of A2A.",
+  METHOD_NOT_FOUND: "This agent does not offer that operation.",
+  SERVICE_UNAVAILABLE: "The service can’t answer right now. Try again in a moment.",
+  REQUEST_TOO_LARGE: "The message is too large for this agent.",
+  INTERNAL_ERROR: "Something went wrong on the server.",
+};
+
+const STATUSES = {
+  0: "The server can’t be reached.",
+  401: "The server asks who you are: sign in with a token.",
+  403: "These credentials may not do that.",
+  404: "Nothing is served there.",
+  413: "The message is too large.",
+  429: "Too many requests: the server asks to wait.",
+  502: "The proxy in front of the server got no answer.",
+  503: "The service can’t answer right now. Try again in a moment.",
+  504: "The server took too long to answer.",
+};
+
+/** One sentence for an error; `details` has what the server said beyond it. */
+export function explain(error) {
+  const said = REASONS[error.reason] ?? STATUSES[error.status];
+  if (said) return said;
+  return error.violations?.length ? "The server did not accept that." : error.message || "It did not work.";
+}
+
+/** What an error carries, as pairs of a name and a text. */
+export function details(error) {
+  const found = [];
+  if (error.message && error.message !== explain(error)) found.push(["It says", error.message]);
+  for (const { field, description } of error.violations ?? []) found.push([field || "Request", description ?? ""]);
+  if (error.reason) found.push(["Reason", error.reason]);
+  for (const [name, value] of Object.entries(error.metadata ?? {})) found.push([name, String(value)]);
+  if (error.retryAfter) found.push(["Try again in", `${error.retryAfter} s`]);
+  if (error.code) found.push(["Code", String(error.code)]);
+  for (const other of error.others ?? []) found.push([other["@type"] ?? "Detail", JSON.stringify(other, null, 2)]);
+  return found;
+}

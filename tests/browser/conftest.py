@@ -1,0 +1,41 @@
+"""Tests of the operator's page in a real browser. A plain `pytest` leaves them out; `pytest tests/browser` runs them.
+
+They need the extra `browser`, and Debian's packages chromium and chromium-driver; without, they fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from selenium import webdriver
+
+from tests.support.browser import WIDE, Page, chromium, missing
+from tests.support.fleet import Fleet, Gateway, running_fleet
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    """One Chromium for all tests."""
+    if missing():
+        pytest.fail(f"no {missing()} here: apt-get install chromium chromium-driver")
+    with chromium(tmp_path_factory.mktemp("chromium")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, Gateway]]:
+    """A fleet with the page, and its gateway."""
+    folder = tmp_path_factory.mktemp("fleet")
+    with running_fleet(folder, app="tests.support.page_agents", A2A_UI="on") as fleet:
+        fleet.worker(pool="threads", concurrency=8)
+        yield fleet, fleet.gateway()
+
+
+@pytest.fixture
+def page(browser: webdriver.Chrome, served: tuple[Fleet, Gateway]) -> Iterator[Page]:
+    """The page, wide and light; at the end nothing that it did was against its own policy, and no script failed."""
+    page = Page(browser, served[1].url)
+    page.shape(WIDE)
+    yield page
+    assert page.console() == []

@@ -1,0 +1,169 @@
+"""The same page beside other servers: the SDK's own, and some that have less."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from selenium import webdriver
+
+from tests.support.browser import WIDE, Page
+from tests.support.lacking import Card, Lacking
+from tests.support.plain_server import Steps, plain_server
+
+
+@asynccontextmanager
+async def page_beside(
+    browser: webdriver.Chrome, steps: Steps, lacking: Lacking, *, streaming: bool = True
+) -> AsyncIterator[Page]:
+    """The page, served by such a server; nothing that it did was against its own policy."""
+    async with plain_server(steps, streaming=streaming, around=lacking) as url:
+        page = Page(browser, url)
+        page.shape(WIDE)
+        yield page
+        await asyncio.to_thread(browser.get, "about:blank")  # its connections would keep the server
+    assert page.console() == []
+
+
+async def test_the_sdks_own_server(browser: webdriver.Chrome) -> None:
+    steps, does = Steps(), asyncio.to_thread
+    async with page_beside(browser, steps, Lacking()) as page:
+        await does(page.open)
+        await does(page.agent, "plain")
+        await does(page.send, "go")
+        await does(page.says, "#task .badge", "Working")
+        await steps.given.put("one ")
+        await does(page.says, "#task article .text", "one")
+        await does(page.says, "#tasks .groups h4", "Working")
+        await steps.given.put("two")
+        await does(page.says, "#task article .text", "one two")
+        await steps.given.put(None)
+        await does(page.says, "#task .badge", "Completed")
+        address = page.browser.current_url.partition("/ui/")[2]
+        await does(page.open, address)
+        await does(page.says, "#task article .text", "one two")
+        await does(page.until, lambda: "keeps no events" in page.text("#task"), "it says that there is no log")
+
+
+async def test_a_token_is_asked_for_and_sent_and_forgotten_with_the_page(browser: webdriver.Chrome) -> None:
+    steps, does = Steps(), asyncio.to_thread
+    async with page_beside(browser, steps, Lacking(token="open sesame")) as page:
+        await does(page.open)
+        await does(page.says, "#notices", "asks who you are")
+        await does(lambda: page.one("#credential-value").send_keys("open sesame\n"))
+        await does(page.says, "#credentials-button", "Signed in")
+        await does(page.agent, "plain")
+        await does(page.send, "go")
+        await does(page.says, "#task .badge", "Working")
+        kept = await does(page.script, "return [document.cookie, sessionStorage.length, localStorage.length].join()")
+        assert kept == ",0,0"
+        await steps.given.put(None)
+        await does(page.says, "#task .badge", "Completed")
+        await does(page.open)
+        await does(page.says, "#notices", "asks who you are")
+
+
+async def test_one_without_lists_and_streams(browser: webdriver.Chrome) -> None:
+    steps, does = Steps(), asyncio.to_thread
+    async with page_beside(browser, steps, Lacking(["ListTasks"]), streaming=False) as page:
+        await does(page.open)
+        await does(page.agent, "plain")
+        await does(page.says, "#tasks .about", "It does not stream")
+        await does(page.says, "#tasks", "does not list its tasks")
+        await does(page.send, "go")
+        await does(page.says, "#task .connection", "does not stream")
+        await does(page.says, "#tasks .groups .line", "go")
+        await steps.given.put("done")
+        await steps.given.put(None)
+        await does(page.says, "#task .badge", "Completed")
+        await does(page.says, "#task article .text", "done")
+
+
+def legacy(card: Card, _: str) -> Card:
+    """A card of 0.3 alone."""
+    return {"name": "old", "url": "https://example.com/", "protocolVersion": "0.3.0", "preferredTransport": "JSONRPC"}
+
+
+def elsewhere(card: Card, base: str) -> Card:
+    """A card that names another origin, and HTTP+JSON alone."""
+    return {
+        **card,
+        "supportedInterfaces": [
+            {"url": "https://example.com", "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"}
+        ],
+    }
+
+
+def none(card: Card, _: str) -> Card:
+    """What is no card."""
+    return {"hello": "world"}
+
+
+@pytest.mark.parametrize(
+    ("card", "said"), [(legacy, "offers JSONRPC 0.3.0; this page speaks A2A 1.0"), (none, "no agent card")]
+)
+async def test_an_agent_that_the_page_can_not_speak_to(
+    browser: webdriver.Chrome, card: Callable[[Card, str], Card], said: str
+) -> None:
+    async with page_beside(browser, Steps(), Lacking(card=card)) as page:
+        await asyncio.to_thread(page.open)
+        await asyncio.to_thread(page.says, "#tasks", said)
+
+
+async def test_a_card_that_names_another_address_and_http_json(browser: webdriver.Chrome) -> None:
+    steps, does = Steps(), asyncio.to_thread
+    async with page_beside(browser, steps, Lacking(card=elsewhere)) as page:
+        await does(page.open)
+        await does(page.agent, "plain")
+        await does(page.says, "#tasks .about", "Its card names https://example.com")
+        await does(page.send, "go")
+        await does(page.says, "#task .badge", "Working")
+        await does(page.says, "#tasks .groups h4", "Working")
+        await does(lambda: page.one("#task .title .danger").click())
+        await does(lambda: page.one("dialog .danger").click())
+        await does(page.says, "#task .badge", "Canceled")
+
+
+REPEATED = """
+  const { el } = await import("./dom.js");
+  const { TaskView } = await import("./task_view.js");
+  const view = new TaskView(el("div"), () => view.draw(task));
+  const said = (n) => ({ messageId: "same", role: "ROLE_USER", parts: [{ text: String(n) }] });
+  const artifacts = ["a", "b"].map((text) => ({ artifactId: "same", parts: [{ text }] }));
+  const history = [...Array(60).keys()].map(said);
+  const task = { id: "t", status: { state: "TASK_STATE_WORKING" }, history, artifacts };
+  const shown = (box) => [...box.querySelectorAll(".text")].map((text) => text.textContent);
+  view.draw(task);
+  view.draw(task);
+  const last = shown(view.messages);
+  view.earlier.click();
+  return [last, shown(view.messages), shown(view.artifacts)];
+"""
+
+
+async def test_messages_with_the_same_id_are_shown_as_often_as_they_were_said(browser: webdriver.Chrome) -> None:
+    async with page_beside(browser, Steps(), Lacking()) as page:
+        await asyncio.to_thread(page.open)
+        last, every, artifacts = await asyncio.to_thread(page.script, REPEATED)
+
+    said = [str(number) for number in range(60)]
+    assert (last, every, artifacts) == (said[10:], said, ["a", "b"])
+
+
+ASKED_AT = """
+  const { Agent } = await import("./wire.js");
+  const offered = { url: arguments[0], protocolBinding: "JSONRPC", protocolVersion: "1.0" };
+  const card = { name: "x", supportedInterfaces: [offered] };
+  return new Agent(card, location.href, () => ({})).url.replace(location.origin, "HERE");
+"""
+
+
+async def test_no_address_in_a_card_leads_to_another_origin(browser: webdriver.Chrome) -> None:
+    async with page_beside(browser, Steps(), Lacking()) as page:
+        await asyncio.to_thread(page.open)
+        urls = ["https://example.com/a?b=c", "https://example.com//example.net/a", "//example.net//example.com"]
+        found = [await asyncio.to_thread(page.script, ASKED_AT, url) for url in urls]
+
+    assert found == ["HERE/a?b=c", "HERE//example.net/a", "HERE//example.com"]

@@ -1,0 +1,249 @@
+"""What an operator does at the page, against a real fleet."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from selenium.webdriver.common.keys import Keys
+
+from tests.support.browser import NARROW, WIDE, Page
+from tests.support.fleet import Fleet, Gateway
+from tests.support.page_agents import MARK, RTL
+
+
+def test_agents_and_their_live_tasks_are_listed_by_state(page: Page) -> None:
+    page.open().agent("patient")
+    page.send("work")
+    page.says("#task .badge", "Working")
+    page.agent("ask")
+    page.send("ask me")
+    page.says("#task .badge", "Needs an answer")
+
+    page.says("#tasks .groups h4", "Needs an answer")
+    page.says("#tasks .groups .line", "How many?")
+    page.agent("patient")
+    page.says("#tasks .groups h4", "Working")
+    page.one("#tasks .groups a").click()
+    page.says("#task .title", "work")
+
+
+def test_a_message_becomes_a_task_whose_stream_grows_chunk_by_chunk(page: Page) -> None:
+    page.open().agent("pace")
+    page.send("30 0.1")
+    page.until(lambda: 2 < len(page.text("#task article .text").split()) < 28, "some chunks, and not yet all")
+    page.says("#task .connection", "Live")
+    page.says("#task .badge", "Completed")
+
+    assert page.text("#task article .text").split() == [str(number) for number in range(30)]
+    versions = page.versions()
+    assert versions == list(range(1, len(versions) + 1))
+    assert sum("Artifact" in event for event in page.events()) >= 30
+
+
+def test_a_task_that_is_opened_later_shows_its_whole_log(page: Page) -> None:
+    page.open().agent("count")
+    page.send("900")
+    page.says("#task .badge", "Completed")
+    address = page.browser.current_url
+
+    page.open(address.partition("/ui/")[2])
+    page.until(lambda: "900" in page.content("#task .log").replace(",", "") or len(page.versions()) == 200, "the log")
+    newest = page.versions()[-1]
+    assert page.versions() == list(range(newest - 199, newest + 1))
+    while page.all("#task .log > button"):
+        page.one("#task .log > button").click()
+    assert page.versions() == list(range(1, newest + 1))
+    assert page.text("#task article .text").split()[-1] == "899"
+
+
+def test_a_question_is_answered_in_its_task(page: Page) -> None:
+    page.open().agent("ask")
+    page.send("begin")
+    page.says("#task .asked", "How many?")
+    task = page.task_id()
+    page.answer("many")
+    page.until(lambda: page.content("#task .messages").count("How many?") == 1, "it has asked again")
+    page.answer("7")
+    page.says("#task .badge", "Completed")
+
+    assert page.task_id() == task
+    assert page.text("#task article .text") == "7 it is"
+    assert not page.all("#task .question")
+    said = [element.text for element in page.all("#task .message.user .text")]
+    assert said == ["begin", "many", "7"]
+
+
+def test_cancelling_asks_first_and_stops_the_agent(page: Page) -> None:
+    page.open().agent("patient")
+    page.send("wait")
+    page.says("#task .badge", "Working")
+    page.one("#task .title .danger").click()
+    page.one("dialog button").click()
+    assert not page.all("dialog")
+    assert page.text("#task .badge") == "Working"
+
+    page.one("#task .title .danger").click()
+    page.one("dialog .danger").click()
+    page.says("#task .badge", "Canceled")
+    assert not page.all("#task .title .danger")
+
+
+def test_a_gateway_that_is_restarted_costs_no_event(page: Page, served: tuple[Fleet, Gateway]) -> None:
+    fleet, gateway = served
+    page.open().agent("pace")
+    page.send("120 0.1")
+    page.until(lambda: len(page.versions()) > 5, "it streams")
+    gateway.signal_group(signal.SIGKILL)
+    gateway.popen.wait(10)
+    page.says("#task .connection", "Connection lost")
+    again = fleet.again(gateway)
+    try:
+        page.says("#task .connection", "Live")
+        page.says("#task .badge", "Completed", within=40)
+        assert page.text("#task article .text").split() == [str(number) for number in range(120)]
+        assert page.versions() == list(range(1, page.versions()[-1] + 1))
+    finally:
+        fleet.processes.remove(again)
+        served[1].popen = again.popen  # the fleet's gateway, for whoever comes next
+
+
+def test_pages_that_were_left_hold_no_connection(page: Page) -> None:
+    page.open().agent("ask")
+    page.send("begin")
+    page.says("#task .asked", "How many?")
+    address = page.browser.current_url.partition("/ui/")[2]
+    for _ in range(7):  # a browser makes six connections to one address
+        page.open(address)
+        page.says("#task .connection", "Live")
+    page.answer("7")
+    page.says("#task .badge", "Completed")
+
+
+def test_whatever_an_agent_says_is_text(page: Page) -> None:
+    page.open().agent("hostile")
+    page.one("#tasks .about summary").click()
+    assert page.text("#tasks .lead") == f"Says {MARK}"
+    page.send(f"{MARK} {RTL}")
+    page.says("#task .asked", "script link")
+    asked = page.content("#task .asked")
+    assert MARK in asked
+    page.answer(MARK)
+    page.says("#task .badge", "Completed")
+
+    assert page.browser.title.startswith("Completed · <script>")
+    assert page.script("return document.querySelectorAll('main script, main img').length") == 0
+    assert MARK in page.content("#task article strong")
+    anchors = "[...document.querySelectorAll('#task a[href]')]"
+    links = page.script(f"return {anchors}.map(one => [one.protocol, one.rel, one.download])")
+    web = [link for link in links if link[0] == "https:"]
+    assert web
+    assert all("noopener" in rel for _, rel, _ in web)
+    assert {protocol for protocol, _, _ in links} == {"http:", "https:", "blob:"}
+    assert all(name == f".._{MARK.replace('/', '_')}.html" for protocol, _, name in links if protocol == "blob:")
+    page.until(lambda: "Only the end is shown" in page.text("#task article .parts"), "a huge text is cut for the eye")
+    [more] = [button for button in page.all("#task article button") if "Only the end" in button.text]
+    more.click()
+    assert page.content("#task article").count("many words") == 20_000
+
+
+def test_errors_of_the_protocol_are_said_in_words_with_their_details(page: Page) -> None:
+    page.open().agent("echo")
+    page.one("#tasks > div > .more summary").click()
+    page.one("#task-id").send_keys("nothing-of-that-name\n")
+    page.says("#notices", "There is no such task here")
+    page.says("#notices dl", "TASK_NOT_FOUND")
+    page.says("#task .empty", "There is no such task here")
+
+    page.agent("strict")
+    page.send("hello")
+    page.says("#notices", "requires an extension")
+    page.says("#tasks .composer .hint", "Not sent")
+    assert page.one("#tasks .composer textarea").get_attribute("value") == "hello"
+
+
+def test_an_agent_may_answer_without_a_task_and_without_streams(page: Page) -> None:
+    page.open().agent("direct")
+    page.send("0")
+    page.says("#task", "Answered at once, without a task")
+
+    page.agent("quiet")
+    page.says("#tasks .about", "It does not stream")
+    page.send("hi")
+    page.says("#task .badge", "Completed")
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("size", [WIDE, (900, 800), NARROW], ids=["wide", "middle", "narrow"])
+def test_it_fits_and_can_be_read(page: Page, size: tuple[int, int], dark: bool) -> None:
+    page.shape(size, dark=dark)
+    page.open("#card=/agents/hostile/.well-known/agent-card.json")
+    page.send("look")
+    page.says("#task .asked", "script link")
+
+    assert page.script("return document.documentElement.scrollWidth - innerWidth") <= 0
+    assert page.script(CUT_OFF) == []
+    assert {state: ratio for state, ratio in page.script(CONTRASTS).items() if ratio < 4.5} == {}
+
+
+CUT_OFF = """
+return [...document.querySelectorAll('main button, main input, main textarea, main .badge')]
+  .filter(one => one.checkVisibility()).map(one => [one, one.getBoundingClientRect()])
+  .filter(([, box]) => box.right > innerWidth + 1 || box.left < -1).map(([one]) => one.outerHTML.slice(0, 200))
+"""
+"""What lies outside of the window."""
+
+CONTRASTS = """
+const states = 'SUBMITTED WORKING INPUT_REQUIRED AUTH_REQUIRED COMPLETED FAILED CANCELED REJECTED'.split(' ');
+const canvas = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
+const channels = colour => {
+  canvas.clearRect(0, 0, 1, 1);
+  canvas.fillStyle = colour;
+  canvas.fillRect(0, 0, 1, 1);
+  return [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3);
+};
+const light = colour => channels(colour).map(one => one / 255)
+  .map(one => one <= 0.04045 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4)
+  .reduce((sum, one, i) => sum + one * [0.2126, 0.7152, 0.0722][i], 0);
+const ratio = (one, other) => {
+  const [low, high] = [light(one), light(other)].sort((a, b) => a - b);
+  return (high + 0.05) / (low + 0.05);
+};
+const found = {};
+for (const state of states) {
+  const badge = document.createElement('span');
+  badge.className = 'badge';
+  badge.dataset.state = `TASK_STATE_${state}`;
+  document.querySelector('#task').append(badge);
+  const style = getComputedStyle(badge);
+  found[state] = ratio(style.color, style.backgroundColor);
+  badge.remove();
+}
+for (const name of ['--text', '--soft', '--accent', '--danger']) {
+  for (const ground of ['--ground', '--surface', '--raised']) {
+    const root = getComputedStyle(document.documentElement);
+    found[`${name} on ${ground}`] = ratio(root.getPropertyValue(name), root.getPropertyValue(ground));
+  }
+}
+found.primary = ratio(getComputedStyle(document.documentElement).getPropertyValue('--accent-text'),
+  getComputedStyle(document.documentElement).getPropertyValue('--accent'));
+return found;
+"""
+"""WCAG's contrast of each state's word, and of each colour of text on each ground."""
+
+
+def test_all_of_it_is_done_with_keys(page: Page) -> None:
+    page.open()
+    page.until(lambda: "patient" in page.content("#agents"), "the agents are there")
+    page.tab_to("patient")
+    page.press(Keys.ENTER)
+    page.says("#tasks h2", "patient")
+    page.tab_to("Message")
+    page.press("wait", Keys.CONTROL, Keys.ENTER)
+    page.says("#task .badge", "Working")
+    page.tab_to("Cancel …")
+    page.press(Keys.ENTER)
+    assert page.focused() == "Keep it running"
+    page.press(Keys.TAB)
+    page.press(Keys.ENTER)
+    page.says("#task .badge", "Canceled")
