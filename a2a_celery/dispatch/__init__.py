@@ -5,6 +5,7 @@ from .calls import BadCall, CallSignature
 from .canvases import Canvas
 from .options import Call, RunOptions
 from .publisher import HIDDEN, RUN_HEADER, Publisher, entry_name
+from .serializing import require_readable
 
 __all__ = [
     "HIDDEN",
@@ -17,4 +18,5 @@ __all__ = [
     "RunOptions",
     "entry_name",
     "guard_workers",
+    "require_readable",
 ]

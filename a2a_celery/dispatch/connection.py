@@ -11,6 +11,7 @@ from typing import Any
 
 from celery import Celery
 from kombu import pools
+from kombu.messaging import Producer
 
 CONNECT_TIMEOUT = 4.0
 ANSWER_TIMEOUT = 5.0
@@ -49,6 +50,25 @@ class PublishingPool:
     def acquire(self) -> Any:
         """A producer, to be used in a ``with``; waits for one that is free."""
         return pools.producers[self.connection].acquire(block=True)
+
+    @property
+    def batches(self) -> bool:
+        """Whether what is published in a ``producer.batch()`` goes to the broker in one round trip."""
+        producer = Producer(self.connection, auto_declare=False)  # type: ignore[no-untyped-call]
+        return bool(producer.supports_batch_publish)
+
+    def is_dead(self, error: BaseException) -> bool:
+        """Whether `error` says that the broker can't be reached, and not that it, or kombu, refuses one message.
+
+        kombu calls both the same, an OperationalError: a queue that is full or forbidden, too. And on Redis it counts
+        any KeyError as an error of the connection.
+        """
+        try:
+            errors = self.connection.connection_errors
+        except Exception:  # the address is none of a broker
+            return True
+        error = error.__cause__ or error
+        return isinstance(error, errors) and not isinstance(error, KeyError)
 
     @cached_property
     def connection(self) -> Any:

@@ -8,25 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from celery import Celery, Task
+from celery.exceptions import WorkerLostError
+from kombu.exceptions import BatchPublishError
 
-from ..errors import BrokerUnavailable
+from ..errors import BrokerUnavailable, RunNotTaken
+from ..lifecycle.outcomes import WORKER_LOST
 from ..telemetry.logs import about
 from ..telemetry.names import Action
 from ..telemetry.tracing import tracing
 from ..threads import DaemonThreads
 from .connection import PublishingPool
 from .options import Call, RunOptions
+from .publishing import PublishingThreads
 
 logger = logging.getLogger(__name__)
-
-THREADS = 4
-"""Celery publishes synchronously; this many publishes may be under way in a process."""
 
 MAX_BACKLOG = 1000
 """More than this many waiting publishes mean a broker that hangs: the rest is left to the watcher."""
@@ -47,6 +49,20 @@ def entry_name(agent: str) -> str:
     return f"a2a.{agent}"
 
 
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A run to be published, and the options it was stored with, see `RunOptions`."""
+
+    agent: str
+    task_id: str
+    number: int
+    options: bytes
+
+    @property
+    def name(self) -> str:
+        return f"{self.task_id}.{self.number}"
+
+
 class Publisher:
     """Hands runs to the broker, off the event loop. `options` per agent go to ``apply_async``."""
 
@@ -54,36 +70,77 @@ class Publisher:
         self._app = app
         self._options = options
         self._pool = PublishingPool(app)
-        self._threads = DaemonThreads(THREADS, "a2a-publish")
+        self._publishing = PublishingThreads(self._publish_all, lambda: self._pool.batches)
         # Celery's broadcasts are tried for as long as the broker is away: not in the threads that publish.
-        self._revoking = DaemonThreads(1, "a2a-revoke")
+        self._broadcasting = DaemonThreads(1, "a2a-broadcast")
         self._background: set[asyncio.Task[None]] = set()
 
     def publish(self, agent: str, task_id: str, run: int, options: bytes = b"") -> None:
         """Returns when the broker has the run; `options` are those it was stored with, see `RunOptions`.
 
         Raises:
-            BrokerUnavailable: it could not be reached, or did not take it.
+            RunNotTaken: it did not take this run; it may take others.
+            BrokerUnavailable: it could not be reached.
         """
-        chosen = RunOptions.from_json(options)
+        (error,) = self._publish_all([_Run(agent, task_id, run, options)])
+        if error is not None:
+            raise error
+
+    def _publish_all(self, runs: Sequence[_Run]) -> list[Exception | None]:
+        """Publishes several runs, in one round trip if the transport can; for each why the broker does not have it.
+
+        A batch that fails is given a second time, for a connection that had gone stale. The broker may have taken it
+        the first time: a run that comes twice is claimed once.
+        """
+        try:
+            try:
+                return self._publish_batch(runs)
+            except BatchPublishError:
+                return self._publish_batch(runs)
+        except Exception as e:
+            return [self._refused(run, e) for run in runs]
+
+    def _publish_batch(self, runs: Sequence[_Run]) -> list[Exception | None]:
+        errors: list[Exception | None] = []
+        # A batch of kombu's ends before the spans that are about it.
+        with self._pool.acquire() as producer, ExitStack() as spans, producer.batch():
+            for run in runs:
+                try:
+                    self._publish(run, producer, spans)
+                    errors.append(None)
+                except Exception as e:  # each transport raises its own
+                    if self._pool.is_dead(e):  # nobody shall wait for that again
+                        return errors + [self._refused(left, e) for left in runs[len(errors) :]]
+                    errors.append(self._refused(run, e))
+        return errors
+
+    def _refused(self, run: _Run, error: Exception) -> BrokerUnavailable:
+        kind = BrokerUnavailable if self._pool.is_dead(error) else RunNotTaken
+        said = kind(f"the broker did not take run {run.name}: {type(error).__name__}: {error}")
+        said.__cause__ = error
+        return said
+
+    def _publish(self, run: _Run, producer: Any, spans: ExitStack) -> None:
+        chosen = RunOptions.from_json(run.options)
         how = {
-            "task_id": f"{task_id}.{run}",
+            "task_id": run.name,
+            "producer": producer,
             # Nobody waits for the result: not subscribing to it saves the publisher a channel for every task, and the
             # worker of an agent a write.
             "ignore_result": True,
             "retry": True,
             "retry_policy": RETRY_POLICY,
-            **chosen.over(self._options.get(agent, {})),
+            **chosen.over(self._options.get(run.agent, {})),
         }
-        try:
-            with _traced(agent, how, chosen), self._pool.acquire() as how["producer"]:
-                if chosen.call is None:
-                    # by name: a watcher may serve agents that its own version of the app doesn't know
-                    self._app.send_task(entry_name(agent), args=(task_id, run), **_expiring_in_a_worker(how))
-                else:
-                    self._call(chosen.call, chosen.retries, how)
-        except Exception as e:  # each transport raises its own
-            raise BrokerUnavailable(f"the broker did not take run {task_id}.{run}: {type(e).__name__}: {e}") from e
+        spans.enter_context(_traced(run.agent, how, chosen))
+        if chosen.call is None:
+            # by name: a watcher may serve agents that its own version of the app doesn't know; and written as the app
+            # says now: a task keeps the serializer that it was first looked at with.
+            how["serializer"] = self._app.conf.task_serializer
+            arguments = (run.task_id, run.number)
+            self._app.send_task(entry_name(run.agent), args=arguments, **_expiring_in_a_worker(how))
+        else:
+            self._call(chosen.call, chosen.retries, how)
 
     def _call(self, call: Call, retries: int, how: dict[str, Any]) -> None:
         """Publishes a plain Celery task as its own callers do, but for the header that makes it a run."""
@@ -101,10 +158,10 @@ class Publisher:
 
     async def publish_async(self, agent: str, task_id: str, run: int, options: bytes = b"") -> None:
         """`publish`, in a thread."""
-        await self._threads.call(lambda: self.publish(agent, task_id, run, options))
+        await self._publishing.publish(_Run(agent, task_id, run, options))
 
-    def publish_soon(self, agent: str, task_id: str, run: int, options: bytes, then: Callable[[], Any]) -> None:
-        """Publishes in the background and awaits `then()` when the broker has it.
+    def publish_soon(self, agent: str, task_id: str, run: int, options: bytes, then: Callable[[], None]) -> None:
+        """Publishes in the background and calls `then()` when the broker has it.
 
         A broker that is down is logged: the run stays due in the store, and a watcher publishes it.
         """
@@ -112,8 +169,8 @@ class Publisher:
         async def publish() -> None:
             try:
                 await self.publish_async(agent, task_id, run, options)
-                await then()
-            except Exception as e:
+                then()
+            except BrokerUnavailable as e:
                 said = about(Action.RUN_NOT_PUBLISHED, f"{task_id}.{run}", agent=agent)
                 logger.warning("run %s.%s will be published by the watcher: %s", task_id, run, e, extra=said)
 
@@ -125,13 +182,58 @@ class Publisher:
 
         async def revoke() -> None:
             try:
-                await self._revoking.call(lambda: self._revoke(celery_ids, terminate))
+                await self._broadcasting.call(lambda: self._broadcast_revoke(celery_ids, terminate))
             except Exception as e:
                 logger.info("not revoked: %s: %s", ", ".join(celery_ids), e)
 
         self._in_background(revoke())
 
-    def _revoke(self, celery_ids: list[str], terminate: bool) -> None:
+    def revoke(self, celery_ids: list[str], *, terminate: bool = False) -> None:
+        """`revoke_soon`, at once.
+
+        Raises:
+            BrokerUnavailable: it could not be reached, or did not take it.
+        """
+        try:
+            self._broadcast_revoke(celery_ids, terminate)
+        except Exception as e:  # each transport raises its own
+            raise BrokerUnavailable(f"the broker did not take a revoke: {type(e).__name__}: {e}") from e
+
+    def lost_soon(self, agent: str, task_id: str, run: int, worker: str, *, canceled: bool, call: str = "") -> None:
+        """Tells Celery's listeners what became of a run whose `worker` is gone, and can't: it failed, or was revoked.
+        `call` is the plain Celery task that it calls, "" for one of an agent.
+
+        As good as Celery's own events: nobody waits for it, and it comes once at most.
+        """
+        celery_id = f"{task_id}.{run}"
+        # a listener may hear of the run for the first time: the worker's own events can be lost with it
+        fields = {"uuid": celery_id, "name": call or entry_name(agent)} | (
+            {"args": HIDDEN["argsrepr"], "kwargs": HIDDEN["kwargsrepr"]}
+            if call
+            else {"args": repr((task_id, run)), "kwargs": "{}"}
+        )
+
+        async def tell() -> None:
+            try:
+                await self._broadcasting.call(lambda: self._tell_of_loss(fields, worker, canceled))
+            except Exception as e:
+                logger.info("Celery's listeners don't hear that %s was lost: %s", celery_id, e)
+
+        self._in_background(tell())
+
+    def _tell_of_loss(self, fields: Mapping[str, str], worker: str, canceled: bool) -> None:
+        with self._pool.acquire() as producer:
+            # in the worker's name: whoever else sends of a task is a worker to Flower
+            events = self._app.events.Dispatcher(
+                producer.connection, hostname=worker, channel=producer.channel, buffer_while_offline=False
+            )
+            if canceled:
+                events.send("task-revoked", terminated=False, signum=None, expired=False, **fields)
+            else:
+                error = repr(WorkerLostError(WORKER_LOST))
+                events.send("task-failed", exception=error, traceback="", **fields)
+
+    def _broadcast_revoke(self, celery_ids: list[str], terminate: bool) -> None:
         with self._pool.acquire() as producer:
             mailbox = self._app.control.mailbox(producer.connection)
             mailbox.producer_pool = None  # app's, whose connections may wait for ever

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from a2a.types import Task, TaskState
@@ -64,26 +65,45 @@ class TooManyConfigs:
 
 
 @dataclass(frozen=True, slots=True)
+class Limited:
+    """A limit is reached, nothing was written: `limit` is its field in `TaskLimits`, `most` what it allows. `again_in`
+    is in how many seconds a place gets free, by how long runs took so far; 0.0 where none has."""
+
+    limit: str
+    most: int
+    again_in: float
+
+    @classmethod
+    def parse(cls, answer: Sequence[bytes]) -> Limited:
+        """What ``refused`` in scripts/prelude.lua gave."""
+        _, limit, most, us = answer
+        return cls(limit.decode(), int(most), int(us) / 1e6)
+
+
+@dataclass(frozen=True, slots=True)
 class Begun:
     """The message began run `run`; `task` is the snapshot with it, at `version`. It wants to be published, unless it
-    stands `behind` another of its context."""
+    stands `behind` another of its context. The task may not be `whole`: then it is for no one to see."""
 
     run: int
     task: Task
     version: int
     behind: bool = False
+    whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The message is the `place`-th that waits (1: the next); `task` is the snapshot without it, at `version`."""
+    """The message is the `place`-th that waits (1: the next); `task` is the snapshot without it, at `version`. The task
+    may not be `whole`: then it is for no one to see."""
 
     place: int
     task: Task
     version: int
+    whole: bool = True
 
 
-Continued = Missing | WrongContext | Ended | Full | TooManyConfigs | Known | Conflict | Begun | Waiting
+Continued = Missing | WrongContext | Ended | Full | TooManyConfigs | Known | Conflict | Limited | Begun | Waiting
 """What may become of a further message to a task."""
 
 
@@ -106,8 +126,13 @@ class CancelAsked:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page of tasks; `total` counts all that match, `more` says whether another page follows."""
+    """A page of tasks; `total` counts all that match, `more` says whether another page follows.
+
+    `border_us`: no other task with a status up to then has gone to the archive, and all that went there have one; None:
+    none has gone there.
+    """
 
     tasks: list[Task]
     total: int
     more: bool
+    border_us: int | None = None

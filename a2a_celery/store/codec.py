@@ -6,13 +6,26 @@ from collections.abc import Iterable, Sequence
 from struct import pack
 from typing import Any, cast
 
-from a2a.types import Artifact, Message, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent
+from a2a.types import (
+    Artifact,
+    Message,
+    StreamResponse,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
 from google.protobuf.struct_pb2 import Struct, Value
 
-from ..lifecycle import Event, LogEntry, decode, encode, kind_of
+from ..lifecycle import Event, LogEntry, kind_of, opened
 from ..lifecycle.fold import answered, merge_chunk
 from ..lifecycle.steps import Step, encode_step
 from .operation import Argument
+from .references import Unkept, decode_as, encode, encode_again, has_references, met
+
+LOG_BLOB_BYTES = 8 * 1024 * 1024
+"""Behind so many bytes of large parts a page of a log ends: a stream, or a webhook, has one page in hand."""
 
 
 def event_arguments(events: Iterable[Event | Step]) -> list[Argument]:
@@ -40,17 +53,18 @@ def event_arguments(events: Iterable[Event | Step]) -> list[Argument]:
 
 
 def whole_arguments(task: Task) -> list[Argument]:
-    """A task as a whole, as ``replace_task`` in scripts/prelude.lua takes it."""
+    """A task as a whole, as ``replace_task`` in scripts/prelude.lua takes it; one that was read without its contents
+    stays without them."""
     status = TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id, status=task.status)
-    history: list[Argument] = [encode(message) for message in task.history]
+    history: list[Argument] = [encode_again(message) for message in task.history]
     artifacts: list[Argument] = []
     for artifact in task.artifacts:
         chunk = TaskArtifactUpdateEvent(task_id=task.id, context_id=task.context_id, artifact=artifact)
-        artifacts += [artifact.artifact_id, encode(chunk)]
+        artifacts += [artifact.artifact_id, encode_again(chunk)]
     return [
-        encode(task),
+        encode_again(task),
         int(task.status.state),
-        encode(status),
+        encode_again(status),
         int(task.status.HasField("message")),
         pack_metadata(task.metadata),
         len(history),
@@ -81,12 +95,26 @@ def task_from_snapshot(answer: Sequence[Any]) -> tuple[Task, int]:
     return task, int(version)
 
 
+def snapshot_is_whole(answer: Sequence[Any]) -> bool:
+    """Whether no part of that snapshot is in the object store."""
+    stored = (answer[4], *answer[6], *(chunk for chunks in answer[8] for chunk in chunks))
+    return not any(map(has_references, stored))
+
+
+def require_kept(answer: Sequence[Any]) -> None:
+    """Raises Unkept if a task was not begun: its blobs were written too long ago to be there for sure."""
+    if answer[0] == b"unkept":
+        raise Unkept("it took too long until a new task's parts were in the object store: nothing was stored")
+
+
 def log_entries(answer: Sequence[bytes], after: int) -> list[LogEntry]:
-    """The entries of a log from the version behind `after` on."""
+    """The entries of a log from the version behind `after` on; fewer where they have large parts."""
     entries = []
     for version, stored in enumerate(answer, after + 1):
         recorded_us, _, event = stored.partition(b" ")
-        entries.append(LogEntry(version, int(recorded_us), decode(event, int(recorded_us))))
+        entries.append(LogEntry(version, int(recorded_us), _decode(event, int(recorded_us))))
+        if met() > LOG_BLOB_BYTES:
+            break
     return entries
 
 
@@ -95,8 +123,12 @@ def state_of(answer: bytes) -> TaskState:
     return cast(TaskState, int(answer))
 
 
+def _decode(stored: bytes, recorded_us: int | None = None) -> Event:
+    return opened(decode_as(StreamResponse, stored), recorded_us)
+
+
 def _status(stored: bytes, at: int) -> TaskStatus:
-    event = decode(stored, at)
+    event = _decode(stored, at)
     if isinstance(event, Message):
         return answered(event, at)
     assert isinstance(event, TaskStatusUpdateEvent)
@@ -104,7 +136,7 @@ def _status(stored: bytes, at: int) -> TaskStatus:
 
 
 def _message(stored: bytes) -> Message:
-    event = decode(stored)
+    event = _decode(stored)
     if isinstance(event, TaskStatusUpdateEvent):
         return event.status.message
     assert isinstance(event, Message)
@@ -112,7 +144,7 @@ def _message(stored: bytes) -> Message:
 
 
 def _artifact(chunks: Sequence[bytes]) -> Artifact:
-    first, *rest = (decode(chunk) for chunk in chunks)
+    first, *rest = (_decode(chunk) for chunk in chunks)
     assert isinstance(first, TaskArtifactUpdateEvent)
     artifact = Artifact()
     artifact.CopyFrom(first.artifact)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -21,7 +22,10 @@ from redis.exceptions import (
 from redis.retry import Retry
 
 from ..errors import StoreUnavailable
+from .blobs import Blobs, read, require
+from .object_store import Missing
 from .operation import Operation
+from .round_trips import Command, RoundTrips
 
 T = TypeVar("T")
 
@@ -44,6 +48,9 @@ REFUSALS = ("OOM", "READONLY", "MISCONF", "LOADING", "BUSY", "NOREPLICAS", "MAST
 
 SEND_TIMEOUT = 17.0
 """Seconds a pipeline may take in all, tries included."""
+
+SCANNED = 1000
+"""Names of keys that a step looks at: Redis does nothing else meanwhile, for about a millisecond."""
 
 RETRIES = 2
 """Every operation answers a repeated call as it answered the first, so a broken connection is simply tried again."""
@@ -78,28 +85,57 @@ class AsyncStore:
     sent by tasks of the store's own, so a caller that is cancelled leaves no connection half read and none missing.
     """
 
-    def __init__(self, url: str) -> None:
+    first: Callable[[], Awaitable[None]] | None = None
+    """What must have been done before anything else is, by `straight`; None: nothing, or it has been."""
+
+    def __init__(self, url: str, blobs: Blobs | None = None) -> None:
+        self._blobs = blobs
         retry = redis.asyncio.retry.Retry(ExponentialWithJitterBackoff(cap=0.5, base=0.05), RETRIES)
+        options = {**fit(url, _options(retry)), "socket_timeout": None}  # see `RoundTrips`
         # Never more connections than senders, and one for a ping.
         self.redis: redis.asyncio.Redis = redis.asyncio.Redis.from_url(
-            redis_url(url), max_connections=MAX_SENDERS + 4, **fit(url, _options(retry))
+            redis_url(url), max_connections=MAX_SENDERS + 4, **options
         )
+        self._round_trips = RoundTrips(self.redis.connection_pool, SOCKET_TIMEOUT)
         self._waiting: deque[tuple[Operation[Any], asyncio.Future[Any]]] = deque()
         self._senders: set[asyncio.Task[None]] = set()
 
     async def run(self, operation: Operation[T]) -> T:
-        """The operation's result.
+        """The operation's result. Large parts go to the object store before, and come from there behind it.
 
         Raises:
             StoreUnavailable: Redis can't be reached, or refuses (out of memory, read-only replica, loading).
+            BlobsUnavailable: the object store can't be reached; if a part was to be written, nothing was.
         """
+        if self.first is not None:
+            await self.first()
+            self.first = None
+        if self._blobs is not None and self._blobs.is_for(operation):
+            operation = await self._blobs.put(operation, self.straight)
+        try:
+            return await self._whole(operation, await self._ask(operation))
+        except Missing:  # its task may have expired meanwhile; a call that is repeated changes nothing
+            return await self._whole(operation, await self._ask(operation))
+
+    async def _whole(self, operation: Operation[T], answer: Any) -> T:
+        said, missing = read(operation, answer, {})
+        if missing:
+            said, _ = read(operation, answer, await require(self._blobs).get(missing))
+        return said
+
+    async def straight(self, operation: Operation[T]) -> T:
+        """The result of an operation without large parts, which waits for nothing else. Raises StoreUnavailable, as
+        `run`."""
+        return operation.parse(await self._ask(operation))
+
+    async def _ask(self, operation: Operation[Any]) -> Any:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.append((operation, answer))
         if len(self._senders) < MAX_SENDERS:
             sender = asyncio.create_task(self._send_waiting(), name="a2a-store")
             self._senders.add(sender)
             sender.add_done_callback(self._senders.discard)
-        return operation.parse(await answer)
+        return await answer
 
     async def ping(self) -> None:
         """Returns when Redis answers.
@@ -108,7 +144,7 @@ class AsyncStore:
             StoreUnavailable: it does not.
         """
         try:
-            await self.redis.ping()
+            await self._round_trips.make([("PING",)])
         except RedisError as e:
             raise _translated(e, "ping") from e
 
@@ -116,12 +152,17 @@ class AsyncStore:
         """Closes the connections, when what is under way has been sent."""
         if self._senders:
             await asyncio.wait(set(self._senders))
+        await self._round_trips.aclose()
         await self.redis.aclose()
+        if self._blobs is not None:
+            await self._blobs.aclose()
 
     async def _send_waiting(self) -> None:
         while self._waiting:
             batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_BATCH))]
             batch = [(operation, answer) for operation, answer in batch if not answer.done()]
+            if not batch:
+                continue
             try:
                 # redis-py's own timeouts leave a frozen server on a unix socket alone
                 async with asyncio.timeout(SEND_TIMEOUT):
@@ -152,12 +193,11 @@ class AsyncStore:
                 answer.set_result(result)
 
     async def _pipelined(self, operations: list[Operation[Any]], *, with_text: bool) -> list[Any]:
-        pipeline = self.redis.pipeline(transaction=False)
+        commands: list[Command] = []
         for operation in operations:
-            s = operation.script
-            call = pipeline.eval if with_text else pipeline.evalsha
-            call(s.text if with_text else s.sha, len(operation.keys), *operation.keys, *operation.args)
-        return list(await pipeline.execute(raise_on_error=False))
+            call = ("EVAL", operation.script.text) if with_text else ("EVALSHA", operation.script.sha)
+            commands.append((*call, len(operation.keys), *operation.keys, *operation.args))
+        return await self._round_trips.make(commands)
 
 
 async def patiently(store: AsyncStore, operation: Operation[T]) -> T:
@@ -179,21 +219,41 @@ async def patiently(store: AsyncStore, operation: Operation[T]) -> T:
 class SyncStore:
     """The store for code without an event loop: signal handlers, commands."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, blobs: Blobs | None = None) -> None:
+        self._blobs = blobs
         options = fit(url, _options(Retry(ExponentialWithJitterBackoff(cap=0.5, base=0.05), RETRIES)))
         self.redis: redis.Redis = redis.Redis.from_url(redis_url(url), **options)
 
     def run(self, operation: Operation[T]) -> T:
         """See `AsyncStore.run`."""
+        if self._blobs is not None and self._blobs.is_for(operation):
+            operation = self._blobs.put_now(operation, lambda small: small.parse(self._ask(small)))
+        answer = self._ask(operation)
+        said, missing = read(operation, answer, {})
+        if missing:
+            said, _ = read(operation, answer, require(self._blobs).get_now(missing))
+        return said
+
+    def _ask(self, operation: Operation[Any]) -> Any:
         s, keys_and_args = operation.script, (*operation.keys, *operation.args)
         try:
             try:
-                answer = self.redis.evalsha(s.sha, len(operation.keys), *keys_and_args)
+                return self.redis.evalsha(s.sha, len(operation.keys), *keys_and_args)
             except NoScriptError:
-                answer = self.redis.eval(s.text, len(operation.keys), *keys_and_args)
+                return self.redis.eval(s.text, len(operation.keys), *keys_and_args)
         except RedisError as e:
             raise _translated(e, s.name) from e
-        return operation.parse(answer)
+
+    def names(self, pattern: str) -> list[str]:
+        """The names of all sorted sets that `pattern` matches, in SCAN's language; read in steps, for operators.
+
+        Raises:
+            StoreUnavailable: Redis can't be reached, or refuses.
+        """
+        try:
+            return sorted({name.decode() for name in self.redis.scan_iter(pattern, count=SCANNED, _type="zset")})
+        except RedisError as e:
+            raise _translated(e, "scan") from e
 
     def close(self) -> None:
         """Closes the connections."""

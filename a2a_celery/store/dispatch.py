@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .keys import Keys
@@ -24,14 +24,23 @@ class DueRun:
 
 def mark_published(keys: Keys, ref: RunRef, *, again_us: int) -> Operation[None]:
     """The broker has the run: a watcher publishes it again only if no worker claims it within `again_us`."""
-    return Operation(script("mark_published"), [keys.dispatch], [ref.name, again_us], lambda _: None)
+    return mark_all_published(keys, {ref: again_us})
+
+
+def mark_all_published(keys: Keys, runs: Mapping[RunRef, int]) -> Operation[None]:
+    """`mark_published` for several `runs`, each with its own time in µs."""
+    records = [keys.task(ref.task_id).record for ref in runs]
+    arguments: list[Argument] = []
+    for ref, again_us in runs.items():
+        arguments += [ref.name, again_us]
+    return Operation(script("mark_published"), [keys.dispatch, *records], arguments, lambda _: None)
 
 
 def mark_refused(keys: Keys, ref: RunRef, *, again_us: int) -> Operation[None]:
     """The broker was not given a run that `take_due_runs` gave, or refused it: due again in `again_us`, and this time
     doesn't count."""
     record = keys.task(ref.task_id).record
-    return Operation(script("mark_published"), [keys.dispatch, record], [ref.name, again_us], lambda _: None)
+    return Operation(script("mark_refused"), [keys.dispatch, record], [ref.name, again_us], lambda _: None)
 
 
 def hold_runs(keys: Keys, refs: Sequence[RunRef], *, silent_us: int) -> Operation[None]:

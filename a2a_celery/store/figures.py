@@ -5,6 +5,7 @@ costs a task a few counts in scripts that run anyway. The hash's fields, each wi
 
 =============================== ================================================================
 ``ended <agent> <state>``       tasks, by the number of their terminal state
+``archived <agent> tasks``     tasks that left the store for the archive
 ``lost <agent> <outcome>``      runs taken from workers: again, failed, canceled, handed_back
 ``<time> <agent> <bucket>``     times (queue, first, run, cancel) up to that bound, from 1; one more: longer
 ``<time> <agent> sum``          their sum, µs
@@ -52,6 +53,11 @@ class Figures:
     dead_letters: int
     oldest: Mapping[str, float]
     """Seconds for which an agent's oldest run has waited; only agents with one among the `LOOKED_AT`."""
+    to_archive: int = 0
+    """Ended tasks that are due for the archive."""
+    archive_behind: float = field(default=0.0, compare=False)
+    """Seconds for which the oldest of them is."""
+    archive_refused: int = 0
 
     def counted(self, what: str) -> dict[tuple[str, str], int]:
         """What was counted of one kind, by agent and label."""
@@ -74,7 +80,7 @@ def figures(keys: Keys) -> Operation[Figures]:
     """The figures as they are now."""
 
     def parse(answer: Sequence[Any]) -> Figures:
-        now_us, fields, queued, running, handed, paused, dead, ages, behind = answer
+        now_us, fields, queued, running, handed, paused, dead, ages, behind, due, late_us, refused = answer
         return Figures(
             int(now_us),
             {_words(name): int(times) for name, times in zip(fields[::2], fields[1::2], strict=True)},
@@ -82,9 +88,13 @@ def figures(keys: Keys) -> Operation[Figures]:
             paused,
             dead,
             {agent.decode(): int(us) / 1e6 for agent, us in zip(ages[::2], ages[1::2], strict=True)},
+            due,
+            int(late_us) / 1e6,
+            refused,
         )
 
     lists = [keys.figures, keys.dispatch, keys.leases, keys.canvases, keys.pauses, keys.dead_letters, keys.behind]
+    lists += [keys.archive, keys.archive_refused]
     return Operation(script("figures"), lists, [keys.prefix, LOOKED_AT], parse)
 
 

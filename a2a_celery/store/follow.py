@@ -12,20 +12,21 @@ from .wake import Bell, WakeLine
 
 
 async def follow(
-    store: AsyncStore, keys: Keys, bell: Bell, task_id: str, after: int, *, new: bool = False
+    store: AsyncStore, keys: Keys, bell: Bell, task_id: str, after: int, *, new: bool = False, whole: bool = True
 ) -> AsyncGenerator[LogPage, None]:
     """Pages of `task_id`'s log behind version `after`, without a gap or a repeat; never an empty one.
 
     `bell` must be connected to the task's wake channel already; `new` says that `after` was written since then, so that
-    whatever follows rings. Ends when the task is gone; else it goes on until the reader leaves: what ends a stream is
-    the reader's to say.
+    whatever follows rings. Entries that are not `whole` are for no one to see.
+
+    Ends when the task is gone; else it goes on until the reader leaves: what ends a stream is the reader's to say.
 
     A reader that is slow holds one page; it slows nobody.
     """
     if new:
         await bell.wait()
     while True:
-        page = await patiently(store, read_log(keys, task_id, after))
+        page = await patiently(store, read_log(keys, task_id, after, whole=whole))
         if page.version == 0:
             return
         if page.entries:

@@ -12,10 +12,14 @@ from redis.exceptions import RedisError
 from ..errors import StoreUnavailable
 from .connection import SyncStore
 from .keys import Keys
-from .operation import Operation, script
+from .operation import Argument, Operation, script
 
 HEARD_US = 20_000_000
 """µs without a word after which a watcher counts as gone."""
+
+
+SAVING = {"the append-only file": "aof_last_write_status", "a snapshot": "rdb_last_bgsave_status"}
+"""What INFO says of how it last went."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,12 @@ class Server:
     ahead: float
     answered_in: float
     """Seconds."""
+
+    used_memory: int = 0
+    """Bytes."""
+
+    unsaved: str = ""
+    """Which way of saving to disk failed when it was last tried; "" for none."""
 
 
 def server_of(store: SyncStore) -> Server:
@@ -67,17 +77,23 @@ def server_of(store: SyncStore) -> Server:
         append_only=bool(info.get("aof_enabled")),
         ahead=(asked_at + answered_at) / 2 - (seconds + micros / 1e6),
         answered_in=answered_at - asked_at,
+        used_memory=int(info.get("used_memory", 0)),
+        unsaved=next((name for name, field in SAVING.items() if info.get(field, "ok") != "ok"), ""),
     )
 
 
-def note_watcher(keys: Keys, said: str) -> Operation[list[str]]:
-    """A watcher says that it is there; `said` tells which, and must be the same each time."""
-    return Operation(script("note_watcher"), [keys.watchers], [said, HEARD_US], _texts)
+def note_watcher(keys: Keys, said: str, *, schema: int, archives: bool) -> Operation[list[str]]:
+    """A watcher says that it is there; `said` tells which, and must be the same each time.
+
+    A store that was emptied since it began has its `schema` again, and its ended tasks go to an archive if they did.
+    """
+    arguments: list[Argument] = [said, HEARD_US, schema, int(archives)]
+    return Operation(script("note_watcher"), [keys.watchers, keys.installation], arguments, _texts)
 
 
 def watchers(keys: Keys) -> Operation[list[str]]:
     """What each watcher said that was heard of lately."""
-    return note_watcher(keys, "")
+    return note_watcher(keys, "", schema=0, archives=False)
 
 
 def _texts(answer: Sequence[bytes]) -> list[str]:

@@ -1,12 +1,14 @@
 """Every key of the store: its name, its Redis type, and when it goes.
 
 Keys of one task share the hash tag ``{task_id}``. A live task's keys stay; the script that ends the task gives them
-`retention` together. The lists hold live tasks (they empty themselves) or ended ones (they expire with their newest).
+`retention` together, or, with an archive, puts it in the list of those that go there, and they stay until its copy is
+there. The lists hold live tasks (they empty themselves) or ended ones (they expire with their newest).
 ``tests/store/test_keys.py`` fails on a key that has no such rule.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
@@ -16,9 +18,15 @@ def quoted(text: str) -> str:
     return quote(text, safe="-._~@")
 
 
+def tag_in(keys: Sequence[str]) -> str:
+    """The tag of the task whose ten keys come last: of the one that a script writes."""
+    name = keys[-10]
+    return name[name.index("{") + 1 : name.rindex("}")]
+
+
 @dataclass(frozen=True, slots=True)
 class TaskKeys:
-    """The keys of one task. All expire `retention` seconds after its end."""
+    """The keys of one task. All expire `retention` seconds after its end, or are deleted once it is archived."""
 
     record: str  # hash: owner, agent, state, version, run, request …; see scripts/prelude.lua for the fields
     log: str  # list: "<recorded_us> <event>", version n at index n - 1
@@ -105,6 +113,15 @@ class Keys:
         emptied by that one's end, or its own."""
         return f"{self.dispatch}:behind"
 
+    def queue(self, agent: str) -> str:
+        """zset: tag of each task of the agent whose newest run waits for a worker → the µs since when; kept only while
+        `agent_max_queue` is set; emptied by claims and ends."""
+        return f"{self.prefix}:queue:{quoted(agent)}"
+
+    def requests(self, scope: Scope) -> str:
+        """string: the µs at which the owner, of whichever agent, has its whole burst again; expires then."""
+        return f"{self.prefix}:requests:{quoted(scope.tenant)}/{quoted(scope.owner)}"
+
     @property
     def canvases(self) -> str:
         """zset: ``<task_id>.<run>`` of each run that a canvas ends → the µs it is looked at; emptied by that end."""
@@ -141,6 +158,18 @@ class Keys:
         return f"{self.deliveries}:outcomes"
 
     @property
+    def blobs(self) -> str:
+        """zset: tag of each task with parts in the object store → the µs a watcher looks whether it still exists;
+        emptied by that."""
+        return f"{self.prefix}:blobs"
+
+    @property
+    def doomed_blobs(self) -> str:
+        """zset: tag of each task that is gone → the µs its folder in the object store is removed, or tried again;
+        emptied by watchers."""
+        return f"{self.blobs}:doomed"
+
+    @property
     def figures(self) -> str:
         """hash: what all tasks came to, see ``figures``; stays."""
         return f"{self.prefix}:figures"
@@ -162,6 +191,31 @@ class Keys:
         return f"{self.prefix}:sealed:{quoted(fingerprint)}"
 
     @property
+    def installation(self) -> str:
+        """hash: what holds for the whole store; stays.
+
+        schema: see ``schema``. archive: "1" where ended tasks go to an archive, ""; border: µs of the newest status
+        that went there; adopted: "1" when all that had ended before waits for it too.
+        """
+        return f"{self.prefix}:installation"
+
+    @property
+    def archive(self) -> str:
+        """zset: tag of each ended task that waits for the archive → the µs it goes there; emptied by the archiver."""
+        return f"{self.prefix}:archive"
+
+    @property
+    def archive_refused(self) -> str:
+        """zset: tag of each ended task that the archive's database does not take → the µs it was to; emptied by
+        watchers, every ten minutes: they wait again."""
+        return f"{self.archive}:refused"
+
+    @property
+    def archiver(self) -> str:
+        """string: the watcher that archives; expires when it is not heard of."""
+        return f"{self.archive}:archiver"
+
+    @property
     def watchers(self) -> str:
         """zset: what each watcher says of itself → the µs it last did; expires with the last of them."""
         return f"{self.prefix}:watchers"
@@ -169,13 +223,31 @@ class Keys:
     def scope_index(self, scope: Scope) -> str:
         """Prefix of eight zsets, one per state: the scope's tasks → µs of their status. The state's number follows.
 
-        Those of live states empty themselves; those of terminal states expire `retention` after their newest member.
+        Those of live states empty themselves; those of terminal states expire `retention` after their newest member, or
+        are emptied as their members go to the archive.
         """
         return f"{self.prefix}:tasks:{scope}:"
 
     def context_index(self, scope: Scope, context_id: str) -> str:
         """As `scope_index`, of one context only."""
         return f"{self.prefix}:context:{scope}:{quoted(context_id)}:"
+
+    def indexes(self, scope: tuple[str | None, str | None, str | None], context_id: str | None = None) -> str:
+        """A pattern of Redis' SCAN for the `scope_index` of each scope with that agent, tenant and owner, or for its
+        `context_index`, with the states' numbers; None: any."""
+        parts = "/".join("*" if part is None else quoted(part) for part in scope)
+        rest = f"tasks:{parts}" if context_id is None else f"context:{parts}:{quoted(context_id)}"
+        return f"{self._plain_prefix}:{rest}:[1-9]"
+
+    @property
+    def wakes(self) -> str:
+        """A pattern for the channel `wake` of each task."""
+        return f"{self._plain_prefix}:{{*}}:wake"
+
+    @property
+    def _plain_prefix(self) -> str:
+        """The prefix, which no pattern of Redis' takes for one."""
+        return "".join(f"\\{letter}" if letter in "*?[]\\^" else letter for letter in self.prefix)
 
     def row(self, scope: Scope, context_id: str) -> str:
         """list: tags of the tasks in the context whose runs come one by one, the first has the turn; emptied by the

@@ -12,13 +12,13 @@ from typing import Any, Literal, cast
 
 from a2a.types import Message, Role, SendMessageRequest, Task, TaskState, TaskStatus
 
-from ..lifecycle import encode
 from ..lifecycle.outcomes import status_event
 from ..lifecycle.states import SUBMITTED, WORKING
 from .answers import Ended, Missing
-from .codec import state_of, task_from_snapshot, whole_arguments
+from .codec import require_kept, state_of, task_from_snapshot, whole_arguments
 from .keys import Keys, Scope
 from .operation import Operation, script
+from .references import decode_as, encode, encode_request
 from .tasks import FIRST_PUBLISH_GRACE_US, TASK_ENDED_FIRST
 
 REQUEUED_FROM = "requeuedFrom"
@@ -66,7 +66,7 @@ def read_letter(keys: Keys, task_id: str) -> Operation[Letter | Missing | Requeu
             case _:
                 _, agent, scope, request, options, snapshot = answer
                 task, _version = task_from_snapshot(snapshot)
-                sent = SendMessageRequest.FromString(request)
+                sent = decode_as(SendMessageRequest, request)
                 return Letter(agent.decode(), Scope.parse(scope.decode()), sent, options, task)
 
     return Operation(script("read_letter"), keys.task(task_id).as_list(), [keys.dead_letters], parse)
@@ -83,6 +83,7 @@ def requeue_task(
     request, task = again(letter, task_id)
 
     def parse(answer: Sequence[bytes]) -> Literal["requeued", "behind", "gone"]:
+        require_kept(answer)
         return cast(Literal["requeued", "behind", "gone"], answer[0].decode())
 
     return Operation(
@@ -93,7 +94,7 @@ def requeue_task(
             task_id,
             retention,
             FIRST_PUBLISH_GRACE_US,
-            request.SerializeToString(),
+            encode_request(request),
             options,
             encode(status_event(task_id, task.context_id, WORKING)),
             *whole_arguments(task),

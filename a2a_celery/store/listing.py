@@ -5,14 +5,47 @@ Source: A2A specification 3.1.4.
 
 from __future__ import annotations
 
-from a2a.types import ListTasksRequest, ListTasksResponse
+from dataclasses import dataclass
+from typing import Any
+
+from a2a.types import ListTasksRequest, ListTasksResponse, TaskState
 from a2a.utils.constants import DEFAULT_LIST_TASKS_PAGE_SIZE
 from a2a.utils.errors import InvalidParamsError
 from a2a.utils.task import ListTasksCursor, decode_list_tasks_cursor, encode_list_tasks_cursor
 
+from .answers import Page
 from .connection import AsyncStore
 from .keys import Keys, Scope, quoted
 from .tasks import list_tasks
+
+PAGE_BLOB_BYTES = 32 * 1024 * 1024
+"""Behind so many bytes of large parts a page ends, with fewer tasks than it may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a request asks for. `cursor` is the µs of the status, and the id, quoted, of the last task that was seen."""
+
+    size: int
+    context_id: str
+    state: TaskState | None
+    not_before_us: int | None
+    cursor: tuple[int, str] | None
+    history_length: int | None
+    artifacts: bool
+
+    def of_store(self) -> dict[str, Any]:
+        """As `list_tasks` takes it."""
+        return {
+            "page_size": self.size,
+            "context_id": self.context_id,
+            "state": self.state,
+            "not_before_us": self.not_before_us,
+            "cursor": self.cursor,
+            "history_length": self.history_length,
+            "artifacts": self.artifacts,
+            "blob_bytes": PAGE_BLOB_BYTES,
+        }
 
 
 async def list_page(
@@ -26,28 +59,36 @@ async def list_page(
     Raises:
         InvalidParamsError: the page token is not one of ours.
     """
-    size = params.page_size if params.HasField("page_size") else DEFAULT_LIST_TASKS_PAGE_SIZE
+    wanted = asked(params)
+    return response(wanted, await store.run(list_tasks(keys, scope, retention=retention, **wanted.of_store())))
+
+
+def asked(params: ListTasksRequest) -> Asked:
+    """The request, read.
+
+    Raises:
+        InvalidParamsError: the page token is not one of ours.
+    """
     after = params.status_timestamp_after
-    page = await store.run(
-        list_tasks(
-            keys,
-            scope,
-            retention=retention,
-            page_size=size,
-            context_id=params.context_id,
-            state=params.status or None,
-            # rounded up: a status at least as new as the given nanosecond
-            not_before_us=-(-after.ToNanoseconds() // 1000) if params.HasField("status_timestamp_after") else None,
-            cursor=_position(params.page_token),
-            history_length=params.history_length if params.HasField("history_length") else None,
-            artifacts=params.include_artifacts,
-        )
+    return Asked(
+        size=params.page_size if params.HasField("page_size") else DEFAULT_LIST_TASKS_PAGE_SIZE,
+        context_id=params.context_id,
+        state=params.status or None,
+        # rounded up: a status at least as new as the given nanosecond
+        not_before_us=-(-after.ToNanoseconds() // 1000) if params.HasField("status_timestamp_after") else None,
+        cursor=_position(params.page_token),
+        history_length=params.history_length if params.HasField("history_length") else None,
+        artifacts=params.include_artifacts,
     )
+
+
+def response(wanted: Asked, page: Page) -> ListTasksResponse:
+    """A page, as an answer."""
     token = ""
     if page.more and page.tasks:
         last = page.tasks[-1]
         token = encode_list_tasks_cursor(ListTasksCursor(last.status.timestamp.ToNanoseconds(), last.id))
-    return ListTasksResponse(tasks=page.tasks, next_page_token=token, page_size=size, total_size=page.total)
+    return ListTasksResponse(tasks=page.tasks, next_page_token=token, page_size=wanted.size, total_size=page.total)
 
 
 def _position(token: str) -> tuple[int, str] | None:

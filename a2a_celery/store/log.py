@@ -30,11 +30,11 @@ class LogPage:
     running: bool
 
 
-def read_log(keys: Keys, task_id: str, after: int, limit: int = PAGE) -> Operation[LogPage]:
-    """Up to `limit` entries behind version `after`."""
+def read_log(keys: Keys, task_id: str, after: int, limit: int = PAGE, *, whole: bool = True) -> Operation[LogPage]:
+    """Up to `limit` entries behind version `after`; those that are not `whole` are for no one to see."""
 
     def parse(answer: Sequence[Any]) -> LogPage:
         version, state, phase, entries = answer
         return LogPage(log_entries(entries, after), int(version), state_of(state), phase != b"")
 
-    return Operation(script("read_log"), keys.task(task_id).as_list(), [after, limit], parse)
+    return Operation(script("read_log"), keys.task(task_id).as_list(), [after, limit], parse, whole)

@@ -8,7 +8,7 @@ from typing import Literal, cast
 
 from a2a.types import Message, Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
 
-from ..lifecycle import Event, EventKind, LogEntry, encode, kind_of
+from ..lifecycle import Event, EventKind, LogEntry, kind_of
 from ..lifecycle.outcomes import WORKER_LOST, agent_message, status_event
 from ..lifecycle.states import CANCELED, FAILED, WORKING
 from .codec import event_arguments, pack_metadata, state_of, whole_arguments
@@ -16,6 +16,7 @@ from .connection import AsyncStore
 from .keys import Keys
 from .log import read_log
 from .operation import Argument, Operation, script
+from .references import encode
 from .runs import Kept, RunRef
 from .tasks import FIRST_PUBLISH_GRACE_US, read_task
 
@@ -24,7 +25,9 @@ from .tasks import FIRST_PUBLISH_GRACE_US, read_task
 class Lapsed:
     """A run whose lease is over. It was the `attempt`-th of its turn, which may have `max_attempts`.
 
-    `handed_back`: its worker stopped and gave it up; nothing was wrong with it.
+    `handed_back`: its worker stopped and gave it up; nothing was wrong with it. `worker` is what Celery's listeners
+    know that worker as; "" where nobody listens, or it is of an older release. `call` is the plain Celery task that the
+    run calls; "" for one of an agent.
     """
 
     ref: RunRef
@@ -32,6 +35,8 @@ class Lapsed:
     attempt: int
     max_attempts: int
     handed_back: bool = False
+    worker: str = ""
+    call: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +82,10 @@ def lapsed_runs(keys: Keys, *, limit: int) -> Operation[list[Lapsed]]:
     """Up to `limit` runs whose lease is over."""
 
     def parse(answer: Sequence[bytes]) -> list[Lapsed]:
-        rows = zip(*[iter(part.decode() for part in answer)] * 6, strict=True)
+        rows = zip(*[iter(part.decode() for part in answer)] * 8, strict=True)
         return [
-            Lapsed(RunRef(task_id, int(run)), agent, int(attempt), int(most), handed_back == "1")
-            for task_id, run, agent, attempt, most, handed_back in rows
+            Lapsed(RunRef(task_id, int(run)), agent, int(attempt), int(most), handed_back == "1", worker, call)
+            for task_id, run, agent, attempt, most, handed_back, worker, call in rows
         ]
 
     return Operation(script("lapsed_runs"), [keys.leases], [keys.prefix, limit], parse)
@@ -155,7 +160,7 @@ async def give_next_attempt(store: AsyncStore, keys: Keys, lapsed: Lapsed, *, ag
     Raises:
         StoreUnavailable: the store is away.
     """
-    found = await store.run(read_task(keys, None, lapsed.ref.task_id))
+    found = await store.run(read_task(keys, None, lapsed.ref.task_id, whole=False))
     if found is None:
         return Lapse("over")
     task, version = found
@@ -169,7 +174,7 @@ async def _whole_log(store: AsyncStore, keys: Keys, task_id: str, version: int) 
     """The log up to `version`, and maybe somewhat further."""
     entries: list[LogEntry] = []
     while not entries or entries[-1].version < version:
-        page = await store.run(read_log(keys, task_id, entries[-1].version if entries else 0))
+        page = await store.run(read_log(keys, task_id, entries[-1].version if entries else 0, whole=False))
         if not page.entries:
             break
         entries += page.entries

@@ -8,11 +8,12 @@ from typing import Any
 
 from a2a.types import SendMessageRequest, Task, TaskState, TaskStatusUpdateEvent
 
-from ..lifecycle import Event, encode
+from ..lifecycle import Event
 from ..lifecycle.steps import Step
-from .codec import event_arguments, pack_metadata, state_of, task_from_snapshot
+from .codec import event_arguments, pack_metadata, snapshot_is_whole, state_of, task_from_snapshot
 from .keys import Keys, Scope
 from .operation import Operation, script
+from .references import decode_as, encode, has_references
 from .sessions import SavedSession, SavedSince, SessionState, session_arguments
 from .tasks import FIRST_PUBLISH_GRACE_US
 
@@ -60,6 +61,8 @@ class Claim:
     task: Task
     version: int
     session: SavedSession | None = None
+    whole: bool = True
+    """Else parts of request and task are in the object store: such a claim is for no agent to see."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,53 +144,48 @@ def claim_run(
     retries: int = 0,
     retried: TaskStatusUpdateEvent | None = None,
     session: bool = False,
+    whole: bool = True,
+    worker: str = "",
 ) -> Operation[Claim | Dropped | Behind]:
     """Takes a queued run, which only one caller ever gets; `working` says so in the task's status at once.
 
     `max_attempts` is how many runs the turn may have, should workers be lost: 1 is at most once. A run that Celery
     retries, for the `retries`-th time, is taken from its last attempt with the event `retried`. With `session` its
-    context's comes with the claim.
+    context's comes with the claim. One that is not wanted `whole` asks no object store; the same call can, afterwards.
+    `worker` is what Celery's listeners know the worker as; "" where nobody listens.
     """
 
     def parse(answer: Sequence[Any]) -> Claim | Dropped | Behind:
-        if answer[0] == b"dropped":
-            return Dropped(answer[1].decode())
-        if answer[0] == b"behind":
-            return Behind(answer[1].decode())
+        if answer[0] != b"claimed":
+            return (Dropped if answer[0] == b"dropped" else Behind)(answer[1].decode())
         _, turn, attempt, request, caller, asked, paused_in, scope, options, snapshot, saved = answer
-        task, version = task_from_snapshot(snapshot)
         return Claim(
             ref,
             token,
             int(turn),
             int(attempt),
-            SendMessageRequest.FromString(request),
+            decode_as(SendMessageRequest, request),
             caller,
             int(asked),
             state_of(paused_in) if paused_in else None,
             Scope.parse(scope.decode()),
             options,
-            task,
-            version,
+            *task_from_snapshot(snapshot),
             SavedSession.of(saved) if session else None,
+            whole or (snapshot_is_whole(snapshot) and not has_references(request)),
         )
 
     return Operation(
         script("claim_run"),
         keys.task(ref.task_id).as_list(),
         [
-            ref.run,
-            token,
-            runner,
-            lease_us,
-            int(working),
-            max_attempts,
-            retries,
-            b"" if retried is None else encode(retried),
-            b"" if retried is None else pack_metadata(retried.metadata),
+            *(ref.run, token, runner, lease_us, int(working), max_attempts, retries),
+            *((b"", b"") if retried is None else (encode(retried), pack_metadata(retried.metadata))),
             keys.sessions if session else "",
+            worker,
         ],
         parse,
+        whole,
     )
 
 

@@ -1,4 +1,5 @@
-"""What stands in the lists of open runs, pauses and dead letters: for an operator who wants to see it.
+"""What stands in the lists of open runs, pauses, dead letters and tasks: for an operator who wants to see it, whoever
+the tasks belong to.
 
 Read a page at a time, so that a long list holds up nobody; what no list names is not looked at.
 """
@@ -13,7 +14,7 @@ from a2a.types import TaskState
 
 from .codec import state_of
 from .connection import SyncStore
-from .keys import Keys
+from .keys import Keys, Scope
 from .operation import Operation, script
 from .runs import RunRef
 
@@ -25,12 +26,13 @@ class Listed:
     """A task in a list: its newest run, and how it stands. Times are the store's, in µs.
 
     `score` is the list's own time (see ``keys``), inf for never; `now_us` is when this was read. `runner` is the worker
-    process, "" for none; `options` are those that the run was stored with.
+    process, "" for none.
     """
 
     ref: RunRef
     agent: str
     context_id: str
+    scope: Scope
     state: TaskState
     since_us: int
     """When it came into its state."""
@@ -39,7 +41,9 @@ class Listed:
     max_attempts: int
     cancel_asked_us: int | None
     published_again: int
-    options: bytes
+    begins_us: int
+    """When its client allows the run to begin; 0: at once."""
+
     score: float
     now_us: int = field(compare=False)
 
@@ -53,15 +57,28 @@ class ListedPage:
 
 
 def scan_list(keys: Keys, name: str, *, cursor: int = 0) -> Operation[ListedPage]:
-    """A page of a list (``keys.leases``, ``dispatch``, ``behind``, ``pauses``, ``dead_letters``). A row may
-    come twice."""
+    """A page of a list (``keys.leases``, ``dispatch``, ``behind``, ``canvases``, ``pauses``, ``dead_letters``). A row
+    may come twice."""
+    of_runs = name in (keys.leases, keys.dispatch, keys.behind, keys.canvases)
+    return Operation(script("scan_list"), [name], [keys.prefix, cursor, PAGE, int(of_runs)], _page)
 
-    def parse(answer: Sequence[Any]) -> ListedPage:
-        following, now_us, *rows = answer
-        return ListedPage([_listed(row, int(now_us)) for row in rows], int(following) or None)
 
-    of_runs = name in (keys.leases, keys.dispatch, keys.behind)
-    return Operation(script("scan_list"), [name], [keys.prefix, cursor, PAGE, int(of_runs)], parse)
+def newest_tasks(
+    keys: Keys, indexes: Sequence[str], *, limit: int, not_before_us: int | None, not_after_us: int | None
+) -> Operation[ListedPage]:
+    """Up to `limit` tasks of the lists `indexes` (see ``keys.indexes``), newest status first, within these times."""
+    since = "-inf" if not_before_us is None else not_before_us
+    until = "+inf" if not_after_us is None else not_after_us
+    return Operation(script("newest_tasks"), indexes, [keys.prefix, limit, since, until], _page)
+
+
+def read_states(keys: Keys, task_ids: Sequence[str]) -> Operation[list[TaskState | None]]:
+    """The state of each task; None for one that is not there."""
+
+    def parse(answer: Sequence[bytes]) -> list[TaskState | None]:
+        return [state_of(state) if state else None for state in answer]
+
+    return Operation(script("read_states"), [keys.task(task_id).record for task_id in task_ids], [], parse)
 
 
 def listed(store: SyncStore, keys: Keys, name: str) -> Iterator[Listed]:
@@ -81,14 +98,70 @@ def listed(store: SyncStore, keys: Keys, name: str) -> Iterator[Listed]:
         cursor = page.cursor
 
 
+def open_tasks(store: SyncStore, keys: Keys) -> Iterator[Listed]:
+    """All tasks that have not ended, each once, in the order in which they can be stopped: those that stand behind
+    others first, then those that wait, then those that are at work.
+
+    Raises:
+        StoreUnavailable: Redis can't be reached, or refuses.
+    """
+    seen: set[str] = set()
+    for name in (keys.behind, keys.dispatch, keys.pauses, keys.canvases, keys.leases):
+        for row in listed(store, keys, name):
+            if row.ref.task_id not in seen:
+                seen.add(row.ref.task_id)
+                yield row
+
+
+def all_tasks(
+    store: SyncStore,
+    keys: Keys,
+    pattern: str,
+    states: frozenset[TaskState],
+    *,
+    not_before_us: int | None = None,
+    not_after_us: int | None = None,
+) -> Iterator[Listed]:
+    """Everybody's tasks in `states`, ended ones too, newest status first; `pattern` is one of ``keys.indexes``.
+
+    Finding whose tasks there are takes a look at the names of all keys, in small steps. A task that changes meanwhile
+    may be missed.
+
+    Raises:
+        StoreUnavailable: Redis can't be reached, or refuses.
+    """
+    endings = tuple(f":{int(state)}" for state in states)
+    indexes = [name for name in store.names(pattern) if name.endswith(endings)]
+    seen: set[str] = set()
+    while True:
+        found: list[Listed] = []
+        for first in range(0, len(indexes), PAGE):
+            some = indexes[first : first + PAGE]
+            times = {"not_before_us": not_before_us, "not_after_us": not_after_us}
+            found += store.run(newest_tasks(keys, some, limit=PAGE, **times)).rows
+        found.sort(key=lambda row: (row.score, row.ref.task_id), reverse=True)
+        new = [row for row in found[:PAGE] if row.ref.task_id not in seen]
+        if not new:
+            return
+        seen.update(row.ref.task_id for row in new)
+        yield from new
+        not_after_us = int(new[-1].score)
+
+
+def _page(answer: Sequence[Any]) -> ListedPage:
+    following, now_us, *rows = answer
+    return ListedPage([_listed(row, int(now_us)) for row in rows], int(following) or None)
+
+
 def _listed(row: Sequence[bytes | None], now_us: int) -> Listed:
-    score, task_id, run, agent, context, state, at, runner, attempt, most, asked, again, options = (
+    score, task_id, run, agent, context, scope, state, at, runner, attempt, most, asked, again, begins = (
         (value or b"").decode() for value in row
     )
     return Listed(
         RunRef(task_id, int(run)),
         agent,
         context,
+        Scope.parse(scope),
         state_of(state.encode()),
         int(at),
         runner,
@@ -96,7 +169,7 @@ def _listed(row: Sequence[bytes | None], now_us: int) -> Listed:
         int(most or 1),
         int(asked) if asked else None,
         int(again or 0),
-        options.encode(),
+        int(begins or 0),
         float(score),
         now_us,
     )

@@ -30,7 +30,7 @@ from a2a.types import (
 
 from ..lifecycle import Event, is_terminal
 from ..lifecycle.states import CANCELED
-from .codec import event_arguments, whole_arguments
+from .codec import event_arguments, require_kept, whole_arguments
 from .connection import AsyncStore
 from .follow import LogFollower
 from .keys import Keys, Scope
@@ -156,6 +156,7 @@ def _save_task(
         arguments += ["whole", *whole_arguments(task)]
 
     def parse(answer: Sequence[bytes]) -> int | None:
+        require_kept(answer)
         return int(answer[1]) if answer[0] == b"saved" else None
 
     return Operation(script("save_task"), keys.task(task.id).as_list(), arguments, parse)

@@ -9,30 +9,28 @@ from uuid import uuid4
 
 from a2a.types import Message, SendMessageRequest, Task, TaskState, TaskStatus
 
-from ..lifecycle import encode
 from ..lifecycle.events import timestamp
 from ..lifecycle.outcomes import status_event
 from ..lifecycle.states import CANCELED, SUBMITTED, WORKING
+from .accepted import continued, not_created
 from .answers import (
-    Begun,
     CancelAsked,
     CanceledNow,
     Conflict,
     Continued,
     Created,
     Ended,
-    Full,
     Known,
+    Limited,
     Missing,
     Page,
-    TooManyConfigs,
-    Waiting,
-    WrongContext,
 )
-from .codec import event_arguments, state_of, task_from_snapshot
+from .codec import event_arguments, require_kept, state_of, task_from_snapshot
 from .keys import Keys, Scope
+from .limits import TaskLimits, limit_argument
 from .operation import Argument, Operation, script
 from .push_configs import NewPushConfig, config_arguments
+from .references import encode, encode_request, met
 
 FIRST_PUBLISH_GRACE_US = 5_000_000
 """How long whoever created a run has to publish it before a watcher does."""
@@ -67,20 +65,22 @@ def create_task(
     once: Once | None = None,
     push: NewPushConfig | None = None,
     one_by_one: bool = False,
-) -> Operation[Created | Known | Conflict]:
+    limits: TaskLimits | None = None,
+) -> Operation[Created | Known | Conflict | Limited]:
     """A task in SUBMITTED with `request`'s message in its history, run 1, and the promise to dispatch it.
 
     `caller` is kept for the worker and `options` for publishers, as they are; `retention` is in seconds. Without `once`
-    any message id is a new one. `push` is owed every event, the first too; of a `Known` message it isn't saved.
-    Tasks that come `one_by_one` have their context to themselves while they run, in the order of their messages.
+    any message id is a new one. `push` is owed every event, the first too; of a `Known` message it isn't saved, and it
+    is never `Limited`: of such a message nothing is. Tasks that come `one_by_one` have their context to themselves.
     """
     task = Task(id=task_id, context_id=context_id, status=TaskStatus(state=SUBMITTED), history=[request.message])
 
-    def parse(answer: Sequence[bytes]) -> Created | Known | Conflict:
+    def parse(answer: Sequence[bytes]) -> Created | Known | Conflict | Limited:
+        require_kept(answer)
         if answer[0] == b"created":
             task.status.timestamp.CopyFrom(timestamp(int(answer[1])))
             return Created(task, 1, answer[2] == b"1")
-        return _known(answer) if answer[0] == b"known" else Conflict()
+        return not_created(answer)
 
     names = keys.task(task_id)
     return Operation(
@@ -89,16 +89,10 @@ def create_task(
         [
             task_id,
             context_id,
-            str(scope),
-            keys.scope_index(scope),
-            keys.context_index(scope, context_id),
-            scope.agent,
-            scope.owner,
+            *(str(scope), keys.scope_index(scope), keys.context_index(scope, context_id), scope.agent, scope.owner),
             retention,
-            keys.leases,
-            keys.dispatch,
-            FIRST_PUBLISH_GRACE_US,
-            request.SerializeToString(),
+            *(keys.leases, keys.dispatch, FIRST_PUBLISH_GRACE_US),
+            encode_request(request),
             caller,
             encode(task),
             encode(status_event(task_id, context_id, SUBMITTED)),
@@ -108,6 +102,7 @@ def create_task(
             options,
             *_once(keys, scope, once),
             keys.row(scope, context_id) if one_by_one else "",
+            limit_argument(keys, scope, limits),
             *config_arguments(keys, push),
         ],
         parse,
@@ -126,12 +121,14 @@ def continue_task(
     options: bytes = b"",
     once: Once | None = None,
     push: NewPushConfig | None = None,
+    limits: TaskLimits | None = None,
 ) -> Operation[Continued]:
     """A further message to a task: it begins the next run, or waits for the end of the one that is open.
 
     `request.message` must already carry the task's and context's ids; `context_id` is what the client named, "" for
     nothing. `nonce` makes a repeated call the same call, `once` a message that a client repeats the same message.
-    `push` is saved with the message if that begins a turn or waits; it is owed what comes from then on.
+    `push` is saved with the message if that begins a turn or waits; it is owed what comes from then on. `limits` are
+    for a message that begins a run.
     """
     message = request.message
     return Operation(
@@ -144,15 +141,17 @@ def continue_task(
             FIRST_PUBLISH_GRACE_US,
             encode(message),
             encode(status_event(task_id, message.context_id, SUBMITTED)),
-            request.SerializeToString(),
+            encode_request(request),
             caller,
             MAX_WAITING_TURNS,
             options,
             *_once(keys, scope, once),
             encode(Message(metadata={TASK_ENDED_FIRST: True})),
+            limit_argument(keys, scope, limits),
             *config_arguments(keys, push),
         ],
-        _continued,
+        continued,
+        whole=False,  # it is accepted, also where its task can't be shown right now
     )
 
 
@@ -181,9 +180,18 @@ def request_cancel(
 
 
 def read_task(
-    keys: Keys, scope: Scope | None, task_id: str, *, history_length: int | None = None, artifacts: bool = True
+    keys: Keys,
+    scope: Scope | None,
+    task_id: str,
+    *,
+    history_length: int | None = None,
+    artifacts: bool = True,
+    whole: bool = True,
 ) -> Operation[tuple[Task, int] | None]:
-    """The task and its version; None when there is none in `scope` (None: in any). A history_length of None is all."""
+    """The task and its version; None when there is none in `scope` (None: in any). A history_length of None is all.
+
+    One that is not `whole` is for no one to see: it asks no object store, and lacks the parts that are there.
+    """
 
     def parse(answer: Any) -> tuple[Task, int] | None:
         return None if answer is None else task_from_snapshot(answer)
@@ -193,6 +201,7 @@ def read_task(
         keys.task(task_id).as_list(),
         ["*" if scope is None else str(scope), _length(history_length), int(artifacts)],
         parse,
+        whole,
     )
 
 
@@ -208,11 +217,24 @@ def list_tasks(
     cursor: tuple[int, str] | None = None,
     history_length: int | None = None,
     artifacts: bool = False,
+    blob_bytes: int | None = None,
+    archived: bool = False,
 ) -> Operation[Page]:
-    """A page of the scope's tasks, newest status first. `cursor` is (µs of the status, id) of the last task seen."""
+    """A page of the scope's tasks, newest status first. `cursor` is (µs of the status, id) of the last task seen.
+
+    Behind `blob_bytes` of large parts a page ends early; None: never. With `archived`, ended tasks leave the lists when
+    they are in the archive, and not by their age.
+    """
 
     def parse(answer: Sequence[Any]) -> Page:
-        return Page([task_from_snapshot(one)[0] for one in answer[2:]], int(answer[0]), answer[1] == b"1")
+        total, more, border, *snapshots = answer
+        found: list[Task] = []
+        for one in snapshots:
+            found.append(task_from_snapshot(one)[0])
+            if blob_bytes is not None and met() > blob_bytes:
+                break
+        cut = len(found) < len(snapshots)
+        return Page(found, int(total), cut or more == b"1", int(border) if border else None)
 
     return Operation(
         script("list_tasks"),
@@ -227,6 +249,7 @@ def list_tasks(
             int(artifacts),
             keys.prefix,
             retention,
+            keys.installation if archived else "",
         ],
         parse,
     )
@@ -234,33 +257,6 @@ def list_tasks(
 
 def _once(keys: Keys, scope: Scope, once: Once | None) -> list[Argument]:
     return ["", "", 0] if once is None else [keys.message(scope, once.message_id), once.digest, once.window_ms]
-
-
-def _continued(answer: Sequence[Any]) -> Continued:
-    match answer[0]:
-        case b"missing":
-            return Missing()
-        case b"context":
-            return WrongContext(answer[1].decode())
-        case b"ended":
-            return Ended(state_of(answer[1]))
-        case b"full":
-            return Full()
-        case b"configs":
-            return TooManyConfigs()
-        case b"known":
-            return _known(answer)
-        case b"conflict":
-            return Conflict()
-        case b"begun":
-            return Begun(int(answer[1]), *task_from_snapshot(answer[2]), answer[3] == b"1")
-        case _:
-            return Waiting(int(answer[1]), *task_from_snapshot(answer[2]))
-
-
-def _known(answer: Sequence[bytes]) -> Known:
-    _, task_id, version, ahead = answer
-    return Known(task_id.decode(), int(version), int(ahead))
 
 
 def _length(history_length: int | None) -> int:

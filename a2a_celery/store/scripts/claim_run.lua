@@ -3,7 +3,7 @@
 -- ARGV  [1] run  [2] token of this claim  [3] runner (worker process)  [4] lease, µs  [5] '1' to write WORKING with it
 --       [6] how many runs a turn may have, should workers be lost  [7] how often Celery retried this run before
 --       [8] WORKING event of that retry, if it is known  [9] its metadata, packed  [10] what sessions' keys begin with, ''
---       for an agent without
+--       for an agent without  [11] the worker's name at Celery's listeners, '' where nobody listens
 -- gives {'dropped', reason} | {'behind', context}: call again with the event of the retry
 --       | {'claimed', turn, attempt, request, caller, asked, paused_in, scope, options, snapshot, session}
 --       session is {} or version, state, '1' if a run of this very turn saved it
@@ -43,9 +43,10 @@ if r.phase == 'queued' then
   r.phase, r.token, r.runner, r.seq = 'running', ARGV[2], ARGV[3], 0
   redis.call('ZADD', r.leases, micros(now() + tonumber(ARGV[4])), run_name(r))
   redis.call('ZREM', r.dispatch, run_name(r))
+  leave_queue(r)
   took(r, 'queue', math.max(r.at, tonumber(r.begins_at or 0), r.row and tonumber(r.turn_at or 0) or 0))
   redis.call('HSET', KEYS[1], 'max_attempts', micros(tonumber(ARGV[6]) + tonumber(r.spared or '0')),
-    'claimed_at', micros(now()))
+    'claimed_at', micros(now()), 'worker', ARGV[11])
   if ARGV[7] ~= '0' then redis.call('HSET', KEYS[1], 'retried', ARGV[1] .. ' ' .. ARGV[7]) end
   if ARGV[5] == '1' and r.state ~= WORKING and LEGAL[r.state][WORKING] then
     write_status(KEYS, r, WORKING, '0', r.working)

@@ -5,11 +5,12 @@
 --       [5] message event  [6] SUBMITTED event  [7] request  [8] caller  [9] how many messages may wait
 --       [10] options of the run  [11] key of the message id, '' to take any  [12] digest of the message
 --       [13] ms for which it is remembered  [14] what the message gets behind it if the task ends before its turn
---       [15…] a push-notification config: what save_config takes
+--       [15] limits of a run that it begins, see refused  [16…] a push-notification config: what save_config takes
 -- gives {'missing'} | {'context', the task's} | {'ended', state} | {'full'} | {'configs'}: too many | {'begun', run, snapshot, '1' if it stands behind
 --       another}
 --       | {'waiting', how many there are with it, snapshot}
 --       | {'known', task id, version, ahead}: it was accepted before  | {'conflict'}: another message has its id
+--       | {'limited', …}: see refused
 local r = load(KEYS)
 if not r or r.scope ~= ARGV[1] then return {'missing'} end
 local function begun() return {'begun', micros(r.run), snapshot(KEYS, r, -1, true), stands_behind(KEYS, r) and '1' or '0'} end
@@ -26,7 +27,10 @@ end
 if ARGV[2] ~= '' and ARGV[2] ~= r.context then return {'context', r.context} end
 if TERMINAL[r.state] then return {'ended', micros(r.state)} end
 if r.phase ~= '' and redis.call('LLEN', KEYS[7]) >= tonumber(ARGV[9]) then return {'full'} end
-if not save_config(KEYS, r, 15, r.version) then return {'configs'} end
+local over, queue
+if r.phase == '' then over, queue = refused(KEYS, ARGV[15]) end
+if over then return over end
+if not save_config(KEYS, r, 16, r.version) then return {'configs'} end
 if r.phase ~= '' then
   redis.call('RPUSH', KEYS[7], struct.pack('>I4c0I4c0I4c0I4c0I4c0I4c0', #ARGV[5], ARGV[5], #ARGV[6], ARGV[6],
     #ARGV[7], ARGV[7], #ARGV[8], ARGV[8], #ARGV[10], ARGV[10], #ARGV[14], ARGV[14]))
@@ -35,6 +39,10 @@ if r.phase ~= '' then
   return waiting()
 end
 r.nonce = 'begun ' .. ARGV[3]
+if queue then
+  r.queue = queue
+  redis.call('HSET', KEYS[1], 'queue', queue)
+end
 begin_turn(KEYS, r, ARGV[5], ARGV[6], ARGV[7], ARGV[8], ARGV[10], tonumber(ARGV[4]))
 save(KEYS, r)
 remember(ARGV[11], ARGV[12], ARGV[13], r.task_id, KEYS[1], r.version, 0)

@@ -6,9 +6,11 @@
 --       [17] the client's message, as an event  [18] the event WORKING
 --       [19] options of the run  [20] key of the message id, '' to take any  [21] digest of the message
 --       [22] ms for which it is remembered  [23] the row of its context, '' if its runs need not come one by one
---       [24…] a push-notification config: what save_config takes
+--       [24] limits, see refused  [25…] a push-notification config: what save_config takes
 -- gives {'created', µs of the status, '1' if its run stands behind another}; for a repeated call as it is then
 --       | {'known', task id, version, ahead}: the same message made that task  | {'conflict'}: another one has its id
+--       | {'unkept'}: its blobs may be removed  | {'limited', …}: see refused
+if unkept(KEYS, ARGV[9], ARGV[14]) then return {'unkept'} end
 local first = redis.call('LINDEX', KEYS[2], 0)
 local function created(at) return {'created', at, stands_behind(KEYS, load(KEYS)) and '1' or '0'} end
 if first then return created(string.match(first, '^%d+')) end
@@ -17,6 +19,8 @@ if heard then
   if heard[1] ~= ARGV[21] then return {'conflict'} end
   return {'known', heard[2], heard[4], heard[5]}
 end
+local over, queue = refused(KEYS, ARGV[24])
+if over then return over end
 local at = now()
 redis.call('HSET', KEYS[1],
   'task_id', ARGV[1], 'context', ARGV[2], 'scope', ARGV[3], 'scope_index', ARGV[4], 'context_index', ARGV[5],
@@ -29,8 +33,10 @@ redis.call('RPUSH', KEYS[2], micros(at) .. ' ' .. ARGV[14])
 redis.call('RPUSH', KEYS[3], ARGV[17])
 list_in(KEYS, {scope_index = ARGV[4], context_index = ARGV[5], retention = ARGV[8]}, SUBMITTED, at)
 if ARGV[23] ~= '' then redis.call('HSET', KEYS[1], 'row', ARGV[23]) end
-queue_run(KEYS, {row = ARGV[23] ~= '' and ARGV[23], dispatch = ARGV[10], task_id = ARGV[1], run = 1}, at + tonumber(ARGV[11]))
-if ARGV[24] ~= '' then save_config(KEYS, load(KEYS), 24, 0) end
+if queue then redis.call('HSET', KEYS[1], 'queue', queue) end
+queue_run(KEYS, {row = ARGV[23] ~= '' and ARGV[23], queue = queue, dispatch = ARGV[10], task_id = ARGV[1], run = 1},
+  at + tonumber(ARGV[11]))
+if ARGV[25] ~= '' then save_config(KEYS, load(KEYS), 25, 0) end
 remember(ARGV[20], ARGV[21], ARGV[22], ARGV[1], KEYS[1], 1, 0)
 if ARGV[23] == '' then return {'created', micros(at), '0'} end
 return created(micros(at))

@@ -1,8 +1,9 @@
 -- figures: what all tasks of a deployment came to, how many runs are open, and how long those that wait have.
 -- KEYS  [1] figures  [2] dispatch  [3] leases  [4] canvases  [5] pauses  [6] dead letters  [7] runs that stand behind
+--       [8] archive  [9] archive refused
 -- ARGV  [1] key prefix  [2] so many of the runs that wait are looked at
 -- gives {µs now, {field, value, …}, queued, running, handed, paused, dead letters, {agent, µs its oldest run has waited, …},
---       behind}
+--       behind, tasks due for the archive, µs for which the oldest is, those that it refused}
 local oldest, ages = {}, {}
 for _, name in ipairs(redis.call('ZRANGE', KEYS[2], 0, tonumber(ARGV[2]) - 1)) do
   local record = ARGV[1] .. ':{' .. quoted(string.match(name, '^(.*)%.%d+$')) .. '}:task'
@@ -19,5 +20,7 @@ end
 return {
   micros(now()), redis.call('HGETALL', KEYS[1]), redis.call('ZCARD', KEYS[2]), redis.call('ZCARD', KEYS[3]),
   redis.call('ZCARD', KEYS[4]), redis.call('ZCARD', KEYS[5]), redis.call('ZCOUNT', KEYS[6], micros(now()), '+inf'), ages,
-  redis.call('ZCARD', KEYS[7]),
+  redis.call('ZCARD', KEYS[7]), redis.call('ZCOUNT', KEYS[8], '-inf', micros(now())),
+  micros(math.max(0, now() - tonumber(redis.call('ZRANGE', KEYS[8], 0, 0, 'WITHSCORES')[2] or now()))),
+  redis.call('ZCARD', KEYS[9]),
 }

@@ -9,8 +9,9 @@ for i = 2, #KEYS do
   local name = ARGV[at] .. '.' .. ARGV[at + 1]
   local due = redis.call('ZSCORE', KEYS[1], name)
   if due then
-    local run, before = string.match(redis.call('HGET', KEYS[i], 'held') or '', '^(%d+) (%d+)$')
-    if run == ARGV[at + 1] then due = before else redis.call('HSET', KEYS[i], 'held', ARGV[at + 1] .. ' ' .. micros(due)) end
+    local run, before = string.match(redis.call('HGET', KEYS[i], 'held') or '', '^(%d+) (%d+)')
+    due = run == ARGV[at + 1] and before or micros(due)
+    redis.call('HSET', KEYS[i], 'held', ARGV[at + 1] .. ' ' .. due .. ' ' .. micros(silent_at))
     redis.call('ZADD', KEYS[1], 'XX', micros(math.min(tonumber(due), silent_at)), name)
   end
 end

@@ -19,6 +19,7 @@ if r.asked_to_cancel ~= '1' and r.attempt < tonumber(r.max_attempts or '1') then
   merge_metadata(KEYS, ARGV[6])
   r.run, r.attempt, r.seq, r.phase, r.token = r.run + 1, r.attempt + 1, 0, 'queued', ''
   redis.call('HDEL', KEYS[1], 'dispatched_again', 'fell')
+  enter_queue(r)
   redis.call('ZADD', r.dispatch, micros(now() + tonumber(ARGV[7])), run_name(r))
   answer = {'again', micros(r.run), r.options or ''}
 else

@@ -2,7 +2,8 @@
 -- KEYS  [1] index prefix (of a scope, or of one of its contexts)
 -- ARGV  [1] state, '0' for all  [2] status not before, µs  [3] page size  [4] cursor: µs, '' for the first page
 --       [5] cursor: id  [6] history length, -1 for all  [7] '1' with artifacts  [8] key prefix  [9] retention, s
--- gives {how many there are in all, '1' if there are more pages, snapshots …}
+--       [10] installation key where ended tasks go to an archive, else ''
+-- gives {how many there are in all, '1' if there are more pages, border of the archive ('' for none), snapshots …}
 local size, cursor_at, cursor_id = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local states = {}
 for state in pairs(LEGAL) do
@@ -19,7 +20,7 @@ local function qualifies(at, id) return not cursor_at or at < cursor_at or (at =
 local found, total = {}, 0
 for _, state in ipairs(states) do
   local index = KEYS[1] .. state
-  if TERMINAL[state] then
+  if TERMINAL[state] and ARGV[10] == '' then
     redis.call('ZREMRANGEBYSCORE', index, '-inf', micros(now() - tonumber(ARGV[9]) * 1000000))
   end
   local offset, taken, batch = 0, 0, nil
@@ -42,7 +43,8 @@ for _, state in ipairs(states) do
 end
 table.sort(found, function(a, b) return a[1] > b[1] or (a[1] == b[1] and a[2] > b[2]) end)
 
-local page = {tostring(total), #found > size and '1' or '0'}
+local border = ARGV[10] ~= '' and redis.call('HGET', ARGV[10], 'border') or ''
+local page = {tostring(total), #found > size and '1' or '0', border}
 for i = 1, math.min(size, #found) do
   local keys = keys_of(ARGV[8], found[i][2])
   local r = load(keys)

@@ -1,8 +1,16 @@
--- mark_published: the broker has the run; the watcher leaves it alone for a while. No effect on a claimed run.
--- KEYS  [1] dispatch  [2] the task's record, if the broker did not take it: then this time doesn't count
--- ARGV  [1] "<task id>.<run>"  [2] µs until it is published again, should no worker claim it
+-- mark_published: the broker has these runs; the watcher leaves them alone for a while. No effect on a claimed run; one
+-- that a worker has in hand stays due when that falls silent.
+-- KEYS  [1] dispatch  [2…] the record of each run's task
+-- ARGV  two for each run: "<task id>.<run>", µs until it is published again, should no worker claim it
 -- gives nil
-if KEYS[2] and redis.call('HGET', KEYS[2], 'dispatched_again') then
-  redis.call('HINCRBY', KEYS[2], 'dispatched_again', -1)
+for i = 2, #KEYS do
+  local name, due = ARGV[2 * i - 3], now() + tonumber(ARGV[2 * i - 2])
+  if redis.call('ZSCORE', KEYS[1], name) then
+    local run, silent_at = string.match(redis.call('HGET', KEYS[i], 'held') or '', '^(%d+) %d+ (%d+)$')
+    if run and run == string.match(name, '%d+$') then
+      redis.call('HSET', KEYS[i], 'held', run .. ' ' .. micros(due) .. ' ' .. silent_at)
+      due = math.min(due, tonumber(silent_at))
+    end
+    redis.call('ZADD', KEYS[1], 'XX', micros(due), name)
+  end
 end
-redis.call('ZADD', KEYS[1], 'XX', micros(now() + tonumber(ARGV[2])), ARGV[1])

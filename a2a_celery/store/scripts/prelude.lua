@@ -32,11 +32,13 @@
 --   retried                             run, and how often Celery retried it: copies of messages from before that are dropped
 --   canvas, canvases                    JSON: the canvas that a handed run waits for, and the list such runs are in
 --   dispatched_again                    how often the newest run was published again
---   claimed_at                          when the newest claim was, µs
+--   claimed_at, worker                  when the newest claim was, µs, and what Celery's listeners know the worker as; ''
+--                                       where nobody listens; the latter goes with the task's end
 --   silent                              the newest run, if it has written steps of its execution and no event yet
 --   trace                               W3C traceparent that options name, '' for none; not there where there are no options;
 --                                       from the task's end on only if it has configs
---   held                                "<run> <µs>": a worker has that run in hand; when it is published again anyway
+--   held                                "<run> <µs> <µs>": a worker has that run in hand; when it is published again anyway, and
+--                                       when its worker counts as silent
 --   fell                                processes that were lost before they had claimed it, a space behind each
 --   asked                               how many answers the agent's `ask` has got or waits for
 --   paused_in                           the state in which the task waited for the current turn's message; not there for
@@ -48,6 +50,7 @@
 --                                       behind each; not those given up. Not there for a task that has no configs
 --   deliveries, dead_deliveries         the lists that a task's delivery lines are in; there with push
 --   leases, dispatch                    the keys that are not the task's own
+--   queue                               the list of its agent's runs that wait for a worker; not there where nobody bounds it
 --   row                                 the list of tasks in its context that run one after the other; not there where they
 --                                       need not
 --   turn_at                             when a run of it last got the turn in its row, µs: it waits for a worker since then
@@ -106,7 +109,7 @@ end
 
 local FIELDS = {'state', 'at', 'version', 'run', 'seq', 'turn', 'attempt', 'task_id', 'scope', 'scope_index',
   'context_index', 'context', 'status', 'has_message', 'phase', 'token', 'runner', 'asked_to_cancel', 'nonce',
-  'retention', 'leases', 'dispatch', 'settled', 'pauses', 'max_attempts', 'push', 'row', 'claimed_at', 'silent'}
+  'retention', 'leases', 'dispatch', 'settled', 'pauses', 'max_attempts', 'push', 'row', 'claimed_at', 'silent', 'queue'}
 local NUMBERS = 7 -- so many of them, from the first on, are counted with
 
 -- The record as a table; nil when there is no such task. Fields that are large, or rarely asked for (request, caller …),
@@ -118,7 +121,7 @@ local function load(keys)
   for i, field in ipairs(FIELDS) do
     if values[i] then r[field] = i <= NUMBERS and tonumber(values[i]) or values[i] end
   end
-  r.push, r.row, r.silent, r.owed = r.push or false, r.row or false, r.silent or false, false
+  r.push, r.row, r.silent, r.queue, r.owed = r.push or false, r.row or false, r.silent or false, r.queue or false, false
   return setmetatable(r, {__index = function(_, field) return redis.call('HGET', keys[1], field) or nil end})
 end
 
@@ -142,10 +145,38 @@ local function keys_of(prefix, name)
   return keys
 end
 
+local function blobs_key(leases) return (string.gsub(leases, 'leases$', 'blobs')) end
+
+-- Whether a new task refers to blobs that nobody vouches for any more: `bytes` is its first event, see store/references.py.
+local function unkept(keys, leases, bytes)
+  return string.byte(bytes) == 0 and redis.call('EXISTS', keys[1]) == 0 and
+    not redis.call('ZSCORE', blobs_key(leases), tag(keys))
+end
+
+-- A task as operators list it: `score` (of the list it was found in), then these fields of its record, none of which holds
+-- anything that a client or an agent said; nil when there is no such task.
+local function listed_row(record, score)
+  local row = redis.call('HMGET', record, 'task_id', 'run', 'agent', 'context', 'scope', 'state', 'at', 'runner', 'attempt',
+    'max_attempts', 'cancel_asked_at', 'dispatched_again', 'begins_at')
+  if not row[1] then return nil end
+  table.insert(row, 1, score)
+  return row
+end
+
+-- Whether ended tasks go to an archive: then nothing of them expires before their copy is there, see let_go.
+local function is_archiving(keys, r)
+  if rawget(r, 'archiving') == nil then
+    r.archiving = redis.call('HGET', string.match(keys[1], '^(.*):{') .. ':installation', 'archive') == '1'
+  end
+  return r.archiving
+end
+
 local function list_in(keys, r, state, at)
   for _, index in ipairs({r.scope_index, r.context_index}) do
     redis.call('ZADD', index .. state, micros(at), tag(keys))
-    if TERMINAL[state] then
+    if TERMINAL[state] and is_archiving(keys, r) then
+      redis.call('PERSIST', index .. state)
+    elseif TERMINAL[state] then
       redis.call('ZREMRANGEBYSCORE', index .. state, '-inf', micros(at - tonumber(r.retention) * 1000000))
       redis.call('EXPIRE', index .. state, r.retention)
     end
@@ -272,8 +303,18 @@ local function stands_behind(keys, r)
   return first and first ~= tag(keys)
 end
 
+-- Where an agent's queue is bounded, its list has each of its tasks whose newest run waits, since when (µs).
+local function enter_queue(r)
+  if r.queue then redis.call('ZADD', r.queue, 'NX', micros(now()), quoted(r.task_id)) end
+end
+
+local function leave_queue(r)
+  if r.queue then redis.call('ZREM', r.queue, quoted(r.task_id)) end
+end
+
 -- A run wants a worker: it is published, by a watcher at due (µs), or stands behind another.
 local function queue_run(keys, r, due)
+  enter_queue(r)
   if r.row and redis.call('RPUSH', r.row, tag(keys)) > 1 then
     redis.call('ZADD', r.dispatch .. ':behind', micros(now()), run_name(r))
   else
@@ -308,6 +349,7 @@ end
 
 local function close_run(r)
   if r.phase == 'running' then took(r, 'run', r.claimed_at) end
+  if r.phase == 'queued' then leave_queue(r) end
   redis.call('ZREM', r.leases, run_name(r))
   redis.call('ZREM', r.dispatch, run_name(r))
   if r.phase == 'handed' then redis.call('ZREM', r.canvases, run_name(r)) end
@@ -366,31 +408,38 @@ local function retire_lines(keys, r)
   redis.call('EXPIRE', keys[9], r.retention)
 end
 
--- The task is over: its run too, and all its keys go together. `dead_letters` (a key) if it may be requeued: then what it
+-- All keys of a task that is over go together, `retention` seconds from now.
+local function let_expire(keys, r)
+  for _, artifact_id in ipairs(redis.call('LRANGE', keys[4], 0, -1)) do
+    redis.call('EXPIRE', keys[5] .. artifact_id, r.retention)
+  end
+  for _, i in ipairs({1, 2, 3, 4, 6, 10}) do redis.call('EXPIRE', keys[i], r.retention) end
+  if r.push then retire_lines(keys, r) end
+end
+
+-- The task is over: its run too, and all its keys go together, or wait for the archive. `dead_letters` (a key) if it may be requeued: then what it
 -- takes to run it again stays.
 local function retire(keys, r, dead_letters)
   close_run(r)
   leave_row(keys, r, 0)
   tally(r, 'ended', micros(r.state))
   if r.state == CANCELED then took(r, 'cancel', r.cancel_asked_at) end
-  if r.push and not r.trace then -- an older release kept none
-    redis.call('HSET', keys[1], 'trace', trace_of(r.options))
-  end
   end_pause(keys, r)
   redis.call('DEL', keys[7])
-  redis.call('HDEL', keys[1], 'working', 'canceled', 'settled', 'unanswered', 'canvas')
   if dead_letters then
+    redis.call('HDEL', keys[1], 'working', 'canceled', 'settled', 'unanswered', 'canvas', 'worker')
     redis.call('ZREMRANGEBYSCORE', dead_letters, '-inf', micros(now()))
     redis.call('ZADD', dead_letters, micros(now() + tonumber(r.retention) * 1000000), tag(keys))
     redis.call('EXPIRE', dead_letters, math.max(tonumber(r.retention), redis.call('TTL', dead_letters)))
   else
-    redis.call('HDEL', keys[1], 'request', 'caller', 'options', 'begins_at', unpack(r.push and {} or {'trace'}))
+    redis.call('HDEL', keys[1], 'working', 'canceled', 'settled', 'unanswered', 'canvas', 'worker', 'request', 'caller', 'options',
+      'begins_at', unpack(r.push and {} or {'trace'}))
   end
-  for _, artifact_id in ipairs(redis.call('LRANGE', keys[4], 0, -1)) do
-    redis.call('EXPIRE', keys[5] .. artifact_id, r.retention)
+  if is_archiving(keys, r) then
+    redis.call('ZADD', string.match(keys[1], '^(.*):{') .. ':archive', micros(r.at + tonumber(r.retention) * 1000000), tag(keys))
+  else
+    let_expire(keys, r)
   end
-  for _, i in ipairs({1, 2, 3, 4, 6, 10}) do redis.call('EXPIRE', keys[i], r.retention) end
-  if r.push then retire_lines(keys, r) end
 end
 
 -- Events come as five arguments each, from ARGV[first] on: kind, subject, flag, bytes, metadata (packed)
@@ -662,4 +711,69 @@ local function line_row(r, config, line, due)
     micros(line.failures), line.first_failed_at or '', due or '', line.said or '', line.said_at or '',
     line.died_at or '',
   }
+end
+
+-- Limits come as JSON, '' for none: concurrent, waiting, queued (how many there may be, each left out for as many as there
+-- are), lists (prefixes of the lists of the owner's tasks, one for each agent), queue (the list of the agent's runs that
+-- wait), figures (a key) and agent, quoted.
+
+local LOOKED_AT = 16
+
+-- Members that are not what `list` says leave it: their keys were evicted, say, or a worker of an older release has them,
+-- and a place that nobody holds must not stay taken. The oldest are looked at. Gives whether one was found.
+local function sweep(prefix, list, field, value)
+  local gone = 0
+  for _, name in ipairs(redis.call('ZRANGE', list, 0, LOOKED_AT - 1)) do
+    if redis.call('HGET', keys_of(prefix, name)[1], field) ~= value then gone = gone + redis.call('ZREM', list, name) end
+  end
+  return gone > 0
+end
+
+-- The name of the first limit that is reached, and how many it allows; nil if none is.
+local function reached(limits)
+  local waiting, open = 0, 0
+  for _, index in ipairs(limits.lists) do
+    local submitted = redis.call('ZCARD', index .. SUBMITTED)
+    waiting, open = waiting + submitted, open + submitted + redis.call('ZCARD', index .. WORKING)
+  end
+  if open >= (limits.concurrent or math.huge) then return 'concurrent', limits.concurrent end
+  if waiting >= (limits.waiting or math.huge) then return 'waiting', limits.waiting end
+  if limits.queued and redis.call('ZCARD', limits.queue) >= limits.queued then return 'queued', limits.queued end
+end
+
+-- µs until the next of so many places gets free, by the mean of the times counted so far; '0' when none was.
+local function next_free(limits, what, places)
+  local fields, times = {what .. ' ' .. limits.agent .. ' sum'}, 0
+  for i = 1, #BOUNDS + 1 do fields[i + 1] = what .. ' ' .. limits.agent .. ' ' .. i end
+  local counted = redis.call('HMGET', limits.figures, unpack(fields))
+  for i = 2, #counted do times = times + tonumber(counted[i] or 0) end
+  return times > 0 and micros(tonumber(counted[1] or 0) / times / places) or '0'
+end
+
+-- A run shall begin. {'limited', name, how many, µs until it may be tried again} if `said`, the limits, are against it;
+-- else nil, and the list that the run joins while it waits, false for none. O(1) in tasks, O(agents).
+local function refused(keys, said)
+  if said == '' then return nil, false end
+  local limits = cjson.decode(said)
+  local name, most = reached(limits)
+  if name then
+    local prefix, found = string.match(keys[1], '^(.*):{'), false
+    for _, index in ipairs(limits.lists) do
+      for _, state in ipairs({SUBMITTED, WORKING}) do
+        found = sweep(prefix, index .. state, 'state', micros(state)) or found
+      end
+    end
+    if limits.queue then found = sweep(prefix, limits.queue, 'phase', 'queued') or found end
+    if found then name, most = reached(limits) end
+  end
+  if not name then return nil, limits.queue or false end
+  return {'limited', name, micros(most), next_free(limits, name == 'concurrent' and 'run' or 'queue', math.max(most, 1))}
+end
+
+-- Everything of a task goes at once; whoever calls this has taken it out of the lists.
+local function delete_task(keys, r)
+  for _, artifact_id in ipairs(redis.call('LRANGE', keys[4], 0, -1)) do redis.call('DEL', keys[5] .. artifact_id) end
+  for _, config in ipairs(configs_of(keys)) do forget_config(keys, r, config, load_line(keys, config)) end
+  redis.call('DEL', keys[1], keys[2], keys[3], keys[4], keys[6], keys[7], keys[10])
+  redis.call('ZADD', blobs_key(r.leases), 'XX', micros(now()), tag(keys))
 end

@@ -22,6 +22,7 @@ else
     keep_options(KEYS[1], ARGV[5])
     redis.call('HSET', KEYS[1], 'retried', ARGV[1] .. ' ' .. ARGV[6])
     redis.call('HDEL', KEYS[1], 'dispatched_again', 'held')
+    enter_queue(r)
     redis.call('ZADD', r.dispatch, micros(now() + tonumber(ARGV[8])), run_name(r))
   else
     redis.call('HSET', KEYS[1], 'canvas', ARGV[5], 'canvases', ARGV[7])

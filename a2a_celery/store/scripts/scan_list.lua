@@ -1,7 +1,7 @@
 -- scan_list: a page of a list of runs, pauses or dead letters, with what the records of their tasks say; nothing changes.
 -- KEYS  [1] the list
 -- ARGV  [1] key prefix  [2] cursor, '0' to begin  [3] about how many  [4] '1' if it lists runs, else tags of tasks
--- gives {next cursor ('0': that was all), µs now, a row for each: score, then the fields below}; some may come twice,
+-- gives {next cursor ('0': that was all), µs now, a row for each: what listed_row gives}; some may come twice,
 --       those whose task or run is gone don't come
 local page = redis.call('ZSCAN', KEYS[1], ARGV[2], 'COUNT', ARGV[3])
 local answer = {page[1], micros(now())}
@@ -12,11 +12,7 @@ for i = 1, #page[2], 2 do
     task_id, run = string.match(name, '^(.*)%.(%d+)$')
     name = quoted(task_id)
   end
-  local row = redis.call('HMGET', keys_of(ARGV[1], name)[1], 'task_id', 'run', 'agent', 'context', 'state', 'at', 'runner',
-    'attempt', 'max_attempts', 'cancel_asked_at', 'dispatched_again', 'options')
-  if row[1] and (run == nil or run == row[2]) then
-    table.insert(row, 1, page[2][i + 1])
-    answer[#answer + 1] = row
-  end
+  local row = listed_row(keys_of(ARGV[1], name)[1], page[2][i + 1])
+  if row and (run == nil or run == row[3]) then answer[#answer + 1] = row end
 end
 return answer

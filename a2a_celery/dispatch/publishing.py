@@ -1,0 +1,84 @@
+"""Threads that hand runs to a broker: whatever waits goes in one round trip, where the transport can do that.
+
+A publish is a round trip of a synchronous client, and most of what it costs is not the message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Generic, TypeVar
+
+THREADS = 4
+"""Publishes that may be under way at once where each is a round trip of its own."""
+
+MAX_BATCH = 64
+
+T = TypeVar("T")
+
+PublishAll = Callable[[Sequence[T]], Sequence[Exception | None]]
+"""Publishes all it is given; for each None, or why the broker does not have it. Raises nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked(Generic[T]):
+    one: T
+    loop: asyncio.AbstractEventLoop
+    done: asyncio.Future[None] = field(compare=False)
+
+
+class PublishingThreads(Generic[T]):
+    """Calls `publish_all` in threads that nobody waits for at the end of a process, see `threads.DaemonThreads`.
+
+    `batches` says, when the first run is published, whether several go in one round trip: then one thread takes all
+    that waits, else a few take one each.
+    """
+
+    def __init__(self, publish_all: PublishAll[T], batches: Callable[[], bool]) -> None:
+        self._publish_all = publish_all
+        self._batches = batches
+        self._asked: SimpleQueue[_Asked[T]] = SimpleQueue()
+        self._threads: list[Thread] = []
+        self._at_once: int | None = None
+
+    async def publish(self, one: T) -> None:
+        """Returns when the broker has `one`, or raises why not. Cancelling leaves the publish to itself."""
+        loop = asyncio.get_running_loop()
+        if self._at_once != 1 and len(self._threads) < THREADS:
+            if self._at_once is None:
+                self._at_once = 1 if self._batches() else THREADS
+            thread = Thread(target=self._serve, name=f"a2a-publish-{len(self._threads)}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        done: asyncio.Future[None] = loop.create_future()
+        self._asked.put(_Asked(one, loop, done))
+        await done
+
+    def _serve(self) -> None:
+        size = MAX_BATCH if self._at_once == 1 else 1
+        while True:
+            asked = [self._asked.get()]
+            with suppress(Empty):
+                while len(asked) < size:
+                    asked.append(self._asked.get_nowait())
+            errors = self._publish_all([each.one for each in asked])
+            by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[None], Exception | None]]] = {}
+            for each, error in zip(asked, errors, strict=True):
+                by_loop.setdefault(each.loop, []).append((each.done, error))
+            for loop, ended in by_loop.items():
+                with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                    loop.call_soon_threadsafe(_settle, ended)
+
+
+def _settle(ended: Sequence[tuple[asyncio.Future[None], Exception | None]]) -> None:
+    for done, error in ended:
+        if done.done():
+            continue
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
