@@ -51,7 +51,7 @@ class EventSender:
         self._thread: Thread | None = None
 
     def teller(self, task: Task) -> Tell | None:
-        """Sends what it is called with as an event of the call that `task` is at, and returns at once.
+        """Sends what it is given as an event of the call that `task` is at, and returns at once.
 
         None: its worker sends no events.
         """
@@ -64,7 +64,7 @@ class EventSender:
             with suppress(Full):
                 self._waiting.put_nowait({"uuid": celery_id, **fields})
 
-        return tell
+        return Tell(hostname, tell)
 
     def _begin(self, app: Celery, hostname: str) -> None:
         if self._thread is None:

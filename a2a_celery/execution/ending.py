@@ -59,7 +59,7 @@ class RunEnder:
         if ref is None:
             return None
         store, keys = self._store(), Keys(self._settings().key_prefix)
-        found = store.run(read_task(keys, None, ref.task_id, history_length=0, artifacts=False))
+        found = store.run(read_task(keys, None, ref.task_id, history_length=0, artifacts=False, whole=False))
         if found is None:
             return None
         event = final_event(outcome, ref.task_id, found[0].context_id)

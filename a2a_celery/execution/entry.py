@@ -6,18 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 from celery import Celery, Task
-from celery.exceptions import Ignore
 
 from ..agents import Agent
 from ..dispatch import entry_name
-from ..lifecycle import Canceled, Failed, Lost, Outcome, Paused, Refused, Rejected
-from ..lifecycle.outcomes import AGENT_FAILED, OUT_OF_TIME, WORKER_LOST
-from ..lifecycle.states import CANCELED, COMPLETED, REJECTED
+from .awaited import Begun
 from .ending import RunEnder
 from .handing_back import HandingBack
 from .limits import CeleryLimits
 from .process import WorkerProcess
-from .request import DROPPED, RunFailed, RunRequest, ended_in
+from .request import RunFailed, RunRequest
+from .told import told_celery
 
 
 def register_entry(
@@ -38,6 +36,10 @@ def register_entry(
         here = process()
         return told_celery(here.run(agent, task_id, run, celery_limits(self), tell=here.events.teller(self)))
 
+    def begin_run(self: Task, task_id: str, run: int) -> Begun:
+        here = process()
+        return here.begin(agent, task_id, run, celery_limits(self), tell=here.events.teller(self))
+
     run_agent.__doc__ = f"Runs {agent.name!r} for an A2A task: arguments are the task's id and the number of the run."
     options: dict[str, Any] = {
         "name": entry_name(agent.name),
@@ -53,33 +55,11 @@ def register_entry(
         "ender": ender,
         "handing_back": handing_back,
         "stop_here": staticmethod(stop_here),
+        # for a pool that awaits: see `awaited`
+        "runs_in": staticmethod(process),
+        "begin_run": begin_run,
     }
     return app.task(**options)(run_agent)
-
-
-def told_celery(outcome: Outcome | None) -> str:
-    """What the Celery task of a run returns: `RunRequest` makes Celery's event of it, and Flower shows that.
-
-    Raises:
-        RunFailed: it failed. Our own sentence says how: an agent's may have what its client said.
-        Ignore: how it goes on is for others to say.
-    """
-    match outcome:
-        case Failed(text, reference):
-            sentence = text if text in (OUT_OF_TIME, WORKER_LOST) else AGENT_FAILED
-            raise RunFailed(f"{sentence} [reference {reference}]" if reference else sentence)
-        case Lost():
-            raise Ignore
-        case Canceled():
-            return ended_in(CANCELED)
-        case Rejected() | Refused():
-            return ended_in(REJECTED)
-        case Paused(state):
-            return ended_in(state)
-        case None:
-            return DROPPED
-        case _:
-            return ended_in(COMPLETED)
 
 
 def celery_limits(task: Task) -> CeleryLimits:

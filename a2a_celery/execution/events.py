@@ -14,6 +14,7 @@ from collections.abc import Callable
 from a2a.server.events import EventQueue
 from a2a.types import TaskState, TaskStatusUpdateEvent
 
+from ..errors import BlobsUnavailable
 from ..lifecycle import Event, Failed, is_interrupted, is_terminal
 from ..lifecycle.states import COMPLETED, WORKING
 from ..lifecycle.steps import Step
@@ -22,6 +23,7 @@ from ..store.checkpoints import checkpoint
 from ..store.release import Released
 from ..store.runs import Claim, Illegal, RunLost, Written, append
 from ..store.sessions import SavedSince, SessionState
+from .flag import Flag
 from .run_store import RunStore
 from .settlement import PublishNext, Settlement, drop
 from .translate import Translator
@@ -69,12 +71,13 @@ class RunEvents(EventQueue):
         self._ending = False  # settle() writes the rest
         self._until_return = end_held
         self._end_held, self.stopping = end_held, False  # a terminal event waits for settle(); the run was told to stop
-        self._news = asyncio.Event()
-        self._moved = asyncio.Event()
-        self._room = asyncio.Event()
+        self._news, self._moved = Flag(), Flag()
+        self._room = Flag()
         self._room.set()
         self._announcement: asyncio.TimerHandle | None = None
         self.lost = self.store.lost
+        self.stuck: BlobsUnavailable | None = None  # why events can't be written any more, and the run has to fail
+        self.over_early = Flag()  # set when it is lost, or stuck
         self._writer = asyncio.create_task(self._write(), name=f"a2a-events-{claim.ref.name}")
         self._writer.add_done_callback(self._written_no_more)
 
@@ -137,7 +140,7 @@ class RunEvents(EventQueue):
             CancelledError: the run is lost, or ended before that was written.
         """
         while self._next_batch() and not self.lost.is_set():
-            if self._ending:
+            if self._ending or self.stuck:
                 raise asyncio.CancelledError
             self._moved.clear()
             self._news.set()
@@ -157,7 +160,9 @@ class RunEvents(EventQueue):
         """
         if not await self._last_words():
             return None
-        if final is not None and not (self.ended or (self.paused and final.status.state == COMPLETED)):
+        if final is not None and self.stuck is not None:
+            self._pending = deque([final])  # nothing else was written since, no end either
+        elif final is not None and not (self.ended or (self.paused and final.status.state == COMPLETED)):
             self._pending.extend(self._translator.translate(final))
         if not self._pending and self.ended:  # an end that is written has closed the run
             return None
@@ -190,7 +195,9 @@ class RunEvents(EventQueue):
         self._ending = True
         self._news.set()
         self._moved.set()
-        await self._writer
+        await asyncio.wait({self._writer})
+        if self.stuck is None:
+            self._writer.result()
         return not self.lost.is_set()
 
     async def _write(self) -> None:
@@ -212,7 +219,7 @@ class RunEvents(EventQueue):
             await asyncio.sleep(0)
 
     def _over(self) -> bool:
-        return self._ending or self.lost.is_set()
+        return self._ending or self.over_early.is_set()
 
     def _next_batch(self) -> list[Event | Step]:
         """What is ready to be written. A pause waits a moment, a cancelled task's end until its agent has stopped."""
@@ -247,8 +254,11 @@ class RunEvents(EventQueue):
                 self._moved.set()
 
     def _written_no_more(self, writer: asyncio.Task[None]) -> None:
-        if not writer.cancelled() and writer.exception() is not None:
-            logger.error("run %s: its events can't be written", self._claim.ref.name, exc_info=writer.exception())
+        error = None if writer.cancelled() else writer.exception()
+        if isinstance(error, BlobsUnavailable):
+            self.get_stuck(error)
+        elif error is not None:
+            logger.error("run %s: its events can't be written", self._claim.ref.name, exc_info=error)
             self._lose()
 
     def _done(self, count: int) -> None:
@@ -259,8 +269,17 @@ class RunEvents(EventQueue):
         if len(self._pending) < MAX_PENDING:
             self._room.set()
 
+    def get_stuck(self, error: BlobsUnavailable) -> None:
+        """What is not written yet is given up, for its parts can't be kept: the run can only fail."""
+        self.stuck = error
+        self._drop_all()
+
     def _lose(self) -> None:
         self.lost.set()
+        self._drop_all()
+
+    def _drop_all(self) -> None:
+        self.over_early.set()
         self.close()
         self._pending.clear()
         self._moved.set()

@@ -39,6 +39,7 @@ class Stop(Enum):
     LOST = "it was given to another worker"
     OUT_OF_TIME = "it reached a time limit"
     ABORT = "its Celery task was ended"
+    STUCK = "what it says can't be written"
     LEAVING = "its worker stops, and has handed it back"
 
 

@@ -18,6 +18,7 @@ from ..dispatch import Publisher
 from ..lifecycle import Failed, final_event
 from ..lifecycle.outcomes import WORKER_LOST
 from ..store import AsyncStore, Keys
+from ..store.blobs import blobs_of
 from ..store.connection import patiently
 from ..store.recovery import GivenUp, Lapsed, Requeued, give_next_attempt, hand_back
 from ..store.runs import RunRef
@@ -69,7 +70,9 @@ class HandingBack:
     async def _give_up(self, ref: RunRef, worker_pid: int | None) -> None:
         settings = self._settings()
         store, keys = self._connected(settings), Keys(settings.key_prefix)
-        found = await patiently(store, read_task(keys, None, ref.task_id, history_length=0, artifacts=False))
+        found = await patiently(
+            store, read_task(keys, None, ref.task_id, history_length=0, artifacts=False, whole=False)
+        )
         lost = found and final_event(Failed(WORKER_LOST), ref.task_id, found[0].context_id)
         if not lost:
             return
@@ -101,5 +104,5 @@ class HandingBack:
 
     def _connected(self, settings: Settings) -> AsyncStore:
         if self._store is None:
-            self._store = AsyncStore(settings.store_url)
+            self._store = AsyncStore(settings.store_url, blobs_of(settings))
         return self._store

@@ -87,11 +87,12 @@ def begun(claim: Claim, agent: str) -> None:
     logger.info("run %s of %s begins, attempt %d", claim.ref.name, agent, claim.attempt, extra=said)
 
 
-def reported(ref: RunRef, agent: str, what: str) -> str:
-    """Logs the exception at hand, which is `what` became of the run; gives the reference that finds it there."""
+def reported(ref: RunRef, agent: str, what: str, error: Exception | None = None) -> str:
+    """Logs the exception (None: the one at hand), which is `what` became of the run; gives the reference that finds
+    it there."""
     reference = uuid4().hex[:12]
     said = about(Action.RUN_FAILED, ref.name, agent=agent, reference=reference)
-    logger.exception("run %s: %s [reference %s]", ref.name, what, reference, extra=said)
+    logger.error("run %s: %s [reference %s]", ref.name, what, reference, exc_info=error or True, extra=said)
     return reference
 
 

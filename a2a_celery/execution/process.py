@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import Coroutine
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from os import getpid
+from typing import Any
 from uuid import uuid4
 
 from billiard.exceptions import SoftTimeLimitExceeded
@@ -23,6 +25,7 @@ from ..errors import ConfigError, StoreUnavailable
 from ..lifecycle import Failed, Lost, Outcome
 from ..lifecycle.outcomes import OUT_OF_TIME
 from ..store import AsyncStore, Keys, SyncStore
+from ..store.blobs import blobs_of
 from ..store.leases import renew_runs
 from ..store.traced import TracedStore
 from ..store.wake import WakeLine
@@ -94,6 +97,18 @@ class WorkerProcess:
             raise
         finally:
             self._under_way.pop(this, None)
+
+    def begin(
+        self, agent: Agent, task_id: str, run: int, celery: CeleryLimits, *, tell: Tell | None = None
+    ) -> tuple[Run, Coroutine[Any, Any, Outcome | None]]:
+        """As `run`, for whoever can await it on the `loop`: takes no thread. Whoever awaits it stops it, too."""
+        this = Run(self, agent, task_id, run, limits_of(agent, celery, self.settings.cancel_grace), tell=tell)
+        return this, observed(this.perform, this.ref, agent.name)
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop of all runs of this process."""
+        return self._loop
 
     def stop(self, celery_id: str) -> None:
         """Stops a run that has been handed back; one whose agent won't stop is left behind, so that its thread is free.
@@ -172,7 +187,7 @@ class WorkerProcess:
             raise ConfigError(f"agent {agent.name!r}: its code ends the process when it is loaded: {e!r}") from e
 
     async def _start(self) -> None:
-        self.store: AsyncStore = TracedStore(self.settings.store_url)
+        self.store: AsyncStore = TracedStore(self.settings.store_url, blobs_of(self.settings))
         self.line = WakeLine(self.settings.store_url)
         self.leases = LeaseKeeper(self.store, self.keys, self.settings.lease_ttl)
         await self.line.start()

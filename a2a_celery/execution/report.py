@@ -15,6 +15,9 @@ from ..config import Settings, shown
 from ..errors import ConfigError, StoreUnavailable
 from ..store import SyncStore
 from ..store.installation import server_of
+from ..store.schema import SCHEMA
+from ..versions import versions
+from .draining import drained
 from .force import left_behind
 
 STORE_TIMEOUT = 1.0
@@ -39,16 +42,26 @@ def a2a_report(state: Any) -> dict[str, Any]:
     pool = type(state.consumer.pool).__module__.rpartition(".")[2]
     consumer = state.consumer.task_consumer
     report: dict[str, Any] = {
-        "pool": {"thread": "threads"}.get(pool, pool),
+        "pool": {"thread": "threads", "pool": "asyncio"}.get(pool, pool),
         "queues": [queue.name for queue in consumer.queues] if consumer else [],
         "agents": sorted(agents),
+        "drained": sorted(drained),
+        "schema": SCHEMA,
         "left_behind": sorted(left_behind),
+        "events": _sends_events(state.consumer),
+        "versions": versions(),
     }
     try:
         settings = settings_of()
     except ConfigError as e:
         return report | {"error": str(e)}
     return report | {"settings": shown(settings), "store": _store(settings.store_url)}
+
+
+def _sends_events(consumer: Any) -> bool:
+    """Whether it tells Celery's events of tasks: what Flower shows."""
+    sender = consumer.event_dispatcher
+    return sender is not None and bool(sender.enabled) and (not sender.groups or "task" in sender.groups)
 
 
 def _store(url: str) -> dict[str, Any]:

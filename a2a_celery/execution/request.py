@@ -107,6 +107,14 @@ class RunRequest(Request):  # type: ignore[misc]
         """Whether it belongs to an A2A task."""
         return RunRef.of(self.id) is not None
 
+    @property
+    def may_be_awaited(self) -> bool:
+        """Whether a pool may await it on a loop: an agent's run, with nothing else that Celery does when it ends.
+        Whoever sends an agent's task by hand may ask for that."""
+        _, _, more = self._payload
+        plain = bool(self.ignore_result) and not any((more or {}).values())
+        return plain and self.is_run and hasattr(self.task, "begin_run")
+
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
         """The Celery task raised, or its process is gone."""
         error = exc_info.exception

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from functools import partial
 from time import monotonic
 from typing import Any, Protocol
@@ -14,10 +15,10 @@ from celery.exceptions import Reject
 from ..agents import Agent
 from ..config import Settings
 from ..dispatch import Publisher
-from ..errors import AgentSignal
+from ..errors import AgentSignal, BlobsUnavailable
 from ..lifecycle import Canceled, Failed, HandedOn, Lost, Outcome, Refused, Retried, as_left, final_event
-from ..lifecycle.outcomes import AGENT_REFUSED, OUT_OF_TIME
-from ..store import AsyncStore, Keys
+from ..lifecycle.outcomes import AGENT_REFUSED, OUT_OF_REACH, OUT_OF_TIME
+from ..store import AsyncStore, Keys, Operation
 from ..store.connection import patiently
 from ..store.runs import Behind, Claim, Dropped, RunRef, claim_run
 from ..telemetry.logs import about
@@ -86,6 +87,8 @@ class Run:
         self._arrived_at = monotonic()
         self._stopped: asyncio.Future[Stop]
         self._events: TimedEvents | None = None
+        self._claiming: Callable[..., Operation[Claim | Dropped | Behind]]
+        self._shown: Claim | None = None
         self._execution: Execution
         self.may_be_elsewhere = agent.max_attempts > 1
 
@@ -101,14 +104,20 @@ class Run:
             return Lost() if self._stopped.done() else None
         begun(claim, self._agent.name)
         self._events = events = self._open_log(claim, adapter)
-        runner = self._host.runner_id
-        self._execution = begin_execution(self._agent, claim, events, runner=runner, tell=self._tell_celery)
+        runner, tell = self._host.runner_id, self._tell_celery
+        self._execution = begin_execution(self._agent, claim, events, runner=runner, tell=tell)
         with self._host.leases.holding(self):
             try:
                 outcome = await self._work(adapter, claim, events)
-                outcome = await self._settle(claim, events, outcome) or outcome
+                if events.stuck is None:
+                    outcome = await self._settle(claim, events, outcome) or outcome
+            except BlobsUnavailable as e:
+                events.get_stuck(e)
             except Exception:  # whatever it is, its task must not stay WORKING
                 outcome = Failed(reference=self._report("it could not be settled"))
+                await self._settle(claim, events, outcome)
+            if events.stuck is not None:
+                outcome = Failed(OUT_OF_REACH, reference=self._report("its parts can't be kept", events.stuck))
                 await self._settle(claim, events, outcome)
         return as_left(outcome, events.state)
 
@@ -154,11 +163,15 @@ class Run:
             max_attempts=self._agent.max_attempts,
             retries=call.retries if call else 0,
             session=self._agent.session,
+            worker=self._tell_celery.worker if self._tell_celery else "",
         )
-        answer = await patiently(host.store, claim())  # a claim whose answer was lost may have been carried out
+        self._claiming = claim
+        answer = await patiently(
+            host.store, claim(whole=False)
+        )  # a claim whose answer was lost may have been carried out
         if isinstance(answer, Behind) and call is not None:
             event = final_event(Retried(call.retries + 1, call.max_attempts, ""), self.ref.task_id, answer.context_id)
-            answer = await patiently(host.store, claim(retried=event))
+            answer = await patiently(host.store, claim(retried=event, whole=False))
         if isinstance(answer, Dropped | Behind):
             logger.info("run %s dropped: %s", self.ref.name, answer, extra=about(Action.RUN_DROPPED, self.ref.name))
             return None
@@ -183,19 +196,21 @@ class Run:
     async def _work(self, adapter: Adapter, claim: Claim, events: TimedEvents) -> Outcome:
         """Runs the agent until it ends, or until it must."""
         agent = asyncio.create_task(self._guarded(adapter, claim, events), name=f"a2a-agent-{self.ref.name}")
-        lost = asyncio.create_task(events.lost.wait())
-        late = asyncio.create_task(out_of_time(self._limits, self._arrived_at, events))
+        lost = asyncio.create_task(events.over_early.wait())
+        timed = self._limits != Limits()  # a task less for each that waits without a limit
+        late = asyncio.create_task(out_of_time(self._limits, self._arrived_at, events)) if timed else None
+        ends: set[asyncio.Future[Any]] = {agent, lost, self._stopped, *([late] if late else [])}
         try:
-            ends: set[asyncio.Future[Any]] = {agent, lost, late, self._stopped}
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
             lost.cancel()
-            late.cancel()
+            if late:
+                late.cancel()
         if agent.done():
             return agent.result()
-        if late.done() and not lost.done():
+        if late and late.done() and not lost.done():
             self.stop(Stop.OUT_OF_TIME)
-        stop = self._stopped.result() if self._stopped.done() else Stop.LOST
+        stop = self._stopped.result() if self._stopped.done() else Stop.STUCK if events.stuck else Stop.LOST
         said = about(Action.RUN_STOPPED, self.ref.name, agent=self._agent.name, why=stop.value)
         logger.info("run %s is stopped: %s", self.ref.name, stop.value, extra=said)
         return await self._stop_agent(agent, stop, adapter, claim, events)
@@ -209,7 +224,7 @@ class Run:
         events.stopping = True
         if stop is Stop.CANCEL:
             events.hold_end()
-            telling = asyncio.create_task(self._tell(adapter, claim, events))
+            telling = asyncio.create_task(self._tell(adapter, events))
             await asyncio.wait({telling}, timeout=grace * TELLING_SHARE)
             telling.cancel()
         else:
@@ -226,15 +241,16 @@ class Run:
         match stop:
             case Stop.CANCEL:
                 return Canceled()  # a normal return says nothing: agents swallow cancellations
-            case Stop.LOST | Stop.LEAVING | Stop.ABORT:
+            case Stop.LOST | Stop.STUCK | Stop.LEAVING | Stop.ABORT:
                 return Lost()  # aborted: what that means to its task is for the worker's main process to say
             case Stop.OUT_OF_TIME:
                 return Failed(OUT_OF_TIME)
 
-    async def _tell(self, adapter: Adapter, claim: Claim, events: RunEvents) -> None:
+    async def _tell(self, adapter: Adapter, events: RunEvents) -> None:
         """Lets the agent hear of its cancellation; in a task of its own, for it may cancel whoever calls it."""
         try:
-            await adapter.cancel(claim, events)
+            if self._shown is not None:  # else the agent has not begun
+                await adapter.cancel(self._shown, events)
         except BaseException:  # as in _guarded
             logger.info("run %s: its agent's own cancel() failed", self.ref.name, exc_info=True)
 
@@ -242,6 +258,7 @@ class Run:
         """How the agent ended. Nothing an agent raises gets past here: the loop belongs to all runs."""
         CURRENT_EXECUTION.set(self._execution)  # in the agent's own task
         try:
+            self._shown = claim = await events.store.in_full(claim, self._claiming())
             open_session(self._agent, claim, events, self._host.settings)
             return await adapter.run(claim, events)
         except asyncio.CancelledError:
@@ -251,15 +268,17 @@ class Run:
         except REFUSALS as error:
             logger.info("run %s: its agent refused the message: %s", self.ref.name, error)
             return refused(error, claim)
+        except BlobsUnavailable:
+            return Failed(OUT_OF_REACH, reference=self._report("what it was given can't be read"))
         except Reject:
             self._report("its agent raised Celery's Reject")
             return Refused(AGENT_REFUSED)
         except BaseException:  # also SystemExit and KeyboardInterrupt, which would stop the loop
             return Failed(reference=self._report("its agent failed"))
 
-    def _report(self, what: str) -> str:
-        """Logs the exception at hand and returns the reference that finds it there."""
-        return reported(self.ref, self._agent.name, what)
+    def _report(self, what: str, error: Exception | None = None) -> str:
+        """Logs the exception, None for the one at hand, and returns the reference that finds it there."""
+        return reported(self.ref, self._agent.name, what, error)
 
     async def _settle(self, claim: Claim, events: TimedEvents, outcome: Outcome) -> Failed | None:
         """Writes the end; gives what it came to instead, if its session could not be saved."""

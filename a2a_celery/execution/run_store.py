@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
+from time import monotonic
 from typing import TypeVar
 
 from a2a.types import Task
 
-from ..errors import StoreUnavailable
+from ..errors import BlobsUnavailable, StoreUnavailable
 from ..store import AsyncStore, Keys, Operation
 from ..store.connection import TRY_AGAIN_AFTER
-from ..store.runs import Claim, RunLost
+from ..store.runs import Behind, Claim, Dropped, RunLost
 from ..store.tasks import read_task
+from .flag import Flag
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+BLOB_PATIENCE = 30.0
+"""Seconds for which a run asks an object store again that is away. Without its parts nothing of it can go on."""
 
 
 class RunStore:
@@ -25,20 +30,43 @@ class RunStore:
 
     def __init__(self, store: AsyncStore, keys: Keys, claim: Claim) -> None:
         self.keys = keys
-        self.lost = asyncio.Event()
+        self.lost = Flag()
         self._store = store
         self._claim = claim
 
     async def run(self, operation: Operation[T]) -> T | RunLost:
-        """What the operation gives, whenever the store is there for it; RunLost if the run was lost meanwhile."""
+        """What the operation gives, whenever the store is there for it; RunLost if the run was lost meanwhile.
+
+        Raises:
+            BlobsUnavailable: the object store has been away for `BLOB_PATIENCE` seconds.
+        """
+        until: float | None = None
         while True:
             try:
                 return await self._store.run(operation)
             except StoreUnavailable as e:
                 if self.lost.is_set():
                     return RunLost()
+                if isinstance(e, BlobsUnavailable):
+                    until = until or monotonic() + BLOB_PATIENCE
+                    if monotonic() > until:
+                        raise
                 logger.warning("run %s: a write waits for the store: %s", self._claim.ref.name, e)
                 await asyncio.sleep(TRY_AGAIN_AFTER)
+
+    async def in_full(self, claim: Claim, again: Operation[Claim | Dropped | Behind]) -> Claim:
+        """The claim as its agent sees it, with the parts that are in the object store: the same call `again` gives it.
+
+        Raises:
+            CancelledError: the run is somebody else's by now.
+            BlobsUnavailable: as in `run`.
+        """
+        if claim.whole:
+            return claim
+        answer = await self.run(again)
+        if not isinstance(answer, Claim):
+            raise asyncio.CancelledError
+        return answer
 
     async def own_tasks(self, task_ids: Iterable[str]) -> list[Task]:
         """Those of `task_ids` that name tasks of the run's own agent, tenant and owner; all others are left out."""

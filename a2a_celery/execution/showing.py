@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from threading import get_ident
 from typing import Any
 
@@ -28,8 +28,13 @@ DETAILS = ("model", "tool", "reason", "reference")
 
 _SHOWN = frozenset({ExecutionState.MODEL_CALL, ExecutionState.TOOL_EXECUTION})
 
-Tell = Callable[[dict[str, Scalar]], object]
-"""Sends the fields of a transition on; returns at once."""
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Sends the fields of a transition to Celery's listeners, who know the worker as `worker`; returns at once."""
+
+    worker: str
+    send: Callable[[dict[str, Scalar]], object]
 
 
 def begin_execution(
@@ -53,7 +58,7 @@ def begin_execution(
 
     execution.add_listener(note)
     if tell is not None:
-        execution.add_listener(lambda made: tell(fields_of(agent, claim, made)))
+        execution.add_listener(lambda made: tell.send(fields_of(agent, claim, made)))
     spans = tracing()
     if spans is not None:
         execution.add_listener(lambda made: spans.transition(fields_of(agent, claim, made), made.at_us))

@@ -39,14 +39,25 @@ def connect(app: Celery, ender: RunEnder, settings: Callable[[], Settings], hand
     task_unknown.connect(agent_unknown, weak=False, dispatch_uid="a2a_celery.agent_unknown")
 
 
-def agent_unknown(sender: Any = None, name: str = "", id: str = "", **_: Any) -> None:
+def agent_unknown(sender: Any = None, name: str = "", id: str = "", message: Any = None, **_: Any) -> None:
     """A worker got a run of an agent that its app doesn't have; the message is gone."""
     try:
         ender = _enders.get(sender.app)
-        if ender is not None:  # what is no run of an A2A task has an id that names none
+        # what is no run of an A2A task has an id that names none
+        if ender is not None and _is_ours(message):
             ender.end(id, Refused(AGENT_UNKNOWN), worker_pid=None)
     except Exception:
         logger.exception("a message for an unknown agent was not handled")
+
+
+def _is_ours(message: Any) -> bool:
+    """Whether a worker would have taken it, had it known the agent: not if it has to be signed, and is not."""
+    try:
+        message.decode()
+    except Exception as e:
+        logger.warning("a message for an unknown agent is refused: %s", type(e).__name__)
+        return False
+    return True
 
 
 def worker_is_ready(sender: Any = None, **_: Any) -> None:

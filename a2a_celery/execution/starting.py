@@ -1,4 +1,5 @@
-"""What a worker makes sure of before it takes its first message: that it can open the sessions there are."""
+"""What a worker makes sure of before it takes its first message: that it reads the store as it is meant, can open the
+sessions there are, and knows where large parts are."""
 
 from __future__ import annotations
 
@@ -15,7 +16,10 @@ from ..config import Settings
 from ..errors import ConfigError, StoreUnavailable
 from ..sealing import require_secrets, sealer_of
 from ..store import Keys, SyncStore
+from ..store.blob_tasks import blobs_in_use, require_blobs_in
+from ..store.blobs import blobs_of
 from ..store.push_configs import secrets_in_use
+from ..store.schema import judge, open_store
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +28,8 @@ _installed: WeakKeyDictionary[Celery, tuple[Callable[[], Settings], Mapping[str,
 
 
 def connect(app: Celery, settings: Callable[[], Settings], agents: Mapping[str, Agent]) -> None:
-    """Makes `app`'s workers refuse to start without the secrets that sessions of its `agents` are sealed with."""
+    """Makes `app`'s workers refuse to start on a store of another schema, without the secrets that sessions of its
+    `agents` are sealed with, or without the object store that tasks have parts in."""
     _installed[app] = settings, agents
     worker_init.connect(worker_starts, weak=False, dispatch_uid="a2a_celery.worker_starts")
 
@@ -32,20 +37,24 @@ def connect(app: Celery, settings: Callable[[], Settings], agents: Mapping[str, 
 def worker_starts(sender: Any = None, **_: Any) -> None:
     """A worker is about to start. Celery swallows whatever a receiver raises, but an exit."""
     settings_of, agents = _installed.get(sender.app, (None, {}))
-    if settings_of is None or not any(agent.session for agent in agents.values()):
+    if settings_of is None or not agents:
         return
     try:
-        _require_secrets(settings_of())
+        _look_at_store(settings_of(), sessions=any(agent.session for agent in agents.values()))
     except ConfigError as e:
         raise SystemExit(f"Error: {e}") from e
 
 
-def _require_secrets(settings: Settings) -> None:
-    store = SyncStore(settings.store_url)
+def _look_at_store(settings: Settings, *, sessions: bool) -> None:
+    blobs_of(settings)
+    store, keys = SyncStore(settings.store_url), Keys(settings.key_prefix)
     try:
-        in_use = store.run(secrets_in_use(Keys(settings.key_prefix)))
-        require_secrets(sealer_of(settings), in_use)
+        judge(open_store(store, keys), None)
+        require_blobs_in(settings, store.run(blobs_in_use(keys)))
+        if sessions:
+            in_use = store.run(secrets_in_use(keys))
+            require_secrets(sealer_of(settings), in_use)
     except StoreUnavailable as e:
-        logger.warning("whether the secret key is the right one is not known: %s", e)
+        logger.warning("whether the store's schema, the secret key and the object store are right is not known: %s", e)
     finally:
         store.close()

@@ -15,7 +15,7 @@ from a2a_celery import ExecutionState
 from a2a_celery.agents import Agent
 from a2a_celery.execution.limits import TimedEvents
 from a2a_celery.execution.noting import NotingEvents
-from a2a_celery.execution.showing import begin_execution
+from a2a_celery.execution.showing import Tell, begin_execution
 from a2a_celery.execution.steps import Execution
 from a2a_celery.lifecycle import Canceled, Completed, Failed, Outcome, final_event
 from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED, WORKING
@@ -208,7 +208,7 @@ def begun_from(claim: Claim) -> str:
 
 async def test_what_is_told_is_names_and_nothing_else(scene: Scene) -> None:
     told: list[dict[str, Any]] = []
-    run = await play(scene, tell=told.append)
+    run = await play(scene, tell=Tell("worker@host", told.append))
     with run.execution.model_call("m"):
         detail = {"tool": "t" * 5_000, "prompt": "my secret", "task_id": "another"}
         run.execution.transition(ExecutionState.TOOL_EXECUTION, **detail)

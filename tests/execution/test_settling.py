@@ -11,7 +11,8 @@ from a2a.utils.errors import InvalidAgentResponseError
 
 from a2a_celery.lifecycle import Canceled, Completed, Failed
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, SUBMITTED, WORKING
-from a2a_celery.store.tasks import Begun, continue_task
+from a2a_celery.store.answers import Begun
+from a2a_celery.store.tasks import continue_task
 from tests.support.seeds import ANN, CONTEXT, chunk, request, status
 
 from .scene import Scene, until

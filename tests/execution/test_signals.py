@@ -10,6 +10,7 @@ from billiard.exceptions import SoftTimeLimitExceeded, Terminated, TimeLimitExce
 from celery import Celery
 from celery.exceptions import Reject, Retry
 from celery.signals import task_unknown
+from kombu import Message
 
 from a2a_celery import A2A
 from a2a_celery.cli.embedded import EmbeddedRedis
@@ -136,13 +137,30 @@ async def test_an_unknown_agent_is_refused_in_the_store_of_the_app_that_got_it(
         seeds = Seeds(store, Keys(prefix))
         task_id = await seeds.created(task_id="same")
 
-        task_unknown.send(sender=Consumer(app), name=name, id="same")
-        task_unknown.send(sender=Consumer(app), name=name, id="same.2")
+        task_unknown.send(sender=Consumer(app), name=name, id="same", message=received())
+        task_unknown.send(sender=Consumer(app), name=name, id="same.2", message=received())
         assert await seeds.states(task_id) == [SUBMITTED]
-        task_unknown.send(sender=Consumer(app), name=name, id="same.1")
+        task_unknown.send(sender=Consumer(app), name=name, id="same.1", message=received())
 
         assert await seeds.states(task_id) == [SUBMITTED, REJECTED]
         assert (await seeds.task(task_id)).status.message.parts[0].text == AGENT_UNKNOWN
+
+
+def received(accept: str = "application/json") -> Message:
+    """A message as a worker gets it that accepts that content."""
+    return Message(b'[["same", 1], {}, {}]', content_type="application/json", content_encoding="utf-8", accept={accept})
+
+
+async def test_a_message_that_the_worker_would_not_have_taken_ends_nothing(
+    store: AsyncStore, redis_server: EmbeddedRedis
+) -> None:
+    seeds = Seeds(store, Keys("test"))
+    task_id = await seeds.created(task_id="same")
+    unsigned = received(accept="application/data")
+
+    task_unknown.send(sender=Consumer(Apps(redis_server).mine), name="a2a.ghost", id="same.1", message=unsigned)
+
+    assert await seeds.states(task_id) == [SUBMITTED]
 
 
 def test_an_app_without_agents_and_a_sender_without_an_app_are_none_of_ours() -> None:

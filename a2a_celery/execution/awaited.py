@@ -1,0 +1,189 @@
+"""A call of an agent's Celery task that is awaited on the loop of its process, and takes no thread.
+
+Celery's tracer calls a function and returns, so it needs a thread for as long as an agent works. What it does around
+the call is done here around an await: the same signals, hooks, log lines and events, in the same order. Celery's stacks
+of tasks and requests belong to a thread, which all runs share here; so they hold a call only while something of
+Celery's is called for it, and never across an await.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from os import getpid
+from time import monotonic
+from typing import Any, NamedTuple
+
+from billiard.einfo import ExceptionInfo
+from celery import Task, signals, states
+from celery._state import _task_stack
+from celery.app.task import Context
+from celery.app.trace import LOG_SUCCESS, TraceInfo, get_task_name, report_internal_error
+from celery.app.trace import logger as celery_logger
+from celery.exceptions import Ignore
+from celery.utils.saferepr import saferepr
+
+from ..lifecycle import Outcome
+from .force import Stop
+from .request import RunRequest
+from .run import Run
+from .told import told_celery
+
+logger = logging.getLogger(__name__)
+
+Begun = tuple[Run, Coroutine[Any, Any, Outcome | None]]
+"""A run, and what performs it."""
+
+
+class AgentPid(int):
+    """The id of this process, as the requests of runs have it that can be stopped one by one."""
+
+
+class Traced(NamedTuple):
+    """What Celery's pools give a request when its call is over."""
+
+    failed: bool
+    retval: Any
+    """What it returned, as text; if it `failed`, an `ExceptionInfo`."""
+    seconds: float
+
+
+class AwaitedCall:
+    """One call of an agent's task, for the request that came for it. Made on the loop, by `make`."""
+
+    __slots__ = ("__weakref__", "_loop", "_run", "_stopped", "request")
+
+    def __init__(self, request: RunRequest, loop: asyncio.AbstractEventLoop) -> None:
+        self.request = request
+        self._loop = loop
+        self._run: Run | None = None
+        self._stopped = False
+
+    async def make(self) -> None:
+        """Makes the call, unless it was revoked or has expired while it waited, and tells its request."""
+        if self.request.revoked():
+            return
+        self.request.on_accepted(AgentPid(getpid()), monotonic())
+        if not self._stopped:  # by whoever has waited for it to begin
+            self.request.on_success(await self._traced())
+
+    def terminate(self, signal: object = None) -> None:
+        """Stops the agent, if it has begun: Celery's way to end one call. May be called in any thread."""
+        if self.request.time_start is not None:
+            self._stopped = True
+            self._loop.call_soon_threadsafe(self._stop)
+
+    def _stop(self) -> None:
+        if self._run is not None:
+            self._run.stop(Stop.ABORT)
+
+    async def _traced(self) -> Traced:
+        request, task, began = self.request, self.request.task, monotonic()
+        context = context_of(request)
+        try:
+            try:
+                return await self._tell_around(task, context, began)
+            finally:
+                task.backend.process_cleanup()
+                request.app.loader.on_process_cleanup()
+        except Exception as error:
+            return _internal_error(task, context, error, monotonic() - began)
+
+    async def _tell_around(self, task: Task, context: Context, began: float) -> Traced:
+        about = {"task_id": context.id, "task": task, "args": context.args, "kwargs": context.kwargs}
+        state: str | None = None
+        retval: Any = None
+        try:
+            with at_hand(task, context):
+                signals.task_prerun.send(sender=task, **about)
+                self.request.app.loader.on_task_init(context.id, task)
+            try:
+                retval = await self._perform(task, context)
+            except Ignore as e:
+                retval = e
+                with at_hand(task, context):
+                    TraceInfo("IGNORED", e).handle_ignore(task, context)
+                    return Traced(True, ExceptionInfo(internal=True), monotonic() - began)
+            except Exception as e:
+                state, retval = states.FAILURE, e
+                with at_hand(task, context):
+                    einfo = TraceInfo(state, e).handle_error_state(task, context)
+                    _call_hook(task, context, "after_return", state, e)
+                    return Traced(True, einfo, monotonic() - began)
+            state = states.SUCCESS
+            with at_hand(task, context):
+                seconds = monotonic() - began
+                _succeeded(task, context, retval, seconds)
+                return Traced(False, saferepr(retval, task.resultrepr_maxsize), seconds)
+        finally:
+            with at_hand(task, context):
+                signals.task_postrun.send(sender=task, **about, retval=retval, state=state)
+
+    async def _perform(self, task: Task, context: Context) -> str:
+        with at_hand(task, context):
+            task.before_start(context.id, context.args, context.kwargs)
+            self._run, performing = task.begin_run(*context.args, **context.kwargs)
+        try:
+            return told_celery(await performing)
+        finally:
+            self._run = None
+
+
+def context_of(request: RunRequest) -> Context:
+    """What Celery calls the request of a task, while it is at work."""
+    told = {**request.request_dict, "hostname": request.hostname, "is_eager": False}
+    return Context(told, args=request.args, kwargs=request.kwargs, called_directly=False)
+
+
+@contextmanager
+def at_hand(task: Task, context: Context) -> Iterator[None]:
+    """Makes this call what ``current_task`` and ``task.request`` are, in a block that awaits nothing."""
+    _task_stack.push(task)
+    task.request_stack.push(context)
+    try:
+        yield
+    finally:
+        task.request_stack.pop()
+        _task_stack.pop()
+
+
+def _succeeded(task: Task, context: Context, retval: str, seconds: float) -> None:
+    _call_hook(task, context, "on_success", retval)
+    signals.task_success.send(sender=task, result=retval, runtime=seconds)
+    said = {
+        "id": context.id,
+        "name": get_task_name(context, task.name),
+        "return_value": saferepr(retval, task.resultrepr_maxsize),
+        "runtime": seconds,
+        "args": context.get("argsrepr") or saferepr(context.args),
+        "kwargs": context.get("kwargsrepr") or saferepr(context.kwargs),
+    }
+    celery_logger.info(LOG_SUCCESS, said, extra={"data": said})
+    _call_hook(task, context, "after_return", states.SUCCESS, retval)
+
+
+def _call_hook(task: Task, context: Context, hook: str, *told: Any) -> None:
+    """Calls a hook of the task's own class; what it raises changes nothing of how the call has ended."""
+    try:
+        more = (None,) if hook == "after_return" else ()
+        getattr(task, hook)(*told, context.id, context.args, context.kwargs, *more)
+    except Exception:
+        logger.exception("task %s[%s]: its %s failed", task.name, context.id, hook)
+
+
+def _internal_error(task: Task, context: Context, error: Exception, seconds: float) -> Traced:
+    """What is around the call has failed, and not the agent, whose run has an end of its own."""
+    einfo = ExceptionInfo()
+    signals.task_internal_error.send(
+        sender=task,
+        task_id=context.id,
+        args=context.args,
+        kwargs=context.kwargs,
+        request=context,
+        exception=error,
+        traceback=error.__traceback__,
+        einfo=einfo,
+    )
+    return Traced(True, report_internal_error(task, error), seconds)

@@ -1,0 +1,84 @@
+"""What an agent that waits costs the worker process it waits in, and what an echo beside them feels of it."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from collections.abc import Sequence
+
+import aiohttp
+
+from tests.support.waiting import eventually_async
+
+from .. import load, sides
+from ..processor import resident_kib
+from ..results import Result, Target
+from ..rounds import Contender, interleaved
+from ..sides import Side
+from ..stage import Stage
+
+ECHOES = 100
+AT_ONCE = 16
+WITHIN = 180.0
+"""Seconds until all of them wait: each is a message of its own."""
+
+SPARE = 8
+"""Places beside those that are taken."""
+
+
+def measure(stage: Stage) -> Sequence[Result]:
+    """A worker process with so many agents in `silent`, in the pool that the options name."""
+    waiting, pool = stage.options.waiting, stage.options.pool
+    with sides.ours(stage.folder(), pool=pool, concurrency=waiting + SPARE) as side:
+        alone = interleaved(stage.options.rounds, [echoes("ours", side)])
+        before = resident_kib(side.processes["worker"])
+        asyncio.run(fill(side, waiting))
+        kib = (resident_kib(side.processes["worker"]) - before) / waiting
+        beside = interleaved(stage.options.rounds, [echoes("ours", side)])
+    where = f"{waiting:,} agents that wait in one worker process ({pool})"
+    return [
+        Result(
+            name="waiting-memory",
+            what=f"memory of each of {where}",
+            unit="KiB",
+            figures={"ours": [kib]},
+            more_is_better=False,
+            targets=(Target(20, at_least=False),),
+        ),
+        Result(
+            name="waiting-echo",
+            what=f"blocking echo beside {where}, p50",
+            unit="ms",
+            figures={"ours": beside.figures["ours"], "without them": alone.figures["ours"]},
+            more_is_better=False,
+            targets=(Target(2, "without them", at_least=False),),
+            processor=beside.processor,
+        ),
+    ]
+
+
+def echoes(name: str, side: Side) -> Contender:
+    """One by one."""
+
+    def once() -> float:
+        return statistics.median(asyncio.run(load.alone(lambda s: load.echo(s, side.url), ECHOES))) * 1000
+
+    return Contender(name, once, side.processes, ECHOES)
+
+
+async def fill(side: Side, agents: int) -> None:
+    """Returns when so many agents wait."""
+    tasks: list[str] = []
+
+    async def one(session: aiohttp.ClientSession) -> None:
+        tasks.append((await load.begun(session, side.url, "silent", "3600"))["id"])
+
+    await load.together(one, agents, AT_ONCE)
+    async with load.client() as session:
+        for task_id in tasks:
+
+            async def works(task_id: str = task_id) -> bool:
+                async with session.get(f"{side.url}/agents/silent/tasks/{task_id}?historyLength=0") as response:
+                    return b"TASK_STATE_WORKING" in await response.read()
+
+            await eventually_async(works, within=WITHIN, what="an agent waits")

@@ -1,0 +1,147 @@
+"""A run whose large parts go to an object store that is away: it waits a while, and then it fails."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from a2a.types import Part
+
+from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.errors import BlobsUnavailable
+from a2a_celery.execution.run_store import RunStore
+from a2a_celery.lifecycle import Failed
+from a2a_celery.lifecycle.outcomes import OUT_OF_REACH
+from a2a_celery.lifecycle.states import COMPLETED, FAILED, WORKING
+from a2a_celery.store import AsyncStore, Keys, Operation
+from a2a_celery.store.runs import Behind, Claim, Dropped, RunRef, claim_run
+from tests.support.seeds import LEASE_US, Seeds, chunk, status
+from tests.support.shelves import Shelved, created
+
+from .scene import Gate, Scene, until
+
+LARGE = "x" * 3000
+
+
+@pytest.fixture
+async def shelved(redis_server: EmbeddedRedis, tmp_path: Path, keys: Keys, store: AsyncStore) -> AsyncIterator[Shelved]:
+    shelved = Shelved(redis_server.store_url, tmp_path / "blobs", keys)
+    yield shelved
+    await shelved.store.aclose()
+
+
+@pytest.fixture
+async def large(shelved: Shelved, keys: Keys) -> AsyncIterator[Scene]:
+    """A scene whose large parts are in a folder."""
+    scene = Scene(Gate(shelved.store), keys, Seeds(shelved.store, keys))
+    yield scene
+    for events in scene.opened:
+        await events.abandon()
+
+
+async def test_what_is_said_meanwhile_is_written_in_order(large: Scene, shelved: Shelved) -> None:
+    claim, events = await large.begin()
+    shelved.shelf.away = True
+    for number in range(5):
+        await events.enqueue_event(chunk(f"{number}{LARGE}"))
+
+    async def tried() -> bool:
+        return large.gate.calls.count("append") > 3
+
+    await until(tried)
+    shelved.shelf.away = False
+    await large.settle(claim, events)
+
+    assert [text[0] for text in await large.texts(claim.task.id)] == list("01234")
+    assert (await large.seeds.task(claim.task.id)).status.state == COMPLETED
+    await large.seeds.require_consistent(claim.task.id)
+
+
+@pytest.mark.parametrize("says_the_end", [False, True])
+async def test_one_that_stays_away_fails_the_run(
+    large: Scene, shelved: Shelved, monkeypatch: pytest.MonkeyPatch, says_the_end: bool
+) -> None:
+    monkeypatch.setattr("a2a_celery.execution.run_store.BLOB_PATIENCE", 0.05)
+    claim, events = await large.begin()
+    await events.enqueue_event(chunk("small"))
+
+    async def written() -> bool:
+        return len(await large.seeds.log(claim.task.id)) == 3
+
+    await until(written)
+    shelved.shelf.away = True
+    await events.enqueue_event(chunk(LARGE))
+    if says_the_end:
+        await events.enqueue_event(status(COMPLETED))
+
+    async def stuck() -> bool:
+        return events.over_early.is_set()
+
+    await until(stuck)
+    await events.enqueue_event(chunk("too late"))
+    await large.settle(claim, events, Failed(OUT_OF_REACH, reference="r"))
+
+    task = await large.seeds.task(claim.task.id)
+    assert not events.lost.is_set()
+    assert (task.status.state, task.status.message.parts[0].text) == (FAILED, OUT_OF_REACH)
+    assert [part.text for part in task.artifacts[0].parts] == ["small"]
+    assert await large.seeds.states(claim.task.id) == [1, WORKING, FAILED]
+    await large.seeds.require_consistent(claim.task.id)
+
+
+async def test_an_end_that_can_not_be_written_can_still_be_failed(
+    large: Scene, shelved: Shelved, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("a2a_celery.execution.run_store.BLOB_PATIENCE", 0.05)
+    claim, events = await large.begin()
+    shelved.shelf.away = True
+    await events.enqueue_event(status(COMPLETED, LARGE))
+    with pytest.raises(BlobsUnavailable) as raised:
+        await large.settle(claim, events)
+
+    events.get_stuck(raised.value)
+    await large.settle(claim, events, Failed(OUT_OF_REACH))
+
+    assert (await large.seeds.task(claim.task.id)).status.state == FAILED
+
+
+async def test_a_related_task_is_never_read_in_part(
+    large: Scene, shelved: Shelved, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("a2a_celery.execution.run_store.BLOB_PATIENCE", 0.05)
+    other, claim = await large.seeds.claimed(), await large.seeds.claimed()
+    await large.seeds.appended(other, chunk(LARGE))
+    store = RunStore(shelved.store, large.keys, claim)
+
+    [whole] = await store.own_tasks([other.ref.task_id])
+    shelved.shelf.away = True
+    with pytest.raises(BlobsUnavailable):
+        await store.own_tasks([other.ref.task_id])
+
+    assert whole.artifacts[0].parts[0].text == LARGE
+
+
+async def test_an_agent_sees_its_claim_whole_or_not_at_all(
+    large: Scene, shelved: Shelved, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("a2a_celery.execution.run_store.BLOB_PATIENCE", 0.05)
+    task_id = await created(large.seeds, [Part(text=LARGE)])
+
+    def claiming(whole: bool = True) -> Operation[Claim | Dropped | Behind]:
+        return claim_run(
+            large.keys, RunRef(task_id, 1), token="t", runner="r", lease_us=LEASE_US, working=True, whole=whole
+        )
+
+    claim = await shelved.store.run(claiming(whole=False))
+    assert isinstance(claim, Claim)
+    store = RunStore(shelved.store, large.keys, claim)
+    shelved.shelf.away = True
+    with pytest.raises(BlobsUnavailable):
+        await store.in_full(claim, claiming())
+    shelved.shelf.away = False
+
+    whole = await store.in_full(claim, claiming())
+
+    assert (claim.whole, whole.whole) == (False, True)
+    assert whole.request.message.parts[0].text == whole.task.history[0].parts[0].text == LARGE
