@@ -1,77 +1,121 @@
-"""All sides, measured in one run on one machine.
+"""Ours beside its floor and its peers, measured in one run on one machine, as ratios: docs/performance.md.
 
-    pip install -e '.[benchmarks]' && python -m benchmarks [--rounds N]
+    pip install -e '.[benchmarks]' && python -m benchmarks
 
 Each round measures every side, one right behind the other, so that what the machine does besides hits all alike. What
-is worth reading is the ratio of a round; figures are given so that one can see what machine it was.
+is worth reading is the ratio; figures are given so that one can see what machine it was.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
+import json
 import os
-import statistics
+import platform
+import signal
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
+import traceback
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from time import perf_counter
 
-from . import load
-from .sides import Side, floor, ours, sdk
+from .collapse import collapsed, record, recorded
+from .measures import MEASURES, SHORT
+from .measures.kept import FEW
+from .picture import picture
+from .results import Result
+from .stage import Options, Stage, has_postgres
+from .table import processor_table, table
 
-Measure = Callable[[Side], Awaitable[float]]
-
-
-async def echoes_at_once(side: Side) -> float:
-    """Blocking echoes a second, 16 at once."""
-    return 400 / await load.together(lambda session: load.echo(session, side.url), 400, 16)
-
-
-async def echo_alone(side: Side) -> float:
-    """Blocking echoes a second, one at a time, by the median."""
-    return 1 / statistics.median(await load.alone(lambda session: load.echo(session, side.url), 150))
+MILLION = 1_000_000
 
 
-async def streamed_events(side: Side) -> float:
-    """Events a second, 32 streams of 50 chunks at once."""
-    return 96 * 50 / await load.together(lambda session: load.stream(session, side.url, 50), 96, 32)
+def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
+    """What the command takes."""
+    options = Options()
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=positive, help=f"rounds of each measure: {options.rounds}, or 3 with --short")
+    parser.add_argument("--only", nargs="+", choices=MEASURES, metavar="NAME", help=", ".join(MEASURES))
+    parser.add_argument("--short", action="store_true", help=f"{', '.join(SHORT)}; fails on collapse, see table.json")
+    parser.add_argument("--tasks", type=positive, default=options.tasks, help="tasks in the store: %(default)s")
+    parser.add_argument("--million", action="store_const", dest="tasks", const=MILLION, help="--tasks 1000000")
+    parser.add_argument("--waiting", type=positive, default=options.waiting, help="agents that wait: %(default)s")
+    parser.add_argument("--pool", default=options.pool, help="the pool that they wait in: %(default)s")
+    parser.add_argument("--no-cluster", action="store_true", help="not beside the SDK's cluster mode on PostgreSQL")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the curves there, as SVG")
+    parser.add_argument("--record", action="store_true", help="write this run's ratios into benchmarks/table.json")
+    asked = parser.parse_args(given)
+    if asked.tasks <= FEW:
+        parser.error(f"--tasks {asked.tasks}: give more than {FEW}, with which they are compared")
+    return asked
 
 
-MEASURES: dict[str, Measure] = {
-    "echo, 16 at once, a second": echoes_at_once,
-    "echo alone, a second (p50)": echo_alone,
-    "streams of 50, 32 at once, events a second": streamed_events,
-}
+def positive(text: str) -> int:
+    """A number above 0."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is too few: give 1 or more")
+    return number
 
 
-def main(rounds: int) -> int:
+def machine() -> str:
+    """What it ran on, in a line."""
+    model = platform.processor() or platform.machine()
+    with suppress(OSError), Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
+        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), model)
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    return f"{os.cpu_count()} cores, {model}, {python}, load {os.getloadavg()[0]:.1f}"
+
+
+def measured(names: Sequence[str], options: Options) -> tuple[list[Result], list[str]]:
+    """The results, each printed as it is there, and a line for each measure that could not be taken: the others are."""
+    os.environ["OTEL_INSTRUMENTATION_A2A_SDK_ENABLED"] = "false"  # on every side
+    results: list[Result] = []
+    failed: list[str] = []
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        sides = []
-        for start in (ours, floor, sdk):
-            (Path(folder) / start.__name__).mkdir()
-            sides.append(stack.enter_context(start(Path(folder) / start.__name__)))
-        for name, measure in MEASURES.items():
-            figures: dict[str, list[float]] = {side.name: [] for side in sides}
-            for round in range(rounds + 1):
-                for side in sides:
-                    figure = asyncio.run(measure(side))  # type: ignore[arg-type]
-                    if round:  # the first warms
-                        figures[side.name].append(figure)
-            print(name)
-            for side in sides:
-                ratios = [a / b for a, b in zip(figures["ours"], figures[side.name], strict=True)]
-                print(
-                    f"  {side.name:14} {statistics.median(figures[side.name]):8.0f}   ours / {side.name}: "
-                    f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
-                    flush=True,
-                )
-    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-    return 0
+        stage = Stage(Path(folder), stack, options)
+        for name in names:
+            began = perf_counter()
+            try:
+                found = MEASURES[name](stage)
+            except Exception as e:
+                traceback.print_exc()
+                failed.append(f"{name} could not be measured: {type(e).__name__}")
+                continue
+            print(f"{table(found)}\n({name}: {perf_counter() - began:.0f} s)\n", flush=True)
+            results += found
+    return results, failed
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    asked = arguments(given)
+    options = Options(
+        rounds=asked.rounds or (3 if asked.short else Options().rounds),
+        tasks=asked.tasks,
+        waiting=asked.waiting,
+        pool=asked.pool,
+        cluster=has_postgres() and not asked.short and not asked.no_cluster,
+    )
+    where = machine()
+    results, failed = measured(asked.only or (SHORT if asked.short else list(MEASURES)), options)
+    print(f"{where}; now {os.getloadavg()[0]:.1f}\n\n{table(results)}\n\n{processor_table(results)}")
+    if asked.json:
+        said = {"machine": where, "rounds": options.rounds, "results": [result.as_json() for result in results]}
+        asked.json.write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
+    if asked.picture:
+        asked.picture.write_text(picture(results), encoding="utf-8")
+    if asked.short and not asked.record:
+        failed += collapsed(results, recorded())
+    if asked.record:
+        record(results, where)
+    for line in failed:
+        print(line)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    sys.exit(main(parser.parse_args().rounds))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started ends too
+    sys.exit(main())

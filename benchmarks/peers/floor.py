@@ -48,6 +48,11 @@ def count(task_id: str) -> None:
     write(task_id, [END])
 
 
+@app.task(name="floor.silent", ignore_result=True)
+def silent(task_id: str) -> None:
+    """Says nothing: its stream is idle as long as its client likes."""
+
+
 def write(task_id: str, events: list[bytes]) -> None:
     """Into the log, and rings."""
     with store.pipeline(transaction=False) as pipe:

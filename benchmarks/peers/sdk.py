@@ -5,15 +5,24 @@ uvicorn benchmarks.peers.sdk:app
 
 from __future__ import annotations
 
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 from a2a.helpers import new_task_from_user_message, new_text_part
 from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.server.context import ServerCallContext
 from a2a.server.events import EventQueue
-from a2a.server.request_handlers import DefaultRequestHandler
+from a2a.server.request_handlers import DefaultRequestHandler, RequestHandler
 from a2a.server.routes import create_rest_routes
 from a2a.server.tasks import InMemoryTaskStore, TaskUpdater
-from a2a.types import AgentCapabilities, AgentCard
+from a2a.types import AgentCapabilities, AgentCard, Message, Part, Role, Task, TaskState, TaskStatus
 from starlette.applications import Starlette
 from starlette.routing import Mount, Router
+
+from .seeded import seeded_id
 
 
 class Echo(AgentExecutor):
@@ -41,6 +50,28 @@ class Count(Echo):
         await updater.complete()
 
 
+class Pace(Echo):
+    """Says when it says it: "<chunks> <seconds between>"."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        updater = await begun(context, event_queue)
+        chunks, pause = context.get_user_input().split()
+        for number in range(int(chunks)):
+            part = new_text_part(f"{time.monotonic():.6f} ")
+            await updater.add_artifact([part], artifact_id="pace", append=number > 0)
+            await asyncio.sleep(float(pause))
+        await updater.complete()
+
+
+class Silent(Echo):
+    """Says nothing for as many seconds as it is told."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        updater = await begun(context, event_queue)
+        await asyncio.sleep(float(context.get_user_input()))
+        await updater.complete()
+
+
 async def begun(context: RequestContext, event_queue: EventQueue) -> TaskUpdater:
     """The updater of a task that is shown as SUBMITTED and WORKING, as our runs are."""
     assert context.message is not None
@@ -51,11 +82,40 @@ async def begun(context: RequestContext, event_queue: EventQueue) -> TaskUpdater
     return updater
 
 
-def served(name: str, executor: AgentExecutor) -> Mount:
-    """`executor` under the path that our gateway would give it."""
-    card = AgentCard(name=name, version="1.0.0", capabilities=AgentCapabilities(streaming=True))
-    handler = DefaultRequestHandler(agent_executor=executor, task_store=InMemoryTaskStore(), agent_card=card)
+def card(name: str) -> AgentCard:
+    """A plain one."""
+    return AgentCard(name=name, version="1.0.0", capabilities=AgentCapabilities(streaming=True))
+
+
+def mounted(name: str, handler: RequestHandler) -> Mount:
+    """`handler` under the path that our gateway would give its agent."""
     return Mount(f"/agents/{name}", app=Router([*create_rest_routes(handler)]))
 
 
-app = Starlette(routes=[served("echo", Echo()), served("count", Count())])
+def served(name: str, executor: AgentExecutor, store: InMemoryTaskStore) -> Mount:
+    """`executor`, with a store of its own."""
+    return mounted(name, DefaultRequestHandler(executor, store, card(name)))
+
+
+async def seed(store: InMemoryTaskStore, tasks: int) -> None:
+    """Ended tasks with the ids that `seeded_id` gives."""
+    for number in range(tasks):
+        status = TaskStatus(state=TaskState.TASK_STATE_CANCELED)
+        status.timestamp.FromMilliseconds(1_700_000_000_000 + number)
+        message = Message(message_id="m", role=Role.ROLE_USER, parts=[Part(text="hello")])
+        task = Task(id=seeded_id(number), context_id=f"context-{number}", status=status, history=[message])
+        await store.save(task, ServerCallContext())
+
+
+AGENTS = {"echo": Echo(), "count": Count(), "pace": Pace(), "silent": Silent()}
+STORES = {name: InMemoryTaskStore() for name in AGENTS}
+
+
+@asynccontextmanager
+async def lifespan(_: Starlette) -> AsyncIterator[None]:
+    """The agent echo begins with as many tasks as BENCHMARK_SEEDED says."""
+    await seed(STORES["echo"], int(os.environ.get("BENCHMARK_SEEDED", "0")))
+    yield
+
+
+app = Starlette(routes=[served(name, AGENTS[name], STORES[name]) for name in AGENTS], lifespan=lifespan)

@@ -1,0 +1,64 @@
+"""What a gateway's memory comes to while several clients read one large artifact at once.
+
+Run: python -m benchmarks.large_parts [MiB of the artifact] [clients at once]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import httpx
+import psutil
+
+from tests.support.clients import V1, Served, message_json, rest, serving
+
+MIB = 1024 * 1024
+
+
+async def read_at_once(served: Served, task_id: str, clients: int) -> tuple[list[int], float]:
+    """Statuses, and the most memory the gateway has had meanwhile, in MiB."""
+    gateway = psutil.Process(served.gateway.pid)
+    most = 0.0
+    done = asyncio.Event()
+
+    async def watch() -> None:
+        nonlocal most
+        while not done.is_set():
+            most = max(most, gateway.memory_info().rss / MIB)
+            await asyncio.sleep(0.02)
+
+    async def read(http: httpx.AsyncClient) -> int:
+        async with http.stream("GET", f"{served.url}/agents/make/tasks/{task_id}", headers=V1) as answer:
+            async for _ in answer.aiter_raw():
+                pass
+            return answer.status_code
+
+    watching = asyncio.create_task(watch())
+    async with httpx.AsyncClient(timeout=120, limits=httpx.Limits(max_connections=None)) as http:
+        statuses = await asyncio.gather(*(read(http) for _ in range(clients)))
+    done.set()
+    await watching
+    return list(statuses), most
+
+
+def main(size: int, clients: int) -> None:
+    """Prints a line for one client, and one for all at once."""
+    with tempfile.TemporaryDirectory() as folder:
+        settings = {"A2A_BLOB_URL": Path(folder, "blobs").as_uri()}
+        with serving(Path(folder), app="tests.support.large", grpc=False, **settings) as served:
+            idle = psutil.Process(served.gateway.pid).memory_info().rss / MIB
+            task = rest(served.gateway, "POST", "/message:send", message_json(str(size * MIB)), agent="make").json()
+            for number in (1, clients):
+                began = time.monotonic()
+                statuses, most = asyncio.run(read_at_once(served, task["task"]["id"], number))
+                said = {status: statuses.count(status) for status in statuses}
+                took = time.monotonic() - began
+                print(f"{number} × {size} MiB: {most:.0f} MiB (idle {idle:.0f}), {took:.1f} s, answers {said}")
+
+
+if __name__ == "__main__":
+    main(*(int(given) for given in [*sys.argv[1:], *("50", "8")[len(sys.argv) - 1 :]]))

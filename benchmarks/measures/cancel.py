@@ -1,0 +1,74 @@
+"""How long a cancel takes of an agent that says nothing, from the call to the answer that says CANCELED."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any
+
+import aiohttp
+
+from .. import load
+from ..results import Result, Target
+from ..rounds import Contender, interleaved
+from ..stage import Stage
+
+TIMES = 20
+"""In a round."""
+
+PATIENCE = 60.0
+
+
+def measure(stage: Stage) -> Sequence[Result]:
+    """Client, gateway and worker are processes of their own; a GetTask beside it says how fast the machine is."""
+    side = stage.side("ours")
+    reads: list[float] = []
+
+    def ours() -> float:
+        taken = asyncio.run(cancels(side.url))
+        reads.append(statistics.median(read for read, _ in taken))
+        return statistics.median(cancelled for _, cancelled in taken)
+
+    contenders = [Contender("ours", ours, side.processes, TIMES), Contender("a GetTask", lambda: reads[-1])]
+    taken = interleaved(stage.options.rounds, contenders)
+    return [
+        Result(
+            name="cancel",
+            what="cancel of a silent agent, p50",
+            unit="ms",
+            figures=taken.figures,
+            more_is_better=False,
+            targets=(Target(20, at_least=False),),
+            processor={},
+        )
+    ]
+
+
+async def cancels(url: str) -> list[tuple[float, float]]:
+    """Milliseconds of a read before, and of the cancel."""
+    async with load.client() as session:
+        return [await one(session, url) for _ in range(TIMES)]
+
+
+async def one(session: aiohttp.ClientSession, url: str) -> tuple[float, float]:
+    """Begins a task, waits until its agent runs, and cancels it."""
+    task, read = await load.begun(session, url, "silent", "60"), 0.0
+    until = perf_counter() + PATIENCE
+    while task["status"]["state"] != "TASK_STATE_WORKING":
+        assert perf_counter() < until, task
+        task, read = await timed(session, "GET", f"{url}/agents/silent/tasks/{task['id']}")
+    if not read:
+        _, read = await timed(session, "GET", f"{url}/agents/silent/tasks/{task['id']}")
+    task, cancelled = await timed(session, "POST", f"{url}/agents/silent/tasks/{task['id']}:cancel")
+    assert task["status"]["state"] == "TASK_STATE_CANCELED", task
+    return read, cancelled
+
+
+async def timed(session: aiohttp.ClientSession, method: str, url: str) -> tuple[dict[str, Any], float]:
+    """The answer, and how many milliseconds it took."""
+    began = perf_counter()
+    async with session.request(method, url) as response:
+        answer: dict[str, Any] = await response.json(content_type=None)
+    return answer, (perf_counter() - began) * 1000

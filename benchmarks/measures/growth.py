@@ -1,0 +1,61 @@
+"""What a chunk costs in a long task, beside what it costs in a short one."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+
+from .. import load
+from ..results import Result, Target
+from ..rounds import Contender, interleaved
+from ..sides import Side
+from ..stage import Stage
+
+SIZES = (1_000, 4_000, 16_000)
+"""Chunks of a task."""
+
+MOST = {"sdk": 1}
+"""Rounds: its long task takes half a minute."""
+
+
+def measure(stage: Stage) -> Sequence[Result]:
+    """The figure is time per chunk in the longest task / in the shortest."""
+    curves: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+
+    def contender(side: Side) -> Contender:
+        def once() -> float:
+            asyncio.run(per_chunk(side, SIZES[0]))  # warms
+            taken = {size: asyncio.run(per_chunk(side, size)) for size in SIZES}
+            for size, ms in taken.items():
+                curves[side.name][size].append(ms)
+            return taken[SIZES[-1]] / taken[SIZES[0]]
+
+        return Contender(side.name, once, most=MOST.get(side.name))
+
+    contenders = [contender(side) for side in stage.sides("ours", "floor", "sdk")]
+    taken = interleaved(min(3, stage.options.rounds), contenders, warm=False)
+    return [
+        Result(
+            name="growth",
+            what=f"time per chunk at {SIZES[-1]:,} chunks / at {SIZES[0]:,}",
+            unit="times",
+            figures=taken.figures,
+            more_is_better=False,
+            targets=(Target(1.1, at_least=False),),
+            curves={
+                side: [(size, statistics.median(ms)) for size, ms in by_size.items()]
+                for side, by_size in curves.items()
+            },
+            along="chunks of the task",
+            curve_unit="ms a chunk",
+        )
+    ]
+
+
+async def per_chunk(side: Side, chunks: int) -> float:
+    """Milliseconds, from the first chunk that arrives to the last."""
+    async with load.client() as session:
+        came = await load.arrivals(session, side.url, chunks)
+    return (came[-1] - came[0]) / (chunks - 1) * 1000

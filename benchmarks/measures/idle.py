@@ -1,0 +1,96 @@
+"""What a stream costs a gateway's memory while nothing happens in it."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack
+from pathlib import Path
+
+import aiohttp
+
+from .. import load, sides
+from ..processor import resident_kib
+from ..results import Result, Target
+from ..rounds import Contender, interleaved
+from ..sides import Side
+from ..stage import Stage
+
+SIZES = (250, 500, 1_000)
+"""Streams that are open."""
+
+WARM = 50
+SETTLES = 2.0
+"""Seconds after which a stream that was opened is idle: past `first_event_hold`."""
+
+Started = Callable[[Path], AbstractContextManager[Side]]
+
+SERVERS: dict[str, tuple[Started, str]] = {
+    "ours": (lambda folder: sides.ours(folder, concurrency=0), "gateway"),
+    "floor": (lambda folder: sides.floor(folder, concurrency=0), "gateway"),
+    "sdk": (sides.sdk, "server"),
+}
+"""How each is started, and the process that is looked at. No worker: tasks wait for one (the SDK's agent sleeps)."""
+
+
+def measure(stage: Stage) -> Sequence[Result]:
+    """A new server in each round: memory that was used once is not given back."""
+    curves: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+
+    def contender(name: str, start: Started, process: str) -> Contender:
+        def once() -> float:
+            with start(stage.folder()) as side:
+                taken = asyncio.run(opened(side.url, side.processes[process]))
+            for size, kib in taken.items():
+                curves[name][size].append(kib)
+            return taken[SIZES[-1]]
+
+        return Contender(name, once)
+
+    contenders = [contender(name, *server) for name, server in SERVERS.items()]
+    taken = interleaved(min(2, stage.options.rounds), contenders, warm=False)
+    return [
+        Result(
+            name="idle-streams",
+            what=f"memory of the gateway per idle stream, {SIZES[-1]:,} streams",
+            unit="KiB",
+            figures=taken.figures,
+            more_is_better=False,
+            targets=(Target(16, at_least=False),),
+            curves={
+                side: [(size, statistics.median(kib)) for size, kib in by_size.items()]
+                for side, by_size in curves.items()
+            },
+            along="open streams",
+            curve_unit="KiB a stream",
+        )
+    ]
+
+
+async def opened(url: str, pid: int) -> dict[int, float]:
+    """KiB a stream, by how many are open."""
+    async with load.client() as session:
+        async with AsyncExitStack() as warming:
+            await more(warming, session, url, WARM)
+        before = resident_kib(pid)
+        found, open_now = {}, 0
+        async with AsyncExitStack() as streams:
+            for size in SIZES:
+                await more(streams, session, url, size - open_now)
+                open_now = size
+                found[size] = (resident_kib(pid) - before) / size
+    return found
+
+
+async def more(stack: AsyncExitStack, session: aiohttp.ClientSession, url: str, streams: int) -> None:
+    """Opens so many more, a few at a time; returns when they are idle."""
+    at_once = asyncio.Semaphore(8)
+
+    async def one() -> None:
+        async with at_once:
+            await stack.enter_async_context(session.post(f"{url}/agents/silent/message:stream", data=load.body("600")))
+
+    await asyncio.gather(*(one() for _ in range(streams)))
+    await asyncio.sleep(SETTLES)

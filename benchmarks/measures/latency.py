@@ -1,0 +1,80 @@
+"""How long an event is under way from the agent to the client, across processes, while streams are paced."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+
+import redis.asyncio
+
+from tests.support.fleet import ROOT
+
+from .. import load, sides
+from ..results import Result, Target
+from ..rounds import Contender, interleaved
+from ..sides import Side
+from ..stage import Stage
+
+STREAMS = 32
+CHUNKS = 40
+PAUSE = 0.05
+"""Seconds between two chunks of a stream."""
+
+
+def measure(stage: Stage) -> Sequence[Result]:
+    """Beside a bare Redis pub/sub hop between two processes, and the SDK, where it is a hop between two coroutines."""
+    with sides.ours(stage.folder(), pool="threads", concurrency=STREAMS) as ours:
+        assert ours.fleet is not None
+        url = ours.fleet.redis.store_url
+        contenders = [
+            _streaming(ours),
+            Contender("pub/sub hop", lambda: asyncio.run(hop(url))),
+            _streaming(stage.side("sdk")),
+        ]
+        taken = interleaved(stage.options.rounds, contenders)
+    return [
+        Result(
+            name="latency",
+            what=f"an event from agent to client, {STREAMS} streams with one every {PAUSE * 1000:g} ms, p50",
+            unit="ms",
+            figures=taken.figures,
+            more_is_better=False,
+            targets=(Target(4, "pub/sub hop", at_least=False),),
+            processor=taken.processor,
+        )
+    ]
+
+
+def _streaming(side: Side) -> Contender:
+    return Contender(side.name, lambda: asyncio.run(streamed(side.url)), side.processes, STREAMS * CHUNKS)
+
+
+async def streamed(url: str) -> float:
+    """Milliseconds, of all chunks of all streams; they begin one behind the other."""
+
+    async def one(number: int) -> list[float]:
+        await asyncio.sleep(PAUSE * number / STREAMS)
+        return await load.delays(session, url, CHUNKS, PAUSE)
+
+    async with load.client() as session:
+        taken = await asyncio.gather(*(one(number) for number in range(STREAMS)))
+    return statistics.median(delay for delays in taken for delay in delays) * 1000
+
+
+async def hop(url: str) -> float:
+    """Milliseconds, of as many messages from another process, as closely paced."""
+    taken: list[float] = []
+    async with redis.asyncio.Redis.from_url(url) as client, client.pubsub() as line:
+        await line.subscribe(*(f"hop:{number}" for number in range(STREAMS)))
+        command = ["-m", "benchmarks.peers.hop", url, str(STREAMS), str(CHUNKS), str(PAUSE)]
+        process = await asyncio.create_subprocess_exec(sys.executable, *command, cwd=ROOT)
+        async for message in line.listen():
+            if message["type"] == "message":
+                taken.append(time.monotonic() - float(message["data"]))
+            if len(taken) == STREAMS * CHUNKS:
+                break
+        await process.wait()
+    return statistics.median(taken) * 1000

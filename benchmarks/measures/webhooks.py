@@ -1,0 +1,128 @@
+"""How many deliveries a watcher makes in a second, to a receiver that is never what one waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from time import perf_counter
+from typing import Any
+
+import aiohttp
+import httpx
+
+from tests.support.fleet import START, Process, free_port
+from tests.support.posts import DELIVERING, SECRET
+from tests.support.waiting import eventually
+
+from .. import load, sides
+from ..results import Result, Target
+from ..rounds import Contender, interleaved
+from ..sides import Side
+from ..stage import Stage
+
+TASKS = 24
+CHUNKS = 30
+POSTS = TASKS * (CHUNKS + 3)
+"""The task, WORKING, the chunks, COMPLETED."""
+
+AT_ONCE = 8
+"""What a watcher posts to one host at a time."""
+
+BODY = b'{"artifactUpdate":{"taskId":"%s","contextId":"%s","artifact":{"artifactId":"%s","parts":[{"text":"1 "}]}}}' % (
+    (b"0" * 36,) * 3
+)
+
+
+def measure(stage: Stage) -> Sequence[Result]:
+    """The events are there before the watcher may post the first: agents take no processor from it."""
+    with receiver(stage) as url, sides.ours(stage.folder(), settings=DELIVERING) as ours:
+        assert ours.fleet is not None
+        watcher = ours.fleet.watcher()
+        contenders = [
+            Contender("ours", lambda: delivered(ours, watcher, url), {"watcher": watcher.pid}, POSTS),
+            Contender("httpx", lambda: asyncio.run(bare(url))),
+        ]
+        taken = interleaved(stage.options.rounds, contenders)
+    return [
+        Result(
+            name="webhooks",
+            what=f"deliveries of one watcher to a fast receiver, beside bare httpx posts, {AT_ONCE} at once",
+            unit="a second",
+            figures=taken.figures,
+            more_is_better=True,
+            targets=(Target(0.7, "httpx"),),
+            processor=taken.processor,
+        )
+    ]
+
+
+def delivered(side: Side, watcher: Process, url: str) -> float:
+    """Posts a second, from the first to the last that came."""
+    httpx.get(f"{url}/reset")
+    watcher.signal(signal.SIGSTOP)
+    try:
+        asyncio.run(owed(side, url))
+    finally:
+        watcher.signal(signal.SIGCONT)
+    count = eventually(
+        lambda: said if (said := httpx.get(url).json())["posts"] >= POSTS else {},
+        within=120,
+        what=f"{POSTS} posts",
+        every=0.2,
+    )
+    return float(count["posts"] / count["seconds"])
+
+
+async def owed(side: Side, url: str) -> None:
+    """Tasks that have ended, each of whose events is to be posted."""
+
+    async def one(session: aiohttp.ClientSession) -> None:
+        config = {"url": f"{url}/hook", "token": SECRET}
+        sent: dict[str, Any] = {"taskPushNotificationConfig": config}
+        data = load.body(str(CHUNKS), **sent)
+        async with session.post(f"{side.url}/agents/count/message:send", data=data) as response:
+            answer = await response.read()
+        assert b"COMPLETED" in answer, answer
+
+    await load.together(one, TASKS, AT_ONCE)
+
+
+async def bare(url: str) -> float:
+    """Posts a second of httpx, and of nothing else."""
+    left = iter(range(POSTS))
+
+    async def sender(client: httpx.AsyncClient) -> None:
+        for _ in left:
+            answer = await client.post(f"{url}/hook", content=BODY, headers={"Content-Type": "application/json"})
+            assert answer.status_code == 200
+
+    async with httpx.AsyncClient() as client:
+        began = perf_counter()
+        await asyncio.gather(*(sender(client) for _ in range(AT_ONCE)))
+        return POSTS / (perf_counter() - began)
+
+
+@contextmanager
+def receiver(stage: Stage) -> Iterator[str]:
+    """One in a process of its own; its address."""
+    port = free_port()
+    command = [sys.executable, "-m", "benchmarks.peers.receiver", str(port)]
+    process = Process("receiver", command, dict(os.environ), stage.folder() / "receiver.log")
+    url = f"http://127.0.0.1:{port}"
+    try:
+        eventually(lambda: _answers(process, url), within=START, what="the receiver answers")
+        yield url
+    finally:
+        process.stop()
+
+
+def _answers(process: Process, url: str) -> bool:
+    assert process.running, process.output()
+    try:
+        return httpx.get(url, timeout=2).status_code == 200
+    except httpx.HTTPError:
+        return False

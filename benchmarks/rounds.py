@@ -1,0 +1,53 @@
+"""Rounds: in each, every side has its turn, one behind the other; so what the machine does besides hits all alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from . import processor
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One side of a measure. `once` takes its figure, and is called once a round, at most `most` times; None: always.
+
+    `processes` are looked at around each call: what processor time they took, for each of its `requests`.
+    """
+
+    name: str
+    once: Callable[[], float]
+    processes: Mapping[str, int] = field(default_factory=dict)
+    requests: int = 1
+    most: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Figures of each round, and milliseconds of processor time a request, by side."""
+
+    figures: dict[str, list[float]]
+    processor: dict[str, dict[str, float]]
+
+
+def interleaved(rounds: int, contenders: Sequence[Contender], *, warm: bool = True) -> Taken:
+    """Takes the figures of all `contenders`; a first round only warms, unless that was seen to."""
+    figures: dict[str, list[float]] = {one.name: [] for one in contenders}
+    spent: dict[str, dict[str, float]] = {one.name: dict.fromkeys(one.processes, 0.0) for one in contenders}
+    for number in range(0 if warm else 1, rounds + 1):
+        for one in contenders:
+            if one.most is not None and len(figures[one.name]) >= one.most:
+                continue
+            before = processor.seconds(one.processes)
+            figure = one.once()
+            after = processor.seconds(one.processes)
+            if number:
+                figures[one.name].append(figure)
+                for process in one.processes:
+                    spent[one.name][process] += after[process] - before[process]
+    per_request = {
+        one.name: {name: of * 1000 / (one.requests * len(figures[one.name])) for name, of in spent[one.name].items()}
+        for one in contenders
+        if one.processes
+    }
+    return Taken(figures, per_request)

@@ -1,0 +1,56 @@
+"""Results as text: a table in Markdown, padded, so that it is readable before it is rendered too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from .results import OURS, Result, Target
+
+HEAD = ("measure", "ours", "beside", "ours / theirs", "rounds from … to", "target", "")
+PROCESSOR_HEAD = ("measure", "side", "milliseconds of processor time a request")
+
+
+def table(results: Iterable[Result]) -> str:
+    """A row for each peer, and for a target that our own figure has."""
+    return _padded([HEAD, *(row for result in results for row in _rows(result))])
+
+
+def processor_table(results: Iterable[Result]) -> str:
+    """What requests cost each process; "" if that was measured nowhere."""
+    rows = [
+        (result.name, side, ", ".join(f"{process} {spent:.2f}" for process, spent in by_process.items()))
+        for result in results
+        for side, by_process in result.processor.items()
+        if by_process
+    ]
+    return _padded([PROCESSOR_HEAD, *rows]) if rows else ""
+
+
+def _rows(result: Result) -> list[tuple[str, ...]]:
+    rows = []
+    own = result.target(None)
+    if own or not result.peers:
+        low, high = min(result.figures[OURS]), max(result.figures[OURS])
+        rows.append(("", "", f"{_number(low)} to {_number(high)}", *_verdict(own, result.median())))
+    for peer in result.peers:
+        ratio = result.ratio(peer)
+        spread = f"{_number(ratio.low)} to {_number(ratio.high)}"
+        beside = f"{peer}: {_number(result.median(peer))}"
+        rows.append((beside, _number(ratio.median), spread, *_verdict(result.target(peer), ratio.median)))
+    first = (f"{result.name}: {result.what}", f"{_number(result.median())} {result.unit}")
+    return [(*(first if number == 0 else ("", "")), *row) for number, row in enumerate(rows)]
+
+
+def _verdict(target: Target | None, value: float) -> tuple[str, str]:
+    return ("", "") if target is None else (str(target), "met" if target.met(value) else "missed")
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _padded(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [f"| {' | '.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))} |" for row in rows]
+    lines.insert(1, f"| {' | '.join('-' * max(width, 3) for width in widths)} |")
+    return "\n".join(lines)
