@@ -14,8 +14,8 @@ from celery.local import Proxy
 from starlette.applications import Starlette
 
 from .agents import Agent, ExecutorSource, card_for_function, card_for_task, name_from_card, name_of_task
-from .config import Settings, load_settings
-from .dispatch import CallSignature, Publisher, guard_workers
+from .config import Settings
+from .dispatch import CallSignature, Publisher, guard_workers, require_readable
 from .errors import ConfigError
 from .execution import force, in_hand, log_format, reconnecting, report, signals, starting
 from .execution.ending import RunEnder
@@ -24,6 +24,7 @@ from .execution.exposing import prepare_task
 from .execution.handing_back import HandingBack
 from .execution.process import WorkerProcess
 from .gateway.asgi import build_asgi
+from .loading import load_settings
 from .watcher.service import Watcher
 
 F = TypeVar("F", bound=Callable[..., Any] | str)
@@ -166,11 +167,21 @@ class A2A:
         return agent
 
     def asgi(self) -> Starlette:
-        """The gateway, for any ASGI server."""
+        """The gateway, for any ASGI server.
+
+        Raises:
+            ConfigError: it can't serve as it is configured, or no worker could read what it publishes.
+        """
+        require_readable(self.celery, self.agents.values())
         return build_asgi(self.celery, self.agents, self.settings)
 
     def watcher(self) -> Watcher:
-        """The watcher: what ``celery -A … a2a watcher`` runs."""
+        """The watcher: what ``celery -A … a2a watcher`` runs.
+
+        Raises:
+            ConfigError: no worker could read what it publishes.
+        """
+        require_readable(self.celery, self.agents.values())
         return Watcher(self.settings, self._publisher(), self.celery)
 
     def _add(self, agent: Agent) -> Agent:

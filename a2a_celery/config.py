@@ -7,22 +7,26 @@ says otherwise.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from ipaddress import IPv4Network, IPv6Network, ip_network
-from math import isfinite
-from pathlib import Path
 from typing import Any, get_type_hints
 from urllib.parse import urlsplit
 
+from .databases import ARCHIVE_RULE, is_archive_url
 from .errors import ConfigError
+from .kinds import KINDS, are_networks, is_a
 from .telemetry.logs import FORMATS
 
 CONF_PREFIX = "a2a_"
 ENV_PREFIX = "A2A_"
 FILE_SUFFIX = "_FILE"
 
+TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+"""A header's name, or the word for a scheme of authentication. Source: RFC 9110 5.6.2."""
+
+LIMITS_IN_WHOLE = ("owner_request_burst", "owner_max_concurrent_tasks", "owner_max_waiting_tasks", "agent_max_queue")
 STORE_SCHEMES = ("redis", "rediss", "unix", "redis+socket", "valkey", "valkeys")
 
 
@@ -67,13 +71,35 @@ class Settings:
     """How long a task waits for its client in INPUT_REQUIRED or AUTH_REQUIRED before it is FAILED. None: for ever."""
 
     retention: int = field(default=7 * 24 * 3600)
-    """How long an ended task, its log and its place in the lists are kept; whole seconds."""
+    """How long an ended task, its log and its place in the lists are kept in the store; whole seconds."""
+
+    archive_url: str | None = field(default=None, repr=False)
+    """The SQL database that ended tasks go to after `retention`, as SQLAlchemy writes it, with an asynchronous driver:
+    ``postgresql+asyncpg://…``. None: they are forgotten."""
+
+    archive_retention: int | None = field(default=None)
+    """How long after its end a task is kept there, more than `retention`; whole seconds. None: for ever."""
 
     redispatch_after: float = field(default=60.0)
     """A run that no worker claimed is published again after this long, then after twice this long, and so on."""
 
     max_request_bytes: int = field(default=10 * 1024 * 1024)
     """The largest request body the gateway reads, in bytes."""
+
+    owner_requests_per_second: float | None = field(default=None)
+    """How many requests an owner, a tenant's user, may make in a second on average. None: any number."""
+
+    owner_request_burst: int | None = field(default=None)
+    """How many of them may come at once, after a rest. None: those of one second, one at least."""
+
+    owner_max_concurrent_tasks: int | None = field(default=None)
+    """How many tasks of an owner may be SUBMITTED or WORKING at a time; so never more of them run. None: any number."""
+
+    owner_max_waiting_tasks: int | None = field(default=None)
+    """How many tasks of an owner may wait for a worker, that is, be SUBMITTED, at a time. None: any number."""
+
+    agent_max_queue: int | None = field(default=None)
+    """How many runs of one agent, whoever's they are, may wait for a worker at a time. None: any number."""
 
     session_max_bytes: int = field(default=256 * 1024)
     """How large the state of an agent's session may be, in bytes of JSON."""
@@ -83,15 +109,60 @@ class Settings:
     characters or more. Several, in the environment with spaces between: the first is used, the others still open what
     they sealed. None: no push notifications, and sessions in clear."""
 
+    blob_url: str | None = field(default=None, repr=False)
+    """Where parts of messages and artifacts that are too large for Redis are kept, as fsspec reads it: ``s3://bucket/a2a``,
+    ``file:///srv/a2a``. None: they are kept in Redis."""
+
+    blob_threshold: int = field(default=256 * 1024)
+    """A part of more bytes than this goes to `blob_url`."""
+
     allow_networks: Sequence[str] = field(default=())
     """Private networks that webhooks may be in, such as ``10.1.0.0/16``; in the environment with spaces between."""
+
+    ui: bool = field(default=False)
+    """Whether gateways serve the operator's page at ``/ui/``."""
+
+    auth_jwks_url: str | None = field(default=None)
+    """Where the public keys of bearer tokens are: the ``jwks_uri`` of their issuer. None: see `auth_jwt_key`."""
+
+    auth_jwt_key: str | None = field(default=None, repr=False)
+    """In place of `auth_jwks_url`, the key itself: a shared secret, a public key as PEM, or a JWK Set as JSON."""
+
+    auth_jwt_algorithms: Sequence[str] = field(default=())
+    """How bearer tokens may be signed, such as ``RS256``: no other way is believed. Needed with either of the two."""
+
+    auth_jwt_issuer: str | None = field(default=None)
+    """The ``iss`` of every bearer token. Needed with either of the two."""
+
+    auth_jwt_audience: Sequence[str] = field(default=())
+    """What bearer tokens are for: each has one of these in its ``aud``. Needed with either of the two."""
+
+    auth_jwt_owner_claim: str = field(default="sub")
+    """The claim of a bearer token that says whose tasks they are."""
+
+    auth_jwt_tenants_claim: str | None = field(default=None)
+    """The claim that lists the tenants which the owner may use. None: every tenant."""
+
+    auth_api_keys: str | Sequence[str] | None = field(default=None, repr=False)
+    """The API keys that are known, each as ``owner:sha256:<hash>``, or with ``:tenant,tenant`` behind that; in the
+    environment with spaces between. An owner may have several. None: no API keys."""
+
+    auth_api_key_header: str = field(default="X-API-Key")
+    """The header, or gRPC metadata, of API keys."""
+
+    auth_identity_header: str | None = field(default=None)
+    """The header in which a proxy says whose client certificate it has verified. None: no such header is believed."""
+
+    auth_proxy_networks: Sequence[str] = field(default=())
+    """The networks that proxies are in which `auth_identity_header` is believed from; in the environment with spaces
+    between."""
 
     log_format: str = field(default="text")
     """How processes write their log lines: ``text``, or ``json``, an object a line, with stable actions and ids."""
 
     def __post_init__(self) -> None:
         for name, wanted in get_type_hints(Settings).items():
-            self._require(name, _is_a(getattr(self, name), wanted), f"must be {_KINDS[wanted]}")
+            self._require(name, is_a(getattr(self, name), wanted), f"must be {KINDS[wanted]}")
         for name in ("lease_ttl", "cancel_grace", "redispatch_after"):
             self._require(name, getattr(self, name) > 0, "must be more than 0 seconds")
         self._require(
@@ -101,16 +172,39 @@ class Settings:
         self._require("retention", self.retention >= 1, "must be at least 1 second")
         self._require("max_request_bytes", self.max_request_bytes >= 1024, "must be at least 1024 bytes")
         self._require("session_max_bytes", self.session_max_bytes >= 2, "must be at least 2 bytes")
+        self._require("blob_threshold", self.blob_threshold >= 1024, "must be at least 1024 bytes")
+        self._require(
+            "blob_url",
+            self.blob_url is None or "://" in self.blob_url,
+            "must be a URL, such as s3://bucket/folder or file:///folder",
+        )
+        rate = self.owner_requests_per_second
+        self._require("owner_requests_per_second", rate is None or 0 < rate <= 1e6, "must be more than 0, or None")
+        for name in LIMITS_IN_WHOLE:
+            self._require(name, getattr(self, name) is None or getattr(self, name) >= 1, "must be at least 1, or None")
+        alone = self.owner_request_burst is not None and rate is None
+        self._require("owner_request_burst", not alone, "needs a2a_owner_requests_per_second")
         self._require("key_prefix", bool(self.key_prefix) and "{" not in self.key_prefix, "must be a word without '{'")
-        for name in ("secret_key", "allow_networks"):  # a list would make the settings mutable
-            if isinstance(getattr(self, name), Sequence) and not isinstance(getattr(self, name), str):
-                object.__setattr__(self, name, tuple(getattr(self, name)))
+        self._require(
+            "archive_url",
+            self.archive_url is None or is_archive_url(self.archive_url),
+            f"must begin with {ARCHIVE_RULE}",
+        )
+        kept = self.archive_retention
+        self._require("archive_retention", kept is None or kept > self.retention, "must be more than a2a_retention")
+        for f in fields(self):  # a list would make the settings mutable
+            if isinstance(getattr(self, f.name), list):
+                object.__setattr__(self, f.name, tuple(getattr(self, f.name)))
         long_enough = self.secret_key is None or (self.secret_keys and all(len(key) >= 32 for key in self.secret_keys))
         self._require(
             "secret_key", bool(long_enough), "must be 32 characters or more, such as `openssl rand -hex 32` gives"
         )
         self._require("log_format", self.log_format in FORMATS, f"must be {' or '.join(FORMATS)}")
-        self._require("allow_networks", _are_networks(self.allow_networks), "must be networks, such as 10.1.0.0/16")
+        for name in ("allow_networks", "auth_proxy_networks"):
+            self._require(name, are_networks(getattr(self, name)), "must be networks, such as 10.1.0.0/16")
+        for name in ("auth_api_key_header", "auth_identity_header"):
+            given = getattr(self, name)
+            self._require(name, given is None or TOKEN.fullmatch(given) is not None, "must be the name of a header")
         if self.grpc_port is not None:
             self._require("grpc_port", 1 <= self.grpc_port <= 65535, "must be a port, 1 to 65535")
         if self.public_url is not None:
@@ -130,137 +224,39 @@ class Settings:
         return tuple(key.encode() for key in keys)
 
     @property
+    def blob_place(self) -> str | None:
+        """`blob_url` as people may see it: without user, password and query."""
+        if self.blob_url is None:
+            return None
+        parts = urlsplit(self.blob_url)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+    @property
+    def api_keys(self) -> tuple[str, ...]:
+        """`auth_api_keys`, one by one; empty for None."""
+        if isinstance(self.auth_api_keys, str):
+            return tuple(self.auth_api_keys.split())
+        return tuple(self.auth_api_keys or ())
+
+    @property
     def push_networks(self) -> tuple[IPv4Network | IPv6Network, ...]:
         """`allow_networks`, read."""
         return tuple(ip_network(network) for network in self.allow_networks)
 
     def _require(self, name: str, fine: bool, rule: str) -> None:
         if not fine:
-            secret = name in ("store_url", "secret_key")  # a URL may hold a password
+            secret = any(f.name == name and not f.repr for f in fields(self))  # a URL may hold a password
             shown = "…" if secret else repr(getattr(self, name))
             raise ConfigError(f"{CONF_PREFIX}{name} = {shown}: {rule}")
-
-
-def load_settings(conf: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Settings:
-    """The settings of a Celery configuration and an environment.
-
-    Raises:
-        ConfigError: an unknown ``a2a_*`` key, a value that can't be read, or no Redis to keep tasks in.
-    """
-    environ = with_files(environ)
-    types = get_type_hints(Settings)
-    known = {f.name for f in fields(Settings)}
-    # list(): a Celery configuration is a chain of maps, and lists more than was set
-    given = {key[len(CONF_PREFIX) :]: conf[key] for key in list(conf) if str(key).startswith(CONF_PREFIX)}
-    for name in given:
-        if name not in known:
-            raise ConfigError(
-                f"{CONF_PREFIX}{name} is not a setting of this version; known: {', '.join(sorted(known))}"
-            )
-    for f in fields(Settings):
-        text = environ.get(ENV_PREFIX + f.name.upper())
-        if text is not None:
-            given[f.name] = _read(f.name, text, types[f.name])
-    if not given.get("store_url"):
-        given["store_url"] = _store_beside(conf, environ)
-    return Settings(**given)
-
-
-def with_files(environ: Mapping[str, str]) -> dict[str, str]:
-    """`environ` with what is in the files that it names: of ``A2A_SECRET_KEY_FILE`` and ``A2A_STORE_URL_FILE``.
-
-    Raises:
-        ConfigError: the file can't be read or is empty, or the variable without ``_FILE`` is set too.
-    """
-    found = dict(environ)
-    for name in (ENV_PREFIX + f.name.upper() for f in fields(Settings) if not f.repr):
-        path = found.pop(name + FILE_SUFFIX, "")
-        if not path:
-            continue
-        if name in found:
-            raise ConfigError(f"both {name} and {name}{FILE_SUFFIX} are set: leave one out")
-        found[name] = _content(name + FILE_SUFFIX, path)
-    return found
 
 
 def shown(settings: Settings) -> dict[str, Any]:
     """The settings that hold no secret, by name: for people, and to compare processes by."""
     values = {f.name: getattr(settings, f.name) for f in fields(settings) if f.repr}
+    values["blob_url"] = settings.blob_place
     return {
         name: list(value) if isinstance(value, tuple) else value for name, value in values.items()
     }  # as JSON has it
-
-
-_KINDS: dict[Any, str] = {
-    str: "a text",
-    int: "a whole number",
-    float: "a number, and finite",
-    str | None: "a text, or None",
-    int | None: "a whole number, or None",
-    float | None: "a number, and finite, or None",
-    Sequence[str]: "a list of texts",
-    str | Sequence[str] | None: "a text, a list of texts, or None",
-}
-
-
-def _are_networks(texts: Sequence[str]) -> bool:
-    try:
-        return all(ip_network(text) is not None for text in texts)
-    except ValueError:
-        return False
-
-
-def _is_a(value: Any, wanted: Any) -> bool:
-    if value is None:
-        return type(None) in getattr(wanted, "__args__", ())
-    if float in (wanted, *getattr(wanted, "__args__", ())):
-        return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
-    if Sequence[str] in (wanted, *getattr(wanted, "__args__", ())) and not isinstance(value, str):
-        return isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
-    if wanted == Sequence[str]:
-        return False
-    if wanted == str | Sequence[str] | None:
-        return True
-    return isinstance(value, wanted) and not isinstance(value, bool)
-
-
-def _read(name: str, text: str, wanted: Any) -> Any:
-    optional = type(None) in getattr(wanted, "__args__", ())
-    if optional and text.strip().lower() in ("", "none"):
-        return None
-    if Sequence[str] in (wanted, *getattr(wanted, "__args__", ())):
-        return tuple(text.split())
-    kind = next(t for t in (int, float, str) if t is wanted or t in getattr(wanted, "__args__", ()))
-    try:
-        return kind(text)
-    except ValueError:
-        raise ConfigError(
-            f"{ENV_PREFIX}{name.upper()} = {text!r}: not a{'n' if kind is int else ''} {kind.__name__}"
-        ) from None
-
-
-def _content(variable: str, path: str) -> str:
-    try:
-        text = Path(path).read_text(encoding="utf-8").strip()
-    except OSError as e:
-        raise ConfigError(f"{variable} = {path}: {os.strerror(e.errno or 0)}") from e
-    except UnicodeDecodeError:
-        raise ConfigError(f"{variable} = {path}: not a text") from None
-    if not text:
-        raise ConfigError(f"{variable} = {path}: the file is empty")
-    return text
-
-
-def _store_beside(conf: Mapping[str, Any], environ: Mapping[str, str]) -> str:
-    """The result backend or the broker, where that is a Redis (Celery's own variables win over its configuration)."""
-    for variable, key in (("CELERY_RESULT_BACKEND", "result_backend"), ("CELERY_BROKER_URL", "broker_url")):
-        url = str(environ.get(variable) or conf.get(key) or "")
-        if urlsplit(url).scheme in STORE_SCHEMES:
-            return url
-    raise ConfigError(
-        "a2a_store_url is not set, and neither the result backend nor the broker is a Redis: "
-        "set A2A_STORE_URL=redis://host:6379/0"
-    )
 
 
 def default_of(name: str) -> Any:

@@ -19,9 +19,13 @@ QUOTING = ("a2a.compat.v0_3.jsonrpc_adapter", "a2a.server.routes.jsonrpc_dispatc
 """Loggers that write down errors which say again what they were given."""
 
 
+MISTAKES = ("Failed to validate base JSON-RPC request", "Failed to parse request params")
+"""How these begin what they say, as an error and with a traceback, of requests that are their clients' fault."""
+
+
 def keep_secrets_out_of_logs() -> None:
     """From now on, in this process, `FRANK` say nothing at DEBUG, and `QUOTING` nothing of such errors but their kind,
-    whatever the level of logs is."""
+    whatever the level of logs is. A client's mistake is a line at INFO: whoever sends many fills no log with errors."""
     for name in FRANK:
         logging.getLogger(name).addFilter(_not_debug)  # one that is there already is not added again
     for name in QUOTING:
@@ -34,6 +38,10 @@ def _not_debug(record: logging.LogRecord) -> bool:
 
 def _without_quotes(record: logging.LogRecord) -> bool:
     error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+    if error is not None and record.getMessage().startswith(MISTAKES):
+        record.msg, record.args = f"{record.getMessage()} ({type(error).__name__}: it can't be read)", ()
+        record.exc_info, record.levelno, record.levelname = None, logging.INFO, "INFO"
+        return logging.getLogger(record.name).isEnabledFor(logging.INFO)
     if any(isinstance(one, ValidationError) for one in _chain(error)):
         record.msg, record.args = f"{record.getMessage()} ({type(error).__name__}: it can't be read)", ()
         record.exc_info = None

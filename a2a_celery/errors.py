@@ -1,8 +1,8 @@
 """The errors of this package. Their messages say what to do; none of them reaches a remote client as it is.
 
 Three families: what an operator or developer set up wrong (`ConfigError`), what is out of reach right now
-(`StoreUnavailable`, `BrokerUnavailable`), and what an agent raises on purpose to end its run (`AgentSignal`).
-The gateway translates to A2A errors in one place, ``gateway.faults``.
+(`StoreUnavailable`, `BrokerUnavailable`, `ArchiveUnavailable`), and what an agent raises on purpose to end its run
+(`AgentSignal`). The gateway translates to A2A errors in one place, ``gateway.faults``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from a2a.types import Part
 __all__ = [
     "A2ACeleryError",
     "AgentSignal",
+    "ArchiveUnavailable",
     "AuthRequired",
+    "BlobsUnavailable",
     "BrokerUnavailable",
     "ConfigError",
     "Failed",
@@ -38,8 +40,20 @@ class StoreUnavailable(A2ACeleryError):
     """Redis can't be reached or refuses to answer; the same call may succeed later."""
 
 
+class BlobsUnavailable(StoreUnavailable):
+    """The object store for large parts can't be reached, or lacks one; the same call may succeed later."""
+
+
+class ArchiveUnavailable(A2ACeleryError):
+    """The archive's database can't be reached, or does not take what it is given; ended tasks stay in the store."""
+
+
 class BrokerUnavailable(A2ACeleryError):
     """The Celery broker did not take a message; the task stays in the store and is dispatched later."""
+
+
+class RunNotTaken(BrokerUnavailable):
+    """The broker is there, and did not take this run: its queue is full or wrong, say. It may take others."""
 
 
 class SessionError(A2ACeleryError):

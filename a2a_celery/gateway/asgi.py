@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Iterable, Mapping
 
 from a2a.server.routes import create_rest_routes
+from a2a.utils.constants import AGENT_CARD_WELL_KNOWN_PATH
 from a2a.utils.error_handlers import build_rest_error_payload
 from a2a.utils.errors import MethodNotFoundError
 from celery import Celery
@@ -19,79 +19,72 @@ from starlette.routing import BaseRoute, Mount, Route, Router
 from ..agents import Agent
 from ..config import Settings
 from ..discretion import keep_secrets_out_of_logs
-from ..dispatch import Publisher
 from ..errors import ConfigError
-from ..sealing import sealer_of
-from ..store import Keys
-from ..store.follow import LogFollower
-from ..store.push_configs import require_secrets_in_use
-from ..store.traced import TracedStore
-from ..store.wake import WakeLine
+from .auth.authenticator import Authenticator
+from .auth.http import authentication
 from .cards import card_routes
 from .extensions import Endpoint, echo_extensions
 from .handler import GatewayHandler
 from .health import Health
+from .holding import HoldsLargeParts
 from .http import CallContextBuilder, RpcDispatcher, guard_rest, guard_rpc, rest_error
-from .leaving import Leaving
 from .legacy import legacy_rest_routes
-from .metrics import Metrics
 from .observing import TraceContext
-from .push_configs import PushConfigs
+from .page import list_route, shell_routes
+from .parts import Parts
 
 
 def build_asgi(app: Celery, agents: Mapping[str, Agent], settings: Settings) -> Starlette:
     """The application. It connects when it is first asked, on the event loop it is then in, and lives on that one.
 
     Raises:
-        ConfigError: there is no agent, or gRPC is wanted without its extra.
+        ConfigError: there is no agent, gRPC, an object store or an archive is wanted without its extra, or nobody could
+            be authenticated as it is set.
     """
     if not agents:
         raise ConfigError("no agent is registered: a2a.add_agent(…), @a2a.agent(…); see the README")
     keep_secrets_out_of_logs()
-    store = TracedStore(settings.store_url)
-    line = WakeLine(settings.store_url)
-    keys = Keys(settings.key_prefix)
-    follower = LogFollower(store, keys, line)
-    publisher = Publisher(app, {name: agent.options for name, agent in agents.items()})
-    leaving = Leaving()
-    sealer = sealer_of(settings)
-    push = PushConfigs(settings, sealer, store, keys) if sealer is not None else None
-    metrics = Metrics(store, keys, agents)
-    handlers = {
-        name: GatewayHandler(agent, settings, follower, publisher, leaving, push, metrics)
-        for name, agent in agents.items()
-    }
-    grpc_server = _grpc_server(handlers, settings)
-
-    @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        async with AsyncExitStack() as stack:
-            stack.push_async_callback(store.aclose)
-            if push is not None:
-                stack.push_async_callback(push.aclose)
-            await require_secrets_in_use(store, keys, sealer)
-            stack.push_async_callback(line.stop)
-            await line.start()
-            await metrics.start()
-            if grpc_server is not None:
-                stack.push_async_callback(grpc_server.stop)
-                await grpc_server.start()
-            yield
-
-    routes: list[BaseRoute] = [*Health(app, store).routes(), *metrics.routes()]
+    parts = Parts(app, agents, settings)
+    handlers = parts.handlers
+    health, shell = Health(app, parts.store).routes(), shell_routes() if settings.ui else []
+    routes: list[BaseRoute] = [*health, *parts.metrics.routes(), *shell]
+    if settings.ui:
+        routes.append(list_route(handlers))
     for name, handler in handlers.items():
         routes += _agent_routes(handler, settings, f"/agents/{name}")
     routes += _agent_routes(next(iter(handlers.values())), settings, "")
     asgi = Starlette(
         routes=routes,
-        lifespan=lifespan,
+        lifespan=parts.lifespan,
         exception_handlers={HTTPException: _unknown},
-        middleware=[Middleware(TraceContext)],
+        middleware=[
+            Middleware(TraceContext),
+            *_authentication(parts.authenticator, handlers, health, shell),
+            *([Middleware(HoldsLargeParts)] if parts.blobs is not None else []),
+        ],
     )
     # every path of one word begins a tenant's paths: it would be sent from /word to /word/, where nothing is either
     asgi.router.redirect_slashes = False
-    asgi.state.leaving = leaving  # for whoever hears first that the process is to stop
+    asgi.state.leaving = parts.leaving  # for whoever hears first that the process is to stop
     return asgi
+
+
+def _authentication(
+    authenticator: Authenticator | None, agents: Iterable[str], health: Iterable[Route], shell: Iterable[Route]
+) -> list[Middleware]:
+    """What looks at who asks, if anything does: for all there is, but probes and cards.
+
+    The files of the operator's page, its `shell`, are for everybody where a person types in who they are: a browser
+    sends no token before the page asks for it.
+    """
+    if authenticator is None:
+        return []
+    paths = ["", *(f"/agents/{name}" for name in agents)]
+    public = {route.path for route in health} | {path + AGENT_CARD_WELL_KNOWN_PATH for path in paths}
+    if authenticator.takes_tokens:
+        public |= {route.path for route in shell}
+    rpc = {place for path in paths for place in (path, f"{path}/")}
+    return [authentication(authenticator, public=public, rpc=rpc)]
 
 
 def _agent_routes(handler: GatewayHandler, settings: Settings, path: str) -> list[BaseRoute]:
@@ -112,16 +105,6 @@ def _agent_routes(handler: GatewayHandler, settings: Settings, path: str) -> lis
     plain = Router(routes, redirect_slashes=False)  # as of the application itself, see there
     # a mount does not answer at its own path without a slash, where JSON-RPC clients may well look for it
     return [Route(path, rpc, methods=["POST"]), Mount(path, app=plain)] if path else routes
-
-
-def _grpc_server(handlers: Mapping[str, GatewayHandler], settings: Settings):  # type: ignore[no-untyped-def]
-    if settings.grpc_port is None:
-        return None
-    try:
-        from .grpc import GrpcServer  # noqa: PLC0415 - an extra: only who asks for gRPC needs it
-    except ImportError as e:
-        raise ConfigError(f"gRPC needs an extra: pip install 'a2a-celery[grpc]' ({e})") from e
-    return GrpcServer(handlers, settings.grpc_host, settings.grpc_port, settings.max_request_bytes)
 
 
 async def _unknown(request: Request, error: Exception) -> Response:

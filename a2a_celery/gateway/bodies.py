@@ -32,7 +32,7 @@ async def require_json(request: Request, max_bytes: int, *, may_be_empty: bool =
     Raises:
         RequestTooLargeError, ContentTypeNotSupportedError, InvalidRequestError: nobody could use it.
     """
-    body = await _read_bounded(request, max_bytes)
+    body = await read_bounded(request, max_bytes)
     if not body and may_be_empty:
         return
     _require_media_type(request)
@@ -55,7 +55,12 @@ def _require_media_type(request: Request) -> None:
         raise ContentTypeNotSupportedError(f"The body is {' or '.join(MEDIA_TYPES)}: say so in Content-Type")
 
 
-async def _read_bounded(request: Request, max_bytes: int) -> bytes:
+async def read_bounded(request: Request, max_bytes: int) -> bytes:
+    """The body, kept for whoever reads it again.
+
+    Raises:
+        RequestTooLargeError: it is larger; no more of it is read.
+    """
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > max_bytes:
         raise _too_large(max_bytes)

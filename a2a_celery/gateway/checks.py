@@ -19,13 +19,42 @@ from google.protobuf.message import Message as Proto
 from google.protobuf.struct_pb2 import Value
 from packaging.version import InvalidVersion, Version
 
+from .auth.identity import Identity
 from .bodies import MAX_JSON_VALUES
-from .faults import MAX_ID_LENGTH, invalid
+from .faults import MAX_ID_LENGTH, PermissionDeniedError, invalid
 
 LAST_EVENT_ID = "last-event-id"
 
+BOUNDS = {**dict.fromkeys(("tenant", "id", "task_id", "context_id"), MAX_ID_LENGTH), "page_token": 1024}
+"""How long the fields of requests may be that name something: most become a part of a key."""
+
 MAX_REFERENCES = 16
 """How many tasks a message may refer to: the worker reads each of them before the agent begins."""
+
+
+def check_call(context: ServerCallContext) -> None:
+    """What is refused whatever is asked for: a tenant, a version.
+
+    Raises:
+        A2AError: the first of them.
+    """
+    require_tenant(context)
+    require_version(context)
+
+
+def require_tenant(context: ServerCallContext) -> None:
+    """Raises PermissionDeniedError for a tenant that the caller may not use, whether there is anything in it or not."""
+    if isinstance(context.user, Identity) and not context.user.may_use(context.tenant):
+        raise PermissionDeniedError("Not permitted in this tenant: name one of yours")
+
+
+def require_extended_card(card: AgentCard, context: ServerCallContext) -> None:
+    """Raises UnsupportedOperationError unless the card says there is an extended one, and PermissionDeniedError for
+    nobody's request, where somebody else's authentication is around this application and lets these through."""
+    if not card.capabilities.extended_agent_card:
+        raise UnsupportedOperationError("This agent has no extended card")
+    if "auth" in context.state and not context.user.is_authenticated:
+        raise PermissionDeniedError("The extended card is for authenticated callers")
 
 
 def require_streaming(card: AgentCard) -> None:
@@ -87,6 +116,17 @@ def check_send(params: SendMessageRequest, card: AgentCard, context: ServerCallC
     _require_json(params)
 
 
+def check_bounds(params: Proto, context: ServerCallContext) -> None:
+    """Raises InvalidParamsError for a name or a page token that is longer than any that this service has given, and for
+    a message with more values than a body of JSON may have: over gRPC nothing else has counted them."""
+    if isinstance(params, SendMessageRequest) and _values_of(params) > MAX_JSON_VALUES:
+        raise invalid("message.parts", f"At most {MAX_JSON_VALUES} values: send large data as a file part.")
+    given = [(name, getattr(params, name)) for name in BOUNDS if name in params.DESCRIPTOR.fields_by_name]
+    for name, value in [*given, ("tenant", context.tenant)]:  # which a path has, and not the request in it
+        if len(value) > BOUNDS[name]:
+            raise invalid(name, f"At most {BOUNDS[name]} characters.")
+
+
 def check_history_length(holder: Proto, field: str = "history_length") -> None:
     """Raises InvalidParamsError for a negative history length."""
     if getattr(holder, "history_length", 0) < 0:
@@ -133,8 +173,6 @@ def _require_json(params: SendMessageRequest) -> None:
     """Protobuf carries numbers that JSON has no words for; stored, they would make the task unreadable."""
     structured = params.metadata.fields or params.message.metadata.fields
     if structured or any(part.HasField("data") or part.metadata.fields for part in params.message.parts):
-        if sum(_values_in(part.data) for part in params.message.parts if part.HasField("data")) > MAX_JSON_VALUES:
-            raise invalid("message.parts", f"At most {MAX_JSON_VALUES} values: send large data as a file part.")
         try:
             MessageToDict(params)
         except (SerializeToJsonError, ValueError):
@@ -143,9 +181,20 @@ def _require_json(params: SendMessageRequest) -> None:
             ) from None
 
 
-def _values_in(data: Value) -> int:
-    """How many values `data` holds; more than `MAX_JSON_VALUES` are not counted to the end."""
-    count, level = 0, [data]
+def _values_of(params: SendMessageRequest) -> int:
+    """How many parts, texts in lists and structured values a message has; see `_values_in`."""
+    message = params.message
+    count = len(message.parts) + len(message.extensions) + len(params.configuration.accepted_output_modes)
+    if count > MAX_JSON_VALUES:
+        return count
+    structs = [params.metadata, message.metadata, *(part.metadata for part in message.parts)]
+    data = [part.data for part in message.parts if part.HasField("data")]
+    return count + _values_in([*data, *(value for struct in structs for value in struct.fields.values())])
+
+
+def _values_in(level: list[Value]) -> int:
+    """How many values those of `level` hold in all; more than `MAX_JSON_VALUES` are not counted to the end."""
+    count = 0
     while level and count <= MAX_JSON_VALUES:
         count += len(level)
         level = [inner for outer in level for inner in (*outer.list_value.values, *outer.struct_value.fields.values())]

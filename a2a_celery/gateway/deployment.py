@@ -40,6 +40,10 @@ class Deployment(Collector):
         yield _gauge(names.QUEUE_AGE, {(agent,): age for agent, age in ages.items()})
         yield _gauge(names.PAUSES, {(): found.paused})
         yield _gauge(names.DEAD_LETTERS, {(): found.dead_letters})
+        archived = {agent: times for (agent, _), times in found.counted("archived").items()}
+        yield self._counted(names.TASKS_ARCHIVED, archived)
+        yield _gauge(names.ARCHIVE_WAITING, {("due",): found.to_archive, ("refused",): found.archive_refused})
+        yield _gauge(names.ARCHIVE_BEHIND, {(): found.archive_behind})
         posts = CounterMetricFamily(names.WEBHOOK_POSTS.name, names.WEBHOOK_POSTS.help, labels=["outcome"])
         for outcome in ("delivered", "failed", "given_up"):
             posts.add_metric([outcome], getattr(self._posts, outcome))
@@ -52,6 +56,12 @@ class Deployment(Collector):
         for agent in dict.fromkeys([*self._agents, *(agent for agent, _ in counted)]):
             for label, shown in labels.items():
                 family.add_metric([agent, shown], counted.get((agent, label), 0))
+        return family
+
+    def _counted(self, figure: Figure, counted: dict[str, int]) -> Metric:
+        family = CounterMetricFamily(figure.name, figure.help, labels=figure.labels)
+        for agent in dict.fromkeys([*self._agents, *counted]):
+            family.add_metric([agent], counted.get(agent, 0))
         return family
 
     def _times(self, what: str, figure: Figure) -> Metric:

@@ -8,13 +8,16 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any, TypeVar
 from uuid import uuid4
 
+from a2a.server.jsonrpc_models import JSONRPCError
+from a2a.server.request_handlers.response_helpers import EXCEPTION_MAP
 from a2a.utils.errors import (
     A2A_ERROR_MAPPING,
     A2A_ERROR_REASONS,
+    JSON_RPC_ERROR_CODE_MAP,
     A2AError,
     ErrorMapping,
     InternalError,
@@ -22,7 +25,7 @@ from a2a.utils.errors import (
     TaskNotFoundError,
 )
 
-from ..errors import StoreUnavailable
+from ..errors import ArchiveUnavailable, StoreUnavailable
 from ..telemetry.logs import about
 from ..telemetry.names import Action
 
@@ -49,14 +52,49 @@ class RequestTooLargeError(A2AError):
     message = "The request is too large"
 
 
-# The SDK has no words for these two; its tables are where its bindings look them up. JSON-RPC needs no entry: what it
-# doesn't know is an internal error (-32603), which is what 3.3.2 says of system errors.
+class UnauthenticatedError(A2AError):
+    """Nobody knows who asks; says no more (3.3.2, authentication errors)."""
+
+    message = "Authentication is required, by one of the schemes in the agent's card"
+
+
+class PermissionDeniedError(A2AError):
+    """Whoever asks may not do so there (3.3.2, authorization errors)."""
+
+    message = "Not permitted"
+
+
+class LimitExceededError(A2AError):
+    """The caller, or everybody, has as much under way as may be; nothing was done. `data` has the `limit`, and
+    `retryAfter`, the whole seconds after which the caller may come again."""
+
+    message = "Too many requests"
+
+
+# The SDK has no words for these; its tables are where its bindings look them up. What JSON-RPC has no entry for is an
+# internal error (-32603), which is what 3.3.2 says of system errors.
 OWN_MAPPINGS: dict[type[A2AError], ErrorMapping] = {
+    UnauthenticatedError: ErrorMapping(401, "UNAUTHENTICATED", "UNAUTHENTICATED"),
+    PermissionDeniedError: ErrorMapping(403, "PERMISSION_DENIED", "PERMISSION_DENIED"),
     ServiceUnavailableError: ErrorMapping(503, "UNAVAILABLE", "SERVICE_UNAVAILABLE"),
     RequestTooLargeError: ErrorMapping(413, "INVALID_ARGUMENT", "REQUEST_TOO_LARGE"),
+    LimitExceededError: ErrorMapping(429, "RESOURCE_EXHAUSTED", "LIMIT_EXCEEDED"),
 }
 A2A_ERROR_MAPPING.update(OWN_MAPPINGS)
+OWN_RPC_CODES: dict[type[A2AError], int] = {UnauthenticatedError: -31401, PermissionDeniedError: -31403}
+"""Of our own choice: JSON-RPC leaves what is above -32000 to applications, and A2A has no code for these."""
+JSON_RPC_ERROR_CODE_MAP.update(OWN_RPC_CODES)
+EXCEPTION_MAP.update(dict.fromkeys(OWN_RPC_CODES, JSONRPCError))
 A2A_ERROR_REASONS.update({error: mapping.reason for error, mapping in OWN_MAPPINGS.items()})
+
+
+_RPC_STATUS = {code: OWN_MAPPINGS[error].http_code for error, code in OWN_RPC_CODES.items()}
+
+
+def rpc_status(answer: Mapping[str, Any]) -> int:
+    """The HTTP status that a JSON-RPC `answer` is sent with: 200 also for most errors, but not for those about who
+    asks, which proxies and clients act on."""
+    return _RPC_STATUS.get(answer.get("error", {}).get("code"), 200)
 
 
 class FieldErrors(dict[str, Any]):
@@ -97,7 +135,7 @@ def to_a2a(error: Exception) -> A2AError:
         if isinstance(error, InvalidParamsError) and type(error.data) is dict and "errors" in error.data:
             error.data = FieldErrors(error.data["errors"])
         return error
-    if isinstance(error, StoreUnavailable):
+    if isinstance(error, StoreUnavailable | ArchiveUnavailable):
         logger.warning("a request was not answered: %s", error, extra=about(Action.REQUEST_FAILED))
         return ServiceUnavailableError()
     reference = uuid4().hex[:12]

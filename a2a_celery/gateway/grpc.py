@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import grpc.aio
+from a2a.auth.user import User
 from a2a.compat.v0_3 import a2a_v0_3_pb2_grpc
 from a2a.compat.v0_3.grpc_handler import CompatGrpcHandler
 from a2a.extensions.common import HTTP_EXTENSION_HEADER
@@ -19,18 +20,33 @@ from a2a.server.context import ServerCallContext
 from a2a.server.request_handlers import grpc_handler
 from a2a.server.request_handlers.request_handler import RequestHandler
 from a2a.types import a2a_pb2_grpc
+from a2a.utils.errors import A2AError
+from a2a.utils.grpc_status import status_to_grpc
 
+from .auth.authenticator import Authenticator
+from .auth.grpc import Authenticates, caller
 from .cards import ADDRESS
 from .extensions import active_extensions
-from .faults import RequestTooLargeError, ServiceUnavailableError, invalid
+from .faults import (
+    LimitExceededError,
+    PermissionDeniedError,
+    RequestTooLargeError,
+    ServiceUnavailableError,
+    UnauthenticatedError,
+    invalid,
+)
 from .handler import GatewayHandler
 from .legacy import translation
+from .retry_after import HEADER, limit_status, seconds_of
 
-# As in faults: the SDK looks its codes up in a table, which lacks these two.
+# As in faults: the SDK looks its codes up in a table, which lacks these.
 grpc_handler._ERROR_CODE_MAP.update(
     {
         ServiceUnavailableError: grpc.StatusCode.UNAVAILABLE,
         RequestTooLargeError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+        UnauthenticatedError: grpc.StatusCode.UNAUTHENTICATED,
+        PermissionDeniedError: grpc.StatusCode.PERMISSION_DENIED,
+        LimitExceededError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     }
 )
 
@@ -45,6 +61,10 @@ class CallContextBuilder(grpc_handler.DefaultGrpcServerCallContextBuilder):
     def __init__(self, version: str) -> None:
         self._version = version
 
+    def build_user(self, context: grpc.aio.ServicerContext[Any, Any]) -> User:
+        """Who asks."""
+        return caller.get() or super().build_user(context)
+
     def build(self, context: grpc.aio.ServicerContext[Any, Any]) -> ServerCallContext:
         """The call context of a request."""
         call = super().build(context)
@@ -54,6 +74,32 @@ class CallContextBuilder(grpc_handler.DefaultGrpcServerCallContextBuilder):
         call.state["grpc_expected_version"] = self._version
         _call.set(call)
         return call
+
+
+class Binding(grpc_handler.GrpcHandler):
+    """The SDK's; a refusal for a limit says when to come again, in its metadata and as google.rpc.RetryInfo."""
+
+    async def abort_context(self, error: A2AError, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        """Ends the call with `error`."""
+        if isinstance(error, LimitExceededError):
+            told = status_to_grpc(limit_status(error))
+            context.set_trailing_metadata((*_retry_after(error), *told.trailing_metadata))
+            await context.abort(told.code, told.details)
+        await super().abort_context(error, context)
+
+
+class LegacyBinding(CompatGrpcHandler):
+    """The SDK's for 0.3, which has no typed details; a refusal for a limit says in its metadata when to come again."""
+
+    async def abort_context(self, error: A2AError, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        """Ends the call with `error`."""
+        if isinstance(error, LimitExceededError):
+            context.set_trailing_metadata(_retry_after(error))
+        await super().abort_context(error, context)
+
+
+def _retry_after(error: LimitExceededError) -> tuple[tuple[str, str], ...]:
+    return ((HEADER.lower(), str(seconds_of(error))),)
 
 
 class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
@@ -150,9 +196,17 @@ def _routed(name: str, handlers: Mapping[str, GatewayHandler]) -> Callable[..., 
 
 
 class GrpcServer:
-    """Serves `handlers`, by agent name, on `port` of `host`."""
+    """Serves `handlers`, by agent name, on `port` of `host`, to whom `authenticator` knows; None: to everybody."""
 
-    def __init__(self, handlers: Mapping[str, GatewayHandler], host: str, port: int, max_bytes: int) -> None:
+    def __init__(
+        self,
+        handlers: Mapping[str, GatewayHandler],
+        host: str,
+        port: int,
+        max_bytes: int,
+        authenticator: Authenticator | None = None,
+    ) -> None:
+        self._guards = [*([] if authenticator is None else [Authenticates(authenticator)]), Guard()]
         self._handler = route_by_tenant(handlers)
         self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._max_bytes = max_bytes
@@ -166,12 +220,12 @@ class GrpcServer:
         """
         # so_reuseport: several gateway processes share the port
         options = (("grpc.max_receive_message_length", self._max_bytes), ("grpc.so_reuseport", 1))
-        self._server = grpc.aio.server(interceptors=(Guard(),), options=options)
+        self._server = grpc.aio.server(interceptors=self._guards, options=options)
         a2a_pb2_grpc.add_A2AServiceServicer_to_server(  # type: ignore[no-untyped-call]
-            grpc_handler.GrpcHandler(self._handler, CallContextBuilder("1.0")), self._server
+            Binding(self._handler, CallContextBuilder("1.0")), self._server
         )
         a2a_v0_3_pb2_grpc.add_A2AServiceServicer_to_server(  # type: ignore[no-untyped-call]
-            CompatGrpcHandler(self._handler, CallContextBuilder("0.3")), self._server
+            LegacyBinding(self._handler, CallContextBuilder("0.3")), self._server
         )
         self._server.add_insecure_port(self._address)
         await self._server.start()

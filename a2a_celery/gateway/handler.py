@@ -5,10 +5,8 @@ Source: A2A specification 3.1. Errors are raised as A2A errors only, see ``fault
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import AsyncGenerator
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 
 from a2a.server.context import ServerCallContext
 from a2a.server.request_handlers.request_handler import RequestHandler, validate_request_params
@@ -33,7 +31,6 @@ from a2a.types import (
 from a2a.utils.errors import (
     ExtendedAgentCardNotConfiguredError,
     PushNotificationNotSupportedError,
-    TaskNotCancelableError,
     UnsupportedOperationError,
 )
 from a2a.utils.proto_utils import validate_proto_required_fields
@@ -42,31 +39,30 @@ from google.protobuf.message import Message as Proto
 
 from ..agents import Agent
 from ..config import Settings
-from ..dispatch import Canvas, Publisher
+from ..dispatch import Canvas
 from ..lifecycle import Event, is_interrupted, is_terminal
 from ..store import AsyncStore, Keys, Scope, answers, tasks
 from ..store.follow import LogFollower
-from ..store.listing import list_page
 from ..store.runs import RunRef
-from ..store.wake import Bell
 from . import checks
 from .cards import card_of, extended_card
-from .faults import REACHED, invalid, not_found, speaks_a2a
+from .faults import REACHED, invalid, speaks_a2a
+from .handing_over import HandingOver
 from .intake import Intake
+from .kept import KeptTasks, ended_already
 from .leaving import Leaving
-from .metrics import Metrics
+from .limits import Limits, within_limits
 from .observing import cancel_asked, told_of
 from .push_configs import PushConfigs
 from .streams import Shown, TurnWatch, shown
 from .turns import TurnFollower
-
-logger = logging.getLogger(__name__)
 
 CANCEL_MARGIN = 2.0
 """Seconds beyond the agents' grace that CancelTask waits for the end before it answers with the task as it is."""
 
 
 @told_of
+@within_limits
 class GatewayHandler(RequestHandler):
     """Serves one agent."""
 
@@ -75,13 +71,14 @@ class GatewayHandler(RequestHandler):
         agent: Agent,
         settings: Settings,
         follower: LogFollower,
-        publisher: Publisher,
+        handing_over: HandingOver,
         leaving: Leaving,
         push_configs: PushConfigs | None,
-        metrics: Metrics,
+        limits: Limits,
+        kept: KeptTasks,
     ) -> None:
         self.agent = agent
-        self.metrics = metrics
+        self.metrics, self.limits = limits.metrics, limits
         self._leaving = leaving
         self._card: AgentCard = card_of(agent, settings)
         self._push_configs = push_configs
@@ -89,10 +86,13 @@ class GatewayHandler(RequestHandler):
         self._follower = follower
         self._store: AsyncStore = follower.store
         self._keys: Keys = follower.keys
-        self._publisher = publisher
-        self._intake = Intake(agent, settings, follower, publisher, push_configs)
+        self._publisher = handing_over.publisher
+        self._kept = kept
+        self._intake = Intake(agent, settings, follower, handing_over, push_configs, limits, kept)
         # a function agent never answers with a message alone
-        self._turns = TurnFollower(follower, settings.first_event_hold if agent.kind == "executor" else 0, metrics)
+        self._turns = TurnFollower(
+            follower, settings.first_event_hold if agent.kind == "executor" else 0, limits.metrics
+        )
 
     @speaks_a2a
     @validate_request_params
@@ -141,11 +141,9 @@ class GatewayHandler(RequestHandler):
         checks.require_streaming(self._card)
         after = checks.last_event_id(context)
         async with self._follower.listen(params.id) as bell:
-            found = await self._store.run(tasks.read_task(self._keys, self._scope(context), params.id))
-            if found is None:
-                raise not_found(params.id)
-            task, version = found
-            if after is None and is_terminal(task.status.state):
+            kept = await self._kept.read(self._scope(context), params.id)
+            task, version = kept.task, kept.version
+            if (after is None or kept.archived) and is_terminal(task.status.state):
                 state = TaskState.Name(task.status.state)
                 raise UnsupportedOperationError(
                     f"The task has ended ({state}): read it with GetTask", data={"taskId": task.id}
@@ -180,8 +178,7 @@ class GatewayHandler(RequestHandler):
         """The caller's tasks of this agent, newest status first, a page at a time."""
         self._check(context)
         checks.check_list(params)
-        scope = self._scope(context)
-        return await list_page(self._store, self._keys, scope, params, retention=self._settings.retention)
+        return await self._kept.page(self._scope(context), params)
 
     @speaks_a2a
     @validate_request_params
@@ -190,27 +187,22 @@ class GatewayHandler(RequestHandler):
         self._check(context)
         scope = self._scope(context)
         async with self._follower.listen(params.id) as bell:
-            found = await self._store.run(
-                tasks.read_task(self._keys, scope, params.id, history_length=0, artifacts=False)
-            )
-            if found is None:
-                raise not_found(params.id)
-            context_id = found[0].context_id
+            found = await self._kept.read(scope, params.id, history_length=0, artifacts=False, whole=False)
+            context_id = found.task.context_id
             answer = await self._store.run(tasks.request_cancel(self._keys, scope, params.id, context_id))
             cancel_asked(self.agent.name, params.id, answer)
             match answer:
                 case answers.Missing():
-                    raise not_found(params.id)
+                    raise await self._kept.not_cancelable(scope, params.id)
                 case answers.Ended(state):
-                    name = TaskState.Name(state)
-                    raise TaskNotCancelableError(f"The task has ended already: {name}", data={"taskId": params.id})
+                    raise ended_already(params.id, state)
                 case answers.CanceledNow(run, _, canvas):
                     if run is not None:
                         self._publisher.revoke_soon([RunRef(params.id, run).name])
                     if canvas:
                         self._publisher.revoke_soon(Canvas.from_json(canvas).ids(), terminate=True)
                 case answers.CancelAsked(version):
-                    await self._stopped(params.id, bell, version)
+                    await self._turns.stopped(params.id, bell, version, self._settings.cancel_grace + CANCEL_MARGIN)
         return await self._read(params.id, context, None)
 
     @speaks_a2a
@@ -220,8 +212,7 @@ class GatewayHandler(RequestHandler):
     ) -> AgentCard:
         """The extended card."""
         self._check(context)
-        if not self._card.capabilities.extended_agent_card:
-            raise UnsupportedOperationError("This agent has no extended card")
+        checks.require_extended_card(self._card, context)
         card = extended_card(self.agent, self._settings, context)
         if card is None:
             raise ExtendedAgentCardNotConfiguredError
@@ -265,7 +256,7 @@ class GatewayHandler(RequestHandler):
 
     def _check(self, context: ServerCallContext) -> None:
         context.state[REACHED] = True
-        checks.require_version(context)
+        checks.check_call(context)
 
     def _check_send(self, params: SendMessageRequest, context: ServerCallContext) -> None:
         self._check(context)
@@ -274,23 +265,11 @@ class GatewayHandler(RequestHandler):
     def _scope(self, context: ServerCallContext) -> Scope:
         return Scope(agent=self.agent.name, tenant=context.tenant, owner=context.user.user_name)
 
-    async def _stopped(self, task_id: str, bell: Bell, version: int) -> None:
-        """Returns when the task has ended or paused, or when its agent's grace is over."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._settings.cancel_grace + CANCEL_MARGIN):
-                async with aclosing(self._turns.entries(task_id, bell, version)) as entries:
-                    async for entry in entries:
-                        if TurnWatch().ends_with(entry):
-                            return
-
     async def _read(self, task_id: str, context: ServerCallContext, limits: object) -> Task:
         length: int | None = None
         if limits is not None and limits.HasField("history_length"):  # type: ignore[attr-defined]
             length = limits.history_length  # type: ignore[attr-defined]
-        found = await self._store.run(tasks.read_task(self._keys, self._scope(context), task_id, history_length=length))
-        if found is None:
-            raise not_found(task_id)
-        return found[0]
+        return (await self._kept.read(self._scope(context), task_id, history_length=length)).task
 
     def _out(self, one: Shown, context: ServerCallContext) -> Event:
         """Hands an event to the SDK's dispatcher, and its version to whoever writes the stream (see ``http``)."""

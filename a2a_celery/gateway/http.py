@@ -4,6 +4,7 @@ Small, and composed from outside; each part names the gap it closes and can go w
 
 * a body that nobody could use (see ``bodies``) is refused with the protocol's error;
 * JSON-RPC's own errors carry typed details too (A2A specification 9.5);
+* a refusal for a limit is 429, and says when to come again (see ``retry_after``);
 * SSE frames carry ``id: <version>``, so that a client can come back with ``Last-Event-ID``.
 """
 
@@ -16,6 +17,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Any
 
+from a2a.auth.user import User
 from a2a.server.context import ServerCallContext
 from a2a.server.jsonrpc_models import JSONParseError, JSONRPCError
 from a2a.server.request_handlers.request_handler import RequestHandler
@@ -32,15 +34,17 @@ from a2a.utils.errors import (
     InvalidRequestError,
 )
 from sse_starlette import EventSourceResponse, ServerSentEvent
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.routing import BaseRoute, Mount, Route, Router
 
-from .bodies import require_json
+from .auth.identity import Identity
+from .bodies import read_bounded, require_json
 from .cards import ADDRESS
 from .extensions import Endpoint
-from .faults import RequestTooLargeError, invalid, to_a2a
+from .faults import RequestTooLargeError, invalid, rpc_status, to_a2a
 from .legacy import LegacyRpc
+from .retry_after import REFUSALS, with_retry_after
 
 LOOK_FOR_CLIENT = 2.0
 """Seconds between two looks whether the client of a call that takes long is still there."""
@@ -60,6 +64,11 @@ class CallContextBuilder(DefaultServerCallContextBuilder):
     def __init__(self, path: str) -> None:
         self._path = path
 
+    def build_user(self, request: Request) -> User:
+        """Who asks: whom our own authentication found, or somebody else's around this application."""
+        user = request.scope.get("user")
+        return user if isinstance(user, Identity) else super().build_user(request)
+
     def build(self, request: Request) -> ServerCallContext:
         """The call context of `request`."""
         context = super().build(request)
@@ -68,6 +77,7 @@ class CallContextBuilder(DefaultServerCallContextBuilder):
             context.state["headers"].setdefault(VERSION_HEADER.lower(), version)
         context.state[ADDRESS] = lambda: (str(request.base_url), self._path)
         context.state[VERSIONS] = request.scope.setdefault(VERSIONS, deque())
+        context.state[REFUSALS] = request.scope.setdefault(REFUSALS, [])
         return context
 
 
@@ -87,9 +97,19 @@ class RpcDispatcher(JsonRpcDispatcher):
             # the JSON parser of protobuf names the place; what comes from below it speaks of Python
             said = str(error.data["parseError"])
             error = invalid("params", said if said.startswith("Failed to parse") else "No parameters of this method.")
+        if isinstance(error, InvalidRequestError) and error.data and "parseError" in error.data:
+            error = InvalidRequestError("Not a JSON-RPC request: jsonrpc, method, params and id, and no other member")
         if isinstance(error, JSONRPCError) and error.data is None:
             error = error.model_copy(update={"data": [_error_info(_REASONS.get(error.code, "INVALID_REQUEST"))]})
         response: JSONResponse = super()._generate_error_response(request_id, error)
+        if isinstance(error, A2AError):
+            response.status_code = rpc_status(build_error_response(request_id, error))
+        return response
+
+    def _create_response(self, context: ServerCallContext, handler_result: Any) -> Response:
+        response: Response = super()._create_response(context, handler_result)
+        if isinstance(handler_result, dict):
+            response.status_code = rpc_status(handler_result)
         return response
 
 
@@ -105,7 +125,10 @@ def guard_rpc(endpoint: Endpoint, max_bytes: int) -> Endpoint:
             return _rpc_error(JSONParseError(message=str(e), data=[_error_info("INVALID_JSON")]))
         except ContentTypeNotSupportedError as e:
             return JSONResponse(build_error_response(None, e))
-        return _with_ids(await _while_there(endpoint, request), request)
+        except ClientDisconnect:  # in the midst of its body
+            return Response(status_code=CLIENT_CLOSED_REQUEST)
+        response = await _refused_before(await _while_there(endpoint, request), request)
+        return with_retry_after(_with_ids(response, request), request)
 
     return guarded
 
@@ -120,16 +143,22 @@ def guard_rest(
             try:
                 if request.method in ("POST", "PUT", "PATCH"):
                     await require_json(request, max_bytes, may_be_empty=True)
+                else:  # nobody needs it, but the SDK reads it before it streams
+                    await read_bounded(request, max_bytes)
             except A2AError as e:
                 return rest_error(e)
-            return await _begun(await _while_there(endpoint, request), request)
+            except ClientDisconnect:
+                return Response(status_code=CLIENT_CLOSED_REQUEST)
+            return with_retry_after(await _begun(await _while_there(endpoint, request), request), request)
 
         return guarded
 
     guarded_routes: list[BaseRoute] = []
     for route in routes:
         if isinstance(route, Mount):
-            guarded_routes.append(Mount(route.path, routes=guard_rest(list(route.routes), max_bytes, around)))
+            below = guard_rest(list(route.routes), max_bytes, around)
+            # a redirect would send on to whatever host the request says it is for
+            guarded_routes.append(Mount(route.path, app=Router(below, redirect_slashes=False)))
         elif isinstance(route, Route):
             methods = sorted(route.methods or ())
             endpoint = around(guard(route.endpoint))
@@ -183,6 +212,29 @@ async def _begun(response: Response, request: Request) -> Response:
             return rest_error(to_a2a(e))
         response.body_iterator = _continued(first, frames)
     return _with_ids(response, request)
+
+
+async def _refused_before(response: Response, request: Request) -> Response:
+    """`response`; a JSON-RPC stream of 0.3 whose only frame says that it was refused, as that answer.
+
+    The SDK has looked at the first frame of the others.
+    """
+    if not isinstance(response, EventSourceResponse):
+        return response
+    frames: Any = response.body_iterator
+    first = await anext(frames, None)
+    if first is not None and request.scope.get(REFUSALS):
+        return JSONResponse(json.loads(str(_frame(first, None).data)))
+    response.body_iterator = _behind(first, frames)
+    return response
+
+
+async def _behind(first: Any, frames: Any) -> AsyncIterator[Any]:
+    async with aclosing(frames):
+        if first is not None:
+            yield first
+        async for frame in frames:
+            yield frame
 
 
 async def _continued(first: list[Any], frames: Any) -> AsyncIterator[Any]:

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, replace
 from uuid import uuid4
 
 from a2a.server.context import ServerCallContext
-from a2a.types import Message, Role, SendMessageRequest, Task, TaskState
+from a2a.types import Message, Role, SendMessageRequest, Task
 from a2a.utils.errors import InvalidParamsError, UnsupportedOperationError
 
 from ..agents import Agent
 from ..caller import Caller
 from ..config import Settings
-from ..dispatch import BadCall, Call, CallSignature, Publisher, RunOptions
+from ..dispatch import BadCall, Call, CallSignature
 from ..lifecycle import is_terminal
 from ..store import Scope, answers, tasks
-from ..store.dispatch import mark_published
 from ..store.follow import LogFollower
 from ..store.push_configs import NewPushConfig
 from ..store.runs import RunRef
 from ..store.wake import Bell
 from .faults import invalid, not_found
+from .handing_over import HandingOver
+from .kept import KeptTasks, takes_no_more
+from .limits import Limits
 from .push_configs import PushConfigs, too_many
 from .repeats import once
 from .routing import run_options
@@ -34,7 +35,7 @@ class Sent:
     """A message that was accepted, and its task as of `version`.
 
     Its turn is in the log behind version `since`, and `ahead` turns begin before it there (see TurnWatch). `new` says
-    that the log ends there.
+    that the log ends there. A task that is not `whole` is for no one to see: see `in_full`.
     """
 
     task: Task
@@ -42,6 +43,7 @@ class Sent:
     since: int
     ahead: int
     new: bool = False
+    whole: bool = True
 
     @property
     def is_first(self) -> bool:
@@ -57,16 +59,20 @@ class Intake:
         agent: Agent,
         settings: Settings,
         follower: LogFollower,
-        publisher: Publisher,
+        handing_over: HandingOver,
         push_configs: PushConfigs | None,
+        limits: Limits,
+        kept: KeptTasks,
     ) -> None:
         self._agent = agent
         self._settings = settings
         self._follower = follower
         self._store = follower.store
         self._keys = follower.keys
-        self._publisher = publisher
+        self._handing_over = handing_over
         self._push_configs = push_configs
+        self._limits = limits
+        self._kept = kept
         self._signature = CallSignature.of(agent.code) if agent.kind == "task" else None
 
     @asynccontextmanager
@@ -79,12 +85,16 @@ class Intake:
             bell = await stack.enter_async_context(
                 self._follower.listen(task_id)
             )  # first: what is written from here on rings
-            sent = await self.accept(params, context, scope, task_id)
+            sent = await self._accept(params, context, scope, task_id)
             if sent.task.id != task_id:
                 bell = await stack.enter_async_context(self._follower.listen(sent.task.id))
             yield sent, bell
 
-    async def accept(
+    async def accept(self, params: SendMessageRequest, context: ServerCallContext, scope: Scope) -> Sent:
+        """See `_accept`; gives the task to be shown."""
+        return await in_full(self._follower, await self._accept(params, context, scope))
+
+    async def _accept(
         self, params: SendMessageRequest, context: ServerCallContext, scope: Scope, task_id: str = ""
     ) -> Sent:
         """Stores the message, as a new task (`task_id`, if given) unless it names one, and has its run published.
@@ -113,23 +123,24 @@ class Intake:
                 once=once(self._agent, params),
                 push=await self._push(params, context, task_id),
                 one_by_one=self._agent.one_by_one,
+                limits=self._limits.of_tasks,
             )
         )
         match answer:
             case answers.Created(task, version, behind):
                 if not behind:
-                    self._publish(task_id, 1, options)
+                    self._handing_over.publish(self._agent.name, RunRef(task_id, 1), options)
                 return Sent(task, version, since=version, ahead=0, new=True)
             case answers.Known():
                 return await self._found(answer, scope)
             case answers.Conflict():
                 raise self._reused(params)
+            case answers.Limited():
+                raise self._limits.refusal(self._agent.name, answer)
 
     async def _found(self, known: answers.Known, scope: Scope) -> Sent:
-        found = await self._store.run(tasks.read_task(self._keys, scope, known.task_id))
-        if found is None:  # its retention ended just now
-            raise not_found(known.task_id)
-        return Sent(*found, since=known.version, ahead=known.ahead)
+        found = await self._kept.read(scope, known.task_id)
+        return Sent(found.task, found.version, since=known.version, ahead=known.ahead)
 
     def _reused(self, params: SendMessageRequest) -> InvalidParamsError:
         return invalid(
@@ -140,11 +151,11 @@ class Intake:
     async def _continue(self, params: SendMessageRequest, context: ServerCallContext, scope: Scope) -> Sent:
         task_id = params.message.task_id
         length = 0 if self._signature is None else None  # a call is made of all that was said
-        read = tasks.read_task(self._keys, scope, task_id, history_length=length, artifacts=False)
-        found = await self._store.run(read)
-        if found is None:
-            raise not_found(task_id)
-        task = found[0]
+        whole = self._signature is not None
+        found = await self._kept.read(scope, task_id, history_length=length, artifacts=False, whole=whole)
+        task = found.task
+        if found.archived:
+            raise takes_no_more(task_id, task.status.state)
         request = _with_ids(params, task_id, task.context_id)
         caller = Caller.of(context)
         said = [message for message in task.history if message.role == Role.ROLE_USER]
@@ -162,36 +173,35 @@ class Intake:
                 options=options.to_json(),
                 once=once(self._agent, params),
                 push=await self._push(params, context, task_id),
+                limits=self._limits.of_tasks,
             )
         )
         match answer:
             case answers.TooManyConfigs():
                 raise too_many(task_id)
             case answers.Missing():
-                raise not_found(task_id)
+                raise await self._kept.takes_no_more(scope, task_id)
             case answers.WrongContext(context_id):
                 raise invalid("message.context_id", f"The task belongs to context {context_id!r}: name that or none.")
             case answers.Ended(state):
-                raise UnsupportedOperationError(
-                    f"The task has ended ({TaskState.Name(state)}) and takes no more messages: send this one without a "
-                    "task id, with this task in referenceTaskIds",
-                    data={"taskId": task_id},
-                )
+                raise takes_no_more(task_id, state)
             case answers.Full():
                 raise UnsupportedOperationError(
                     f"{tasks.MAX_WAITING_TURNS} messages wait for this task already: send it again later",
                     data={"taskId": task_id},
                 )
-            case answers.Begun(run, task, version, behind):
+            case answers.Begun(run, task, version, behind, whole):
                 if not behind:
-                    self._publish(task_id, run, options)
-                return Sent(task, version, since=version, ahead=0)
-            case answers.Waiting(place, task, version):
-                return Sent(task, version, since=version, ahead=place)
+                    self._handing_over.publish(self._agent.name, RunRef(task_id, run), options)
+                return Sent(task, version, since=version, ahead=0, whole=whole)
+            case answers.Waiting(place, task, version, whole):
+                return Sent(task, version, since=version, ahead=place, whole=whole)
             case answers.Known():
                 return await self._found(answer, scope)
             case answers.Conflict():
                 raise self._reused(params)
+            case answers.Limited():
+                raise self._limits.refusal(self._agent.name, answer)
 
     async def _push(self, params: SendMessageRequest, context: ServerCallContext, task_id: str) -> NewPushConfig | None:
         """The push-notification config that comes with a message; None: it brings none."""
@@ -206,17 +216,19 @@ class Intake:
         except BadCall as e:
             raise invalid("message.parts", str(e)) from None
 
-    def _publish(self, task_id: str, run: int, options: RunOptions) -> None:
-        now = datetime.now(UTC)
-        if options.held_for(now):
-            return  # a watcher publishes it in time
-        again = options.again_in(now, timedelta(seconds=self._settings.redispatch_after))
-        again_us = again // timedelta(microseconds=1)
 
-        async def remember() -> None:
-            await self._store.run(mark_published(self._keys, RunRef(task_id, run), again_us=again_us))
+async def in_full(follower: LogFollower, sent: Sent) -> Sent:
+    """`sent` with the whole task, as of a later version maybe.
 
-        self._publisher.publish_soon(self._agent.name, task_id, run, options.to_json(), remember)
+    Raises:
+        StoreUnavailable: that can't be read now.
+    """
+    if sent.whole:
+        return sent
+    found = await follower.store.run(tasks.read_task(follower.keys, None, sent.task.id))
+    if found is None:
+        raise not_found(sent.task.id)
+    return replace(sent, task=found[0], version=found[1], whole=True)
 
 
 def _with_ids(params: SendMessageRequest, task_id: str, context_id: str) -> SendMessageRequest:

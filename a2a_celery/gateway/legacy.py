@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
 from a2a.compat.v0_3.jsonrpc_adapter import JSONRPC03Adapter
 from a2a.compat.v0_3.rest_adapter import REST03Adapter
 from a2a.server.context import ServerCallContext
+from a2a.server.jsonrpc_models import JSONRPCError
 from a2a.server.request_handlers.request_handler import RequestHandler
+from a2a.server.request_handlers.response_helpers import build_error_response
 from a2a.server.routes.common import ServerCallContextBuilder
 from a2a.utils.errors import (
     A2AError,
@@ -25,10 +28,14 @@ from a2a.utils.errors import (
     VersionNotSupportedError,
 )
 from google.protobuf.json_format import ParseError
+from pydantic import ValidationError
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from .faults import REACHED, FieldErrors, to_a2a
+from .faults import REACHED, FieldErrors, rpc_status, to_a2a
+
+MAX_FIELDS = 10
+"""More of a request's wrong fields are not named."""
 
 PROTOCOL = "a2a_protocol"
 """Set in the call context of a client that speaks 0.3, to that version."""
@@ -42,10 +49,24 @@ class LegacyRpc(JSONRPC03Adapter):
         self.handler = _Translating(self.handler, _in_legacy_terms)  # type: ignore[assignment]
 
     def _generate_error_response(self, request_id: Any, error: Any) -> JSONResponse:
+        status = 200
         if isinstance(error, A2AError):
+            status = rpc_status(build_error_response(request_id, error))
             error = _in_legacy_terms(error)
+        elif isinstance(error, JSONRPCError) and isinstance(error.data, str):
+            # the text of what the SDK has just caught, which speaks of its models and of who checks them
+            error = error.model_copy(update={"data": _wrong_fields(sys.exception())})
         response: JSONResponse = super()._generate_error_response(request_id, error)
+        response.status_code = status
         return response
+
+
+def _wrong_fields(error: BaseException | None) -> dict[str, Any] | None:
+    """What was wrong with a request, as data of an error of 0.3; None if `error` does not say it by field."""
+    if not isinstance(error, ValidationError):
+        return None
+    found = error.errors(include_url=False, include_context=False, include_input=False)[:MAX_FIELDS]
+    return {"errors": [{"field": ".".join(map(str, one["loc"])), "message": one["msg"]} for one in found]}
 
 
 def _in_legacy_terms(error: A2AError) -> A2AError:

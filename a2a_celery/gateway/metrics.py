@@ -47,8 +47,9 @@ class Metrics:
         self._keys = keys
         self._agents = tuple(agents)
         self._registry = registry = CollectorRegistry(auto_describe=False)
-        counted, open_streams, lag = names.REQUESTS, names.OPEN_STREAMS, names.TAIL_LAG
+        counted, refused, open_streams, lag = names.REQUESTS, names.REFUSALS, names.OPEN_STREAMS, names.TAIL_LAG
         self._requests = Counter(counted.name, counted.help, counted.labels, registry=registry)
+        self._refused = Counter(refused.name, refused.help, refused.labels, registry=registry)
         self._streams = Gauge(
             open_streams.name, open_streams.help, open_streams.labels, registry=registry, multiprocess_mode="livesum"
         )
@@ -71,6 +72,15 @@ class Metrics:
     def requested(self, agent: str, operation: str, outcome: str) -> None:
         """Counts a request; `outcome` is "ok", or the name of the protocol's error."""
         self._requests.labels(agent, operation, outcome).inc()
+
+    def may_refuse(self, agent: str, limits: Iterable[str]) -> None:
+        """Says 0 of each limit, until one is reached: what is not there can't be watched."""
+        for limit in limits:
+            self._refused.labels(agent, limit)
+
+    def refused(self, agent: str, limit: str) -> None:
+        """Counts a request that a limit was against."""
+        self._refused.labels(agent, limit).inc()
 
     @contextmanager
     def streaming(self, agent: str) -> Iterator[None]:

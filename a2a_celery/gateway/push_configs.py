@@ -25,7 +25,8 @@ from ..store.push_configs import (
     read_push_config,
     save_push_config,
 )
-from .faults import MAX_ID_LENGTH, invalid, not_found
+from .faults import MAX_ID_LENGTH, invalid
+from .kept import KeptTasks
 from .legacy import PROTOCOL
 
 EVENTS = "a2a-push-events"
@@ -35,11 +36,12 @@ EVENTS = "a2a-push-events"
 class PushConfigs:
     """Those of all agents of a deployment."""
 
-    def __init__(self, settings: Settings, sealer: Sealer, store: AsyncStore, keys: Keys) -> None:
+    def __init__(self, settings: Settings, sealer: Sealer, store: AsyncStore, keys: Keys, kept: KeptTasks) -> None:
         self._allow = settings.push_networks
         self._sealer = sealer
         self._store = store
         self._keys = keys
+        self._kept = kept
         self._resolver = SystemResolver()
 
     async def aclose(self) -> None:
@@ -70,7 +72,9 @@ class PushConfigs:
         new = self._sealed(subscription)
         match await self._store.run(save_push_config(self._keys, scope, given.task_id, new)):
             case answers.Missing():
-                raise not_found(given.task_id)
+                await self._kept.read(scope, given.task_id, history_length=0, artifacts=False)
+                text = "The task has ended, and is archived: nothing more is posted of it"
+                raise UnsupportedOperationError(text, data={"taskId": given.task_id})
             case answers.TooManyConfigs():
                 raise too_many(given.task_id)
         return subscription.without_secrets()
@@ -89,9 +93,9 @@ class PushConfigs:
         if params.page_size < 0:
             raise invalid("page_size", "A number of configs, or none.")
         found = await self._store.run(list_push_configs(self._keys, scope, params.task_id))
-        if found is None:
-            raise not_found(params.task_id)
-        left = [pair for pair in found if pair[0] > params.page_token]
+        if found is None:  # an archived task has none
+            await self._kept.read(scope, params.task_id, history_length=0, artifacts=False)
+        left = [pair for pair in found or () if pair[0] > params.page_token]
         page = left[: params.page_size or None]
         return ListTaskPushNotificationConfigsResponse(
             configs=[self._opened(params.task_id, config_id, sealed) for config_id, sealed in page],
@@ -101,7 +105,7 @@ class PushConfigs:
     async def delete(self, scope: Scope, task_id: str, config_id: str) -> None:
         """Forgets a config; one that is not there is forgotten already."""
         if not await self._store.run(delete_push_config(self._keys, scope, task_id, config_id)):
-            raise not_found(task_id)
+            await self._kept.read(scope, task_id, history_length=0, artifacts=False)
 
     async def _judged(
         self, given: TaskPushNotificationConfig, context: ServerCallContext, task_id: str, field: str

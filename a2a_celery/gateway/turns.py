@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from time import monotonic
 
 from a2a.types import Message, SendMessageConfiguration, TaskStatus, TaskStatusUpdateEvent
 from a2a.utils.errors import UnsupportedOperationError
 from a2a.utils.task import apply_history_length
 
-from ..lifecycle import EventKind, LogEntry, is_terminal, kind_of
+from ..lifecycle import Event, EventKind, LogEntry, is_terminal, kind_of
 from ..store.follow import LogFollower, follow
 from ..store.log import read_log
+from ..store.references import is_whole
 from ..store.wake import Bell
-from .intake import Sent
+from .intake import Sent, in_full
 from .metrics import Metrics
 from .streams import Shown, TurnWatch, entries_of, shown
 
@@ -32,15 +34,24 @@ class TurnFollower:
         if is_terminal(sent.task.status.state) and not sent.ahead:  # a message that came again
             return await self._answer_that_ended(sent)
         watch = TurnWatch(sent.ahead)
-        async with aclosing(self.entries(sent.task.id, bell, sent.since, new=sent.new)) as entries:
+        async with aclosing(self.entries(sent.task.id, bell, sent.since, new=sent.new, whole=False)) as entries:
             async for entry in entries:
                 if sent.is_first and _is_direct_answer(entry):
-                    assert isinstance(entry.event, Message)
-                    return entry.event
+                    event = await self._whole(sent.task.id, entry)
+                    assert isinstance(event, Message)
+                    return event
                 if watch.ends_with(entry):
                     _require_begun(watch, sent)
-                    return entry.event.status if isinstance(entry.event, TaskStatusUpdateEvent) else None
+                    event = await self._whole(sent.task.id, entry)
+                    return event.status if isinstance(event, TaskStatusUpdateEvent) else None
         return None
+
+    async def _whole(self, task_id: str, entry: LogEntry) -> Event | None:
+        """The event of an entry that may not be whole; None: it is gone."""
+        if is_whole(entry.event):
+            return entry.event
+        page = await self._follower.store.run(read_log(self._follower.keys, task_id, entry.version - 1, limit=1))
+        return page.entries[0].event if page.entries else None
 
     async def events_of(
         self, sent: Sent, bell: Bell, configuration: SendMessageConfiguration
@@ -51,6 +62,7 @@ class TurnFollower:
             if first is not None and _is_direct_answer(first):
                 yield Shown(first.version, first.event)
                 return
+        sent = await in_full(self._follower, sent)
         yield Shown(sent.version, apply_history_length(sent.task, configuration))
         if is_terminal(sent.task.status.state) and not sent.ahead:
             return
@@ -63,6 +75,14 @@ class TurnFollower:
                 if watch.ends_with(entry):
                     _require_begun(watch, sent)
                     return
+
+    async def stopped(self, task_id: str, bell: Bell, version: int, within: float) -> None:
+        """Returns when the task has ended or paused behind `version`, or after `within` seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within), aclosing(self.entries(task_id, bell, version, whole=False)) as entries:
+                async for entry in entries:
+                    if TurnWatch().ends_with(entry):
+                        return
 
     async def _first_word(self, sent: Sent, bell: Bell) -> LogEntry | None:
         """The first entry of the run, or None if it takes longer than the hold: then the client gets a task."""
@@ -81,9 +101,11 @@ class TurnFollower:
             return page.entries[0].event
         return None
 
-    def entries(self, task_id: str, bell: Bell, after: int, *, new: bool = False) -> AsyncGenerator[LogEntry, None]:
+    def entries(
+        self, task_id: str, bell: Bell, after: int, *, new: bool = False, whole: bool = True
+    ) -> AsyncGenerator[LogEntry, None]:
         """The entries of a log behind version `after`, see `follow`."""
-        pages = follow(self._follower.store, self._follower.keys, bell, task_id, after, new=new)
+        pages = follow(self._follower.store, self._follower.keys, bell, task_id, after, new=new, whole=whole)
         return entries_of(self._metrics.observed(pages))
 
 

@@ -3,7 +3,7 @@
 Pure: no clock, no network, no Redis, no Celery. Everything here can be tested by calling it.
 """
 
-from .events import Event, EventKind, LogEntry, decode, encode, kind_of
+from .events import Event, EventKind, LogEntry, decode, encode, kind_of, opened
 from .fold import apply, fold
 from .outcomes import (
     Canceled,
@@ -48,4 +48,5 @@ __all__ = [
     "is_legal",
     "is_terminal",
     "kind_of",
+    "opened",
 ]

@@ -71,7 +71,11 @@ def encode(event: Event) -> bytes:
 
 def decode(stored: bytes, recorded_us: int | None = None) -> Event:
     """The event that `encode` wrote; `recorded_us` becomes the time of its status, None leaves that alone."""
-    response = StreamResponse.FromString(stored)
+    return opened(StreamResponse.FromString(stored), recorded_us)
+
+
+def opened(response: StreamResponse, recorded_us: int | None = None) -> Event:
+    """The event in the stored form that was read, see `decode`."""
     event: Event = getattr(response, response.WhichOneof("payload"))
     if recorded_us is not None and isinstance(event, Task | TaskStatusUpdateEvent):
         event.status.timestamp.CopyFrom(timestamp(recorded_us))

@@ -12,6 +12,9 @@ from . import states
 AGENT_FAILED = "The agent failed."
 """All a client hears of an exception; what happened is in the worker's log, under the reference id."""
 
+OUT_OF_REACH = "The store for large parts was out of reach."
+"""A part that is too large for Redis could not be written, or read, for half a minute."""
+
 OUT_OF_TIME = "The agent ran out of time."
 """A time limit of the agent or of Celery, soft or hard, or an idle limit was reached."""
 

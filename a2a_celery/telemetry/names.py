@@ -28,8 +28,12 @@ class Action(StrEnum):
     CANCEL_ASKED = "cancel.asked"
     PAUSES_ENDED = "pauses.ended"
     REQUEST_FAILED = "request.failed"
+    REQUEST_REFUSED = "request.refused"
+    KEYS_NOT_FETCHED = "keys.not_fetched"
     DELIVERY_FAILED = "delivery.failed"
     DELIVERY_GIVEN_UP = "delivery.given_up"
+    ARCHIVE_BEGUN = "archive.begun"
+    ARCHIVE_REFUSED = "archive.refused"
     WATCHER_STARTED = "watcher.started"
     TICK_FAILED = "watcher.tick_failed"
 
@@ -104,12 +108,24 @@ RUNS = Figure("a2a_runs", "gauge", "store", "Open runs.", ("phase",))
 QUEUE_AGE = Figure("a2a_queue_age_seconds", "gauge", "store", "Age of the oldest run that waits.", ("agent",))
 PAUSES = Figure("a2a_tasks_paused", "gauge", "store", "Tasks that wait for their clients.")
 DEAD_LETTERS = Figure("a2a_dead_letters", "gauge", "store", "Tasks lost with their workers and not requeued.")
+TASKS_ARCHIVED = Figure("a2a_tasks_archived", "counter", "store", "Ended tasks that went to the archive.", ("agent",))
+ARCHIVE_WAITING = Figure(
+    "a2a_archive_waiting",
+    "gauge",
+    "store",
+    "Ended tasks that are due for the archive, and those it refused.",
+    ("state",),
+)
+ARCHIVE_BEHIND = Figure("a2a_archive_behind_seconds", "gauge", "store", "How long the oldest of those has been due.")
 WEBHOOK_POSTS = Figure(
     "a2a_webhook_posts", "counter", "store", "Posts to webhooks, by what became of them.", ("outcome",)
 )
 WEBHOOKS = Figure("a2a_webhooks", "gauge", "store", "Webhooks that wait for a post, or were given up.", ("state",))
 
 REQUESTS = Figure("a2a_gateway_requests", "counter", "gateway", "Operations of A2A.", ("agent", "operation", "outcome"))
+REFUSALS = Figure(
+    "a2a_gateway_refusals", "counter", "gateway", "Requests that a limit was against.", ("agent", "limit")
+)
 OPEN_STREAMS = Figure("a2a_gateway_open_streams", "gauge", "gateway", "Streams that are open.", ("agent",))
 TAIL_LAG = Figure(
     "a2a_gateway_tail_lag_seconds", "histogram", "gateway", "From an event's record to its being handed on."
@@ -117,6 +133,9 @@ TAIL_LAG = Figure(
 
 POST_TIME = Figure("a2a_watcher_post_seconds", "histogram", "watcher", "What a post to a webhook took.", ("outcome",))
 DISPATCHED_AGAIN = Figure("a2a_watcher_runs_dispatched_again", "counter", "watcher", "Runs published again.")
+BLOBS_REMOVED = Figure(
+    "a2a_watcher_tasks_blobs_removed", "counter", "watcher", "Tasks that are gone and whose large parts were removed."
+)
 TICKS = Figure("a2a_watcher_ticks", "counter", "watcher", "Looks of a watcher's roles.", ("role", "outcome"))
 TICK_AGE = Figure("a2a_watcher_tick_age_seconds", "gauge", "watcher", "Since a role's last look ended.", ("role",))
 

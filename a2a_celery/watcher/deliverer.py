@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from a2a.types import TaskArtifactUpdateEvent
 
-from ..errors import StoreUnavailable
+from ..errors import BlobsUnavailable, StoreUnavailable
 from ..lifecycle import Event, LogEntry
 from ..lifecycle.shown import shown_event
 from ..push import (
@@ -154,7 +154,11 @@ class Deliverer:
             return
         at = line.delivered
         while True:
-            page = await self._store.run(read_log(self._keys, line.task_id, at, limit=PAGE))
+            try:
+                page = await self._store.run(read_log(self._keys, line.task_id, at, limit=PAGE))
+            except BlobsUnavailable:  # which is no failure of the store's: others go on meanwhile
+                await self._again(line, "large parts of an event are not to be had", None, None)
+                return
             for entry in page.entries:
                 try:
                     result = await self._post(line, subscription, entry)

@@ -11,7 +11,7 @@ import logging
 from datetime import UTC, datetime, timedelta
 
 from ..dispatch import Publisher, RunOptions
-from ..errors import BrokerUnavailable
+from ..errors import BrokerUnavailable, RunNotTaken
 from ..lifecycle import Refused, final_event
 from ..lifecycle.outcomes import NOT_BEGUN_IN_TIME
 from ..store import AsyncStore, Keys
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 BATCH = 100
 BROKER_BACK_US = 2_000_000
-"""How long a broker that took nothing is left alone."""
+"""How long a broker that took nothing is left alone, and a run that it does not take."""
 RESULTS_PATIENCE = 5.0
 """Seconds that the result backend, and a worker it names, have to say something of a run."""
 
@@ -76,6 +76,10 @@ class Dispatcher:
                 self._tell.dispatched_again()
                 said = about(Action.RUN_DISPATCHED_AGAIN, one.ref.name, agent=one.agent)
                 logger.info("run %s dispatched again", one.ref.name, extra=said)
+            except RunNotTaken as e:  # those behind it may go elsewhere
+                said = about(Action.RUN_NOT_PUBLISHED, one.ref.name, agent=one.agent)
+                logger.warning("run %s not dispatched, trying again: %s", one.ref.name, e, extra=said)
+                await self._store.run(mark_refused(self._keys, one.ref, again_us=BROKER_BACK_US))
             except BrokerUnavailable as e:
                 said = about(Action.RUN_NOT_PUBLISHED, runs=len(due) - number)
                 logger.warning("%d runs not dispatched, trying again: %s", len(due) - number, e, extra=said)
@@ -99,7 +103,8 @@ class Dispatcher:
             return False
 
     async def _reject(self, ref: RunRef) -> None:
-        found = await self._store.run(read_task(self._keys, None, ref.task_id, history_length=0, artifacts=False))
+        head = read_task(self._keys, None, ref.task_id, history_length=0, artifacts=False, whole=False)
+        found = await self._store.run(head)
         event = found and final_event(Refused(NOT_BEGUN_IN_TIME), ref.task_id, found[0].context_id)
         if event:
             answer = await self._store.run(end_run(self._keys, ref, runner=None, event=event))

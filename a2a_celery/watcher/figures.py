@@ -33,6 +33,8 @@ class WatcherFigures:
         posts, again, ticks = names.POST_TIME, names.DISPATCHED_AGAIN, names.TICKS
         self._posts = Histogram(posts.name, posts.help, posts.labels, buckets=POST_BOUNDS, registry=registry)
         self._again = Counter(again.name, again.help, registry=registry)
+        removed = names.BLOBS_REMOVED
+        self._removed = Counter(removed.name, removed.help, registry=registry)
         self._ticks = Counter(ticks.name, ticks.help, ticks.labels, registry=registry)
         self._ticked_at: dict[str, float] = {}
         registry.register(_Ages(self))
@@ -44,6 +46,10 @@ class WatcherFigures:
     def dispatched_again(self) -> None:
         """A run was published again."""
         self._again.inc()
+
+    def blobs_removed(self, tasks: int) -> None:
+        """The blobs of so many tasks that are gone were removed."""
+        self._removed.inc(tasks)
 
     def ticked(self, role: str, outcome: str) -> None:
         """A role has looked: "ok", or "failed"."""

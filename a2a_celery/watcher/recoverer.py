@@ -3,7 +3,8 @@
 A worker that dies stops renewing its leases. When one is over, the run is taken from it: at most once (an agent's
 default) means that its task is FAILED; an agent with `max_attempts` gets the next run, on any worker. A worker that was
 only paused finds that it has lost the run, can write nothing more, and cancels its agent. Runs that a stopping worker
-handed back, but could not pass on, come here too.
+handed back, but could not pass on, come here too. Celery's listeners, Flower among them, are told of the others in the
+name of the worker that is gone.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import logging
 from math import inf
 from time import monotonic
 
+from ..dispatch import Publisher
 from ..errors import StoreUnavailable
 from ..store import AsyncStore, Keys
 from ..store.recovery import Lapsed, give_next_attempt, lapsed_runs
@@ -33,10 +35,11 @@ class Recoverer:
     name = "recoverer"
     every = 0.5
 
-    def __init__(self, store: AsyncStore, keys: Keys, grace: float = 0) -> None:
+    def __init__(self, store: AsyncStore, keys: Keys, grace: float = 0, publisher: Publisher | None = None) -> None:
         self._store = store
         self._keys = keys
         self._grace = grace
+        self._publisher = publisher
         self._looked_at = -inf
         self._not_before = -inf
 
@@ -74,4 +77,7 @@ class Recoverer:
                 said = "run %s of %s was lost; its task is canceled"
                 logger.warning(said, lapsed.ref.name, lapsed.agent, extra=about_it)
             case _:
-                pass  # somebody else saw to it, or the next look will
+                return  # somebody else saw to it, or the next look will
+        if lapsed.worker and not lapsed.handed_back and self._publisher is not None:
+            of = (lapsed.agent, lapsed.ref.task_id, lapsed.ref.run)
+            self._publisher.lost_soon(*of, lapsed.worker, canceled=lapse.what == "canceled", call=lapsed.call)

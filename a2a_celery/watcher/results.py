@@ -51,7 +51,8 @@ class Results:
         return ended
 
     async def _end(self, ref: RunRef, ended: Ended) -> bool:
-        found = await self._store.run(read_task(self._keys, None, ref.task_id, history_length=0, artifacts=False))
+        head = read_task(self._keys, None, ref.task_id, history_length=0, artifacts=False, whole=False)
+        found = await self._store.run(head)
         if found is None:
             return True
         events, lost = self._events(ref, found[0], ended), isinstance(ended.error, WorkerLostError)

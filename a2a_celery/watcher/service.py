@@ -9,16 +9,22 @@ from pathlib import Path
 
 from celery import Celery
 
+from ..archive import open_archive
 from ..config import Settings
 from ..dispatch import Publisher
 from ..errors import ConfigError
 from ..push import Poster
 from ..sealing import Sealer, sealer_of
 from ..store import AsyncStore, Keys
+from ..store.blob_tasks import require_blobs_known
+from ..store.blobs import blobs_of
 from ..store.push_configs import require_secrets_in_use
+from ..store.schema import require_schema
 from ..store.wake import WakeLine
 from ..telemetry.logs import about
 from ..telemetry.names import Action
+from .archiver import Archiver
+from .blobs import BlobRemover
 from .canvases import CanvasEnder
 from .deliverer import Deliverer
 from .dispatcher import Dispatcher
@@ -45,25 +51,34 @@ class Watcher:
         """Watches until `until` is set; touches `alive_file` every few seconds, as long as it reaches the store.
 
         Raises:
-            ConfigError: the secret key does not open the webhooks there are.
+            ConfigError: the store has another schema, the secret key does not open the webhooks there are, or nothing
+                says where large parts are.
         """
-        store = AsyncStore(self._settings.store_url)
+        blobs = blobs_of(self._settings)
+        store = AsyncStore(self._settings.store_url, blobs)
         keys = Keys(self._settings.key_prefix)
         sealer = sealer_of(self._settings)
+        archive = open_archive(self._settings.archive_url) if self._settings.archive_url else None
         try:
+            await require_schema(store, keys, archive=archive is not None)
             await require_secrets_in_use(store, keys, sealer)
+            await require_blobs_known(store, keys, self._settings)
         except ConfigError:
             await store.aclose()
             raise
         results = Results(store, keys, self._app)
         again = self._settings.redispatch_after
         roles: list[Role] = [
-            Recoverer(store, keys, grace=self._settings.lease_ttl / 2),
+            Recoverer(store, keys, self._settings.lease_ttl / 2, self._publisher),
             Dispatcher(store, keys, self._publisher, again, results, self.figures),
             PauseEnder(store, keys),
             CanvasEnder(store, keys, results),
             Presence(store, keys, self._settings, alive_file),
         ]
+        if blobs is not None:
+            roles.append(BlobRemover(store, keys, blobs, self.figures))
+        if archive is not None:
+            roles.append(Archiver(store, keys, archive, self._settings.archive_retention, self.figures))
         deliverer, line = self._deliverer(store, keys, sealer), WakeLine(self._settings.store_url)
         loops = [Loop(role, figures=self.figures) for role in roles]
         if deliverer is not None:
@@ -79,6 +94,8 @@ class Watcher:
                 await loop.stop()
             if deliverer is not None:
                 await deliverer.aclose()
+            if archive is not None:
+                await archive.aclose()
             await line.stop()
             await store.aclose()
 
