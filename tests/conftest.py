@@ -14,6 +14,7 @@ from a2a_celery.cli.embedded import EmbeddedRedis
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.wake import WakeLine
 
+from .support.databases import Maria, Postgres
 from .support.fleet import RABBITMQ_URL, Fleet, running_fleet
 
 
@@ -57,6 +58,14 @@ def rabbitmq_reachable() -> bool:
     except OSError:
         return False
     return True
+
+
+def require_server(kind: type[Postgres] | type[Maria]) -> None:
+    """Skips what needs a SQL server that is not installed; it may be missing on a developer's machine, never in CI."""
+    if not kind.is_installed():
+        if os.environ.get("CI"):
+            pytest.fail(f"no {kind.__name__} here: CI needs one")
+        pytest.skip(f"no {kind.__name__} here: install Debian's package {kind.package}, or yours")
 
 
 @pytest.fixture(scope="module", params=["redis", "rabbitmq"])

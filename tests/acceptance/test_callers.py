@@ -16,7 +16,7 @@ from a2a.types import SendMessageRequest, a2a_pb2_grpc
 from google.protobuf.json_format import MessageToDict, ParseDict
 
 from tests.support.clients import V1, Served, message_json, rest, rpc, serving
-from tests.support.faults import fault
+from tests.support.faults import fault, from_rest
 from tests.support.fleet import ROOT, Fleet, Gateway, free_port
 from tests.support.waiting import eventually
 
@@ -38,7 +38,7 @@ def guarded(served: Served) -> Gateway:
     return start_guarded(served.fleet)
 
 
-def start_guarded(fleet: Fleet) -> Gateway:
+def start_guarded(fleet: Fleet, **env: str) -> Gateway:
     """Starts ``tests.support.authenticated`` under uvicorn: the gateway as a part of somebody's own application."""
     port = free_port()
     command = [sys.executable, "-m", "uvicorn", "tests.support.authenticated:asgi", "--factory", "--port", str(port)]
@@ -49,7 +49,7 @@ def start_guarded(fleet: Fleet) -> Gateway:
         "PYTHONPATH": str(ROOT),
     }
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("A2A_", "CELERY_"))}
-    gateway = Gateway("guarded", command, environ | own, fleet.folder / "guarded.log")
+    gateway = Gateway("guarded", command, environ | own | env, fleet.folder / "guarded.log")
     fleet.processes.append(gateway)
     gateway.url, gateway.grpc = f"http://127.0.0.1:{port}", ""
     gateway.wait_for_output("Uvicorn running")
@@ -124,6 +124,16 @@ async def test_a_grpc_callers_parameters_reach_the_agent(served: Served) -> None
     assert data["extensions"] == ["https://e.com/a"]
     assert data["metadata"] == {"budget": 3}
     assert data["headers"]["traceparent"] == TRACE
+
+
+def test_the_extended_card_is_for_callers_with_a_name_where_somebody_asks_for_one(
+    served: Served, guarded: Gateway
+) -> None:
+    for path in ("/extendedAgentCard", "/acme/extendedAgentCard"):
+        assert rest(guarded, "GET", path, agent="full", **ALICE).json()["name"] == "full-extended"
+        assert rest(served.gateway, "GET", path, agent="full").json()["name"] == "full-extended"
+        refused = from_rest(rest(guarded, "GET", path, agent="full"))
+        assert (refused.status, refused.reason) == (403, "PERMISSION_DENIED")
 
 
 async def test_another_callers_tasks_are_unknown(guarded: Gateway) -> None:

@@ -244,7 +244,7 @@ def test_a_signal_stops_everything_also_a_busy_worker(
     dev.popen.send_signal(number)
 
     dev.require_gone(since)
-    assert dev.popen.wait(1) == 0, dev.output()
+    assert dev.popen.wait(2 * STOP) == 0, dev.output()
     assert dev.output().rstrip().endswith("dev     | all stopped")
 
 
@@ -256,7 +256,7 @@ def test_a_signal_while_it_starts_stops_everything(said: str, devs: list[Dev], t
 
     dev.popen.send_signal(signal.SIGINT)
 
-    assert dev.popen.wait(STOP) == 0, dev.output()
+    assert dev.popen.wait(2 * STOP) == 0, dev.output()
     assert not home.exists()
     assert not [p.info["cmdline"] for p in psutil.process_iter(["environ", "cmdline"]) if str(home) in str(p.info)]
 
@@ -278,7 +278,7 @@ def test_a_worker_that_dies_ends_everything_with_its_last_lines(devs: list[Dev],
     dev.child("worker").kill()
 
     dev.require_gone(since)
-    assert dev.popen.wait(1) == 1
+    assert dev.popen.wait(STOP) == 1
     assert "dev     | the worker ended unexpectedly (by SIGKILL); its last lines:" in dev.output()
     assert re.search(r"^dev +\|   .* ready\.$", dev.output(), re.MULTILINE)
 
@@ -301,7 +301,7 @@ def test_with_a_redis_of_ones_own_that_is_store_and_broker_and_stays(
     with redis.Redis.from_url(redis_server.store_url, db=3) as client:
         assert client.exists("_kombu.binding.celery.pidbox")  # the worker's, and so the broker's
         dev.popen.terminate()
-        assert dev.popen.wait(STOP) == 0
+        assert dev.popen.wait(2 * STOP) == 0
         assert client.ping()
 
 

@@ -22,7 +22,10 @@ from tests.support.clients import rest
 from tests.support.site import PATIENCE, Site, open_site, text_of
 from tests.support.waiting import eventually
 
-POOLS = ("prefork", "threads", "solo", "gevent")
+POOLS = ("prefork", "threads", "solo", "gevent", "asyncio")
+TERMINATING = ("prefork", "gevent", "asyncio")
+"""Pools that can end one call."""
+
 NOWHERE = "redis://127.0.0.1:1/0"
 """A result backend that does not answer."""
 
@@ -140,16 +143,16 @@ def test_a_child_that_is_gone(site: Site, how: str) -> None:
 
 
 def test_terminated_while_it_runs(site: Site) -> None:
-    task_id = site.send("silent", "60" if site.pool in ("prefork", "gevent") else "2")
+    task_id = site.send("silent", "60" if site.pool in TERMINATING else "2")
     eventually(lambda: site.is_in(task_id, "WORKING"), within=PATIENCE)
 
     site.celery.control.revoke(f"{task_id}.1", terminate=True)
 
     task = site.ended("silent", task_id)
-    if site.pool in ("prefork", "gevent"):
+    if site.pool in TERMINATING:
         assert text_of(task) == WORKER_LOST
         # of a greenlet that was killed Celery says afterwards that it succeeded
-        site.celery_says(task_id, *(["revoked"] if site.pool == "prefork" else ["revoked", "succeeded"]))
+        site.celery_says(task_id, *(["revoked", "succeeded"] if site.pool == "gevent" else ["revoked"]))
         assert site.log(task_id) == [*WORKED, "FAILED"]
     else:  # these can't
         assert site.log(task_id) == [*WORKED, "artifact", "COMPLETED"]

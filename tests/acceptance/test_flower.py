@@ -147,6 +147,25 @@ def test_each_attempt_has_its_own_row(shown: Shown) -> None:
     assert risen["args"] == f"('{task_id}', 2)"
 
 
+@pytest.mark.timeout(300)  # a whole fleet is begun for it
+def test_a_run_that_is_lost_with_its_whole_worker_is_over_for_flower_too(tmp_path: Path, broker: str) -> None:
+    quick = {"A2A_LEASE_TTL": "2", "A2A_CANCEL_GRACE": "0.5"}
+    with open_site(tmp_path, "prefork", broker, **quick) as site, flower(site) as shown:
+        lost, canceled = site.send("patient", SECRET), site.send("patient", SECRET)
+        workers = {shown.run(task_id, "STARTED")["worker"] for task_id in (lost, canceled)}
+        eventually(lambda: site.is_in(lost, "WORKING") and site.is_in(canceled, "WORKING"), within=PATIENCE)
+
+        site.worker.kill()
+        httpx.post(f"{site.gateway.url}/agents/patient/tasks/{canceled}:cancel", headers={"A2A-Version": "1.0"})
+        site.fleet.watcher()
+
+        assert site.ended("patient", lost)["status"]["state"] == "TASK_STATE_FAILED"
+        run = shown.run(lost, "FAILURE")
+        assert (run["name"], run["exception"]) == ("a2a.patient", "WorkerLostError('The worker was lost.')")
+        assert shown.run(canceled, "REVOKED")["worker"] == run["worker"]
+        assert {run["worker"]} == workers == set(httpx.get(f"{shown.url}/api/workers", timeout=30).json())
+
+
 def test_its_pages_find_a_task_and_say_nothing_of_what_was_said(shown: Shown) -> None:
     task_id = shown.site.send("echo", SECRET)
     shown.run(task_id, "SUCCESS")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import grpc.aio
 import httpx
 import pytest
-from a2a.types import SendMessageRequest, a2a_pb2_grpc
+from a2a.types import GetTaskRequest, SendMessageRequest, a2a_pb2_grpc
 from google.protobuf.json_format import ParseDict
 
 from tests.support.clients import KNOWN_RPC_CODES, V1, Served, message_json, rest, rpc, serving
@@ -119,6 +120,44 @@ def test_an_odd_json_rpc_envelope_is_refused(served: Served, http: httpx.Client,
     assert answer.json()["id"] in (None, 7)
 
 
+def test_who_serves_is_nobodys_business(served: Served, http: httpx.Client) -> None:
+    without_method = http.post(f"{served.url}/", content=envelope(method=...), headers=V1)
+
+    assert "server" not in without_method.headers
+    assert "set()" not in without_method.text
+    assert "jsonrpc, method, params and id" in without_method.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/tasks/", "/acme/tasks/", "/agents/echo/tasks/", "/agents/echo/acme/tasks/"])
+def test_nobody_is_sent_on_to_a_host_that_the_request_names(served: Served, http: httpx.Client, path: str) -> None:
+    answer = http.get(served.url + path, headers=V1 | {"Host": "elsewhere.example"})
+
+    assert from_rest(answer).status == 404
+
+
+@pytest.mark.parametrize("path", ["/", "/message:send", "/agents/echo/message:send"])
+def test_a_client_that_hangs_up_within_its_body_is_no_error(served: Served, http: httpx.Client, path: str) -> None:
+    before = len(served.gateway.output())
+    host, _, port = served.url.rpartition("/")[2].partition(":")
+    with socket.create_connection((host, int(port))) as line:
+        line.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf of it".encode())
+
+    assert http.get(f"{served.url}/health/live").status_code == 200  # it has come to what was sent later
+    assert "Traceback" not in served.gateway.output()[before:]
+
+
+def test_a_clients_mistake_is_no_error_in_the_log(served: Served, http: httpx.Client) -> None:
+    before = len(served.gateway.output())
+    for body in (envelope(method=...), envelope(params={"id": {}}), envelope(method="tasks/get", params={"id": {}})):
+        for version in ("1.0", "0.3"):
+            assert "error" in http.post(f"{served.url}/", content=body, headers={"A2A-Version": version}).json()
+
+    said = served.gateway.output()[before:]
+    assert "it can't be read" in said
+    assert "ERROR" not in said
+    assert "Traceback" not in said
+
+
 @pytest.mark.parametrize("request_id", [0, -1, 2**80, "", "x" * 5_000, None, "\u4e2d"], ids=lambda i: str(i)[:10])
 def test_a_lawful_id_comes_back(served: Served, http: httpx.Client, request_id: object) -> None:
     assert http.post(f"{served.url}/", content=envelope(id=request_id), headers=V1).json()["id"] == request_id
@@ -211,7 +250,7 @@ PATHS = [
     ("BREW", "/tasks", 405),
     ("GET", "/tasks/%00", 404),
     ("GET", "/tasks/%ff%fe", 404),
-    ("GET", "/tasks/" + "x" * 5_000, 404),
+    ("GET", "/tasks/" + "x" * 5_000, 400),
     ("GET", "/tasks?pageSize=many", 400),
     ("GET", "/tasks?pageSize=1e99", 400),
     ("GET", "/tasks?pageSize=", 400),
@@ -301,6 +340,23 @@ def test_a_body_beyond_the_default_limit_is_refused_before_it_is_read(tmp_path: 
             answer = httpx.post(f"{served.url}{path}", content=large, headers=V1, timeout=30)
 
             assert (from_rpc(answer.json()) if path == "/" else from_rest(answer)).reason == "REQUEST_TOO_LARGE"
+
+
+def test_headers_have_an_end_and_it_is_the_client_s(served: Served, http: httpx.Client) -> None:
+    answer = http.get(f"{served.url}/tasks/none", headers={**V1, "X-Long": "x" * 5_000_000})
+
+    assert answer.status_code == 400
+
+
+async def test_so_has_metadata(served: Served) -> None:
+    async with grpc.aio.insecure_channel(served.gateway.grpc) as channel:
+        call = a2a_pb2_grpc.A2AServiceStub(channel).GetTask(
+            GetTaskRequest(id="none"), metadata=(("x-long", "x" * 100_000),), timeout=30
+        )
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await call
+
+    assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 def test_the_gateway_still_serves(served: Served) -> None:

@@ -117,3 +117,17 @@ def test_what_is_wrong_with_a_message_of_03_is_named(served: Served, http: httpx
 
     assert error["code"] == -32602
     assert [one["field"] for one in error["data"]["errors"]] == ["message.context_id"]
+
+
+def test_a_webhook_of_03_without_a_field_is_told_so_and_nothing_of_who_checked_it(
+    served: Served, http: httpx.Client
+) -> None:
+    config = {"url": "https://hooks.example.com/", "authentication": {"scheme": "Bearer"}}
+    params = {"taskId": "t", "pushNotificationConfig": config}
+
+    error = legacy_error(http, f"{served.url}/", "tasks/pushNotificationConfig/set", params, V03)
+
+    assert error["code"] == -32600
+    assert error["data"]["errors"] == [
+        {"field": "params.pushNotificationConfig.authentication.schemes", "message": "Field required"}
+    ]

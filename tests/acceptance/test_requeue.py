@@ -213,7 +213,6 @@ def test_stuck_tasks_are_listed_with_what_they_wait_for(quick: Fleet) -> None:
         (("--stuck", "--url", "http://x"), "leave out --url"),
         (("--stuck", "-H", "a: b"), "leave out --header"),
         (("--stuck", "--state", "working"), "leave out --state"),
-        (("--stuck", "--context", "c"), "leave out --context"),
         (("--stuck", "--older-than", "-1"), "--older-than"),
     ],
 )

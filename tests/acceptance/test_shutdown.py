@@ -95,7 +95,9 @@ def new_worker(site: Site, pool: str, kind: str = "", **env: str) -> Process:
     return site.fleet.worker(pool=pool, concurrency=2, **env)
 
 
-@pytest.mark.parametrize(("pool", "kind"), [*((pool, kind) for pool in POOLS for kind in KINDS), ("gevent", "warm")])
+@pytest.mark.parametrize(
+    ("pool", "kind"), [*((pool, kind) for pool in (*POOLS, "asyncio") for kind in KINDS), ("gevent", "warm")]
+)
 def test_a_run_that_may_be_run_again_is_handed_back(site: Site, folder: Path, pool: str, kind: str) -> None:
     worker = new_worker(site, pool, kind)
     task_id = begun(site, folder, "worth-another", "until 0")
@@ -195,8 +197,10 @@ def test_a_framework_that_calls_it_a_cancel_is_not_believed(site: Site, pool: st
     assert site.log(task_id) == [*WORKED, "FAILED"]
 
 
-@pytest.mark.parametrize("pool", POOLS)
-@pytest.mark.parametrize("agent", ["blocks-loop", "blocks-thread"])
+@pytest.mark.parametrize(
+    ("pool", "agent"),
+    [*((pool, agent) for agent in ("blocks-loop", "blocks-thread") for pool in POOLS), ("asyncio", "blocks-loop")],
+)
 def test_an_agent_that_can_not_be_stopped_does_not_hold_up_its_worker(
     site: Site, folder: Path, pool: str, agent: str
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from time import time
 from typing import Any
 
 import kombu
@@ -195,7 +196,9 @@ def test_a_run_that_a_watcher_publishes_is_in_its_trace(served: Served, spans: C
     spans.wait_for(caller.trace, "publish a2a.thinker")
     with kombu.Connection(served.fleet.broker_url) as connection:
         assert connection.default_channel.queue_purge(served.fleet.queue) == 1
-    store.redis.zadd(keys.dispatch, {f"{task['id']}.1": 0})
+    name, soon = f"{task['id']}.1", (time() + 10) * 1e6
+    eventually(lambda: store.redis.zscore(keys.dispatch, name) > soon, what="the store hears that it was published")
+    store.redis.zadd(keys.dispatch, {name: 0})
 
     served.worker = served.fleet.worker(OTEL_SERVICE_NAME="worker")
 

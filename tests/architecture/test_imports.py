@@ -9,7 +9,21 @@ import pytest
 
 from .source import PACKAGE, Module, modules
 
-OPEN_TO_ALL = {"agents", "caller", "config", "discretion", "errors", "sealing", "telemetry", "threads", "__version__"}
+OPEN_TO_ALL = {
+    "agents",
+    "caller",
+    "config",
+    "databases",
+    "discretion",
+    "errors",
+    "kinds",
+    "loading",
+    "sealing",
+    "telemetry",
+    "threads",
+    "versions",
+    "__version__",
+}
 """Top-level modules (and a constant) that everybody may import."""
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -19,11 +33,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "dispatch": {"lifecycle"},
     "push": {"lifecycle"},
     "client": {"lifecycle", "push"},
-    "gateway": {"dispatch", "store", "lifecycle", "push"},
+    "archive": {"store", "lifecycle"},
+    "gateway": {"archive", "dispatch", "store", "lifecycle", "push"},
     "execution": {"dispatch", "store", "lifecycle"},
-    "watcher": {"push", "dispatch", "store", "lifecycle"},
+    "watcher": {"archive", "push", "dispatch", "store", "lifecycle"},
     "frameworks": {"execution", "lifecycle"},
-    "cli": {"app", "gateway", "execution", "watcher", "push", "dispatch", "store", "lifecycle", "client"},
+    "pool": {"execution"},
+    "cli": {"app", "archive", "gateway", "execution", "watcher", "push", "dispatch", "store", "lifecycle", "client"},
 }
 """What each package may import of the others, beside itself and what is open to all."""
 
@@ -36,8 +52,10 @@ EXTRAS_BEHIND = {("telemetry", "spans")}
 REDIS_USERS = ("a2a_celery/store/", "a2a_celery/cli/embedded.py")
 
 FUNCTIONS_THAT_IMPORT: dict[str, str] = {
-    "a2a_celery/gateway/asgi.py": "grpc is an extra",
+    "a2a_celery/archive/__init__.py": "SQLAlchemy is an extra",
+    "a2a_celery/gateway/parts.py": "grpc is an extra",
     "a2a_celery/client/transports.py": "grpc is an extra",
+    "a2a_celery/store/object_store.py": "fsspec is an extra",
     "a2a_celery/telemetry/tracing.py": "OpenTelemetry is an extra",
 }
 """Why a function may import; an import that costs or may be missing, and nothing else."""

@@ -20,6 +20,7 @@ class Meter:
     async def cost_of(self, operation: Operation[object]) -> dict[str, int]:
         """How often each command was called, in scripts too."""
         await self._store.redis.script_load(operation.script.text)
+        await self._store.ping()  # a connection says who it is when it is made
         before = await self._calls()
         await self._store.run(operation)
         after = await self._calls()

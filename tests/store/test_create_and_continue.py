@@ -15,19 +15,9 @@ from a2a_celery.lifecycle.states import (
     WORKING,
 )
 from a2a_celery.store import AsyncStore, Keys, Scope
+from a2a_celery.store.answers import Begun, Ended, Full, Missing, Waiting, WrongContext
 from a2a_celery.store.log import read_log
-from a2a_celery.store.tasks import (
-    MAX_WAITING_TURNS,
-    Begun,
-    Ended,
-    Full,
-    Missing,
-    Waiting,
-    WrongContext,
-    continue_task,
-    create_task,
-    read_task,
-)
+from a2a_celery.store.tasks import MAX_WAITING_TURNS, continue_task, create_task, read_task
 from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, request, status
 
 

@@ -6,7 +6,14 @@ import pytest
 
 from a2a_celery.lifecycle.states import FAILED, INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.dispatch import MAX_REDISPATCH_WAIT_US, DueRun, hold_runs, mark_published, take_due_runs
+from a2a_celery.store.dispatch import (
+    MAX_REDISPATCH_WAIT_US,
+    DueRun,
+    hold_runs,
+    mark_all_published,
+    mark_published,
+    take_due_runs,
+)
 from a2a_celery.store.recovery import Requeued, hand_back
 from a2a_celery.store.runs import RunRef
 from a2a_celery.store.tasks import FIRST_PUBLISH_GRACE_US, continue_task, create_task
@@ -188,6 +195,42 @@ async def test_a_run_in_a_worker_s_hand_is_due_no_later_than_without(
         await store.run(hold_runs(keys, [ref], silent_us=15_000_000))
 
     assert await clock.due_in(ref) <= 1_000_000
+
+
+async def test_a_run_in_a_worker_s_hand_stays_there_when_the_store_learns_late_that_it_was_published(
+    store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
+) -> None:
+    ref = RunRef(await seeds.created(), 1)
+    await store.run(hold_runs(keys, [ref], silent_us=4_000_000))
+
+    await store.run(mark_published(keys, ref, again_us=AGAIN_US))
+    marked = await clock.due_in(ref)
+    await store.run(hold_runs(keys, [ref], silent_us=30_000_000))
+
+    assert marked <= 4_000_000 < FIRST_PUBLISH_GRACE_US < await clock.due_in(ref) <= 30_000_000
+
+
+async def test_a_run_that_a_worker_had_before_the_store_learned_of_it_is_not_published_again_meanwhile(
+    store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
+) -> None:
+    """Until then it was due in a few seconds, as one that nobody has published: the worker's word is worth more."""
+    ref = RunRef(await seeds.created(), 1)
+    await store.run(hold_runs(keys, [ref], silent_us=15_000_000))
+    assert await clock.due_in(ref) <= FIRST_PUBLISH_GRACE_US
+
+    await store.run(mark_published(keys, ref, again_us=AGAIN_US))
+
+    assert FIRST_PUBLISH_GRACE_US < await clock.due_in(ref) <= 15_000_000
+
+
+async def test_several_runs_are_marked_each_with_its_own_time(
+    store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
+) -> None:
+    refs = [RunRef(await seeds.created(task_id=f"t{number}"), 1) for number in range(3)]
+
+    await store.run(mark_all_published(keys, {refs[0]: 10_000_000, refs[2]: 30_000_000}))
+
+    assert [round((await clock.due_in(ref)) / 10_000_000) for ref in refs] == [1, 0, 3]
 
 
 async def test_a_run_that_was_taken_from_a_silent_worker_waits_its_time_again(

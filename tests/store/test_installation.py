@@ -8,9 +8,31 @@ import pytest
 
 from a2a_celery.cli.embedded import EmbeddedRedis
 from a2a_celery.errors import StoreUnavailable
-from a2a_celery.store import AsyncStore, Keys, SyncStore
+from a2a_celery.store import AsyncStore, Keys, Operation, SyncStore
+from a2a_celery.store.archiving import archive_state
 from a2a_celery.store.installation import Server, note_watcher, server_of, watchers
+from a2a_celery.store.schema import SCHEMA, require_schema
 from tests.support.waiting import eventually_async
+
+
+def here(keys: Keys, said: str, *, archives: bool = False) -> Operation[list[str]]:
+    return note_watcher(keys, said, schema=SCHEMA, archives=archives)
+
+
+async def test_a_watcher_tells_a_store_that_was_emptied_what_it_was(store: AsyncStore, keys: Keys) -> None:
+    await require_schema(store, keys, archive=True)
+    before = await store.redis.hgetall(keys.installation)
+    await store.redis.flushdb()
+
+    await store.run(watchers(keys))
+    assert not await store.redis.exists(keys.installation)
+    await store.run(here(keys, "one", archives=True))
+
+    assert await store.redis.hgetall(keys.installation) == before
+    await require_schema(store, keys, archive=True)
+    await store.run(archive_state(keys, give_up=True))
+    await store.run(here(keys, "one", archives=True))
+    assert not (await store.run(archive_state(keys))).on
 
 
 async def test_watchers_are_known_until_they_are_not_heard_of(
@@ -18,12 +40,12 @@ async def test_watchers_are_known_until_they_are_not_heard_of(
 ) -> None:
     monkeypatch.setattr("a2a_celery.store.installation.HEARD_US", 500_000)
     assert await store.run(watchers(keys)) == []
-    await store.run(note_watcher(keys, "two"))
+    await store.run(here(keys, "two"))
     for _ in range(2):
-        assert await store.run(note_watcher(keys, "one")) == ["one", "two"]
+        assert await store.run(here(keys, "one")) == ["one", "two"]
 
     async def only_one_is_left() -> bool:
-        await store.run(note_watcher(keys, "one"))
+        await store.run(here(keys, "one"))
         return await store.run(watchers(keys)) == ["one"]
 
     await eventually_async(only_one_is_left)

@@ -12,32 +12,17 @@ import pytest
 from a2a_celery.cli.embedded import EmbeddedRedis
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys, Operation, SyncStore
+from a2a_celery.store.blob_tasks import blobs_in_use, blobs_removed, take_doomed
+from a2a_celery.store.blobs import note_blobs
 from a2a_celery.store.checkpoints import checkpoint
-from a2a_celery.store.deliveries import (
-    Line,
-    delivery_figures,
-    give_up_delivery,
-    note_delivered,
-    postpone_delivery,
-    read_delivery,
-    replay_delivery,
-    scan_deliveries,
-    take_due_deliveries,
-)
-from a2a_celery.store.dispatch import hold_runs, mark_published, take_due_runs
+from a2a_celery.store.dispatch import hold_runs, mark_all_published, mark_refused, take_due_runs
 from a2a_celery.store.figures import figures
 from a2a_celery.store.installation import note_watcher
 from a2a_celery.store.leases import renew_runs
 from a2a_celery.store.letters import Letter, read_letter, requeue_task
+from a2a_celery.store.limits import take_request
 from a2a_celery.store.log import read_log
 from a2a_celery.store.pauses import end_pauses
-from a2a_celery.store.push_configs import (
-    NewPushConfig,
-    delete_push_config,
-    list_push_configs,
-    save_push_config,
-    secrets_in_use,
-)
 from a2a_celery.store.recovery import Lapsed, hand_back, lapse_run, lapsed_runs
 from a2a_celery.store.release import due_canvases, end_by_result, hand_on, release_run
 from a2a_celery.store.runs import (
@@ -47,10 +32,12 @@ from a2a_celery.store.runs import (
     end_run,
     settle_run,
 )
-from a2a_celery.store.scan import scan_list
+from a2a_celery.store.scan import newest_tasks, read_states, scan_list
 from a2a_celery.store.sessions import SessionState
 from a2a_celery.store.steps import read_steps
 from a2a_celery.store.tasks import continue_task, create_task, list_tasks, read_task, request_cancel
+from tests.store.verbs_of_deliveries import VERBS_OF_DELIVERIES
+from tests.store.verbs_of_keeping import VERBS_OF_KEEPING
 from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, status
 
 Make = Callable[[Keys, Seeds], Awaitable[Operation[Any]]]
@@ -125,7 +112,12 @@ async def _renew(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 async def _mark(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await seeds.created(task_id="t")
-    return mark_published(keys, REF, again_us=1)
+    return mark_all_published(keys, {REF: 1, RunRef("unknown", 1): 1})
+
+
+async def _refuse(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await seeds.created(task_id="t")
+    return mark_refused(keys, REF, again_us=1)
 
 
 async def _hold(keys: Keys, seeds: Seeds) -> Operation[Any]:
@@ -165,6 +157,16 @@ async def _scan(keys: Keys, seeds: Seeds) -> Operation[Any]:
     return scan_list(keys, keys.dispatch)
 
 
+async def _newest(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await seeds.created(task_id="t")
+    return newest_tasks(keys, [f"{keys.scope_index(ANN)}1"], limit=9, not_before_us=None, not_after_us=None)
+
+
+async def _states(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await seeds.created(task_id="t")
+    return read_states(keys, ["t", "nobody"])
+
+
 async def _letter(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await dead(keys, seeds)
     return read_letter(keys, "t")
@@ -200,81 +202,12 @@ async def _end_by_result(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 
 async def _note_watcher(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    return note_watcher(keys, "here")
+    return note_watcher(keys, "here", schema=1, archives=True)
 
 
 async def _hand_back(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await seeds.created(task_id="t")
     return hand_back(keys, REF, runner=None, lost=status(FAILED, "lost"))
-
-
-PUSH = NewPushConfig("c", b"sealed", "f0")
-
-
-async def _save_push(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await seeds.created(task_id="t")
-    return save_push_config(keys, ANN, "t", PUSH)
-
-
-async def owed(keys: Keys, seeds: Seeds) -> Line:
-    """The line of a config of the task "t", in hand."""
-    await seeds.created(task_id="t")
-    await seeds.store.run(save_push_config(keys, ANN, "t", PUSH))
-    await seeds.store.run(claim(keys))
-    [line] = await seeds.store.run(take_due_deliveries(keys, limit=1, lease_us=LEASE_US))
-    return line
-
-
-async def _list_push(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await owed(keys, seeds)
-    return list_push_configs(keys, ANN, "t")
-
-
-async def _delete_push(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await owed(keys, seeds)
-    return delete_push_config(keys, ANN, "t", "c")
-
-
-async def _secrets(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await owed(keys, seeds)
-    return secrets_in_use(keys)
-
-
-async def _take_deliveries(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await owed(keys, seeds)
-    return take_due_deliveries(keys, limit=1, lease_us=LEASE_US)
-
-
-async def _note(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    return note_delivered(keys, await owed(keys, seeds), 2, lease_us=LEASE_US)
-
-
-async def _postpone(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    return postpone_delivery(keys, await owed(keys, seeds), after_us=9, counts=True, said={"status": 500})
-
-
-async def _give_up(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    return give_up_delivery(keys, await owed(keys, seeds), said={"reason": "no"})
-
-
-async def _replay(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await seeds.store.run(await _give_up(keys, seeds))
-    return replay_delivery(keys, "t", "c")
-
-
-async def _read_delivery(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await owed(keys, seeds)
-    return read_delivery(keys, "t", "c")
-
-
-async def _scan_deliveries(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await owed(keys, seeds)
-    return scan_deliveries(keys)
-
-
-async def _delivery_figures(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await seeds.store.run(await _give_up(keys, seeds))
-    return delivery_figures(keys)
 
 
 async def _steps(keys: Keys, seeds: Seeds) -> Operation[Any]:
@@ -287,11 +220,35 @@ async def _figures(keys: Keys, seeds: Seeds) -> Operation[Any]:
     return figures(keys)
 
 
+async def _note_blobs(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    noting = note_blobs(keys, await seeds.created())
+    await seeds.store.run(noting)
+    return noting
+
+
+async def _blobs_in_use(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await seeds.store.run(note_blobs(keys, await seeds.created()))
+    return blobs_in_use(keys)
+
+
+async def _take_doomed(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await seeds.store.run(note_blobs(keys, await seeds.created()))
+    return take_doomed(keys, limit=10)
+
+
+async def _blobs_removed(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    return blobs_removed(keys, ["t"])
+
+
+async def _take_request(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    return take_request(keys, ANN, per_second=1, burst=2)
+
+
 VERBS: list[Make] = [
-    _create, _continue, _cancel, _read, _list, _log, _claim, _append, _settle, _renew, _mark, _hold, _take,
+    _create, _continue, _cancel, _read, _list, _log, _claim, _append, _settle, _renew, _mark, _refuse, _hold, _take,
     _end_pauses, _lapsed, _lapse, _end, _hand_back, _release, _due_canvases, _end_by_result, _scan, _letter, _requeue,
-    _note_watcher, _save_push, _list_push, _delete_push, _secrets, _take_deliveries, _note, _postpone, _give_up,
-    _replay, _read_delivery, _scan_deliveries, _delivery_figures, _figures, _steps, _checkpoint,
+    _note_watcher, _figures, _steps, _checkpoint, _take_request,
+    _note_blobs, _blobs_in_use, _take_doomed, _blobs_removed, _newest, _states, *VERBS_OF_KEEPING, *VERBS_OF_DELIVERIES,
 ]  # fmt: skip
 
 BESIDE = {"prelude", "save_task", "delete_task"}

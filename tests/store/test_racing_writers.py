@@ -26,8 +26,9 @@ from a2a_celery.lifecycle.states import (
     WORKING,
 )
 from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.answers import Begun, CanceledNow
 from a2a_celery.store.runs import Claim, RunLost, RunRef, Settled, Written, append, claim_run, settle_run
-from a2a_celery.store.tasks import Begun, CanceledNow, continue_task, request_cancel
+from a2a_celery.store.tasks import continue_task, request_cancel
 from tests.support.leaks import leaks
 from tests.support.seeds import ANN, CONTEXT, LEASE_US, Seeds, at_once, chunk, request, status
 

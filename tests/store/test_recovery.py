@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 import signal
 from pathlib import Path
+from typing import cast
 
 import pytest
 from a2a.types import TaskArtifactUpdateEvent
 
+from a2a_celery.dispatch import Call, Publisher, RunOptions
 from a2a_celery.lifecycle import LogEntry
 from a2a_celery.lifecycle.states import AUTH_REQUIRED, CANCELED, COMPLETED, FAILED, WORKING
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.leases import renew_runs
-from a2a_celery.store.recovery import Lapse, Lapsed, lapse_run, lapsed_runs, left_open
+from a2a_celery.store.recovery import Lapse, Lapsed, hand_back, lapse_run, lapsed_runs, left_open
 from a2a_celery.store.runs import Claim, RunLost, RunRef, append, claim_run
-from a2a_celery.store.tasks import continue_task, request_cancel
+from a2a_celery.store.tasks import continue_task, create_task, request_cancel
 from a2a_celery.watcher.recoverer import Recoverer
 from tests.support.restarts import mortal_redis
-from tests.support.seeds import ANN, CONTEXT, LEASE_US, Seeds, at_once, chunk, request, status
+from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, at_once, chunk, request, status
 
 
 async def lost(store: AsyncStore, keys: Keys, seeds: Seeds, *, max_attempts: int = 1) -> Claim:
@@ -101,6 +103,57 @@ async def test_a_cancel_that_its_worker_never_heard_is_carried_out(store: AsyncS
     await Recoverer(store, keys).tick()
 
     assert (await seeds.task(claim.ref.task_id)).status.state == CANCELED
+
+
+class Told:
+    """What Celery's listeners would hear."""
+
+    def __init__(self) -> None:
+        self.of: list[tuple[str, str, bool]] = []
+        self.calls: dict[str, str] = {}
+
+    def lost_soon(self, agent: str, task_id: str, run: int, worker: str, *, canceled: bool, call: str = "") -> None:
+        self.of.append((f"{task_id}.{run}", worker, canceled))
+        self.calls[task_id] = call or agent
+
+
+async def test_celerys_listeners_are_told_once_if_the_worker_would_have_told_them(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    refs = [RunRef(await seeds.created(), 1) for _ in range(4)]
+    for ref, worker in zip(refs, ("celery@a", "celery@a", "", "celery@a"), strict=True):
+        lease = 1 if ref == refs[3] else -1
+        claim = claim_run(
+            keys, ref, token="t", runner="r.1.x", lease_us=lease, working=True, max_attempts=2, worker=worker
+        )
+        await store.run(claim)
+    await store.run(request_cancel(keys, ANN, refs[1].task_id, CONTEXT))
+    await store.run(hand_back(keys, refs[3], runner="r.1.", lost=status(FAILED)))
+    told = Told()
+
+    await at_once(*(Recoverer(store, keys, publisher=cast(Publisher, told)).tick() for _ in range(4)))
+
+    assert sorted(told.of) == sorted([(refs[0].name, "celery@a", False), (refs[1].name, "celery@a", True)])
+    assert [(await seeds.task(ref.task_id)).status.state for ref in refs] == [WORKING, CANCELED, WORKING, WORKING]
+
+
+async def test_celerys_listeners_are_told_what_was_lost(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    """They may not have heard of it: what its worker said of it last can be lost with it."""
+    call = Call("tasks.größer", {"text": '"call":{"task":"another"} \ud800'})
+    stored = {"plain": RunOptions({"queue": "far"}, call=call).to_json(), "routed": b'{"celery":{"queue":"far"}}'}
+    for task_id, options in {**stored, "neither": b""}.items():
+        sent = request(task_id=task_id, context_id=CONTEXT)
+        await store.run(
+            create_task(keys, ANN, task_id, CONTEXT, sent, caller=b"{}", retention=RETENTION, options=options)
+        )
+        await store.run(
+            claim_run(keys, RunRef(task_id, 1), token="t", runner="r", lease_us=-1, working=True, worker="celery@a")
+        )
+    told = Told()
+
+    await Recoverer(store, keys, publisher=cast(Publisher, told)).tick()
+
+    assert told.calls == {"plain": "tasks.größer", "routed": ANN.agent, "neither": ANN.agent}
 
 
 async def test_a_lease_that_holds_is_respected(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:

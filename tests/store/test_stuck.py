@@ -10,7 +10,6 @@ import pytest
 from a2a_celery.cli.embedded import EmbeddedRedis
 from a2a_celery.cli.operating import duration
 from a2a_celery.cli.stuck import Why, stuck_tasks
-from a2a_celery.dispatch import RunOptions
 from a2a_celery.store import AsyncStore, Keys, SyncStore
 from a2a_celery.store.runs import RunRef, claim_run
 from tests.support.seeds import Seeds
@@ -28,8 +27,8 @@ async def test_a_run_that_may_not_begin_yet_is_not_stuck(
     store: AsyncStore, keys: Keys, seeds: Seeds, operator: SyncStore, minutes: int, stuck: bool
 ) -> None:
     task_id = await seeds.created()
-    options = RunOptions(not_before=datetime.now(UTC) + timedelta(minutes=minutes))
-    await store.redis.hset(keys.task(task_id).record, "options", options.to_json())
+    begins = datetime.now(UTC) + timedelta(minutes=minutes)
+    await store.redis.hset(keys.task(task_id).record, "begins_at", int(begins.timestamp() * 1e6))
 
     found = list(stuck_tasks(operator, keys, 0))
 

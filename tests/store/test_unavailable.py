@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 from redis.exceptions import ResponseError
+from redis.exceptions import TimeoutError as RedisTimeout
 
 from a2a_celery.cli.embedded import EmbeddedRedis
 from a2a_celery.errors import StoreUnavailable
 from a2a_celery.store import AsyncStore, Keys, Operation, SyncStore, redis_url
+from a2a_celery.store.connection import MAX_BATCH, MAX_SENDERS
 from a2a_celery.store.operation import Script
+from a2a_celery.store.round_trips import RoundTrips
 from a2a_celery.store.tasks import create_task, read_task
 from tests.support.restarts import MortalRedis, mortal_redis
 from tests.support.seeds import ANN, Seeds, request
@@ -44,6 +47,45 @@ async def test_an_async_store_says_unavailable_and_comes_back(server: MortalRedi
     server.start()
     await store.ping()
     assert (await Seeds(store, keys).task(task_id)).id == task_id
+    await store.aclose()
+
+
+async def test_a_round_trip_that_is_cut_off_leaves_no_reply_to_the_next_one(store: AsyncStore) -> None:
+    trips = RoundTrips(store.redis.connection_pool, 5)
+    for steps in range(24):  # cut off at another place each time; the last ones between two replies
+        cut_off = asyncio.create_task(trips.make([("ECHO", "old"), ("BLPOP", "nothing", 60), ("ECHO", "old")]))
+        for _ in range(steps):
+            await asyncio.sleep(0.001)
+        cut_off.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cut_off
+
+        assert await trips.make([("ECHO", f"new {steps}")]) == [f"new {steps}".encode()]
+    await trips.aclose()
+
+
+async def test_a_silent_server_is_left_and_its_late_reply_is_nobodys(store: AsyncStore) -> None:
+    trips = RoundTrips(store.redis.connection_pool, 0.1)
+
+    with pytest.raises(RedisTimeout):
+        await trips.make([("ECHO", "old"), ("BLPOP", "nothing", 60)])
+
+    assert await trips.make([("ECHO", "new")]) == [b"new"]
+    await trips.aclose()
+
+
+async def test_callers_that_have_gone_keep_nobody_waiting_while_the_store_is_away(keys: Keys) -> None:
+    store = AsyncStore("redis://127.0.0.1:1/0")
+    gone = [asyncio.create_task(store.run(read_task(keys, ANN, "t"))) for _ in range(MAX_SENDERS * MAX_BATCH)]
+    stays = asyncio.create_task(store.run(read_task(keys, ANN, "t")))
+    await asyncio.sleep(0)  # all have asked, and nothing is sent yet
+    for one in gone:
+        one.cancel()
+
+    with pytest.raises(StoreUnavailable):
+        await asyncio.wait_for(stays, 10)
+
+    await asyncio.gather(*gone, return_exceptions=True)
     await store.aclose()
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
@@ -35,24 +36,52 @@ class Authority:
 
     def server(self, *names: str) -> ssl.SSLContext:
         """What a server for `names` speaks TLS with."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        builder = _dated(x509.CertificateBuilder()).issuer_name(self.certificate.subject).subject_name(_name(names[0]))
-        alternatives = x509.SubjectAlternativeName([x509.DNSName(name) for name in names])
-        builder = builder.public_key(key.public_key()).add_extension(alternatives, critical=False)
-        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
-        builder = builder.add_extension(issuer, critical=False)
         file = self.folder / f"{names[0]}.pem"
-        file.write_bytes(
-            key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-            + builder.sign(self.key, SHA256()).public_bytes(Encoding.PEM)
-        )
+        file.write_bytes(b"".join(self._issued(*map(x509.DNSName, names))))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(file)
         return context
 
+    @property
+    def file(self) -> Path:
+        """Its certificate, for who reads files."""
+        file = self.folder / "authority.pem"
+        if not file.exists():
+            file.write_bytes(self.certificate.public_bytes(Encoding.PEM))
+        return file
+
+    def issue(self, name: str, address: str = "") -> tuple[Path, Path]:
+        """Files with a key, and with a certificate of it for `name`, and for an IP `address` if there is one."""
+        private, public = self.folder / f"{name}.key", self.folder / f"{name}.pem"
+        key, certificate = self._issued(x509.DNSName(name), *([x509.IPAddress(ip_address(address))] if address else []))
+        private.write_bytes(key)
+        public.write_bytes(certificate)
+        return private, public
+
     def client(self) -> ssl.SSLContext:
         """What trusts this authority and no other."""
         return ssl.create_default_context(cadata=self.certificate.public_bytes(Encoding.PEM).decode())
+
+    def _issued(self, *names: x509.GeneralName) -> tuple[bytes, bytes]:
+        """A key and its certificate for `names`, as PEM."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        builder = _dated(x509.CertificateBuilder()).issuer_name(self.certificate.subject)
+        builder = builder.subject_name(_name(str(names[0].value))).public_key(key.public_key())
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
+        signed = builder.add_extension(issuer, critical=False).sign(self.key, SHA256())
+        private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        return private, signed.public_bytes(Encoding.PEM)
+
+
+def signer(folder: Path, name: str) -> tuple[Path, Path]:
+    """A key that signs Celery's messages, and its certificate, which signs itself; both files in `folder`."""
+    key = rsa.generate_private_key(65537, 2048)
+    builder = _dated(x509.CertificateBuilder()).issuer_name(_name(name)).subject_name(_name(name))
+    private, public = folder / f"{name}.key", folder / f"{name}.pem"
+    private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    public.write_bytes(builder.public_key(key.public_key()).sign(key, SHA256()).public_bytes(Encoding.PEM))
+    return private, public
 
 
 def _name(text: str) -> x509.Name:

@@ -25,7 +25,7 @@ from google.rpc import error_details_pb2, status_pb2
 from .clients import V1, rest, rpc
 from .fleet import Gateway
 
-CODES = {  # JSON-RPC code, HTTP status, gRPC status: A2A specification 5.4 and 9.5; the last two are ours
+CODES = {  # JSON-RPC code, HTTP status, gRPC status: A2A specification 5.4 and 9.5; the last ones are ours
     "TASK_NOT_FOUND": (-32001, 404, "NOT_FOUND"),
     "TASK_NOT_CANCELABLE": (-32002, 400, "FAILED_PRECONDITION"),
     "PUSH_NOTIFICATION_NOT_SUPPORTED": (-32003, 400, "FAILED_PRECONDITION"),
@@ -41,6 +41,8 @@ CODES = {  # JSON-RPC code, HTTP status, gRPC status: A2A specification 5.4 and 
     "INTERNAL_ERROR": (-32603, 500, "INTERNAL"),
     "SERVICE_UNAVAILABLE": (-32603, 503, "UNAVAILABLE"),
     "REQUEST_TOO_LARGE": (-32600, 413, "RESOURCE_EXHAUSTED"),
+    "UNAUTHENTICATED": (-31401, 401, "UNAUTHENTICATED"),
+    "PERMISSION_DENIED": (-31403, 403, "PERMISSION_DENIED"),
 }
 
 REQUESTS = {

@@ -26,7 +26,10 @@ from .waiting import eventually
 ROOT = Path(__file__).resolve().parents[2]
 AGENTS = "tests.support.agents"
 RABBITMQ_URL = os.environ.get("TEST_RABBITMQ_URL", "amqp://guest:guest@127.0.0.1:5672//")
-START = 30.0
+ASYNCIO_POOL = "a2a_celery.pool:AsyncioPool"
+"""What "asyncio" means as a worker's pool."""
+
+START = 90.0
 """Seconds a process has to come up; a loaded machine takes its time to import."""
 
 
@@ -137,6 +140,8 @@ class Fleet:
         """A stock Celery worker, ready to work; `app` if it is not the fleet's."""
         name = f"worker-{len(self.processes)}"
         # RabbitMQ may be shared with other fleets, and a node's own queue is exclusive
+        if pool == "asyncio":
+            pool, env = "custom", {"CELERY_CUSTOM_WORKER_POOL": ASYNCIO_POOL, **env}
         arguments = ["-n", f"{name}-{self.queue}@%h", "-P", pool, "-c", str(concurrency), "-l", "INFO"]
         worker = self._start(Process, name, ["worker", *arguments], env, app)
         worker.wait_for_output(" ready.")
@@ -193,7 +198,7 @@ class Fleet:
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=2 * START,
             check=False,
         )
 
@@ -211,6 +216,10 @@ class Fleet:
     def environment(self) -> dict[str, str]:
         """What its processes find in theirs: for a process that is no ``celery`` command."""
         return dict(self._env)
+
+    def environment_without(self, name: str) -> None:
+        """Its next processes don't find `name` in theirs."""
+        del self._env[name]
 
     def logs(self) -> str:
         """The end of what every process has printed, for a failure."""

@@ -12,16 +12,16 @@ from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.keys import quoted
 
 Index = tuple[str, TaskState]
-FIGURE = re.compile(rb"(ended|lost|queue|first|run|cancel) [^ ]+ [a-z0-9_]+")
+FIGURE = re.compile(rb"(ended|archived|lost|queue|first|run|cancel) [^ ]+ [a-z0-9_]+")
 
 
 async def leaks(store: AsyncStore, keys: Keys) -> list[str]:  # noqa: PLR0915
     """A line for every key that breaks its rule; empty when nothing leaks.
 
-    Keys of an ended task expire within its retention, those of a live one stay, no key outlives its task's record;
-    lists hold tasks in the state they are for; leases and dispatches belong to open runs; dead letters, and no other
-    ended task, keep what it takes to run them again; lines in lists have a config, and are dead where listed so;
-    no other kind of key exists.
+    Keys of an ended task expire within its retention, or wait for the archive; those of a live one stay, no key
+    outlives its task's record; lists hold tasks in the state they are for; leases and dispatches belong to open runs;
+    dead letters, and no other ended task, keep what it takes to run them again; lines in lists have a config, and are
+    dead where listed so; no other kind of key exists.
     """
     redis, prefix = store.redis, re.escape(keys.prefix)
     own = re.compile(
@@ -44,13 +44,15 @@ async def leaks(store: AsyncStore, keys: Keys) -> list[str]:  # noqa: PLR0915
         if expires == -2:
             continue  # gone since the scan named it
         if match := own.fullmatch(key):
-            found += _of_a_task(key, expires, await record_of(match["id"]), match["id"] in dead)
+            waits = any([await redis.zscore(name, match["id"]) for name in (keys.archive, keys.archive_refused)])
+            found += _of_a_task(key, expires, await record_of(match["id"]), match["id"] in dead, waits)
         elif match := listed.fullmatch(key):
             state = int(match["state"])
-            if state in TERMINAL and expires < 0:
-                found.append(f"{key}: a list of ended tasks without an expiry")
             for member in await redis.zrange(raw, 0, -1):
                 record = await record_of(member.decode())
+                waits = any([await redis.zscore(name, member) for name in (keys.archive, keys.archive_refused)])
+                if state in TERMINAL and (expires < 0) != waits:
+                    found.append(f"{key}: a list of ended tasks without an expiry")
                 if record and int(record[b"state"]) != state:
                     found.append(f"{key}: lists {member!r}, which is in state {record[b'state']!r}")
                 if not record and state not in TERMINAL:
@@ -58,12 +60,31 @@ async def leaks(store: AsyncStore, keys: Keys) -> list[str]:  # noqa: PLR0915
         elif key.startswith(f"{keys.prefix}:message:"):
             if expires < 0:
                 found.append(f"{key}: a message id that is remembered for ever")
+        elif key in (keys.archive, keys.archive_refused):
+            for member in await redis.zrange(raw, 0, -1):
+                record = await record_of(member.decode())
+                if record and int(record[b"state"]) not in TERMINAL:
+                    found.append(f"{key}: {member!r} has not ended")
+        elif key == keys.archiver:
+            if expires < 0:
+                found.append(f"{key}: an archiver for ever")
+        elif key == keys.installation:
+            fields = {name.decode() for name in await redis.hkeys(key)}
+            found += [f"{key}: {name}" for name in fields - {"schema", "archive", "border", "adopted"}]
         elif key == keys.watchers:
             if expires < 0:
                 found.append(f"{key}: watchers that are remembered for ever")
         elif key.startswith(keys.sessions):
             if expires < 0:
                 found.append(f"{key}: a session that is kept for ever")
+        elif key.startswith(f"{keys.prefix}:requests:"):
+            if expires < 0:
+                found.append(f"{key}: requests that are counted for ever")
+        elif key.startswith(f"{keys.prefix}:queue:"):
+            for member in await redis.zrange(raw, 0, -1):
+                record = await record_of(member.decode())
+                if (record.get(b"phase"), record.get(b"queue")) != (b"queued", raw):
+                    found.append(f"{key}: {member!r} does not wait for a worker")
         elif key.startswith(f"{keys.prefix}:row:"):
             for member in await redis.lrange(raw, 0, -1):
                 record = await record_of(member.decode())
@@ -100,6 +121,11 @@ async def leaks(store: AsyncStore, keys: Keys) -> list[str]:  # noqa: PLR0915
         elif key == keys.secrets:
             lists = await redis.hgetall(key)
             found += [f"{key}: {f!r}" for f in lists if lists[f].decode() != keys.sealed_with(f.decode())]
+        elif key == keys.blobs:
+            pass  # of tasks that are gone, or not there yet, too: a watcher looks at each
+        elif key == keys.doomed_blobs:
+            tags = [tag.decode() for tag in await redis.zrange(key, 0, -1)]
+            found += [f"{key}: {tag!r} is not gone" for tag in tags if await record_of(tag)]
         elif key == keys.dead_letters:
             if expires < 0:
                 found.append(f"{key}: dead letters without an expiry")
@@ -135,12 +161,14 @@ async def _of_lines(store: AsyncStore, keys: Keys, key: str, expires: int) -> li
     return found
 
 
-def _of_a_task(key: str, expires: int, record: dict[bytes, bytes], dead: bool) -> list[str]:
+def _of_a_task(key: str, expires: int, record: dict[bytes, bytes], dead: bool, waits: bool) -> list[str]:
     if not record:
         return [f"{key}: its task has no record"]
     if int(record[b"state"]) not in TERMINAL:
         return [f"{key}: expires although its task is live"] if expires >= 0 else []
-    if not 0 <= expires <= int(record[b"retention"]):
+    if waits and expires >= 0:
+        return [f"{key}: expires although its task waits for the archive"]
+    if not waits and not 0 <= expires <= int(record[b"retention"]):
         return [f"{key}: its task has ended, it expires in {expires} s"]
     if dead:
         return []

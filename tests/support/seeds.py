@@ -191,6 +191,8 @@ class Seeds:
                     stored[key.decode()] = await redis.lrange(key, 0, -1)
                 case b"zset":
                     stored[key.decode()] = await redis.zrange(key, 0, -1, withscores=True)
+                case b"string":
+                    stored[key.decode()] = await redis.get(key)
                 case kind:
                     raise AssertionError(f"{key!r}: a {kind!r} is no kind of key of ours")
         return stored

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from a2a_celery.config import Settings, default_of, load_settings
+from a2a_celery.config import Settings, default_of
 from a2a_celery.errors import ConfigError
+from a2a_celery.loading import load_settings
 
 REDIS = "redis://:s3cret@host/0"
 
@@ -52,6 +53,17 @@ def test_the_environment_wins_over_the_configuration() -> None:
 @pytest.mark.parametrize("text", ["", "none", "None"])
 def test_an_optional_setting_can_be_unset_by_the_environment(text: str) -> None:
     assert load_settings({"a2a_store_url": REDIS, "a2a_grpc_port": 1}, {"A2A_GRPC_PORT": text}).grpc_port is None
+
+
+@pytest.mark.parametrize(("text", "on"), [("1", True), ("on", True), ("True", True), ("0", False), ("off", False)])
+def test_a_setting_that_is_on_or_off_is_a_word_in_the_environment(text: str, on: bool) -> None:
+    assert load_settings({"a2a_store_url": REDIS}, {"A2A_UI": text}).ui is on
+
+
+@pytest.mark.parametrize(("conf", "environ"), [({"a2a_ui": "on"}, {}), ({"a2a_ui": 1}, {}), ({}, {"A2A_UI": "maybe"})])
+def test_and_nothing_else(conf: dict[str, Any], environ: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=r"(?i)a2a_ui"):
+        load_settings({"a2a_store_url": REDIS, **conf}, environ)
 
 
 KEY = "a-key-for-the-tests-of-32-characters-and-more"
@@ -167,3 +179,29 @@ def test_no_redis_at_all_says_what_to_set() -> None:
         load_settings({"broker_url": "amqp://user:s3cret@host"}, {})
 
     assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql+asyncpg://me:s3cret@db.example.com:5432/a2a",
+        "mysql+aiomysql://me:s3cret@db.example.com/a2a?charset=utf8mb4",
+        "sqlite+aiosqlite:////var/lib/a2a.db",
+    ],
+)
+def test_an_archive_is_a_database_with_a_driver_for_event_loops(url: str) -> None:
+    assert Settings(archive_url=url, archive_retention=10**8).archive_url == url
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://me:s3cret@db/a2a", "sqlite+aiosqlite://", "sqlite+aiosqlite:///:memory:", "redis://db/0", ""]
+)
+def test_another_archive_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"a2a_archive_url = …: must begin with one of postgresql\+asyncpg") as e:
+        Settings(archive_url=url)
+    assert "s3cret" not in str(e.value)
+
+
+def test_an_archive_keeps_for_longer_than_the_store() -> None:
+    with pytest.raises(ConfigError, match="a2a_archive_retention = 60: must be more than a2a_retention"):
+        Settings(retention=60, archive_retention=60)

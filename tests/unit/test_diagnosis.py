@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from a2a_celery.cli.broker_server import BrokerServer
 from a2a_celery.cli.diagnosis import Finding, diagnosis
-from a2a_celery.cli.survey import Survey, Webhooks
+from a2a_celery.cli.keeping import Keeping
+from a2a_celery.cli.survey import Survey, Webhooks, Work
 from a2a_celery.config import Settings, shown
 from a2a_celery.sealing import fingerprint_of
+from a2a_celery.store.archiving import ArchiveState
 from a2a_celery.store.installation import Server
+from a2a_celery.store.schema import SCHEMA, Opened
+from a2a_celery.versions import versions
 
 SETTINGS = Settings(store_url="redis://:secret@127.0.0.1/0")
 SERVER = Server(
@@ -36,6 +42,8 @@ def report(**changes: Any) -> dict[str, Any]:
         "queues": ["celery"],
         "agents": ["echo"],
         "left_behind": [],
+        "events": True,
+        "versions": versions(),
         "settings": shown(SETTINGS),
         "store": {"identity": "abc/0", "ahead": 0.0, "error": ""},
     }
@@ -45,7 +53,7 @@ def report(**changes: Any) -> dict[str, Any]:
 HEALTHY = Survey(
     settings=SETTINGS,
     store=SERVER,
-    watchers=({"watcher": "one:1", "settings": shown(SETTINGS)},),
+    watchers=({"watcher": "one:1", "settings": shown(SETTINGS), "versions": versions()},),
     workers={"celery@one": report()},
     queues={"echo": "celery"},
     gateway="http://127.0.0.1:8000",
@@ -65,6 +73,15 @@ def stored(**changes: Any) -> dict[str, Any]:
     return {"store": replace(SERVER, **changes)}
 
 
+REDIS = BrokerServer("Redis", "7.0.15", "other", "noeviction", patience=3600.0)
+RABBIT = BrokerServer("RabbitMQ", "3.10.8", patience=1800.0)
+
+
+def working(*, broker: BrokerServer = REDIS, **work: Any) -> dict[str, Any]:
+    """The agent works like this, on that broker."""
+    return {"broker": broker, "work": {"echo": Work(**work)}}
+
+
 KEY, OTHER = (f"{word}-key-for-the-tests-of-32-characters-and-more" for word in ("a", "another"))
 PUSHING = replace(SETTINGS, secret_key=KEY)
 
@@ -72,7 +89,9 @@ PUSHING = replace(SETTINGS, secret_key=KEY)
 def watching(*keys: str) -> dict[str, Any]:
     """A watcher with these secret keys."""
     secrets = [fingerprint_of(key.encode()) for key in keys]
-    return {"watchers": ({"watcher": "one:1", "settings": shown(SETTINGS), "secrets": secrets},)}
+    return {
+        "watchers": ({"watcher": "one:1", "settings": shown(SETTINGS), "secrets": secrets, "versions": versions()},)
+    }
 
 
 def sealed(*keys: str, **changes: int) -> dict[str, Any]:
@@ -96,6 +115,29 @@ def test_all_is_well() -> None:
         ("note", stored(evicts="allkeys-lru"), "store", "Set noeviction"),
         ("note", stored(append_only=False), "store", "Set appendonly yes"),
         ("wrong", stored(ahead=-9.0), "clock", "this machine is 9.0 s behind"),
+        ("wrong", stored(unsaved="a snapshot"), "store", "a snapshot could not be written"),
+        ("wrong", stored(max_memory=100, used_memory=95), "memory", "95% of maxmemory"),
+        ("note", stored(max_memory=100, used_memory=80), "memory", "80% of maxmemory"),
+        ("ok", stored(max_memory=100, used_memory=8), "memory", "8% of maxmemory"),
+        ("ok", {"broker": RABBIT}, "broker", "reached: RabbitMQ 3.10.8"),
+        ("ok", {"broker": RABBIT}, "timeouts", "consumer_timeout (1800 s, unless it was changed)"),
+        ("wrong", {"broker": replace(REDIS, evicts="allkeys-lru", max_memory=1)}, "broker", "Set noeviction"),
+        ("ok", working(limit=3000.0), "timeouts", "beyond the broker's visibility timeout (3600 s)"),
+        ("note", working(limit=4000.0), "timeouts", "it sends that once more"),
+        ("note", working(late=True), "timeouts", "copies, which are dropped"),
+        ("ok", working(late=True, limit=60.0), "timeouts", "no agent"),
+        ("note", working(broker=RABBIT, limit=3000.0), "timeouts", "it closes the worker's channel"),
+        ("wrong", working(broker=RABBIT, late=True), "timeouts", "raise it"),
+        ("wrong", worker(versions=None), "celery@one", "has an older release, here is a2a-celery"),
+        (
+            "wrong",
+            worker(versions=versions() | {"celery": "5.6.0"}),
+            "celery@one",
+            "has celery 5.6.0, here is celery 5",
+        ),
+        ("note", working(plain=True) | {"results": False}, "results", "Set result_backend"),
+        ("note", worker(events=False), "events", "celery@one sends none: Flower shows nothing of it"),
+        ("note", {"dead_letters": 2}, "dead letters", "2 FAILED because the worker was lost"),
         ("wrong", {"broker": "OSError: refused", "workers": {}}, "broker", "Tasks wait in the store"),
         ("wrong", {"workers": {}}, "workers", "start one with celery -A … worker"),
         ("note", {"workers": {"celery@one": report(), "celery@two": {"error": "KeyError"}}}, "celery@two", "no A2A"),
@@ -106,6 +148,7 @@ def test_all_is_well() -> None:
         ("wrong", worker(store={"identity": "x/1", "ahead": 0.0, "error": ""}), "celery@one", "another store"),
         ("wrong", worker(store={"identity": "abc/0", "ahead": 7.0, "error": ""}), "clock", "7.0 s ahead"),
         ("note", worker(pool="threads"), "celery@one", "cooperative on the pool threads"),
+        ("note", worker(drained=["celery"]), "celery@one", "takes nothing from celery: a2a drain --worker celery@one"),
         ("note", worker(left_behind=["t.1"]), "celery@one", "still run: t.1"),
         ("wrong", worker(settings=shown(SETTINGS) | {"lease_ttl": 3.0}), "celery@one", "A2A_LEASE_TTL is 3.0 there"),
         ("wrong", {"watchers": ()}, "watchers", "Start celery -A … a2a watcher"),
@@ -136,6 +179,20 @@ def test_what_is_not_is_said_with_its_remedy(level: str, changes: Mapping[str, A
     assert text in " ".join(finding.text for finding in said)
 
 
+def test_the_stores_own_redis_as_the_broker_is_judged_once() -> None:
+    evicting = {"evicts": "allkeys-lru", "max_memory": 1}
+    survey = replace(HEALTHY, **stored(**evicting), broker=replace(REDIS, identity="abc", **evicting))
+
+    assert [finding.about for finding in found("wrong", survey) if "noeviction" in finding.text] == ["store"]
+
+
+def test_a_script_gets_the_same() -> None:
+    [said] = [json.loads(f.as_json()) for f in diagnosis(replace(HEALTHY, dead_letters=2)) if f.level == "note"]
+
+    assert said.pop("text").startswith("2 FAILED because")
+    assert said == {"check": "dead_letters", "level": "note", "about": "dead letters"}
+
+
 def test_a_key_that_is_being_changed_is_fine() -> None:
     """New first in the gateways, both everywhere, and configs of both."""
     changing = replace(SETTINGS, secret_key=(OTHER, KEY))
@@ -154,7 +211,7 @@ def test_settings_of_the_gateway_alone_may_differ() -> None:
 
 def test_workers_need_not_know_where_webhooks_may_lead() -> None:
     theirs = shown(SETTINGS) | {"allow_networks": ["10.1.0.0/16"]}
-    watcher = {"watchers": [{"watcher": "one:1", "settings": theirs}]}
+    watcher = {"watchers": [{"watcher": "one:1", "settings": theirs, "versions": versions()}]}
 
     assert found("wrong", replace(HEALTHY, workers={"celery@one": report(settings=theirs)})) == []
     assert "A2A_ALLOW_NETWORKS" in found("wrong", replace(HEALTHY, **watcher))[0].text
@@ -165,3 +222,41 @@ def test_a_worker_whose_settings_cannot_be_used() -> None:
     survey = replace(HEALTHY, workers={"celery@one": report(), "celery@two": broken})
 
     assert [finding.about for finding in found("wrong", survey)] == ["celery@two"]
+
+
+def keeping(**changes: Any) -> Keeping:
+    """A store in order, whose archive is."""
+    state = {"on": True, "complete": True, "waiting": 3, "due": 0, "behind": 0.0, "refused": 0}
+    opened = Opened(changes.pop("schema", SCHEMA), True)
+    return Keeping(opened, database=changes.pop("database", ""), archive=ArchiveState(**(state | changes)))
+
+
+URL, PLACE = "postgresql+asyncpg://me:s3cret@db.example.com/a2a", "postgresql://db.example.com/a2a"
+ARCHIVING = replace(
+    HEALTHY,
+    settings=replace(SETTINGS, archive_url=URL),
+    watchers=({"watcher": "one:1", "settings": shown(SETTINGS), "versions": versions(), "archive": PLACE},),
+    keeping=keeping(),
+)
+
+
+def test_an_archive_in_order_is_said() -> None:
+    assert found("wrong", ARCHIVING) == []
+    assert "3 ended tasks will go there, none is late" in str(found("ok", ARCHIVING))
+    assert "s3cret" not in str(diagnosis(ARCHIVING))
+
+
+@pytest.mark.parametrize(
+    ("survey", "text"),
+    [
+        (replace(ARCHIVING, settings=SETTINGS), "A2A_ARCHIVE_URL is not set here, and ended tasks go to one"),
+        (replace(ARCHIVING, watchers=HEALTHY.watchers), "one:1 archive elsewhere, or nowhere"),
+        (replace(ARCHIVING, keeping=keeping(due=7, behind=3600.0)), "7 ended tasks are due, the oldest for 3600 s"),
+        (replace(ARCHIVING, keeping=keeping(refused=2)), "its database refuses 2 tasks"),
+        (replace(ARCHIVING, keeping=keeping(database="it is away")), "it is away. Ended tasks stay in the store"),
+        (replace(ARCHIVING, keeping=keeping(schema=0)), "no schema yet"),
+        (replace(ARCHIVING, keeping=keeping(schema=SCHEMA + 1)), "which a newer release wrote"),
+    ],
+)
+def test_what_is_wrong_with_what_is_kept_is_said(survey: Survey, text: str) -> None:
+    assert text in str(found("wrong", survey))

@@ -1,4 +1,4 @@
-"""The README and docs/lifecycle.md say what the code does: how runs end, with which states and sentences."""
+"""docs/agents.md and docs/lifecycle.md say what the code does: how runs end, with which states and sentences."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from a2a_celery.lifecycle import (
 from a2a_celery.lifecycle.states import INTERRUPTED, SUBMITTED, TERMINAL
 
 ROOT = Path(__file__).resolve().parents[2]
-TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs" / "agents.md").read_text(encoding="utf-8")
 SENTENCES = {name: value for name, value in vars(outcomes).items() if name.isupper() and isinstance(value, str)}
 
 
@@ -93,7 +93,7 @@ def test_the_table_is_in_one_place() -> None:
     head = "| what happens | state | the client reads |"
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
 
-    assert [page.name for page in pages if head in page.read_text(encoding="utf-8")] == ["README.md"]
+    assert [page.name for page in pages if head in page.read_text(encoding="utf-8")] == ["agents.md"]
 
 
 def test_the_drawn_life_of_a_task_is_the_table_of_transitions() -> None:
@@ -107,3 +107,14 @@ def test_the_drawn_life_of_a_task_is_the_table_of_transitions() -> None:
     wanted = {(name(before), name(after)) for before, afters in LEGAL.items() for after in afters}
     wanted |= {("[*]", name(SUBMITTED))} | {(name(state), "[*]") for state in TERMINAL}
     assert arrows == wanted
+
+
+def test_every_link_of_a_page_leads_somewhere() -> None:
+    lost = {
+        f"{page.name}: {target}"
+        for page in (ROOT / "docs").glob("*.md")
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+        if not (page.parent / target).exists()
+    }
+
+    assert lost == set()

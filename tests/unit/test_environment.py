@@ -9,7 +9,7 @@ import pytest
 from celery import Celery
 
 from a2a_celery.cli.environment import NETWORKS, SECRET_KEY, with_embedded, with_redis
-from a2a_celery.config import load_settings
+from a2a_celery.loading import load_settings
 
 STORE_URL = "redis://127.0.0.1:1/0"
 KEY = "a-key-for-the-tests-of-32-characters-and-more"

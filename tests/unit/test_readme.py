@@ -10,10 +10,11 @@ from a2a_celery.config import Settings, default_of
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
+SETTINGS = (ROOT / "docs" / "settings.md").read_text()
 
 
 def test_every_setting_is_listed_with_its_default() -> None:
-    rows = dict(re.findall(r"^\| `([a-z_]+)` \| (.+?) \|", README, re.MULTILINE))
+    rows = dict(re.findall(r"^\| `([a-z_]+)` \| (.+?) \|", SETTINGS, re.MULTILINE))
 
     assert list(rows) == [f.name for f in fields(Settings)]
     for name, shown in rows.items():

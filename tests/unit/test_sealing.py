@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from a2a_celery.config import Settings, load_settings
+from a2a_celery.config import Settings
 from a2a_celery.errors import ConfigError
+from a2a_celery.loading import load_settings
 from a2a_celery.sealing import NotSealedHere, Sealer, require_secrets, sealer_of
 
 OLD, NEW = "o" * 32, "n" * 32

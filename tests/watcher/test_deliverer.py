@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from a2a.types import TaskPushNotificationConfig
 
 from a2a_celery.config import Settings
+from a2a_celery.errors import BlobsUnavailable
 from a2a_celery.push import Backoff, Hosts, Poster, Subscription
 from a2a_celery.sealing import Sealer
-from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store import AsyncStore, Keys, Operation
 from a2a_celery.store.wake import WakeLine
 from a2a_celery.watcher import deliverer
 from a2a_celery.watcher.deliverer import Deliverer
@@ -118,6 +120,28 @@ async def test_an_event_is_posted_as_soon_as_it_is_there(
         for number in range(5):
             await lines.owing(live.url(f"/{number}"))
             await asyncio.to_thread(live.wait_for, f"/{number}", 1, 30)
+
+
+async def test_an_event_whose_large_part_is_lost_is_a_failure_and_is_given_up_in_the_end(
+    lines: Lines, live: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await lines.owing(live.url("/lost"))
+    run, given_up = lines.seeds.store.run, lines.seeds.keys.dead_deliveries
+
+    async def without_blobs(operation: Operation[Any]) -> Any:
+        if operation.script.name == "read_log":
+            raise BlobsUnavailable("a blob is not there")
+        return await run(operation)
+
+    monkeypatch.setattr(lines.seeds.store, "run", without_blobs)
+
+    async def is_given_up() -> bool:
+        return bool(await lines.seeds.store.redis.zcard(given_up))
+
+    async with delivering(lines, backoff=Backoff(first=0.01, give_up_after=0.5)):
+        await eventually_async(is_given_up, within=20)
+
+    assert live.received("/lost") == []
 
 
 async def test_those_that_only_wait_for_a_dead_host_are_given_up_too(lines: Lines, dead: Receiver) -> None:

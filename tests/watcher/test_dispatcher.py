@@ -14,7 +14,7 @@ from celery import Celery
 
 from a2a_celery.dispatch import Call, RunOptions
 from a2a_celery.dispatch.options import LONGEST_ETA
-from a2a_celery.errors import BrokerUnavailable, StoreUnavailable
+from a2a_celery.errors import BrokerUnavailable, RunNotTaken, StoreUnavailable
 from a2a_celery.lifecycle.outcomes import NOT_BEGUN_IN_TIME, WORKER_LOST
 from a2a_celery.lifecycle.states import FAILED, REJECTED, SUBMITTED, WORKING
 from a2a_celery.store import AsyncStore, Keys, Operation, Scope
@@ -37,10 +37,13 @@ class Broker:
         self.taken: list[tuple[str, str, int]] = []
         self.options: dict[str, bytes] = {}
         self.down = False
+        self.refuses: set[str] = set()
 
     async def publish_async(self, agent: str, task_id: str, run: int, options: bytes) -> None:
         if self.down:
             raise BrokerUnavailable("down")
+        if task_id in self.refuses:
+            raise RunNotTaken("its queue is full")
         self.taken.append((agent, task_id, run))
         self.options[task_id] = options
 
@@ -98,6 +101,17 @@ async def test_a_broker_that_is_down_loses_nothing(store: AsyncStore, keys: Keys
         return len(broker.taken) == len(due)
 
     await eventually_async(published, within=10, what="everything is published soon after the broker is back")
+
+
+async def test_a_run_that_the_broker_does_not_take_holds_up_none(store: AsyncStore, keys: Keys, due: list[str]) -> None:
+    broker = Broker()
+    broker.refuses = {due[0]}
+
+    await dispatcher(store, keys, broker).tick()
+
+    assert broker.taken == [("echo", task_id, 1) for task_id in due[1:]]
+    assert await store.redis.hget(keys.task(due[0]).record, "dispatched_again") == b"0"
+    assert await store.redis.zscore(keys.dispatch, f"{due[0]}.1") is not None
 
 
 async def test_a_run_that_stays_unclaimed_is_published_less_and_less_often(

@@ -1,0 +1,53 @@
+"""``a2a drain`` on RabbitMQ, where messages are a worker's own until it gives them back: what it has fetched runs
+elsewhere all the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from socket import gethostname
+
+import pytest
+
+from tests.support.fleet import Process, running_fleet
+from tests.support.operator import Operator
+from tests.support.talk import read, send, state
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.timeout(240)
+
+PATIENCE = 60.0
+
+
+def test_what_a_drained_worker_has_fetched_runs_elsewhere(tmp_path: Path) -> None:
+    with running_fleet(tmp_path, "rabbitmq") as fleet:
+        gateway, first = fleet.gateway(), fleet.worker(pool="threads", concurrency=1)
+        a2a = Operator(fleet)
+
+        def node(worker: Process) -> str:
+            return f"{worker.name}-{fleet.queue}@{gethostname()}"
+
+        def until(agent: str, task: dict[str, object], wanted: str) -> None:
+            eventually(lambda: state(read(gateway, agent, task)) == wanted, within=PATIENCE, what=f"{agent} {wanted}")
+
+        works = send(gateway, "silent", "600", returnImmediately=True)
+        until("silent", works, "WORKING")
+        waits = [send(gateway, "echo", "x", returnImmediately=True) for _ in range(3)]
+        for task in waits:
+            first.wait_for_output(f"a2a.echo[{task['id']}.1] received")
+        second = fleet.worker(pool="threads", concurrency=1)
+
+        [left] = a2a.rows("drain", "--worker", node(first), "--timeout", "0", code=1)
+
+        assert left["handedBack"] == 3
+        assert left["running"] == [f"{works['id']}.1"]
+        for task in waits:
+            until("echo", task, "COMPLETED")
+            assert f"run {task['id']}.2 of echo begins" in second.output()
+        until("silent", works, "WORKING")
+        versions = [row["text"] for row in a2a.rows("doctor", code=1) if row["check"] == "broker"]
+        assert versions[0].startswith("reached: RabbitMQ 3.")
+        [gone] = a2a.rows("cancel", "--all", "--yes")
+        assert gone["outcome"] == "canceled"
+        drained = a2a.rows("drain", "--all", "--timeout", "30")  # the broker is shared with other fleets
+        assert [row["worker"] for row in drained] == [node(first), node(second)]
+        assert {(row["state"], *row["queues"]) for row in drained} == {("drained", fleet.queue)}

@@ -1,0 +1,137 @@
+"""Large parts on a whole fleet: whoever asks, over whichever binding, gets all that was sent, or an error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from a2a.types import GetTaskRequest, ListTasksRequest, Message, Part, Role, SendMessageRequest
+
+from a2a_celery.lifecycle.outcomes import OUT_OF_REACH
+from a2a_celery.store import Keys, SyncStore
+from tests.support.clients import BINDINGS, Served, message_json, rest, sdk_client, serving
+from tests.support.receiver import receiver
+from tests.support.waiting import eventually
+
+THRESHOLD = 2048
+SIZES = (1500, THRESHOLD, 3000, 200_000)
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the large parts are."""
+    return tmp_path_factory.mktemp("blobs") / "store"
+
+
+@pytest.fixture(scope="module")
+def served(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serving(
+        tmp_path_factory.mktemp("fleet"),
+        app="tests.support.large",
+        concurrency=2,
+        A2A_BLOB_URL=folder.as_uri(),
+        A2A_BLOB_THRESHOLD=str(THRESHOLD),
+        A2A_SECRET_KEY="s" * 32,
+        A2A_ALLOW_NETWORKS="127.0.0.0/8",
+    ) as served:
+        served.fleet.watcher()
+        yield served
+
+
+def parts() -> list[Part]:
+    """Parts of every kind and of sizes around the threshold."""
+    made = [Part(raw=bytes(n % 251 for n in range(size)), filename=f"{size}.bin") for size in SIZES]
+    made += [Part(text="ä€" * (size // 5), media_type="text/plain") for size in SIZES]
+    data = Part(media_type="application/json")
+    data.data.struct_value.update({"rows": ["r" * 100] * 300, "n": 1.25, "none": None})
+    data.metadata.update({"k": "v"})
+    return [*made, data]
+
+
+def sending(*sent: Part, **fields: object) -> SendMessageRequest:
+    return SendMessageRequest(
+        message=Message(message_id=uuid4().hex, role=Role.ROLE_USER, parts=sent, **fields)  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+async def test_what_was_sent_is_what_everybody_reads(served: Served, folder: Path, binding: str) -> None:
+    wanted = parts()
+    async with sdk_client(served.gateway, "mirror", binding) as client:
+        events = [event async for event in client.send_message(sending(*wanted))]
+        task_id = events[0].task.id
+        task = await client.get_task(GetTaskRequest(id=task_id))
+        listed = (await client.list_tasks(ListTasksRequest(include_artifacts=True, context_id=task.context_id))).tasks
+        related = [event async for event in client.send_message(sending(Part(text="?"), reference_task_ids=[task_id]))]
+
+    assert list(events[0].task.history[0].parts) == wanted
+    [chunk] = [e.artifact_update for e in events if e.artifact_update.artifact.artifact_id == "given"]
+    assert list(chunk.artifact.parts) == wanted
+    assert list(task.history[0].parts) == list(task.artifacts[0].parts) == wanted
+    assert list(listed) == [task]
+    assert len(list((folder / "a2a" / f"task-{task_id}").iterdir())) >= 5
+    seen = [len(part.SerializeToString()) for artifact in task.artifacts for part in artifact.parts]
+    assert any(f"seen {seen}" in part.text for e in related for part in e.artifact_update.artifact.parts)
+
+
+def test_webhooks_and_another_gateway_get_it_whole_too(served: Served) -> None:
+    elsewhere = served.fleet.gateway()
+    with receiver() as hook:
+        body = message_json("50000") | {
+            "configuration": {"taskPushNotificationConfig": {"url": hook.url()}, "returnImmediately": False}
+        }
+        task = rest(served.gateway, "POST", "/message:send", body, agent="make").json()["task"]
+        found = rest(elsewhere, "GET", f"/tasks/{task['id']}", agent="make").json()
+
+        def made() -> list[dict[str, object]]:
+            posts = [json.loads(got.body) for got in hook.received()]
+            return [post["artifactUpdate"]["artifact"] for post in posts if "artifactUpdate" in post]
+
+        eventually(lambda: bool(made()), within=30, what="the artifact is posted")
+
+    assert found["artifacts"] == task["artifacts"] == made()
+    assert len(found["artifacts"][0]["parts"][0]["raw"]) > 50_000
+
+
+def test_an_object_store_that_is_away_is_said_and_nothing_is_lost(served: Served, folder: Path) -> None:
+    made = rest(served.gateway, "POST", "/message:send", message_json("9000"), agent="make").json()["task"]
+    away = folder.with_name("away")
+    folder.rename(away)
+    folder.write_text("a file where the folder was")
+    try:
+        read = rest(served.gateway, "GET", f"/tasks/{made['id']}", agent="make")
+        streamed = rest(served.gateway, "GET", "/tasks?includeArtifacts=true", agent="make")
+        light = rest(served.gateway, "GET", "/tasks", agent="make")
+        refused = rest(served.gateway, "POST", "/message:send", message_json("y" * 9000), agent="echo")
+        failed = rest(served.gateway, "POST", "/message:send", message_json("9000"), agent="make").json()["task"]
+    finally:
+        folder.unlink()
+        away.rename(folder)
+    again = rest(served.gateway, "GET", f"/tasks/{made['id']}", agent="make")
+    echoed = rest(served.gateway, "GET", "/tasks", agent="echo").json()
+
+    assert [answer.status_code for answer in (read, streamed, refused)] == [503, 503, 503]
+    assert "SERVICE_UNAVAILABLE" in read.text
+    assert light.status_code == 200
+    assert echoed["totalSize"] == 0
+    assert failed["status"]["state"] == "TASK_STATE_FAILED"
+    assert failed["status"]["message"]["parts"] == [{"text": OUT_OF_REACH}]
+    assert failed["status"]["message"]["metadata"]["reference"] in served.worker.output()  # type: ignore[union-attr]
+    assert again.json() == made
+
+
+def test_a_watcher_removes_the_blobs_of_what_is_gone(served: Served, folder: Path) -> None:
+    task = rest(served.gateway, "POST", "/message:send", message_json("9000"), agent="make").json()["task"]
+    blobs = folder / "a2a" / f"task-{task['id']}"
+    assert list(blobs.iterdir())
+    store = SyncStore(served.fleet.redis.store_url)
+    store.redis.delete(*store.redis.keys(f"*{task['id']}*"))
+    store.redis.zadd(Keys().blobs, {task["id"]: 1})  # when it is looked at
+    store.close()
+
+    eventually(lambda: not blobs.exists(), within=30, what="the blobs are removed")

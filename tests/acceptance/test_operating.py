@@ -1,0 +1,248 @@
+"""The operator's commands on a fleet in which much is wrong: each says so, and what can be done is done."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from socket import gethostname
+from typing import Any
+
+import psutil
+import pytest
+import redis
+
+from tests.support.fleet import ROOT, Fleet, Gateway, Process, running_fleet
+from tests.support.operator import Operator
+from tests.support.talk import read, send, state
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.timeout(300)  # several processes start one after another
+
+PATIENCE = 60.0
+NOWHERE = "127.0.0.1:1"
+
+
+@dataclass
+class Site:
+    """No watcher, no events, a Redis that evicts; a worker of another release, with another pool and another lease; a
+    task that was lost with its process, two that hold up their workers, six that wait."""
+
+    fleet: Fleet
+    gateway: Gateway
+    good: Process
+    bad: Process
+    a2a: Operator
+    lost: str
+    works: dict[str, str]
+    """Ids of the tasks that hold up the "good" and the "bad" worker."""
+
+    waits: list[str]
+
+    def node(self, worker: Process) -> str:
+        """Celery's name for it."""
+        return f"{worker.name}-{self.fleet.queue}@{gethostname()}"
+
+    def is_in(self, agent: str, task_id: str, wanted: str) -> None:
+        """Returns when the task is in that state."""
+        task = {"id": task_id}
+        eventually(lambda: state(read(self.gateway, agent, task)) == wanted, within=PATIENCE, what=f"{agent}: {wanted}")
+
+    def begun(self, agent: str, text: str) -> str:
+        """A task that a worker runs."""
+        task_id = str(send(self.gateway, agent, text, returnImmediately=True)["id"])
+        self.is_in(agent, task_id, "WORKING")
+        return task_id
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with running_fleet(tmp_path_factory.mktemp("fleet")) as fleet:
+        with redis.Redis.from_url(fleet.redis.store_url) as client:
+            client.config_set("maxmemory", "200mb")
+            client.config_set("maxmemory-policy", "allkeys-lru")
+        gateway, good = fleet.gateway(), fleet.worker(concurrency=1)
+        bad = fleet.worker(app="tests.support.few_agents", pool="threads", concurrency=1, A2A_LEASE_TTL="20")
+        operator = Operator(fleet)
+        operator.a2a.agent("unread", queue="nobody-reads-this")(_unread)
+        made = Site(fleet, gateway, good, bad, operator, "", {}, [])
+        # one works while the other has left their queue: the good one is the only one that has what is lost with it
+        operator.rows("drain", "--worker", made.node(bad))
+        made.lost = made.begun("patient", "")
+        for child in psutil.Process(good.pid).children():
+            child.kill()
+        made.is_in("patient", made.lost, "FAILED")
+        made.works["good"] = made.begun("silent", "600")
+        operator.rows("drain", "--worker", made.node(bad), "--undo")
+        operator.rows("drain", "--worker", made.node(good), "--timeout", "0", code=1)
+        made.works["bad"] = made.begun("silent", "600")
+        operator.rows("drain", "--worker", made.node(good), "--undo")
+        made.waits += [str(send(gateway, "echo", "a secret", returnImmediately=True)["id"]) for _ in range(6)]
+        yield made
+        for worker in (good, bad):
+            worker.kill()  # they would wait for what they run
+
+
+async def _unread(turn: object) -> str:
+    return ""
+
+
+def test_doctor_says_all_that_is_wrong_and_what_to_do(site: Site) -> None:
+    found = site.a2a.rows("doctor", "--url", site.gateway.url, code=1)
+    said = {(row["check"], row["level"], row["about"]): row["text"] for row in found}
+    good, bad = site.node(site.good), site.node(site.bad)
+
+    for where, text in {
+        (
+            "store",
+            "wrong",
+            "store",
+        ): "maxmemory-policy is allkeys-lru: tasks vanish when memory is short. Set noeviction",
+        ("memory", "ok", "memory"): "of maxmemory (200 MiB) are used",
+        ("broker", "ok", "broker"): "reached: Redis ",
+        ("timeouts", "ok", "timeouts"): "visibility timeout (3600 s)",
+        ("versions", "ok", "versions"): "celery 5.",
+        ("agents", "wrong", "agent fail"): f"{bad} consumes its queue {site.fleet.queue} and does not have it",
+        ("agents", "wrong", "agent unread"): "no worker that reports consumes its queue nobody-reads-this",
+        ("cancelling", "note", bad): "cooperative on the pool threads",
+        ("events", "note", "events"): f"{bad} sends none: Flower shows nothing of it. Start it with -E",
+        ("watchers", "wrong", "watchers"): "Start celery -A … a2a watcher",
+        ("dead_letters", "note", "dead letters"): "1 FAILED because the worker was lost",
+        ("same_settings", "wrong", bad): "A2A_LEASE_TTL is 20.0 there, and 15.0 here",
+        ("clocks", "ok", "clock"): "of the store's",
+        ("gateway", "ok", "gateway"): "is ready",
+        ("cancelling", "ok", good): "a cancel has force",
+    }.items():
+        assert text in said[where], where
+    assert "wrong, " in site.a2a("doctor", "--url", site.gateway.url, code=1).stdout.splitlines()[-1]
+
+
+def test_stats_counts_what_waits_works_and_was_lost(site: Site) -> None:
+    [said] = site.a2a.rows("stats")
+
+    assert said["agents"]["echo"]["open"] == {"submitted": 6}
+    assert said["agents"]["echo"]["oldestWaitingSeconds"] > 0
+    assert said["agents"]["silent"]["open"] == {"working": 2}
+    assert said["agents"]["patient"]["ended"]["failed"] == 1
+    assert said["runs"] == {"queued": 6, "behind": 0, "running": 2, "handed": 0}
+    assert said["deadLetters"] == 1
+    assert said["store"]["tasks"] == 9
+    assert 1000 < said["store"]["bytesPerTask"] < said["store"]["bytes"]
+    lines = site.a2a("stats", "--agent", "echo").stdout.splitlines()
+    assert lines[0].split()[:5] == ["AGENT", "WAITING", "OLDEST", "WORKING", "PAUSED"]
+    assert re.match(r"echo +6 +\d+ .*s +0 +0 ", lines[1])
+    assert lines[2] == ""
+
+
+def test_what_is_stuck_or_lost_is_listed_by_whose_it_is(site: Site) -> None:
+    stuck = site.a2a.rows("list", "--stuck", "--older-than", "0")
+    assert {row["task"]: row["why"] for row in stuck} == dict.fromkeys(site.waits, "unclaimed")
+    assert site.a2a.rows("list", "--stuck", "--older-than", "0", "--owner", "nobody") == []
+    listed = site.a2a.rows("list", "--all", "--state", "working")
+    assert {row["task"] for row in listed} == set(site.works.values())
+    [letter] = site.a2a.rows("requeue", "--agent", "patient", "--since", "1h")
+    assert letter["task"] == site.lost
+    assert site.a2a.rows("requeue", "--owner", "nobody") == []
+    table = site.a2a("list", "--all").stdout
+    assert table.count("\n") == 10
+    assert "a secret" not in table
+
+
+def page_commands() -> list[str]:
+    """The commands of docs/operating.md."""
+    page = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    lines = [line.split("  #")[0].strip() for block in blocks for line in block.splitlines()]
+    return [line for line in lines if line]
+
+
+def test_the_pages_commands_are_commands(site: Site) -> None:
+    """Those that only look are run; of the others it is asked what they would do."""
+    names: dict[str, Any] = {
+        "TASK": site.lost,
+        "celery@host-7": site.node(site.good),
+        "host-7": gethostname(),
+        "researcher": "echo",
+        "gpu": site.fleet.queue,
+        "http://127.0.0.1:8000": site.gateway.url,
+    }
+    done = 0
+    for line in page_commands():
+        assert line.startswith("celery -A acme a2a ")
+        words = [names.get(word, word) for word in line.removeprefix("celery -A acme a2a ").split()]
+        if words[0] == "drain":
+            words += ["--undo"] * ("--undo" not in words and "--shutdown" not in words)
+            words = [word if word != "--shutdown" else "--undo" for word in words]
+        if "--watch" in words:
+            words = words[: words.index("--watch")]
+        if words[0] == "cancel":
+            words += ["--dry-run"]
+        if words[0] == "requeue" and ("--all" in words or site.lost in words):
+            words += ["--help"]
+        site.a2a(*words, code=int(words[0] == "doctor"))
+        done += 1
+    assert done > 10
+
+
+def test_cancel_and_drain_change_what_they_say(site: Site) -> None:
+    a2a, bad, good = site.a2a, site.node(site.bad), site.node(site.good)
+
+    # what the bad worker has fetched runs elsewhere, as soon as there is room; what it has begun goes on
+    [left] = a2a.rows("drain", "--worker", bad, "--timeout", "0", code=1)
+    assert (left["state"], left["running"]) == ("busy", [f"{site.works['bad']}.1"])
+    assert left["queues"] == [site.fleet.queue]
+    assert "is drained, and takes nothing from" in a2a("doctor", "--url", site.gateway.url, code=1).stdout
+    context = next(row["contextId"] for row in a2a.rows("list", "--all") if row["task"] == site.works["good"])
+    [stopped] = a2a.rows("cancel", "--all", "--yes", "--context", context)
+    assert (stopped["task"], stopped["outcome"]) == (site.works["good"], "canceled")
+    for task_id in site.waits:
+        site.is_in("echo", task_id, "COMPLETED")
+    assert left["handedBack"] > 0
+    site.is_in("silent", site.works["bad"], "WORKING")
+
+    # when that is over too, it can go
+    said = a2a("cancel", "--all", "--yes", "--agent", "silent").stdout
+    assert said == "1 task: 1 canceled, 0 had ended, 0 still running\n"
+    [gone] = a2a.rows("drain", "--worker", bad, "--shutdown")
+    assert gone["state"] == "shut_down"
+    eventually(lambda: not site.bad.running, within=PATIENCE, what="the worker ends")
+
+    # a queue that others use as well, and nobody else reads
+    said = a2a("drain", "--agent", "echo").stdout
+    assert re.search(rf"the queue {site.fleet.queue} also serves .*patient.*, and whatever other Celery tasks", said)
+    assert f"no other worker that reports consumes {site.fleet.queue}" in said
+    assert f"{good}: takes nothing from {site.fleet.queue}, and has nothing left" in said
+    waits = str(send(site.gateway, "echo", "x", returnImmediately=True)["id"])
+    assert a2a.rows("list", "--all", "--agent", "echo", "--state", "submitted")[0]["task"] == waits
+    assert a2a("drain", "--all", "--undo").stdout == f"{good}: consumes {site.fleet.queue} again\n"
+    site.is_in("echo", waits, "COMPLETED")
+
+    # and what was lost runs again
+    [again] = a2a.rows("requeue", "--all", "--agent", "patient")
+    assert again["requeuedFrom"] == site.lost
+    site.is_in("patient", again["task"], "WORKING")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("drain",), "say which: --worker, --host, --queue, --agent or --all"),
+        (("drain", "--all", "--queue", "q"), "--all is all workers"),
+        (("drain", "--all", "--shutdown", "--undo"), "--shutdown ends whole workers"),
+        (("drain", "--queue", "q", "--shutdown"), "--shutdown ends whole workers"),
+        (("stats", "--watch", "0"), "--watch"),
+    ],
+)
+def test_bad_usage_says_how(site: Site, arguments: tuple[str, ...], said: str) -> None:
+    assert said in site.a2a(*arguments, code=2).stderr
+
+
+def test_who_is_not_there_is_said(site: Site) -> None:
+    assert "nobody@x does not answer" in site.a2a("drain", "--worker", "nobody@x", code=1).stderr
+    assert "no worker that consumes nothing answers" in site.a2a("drain", "--queue", "nothing", code=1).stderr
+    assert "no agent 'nobody'" in site.a2a("drain", "--agent", "nobody", code=1).stderr
+    without_store = Operator(site.fleet, a2a_store_url=f"redis://{NOWHERE}/0")
+    for command in (("stats",), ("list", "--all"), ("cancel", "--all"), ("requeue",)):
+        assert "A2A_STORE_URL" in without_store(*command, code=1).stderr
+    without_broker = Operator(site.fleet, broker_url=f"amqp://{NOWHERE}")
+    assert "See CELERY_BROKER_URL" in without_broker("drain", "--all", code=1).stderr

@@ -1,0 +1,153 @@
+"""TLS, and users who may do no more than docs/security.md says: a fleet does all it does, and asks for nothing else."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from tests.support.certificates import Authority
+from tests.support.clients import message_json, rest
+from tests.support.fleet import ROOT, Fleet, Gateway, Process, running_fleet
+from tests.support.secret_scan import finds
+from tests.support.tiers import auditor, rabbitmq_with_tls, redis_with_tls, refusals
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.timeout(400)
+PAGE = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+PATIENCE = 60.0
+STORE, BROKER, GATEWAY, WORKER = (f"{name}-pa55word-5d1f0c9b" for name in ("store", "broker", "gateway", "worker"))
+KEY = "a-key-for-the-tests-of-32-characters-and-more"
+SECRETS = (STORE, BROKER, GATEWAY, WORKER, KEY)
+APP = "tests.support.secured"
+
+
+def rules() -> list[str]:
+    """The page's lines for an aclfile, with passwords."""
+    found = [line for block in re.findall(r"```acl\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
+    return [line.replace("STORE_PASSWORD", STORE).replace("BROKER_PASSWORD", BROKER) for line in found]
+
+
+def permissions() -> dict[str, list[str]]:
+    """By user, what the page's commands let them configure, write and read."""
+    found = re.findall(r"^rabbitmqctl set_permissions -p acme (\S+) '(.*)' '(.*)' '(.*)'$", PAGE, re.MULTILINE)
+    return {name: patterns for name, *patterns in found}
+
+
+def environment(**env: str) -> dict[str, str]:
+    allowed = {"A2A_SECRET_KEY": KEY, "A2A_ALLOW_NETWORKS": "127.0.0.0/8"}
+    return allowed | {"A2A_CANCEL_GRACE": "1", "A2A_REDISPATCH_AFTER": "2", "TEST_EVENTS": "1"} | env
+
+
+def send(gateway: Gateway, agent: str, data: Any, **fields: Any) -> dict[str, Any]:
+    """A task of `agent`, as its client sees it."""
+    body = message_json() | {"configuration": fields}
+    body["message"]["parts"] = [{"data": data} if isinstance(data, dict) else {"text": data}]
+    answer = rest(gateway, "POST", "/message:send", body, agent=agent)
+    assert answer.status_code == 200, answer.text
+    task: dict[str, Any] = answer.json()["task"]
+    return task
+
+
+def does_everything(fleet: Fleet, gateway: Gateway, worker: Process, **env: str) -> str:
+    """Runs, canvases, retries, cancels, webhooks, what operators ask; gives what was answered."""
+    said = [send(gateway, "echo", "hello"), send(gateway, "flaky", {"succeed_at": 2})]
+    said += [send(gateway, "canvas", {"how": how}) for how in ("chord", "returned chain")]
+    assert {task["status"]["state"] for task in said} == {"TASK_STATE_COMPLETED"}, said
+    hook = {"url": "http://127.0.0.1:9/", "token": "t"}
+    waits = send(gateway, "ask", "hello", taskPushNotificationConfig=hook)
+    listed = rest(gateway, "GET", f"/tasks/{waits['id']}/pushNotificationConfigs", agent="ask")
+    assert len(listed.json()["configs"]) == 1, listed.text
+    for config in listed.json()["configs"]:  # nobody is there, and the doctor would say so
+        rest(gateway, "DELETE", f"/tasks/{waits['id']}/pushNotificationConfigs/{config['id']}", agent="ask")
+    running = send(gateway, "sleeps", {"seconds": 60}, returnImmediately=True)["id"]
+    eventually(lambda: f"run {running}.1 of sleeps begins" in worker.output(), within=PATIENCE, what="it runs")
+    canceled = rest(gateway, "POST", f"/tasks/{running}:cancel", agent="sleeps").json()
+    assert canceled["status"]["state"] == "TASK_STATE_CANCELED", canceled
+    doctor = fleet.command("a2a", "doctor", "--url", gateway.url, **env)
+    found = doctor.stdout.splitlines()  # one of the test agents is acknowledged late, on RabbitMQ too
+    wrong = [line for line in found if line.startswith("wrong") and "timeouts:" not in line]
+    assert found, doctor.stderr
+    assert wrong == [], doctor.stdout
+    listing = fleet.command("a2a", "list", "--stuck", **env)
+    assert listing.returncode == 0, listing.stderr
+    figures = rest(gateway, "GET", "/metrics").text
+    outputs = [doctor.stdout, doctor.stderr, listing.stdout, listing.stderr, listed.text, figures]
+    return "\n".join([*outputs, *(process.output() for process in fleet.processes)])
+
+
+def test_redis_with_tls_and_users_for_store_and_broker(tmp_path: Path) -> None:
+    authority = Authority.in_folder(tmp_path)
+    with redis_with_tls(tmp_path, authority, "\n".join(rules())) as server, auditor(server) as audit:
+        files = server.files
+        tls = (
+            f"ssl_ca_certs={files['TEST_CA']}&ssl_certfile={files['TEST_CERTIFICATE']}&ssl_keyfile={files['TEST_KEY']}"
+        )
+        broker = f"rediss://a2a-broker:{BROKER}@127.0.0.1:{server.port}/0"
+        secret = tmp_path / "store_url"
+        secret.write_text(f"rediss://a2a-store:{STORE}@127.0.0.1:{server.port}/1?{tls}\n")
+        env = environment(CELERY_BROKER_URL=broker, TEST_RESULTS=broker, **files)
+        with running_fleet(tmp_path, app=APP, **env) as fleet:
+            fleet.environment_without("A2A_STORE_URL")
+            store = {"A2A_STORE_URL_FILE": str(secret)}
+            worker = fleet.worker(pool="prefork", concurrency=3, **store)
+            gateway = fleet.gateway(**store)
+            fleet.watcher(**store)
+
+            said = does_everything(fleet, gateway, worker, **store)
+
+            key = server.client[0].read_text().splitlines()[1]
+            assert not finds({"what was printed and answered": said.encode()}, [*SECRETS, key])
+        assert refusals(audit) == []
+        assert {key.partition(b":")[0] for key in audit.keys("*")} <= {b"acme-broker", b"acme-results"}
+        strangers = redis.Redis(port=server.port, ssl=True, ssl_ca_certs=files["TEST_CA"])
+        with pytest.raises(redis.RedisError):
+            strangers.ping()
+
+
+def test_rabbitmq_with_tls_and_users_for_gateways_and_workers(tmp_path: Path) -> None:
+    authority = Authority.in_folder(tmp_path)
+    passwords = {"a2a-gateway": GATEWAY, "a2a-worker": WORKER}
+    users = {name: (passwords[name], patterns) for name, patterns in permissions().items()}
+    with rabbitmq_with_tls(tmp_path, authority, "acme", users) as server:
+        gateways, workers = (
+            {"CELERY_BROKER_URL": f"amqps://{name}:{passwords[name]}@127.0.0.1:{server.port}/acme"} for name in users
+        )
+        with running_fleet(tmp_path, app=APP, **environment(TEST_QUEUE="celery", **gateways, **server.files)) as fleet:
+            [rule] = [line for line in rules() if line.startswith("user a2a-store ")]
+            with redis.Redis.from_url(fleet.redis.store_url) as store:
+                if str(store.info("server")["redis_version"]).startswith("6."):
+                    [more] = re.findall(r"^On Redis 6\.2, .* put `(.*?)` behind it", PAGE, re.MULTILINE)
+                    rule += f" {more}"
+                store.execute_command("ACL", "SETUSER", *rule.split()[1:])
+                path = fleet.redis.store_url.removeprefix("unix://")
+                ours = {"A2A_STORE_URL": f"unix://a2a-store:{STORE}@{path}"}
+                worker = fleet.worker(pool="prefork", concurrency=3, **workers, **ours)
+                gateway = fleet.gateway(**ours)
+                fleet.watcher(**ours)
+
+                said = does_everything(fleet, gateway, worker, **ours)
+
+                assert not finds({"what was printed and answered": said.encode()}, SECRETS)
+                assert refusals(store) == []
+        log = "".join(path.read_text() for path in (tmp_path / "log").glob("*.log"))
+        assert "access_refused" not in log.lower()
+        assert "refused for user" not in log
+
+
+def test_what_does_not_answer_is_named_without_its_password(tmp_path: Path) -> None:
+    env = {
+        "CELERY_BROKER_URL": f"amqp://a2a:{BROKER}@127.0.0.1:1//",
+        "A2A_STORE_URL": f"redis://a2a-store:{STORE}@127.0.0.1:1/0",
+        "TEST_RESULTS": f"redis://:{WORKER}@127.0.0.1:1/1",
+    }
+    with running_fleet(tmp_path, app="tests.support.plain_tasks") as fleet:
+        for command in (("doctor",), ("list", "--stuck"), ("deliveries",)):
+            ended = fleet.command("a2a", *command, **env)
+
+            assert ended.returncode != 0
+            assert ended.stdout + ended.stderr, command
+            assert not finds({" ".join(command): (ended.stdout + ended.stderr).encode()}, SECRETS)

@@ -1,0 +1,203 @@
+"""Runs reach the broker once each, several in one round trip where its transport can, and none for another's sake."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from base64 import b64decode
+from collections.abc import Iterator
+from pathlib import Path
+from time import monotonic
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import redis
+from celery import Celery
+from kombu import Queue
+
+from a2a_celery.dispatch import Publisher, RunOptions
+from a2a_celery.dispatch.publishing import PublishingThreads
+from a2a_celery.errors import BrokerUnavailable, RunNotTaken
+from a2a_celery.store.connection import redis_url
+from tests.support.fleet import RABBITMQ_URL
+from tests.support.restarts import MortalRedis, mortal_redis
+
+RUNS = [("echo", f"t{number}", 1) for number in range(100)]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[MortalRedis]:
+    with mortal_redis(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture
+def celery(server: MortalRedis) -> Celery:
+    return Celery("publisher", broker=server.broker_url)
+
+
+def in_queue(server: MortalRedis, queue: str = "celery") -> list[str]:
+    """The ids of the Celery tasks that wait, the oldest first."""
+    with redis.Redis.from_url(redis_url(server.broker_url)) as broker:
+        return [json.loads(message)["headers"]["id"] for message in reversed(broker.lrange(queue, 0, -1))]
+
+
+async def publish_all(publisher: Publisher) -> list[BaseException | None]:
+    return await asyncio.gather(*(publisher.publish_async(*run) for run in RUNS), return_exceptions=True)
+
+
+async def test_runs_at_once_arrive_once_each(server: MortalRedis, celery: Celery) -> None:
+    with redis.Redis.from_url(redis_url(server.broker_url)) as broker:
+        assert await publish_all(Publisher(celery, {})) == [None] * len(RUNS)
+
+        assert sorted(in_queue(server)) == sorted(f"{task}.{run}" for _, task, run in RUNS)
+        pushes = broker.info("commandstats")["cmdstat_lpush"]["calls"]
+        assert pushes == len(RUNS)
+
+
+async def test_a_run_that_can_t_be_published_keeps_none_of_the_others(server: MortalRedis, celery: Celery) -> None:
+    publisher = Publisher(celery, {"odd": {"compression": "no such thing"}})
+
+    async with asyncio.TaskGroup() as group:
+        odd = group.create_task(refused(publisher, "odd"))
+        for run in RUNS:
+            group.create_task(publisher.publish_async(*run))
+
+    assert "no such thing" in odd.result()
+    assert len(in_queue(server)) == len(RUNS)
+
+
+async def test_a_queue_that_takes_nothing_is_not_a_broker_that_is_away(server: MortalRedis, celery: Celery) -> None:
+    with redis.Redis.from_url(redis_url(server.broker_url)) as broker:
+        broker.set("wrong", "is no queue")
+    publisher = Publisher(celery, {"wrong": {"queue": "wrong"}})
+
+    with pytest.raises(RunNotTaken):
+        await publisher.publish_async("wrong", "t", 1)
+    await publisher.publish_async(*RUNS[0])
+
+    assert in_queue(server) == ["t0.1"]
+
+
+@pytest.mark.parametrize("broker", ["rabbitmq"], indirect=True)
+async def test_a_full_queue_of_rabbitmq_is_not_a_broker_that_is_away(broker: str) -> None:
+    app = Celery("publisher", broker=RABBITMQ_URL)
+    full = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    app.conf.task_queues = [Queue(f"test-{uuid4().hex}", queue_arguments=full)]
+    app.conf.task_default_queue = queue = app.conf.task_queues[0].name
+    with app.connection_for_write() as connection:
+        publisher = Publisher(app, {})
+        await publisher.publish_async(*RUNS[0])
+
+        with pytest.raises(RunNotTaken):
+            await publisher.publish_async(*RUNS[1])
+
+        connection.default_channel.queue_delete(queue)
+
+
+async def refused(publisher: Publisher, agent: str) -> str:
+    with pytest.raises(BrokerUnavailable) as raised:
+        await publisher.publish_async(agent, "t", 1)
+    return str(raised.value)
+
+
+async def test_a_line_that_has_gone_stale_is_mended(server: MortalRedis, celery: Celery) -> None:
+    publisher = Publisher(celery, {})
+    assert await publish_all(publisher) == [None] * len(RUNS)
+    server.die()
+    server.start()
+
+    assert await publish_all(publisher) == [None] * len(RUNS)
+
+    assert set(in_queue(server)) >= {f"{task}.{run}" for _, task, run in RUNS}
+
+
+async def test_a_broker_that_is_away_has_none_of_them(server: MortalRedis, celery: Celery) -> None:
+    publisher = Publisher(celery, {})
+    await publisher.publish_async(*RUNS[0])
+    server.die()
+
+    assert {type(error) for error in await publish_all(publisher)} == {BrokerUnavailable}
+
+
+async def test_runs_go_where_their_own_options_say(server: MortalRedis, celery: Celery) -> None:
+    publisher = Publisher(celery, {"echo": {"queue": "slow"}})
+    fast = RunOptions(celery={"queue": "fast"}).to_json()
+
+    await asyncio.gather(publisher.publish_async("echo", "a", 1), publisher.publish_async("echo", "b", 1, fast))
+
+    assert in_queue(server, "slow") == ["a.1"]
+    assert in_queue(server, "fast") == ["b.1"]
+
+
+@pytest.mark.parametrize("canceled", [True, False])
+async def test_celerys_listeners_know_what_a_lost_run_was_that_they_never_heard_of(
+    server: MortalRedis, celery: Celery, canceled: bool
+) -> None:
+    """The worker is killed with the events that it has not sent yet, or the listener was not there."""
+    publisher = Publisher(celery, {})
+    shown = celery.events.State()
+    with redis.Redis.from_url(redis_url(server.broker_url)) as broker, broker.pubsub() as heard:
+        heard.psubscribe("*celeryev*")
+        heard.get_message(timeout=10)
+        publisher.lost_soon("echo", "t", 2, "celery@gone", canceled=canceled)
+        publisher.lost_soon("resize", "p", 1, "celery@gone", canceled=canceled, call="tasks.resize")
+        for _ in range(2):
+            shown.event(await asyncio.to_thread(next_event, heard))
+
+    state = "REVOKED" if canceled else "FAILURE"
+    said = {
+        task.uuid: (task.name, task.args, task.kwargs, task.state, task.worker.hostname)
+        for task in shown.tasks.values()
+    }
+    assert said == {
+        "t.2": ("a2a.echo", "('t', 2)", "{}", state, "celery@gone"),
+        "p.1": ("tasks.resize", "()", "(those of its A2A task)", state, "celery@gone"),
+    }
+
+
+def next_event(heard: redis.client.PubSub) -> dict[str, Any]:
+    """The next event of Celery's, as its own receiver gives it to listeners."""
+    until = monotonic() + 30
+    while monotonic() < until:
+        said = heard.get_message(timeout=1)
+        if said is not None and said["type"] == "pmessage":
+            event: dict[str, Any] = json.loads(b64decode(json.loads(said["data"])["body"]))
+            return event | {"local_received": event["timestamp"]}
+    raise AssertionError("no event came")
+
+
+@pytest.mark.parametrize("broker", ["rabbitmq"], indirect=True)
+async def test_runs_at_once_arrive_once_each_over_rabbitmq(broker: str) -> None:
+    app = Celery("publisher", broker=RABBITMQ_URL)
+    app.conf.task_default_queue = queue = f"test-{uuid4().hex}"
+    with app.connection_for_write() as connection:
+        assert await publish_all(Publisher(app, {})) == [None] * len(RUNS)
+
+        taken = []
+        while (message := connection.default_channel.basic_get(queue, no_ack=True)) is not None:
+            taken.append(message.headers["id"])
+        connection.default_channel.queue_delete(queue)
+    assert sorted(taken) == sorted(f"{task}.{run}" for _, task, run in RUNS)
+
+
+async def test_what_waits_goes_together_where_that_is_one_round_trip() -> None:
+    given: list[int] = []
+    begun, free = threading.Event(), threading.Event()
+
+    def publish(several: list[int]) -> list[Exception | None]:
+        given.append(len(several))
+        begun.set()
+        free.wait()
+        return [None for _ in several]
+
+    threads = PublishingThreads(publish, lambda: True)
+    waiting = [asyncio.create_task(threads.publish(number)) for number in range(70)]
+    await asyncio.to_thread(begun.wait)
+    free.set()
+    await asyncio.gather(*waiting)
+
+    assert sum(given) == 70
+    assert len(given) <= 3  # the first alone, or with some; then 64 at most

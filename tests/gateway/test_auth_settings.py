@@ -1,0 +1,245 @@
+"""What is set of authentication is sound, or refused at the start with what to change; and the cards say the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from a2a.types import AgentCard
+from celery import Celery
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from google.protobuf.json_format import MessageToDict, ParseDict
+
+from a2a_celery import A2A
+from a2a_celery.agents import Agent
+from a2a_celery.config import Settings
+from a2a_celery.errors import ConfigError
+from a2a_celery.gateway.auth.card import secured
+from a2a_celery.gateway.auth.configured import authenticator_of
+from a2a_celery.gateway.auth.proxies import ProxyIdentity
+from a2a_celery.gateway.auth.schemes import Presented, Refused
+from tests.support.agents import card
+from tests.support.credentials import api_key_entry
+
+SECRET = "a-secret-of-the-tests-that-is-long-enough-for-512-bits-of-hash-and-more"
+TOKENS: dict[str, Any] = {
+    "auth_jwt_key": SECRET,
+    "auth_jwt_algorithms": ["HS256"],
+    "auth_jwt_issuer": "https://issuer.example.com",
+    "auth_jwt_audience": ["https://agents.example.com"],
+}
+JWKS = TOKENS | {
+    "auth_jwt_key": None,
+    "auth_jwks_url": "https://issuer.example.com/jwks",
+    "auth_jwt_algorithms": ["RS256"],
+}
+PROXY: dict[str, Any] = {"auth_identity_header": "X-Subject", "auth_proxy_networks": ["10.0.0.0/8"]}
+KEYS: dict[str, Any] = {"auth_api_keys": [api_key_entry("alice", "one")]}
+
+
+def public(key: Any) -> str:
+    pem: bytes = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    return pem.decode()
+
+
+SMALL = rsa.generate_private_key(65537, 1024)
+LARGE = rsa.generate_private_key(65537, 2048)
+CURVE = ec.generate_private_key(ec.SECP256R1())
+PRIVATE = LARGE.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+
+
+def settings(**given: Any) -> Settings:
+    return Settings(store_url="redis://host", **given)
+
+
+def test_nobody_is_asked_where_nothing_is_set() -> None:
+    assert authenticator_of(settings()) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        (TOKENS, ["bearer"]),
+        (JWKS, ["bearer"]),
+        (JWKS | {"auth_jwks_url": "http://localhost:8080/jwks"}, ["bearer"]),
+        (JWKS | {"auth_jwks_url": "http://[::1]:8080/jwks"}, ["bearer"]),
+        (TOKENS | {"auth_jwt_key": public(LARGE), "auth_jwt_algorithms": ["RS256", "PS512"]}, ["bearer"]),
+        (TOKENS | {"auth_jwt_key": public(CURVE), "auth_jwt_algorithms": ["ES256"]}, ["bearer"]),
+        (KEYS, ["apiKey"]),
+        (PROXY, ["mutualTls"]),
+        (PROXY | KEYS | JWKS, ["bearer", "apiKey", "mutualTls"]),
+    ],
+)
+def test_what_makes_sense_is_taken(given: dict[str, Any], names: list[str]) -> None:
+    found = authenticator_of(settings(**given))
+    assert found is not None
+    assert [scheme.name for scheme in found.schemes] == names
+
+
+NONSENSE: dict[str, tuple[dict[str, Any], str]] = {
+    "no algorithms": (TOKENS | {"auth_jwt_algorithms": ()}, "a2a_auth_jwt_algorithms"),
+    "no issuer": (TOKENS | {"auth_jwt_issuer": None}, "a2a_auth_jwt_issuer"),
+    "no audience": (TOKENS | {"auth_jwt_audience": ()}, "a2a_auth_jwt_audience"),
+    "none": (TOKENS | {"auth_jwt_algorithms": ["none"]}, "= none: known are HS256"),
+    "an unknown one": (TOKENS | {"auth_jwt_algorithms": ["rs256"]}, "= rs256: known are"),
+    "secrets and public keys": (JWKS | {"auth_jwt_algorithms": ["RS256", "HS256"]}, "do not go together"),
+    "secrets that all may see": (JWKS | {"auth_jwt_algorithms": ["HS256"]}, "no shared secret"),
+    "two sources": (JWKS | {"auth_jwt_key": SECRET}, "leave one out"),
+    "keys that anybody may change": (JWKS | {"auth_jwks_url": "http://issuer.example.com"}, "https://"),
+    "no port": (JWKS | {"auth_jwks_url": "https://issuer.example.com:keys/"}, "must name a host"),
+    "no place": (JWKS | {"auth_jwks_url": "https://"}, "must name a host"),
+    "no address": (JWKS | {"auth_jwks_url": "/etc/keys"}, "https://"),
+    "a short secret": (TOKENS | {"auth_jwt_key": "s" * 31}, "32 characters"),
+    "a secret short for its hash": (TOKENS | {"auth_jwt_key": "s" * 63, "auth_jwt_algorithms": ["HS512"]}, "64 char"),
+    "a secret as a public key": (TOKENS | {"auth_jwt_algorithms": ["RS256"]}, "neither a public key as PEM"),
+    "a public key as a secret": (TOKENS | {"auth_jwt_key": public(LARGE)}, "go together with a public key of type RSA"),
+    "another type": (
+        TOKENS | {"auth_jwt_key": public(LARGE), "auth_jwt_algorithms": ["ES256"]},
+        "public key of type RSA",
+    ),
+    "another curve": (TOKENS | {"auth_jwt_key": public(CURVE), "auth_jwt_algorithms": ["ES384"]}, "EC on P-256"),
+    "a private key": (TOKENS | {"auth_jwt_key": PRIVATE, "auth_jwt_algorithms": ["RS256"]}, "only the public one"),
+    "a small key": (TOKENS | {"auth_jwt_key": public(SMALL), "auth_jwt_algorithms": ["RS256"]}, "less than 2048 bits"),
+    "half a key": (TOKENS | {"auth_jwt_key": public(LARGE)[:99], "auth_jwt_algorithms": ["RS256"]}, "no public key"),
+    "a set of nothing": (TOKENS | {"auth_jwt_key": '{"keys": []}'}, "a2a_auth_jwt_key: a JWK Set without"),
+    "half a set": (TOKENS | {"auth_jwt_key": '{"keys":'}, "a2a_auth_jwt_key"),
+    "claims without tokens": ({"auth_jwt_tenants_claim": "tenants"}, "means nothing without a2a_auth_jwks_url"),
+    "an issuer without keys": ({"auth_jwt_issuer": "https://issuer.example.com"}, "means nothing without"),
+    "no API key": ({"auth_api_keys": []}, "nobody could come in"),
+    "an API key itself": ({"auth_api_keys": ["alice:a-secret-key"]}, "entry 1 is not owner:sha256:"),
+    "a hash of another kind": ({"auth_api_keys": ["alice:md5:" + "0" * 64]}, "entry 1 is not"),
+    "half a hash": ({"auth_api_keys": [*KEYS["auth_api_keys"], "alice:sha256:00"]}, "entry 2 is not"),
+    "no owner": ({"auth_api_keys": [":sha256:" + "0" * 64]}, "entry 1 is not"),
+    "a key of two": (
+        {"auth_api_keys": [api_key_entry("alice", "one"), api_key_entry("bob", "one")]},
+        "entry 2 has the hash of one before it",
+    ),
+    "a proxy anywhere": ({"auth_identity_header": "X-Subject"}, "name the networks of your proxies"),
+    "proxies without a header": ({"auth_proxy_networks": ["10.0.0.0/8"]}, "means nothing without a2a_auth_identity"),
+    "two in one header": (PROXY | KEYS | {"auth_api_key_header": "x-subject"}, "two schemes in one header"),
+    "a key among tokens": (TOKENS | KEYS | {"auth_api_key_header": "Authorization"}, "two schemes in one header"),
+    "a key that workers would see": (KEYS | {"auth_api_key_header": "Traceparent"}, "traceparent means something else"),
+    "no network": (PROXY | {"auth_proxy_networks": ["proxies"]}, "a2a_auth_proxy_networks"),
+    "no header": ({"auth_api_key_header": "X Key"}, "must be the name of a header"),
+}
+
+
+@pytest.mark.parametrize("name", NONSENSE)
+def test_nonsense_is_refused_and_says_what_to_change(name: str) -> None:
+    given, says = NONSENSE[name]
+    with pytest.raises(ConfigError) as refused:
+        authenticator_of(settings(**given))
+
+    text = str(refused.value)
+    assert says in text
+    assert not [secret for secret in (SECRET, "a-secret-key", PRIVATE, "0" * 64) if secret in text]
+
+
+def test_it_is_refused_before_anything_is_served() -> None:
+    app = Celery("test", broker="redis://host", set_as_current=False)
+    app.conf.a2a_store_url, app.conf.a2a_auth_api_keys = "redis://host", "alice"
+    a2a = A2A(app)
+    a2a.agent("echo")(lambda turn: turn.text)
+    with pytest.raises(ConfigError, match="a2a_auth_api_keys: entry 1"):
+        a2a.asgi()
+
+
+BEARER = {"httpAuthSecurityScheme": {"scheme": "bearer"}}
+OAUTH = {"oauth2SecurityScheme": {"oauth2MetadataUrl": "https://issuer.example.com/.well-known/oauth"}}
+OIDC = {"openIdConnectSecurityScheme": {"openIdConnectUrl": "https://issuer.example.com/.well-known/openid"}}
+API_KEY = {"apiKeySecurityScheme": {"location": "header", "name": "x-api-key"}}
+MTLS: dict[str, Any] = {"mtlsSecurityScheme": {}}
+
+
+def declaring(schemes: dict[str, Any], *requirements: tuple[str, ...]) -> Agent:
+    """An agent whose card says that these are needed, each a list of what is needed at once."""
+    wanted = AgentCard()
+    wanted.CopyFrom(card("careful"))
+    needed = [{"schemes": {name: {"list": []} for name in names}} for names in requirements]
+    ParseDict({"securitySchemes": schemes, "securityRequirements": needed}, wanted)
+    return Agent.with_options("careful", wanted, "executor", "tests.support.agents:Full", None, {})
+
+
+@pytest.mark.parametrize("scheme", [BEARER, OAUTH, OIDC, API_KEY, MTLS])
+def test_a_card_keeps_its_own_words_where_they_are_ours(scheme: dict[str, Any]) -> None:
+    agent = declaring({"mine": scheme}, ("mine",))
+    found = secured(agent, authenticator_of(settings(**TOKENS, **KEYS, **PROXY)))
+    assert MessageToDict(found.card) == MessageToDict(agent.card)
+
+
+@pytest.mark.parametrize(
+    ("agent", "says"),
+    [
+        (declaring({"mine": BEARER}, ("mine",)), "requires 'mine', and this gateway takes apiKey"),
+        (declaring({"mine": MTLS}, ("mine",)), "requires 'mine'"),
+        (
+            declaring(
+                {"mine": API_KEY | {"apiKeySecurityScheme": {"location": "query", "name": "x-api-key"}}}, ("mine",)
+            ),
+            "mine",
+        ),
+        (declaring({"mine": {"apiKeySecurityScheme": {"location": "header", "name": "key"}}}, ("mine",)), "mine"),
+        (declaring({"mine": API_KEY}), "no security_requirements"),
+        (declaring({"mine": API_KEY}, ()), "asks for nothing"),
+        (declaring({"mine": API_KEY}, ("mine",), ("theirs",)), "'theirs', which is not among its security_schemes"),
+        (declaring({"mine": API_KEY, "tls": MTLS}, ("mine", "tls")), "asks for mine and tls"),
+    ],
+)
+def test_a_card_that_contradicts_is_refused(agent: Agent, says: str) -> None:
+    with pytest.raises(ConfigError, match="agent 'careful': its card") as refused:
+        secured(agent, authenticator_of(settings(**KEYS)))
+    assert says in str(refused.value)
+
+
+def test_without_authentication_a_card_says_what_it_likes() -> None:
+    agent = declaring({"mine": BEARER}, ("mine",))
+    assert secured(agent, None) is agent
+
+
+@pytest.mark.parametrize(
+    ("peer", "believed"),
+    [
+        ("10.1.2.3", True),
+        ("::ffff:10.1.2.3", True),
+        ("fd00::5", True),
+        ("11.1.2.3", False),
+        ("::1", False),
+        ("10.1.2.3.example.com", False),
+        ("", False),
+        (None, False),
+    ],
+)
+async def test_a_proxy_is_known_by_its_address(peer: str | None, believed: bool) -> None:
+    scheme = ProxyIdentity("X-Subject", ["10.0.0.0/8", "fd00::/8"])
+    shown = Presented(lambda name: ["CN=alice"] if name == "x-subject" else [], peer)
+    if believed:
+        found = await scheme.identify(shown)
+        assert found is not None
+        assert found.owner == "CN=alice"
+    else:
+        with pytest.raises(Refused):
+            await scheme.identify(shown)
+
+
+async def test_a_proxy_that_says_nothing_says_nobody() -> None:
+    scheme = ProxyIdentity("X-Subject", ["10.0.0.0/8"])
+    assert await scheme.identify(Presented(lambda _: [], "10.1.2.3")) is None
+    assert await scheme.identify(Presented(lambda _: [" "], "10.1.2.3")) is None
+    with pytest.raises(Refused):
+        await scheme.identify(Presented(lambda _: [""], "192.0.2.1"))
+
+
+@pytest.mark.parametrize(
+    ("site", "fine"), [("same-origin", True), ("none", True), ("cross-site", False), ("same-site", False)]
+)
+async def test_what_another_site_makes_a_browser_send_is_nobody_s(site: str, fine: bool) -> None:
+    headers = {"x-subject": ["CN=alice"], "sec-fetch-site": [site]}
+    presented = Presented(lambda name: headers.get(name, []), "10.1.2.3")
+    scheme = ProxyIdentity("X-Subject", ["10.0.0.0/8"])
+
+    if fine:
+        assert await scheme.identify(presented) is not None
+    else:
+        with pytest.raises(Refused):
+            await scheme.identify(presented)

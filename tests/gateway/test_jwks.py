@@ -1,0 +1,250 @@
+"""The keys of an issuer: fetched once for all, again when there is a reason, and kept while it is away."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pytest
+from joserfc.jwk import ECKey, Key, OctKey, RSAKey
+
+from a2a_celery.gateway.auth import jwks
+from a2a_celery.gateway.auth.jwks import ASK_AGAIN_AFTER, MAX_BYTES, REFRESH_EVERY, RETRY_AFTER, FetchedKeys
+from a2a_celery.gateway.auth.keys import read_set
+from a2a_celery.gateway.auth.schemes import KeysUnavailable
+from tests.support.credentials import rsa_key
+from tests.support.waiting import eventually_async
+
+URL = "https://issuer.example.com/jwks.json"
+FIRST, SECOND = rsa_key("first"), rsa_key("second")
+
+
+def document(*keys: Key) -> dict[str, Any]:
+    return {"keys": [key.as_dict(private=False) for key in keys]}
+
+
+@dataclass
+class Endpoint:
+    """What is answered, and how often it was asked; while `gate` is shut, nothing is."""
+
+    answer: Any = field(default_factory=lambda: document(FIRST))
+    asked: int = 0
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.asked += 1
+        await self.gate.wait()
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        if isinstance(self.answer, httpx.Response):
+            return self.answer
+        return httpx.Response(200, json=self.answer)
+
+
+class Clock:
+    """The time, in seconds, as the keys see it."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
+    found = Clock()
+    monkeypatch.setattr(jwks, "monotonic", found)
+    return found
+
+
+@pytest.fixture
+async def endpoint() -> Endpoint:
+    found = Endpoint()
+    found.gate.set()
+    return found
+
+
+@pytest.fixture
+def keys(endpoint: Endpoint, clock: Clock) -> FetchedKeys:
+    return FetchedKeys(URL, httpx.MockTransport(endpoint))
+
+
+async def test_a_key_is_found_and_fetched_once(keys: FetchedKeys, endpoint: Endpoint) -> None:
+    for _ in range(5):
+        found = await keys.find("first", "RS256")
+        assert found is not None
+        assert found.get("kid") == "first"
+    assert endpoint.asked == 1
+
+
+async def test_an_unknown_key_is_asked_for_once_in_a_while(keys: FetchedKeys, endpoint: Endpoint, clock: Clock) -> None:
+    assert await keys.find("first", "RS256")
+    for number in range(20):
+        assert await keys.find(f"made-up-{number}", "RS256") is None
+    assert endpoint.asked == 1, "they were fetched just now"
+    clock.now += ASK_AGAIN_AFTER + 1
+    for number in range(20):
+        assert await keys.find(f"made-up-{number}", "RS256") is None
+    assert endpoint.asked == 2
+
+
+async def test_a_new_key_is_found_and_one_that_is_gone_is_not(
+    keys: FetchedKeys, endpoint: Endpoint, clock: Clock
+) -> None:
+    assert await keys.find("first", "RS256")
+    endpoint.answer = document(SECOND)
+    clock.now += ASK_AGAIN_AFTER + 1
+    assert await keys.find("second", "RS256")
+    assert await keys.find("first", "RS256") is None
+
+
+FAILURES: dict[str, Any] = {
+    "not there": httpx.ConnectError("no"),
+    "a surprise": RuntimeError("no"),
+    "silent": httpx.ReadTimeout("no"),
+    "in trouble": httpx.Response(503),
+    "elsewhere": httpx.Response(302, headers={"Location": "https://else.example.com/"}),
+    "a page": httpx.Response(200, text="<html>"),
+    "no set": httpx.Response(200, json=[1]),
+    "empty": httpx.Response(200, json={"keys": []}),
+    "secrets": httpx.Response(200, json={"keys": [{"kty": "oct", "k": "c2VjcmV0LXNlY3JldA", "kid": "first"}]}),
+    "too much": httpx.Response(200, text=json.dumps({"keys": "x" * MAX_BYTES})),
+    "nested": httpx.Response(200, text="[" * 100_000),
+}
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+async def test_what_is_known_stays_known(keys: FetchedKeys, endpoint: Endpoint, clock: Clock, failure: str) -> None:
+    assert await keys.find("first", "RS256")
+    endpoint.answer = FAILURES[failure]
+    clock.now += ASK_AGAIN_AFTER + 1
+    assert await keys.find("made-up", "RS256") is None
+    assert await keys.find("first", "RS256")
+    assert endpoint.asked == 2
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+async def test_without_any_key_nothing_is_judged_and_it_is_tried_again_soon(
+    endpoint: Endpoint, clock: Clock, failure: str
+) -> None:
+    keys = FetchedKeys(URL, httpx.MockTransport(endpoint))
+    endpoint.answer = FAILURES[failure]
+    for _ in range(3):
+        with pytest.raises(KeysUnavailable):
+            await keys.find("first", "RS256")
+    assert endpoint.asked == 1
+    endpoint.answer = document(FIRST)
+    clock.now += RETRY_AFTER + 1
+    assert await keys.find("first", "RS256")
+
+
+async def test_many_at_once_cost_one_fetch_and_one_that_goes_away_ends_nobodys(
+    keys: FetchedKeys, endpoint: Endpoint
+) -> None:
+    endpoint.gate.clear()
+    waiting = [asyncio.create_task(keys.find("first", "RS256")) for _ in range(10)]
+
+    async def is_asked() -> bool:
+        return endpoint.asked == 1
+
+    await eventually_async(is_asked)
+    waiting[0].cancel()
+    endpoint.gate.set()
+    found = await asyncio.gather(*waiting, return_exceptions=True)
+
+    assert isinstance(found[0], asyncio.CancelledError)
+    assert all(isinstance(key, RSAKey) for key in found[1:])
+    assert endpoint.asked == 1
+
+
+async def test_a_known_key_waits_for_no_fetch(keys: FetchedKeys, endpoint: Endpoint, clock: Clock) -> None:
+    assert await keys.find("first", "RS256")
+    clock.now += ASK_AGAIN_AFTER + 1
+    endpoint.gate.clear()
+    asking = asyncio.create_task(keys.find("made-up", "RS256"))
+
+    async def is_asked() -> bool:
+        return endpoint.asked == 2
+
+    await eventually_async(is_asked)
+    assert await asyncio.wait_for(keys.find("first", "RS256"), 5)
+    assert not asking.done()
+    endpoint.gate.set()
+    assert await asking is None
+
+
+async def test_they_are_fetched_at_the_start_and_looked_after(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jwks, "REFRESH_EVERY", 0.01)
+    keys = FetchedKeys(URL, httpx.MockTransport(endpoint))
+    await keys.start()
+
+    async def asked_often() -> bool:
+        return endpoint.asked >= 3
+
+    await eventually_async(asked_often)
+    await keys.stop()
+    asked = endpoint.asked
+    assert await keys.find("first", "RS256")
+    assert endpoint.asked == asked
+
+
+async def test_where_nobody_looks_after_them_a_key_that_was_withdrawn_is_believed_no_longer(
+    keys: FetchedKeys, endpoint: Endpoint, clock: Clock
+) -> None:
+    """As in an application that is mounted in another: it is never told to start."""
+    assert await keys.find("first", "RS256")
+    endpoint.answer = document(SECOND)
+    clock.now += REFRESH_EVERY - 1
+    assert await keys.find("first", "RS256")
+    clock.now += 2
+    assert await keys.find("first", "RS256") is None
+    assert endpoint.asked == 2
+    endpoint.answer = FAILURES["not there"]
+    clock.now += REFRESH_EVERY + 1
+    for _ in range(3):
+        assert await keys.find("second", "RS256"), "what is known stays known"
+    assert endpoint.asked == 3
+
+
+async def test_where_somebody_looks_after_them_a_known_key_waits_for_no_fetch_however_late_that_is(
+    keys: FetchedKeys, endpoint: Endpoint, clock: Clock
+) -> None:
+    await keys.start()
+    assert await keys.find("first", "RS256")
+    endpoint.gate.clear()
+    clock.now += REFRESH_EVERY + 1
+
+    assert await asyncio.wait_for(keys.find("first", "RS256"), 5)
+    await keys.stop()
+
+
+def test_of_a_set_only_what_can_be_used_is_taken() -> None:
+    odd: list[Any] = [
+        None,
+        "first",
+        {},
+        {"kty": "AKP", "kid": "of-tomorrow"},
+        {
+            "kty": "RSA",
+            "n": base64.urlsafe_b64encode(b"\xff" * 127 + b"\x01").decode().rstrip("="),
+            "e": "AQAB",
+            "kid": "small",
+        },
+        {"kty": "RSA", "kid": "half"},
+        {"kty": "EC", "crv": "P-256", "x": "AA", "y": "AA", "kid": "nowhere"},
+        OctKey.import_key("secret" * 10).as_dict(private=True),
+    ]
+    curve = ECKey.generate_key("P-256", {"kid": "curve"})
+    found = read_set({"keys": [*odd, *document(FIRST, curve)["keys"]]})
+
+    assert len(found) == 2
+    assert found.named("curve", "ES256")
+    assert found.named("small", "RS256") is None
+    assert found.named(None, "RS256"), "it is the only one of its kind"

@@ -1,0 +1,140 @@
+"""The files of the operator's page: their headers, and nothing but them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from celery import Celery
+
+from a2a_celery import A2A, Turn
+from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.gateway import page
+from a2a_celery.gateway.page import HEADERS, POLICY
+from tests.support.credentials import api_key_entry
+
+ROOT = Path(__file__).resolve().parents[2]
+UI = ROOT / "a2a_celery" / "gateway" / "ui"
+
+
+def client_of(redis_server: EmbeddedRedis, *, ui: bool, **settings: Any) -> httpx.AsyncClient:
+    """A client of a gateway with one agent, in this process."""
+    app = Celery("page", broker=redis_server.broker_url)
+    app.conf.update(a2a_store_url=redis_server.store_url, a2a_ui=ui, **settings)
+    a2a = A2A(app)
+
+    @a2a.agent("greeter")
+    async def greeter(turn: Turn) -> str:
+        return "hello"
+
+    return httpx.AsyncClient(transport=httpx.ASGITransport(a2a.asgi()), base_url="http://gateway")
+
+
+@pytest.fixture
+async def client(redis_server: EmbeddedRedis) -> AsyncIterator[httpx.AsyncClient]:
+    """One whose gateway serves the page."""
+    async with client_of(redis_server, ui=True) as client:
+        yield client
+
+
+async def test_there_is_no_page_unless_it_is_asked_for(redis_server: EmbeddedRedis) -> None:
+    async with client_of(redis_server, ui=False) as client:
+        answers = [await client.get(path) for path in ("/ui", "/ui/", "/ui/main.js", "/ui/agents.json")]
+
+    assert {answer.status_code for answer in answers} == {404}
+
+
+PROXY = {"a2a_auth_identity_header": "X-Subject", "a2a_auth_proxy_networks": ["10.0.0.0/8"]}
+KEYS = {"a2a_auth_api_keys": [api_key_entry("alice", "one")]}
+
+
+@pytest.mark.parametrize(("settings", "shell"), [(KEYS, 200), (KEYS | PROXY, 200), (PROXY, 401)])
+async def test_the_page_is_there_to_ask_for_a_token_and_what_it_shows_is_not(
+    redis_server: EmbeddedRedis, settings: dict[str, Any], shell: int
+) -> None:
+    async with client_of(redis_server, ui=True, **settings) as client:
+        files = [await client.get(path) for path in ("/ui/", "/ui/main.js")]
+        names = await client.get("/ui/agents.json")
+
+    assert {answer.status_code for answer in files} == {shell}
+    assert names.status_code == 401
+
+
+async def test_every_file_of_the_page_is_served_with_its_type_and_the_policy(client: httpx.AsyncClient) -> None:
+    types = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+    for path in UI.iterdir():
+        answer = await client.get(f"/ui/{'' if path.name == 'index.html' else path.name}")
+
+        assert answer.status_code == 200
+        assert answer.content == path.read_bytes()
+        assert answer.headers["content-type"].startswith(types[path.suffix])
+        assert {name: answer.headers[name] for name in HEADERS} == HEADERS
+
+
+async def test_a_file_that_the_browser_has_is_not_sent_again(client: httpx.AsyncClient) -> None:
+    first = await client.get("/ui/main.js")
+    tag = first.headers["etag"]
+    again = await client.get("/ui/main.js", headers={"If-None-Match": f'"other", W/{tag}'})
+    newer = await client.get("/ui/main.js", headers={"If-None-Match": '"of the last release"'})
+
+    assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
+    assert newer.content == first.content
+    assert first.headers["cache-control"] == "no-cache"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/ui/../page.py",
+        "/ui/%2e%2e/page.py",
+        "/ui/..%2fpage.py",
+        "/ui//etc/passwd",
+        "/ui/__init__.py",
+        "/ui/index.html/",
+    ],
+)
+async def test_no_path_leads_out_of_the_folder(client: httpx.AsyncClient, path: str) -> None:
+    assert (await client.get(path)).status_code == 404
+
+
+async def test_the_page_is_found_without_its_slash_behind_any_proxy(client: httpx.AsyncClient) -> None:
+    answer = await client.get("/ui?x=1")
+
+    assert (answer.status_code, answer.headers["location"]) == (307, "ui/?x=1")
+
+
+async def test_the_agents_are_listed_by_their_cards(client: httpx.AsyncClient) -> None:
+    [agent] = (await client.get("/ui/agents.json")).json()["agents"]
+    card = await client.get(httpx.URL("http://gateway/ui/agents.json").join(agent["card"]))
+
+    assert agent["name"] == card.json()["name"] == "greeter"
+
+
+def test_the_page_brings_the_same_policy_where_others_serve_it() -> None:
+    written = re.search(r'Content-Security-Policy" content="(.*?)"', (UI / "index.html").read_text())
+    assert written is not None
+
+    assert dict(rule.split(" ", 1) for rule in written[1].split("; ")) == POLICY
+
+
+def test_nothing_on_the_page_makes_markup_of_a_text_or_keeps_anything_for_long() -> None:
+    forbidden = r"innerHTML|outerHTML|insertAdjacentHTML|document\.(?:write|cookie)|\beval\(|new Function|localStorage"
+    files = {path.name: path.read_text() for path in UI.iterdir()}
+
+    assert {name: re.findall(forbidden, text) for name, text in files.items() if re.search(forbidden, text)} == {}
+    assert {name for name, text in files.items() if re.search(r"https?://(?!www\.w3\.org)", text)} == set()
+
+
+def test_a_script_can_be_read_in_one_go() -> None:
+    assert {path.name for path in UI.iterdir() if len(path.read_text().splitlines()) > 300} == set()
+
+
+def test_the_docs_page_names_what_is_there() -> None:
+    text = (ROOT / "docs" / "page.md").read_text()
+
+    assert set(re.findall(r"`(/ui/[a-z.]*)`", text)) == {"/ui/", "/ui/agents.json"}
+    assert page.PATH == "/ui"

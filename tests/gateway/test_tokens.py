@@ -1,0 +1,233 @@
+"""Bearer tokens: which are believed, and that of all others nothing is, however they are made."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from hypothesis import given
+from hypothesis import strategies as st
+from joserfc.jwk import ECKey, OctKey, RSAKey
+
+from a2a_celery.gateway.auth.identity import Identity
+from a2a_celery.gateway.auth.keys import GivenKeys, KeySet, read_key
+from a2a_celery.gateway.auth.schemes import Presented, Refused, Why
+from a2a_celery.gateway.auth.tokens import LEEWAY, MAX_LENGTH, BearerTokens
+from tests.support.credentials import AUDIENCE, ISSUER, SHARED, claims, rsa_key, token
+
+KEY, OTHER = rsa_key("first"), rsa_key("first")
+PEM = KEY.public_key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+def tokens(keys: GivenKeys | None = None, *algorithms: str, **options: Any) -> BearerTokens:
+    return BearerTokens(
+        keys or GivenKeys(KeySet([KEY])),
+        algorithms=algorithms or ("RS256",),
+        issuer=ISSUER,
+        audiences=[AUDIENCE, "https://other.example.com"],
+        **options,
+    )
+
+
+async def identified(scheme: BearerTokens, given: str) -> Identity | None:
+    """Whom `scheme` makes of an Authorization header."""
+    return await scheme.identify(Presented(lambda name: [given] if name == "authorization" else [], None))
+
+
+async def test_a_good_token_says_its_owner() -> None:
+    assert await identified(tokens(), f"Bearer {token(KEY, 'RS256')}") == Identity("alice")
+    assert await identified(tokens(), f"bearer  {token(KEY, 'RS256')}") == Identity("alice")
+    several = token(KEY, "RS256", aud=["https://else.example.com", AUDIENCE])
+    assert await identified(tokens(), f"Bearer {several}") == Identity("alice")
+
+
+async def test_a_header_may_say_more_than_is_needed() -> None:
+    assert await identified(tokens(), f"Bearer {signed({'alg': 'RS256', 'typ': 'at+jwt', 'x': 1})}") == Identity(
+        "alice"
+    )
+
+
+async def test_clocks_may_differ_a_little() -> None:
+    now = int(time.time())
+    a_little = token(KEY, "RS256", exp=now - LEEWAY // 2, nbf=now + LEEWAY // 2, iat=now + LEEWAY // 2)
+    assert await identified(tokens(), f"Bearer {a_little}") == Identity("alice")
+
+
+async def test_what_is_no_bearer_token_is_somebody_elses_to_judge() -> None:
+    for other in ("Basic abc", "", "Negotiate x"):
+        assert await identified(tokens(), other) is None
+
+
+@pytest.mark.parametrize(
+    ("claim", "tenants"),
+    [
+        (["acme", "beta"], {"acme", "beta"}),
+        ("acme", {"acme"}),
+        ([""], {""}),
+        ([], set()),
+        (None, set()),
+        ({"acme": 1}, set()),
+        ([1, "beta", None, ["x"]], {"beta"}),
+        (True, set()),
+    ],
+)
+async def test_tenants_are_those_of_the_claim_and_no_others(claim: Any, tenants: set[str]) -> None:
+    given = token(KEY, "RS256", **{"https://example.com/tenants": claim})
+    found = await identified(tokens(tenants_claim="https://example.com/tenants"), f"Bearer {given}")
+
+    assert found == Identity("alice", frozenset(tenants))
+    assert not found.may_use("gamma")
+
+
+async def test_the_owner_may_be_another_claim() -> None:
+    given = token(KEY, "RS256", client_id="acme-bot")
+    assert await identified(tokens(owner_claim="client_id"), f"Bearer {given}") == Identity("acme-bot")
+
+
+@pytest.mark.parametrize("algorithm", ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512"])
+async def test_every_algorithm_of_rsa(algorithm: str) -> None:
+    assert await identified(tokens(None, algorithm), f"Bearer {token(KEY, algorithm)}") == Identity("alice")
+
+
+@pytest.mark.parametrize(("algorithm", "curve"), [("ES256", "P-256"), ("ES384", "P-384"), ("ES512", "P-521")])
+async def test_every_algorithm_of_elliptic_curves(algorithm: str, curve: str) -> None:
+    key = ECKey.generate_key(curve)
+    pem = key.public_key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+    scheme = tokens(read_key(pem, [algorithm]), algorithm)
+    assert await identified(scheme, f"Bearer {token(key, algorithm)}") == Identity("alice")
+
+
+@pytest.mark.parametrize("algorithm", ["HS256", "HS384", "HS512"])
+async def test_every_algorithm_of_secrets(algorithm: str) -> None:
+    secret = "s" * 64
+    scheme = tokens(read_key(secret, [algorithm]), algorithm)
+    assert await identified(scheme, f"Bearer {token(OctKey.import_key(secret), algorithm)}") == Identity("alice")
+
+
+def encoded(part: Any) -> str:
+    """One part of a token."""
+    raw = part if isinstance(part, bytes) else json.dumps(part).encode()
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def altered(change: Callable[[list[str]], list[str]]) -> str:
+    """A good token with its parts changed."""
+    return ".".join(change(token(KEY, "RS256").split(".")))
+
+
+def hmac_by_public_key() -> str:
+    """The old trick: the public key, which everybody has, as the secret of an HMAC."""
+
+    text = f"{encoded({'alg': 'HS256', 'kid': 'first'})}.{encoded(claims())}"
+    return f"{text}.{encoded(hmac.new(PEM, text.encode(), hashlib.sha256).digest())}"
+
+
+def signed(header: dict[str, Any]) -> str:
+    """Good claims under any header, with a good signature."""
+    text = f"{encoded(header)}.{encoded(claims())}"
+    assert isinstance(KEY.private_key, RSAPrivateKey)
+    return f"{text}.{encoded(KEY.private_key.sign(text.encode(), PKCS1v15(), SHA256()))}"
+
+
+NOW = int(time.time())
+BAD: dict[str, tuple[Why, Callable[[], str]]] = {
+    "no signature": (Why.ALGORITHM, lambda: altered(lambda p: [encoded({"alg": "none", "kid": "first"}), p[1], ""])),
+    "none, in capitals": (Why.ALGORITHM, lambda: altered(lambda p: [encoded({"alg": "NONE"}), p[1], p[2]])),
+    "the public key as a secret": (Why.ALGORITHM, hmac_by_public_key),
+    "another algorithm of the same key": (Why.ALGORITHM, lambda: token(KEY, "RS512")),
+    "no algorithm": (Why.UNREADABLE, lambda: altered(lambda p: [encoded({"kid": "first"}), p[1], p[2]])),
+    "an algorithm that is no word": (Why.ALGORITHM, lambda: altered(lambda p: [encoded({"alg": ["RS256"]}), *p[1:]])),
+    "another key": (Why.SIGNATURE, lambda: token(OTHER, "RS256")),
+    "another owner": (Why.SIGNATURE, lambda: altered(lambda p: [p[0], encoded({"sub": "bob"}), p[2]])),
+    "half a signature": (Why.SIGNATURE, lambda: altered(lambda p: [*p[:2], p[2][:100]])),
+    "an empty signature": (Why.SIGNATURE, lambda: altered(lambda p: [*p[:2], ""])),
+    "a key of its own": (
+        Why.UNKNOWN_KEY,
+        lambda: token(OTHER, "RS256", header={"jwk": OTHER.as_dict(private=False), "kid": "mine"}),
+    ),
+    "an unknown key": (Why.UNKNOWN_KEY, lambda: token(OTHER, "RS256", header={"kid": "second"})),
+    "a name that is none": (Why.UNREADABLE, lambda: altered(lambda p: [encoded({"alg": "RS256", "kid": 1}), *p[1:]])),
+    "what must be understood": (Why.SIGNATURE, lambda: signed({"alg": "RS256", "crit": ["x"], "x": 1})),
+    "a payload that is not encoded": (Why.SIGNATURE, lambda: signed({"alg": "RS256", "crit": ["b64"], "b64": False})),
+    "over": (Why.EXPIRED, lambda: token(KEY, "RS256", exp=NOW - LEEWAY - 60)),
+    "to come": (Why.EXPIRED, lambda: token(KEY, "RS256", nbf=int(time.time()) + LEEWAY + 60)),
+    "from the future": (Why.EXPIRED, lambda: token(KEY, "RS256", iat=int(time.time()) + LEEWAY + 60)),
+    "for ever": (Why.CLAIMS, lambda: token(KEY, "RS256", exp=None)),
+    "an end that is no time": (Why.CLAIMS, lambda: token(KEY, "RS256", exp="tomorrow")),
+    "an end that is no number": (Why.CLAIMS, lambda: token(KEY, "RS256", exp=float("nan"))),
+    "for somebody else": (Why.CLAIMS, lambda: token(KEY, "RS256", aud="https://else.example.com")),
+    "for nobody": (Why.CLAIMS, lambda: token(KEY, "RS256", aud=None)),
+    "for an odd one": (Why.CLAIMS, lambda: token(KEY, "RS256", aud={AUDIENCE: 1})),
+    "by somebody else": (Why.CLAIMS, lambda: token(KEY, "RS256", iss=f"{ISSUER}/else")),
+    "by nobody": (Why.CLAIMS, lambda: token(KEY, "RS256", iss=None)),
+    "by several": (Why.CLAIMS, lambda: token(KEY, "RS256", iss=[ISSUER])),
+    "no owner": (Why.OWNER, lambda: token(KEY, "RS256", None)),
+    "an empty owner": (Why.OWNER, lambda: token(KEY, "RS256", "")),
+    "an owner too long": (Why.OWNER, lambda: token(KEY, "RS256", "x" * 257)),
+    "an owner with a line of its own": (Why.OWNER, lambda: token(KEY, "RS256", "alice\nbob")),
+    "nothing": (Why.UNREADABLE, lambda: ""),
+    "two parts": (Why.UNREADABLE, lambda: "a.b"),
+    "an encrypted one": (Why.UNREADABLE, lambda: "a.b.c.d.e"),
+    "claims that are no object": (Why.SIGNATURE, lambda: altered(lambda p: [p[0], encoded([1]), p[2]])),
+    "a header that is no object": (Why.UNREADABLE, lambda: altered(lambda p: [encoded([1]), *p[1:]])),
+    "a header without end": (Why.UNREADABLE, lambda: altered(lambda p: [encoded(b"[" * 3000), *p[1:]])),
+    "too much": (Why.UNREADABLE, lambda: token(KEY, "RS256", much="x" * MAX_LENGTH)),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+async def test_a_bad_token_is_refused_for_what_it_is(name: str) -> None:
+    why, make = BAD[name]
+    given = make()
+    with pytest.raises(Refused) as refused:
+        await identified(tokens(), f"Bearer {given}")
+
+    assert refused.value.why == why
+    assert refused.value.bad_token
+    assert refused.value.__cause__ is None
+    assert refused.value.__suppress_context__ or refused.value.__context__ is None
+    assert not given or given not in str(refused.value)
+
+
+@given(st.one_of(st.text(max_size=200), st.lists(st.binary(max_size=40), max_size=5)))
+async def test_whatever_comes_is_refused_and_breaks_nothing(raw: str | list[bytes]) -> None:
+    text = raw if isinstance(raw, str) else ".".join(encoded(part) for part in raw)
+    with pytest.raises(Refused):
+        await identified(tokens(), f"Bearer {text}")
+
+
+async def test_a_token_of_a_secret_is_nothing_where_public_keys_are_meant() -> None:
+    with pytest.raises(Refused):
+        await identified(tokens(), f"Bearer {token(SHARED, 'HS256', header={'kid': 'first'})}")
+
+
+async def test_a_key_without_a_name_is_every_tokens_and_one_of_several_is_named() -> None:
+    pem = read_key(PEM.decode(), ["RS256"])
+    assert await identified(tokens(pem), f"Bearer {token(KEY, 'RS256', header={'kid': 'any'})}") == Identity("alice")
+    nameless = rsa_key(None)
+    both = GivenKeys(KeySet([KEY, rsa_key("second")]))
+    with pytest.raises(Refused):
+        await identified(tokens(both), f"Bearer {token(nameless, 'RS256')}")
+
+
+def test_a_key_says_itself_what_it_is_for() -> None:
+    public = KEY.as_dict(private=False)
+    small = RSAKey.import_key(public | {"use": "enc"})
+    other = RSAKey.import_key(public | {"alg": "PS256"})
+    curve = ECKey.import_key(
+        ec.generate_private_key(ec.SECP384R1()).private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    )
+    for key in (small, other, curve):
+        assert KeySet([key]).named(None, "RS256") is None
+    assert KeySet([curve]).named(None, "ES256") is None

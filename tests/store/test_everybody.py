@@ -1,0 +1,284 @@
+"""``a2a list --all``, ``cancel --all`` and the filters of ``requeue``: everybody's tasks, told apart by the store."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery
+from click.testing import CliRunner, Result
+
+from a2a_celery import A2A, Turn
+from a2a_celery.cli.commands import a2a as commands
+from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.errors import BrokerUnavailable
+from a2a_celery.lifecycle.states import CANCELED, COMPLETED, INPUT_REQUIRED, SUBMITTED, WORKING
+from a2a_celery.store import AsyncStore, Keys, Scope, SyncStore
+from a2a_celery.store.release import hand_on
+from a2a_celery.store.scan import all_tasks
+from tests.support.seeds import Seeds, status
+from tests.support.waiting import eventually_async
+
+ANN, BOB = Scope("agent", "acme", "ann"), Scope("agent", "", "bob/?*")
+OTHER = Scope("other", "acme", "ann")
+
+Command = Callable[..., Result]
+
+pytestmark = pytest.mark.usefixtures("opened")
+
+
+@pytest.fixture
+def command(redis_server: EmbeddedRedis) -> Command:
+    """Runs a command as an operator of a deployment with two agents."""
+    app = Celery("tests", broker=redis_server.broker_url, set_as_current=False)
+    app.conf.update(a2a_store_url=redis_server.store_url, a2a_cancel_grace=0.1, a2a_key_prefix="test")
+    a2a = A2A(app)
+
+    async def agent(turn: Turn) -> str:
+        return turn.text
+
+    for name in ("agent", "other"):
+        a2a.agent(name)(agent)
+
+    def run(*arguments: str, code: int = 0, **how: Any) -> Result:
+        done = CliRunner().invoke(commands, arguments, obj=SimpleNamespace(app=app), **how)
+        assert done.exit_code == code, done.output
+        return done
+
+    return run
+
+
+def rows(done: Result) -> list[dict[str, Any]]:
+    """What it says to a script."""
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def ids(done: Result) -> set[str]:
+    return {row["task"] for row in rows(done)}
+
+
+@pytest.fixture
+async def five(seeds: Seeds, keys: Keys) -> None:
+    """Five tasks: of two agents, two tenants, two owners, in five ways."""
+    await seeds.created(ANN, task_id="waits")
+    await seeds.claimed(task_id=await seeds.created(ANN, task_id="works", context_id="its-own"))
+    await seeds.ended(INPUT_REQUIRED, scope=BOB, task_id="asks")
+    await seeds.ended(COMPLETED, scope=BOB, task_id="done")
+    await seeds.created(OTHER, task_id="others")
+
+
+@pytest.mark.usefixtures("five")
+class TestList:
+    @pytest.mark.parametrize(
+        ("filters", "found"),
+        [
+            ((), "others done asks works waits"),
+            (("--agent", "agent"), "done asks works waits"),
+            (("--owner", "ann"), "others works waits"),
+            (("--owner", "bob/?*"), "done asks"),
+            (("--owner", "*"), ""),
+            (("--tenant", ""), "done asks"),
+            (("--tenant", "acme", "--agent", "agent", "--owner", "ann"), "works waits"),
+            (("--context", "its-own"), "works"),
+            (("--state", "submitted"), "others waits"),
+            (("--state", "completed", "--owner", "ann"), ""),
+            (("--since", "1h", "--agent", "other"), "others"),
+            (("--until", "1h"), ""),
+            (("--since", "2030-01-01"), ""),
+            (("--limit", "2"), "others done"),
+        ],
+    )
+    def test_is_narrowed_by_filters_the_newest_first(
+        self, command: Command, filters: tuple[str, ...], found: str
+    ) -> None:
+        assert [row["task"] for row in rows(command("list", "--all", "--json", *filters))] == found.split()
+
+    def test_a_script_gets_who_has_it_and_how_it_stands(self, command: Command) -> None:
+        [row] = rows(command("list", "--all", "--json", "--context", "its-own"))
+
+        assert datetime.now(UTC) - datetime.fromisoformat(row.pop("since")) < timedelta(minutes=5)
+        assert row == {
+            "task": "works",
+            "agent": "agent",
+            "tenant": "acme",
+            "owner": "ann",
+            "contextId": "its-own",
+            "state": "WORKING",
+            "run": 1,
+            "attempt": 1,
+            "worker": "runner",
+        }
+
+    def test_people_get_a_table(self, command: Command) -> None:
+        heading, first, *_, more = command("list", "--all", "--limit", "4").stdout.splitlines()
+
+        assert heading.split() == ["TASK", "STATE", "AGENT", "SINCE", "(UTC)", "TENANT", "OWNER", "CONTEXT"]
+        assert first.split()[:3] == ["others", "SUBMITTED", "other"]
+        assert more == "… there are more: --limit"
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            (("list", "--owner", "ann"), "--owner goes with --all or --stuck"),
+            (("list", "--all", "--url", "http://x"), "leave out --url"),
+            (("list", "--all", "--since", "yesterday"), "write 2030-01-31T12:00 (UTC), or how long ago"),
+            (("cancel", "--all", "-H", "a: b"), "leave out --header"),
+            (("cancel", "--all", "waits"), "not both"),
+            (("cancel", "--yes", "waits"), "go with --all"),
+            (("cancel", "--since", "1h", "waits"), "--since goes with --all"),
+            (("cancel",), "Missing argument 'TASK'"),
+            (("cancel", "--all"), "4 tasks (3 of agent, 1 of other) would be cancelled: give --yes"),
+            (("requeue", "--owner", "ann", "waits"), "not both"),
+        ],
+    )
+    def test_bad_usage_says_how(self, command: Command, arguments: tuple[str, ...], said: str) -> None:
+        assert said in command(*arguments, code=2).stderr
+
+    def test_an_agent_that_is_gone_may_be_named_while_it_has_tasks(self, command: Command) -> None:
+        assert "no agent 'nobody' in this app" in command("list", "--all", "--agent", "nobody", code=1).stderr
+        assert "no agent 'nobody' in this app" in command("cancel", "--all", "--agent", "nobody", code=1).stderr
+
+
+async def test_a_long_list_is_read_page_by_page(
+    store: AsyncStore, keys: Keys, seeds: Seeds, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("a2a_celery.store.scan.PAGE", 3)
+    made = [await seeds.created(Scope("agent", "", f"owner-{n % 4}")) for n in range(11)]
+    await store.redis.zadd(f"{keys.scope_index(Scope('agent', '', 'owner-0'))}1", {"gone": 5})
+    operator = SyncStore(redis_server.store_url)
+
+    def everything() -> list[str]:
+        pattern = keys.indexes((None, None, None))
+        return [task.ref.task_id for task in all_tasks(operator, keys, pattern, frozenset({SUBMITTED}))]
+
+    found = await asyncio.to_thread(everything)
+    operator.close()
+
+    assert found == made[::-1]
+    await store.redis.zrem(f"{keys.scope_index(Scope('agent', '', 'owner-0'))}1", "gone")
+
+
+@pytest.mark.usefixtures("five")
+class TestCancelAll:
+    async def test_a_dry_run_changes_nothing(self, command: Command, seeds: Seeds) -> None:
+        before = await seeds.everything()
+
+        done = await asyncio.to_thread(command, "cancel", "--all", "--dry-run", "--json")
+        said = await asyncio.to_thread(command, "cancel", "--all", "--dry-run", "--agent", "other")
+
+        assert {(row["task"], row["outcome"]) for row in rows(done)} == {
+            (task, "none") for task in ("waits", "works", "asks", "others")
+        }
+        assert said.stdout.splitlines()[-1] == "1 task (1 of other) would be cancelled"
+        assert await seeds.everything() == before
+
+    async def test_what_nobody_runs_ends_at_once_and_what_does_not_stop_is_said(
+        self, command: Command, seeds: Seeds
+    ) -> None:
+        done = await asyncio.to_thread(
+            command, "cancel", "--all", "--yes", "--timeout", "0.1", "--json", "--agent", "agent", code=1
+        )
+
+        assert {row["task"]: row["outcome"] for row in rows(done)} == {
+            "waits": "canceled",
+            "asks": "canceled",
+            "works": "running",
+        }
+        assert await seeds.states("waits") == [SUBMITTED, CANCELED]
+        assert (await seeds.task("works")).status.state == WORKING
+        assert (await seeds.task("others")).status.state == SUBMITTED
+        said = await asyncio.to_thread(command, "cancel", "--all", "--yes", "--timeout", "0", code=1)
+        assert said.stdout.startswith("2 tasks: 1 canceled, 0 had ended, 1 still running\nTASK ")
+
+    async def test_an_agent_that_stops_is_waited_for(self, command: Command, seeds: Seeds) -> None:
+        claim = await seeds.claimed(task_id=await seeds.created(ANN, task_id="stops"))
+        cancelling = asyncio.create_task(
+            asyncio.to_thread(command, "cancel", "--all", "--yes", "--json", "--owner", "ann", "--limit", "4", code=1)
+        )
+        record = seeds.keys.task("stops").record
+        await eventually_async(lambda: seeds.store.redis.hget(record, "canceled"))  # type: ignore[arg-type]
+        await seeds.settled(claim, status(CANCELED))
+
+        became = {row["task"]: row["outcome"] for row in rows(await cancelling)}
+
+        assert became == {"waits": "canceled", "others": "canceled", "works": "running", "stops": "canceled"}
+
+    async def test_a_person_is_asked(self, command: Command, seeds: Seeds, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("a2a_celery.cli.cancel_all._somebody_is_there", lambda: True)
+        arguments = ("cancel", "--all", "--agent", "other")
+
+        refused = await asyncio.to_thread(command, *arguments, code=1, input="n\n")
+        assert "Cancel 1 task (1 of other)? [y/N]" in refused.stderr
+        assert (await seeds.task("others")).status.state == SUBMITTED
+        agreed = await asyncio.to_thread(command, *arguments, input="y\n")
+
+        assert agreed.stdout.endswith("1 task: 1 canceled, 0 had ended, 0 still running\n")
+        assert (await seeds.task("others")).status.state == CANCELED
+
+
+async def test_workers_are_told_in_few_messages(
+    command: Command, seeds: Seeds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[int] = []
+    monkeypatch.setattr("a2a_celery.dispatch.Publisher.revoke", lambda self, names, terminate: told.append(len(names)))
+    await asyncio.gather(*(seeds.created(ANN) for _ in range(250)))
+
+    done = await asyncio.to_thread(command, "cancel", "--all", "--yes")
+
+    assert told == [100, 100, 50]
+    assert done.stdout == "250 tasks: 250 canceled, 0 had ended, 0 still running\n"
+
+
+async def test_what_a_task_began_is_ended_with_it(
+    command: Command, seeds: Seeds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[list[str], bool]] = []
+    monkeypatch.setattr(
+        "a2a_celery.dispatch.Publisher.revoke", lambda self, names, terminate: told.append((list(names), terminate))
+    )
+    claim = await seeds.claimed()
+    canvas = '{"result":[["of-the-canvas",null],null],"until":9999999999}'
+    await seeds.store.run(hand_on(seeds.keys, claim.ref, token=claim.token, before=0, events=[], canvas=canvas))
+
+    [row] = rows(await asyncio.to_thread(command, "cancel", "--all", "--yes", "--json"))
+
+    assert (row["task"], row["outcome"]) == (claim.ref.task_id, "canceled")
+    assert told == [(["of-the-canvas"], True)]
+
+
+async def test_without_a_broker_tasks_end_all_the_same(
+    command: Command, seeds: Seeds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(self: object, names: list[str], terminate: bool) -> None:
+        raise BrokerUnavailable("the broker is away")
+
+    monkeypatch.setattr("a2a_celery.dispatch.Publisher.revoke", away)
+    await seeds.created(task_id="waits")
+
+    done = await asyncio.to_thread(command, "cancel", "--all", "--yes")
+
+    assert "workers were not told, and drop the runs when they come to them: the broker is away" in done.stderr
+    assert (await seeds.task("waits")).status.state == CANCELED
+
+
+async def test_dead_letters_are_selected(command: Command, seeds: Seeds) -> None:
+    for scope, task_id in ((ANN, "ann's"), (BOB, "bob's"), (OTHER, "other's")):
+        claim = await seeds.claimed(task_id=await seeds.created(scope, task_id=task_id))
+        await seeds.lost(claim.ref)
+
+    def dead(*filters: str) -> set[str]:
+        return ids(command("requeue", "--json", *filters))
+
+    assert await asyncio.to_thread(dead) == {"ann's", "bob's", "other's"}
+    assert await asyncio.to_thread(dead, "--tenant", "acme") == {"ann's", "other's"}
+    assert await asyncio.to_thread(dead, "--owner", "ann", "--agent", "agent") == {"ann's"}
+    assert await asyncio.to_thread(dead, "--until", "1h") == set()
+    assert await asyncio.to_thread(dead, "--limit", "1") == {"ann's"}
+    again = await asyncio.to_thread(command, "requeue", "--all", "--owner", "bob/?*", "--json")
+    assert [row["requeuedFrom"] for row in rows(again)] == ["bob's"]
+    assert await asyncio.to_thread(dead) == {"ann's", "other's"}

@@ -1,0 +1,305 @@
+"""Requests that nobody should send, drawn by Hypothesis: valid ones of every operation and binding, spoiled.
+
+A value is replaced, retyped, removed, nested or blown up; bytes are cut, flipped and wrongly encoded; headers, methods,
+paths and queries are what no client sends; some requests are two, or half of one.
+"""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote_from_bytes
+
+from google.protobuf.json_format import ParseDict
+from google.protobuf.message import Message
+from hypothesis import strategies as st
+
+from .faults import REQUESTS
+from .hostile_samples import (
+    CONTENT_TYPES,
+    ELSEWHERE,
+    GOOD,
+    GOOD_03,
+    GRPC_03,
+    HEADERS,
+    METADATA,
+    REST_03,
+    SPLICED,
+    STREAMS,
+    VERBS,
+)
+
+
+@dataclass(frozen=True)
+class Http:
+    """A request as it goes over the line. `half`: it breaks off there, and nobody waits for an answer. `open_end`: it
+    says that more comes than does, or something that is read so: the gateway may wait for that, and give no answer."""
+
+    binding: str
+    line: bytes
+    half: bool = False
+    open_end: bool = False
+
+
+@dataclass(frozen=True)
+class Grpc:
+    """A call by the name of its method."""
+
+    binding: str
+    method: str
+    body: bytes
+    streams: bool
+    metadata: tuple[tuple[str, str | bytes], ...] = ()
+
+
+Request = Http | Grpc
+
+ENDLESS = {b"Content-Length", b"Transfer-Encoding", b"Expect", b"Upgrade"}
+"""Headers that may let a gateway wait for more than there is."""
+
+ODD_TEXTS = (
+    "",
+    "0",
+    "\x00",
+    "\ufeff",
+    "\ud800",
+    "\udfff\ud800",
+    "\u202e",
+    "a\u0300" * 40,
+    "%00",
+    "../..",
+    "{}",
+    "x" * 300,
+)
+text = st.one_of(st.sampled_from(ODD_TEXTS), st.text(st.characters(exclude_categories=[]), max_size=12))
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.sampled_from([-1, 2**31, 2**53 + 1, 2**70, 10**400, 1e308, -0.0]),
+    st.floats(),
+    text,
+    st.sampled_from(["ROLE_USER", "TASK_STATE_WORKING", "9999-99-99T00:00:00Z"]),
+)
+values = st.one_of(
+    scalars,
+    st.recursive(
+        scalars,
+        lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(text, inner, max_size=3)),
+        max_leaves=6,
+    ),
+)
+
+
+class Known:
+    """Draws requests that name ids of `known`, of tasks and their configs, or odd ones."""
+
+    def __init__(self, known: Sequence[str]) -> None:
+        self.ids = st.one_of(st.sampled_from([*known, "t", "x" * 257]), text)
+
+    def requests(self) -> st.SearchStrategy[Request]:
+        """Any of them, over any binding."""
+        return st.one_of(
+            *(rpc(self.ids, version, made) for version, made in (("1.0", GOOD), ("0.3", GOOD_03))),
+            rest(self.ids, "1.0", [(verb, path, GOOD[method]) for method, (_, verb, path) in REQUESTS.items()]),
+            rest(self.ids, "0.3", REST_03),
+            elsewhere(),
+            call(self.ids, "1.0", "lf.a2a.v1", {name: (REQUESTS[name][0], good) for name, good in GOOD.items()}),
+            call(self.ids, "0.3", "a2a.v1", GRPC_03),
+        )
+
+
+@st.composite
+def rpc(draw: st.DrawFn, ids: st.SearchStrategy[str], version: str, good: dict[str, dict[str, Any]]) -> Request:
+    """JSON-RPC."""
+    method = draw(st.sampled_from(sorted(good)))
+    body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": good[method]}
+    value = draw(values) if _one_in(draw, 20) else spoiled(draw, body, ids)
+    path = draw(st.sampled_from(["/", "/", "/agents/echo/", "/agents/ask/", "/agents/ask", "/acme"]))
+    return _http(draw, f"JSON-RPC {version}", "POST", path, _written(draw, value), version)
+
+
+@st.composite
+def rest(draw: st.DrawFn, ids: st.SearchStrategy[str], version: str, made: Sequence[tuple[str, str, Any]]) -> Request:
+    """HTTP+JSON."""
+    verb, path, good = draw(st.sampled_from(made))
+    for name in ("{id}", "{taskId}", "{config}"):
+        if name in path:
+            path = path.replace(name, _quoted(draw(ids)))
+    path = draw(st.sampled_from(["", "", "", "/agents/echo", "/agents/ask", "/acme", "/agents/nobody"])) + path
+    value = draw(values) if _one_in(draw, 20) else spoiled(draw, good, ids)
+    body = b""
+    if verb == "GET" and isinstance(value, dict):
+        path += "?" + "&".join(f"{_quoted(name)}={_quoted(field)}" for name, field in value.items())
+    if verb != "GET" or _one_in(draw, 10):
+        body = _written(draw, value)
+    if _one_in(draw, 15):
+        verb = draw(st.sampled_from(VERBS))
+    return _http(draw, f"HTTP+JSON {version}", verb, path, body, version)
+
+
+@st.composite
+def elsewhere(draw: st.DrawFn) -> Request:
+    """HTTP that is nobody's."""
+    verb, path = draw(st.sampled_from(VERBS)), draw(st.sampled_from(ELSEWHERE))
+    return _http(draw, "HTTP", verb, path, draw(st.binary(max_size=60)), draw(st.sampled_from(["1.0", "0.3"])))
+
+
+@st.composite
+def call(
+    draw: st.DrawFn,
+    ids: st.SearchStrategy[str],
+    version: str,
+    package: str,
+    made: dict[str, tuple[type[Message], dict[str, Any]]],
+) -> Request:
+    """gRPC."""
+    method = draw(st.sampled_from(sorted(made)))
+    kind, good = made[method]
+    try:
+        body = ParseDict(spoiled(draw, good, ids), kind(), ignore_unknown_fields=True).SerializeToString()
+    except Exception:  # protobuf raises all kinds, SystemError too
+        body = ParseDict(good, kind()).SerializeToString()
+    body = _bytes(draw, body)
+    streams = method in STREAMS
+    if _one_in(draw, 20):
+        method, streams = draw(st.sampled_from(["Frobnicate", "", "send_message", "../GetTask", "GetTask"])), False
+    metadata: list[tuple[str, str | bytes]] = [("a2a-version", version)]
+    if _one_in(draw, 6):
+        metadata = draw(st.lists(st.sampled_from(METADATA), max_size=4))
+    return Grpc(f"gRPC {version}", f"/{package}.A2AService/{method}", body, streams, tuple(metadata))
+
+
+def spoiled(draw: st.DrawFn, good: Any, ids: st.SearchStrategy[str]) -> Any:
+    """`good` with known ids, and up to three of its values, somewhere inside, replaced, removed or nested."""
+    root = {"root": copy.deepcopy(good)}
+    for holder, key in list(_places(root)):
+        if key in ("id", "taskId", "contextId", "name", "pageToken") and holder[key] in ("t", "c", "tasks/t", "x"):
+            holder[key] = ("tasks/" if key == "name" else "") + draw(ids)
+    for _ in range(draw(st.integers(0, 3))):
+        holder, key = draw(st.sampled_from(list(_places(root))))
+        match draw(st.integers(0, 9)):
+            case 0 | 1 if holder is not root:
+                del holder[key]
+            case 2 if isinstance(holder, dict) and holder is not root:
+                holder[draw(text)] = draw(values)
+            case 3:
+                depth = draw(st.sampled_from([30, 99, 101, 150, 3000]))
+                for _ in range(depth):
+                    holder[key] = [holder[key]] if depth % 2 else {"a": holder[key]}
+            case 4:
+                holder[key] = draw(st.sampled_from(["x", "\u4e2d", "\x00", '"'])) * draw(
+                    st.sampled_from([300, 5000, 90_000])
+                )
+            case 5:
+                holder[key] = [holder[key]] * draw(st.sampled_from([0, 2, 40]))
+            case _:
+                holder[key] = draw(values)
+    return root["root"]
+
+
+def _places(value: Any, depth: int = 0) -> Iterator[tuple[Any, Any]]:
+    for key, inner in list(value.items() if isinstance(value, dict) else enumerate(value)):
+        yield value, key
+        if isinstance(inner, dict | list) and depth < 20:
+            yield from _places(inner, depth + 1)
+
+
+def _written(draw: st.DrawFn, value: Any) -> bytes:
+    """`value` as JSON, as somebody would write it who knows no better."""
+    plain = draw(st.booleans())
+    return _bytes(draw, _json(value, plain).encode("utf-8", "surrogatepass"))
+
+
+def _json(value: Any, plain: bool) -> str:
+    """JSON, also of what Python's own writer refuses: it is nested deeply, or a number of many digits."""
+    written: list[str] = []
+    left: list[Any] = [value]
+    while left:
+        match left.pop():
+            case _Raw(said):
+                written.append(said)
+            case dict() as fields:
+                inner: list[Any] = [_Raw("{")]
+                for name, field in fields.items():
+                    inner += [_Raw("," * (len(inner) > 1) + json.dumps(name, ensure_ascii=plain) + ":"), field]
+                left += [*inner, _Raw("}")][::-1]
+            case list() as items:
+                inner = [_Raw("[")]
+                for item in items:
+                    inner += [_Raw("," * (len(inner) > 1)), item]
+                left += [*inner, _Raw("]")][::-1]
+            case int() as number if number > 2**70:
+                written.append(f"1{'0' * 400}")
+            case other:
+                written.append(json.dumps(other, ensure_ascii=plain))
+    return "".join(written)
+
+
+@dataclass(frozen=True)
+class _Raw:
+    said: str
+
+
+def _bytes(draw: st.DrawFn, body: bytes) -> bytes:
+    """`body`, of each seven one not as it was."""
+    where = draw(st.integers(0, len(body)))
+    match draw(st.integers(0, 55)):
+        case 11:
+            return body[:where]
+        case 14:
+            return body[:where] + draw(st.binary(min_size=1, max_size=4)) + body[where:]
+        case 17:
+            return b"\xef\xbb\xbf" + body
+        case 20:
+            return body[:where] + b"\xc0\xaf\x00" + body[where:]
+        case 23:
+            return body.decode("utf-8", "replace").encode("utf-16")
+        case 26:
+            return gzip.compress(body, 1)
+        case 29:
+            return body + body
+        case 32:
+            return draw(st.binary(max_size=80))
+    return body
+
+
+def _http(draw: st.DrawFn, binding: str, verb: str, path: str, body: bytes, version: str) -> Request:
+    """The request on the line, with headers that fit or don't."""
+    headers = [(b"Host", b"127.0.0.1"), (b"A2A-Version", version.encode()), (b"Connection", b"close")]
+    kind = draw(st.sampled_from(CONTENT_TYPES)) if _one_in(draw, 10) else b"application/json"
+    headers += [(b"Content-Type", kind)] if body else []
+    odd = draw(st.lists(st.sampled_from(HEADERS), max_size=2)) if _one_in(draw, 5) else []
+    for name, choices in odd:
+        if draw(st.booleans()):  # else it is there twice
+            headers = [one for one in headers if one[0] != name]
+        headers.append((name, draw(st.sampled_from(choices))))
+    if (body or verb == "POST") and not {b"Content-Length", b"Transfer-Encoding"} & {name for name, _ in headers}:
+        headers.append((b"Content-Length", str(len(body)).encode()))
+    said = path if path.startswith(("/", "http", "*")) else f"/{path}"
+    line = b" ".join([verb.encode(), said.encode("utf-8", "surrogatepass"), b"HTTP/1.1"]) + b"\r\n"
+    open_end = verb == "CONNECT" or bool(ENDLESS & {name for name, _ in odd})
+    line += b"".join(b"%s: %s\r\n" % header for header in headers) + b"\r\n" + body
+    match draw(st.integers(0, 29)):
+        case 7:
+            return Http(binding, line[: draw(st.integers(0, len(line)))], half=True)
+        case 11:
+            return Http(binding, line + SPLICED, open_end=open_end)
+        case 13:
+            version_said = draw(st.sampled_from([b"HTTP/1.0", b"HTTP/9.9", b"", b"\xff"]))
+            return Http(binding, line.replace(b"HTTP/1.1", version_said, 1), open_end=True)
+    return Http(binding, line, open_end=open_end)
+
+
+def _one_in(draw: st.DrawFn, number: int) -> bool:
+    """Once in so many times: neither the least nor the most is drawn more often than others by Hypothesis."""
+    return bool(draw(st.integers(0, number)) == number // 2 + 1)
+
+
+def _quoted(value: Any) -> str:
+    said = value if isinstance(value, str) else _json(value, plain=True)
+    return quote_from_bytes(said[:3000].encode("utf-8", "surrogatepass"), safe="")

@@ -1,0 +1,196 @@
+"""Sends hostile requests, many at once, and judges what comes back: in the protocol's words, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from functools import cached_property
+
+import grpc
+import grpc.aio
+
+from .clients import KNOWN_RPC_CODES
+from .hostile_requests import Grpc, Http, Request
+
+PATIENCE = 60.0
+"""Seconds an answer may take on a loaded machine. What streams has as long as `SILENCE` for its next word."""
+
+SILENCE = 0.5
+AT_ONCE = 64
+AT_MOST = 1 << 18
+"""Bytes of an answer that are read; whoever sent the request hangs up then."""
+
+MOST_WRONG = 100
+"""More of them are not kept."""
+
+BAD_CODES = ("UNKNOWN", "INTERNAL", "DATA_LOSS", "UNAVAILABLE", "DEADLINE_EXCEEDED")
+INTERNALS = (
+    "Traceback", 'File "', "a2a_celery", "a2a.server", "site-packages", "asyncio.", "<class '", " object at 0x",
+    "redis",
+    "starlette", "uvicorn", "pydantic", "google.protobuf", "kombu", "Error(", "Exception(", "set()", "/usr/", "/root",
+    "/home/", "/tmp/", ".py",
+)  # fmt: skip
+"""What no answer may hold, unless its request did."""
+
+
+class HostileRun:
+    """One gateway, and what it answered; `secrets` are words that nobody who asks here may read."""
+
+    def __init__(self, url: str, grpc_address: str, secrets: Iterable[str]) -> None:
+        self._host, _, port = url.rpartition("/")[2].partition(":")
+        self._port = int(port)
+        self._grpc = grpc_address
+        self._words = (*INTERNALS, socket.gethostname() + ".", *secrets)
+        self._known: set[int] = set()
+        self._under_way: set[asyncio.Task[None]] = set()
+        self.answered: Counter[tuple[str, str]] = Counter()
+        """By binding and status."""
+        self.wrong: list[str] = []
+
+    async def send(self, requests: Sequence[Request]) -> None:
+        """Sends those that were not sent before; returns when fewer than `AT_ONCE` have no answer yet."""
+        new = [request for request in dict.fromkeys(requests) if hash(request) not in self._known]
+        self._known |= set(map(hash, new))
+        self._under_way |= {asyncio.create_task(self._one(request)) for request in new}
+        while len(self._under_way) >= AT_ONCE:
+            done, self._under_way = await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
+            for one in done:
+                one.result()
+
+    async def aclose(self) -> None:
+        """Waits for the last answers, and hangs up."""
+        await asyncio.gather(*self._under_way)
+        await self._channel.close()
+
+    @cached_property
+    def _channel(self) -> grpc.aio.Channel:
+        """Made on the event loop that it belongs to."""
+        return grpc.aio.insecure_channel(self._grpc)
+
+    @property
+    def sent(self) -> int:
+        return sum(self.answered.values())
+
+    def table(self) -> str:
+        """What was answered, a line for each binding."""
+        lines = [f"{self.sent} requests"]
+        for binding in sorted({binding for binding, _ in self.answered}):
+            found = sorted((status, n) for (b, status), n in self.answered.items() if b == binding)
+            lines.append(f"{binding:>14}: {sum(n for _, n in found):6} = " + ", ".join(f"{s} {n}" for s, n in found))
+        return "\n".join(lines)
+
+    async def _one(self, request: Request) -> None:
+        try:
+            if isinstance(request, Grpc):
+                status, answer, sent = *(await self._call(request)), request.body
+            else:
+                status, answer, sent = *(await self._exchange(request)), request.line
+        except TimeoutError:
+            status, answer, sent = "no answer in time", b"", b""
+            self.wrong.append(f"{request!r:.3000}: no answer within {PATIENCE:g} s")
+        self.answered[request.binding, status] += 1
+        found = [*self._misbehaviour(request, status, answer), *self._leaks(answer, sent)]
+        if found and len(self.wrong) < MOST_WRONG:
+            self.wrong.append(f"{', '.join(found)}: {request!r:.3000} → {status} {answer[:1500]!r}")
+
+    async def _exchange(self, request: Http) -> tuple[str, bytes]:
+        """The status of the first answer on the line, and all that came."""
+        reader, writer = await asyncio.open_connection(self._host, self._port)
+        came = b""
+        try:
+            with suppress(ConnectionError):
+                writer.write(request.line)
+                await writer.drain()
+                if request.half:
+                    return "hung up", b""
+                came = await self._answer(reader, 2 * SILENCE if request.open_end else PATIENCE)
+                if not came and request.open_end:
+                    return "waited for more", b""
+        finally:
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+        status = re.match(rb"HTTP/1\.[01] (?:100 Continue\r\n.*?HTTP/1\.[01] )?(\d{3})", came, re.DOTALL)
+        return (status[1].decode() if status else "closed"), came
+
+    async def _answer(self, reader: asyncio.StreamReader, patience: float) -> bytes:
+        """What comes until the gateway hangs up, or says nothing for `patience` seconds, or for `SILENCE` once it has
+        said something."""
+        came = b""
+        while len(came) < AT_MOST:
+            try:
+                more = await asyncio.wait_for(reader.read(1 << 16), SILENCE if _is_whole(came) else patience)
+            except TimeoutError:
+                if _is_whole(came) or patience < PATIENCE:
+                    break
+                raise
+            if not more:
+                break
+            came += more
+        return came
+
+    async def _call(self, request: Grpc) -> tuple[str, bytes]:
+        """The status of a call, its words and the bytes that came."""
+        came = b""
+        if not request.streams:
+            unary = self._channel.unary_unary(request.method)(request.body, metadata=request.metadata, timeout=PATIENCE)
+            with suppress(grpc.aio.AioRpcError):
+                came = await unary
+            return await _ended(unary, came)
+        stream = self._channel.unary_stream(request.method)(request.body, metadata=request.metadata, timeout=PATIENCE)
+        try:
+            while True:
+                more = await asyncio.wait_for(stream.read(), SILENCE if came else PATIENCE)
+                if more is grpc.aio.EOF:
+                    break
+                came += more  # type: ignore[operator]
+        except TimeoutError:
+            stream.cancel()
+            return "streams on", came
+        except grpc.aio.AioRpcError:
+            pass
+        return await _ended(stream, came)
+
+    def _leaks(self, answer: bytes, sent: bytes) -> list[str]:
+        # a request may hold such a word in any form, and most errors say again what they are about
+        said, asked = answer.decode("utf-8", "replace"), sent.decode("utf-8", "replace")
+        return [f"says {word!r}" for word in self._words if word in said and word not in asked]
+
+    def _misbehaviour(self, request: Request, status: str, answer: bytes) -> list[str]:
+        if isinstance(request, Grpc):
+            return [f"ends {status}"] if status in BAD_CODES else []
+        if status.startswith(("3", "5")):
+            return [f"is a {status}"]
+        if b"/metrics" in request.line:  # figures, not an answer of the protocol
+            return []
+        return [f"has the error {code}" for code in _codes(answer) if code not in KNOWN_RPC_CODES - {-32603}]
+
+
+async def _ended(call: grpc.aio.Call, came: bytes) -> tuple[str, bytes]:
+    metadata = b"".join(v if isinstance(v, bytes) else v.encode() for _, v in await call.trailing_metadata() or ())
+    return (await call.code()).name, came + (await call.details() or "").encode() + metadata
+
+
+def _is_whole(came: bytes) -> bool:
+    """Whether an answer has begun that may end here: some end with the line, streams at any word."""
+    head, found, body = came.partition(b"\r\n\r\n")
+    if not found or head.startswith(b"HTTP/1.1 100"):
+        return False
+    length = re.search(rb"(?i)\r\ncontent-length: *(\d+)", head)
+    return len(body) >= int(length[1]) if length else True
+
+
+def _codes(answer: bytes) -> list[int]:
+    """The codes of the JSON-RPC errors in an answer."""
+    found = []
+    for text in re.findall(rb'\{"(?:jsonrpc|id|error)".*\}', answer):
+        with suppress(ValueError):
+            error = json.loads(text).get("error")
+            if isinstance(error, dict) and isinstance(error.get("code"), int) and error["code"] < 0:
+                found.append(error["code"])
+    return found

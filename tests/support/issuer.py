@@ -1,0 +1,63 @@
+"""An issuer of bearer tokens: a server that shows its public keys, as OpenID Connect's do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+from joserfc.jwk import RSAKey
+
+from .credentials import bearer, rsa_key, token
+
+
+class Issuer:
+    """Its keys; the first signs. `asked` counts how often they were fetched; `away`: it has trouble."""
+
+    def __init__(self) -> None:
+        self.keys: list[RSAKey] = [rsa_key("first")]
+        self.asked = 0
+        self.away = False
+        self.url = ""
+
+    def document(self) -> bytes:
+        """The JWK Set."""
+        self.asked += 1
+        return json.dumps({"keys": [key.as_dict(private=False) for key in self.keys]}).encode()
+
+    def headers(self, owner: str, **claims: Any) -> dict[str, str]:
+        """Those of a request with a token of `owner`."""
+        return bearer(token(self.keys[0], "RS256", owner, **claims))
+
+
+@contextmanager
+def issuing() -> Iterator[Issuer]:
+    """An issuer at an address of its own, until the end."""
+    issuer = Issuer()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if issuer.away:
+                self.send_error(503)
+                return
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.end_headers()
+            self.wfile.write(issuer.document())
+
+        def log_message(self, *_: Any) -> None:
+            """Nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    issuer.url = f"http://127.0.0.1:{server.server_port}/jwks.json"
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread.start()
+    try:
+        yield issuer
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

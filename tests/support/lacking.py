@@ -1,0 +1,77 @@
+"""An A2A server with less than everything: an ASGI application around one that has more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Mount, Route
+from starlette.types import ASGIApp
+
+from a2a_celery.gateway.page import shell_routes
+
+Card = dict[str, Any]
+CARD = "/.well-known/agent-card.json"
+
+
+class Lacking:
+    """Serves the operator's page beside `app`, which it changes on the way.
+
+    `methods` of JSON-RPC are unknown here; `card` changes the card; with `token`, nothing but the page and the card is
+    for those who don't send it.
+    """
+
+    def __init__(
+        self, methods: Collection[str] = (), card: Callable[[Card, str], Card] = lambda card, _: card, token: str = ""
+    ) -> None:
+        self._methods = methods
+        self._card = card
+        self._token = token
+
+    def __call__(self, app: ASGIApp) -> Starlette:
+        """`app`, changed."""
+
+        async def rpc(request: Request) -> Response:
+            body = json.loads(await request.body())
+            if self._token and request.headers.get("authorization") != f"Bearer {self._token}":
+                return JSONResponse({"error": {"code": 401, "message": "Who is it?"}}, status_code=401)
+            if body["method"] in self._methods:
+                return JSONResponse({"jsonrpc": "2.0", "id": body["id"], "error": {"code": -32601, "message": "No."}})
+            return _Passed(app, await request.body())
+
+        async def card(request: Request) -> Response:
+            found = await _asked(app, request)
+            return JSONResponse(self._card(json.loads(found), str(request.base_url)))
+
+        return Starlette(
+            routes=[*shell_routes(), Route("/", rpc, methods=["POST"]), Route(CARD, card), Mount("/", app)]
+        )
+
+
+class _Passed(Response):
+    """What an application answers to a request whose body was read already."""
+
+    def __init__(self, app: ASGIApp, body: bytes) -> None:
+        super().__init__()
+        self._app = app
+        self._given = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def again() -> Any:
+            return self._given.pop() if self._given else await receive()
+
+        await self._app(scope, again, send)
+
+
+async def _asked(app: ASGIApp, request: Request) -> bytes:
+    chunks: list[bytes] = []
+
+    async def send(message: Any) -> None:
+        chunks.append(message.get("body", b""))
+
+    await app(dict(request.scope), request.receive, send)
+    return b"".join(chunks)

@@ -1,0 +1,30 @@
+"""The same agents, in workers that give an object store up after a second; and one that says what it was given."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from a2a.types import Artifact, Part
+
+from a2a_celery import Turn
+from a2a_celery.execution import run_store
+
+from .agents import a2a, app
+
+run_store.BLOB_PATIENCE = 1.0
+
+__all__ = ["app"]
+
+
+@a2a.agent("mirror")
+async def mirror(turn: Turn) -> AsyncIterator[Artifact | str]:
+    """Gives the parts of the message back as an artifact; says how much of the related tasks it has seen."""
+    yield Artifact(artifact_id="given", parts=list(turn.message.parts))
+    seen = [len(part.SerializeToString()) for task in turn.related_tasks for a in task.artifacts for part in a.parts]
+    yield f"seen {seen}"
+
+
+@a2a.agent("make")
+async def make(turn: Turn) -> Artifact:
+    """Makes as many bytes as it is told."""
+    return Artifact(artifact_id="made", parts=[Part(raw=b"m" * int(turn.text), filename="made.bin")])

@@ -1,0 +1,36 @@
+"""An operator of a fleet, with its commands in this process: they start in no time."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+from celery import Celery
+from click.testing import CliRunner, Result
+
+from a2a_celery import A2A
+from a2a_celery.cli.commands import a2a as commands
+
+from .agents import a2a as fleets
+from .fleet import Fleet
+
+
+class Operator:
+    """Has the fleet's app, and whatever agents are added to it."""
+
+    def __init__(self, fleet: Fleet, **conf: Any) -> None:
+        self.celery = Celery("tests", broker=fleet.broker_url, set_as_current=False)
+        self.celery.conf.update({"task_default_queue": fleet.queue, "a2a_store_url": fleet.redis.store_url} | conf)
+        self.a2a = A2A(self.celery)
+        self.a2a.agents.update(fleets.agents)
+
+    def __call__(self, *arguments: str, code: int = 0) -> Result:
+        """What ``celery -A … a2a <arguments>`` does."""
+        done = CliRunner().invoke(commands, arguments, obj=SimpleNamespace(app=self.celery))
+        assert done.exit_code == code, done.output
+        return done
+
+    def rows(self, *arguments: str, code: int = 0) -> list[dict[str, Any]]:
+        """What a command says to a script."""
+        return [json.loads(line) for line in self(*arguments, "--json", code=code).stdout.splitlines()]

@@ -1,0 +1,53 @@
+"""A few of the test agents, and one that says what would take over a page that believed it."""
+
+from __future__ import annotations
+
+from a2a.types import AgentExtension, AgentSkill, Artifact, Part
+from celery import Celery
+from google.protobuf.json_format import ParseDict
+from google.protobuf.struct_pb2 import Value
+
+from a2a_celery import A2A, Turn
+
+from . import agents
+from .agents import REQUIRED_EXTENSION, card
+
+app = Celery("page")
+app.conf.task_default_queue = agents.app.conf.task_default_queue
+app.conf.broker_connection_retry_on_startup = True
+a2a = A2A(app)
+for function in (agents.echo, agents.count, agents.pace, agents.ask):
+    a2a.agent(function.__name__)(function)
+a2a.add_agent(card("patient"), agents.Patient)
+a2a.add_agent(card("direct"), agents.Direct)
+a2a.add_agent(card("quiet", streaming=False), agents.Full)
+a2a.add_agent(card("strict", extensions=[AgentExtension(uri=REQUIRED_EXTENSION, required=True)]), agents.Full)
+
+MARK = "<script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">"
+RTL = "\u202eright to left\u202c שלום"
+HUGE = "many words " * 20_000
+
+
+def parts() -> list[Part]:
+    """One of each kind, each with something in it that is no text to an unwary page."""
+    return [
+        Part(text=f"{MARK} {RTL}"),
+        Part(data=ParseDict({MARK: [MARK, RTL, 1.5, None]}, Value())),
+        Part(url="javascript:document.title='taken'", filename="script link"),
+        Part(url="data:text/html,<script>1</script>", filename="data link"),
+        Part(url="https://example.com/report.pdf", filename=f"fine {MARK}"),
+        Part(raw=MARK.encode(), filename=f"../{MARK}.html", media_type="text/html"),
+        Part(text=HUGE, media_type=MARK),
+    ]
+
+
+@a2a.agent(
+    "hostile",
+    description=f"Says {MARK}",
+    skills=[AgentSkill(id="x", name=MARK, description=MARK, tags=[MARK], examples=[MARK])],
+)
+async def hostile(turn: Turn) -> Artifact:
+    """Says it, asks it, and makes it."""
+    await turn.say(parts=parts())
+    await turn.ask(parts=parts())
+    return Artifact(artifact_id=MARK, name=MARK, description=MARK, parts=parts())

@@ -1,0 +1,92 @@
+"""Object stores for tests: a folder that can be away, and tasks with large parts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import uuid4
+
+from a2a.types import Part, SendMessageRequest
+
+from a2a_celery.errors import BlobsUnavailable
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.answers import Created
+from a2a_celery.store.blobs import Blobs
+from a2a_celery.store.object_store import ObjectStore
+from a2a_celery.store.tasks import create_task
+from a2a_celery.watcher.blobs import BlobRemover
+
+from .seeds import ANN, CONTEXT, RETENTION, Seeds, request
+
+THRESHOLD = 1024
+
+
+class Shelf(ObjectStore):
+    """An object store that counts what is written to it, and can be away."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.away = False
+        self.written: list[str] = []
+        self.reads = 0
+
+    async def put(self, name: str, content: bytes) -> None:
+        """See `ObjectStore.put`."""
+        self._require_there()
+        await super().put(name, content)
+        self.written.append(name)
+
+    async def get(self, name: str) -> bytes:
+        """See `ObjectStore.get`."""
+        self._require_there()
+        self.reads += 1
+        return await super().get(name)
+
+    async def remove(self, folder: str) -> None:
+        """See `ObjectStore.remove`."""
+        self._require_there()
+        await super().remove(folder)
+
+    def _require_there(self) -> None:
+        if self.away:
+            raise BlobsUnavailable("the object store is away")
+
+
+class Shelved:
+    """A store whose large parts are in a folder."""
+
+    def __init__(self, url: str, folder: Path, keys: Keys) -> None:
+        self.folder = folder
+        self.shelf = Shelf(f"file://{folder}")
+        self.blobs = Blobs(self.shelf, keys, THRESHOLD)
+        self.store = AsyncStore(url, self.blobs)
+
+    def blobs_of(self, task_id: str) -> list[Path]:
+        """The files of a task's blobs."""
+        return sorted((self.folder / f"task-{task_id}").glob("*"))
+
+
+def sent(parts: list[Part], task_id: str) -> SendMessageRequest:
+    """A client's message with these parts."""
+    made = request(task_id=task_id, context_id=CONTEXT)
+    del made.message.parts[:]
+    made.message.parts.extend(parts)
+    return made
+
+
+async def created(seeds: Seeds, parts: list[Part], task_id: str = "", **options: bool) -> str:
+    """A task that such a message made."""
+    task_id = task_id or str(uuid4())
+    made = create_task(
+        seeds.keys, ANN, task_id, CONTEXT, sent(parts, task_id), caller=b"{}", retention=RETENTION, **options
+    )
+    assert isinstance(await seeds.store.run(made), Created)
+    return task_id
+
+
+async def look_at_all(shelved: Shelved, keys: Keys) -> None:
+    """A watcher looks at every task with blobs, as if it were time."""
+    redis = shelved.store.redis
+    for key in (keys.blobs, keys.doomed_blobs):
+        for tag in await redis.zrange(key, 0, -1):
+            await redis.zadd(key, {tag: 1})
+    await BlobRemover(shelved.store, keys, shelved.blobs).tick()

@@ -1,0 +1,45 @@
+"""All agents and tasks of the tests in an app whose messages are signed; unless TEST_UNSIGNED, for who has no key."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from celery import chain
+
+from a2a_celery.client.calling import call_task
+
+from .agents import a2a, app
+
+if "TEST_UNSIGNED" not in os.environ:
+    app.conf.update(
+        security_key=os.environ["TEST_KEY"],
+        security_certificate=os.environ["TEST_CERTIFICATE"],
+        security_cert_store=os.environ["TEST_CERTIFICATES"],
+        task_serializer="auth",
+        result_serializer="auth",
+        event_serializer="auth",
+        accept_content=["auth"],
+    )
+    app.setup_security()
+
+from . import plain_tasks  # only now: a task that is exposed keeps the serializer that its app has then
+
+__all__ = ["a2a", "app", "call", "plain_tasks"]
+
+call = call_task(app, remotes={"echo": os.environ.get("TEST_REMOTE", "http://127.0.0.1:1")})
+
+
+@app.task
+def calls(text: str) -> Any:
+    """Leaves its A2A task to a canvas: an agent is called, and what it says handed on."""
+    return chain(call.s("echo", text), said.s())
+
+
+@app.task
+def said(result: dict[str, Any]) -> str:
+    """What the agent of the step before said."""
+    return str(result["text"])
+
+
+a2a.expose(calls)

@@ -1,0 +1,173 @@
+"""Servers of a test's own that let in whom they know: Redis with TLS and ACLs, RabbitMQ with users."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+import redis
+
+from .certificates import Authority
+from .fleet import free_port
+from .waiting import eventually
+
+PATIENCE = 90.0
+SALT = b"salt"
+RABBITMQ = (Path("/usr/lib/rabbitmq/bin/rabbitmq-server"), *map(Path, filter(None, [shutil.which("rabbitmq-server")])))
+"""Debian's own first: what it has on PATH becomes another user, who may not read a test's folder."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server that speaks TLS alone, to clients with a certificate of `authority`; `client` is one's key and
+    certificate."""
+
+    port: int
+    authority: Authority
+    client: tuple[Path, Path]
+
+    @property
+    def files(self) -> dict[str, str]:
+        """What `secured` reads of its environment."""
+        key, certificate = self.client
+        return {"TEST_CA": str(self.authority.file), "TEST_KEY": str(key), "TEST_CERTIFICATE": str(certificate)}
+
+
+def missing(what: str) -> NoReturn:
+    """Ends the test: a failure in CI, which has to have `what`."""
+    if os.environ.get("CI"):
+        pytest.fail(f"no {what} here, and CI needs it")
+    pytest.skip(f"no {what} here")
+
+
+@contextmanager
+def redis_with_tls(folder: Path, authority: Authority, acl: str) -> Iterator[Server]:
+    """A Redis for the users of `acl`, the content of an aclfile, and an `auditor` who may look at everything."""
+    program = _built_with_tls()
+    key, certificate = authority.issue("redis", "127.0.0.1")
+    server = Server(free_port(), authority, authority.issue("client"))
+    (folder / "users.acl").write_text(f"{acl.strip()}\nuser auditor on >auditor ~* &* +@all\n")
+    command = [str(program), "--port", "0", "--tls-port", str(server.port), "--bind", "127.0.0.1", "--save", ""]
+    command += ["--dir", str(folder), "--aclfile", str(folder / "users.acl"), "--tls-cert-file", str(certificate)]
+    command += ["--tls-key-file", str(key), "--tls-ca-cert-file", str(authority.file), "--tls-auth-clients", "yes"]
+    with (folder / "redis.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    try:
+        eventually(lambda: _answers(server, process, folder / "redis.log"), within=PATIENCE, what="Redis answers")
+        yield server
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def auditor(server: Server) -> redis.Redis:
+    """A client that may look at everything."""
+    key, certificate = server.client
+    tls = {"ssl_ca_certs": str(server.authority.file), "ssl_certfile": str(certificate), "ssl_keyfile": str(key)}
+    return redis.Redis(port=server.port, host="127.0.0.1", username="auditor", password="auditor", ssl=True, **tls)  # type: ignore[arg-type]
+
+
+def refusals(client: redis.Redis) -> list[str]:
+    """What the users of a Redis wanted to do and may not."""
+    return [f"{entry['username']}: {entry['reason']} {entry['object']}" for entry in client.acl_log()]
+
+
+@contextmanager
+def rabbitmq_with_tls(
+    folder: Path, authority: Authority, vhost: str, users: Mapping[str, tuple[str, Sequence[str]]]
+) -> Iterator[Server]:
+    """A RabbitMQ node with one `vhost`; per user a password and what it may configure, write and read there."""
+    program = next((path for path in RABBITMQ if path.exists()), None)
+    if program is None:
+        missing("rabbitmq-server")
+    key, certificate = authority.issue("rabbitmq", "127.0.0.1")
+    server = Server(free_port(), authority, authority.issue("client"))
+    (folder / "definitions.json").write_text(json.dumps(_definitions(vhost, users)))
+    (folder / "plugins").write_text("[].")
+    lines = {
+        "listeners.tcp": "none",
+        "listeners.ssl.1": f"127.0.0.1:{server.port}",
+        "ssl_options.cacertfile": authority.file,
+        "ssl_options.certfile": certificate,
+        "ssl_options.keyfile": key,
+        "ssl_options.verify": "verify_peer",
+        "ssl_options.fail_if_no_peer_cert": "true",
+        "load_definitions": folder / "definitions.json",
+    }
+    (folder / "rabbitmq.conf").write_text("".join(f"{name} = {value}\n" for name, value in lines.items()))
+    local = "-kernel inet_dist_use_interface {127,0,0,1} -setcookie tests"
+    env = os.environ | {
+        "HOME": str(folder),
+        "ERL_EPMD_ADDRESS": "127.0.0.1",
+        "RABBITMQ_CONF_ENV_FILE": str(folder / "none"),
+        "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"),
+        "RABBITMQ_DIST_PORT": str(free_port()),
+        "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "plugins"),
+        "RABBITMQ_LOG_BASE": str(folder / "log"),
+        "RABBITMQ_MNESIA_BASE": str(folder / "mnesia"),
+        "RABBITMQ_NODENAME": f"tests-{server.port}@localhost",
+        "RABBITMQ_PID_FILE": str(folder / "pid"),
+        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": f"{local} +S 1:1",
+    }
+    with (folder / "rabbitmq.log").open("wb") as log:
+        process = subprocess.Popen([str(program)], env=env, stdout=log, stderr=log, start_new_session=True)
+    try:
+        started = folder / "rabbitmq.log"
+        eventually(
+            lambda: "Starting broker... completed" in started.read_text(), within=PATIENCE, what="RabbitMQ starts"
+        )
+        yield server
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(10)
+
+
+def _definitions(vhost: str, users: Mapping[str, tuple[str, Sequence[str]]]) -> dict[str, object]:
+    """What RabbitMQ loads when it starts."""
+    permissions = []
+    for name, (_, patterns) in users.items():
+        configure, write, read = patterns
+        permissions.append({"user": name, "vhost": vhost, "configure": configure, "write": write, "read": read})
+    hashed = {
+        name: base64.b64encode(SALT + hashlib.sha256(SALT + password.encode()).digest()).decode()
+        for name, (password, _) in users.items()
+    }
+    how = {"hashing_algorithm": "rabbit_password_hashing_sha256", "tags": ""}
+    return {
+        "users": [{"name": name, "password_hash": password, **how} for name, password in hashed.items()],
+        "vhosts": [{"name": vhost}],
+        "permissions": permissions,
+    }
+
+
+def _built_with_tls() -> Path:
+    """A Redis on PATH that was built with TLS: the one that comes along with the tests is not."""
+    for folder in os.get_exec_path():
+        program = Path(folder) / "redis-server"
+        if program.exists():
+            # without a certificate it ends, but with TLS it knows what that would be for
+            tried = subprocess.run([program, "--port", "0", "--tls-port", "1"], capture_output=True, check=False)
+            if b"tls-cert-file" in tried.stdout:
+                return program
+    missing("redis-server with TLS")
+
+
+def _answers(server: Server, process: subprocess.Popen[bytes], log: Path) -> bool:
+    assert process.poll() is None, log.read_text()
+    try:
+        with auditor(server) as client:
+            return bool(client.ping())
+    except redis.ConnectionError:
+        return False

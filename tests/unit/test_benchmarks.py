@@ -1,0 +1,202 @@
+"""The parts of the benchmarks that measure nothing: ratios, targets, rounds, table and picture, what a collapse is."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from benchmarks.collapse import RECORDED, collapsed, record, recorded
+from benchmarks.picture import picture
+from benchmarks.results import Ratio, Result, Target
+from benchmarks.rounds import Contender, interleaved
+from benchmarks.table import processor_table, table
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def result(ours: list[float], *, more_is_better: bool = True, **peers: list[float]) -> Result:
+    """One with these figures, and a target beside each peer."""
+    return Result(
+        name="echo",
+        what="blocking echoes",
+        unit="a second",
+        figures={"ours": ours, **peers},
+        more_is_better=more_is_better,
+        targets=[Target(0.8, peer, at_least=more_is_better) for peer in peers],
+    )
+
+
+def test_a_ratio_is_that_of_medians_and_its_spread_that_of_rounds() -> None:
+    found = result([100, 120, 140], floor=[200, 100, 280])
+
+    assert found.ratio("floor") == Ratio(median=120 / 200, low=0.5, high=1.2)
+
+
+def test_a_peer_with_fewer_rounds_is_compared_with_as_many() -> None:
+    found = result([100, 120, 900], sdk=[50])
+
+    assert found.ratio("sdk") == Ratio(median=120 / 50, low=2, high=2)
+
+
+@pytest.mark.parametrize(
+    ("at_least", "value", "met"), [(True, 2, True), (True, 1.9, False), (False, 2, True), (False, 2.1, False)]
+)
+def test_a_target_is_met_at_its_limit(at_least: bool, value: float, met: bool) -> None:
+    assert Target(2, at_least=at_least).met(value) is met
+
+
+def test_a_target_without_a_peer_is_about_our_own_figure() -> None:
+    found = Result("cancel", "a cancel", "ms", {"ours": [19, 20, 30]}, False, [Target(20, at_least=False)])
+
+    assert found.as_json()["targets"] == [{"beside": None, "at_most": 20, "met": True}]
+
+
+def test_the_json_has_ratios_targets_and_every_figure() -> None:
+    said = json.loads(json.dumps(result([80], floor=[100], sdk=[400]).as_json()))
+
+    assert said["figures"] == {"ours": [80], "floor": [100], "sdk": [400]}
+    assert said["ratios"]["sdk"] == {"median": 0.2, "low": 0.2, "high": 0.2}
+    assert [(target["beside"], target["met"]) for target in said["targets"]] == [("floor", True), ("sdk", False)]
+
+
+def test_a_target_beside_a_peer_that_was_not_measured_is_left_out() -> None:
+    found = Result("echo", "", "", {"ours": [1]}, True, [Target(10, "cluster")])
+
+    assert found.as_json()["targets"] == []
+    assert "≥ 10" not in table([found])
+
+
+def test_in_a_round_everybody_has_a_turn_and_the_first_round_only_warms() -> None:
+    turns: list[str] = []
+
+    def taking(name: str, figures: Iterator[float]) -> Callable[[], float]:
+        def once() -> float:
+            turns.append(name)
+            return next(figures)
+
+        return once
+
+    a, b = Contender("a", taking("a", iter([99, 1, 2]))), Contender("b", taking("b", iter([99, 3])), most=1)
+    taken = interleaved(2, [a, b])
+
+    assert turns == ["a", "b", "a", "b", "a"]
+    assert taken.figures == {"a": [1, 2], "b": [3]}
+    assert taken.processor == {}
+
+
+def test_processor_time_is_that_of_each_request() -> None:
+    def works() -> float:
+        began = os.times().user
+        while os.times().user < began + 0.1:
+            sum(range(1000))
+        return 1.0
+
+    taken = interleaved(1, [Contender("a", works, {"this": os.getpid()}, requests=10)])
+
+    assert taken.processor["a"]["this"] >= 5  # about 10: the kernel counts in steps
+
+
+def test_the_table_is_one_in_markdown_with_a_row_for_each_peer() -> None:
+    lines = table([result([80], floor=[100], sdk=[400])]).splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+    assert len({len(line) for line in lines}) == 1, "padded"
+    assert set("".join(cells[1])) == {"-"}
+    assert cells[2:] == [
+        ["echo: blocking echoes", "80 a second", "floor: 100", "0.8", "0.8 to 0.8", "≥ 0.8", "met"],
+        ["", "", "sdk: 400", "0.2", "0.2 to 0.2", "≥ 0.8", "missed"],
+    ]
+
+
+def test_processor_time_has_a_table_of_its_own_or_none() -> None:
+    spent = {"ours": {"gateway": 3.14159, "redis": 1.0}}
+
+    assert processor_table([result([1])]) == ""
+    assert "gateway 3.14, redis 1.00" in processor_table([Result("echo", "", "", {"ours": [1]}, True, processor=spent)])
+
+
+def test_the_picture_has_a_panel_for_each_result_with_curves() -> None:
+    curves = {"ours": [(1_000, 0.1), (16_000, 0.1)], "a < b": [(1_000, 0.5), (16_000, 1.5)], "one": [(1_000, 0.0)]}
+    grows = Result(
+        "growth", "time & chunk", "times", {"ours": [1]}, False, curves=curves, along="chunks", curve_unit="ms"
+    )
+
+    svg = ElementTree.fromstring(picture([result([1]), grows, grows]))
+    shown = "{http://www.w3.org/2000/svg}"
+    lines = svg.findall(f"{shown}polyline")
+    ours, theirs = ([[*map(float, point.split(","))] for point in line.attrib["points"].split()] for line in lines[:2])
+
+    assert len(lines) == 2 * len(curves)
+    assert ours[0][1] == ours[1][1], "flat"
+    assert theirs[1][1] < theirs[0][1] < ours[0][1], "up is more"
+    assert ours[0][0] < ours[1][0]
+    assert {"time & chunk", "a < b", "chunks", "16,000"} <= {text.text for text in svg.findall(f"{shown}text")}
+
+
+def test_names_of_curves_that_end_at_one_height_stand_apart() -> None:
+    curves = {"ours": [(1, 0.1), (10, 1.0)], "floor": [(1, 0.1), (10, 1.0)]}
+    svg = ElementTree.fromstring(picture([Result("growth", "", "", {"ours": [1]}, False, curves=curves)]))
+
+    heights = [float(text.attrib["y"]) for text in svg.iter("{http://www.w3.org/2000/svg}text") if text.text in curves]
+
+    assert abs(heights[0] - heights[1]) >= 12
+
+
+@pytest.mark.parametrize(
+    ("ours", "more_is_better", "falls"),
+    [
+        (51, True, False),
+        (49, True, True),
+        (900, True, False),
+        (199, False, False),
+        (201, False, True),
+        (1, False, False),
+    ],
+)
+def test_a_ratio_twice_as_bad_as_recorded_is_a_collapse(ours: float, more_is_better: bool, falls: bool) -> None:
+    found = result([ours], more_is_better=more_is_better, floor=[100])
+
+    assert bool(collapsed([found], {"echo": {"floor": 1.0, "never measured": 1.0}, "another": {"floor": 1.0}})) is falls
+
+
+def test_one_good_round_is_no_collapse() -> None:
+    slow, once = result([10, 10, 10], floor=[100, 100, 100]), result([10, 10, 60], floor=[100, 100, 100])
+
+    assert collapsed([slow], {"echo": {"floor": 1.0}}) == [
+        "echo: ours / floor is 0.10 at best, and was 1.00 when recorded"
+    ]
+    assert collapsed([once], {"echo": {"floor": 1.0}}) == []
+
+
+def test_what_is_recorded_is_read_again_and_what_was_not_measured_stays(tmp_path: Path) -> None:
+    file = tmp_path / "table.json"
+    file.write_text(json.dumps({"machine": "old", "ratios": {"streams": {"sdk": 3.0}, "echo": {"floor": 9.0}}}))
+
+    record([result([80], floor=[100])], "new", file)
+
+    assert recorded(file) == {"streams": {"sdk": 3.0}, "echo": {"floor": 0.8}}
+    assert json.loads(file.read_text())["machine"] == "new"
+
+
+def test_what_ci_runs_is_recorded() -> None:
+    short = re.search(r"^SHORT = \((.*)\)", (ROOT / "benchmarks/measures/__init__.py").read_text(), re.MULTILINE)
+    assert short is not None
+
+    assert set(re.findall(r'"(.+?)"', short[1])) <= set(json.loads(RECORDED.read_text())["ratios"])
+    assert "-m benchmarks --short" in (ROOT / ".ci/run").read_text()
+
+
+def test_the_page_names_every_measure_and_option() -> None:
+    page = (ROOT / "docs/performance.md").read_text(encoding="utf-8")
+    source = "".join(path.read_text() for path in sorted((ROOT / "benchmarks/measures").glob("*.py")))
+    options = set(re.findall(r'"(--[\w-]+)"', (ROOT / "benchmarks/__main__.py").read_text()))
+    named = set(re.findall(r'name="([\w-]+)"', source))
+
+    assert named <= set(re.findall(r"`([\w-]+)`", page))
+    assert options == set(re.findall(r"`(--[\w-]+)", page))

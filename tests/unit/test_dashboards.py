@@ -1,0 +1,78 @@
+"""compose/observability/ asks for metrics that there are, in a form that Grafana knows."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models.dashboard import Dashboard
+
+from a2a_celery.telemetry.names import FIGURES
+from tests.support.dashboards import DASHBOARD, FOLDER, alerts, metrics_in, panels
+from tests.support.fleet import ROOT
+
+EXPOSED = {figure.exposed: figure for figure in FIGURES}
+QUERIES = [(title, query) for title, queries in panels().items() for query in queries] + list(alerts().items())
+
+
+@pytest.mark.parametrize(("what", "query"), QUERIES, ids=[f"{n}-{what}" for n, (what, _) in enumerate(QUERIES)])
+def test_each_query_asks_for_metrics_and_labels_that_there_are(what: str, query: str) -> None:
+    names = {name for name in metrics_in(query) if name.startswith("a2a_")}
+    assert names <= EXPOSED.keys()
+    known = {"job", "instance", "le", "worker", "type"} | {label for name in names for label in EXPOSED[name].labels}
+    assert set(re.findall(r"(\w+)\s*(?:=~|!=|=)\s*\"", query)) <= known
+    for labels in re.findall(r"\b(?:by|on) \((.*?)\)", query):
+        assert set(labels.split(", ")) <= known
+
+
+@pytest.mark.parametrize(("what", "query"), QUERIES, ids=[f"{n}-{what}" for n, (what, _) in enumerate(QUERIES)])
+def test_what_every_gateway_says_is_never_summed_over_gateways(what: str, query: str) -> None:
+    for name in metrics_in(query) & {figure.exposed for figure in FIGURES if figure.where == "store"}:
+        for reading in re.finditer(rf"(\w+)(?: by \([\w, ]+\) |)\((?:(?:rate|increase)\()?{name}", query):
+            assert reading[1] == "max", query
+
+
+def test_the_dashboard_shows_every_metric() -> None:
+    shown = {name for queries in panels().values() for query in queries for name in metrics_in(query)}
+
+    assert shown >= EXPOSED.keys()
+
+
+def test_grafana_knows_every_field_of_the_dashboard() -> None:
+    register_default_plugins()
+
+    understood = json.loads(JSONEncoder().encode(Dashboard.from_json(DASHBOARD)))
+
+    assert _lost(DASHBOARD, understood) == []
+    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(set(ids)) == len(ids)
+
+
+def _lost(given: Any, understood: Any, where: str = "") -> list[str]:
+    """What of `given` is not in `understood`."""
+    if isinstance(given, dict) and isinstance(understood, dict):
+        return [it for key, value in given.items() for it in _lost(value, understood.get(key), f"{where}/{key}")]
+    if isinstance(given, list) and isinstance(understood, list) and len(given) == len(understood):
+        pairs = zip(given, understood, strict=True)
+        return [it for number, (one, other) in enumerate(pairs) for it in _lost(one, other, f"{where}/{number}")]
+    return [] if given == understood else [where]
+
+
+def test_the_dashboard_asks_the_data_source_that_is_provisioned() -> None:
+    provisioned = (FOLDER / "datasources.yaml").read_text(encoding="utf-8")
+    asked = set(re.findall(r'"uid": "(\w+)"', json.dumps(DASHBOARD["panels"])))
+
+    assert asked == {"prometheus"}
+    assert "uid: prometheus, type: prometheus" in provisioned
+
+
+def test_the_page_has_the_alerts() -> None:
+    page = (ROOT / "docs" / "telemetry.md").read_text(encoding="utf-8")
+
+    assert re.findall(r"^\| `(A2A\w+)` \|", page, re.MULTILINE) == list(alerts())
+    tried = (ROOT / "tests" / "docker" / "alerts_test.yaml").read_text(encoding="utf-8")
+    assert set(re.findall(r"alertname: (A2A\w+)", tried)) == alerts().keys()

@@ -1,0 +1,108 @@
+"""Which workers a drain means, and which queue a message came from: no other deployment's, and none is forgotten."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import click
+import pytest
+from celery import Celery
+from kombu import Exchange, Queue, binding
+
+from a2a_celery.cli.drain import Choice, Drainer
+from a2a_celery.execution import draining
+
+STORE, PREFIX = "run-id/0", "a2a"
+NOBODY: dict[str, Any] = {"nodes": (), "hosts": (), "queues": (), "agents": (), "everything": False}
+
+
+def worker(identity: str | None = STORE, prefix: str | None = PREFIX) -> dict[str, Any]:
+    """What one reports."""
+    report: dict[str, Any] = {"pool": "prefork", "queues": ["celery"], "drained": []}
+    if prefix is not None:
+        report |= {"settings": {"key_prefix": prefix}}
+        report |= {"store": {"identity": identity, "error": ""} if identity else {"error": "no answer"}}
+    return report
+
+
+SAID: dict[str, Any] = {
+    "celery@ours": worker(),
+    "celery@other-store": worker("another/0"),
+    "celery@other-prefix": worker(prefix="other"),
+    "celery@lost-its-store": worker(None),
+    "celery@bad-settings": worker(prefix=None),
+    "celery@plain": {"error": "Unknown control command"},
+}
+
+
+@pytest.mark.parametrize(
+    "which", [{"everything": True}, {"queues": ("celery",)}, {"hosts": tuple(node[7:] for node in SAID)}]
+)
+def test_another_deployment_at_the_same_broker_is_left_alone(which: dict[str, Any]) -> None:
+    chosen = Choice.of(SAID, NOBODY | which, {}, STORE, PREFIX)
+
+    assert chosen.nodes == ("celery@ours",)
+    assert chosen.strangers == ("celery@bad-settings", "celery@lost-its-store")
+
+
+def test_a_worker_that_can_t_say_whose_it_is_can_be_named() -> None:
+    chosen = Choice.of(SAID, NOBODY | {"nodes": ("celery@lost-its-store",)}, {}, STORE, PREFIX)
+
+    assert (chosen.nodes, chosen.strangers) == (("celery@lost-its-store",), ())
+    with pytest.raises(click.ClickException, match="celery@plain does not answer"):
+        Choice.of(SAID, NOBODY | {"nodes": ("celery@plain",)}, {}, STORE, PREFIX)
+
+
+def test_a_worker_that_is_started_again_while_it_is_drained_does_not_count_as_drained() -> None:
+    control = SimpleNamespace(broadcast=lambda command, **_: [{"celery@ours": ANSWERS[command]}])
+    app: Any = SimpleNamespace(control=control)
+    drainer = Drainer(app, Choice.of(SAID, NOBODY | {"everything": True}, {}, STORE, PREFIX))
+
+    drainer.drain()
+    drainer.wait(30)
+
+    [left] = drainer.workers.values()
+    assert left.state == "restarted"
+    assert left.line() == "celery@ours: was started again, and consumes celery: drain it once more"
+
+
+ANSWERS = {
+    "a2a_drain": {"queues": ["celery"], "handed_back": 0},
+    "a2a_busy": {"drained": [], "leaving": [], "runs": [], "tasks": 0},
+}
+
+TOPIC, OTHER = Exchange("tasks", type="topic"), Exchange("other", type="direct")
+QUEUES = (
+    Queue("celery", Exchange("celery"), "celery"),
+    Queue("words", TOPIC, "task.#"),
+    Queue("video", TOPIC, "video.*.now"),
+    Queue("several", bindings=[binding(OTHER, routing_key="a"), binding(OTHER, routing_key="b")]),
+    Queue("all", Exchange("news", type="fanout")),
+)
+
+
+@pytest.mark.parametrize(
+    ("exchange", "key", "queue"),
+    [
+        ("", "celery", "celery"),
+        (None, "words", "words"),
+        ("celery", "celery", "celery"),
+        ("tasks", "task.default", "words"),
+        ("tasks", "task.a.b", "words"),
+        ("tasks", "video.x.now", "video"),
+        ("tasks", "video.x.later", None),
+        ("other", "b", "several"),
+        ("other", "c", None),
+        ("news", "", "all"),
+    ],
+)
+def test_a_message_is_known_by_the_queue_that_it_came_from(exchange: str | None, key: str, queue: str | None) -> None:
+    app = Celery(set_as_current=False)
+    app.conf.task_queues = QUEUES
+    consumer = SimpleNamespace(app=app)
+    request = SimpleNamespace(delivery_info={"exchange": exchange, "routing_key": key})
+
+    from_it = [name for name in app.amqp.queues if draining._is_from(request, consumer, {name})]
+
+    assert from_it == ([queue] if queue else [])

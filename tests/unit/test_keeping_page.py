@@ -1,0 +1,54 @@
+"""The names and numbers of docs/keeping.md are the code's."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+from a2a_celery.archive.table import LONGEST, TABLE, ArchivedTask, owner_of
+from a2a_celery.cli.migrate import migrate
+from a2a_celery.databases import ARCHIVE_DRIVERS
+from a2a_celery.store import Scope
+from a2a_celery.store.archiving import OWED_STAYS
+from a2a_celery.store.schema import STEPS
+from a2a_celery.telemetry.names import FIGURES
+from a2a_celery.watcher.archiver import BATCH, FORGET_AT_ONCE, LEASE_MS
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "keeping.md").read_text(encoding="utf-8")
+SAID = " ".join(PAGE.split())
+
+
+def test_its_drivers_and_extras_are_there() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+
+    assert set(re.findall(r"`(\w+\+\w+)`", PAGE)) == set(ARCHIVE_DRIVERS)
+    assert set(re.findall(r"archive-\w+", PAGE)) == {name for name in extras if name.startswith("archive-")}
+
+
+def test_its_numbers_are_the_codes() -> None:
+    assert (BATCH, LEASE_MS, FORGET_AT_ONCE, OWED_STAYS) == (50, 60_000, 500, 2 * 24 * 3600)
+    assert "oldest first, fifty at a time; one watcher at a time, and another one within a minute" in SAID
+    assert f"rows are deleted, {FORGET_AT_ONCE} at a time" in SAID
+    assert f"an id of more than {LONGEST} characters" in SAID
+
+
+def test_its_names_are_there() -> None:
+    metrics = {figure.exposed for figure in FIGURES}
+    assert set(re.findall(r"`(a2a_\w+)`", PAGE)) <= metrics | {TABLE}
+    assert set(re.findall(r"a2a migrate (--[\w-]+)", PAGE)) == {"--dry-run", "--without-archive"}
+    assert {"--dry-run", "--without-archive"} <= {option for param in migrate.params for option in param.opts}
+    table = ArchivedTask.__table__
+    for column in re.findall(r"`(owner|status|artifacts|history|metadata|whole)`", PAGE):
+        assert column in table.columns
+    assert f"FROM {TABLE} WHERE owner = '{owner_of(Scope('echo', '', 'ann'))}'" in PAGE
+
+
+def test_every_schema_has_a_row() -> None:
+    assert re.findall(r"^\| (\d+) \|", PAGE, re.MULTILINE) == [str(step.to) for step in STEPS]
+
+
+def test_every_link_leads_somewhere() -> None:
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", PAGE):
+        assert (ROOT / "docs" / target).exists(), target
