@@ -9,7 +9,6 @@ is worth reading is the ratio; figures are given so that one can see what machin
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import signal
@@ -21,9 +20,10 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from time import perf_counter
 
-from .collapse import collapsed, record, recorded
+from .collapse import collapsed
 from .measures import MEASURES, SHORT
 from .measures.kept import FEW
+from .pages import Record, as_json, keep, recorded
 from .picture import picture
 from .results import Result
 from .stage import Options, Stage, has_postgres
@@ -46,10 +46,12 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--no-cluster", action="store_true", help="not beside the SDK's cluster mode on PostgreSQL")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the curves there, as SVG")
-    parser.add_argument("--record", action="store_true", help="write this run's ratios into benchmarks/table.json")
+    parser.add_argument("--record", action="store_true", help="write this run into table.json, and into the pages")
     asked = parser.parse_args(given)
     if asked.tasks <= FEW:
         parser.error(f"--tasks {asked.tasks}: give more than {FEW}, with which they are compared")
+    if asked.record and (asked.only or asked.short):
+        parser.error("--record keeps whole runs: leave out --only and --short")
     return asked
 
 
@@ -67,7 +69,7 @@ def machine() -> str:
     with suppress(OSError), Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
         model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), model)
     python = f"{platform.python_implementation()} {platform.python_version()}"
-    return f"{os.cpu_count()} cores, {model}, {python}, load {os.getloadavg()[0]:.1f}"
+    return f"{os.cpu_count()} cores, {model}, {python}, load {os.getloadavg()[0]:.1f} before"
 
 
 def measured(names: Sequence[str], options: Options) -> tuple[list[Result], list[str]]:
@@ -102,15 +104,15 @@ def main(given: Sequence[str] | None = None) -> int:
     where = machine()
     results, failed = measured(asked.only or (SHORT if asked.short else list(MEASURES)), options)
     print(f"{where}; now {os.getloadavg()[0]:.1f}\n\n{table(results)}\n\n{processor_table(results)}")
+    record = Record(where, results)
     if asked.json:
-        said = {"machine": where, "rounds": options.rounds, "results": [result.as_json() for result in results]}
-        asked.json.write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
+        asked.json.write_text(as_json(record), encoding="utf-8")
     if asked.picture:
         asked.picture.write_text(picture(results), encoding="utf-8")
-    if asked.short and not asked.record:
-        failed += collapsed(results, recorded())
-    if asked.record:
-        record(results, where)
+    if asked.short:
+        failed += collapsed(results, recorded().results)
+    if asked.record and not failed:
+        keep(record)
     for line in failed:
         print(line)
     return 1 if failed else 0

@@ -60,6 +60,17 @@ class Result:
         """The median of a side's rounds."""
         return statistics.median(self.figures[side])
 
+    @classmethod
+    def of_json(cls, said: Mapping[str, Any]) -> Result:
+        """What `as_json` was made of, but for targets beside peers that were not measured."""
+        targets = [
+            Target(*((aim["at_least"], aim["beside"]) if "at_least" in aim else (aim["at_most"], aim["beside"], False)))
+            for aim in said["targets"]
+        ]
+        plain = {name: said[name] for name in ("name", "what", "unit", "more_is_better", "figures", "along")}
+        drawn = {name: said[name] for name in ("curves", "curve_unit")}
+        return cls(**plain, **drawn, targets=targets, processor=said["processor_ms"])
+
     @property
     def peers(self) -> list[str]:
         """Whom ours is measured beside."""

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 
 from .results import OURS, Result, Target
 
-HEAD = ("measure", "ours", "beside", "ours / theirs", "rounds from … to", "target", "")
+HEAD = ("measure", "ours / theirs", "rounds from … to", "target", "", "ours", "theirs")
 PROCESSOR_HEAD = ("measure", "side", "milliseconds of processor time a request")
 
 
-def table(results: Iterable[Result]) -> str:
-    """A row for each peer, and for a target that our own figure has."""
-    return _padded([HEAD, *(row for result in results for row in _rows(result))])
+def table(results: Iterable[Result], *, targets_only: bool = False) -> str:
+    """A row for each peer, and for a target that our own figure has; with `targets_only` no others."""
+    return _padded([HEAD, *(row for result in results for row in _rows(result, targets_only))])
 
 
 def processor_table(results: Iterable[Result]) -> str:
@@ -26,19 +26,24 @@ def processor_table(results: Iterable[Result]) -> str:
     return _padded([PROCESSOR_HEAD, *rows]) if rows else ""
 
 
-def _rows(result: Result) -> list[tuple[str, ...]]:
+def _rows(result: Result, targets_only: bool) -> list[tuple[str, ...]]:
     rows = []
     own = result.target(None)
-    if own or not result.peers:
+    if own or not (result.peers or targets_only):
         low, high = min(result.figures[OURS]), max(result.figures[OURS])
-        rows.append(("", "", f"{_number(low)} to {_number(high)}", *_verdict(own, result.median())))
+        rows.append(("", f"{_number(low)} to {_number(high)}", *_verdict(own, result.median()), ""))
     for peer in result.peers:
-        ratio = result.ratio(peer)
+        ratio, target = result.ratio(peer), result.target(peer)
+        if target is None and targets_only:
+            continue
         spread = f"{_number(ratio.low)} to {_number(ratio.high)}"
         beside = f"{peer}: {_number(result.median(peer))}"
-        rows.append((beside, _number(ratio.median), spread, *_verdict(result.target(peer), ratio.median)))
-    first = (f"{result.name}: {result.what}", f"{_number(result.median())} {result.unit}")
-    return [(*(first if number == 0 else ("", "")), *row) for number, row in enumerate(rows)]
+        rows.append((f"{_number(ratio.median)} × {peer}", spread, *_verdict(target, ratio.median), beside))
+    named, figure = f"{result.name}: {result.what}", f"{_number(result.median())} {result.unit}"
+    return [
+        (named if number == 0 else "", *row[:-1], figure if number == 0 else "", row[-1])
+        for number, row in enumerate(rows)
+    ]
 
 
 def _verdict(target: Target | None, value: float) -> tuple[str, str]:

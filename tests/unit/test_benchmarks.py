@@ -11,7 +11,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.collapse import RECORDED, collapsed, record, recorded
+from benchmarks.collapse import collapsed
+from benchmarks.pages import BEGIN, END, PICTURE, RECORDED, Record, as_json, marked, pages, recorded
 from benchmarks.picture import picture
 from benchmarks.results import Ratio, Result, Target
 from benchmarks.rounds import Contender, interleaved
@@ -109,9 +110,18 @@ def test_the_table_is_one_in_markdown_with_a_row_for_each_peer() -> None:
     assert len({len(line) for line in lines}) == 1, "padded"
     assert set("".join(cells[1])) == {"-"}
     assert cells[2:] == [
-        ["echo: blocking echoes", "80 a second", "floor: 100", "0.8", "0.8 to 0.8", "≥ 0.8", "met"],
-        ["", "", "sdk: 400", "0.2", "0.2 to 0.2", "≥ 0.8", "missed"],
+        ["echo: blocking echoes", "0.8 × floor", "0.8 to 0.8", "≥ 0.8", "met", "80 a second", "floor: 100"],
+        ["", "0.2 × sdk", "0.2 to 0.2", "≥ 0.8", "missed", "", "sdk: 400"],
     ]
+
+
+def test_a_table_of_targets_leaves_out_what_has_none() -> None:
+    aimless = Result("one", "", "", {"ours": [1], "floor": [2], "sdk": [4]}, True, [Target(0.2, "sdk")])
+    lines = table([result([1]), aimless], targets_only=True).splitlines()
+
+    [row] = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+    assert row[:2] == ["one:", "0.25 × sdk"]
+    assert row[5] == "1"
 
 
 def test_processor_time_has_a_table_of_its_own_or_none() -> None:
@@ -161,35 +171,51 @@ def test_names_of_curves_that_end_at_one_height_stand_apart() -> None:
 )
 def test_a_ratio_twice_as_bad_as_recorded_is_a_collapse(ours: float, more_is_better: bool, falls: bool) -> None:
     found = result([ours], more_is_better=more_is_better, floor=[100])
+    others = Result("another", "", "", {"ours": [1], "floor": [1]}, True)
+    then = [others, result([100], more_is_better=more_is_better, floor=[100], unmeasured=[100])]
 
-    assert bool(collapsed([found], {"echo": {"floor": 1.0, "never measured": 1.0}, "another": {"floor": 1.0}})) is falls
+    assert bool(collapsed([found], then)) is falls
 
 
 def test_one_good_round_is_no_collapse() -> None:
     slow, once = result([10, 10, 10], floor=[100, 100, 100]), result([10, 10, 60], floor=[100, 100, 100])
+    then = [result([100], floor=[100])]
 
-    assert collapsed([slow], {"echo": {"floor": 1.0}}) == [
-        "echo: ours / floor is 0.10 at best, and was 1.00 when recorded"
-    ]
-    assert collapsed([once], {"echo": {"floor": 1.0}}) == []
+    assert collapsed([slow], then) == ["echo: ours / floor is 0.10 at best, and was 1.00 when recorded"]
+    assert collapsed([once], then) == []
 
 
-def test_what_is_recorded_is_read_again_and_what_was_not_measured_stays(tmp_path: Path) -> None:
+def test_what_is_recorded_is_read_again(tmp_path: Path) -> None:
     file = tmp_path / "table.json"
-    file.write_text(json.dumps({"machine": "old", "ratios": {"streams": {"sdk": 3.0}, "echo": {"floor": 9.0}}}))
+    curves = {"ours": [[1.0, 2.0], [2.0, 3.0]]}
+    idle = Result("idle", "memory", "KiB", {"ours": [2.0]}, False, [Target(16, at_least=False)], curves=curves)
+    whole = Record("4 cores", [result([80], floor=[100]), idle])
 
-    record([result([80], floor=[100])], "new", file)
+    file.write_text(as_json(whole), encoding="utf-8")
 
-    assert recorded(file) == {"streams": {"sdk": 3.0}, "echo": {"floor": 0.8}}
-    assert json.loads(file.read_text())["machine"] == "new"
+    assert recorded(file) == whole
 
 
 def test_what_ci_runs_is_recorded() -> None:
     short = re.search(r"^SHORT = \((.*)\)", (ROOT / "benchmarks/measures/__init__.py").read_text(), re.MULTILINE)
     assert short is not None
 
-    assert set(re.findall(r'"(.+?)"', short[1])) <= set(json.loads(RECORDED.read_text())["ratios"])
+    assert set(re.findall(r'"(.+?)"', short[1])) <= {result.name for result in recorded(RECORDED).results}
     assert "-m benchmarks --short" in (ROOT / ".ci/run").read_text()
+
+
+def test_what_pages_and_picture_show_is_what_is_recorded() -> None:
+    for page, body in pages(recorded()).items():
+        text = page.read_text(encoding="utf-8")
+        assert marked(text, body) == text, page.name
+    assert PICTURE.read_text(encoding="utf-8") == picture(recorded().results)
+
+
+def test_a_body_goes_between_the_marks_of_a_page_that_has_them_once() -> None:
+    assert marked(f"a\n{BEGIN}old{END}\nb", "new") == f"a\n{BEGIN}\n\nnew\n\n{END}\nb"
+    for text in ("", BEGIN, END, f"{END}{BEGIN}", f"{BEGIN}{END}{BEGIN}{END}"):
+        with pytest.raises(ValueError, match="one <!-- measured"):
+            marked(text, "new")
 
 
 def test_the_page_names_every_measure_and_option() -> None:
