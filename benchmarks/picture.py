@@ -13,7 +13,8 @@ LEFT, RIGHT, TOP, BOTTOM = 70, 110, 50, 50
 LINE = 14
 """Between two lines of text."""
 
-COLOURS = ("#0b6e4f", "#b3541e", "#4a5899", "#7a1f5c", "#555555")
+COLOURS = {"ours": "#0b6e4f", "floor": "#b3541e", "sdk": "#4a5899", "cluster": "#7a1f5c"}
+OTHERS = "#555555"
 
 
 def picture(results: Iterable[Result]) -> str:
@@ -51,8 +52,8 @@ def _panel(result: Result, top: int) -> str:
     ]
     drawn = {side: [(across(x), up(y)) for x, y in sorted(curve)] for side, curve in result.curves.items()}
     names = _apart({side: line[-1][1] for side, line in drawn.items()})
-    for (side, line), colour in zip(drawn.items(), COLOURS, strict=False):
-        parts += _line(side, line, names[side], colour)
+    for side, line in drawn.items():
+        parts += _line(side, line, names[side], COLOURS.get(side, OTHERS))
     return "\n".join(parts)
 
 
