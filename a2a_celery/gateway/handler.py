@@ -22,6 +22,7 @@ from a2a.types import (
     ListTasksRequest,
     ListTasksResponse,
     Message,
+    SendMessageConfiguration,
     SendMessageRequest,
     SubscribeToTaskRequest,
     Task,
@@ -105,11 +106,12 @@ class GatewayHandler(RequestHandler):
         if params.configuration.return_immediately:
             sent = await self._intake.accept(params, context, self._scope(context))
             return apply_history_length(sent.task, params.configuration)
-        async with self._intake.accepting(params, context, self._scope(context)) as (sent, bell):
+        scope, length = self._scope(context), _history_length(params.configuration)
+        async with self._intake.accepting(params, context, scope, stops=True) as (sent, bell):
             end = None
             with self._leaving.may_be_cut_short():
-                end = await self._turns.end_of(sent, bell)
-        if isinstance(end, Message):
+                end = await self._turns.end_of(sent, bell, scope, length)
+        if isinstance(end, Message | Task):
             return end
         task = await self._read(sent.task.id, context, params.configuration)
         if end is not None and not (is_terminal(task.status.state) or is_interrupted(task.status.state)):
@@ -265,11 +267,10 @@ class GatewayHandler(RequestHandler):
     def _scope(self, context: ServerCallContext) -> Scope:
         return Scope(agent=self.agent.name, tenant=context.tenant, owner=context.user.user_name)
 
-    async def _read(self, task_id: str, context: ServerCallContext, limits: object) -> Task:
-        length: int | None = None
-        if limits is not None and limits.HasField("history_length"):  # type: ignore[attr-defined]
-            length = limits.history_length  # type: ignore[attr-defined]
-        return (await self._kept.read(self._scope(context), task_id, history_length=length)).task
+    async def _read(
+        self, task_id: str, context: ServerCallContext, limits: SendMessageConfiguration | GetTaskRequest | None
+    ) -> Task:
+        return (await self._kept.read(self._scope(context), task_id, history_length=_history_length(limits))).task
 
     def _out(self, one: Shown, context: ServerCallContext) -> Event:
         """Hands an event to the SDK's dispatcher, and its version to whoever writes the stream (see ``http``)."""
@@ -277,3 +278,8 @@ class GatewayHandler(RequestHandler):
         if versions is not None:
             versions.append(one.version)
         return one.event
+
+
+def _history_length(limits: SendMessageConfiguration | GetTaskRequest | None) -> int | None:
+    """How much of the history a request wants; None: all."""
+    return limits.history_length if limits is not None and limits.HasField("history_length") else None

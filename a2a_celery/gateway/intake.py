@@ -77,17 +77,18 @@ class Intake:
 
     @asynccontextmanager
     async def accepting(
-        self, params: SendMessageRequest, context: ServerCallContext, scope: Scope
+        self, params: SendMessageRequest, context: ServerCallContext, scope: Scope, *, stops: bool = False
     ) -> AsyncGenerator[tuple[Sent, Bell], None]:
-        """`accept`, with a bell that rings for everything that is written to the message's task from here on."""
+        """`accept`, with a bell that rings for everything that is written to the message's task from here on, or for
+        what `stops` it alone."""
         task_id = params.message.task_id or str(uuid4())
+        waker = None if params.message.task_id else self._follower.waker(stops=stops)
         async with AsyncExitStack() as stack:
-            bell = await stack.enter_async_context(
-                self._follower.listen(task_id)
-            )  # first: what is written from here on rings
-            sent = await self._accept(params, context, scope, task_id)
+            # first: what is written from here on rings
+            bell = await stack.enter_async_context(self._follower.listen(task_id, waker, stops=stops))
+            sent = await self._accept(params, context, scope, task_id, waker)
             if sent.task.id != task_id:
-                bell = await stack.enter_async_context(self._follower.listen(sent.task.id))
+                bell = await stack.enter_async_context(self._follower.listen(sent.task.id, stops=stops))
             yield sent, bell
 
     async def accept(self, params: SendMessageRequest, context: ServerCallContext, scope: Scope) -> Sent:
@@ -95,7 +96,12 @@ class Intake:
         return await in_full(self._follower, await self._accept(params, context, scope))
 
     async def _accept(
-        self, params: SendMessageRequest, context: ServerCallContext, scope: Scope, task_id: str = ""
+        self,
+        params: SendMessageRequest,
+        context: ServerCallContext,
+        scope: Scope,
+        task_id: str = "",
+        waker: tasks.Waker | None = None,
     ) -> Sent:
         """Stores the message, as a new task (`task_id`, if given) unless it names one, and has its run published.
 
@@ -124,6 +130,7 @@ class Intake:
                 push=await self._push(params, context, task_id),
                 one_by_one=self._agent.one_by_one,
                 limits=self._limits.of_tasks,
+                waker=waker,
             )
         )
         match answer:
@@ -193,7 +200,7 @@ class Intake:
             case answers.Begun(run, task, version, behind, whole):
                 if not behind:
                     self._handing_over.publish(self._agent.name, RunRef(task_id, run), options)
-                return Sent(task, version, since=version, ahead=0, whole=whole)
+                return Sent(task, version, since=version, ahead=0, new=True, whole=whole)
             case answers.Waiting(place, task, version, whole):
                 return Sent(task, version, since=version, ahead=place, whole=whole)
             case answers.Known():

@@ -98,10 +98,13 @@ class Metrics:
         began = self._store_time()
         async with aclosing(pages):
             async for page in pages:
-                recorded = page.entries[0].recorded_us / 1e6
-                if recorded >= began:
-                    self._lag.observe(max(0.0, self._store_time() - recorded))
+                if page.entries[0].recorded_us / 1e6 >= began:
+                    self.handed_on(page.entries[0].recorded_us)
                 yield page
+
+    def handed_on(self, recorded_us: int) -> None:
+        """What was recorded at that time is read."""
+        self._lag.observe(max(0.0, self._store_time() - recorded_us / 1e6))
 
     def _store_time(self) -> float:
         return time.time() - self._ahead

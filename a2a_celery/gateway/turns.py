@@ -7,14 +7,18 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from time import monotonic
 
-from a2a.types import Message, SendMessageConfiguration, TaskStatus, TaskStatusUpdateEvent
+from a2a.types import Message, SendMessageConfiguration, Task, TaskStatus, TaskStatusUpdateEvent
 from a2a.utils.errors import UnsupportedOperationError
 from a2a.utils.task import apply_history_length
 
+from ..errors import StoreUnavailable
 from ..lifecycle import Event, EventKind, LogEntry, is_terminal, kind_of
+from ..store import Scope
+from ..store.answers import Stopped
 from ..store.follow import LogFollower, follow
 from ..store.log import read_log
 from ..store.references import is_whole
+from ..store.tasks import read_stopped
 from ..store.wake import Bell
 from .intake import Sent, in_full
 from .metrics import Metrics
@@ -29,12 +33,19 @@ class TurnFollower:
         self._metrics = metrics
         self._hold = hold
 
-    async def end_of(self, sent: Sent, bell: Bell) -> Message | TaskStatus | None:
-        """Waits for the end of the turn; gives the agent's direct answer, or the status that ended it, if one did."""
+    async def end_of(
+        self, sent: Sent, bell: Bell, scope: Scope, history_length: int | None
+    ) -> Message | Task | TaskStatus | None:
+        """Waits for the end of the turn; gives the agent's direct answer, the task as it is then, or where that goes on
+        again or can't be read, the status that ended the turn, if one did."""
         if is_terminal(sent.task.status.state) and not sent.ahead:  # a message that came again
             return await self._answer_that_ended(sent)
+        if sent.new:
+            await bell.wait(behind=sent.version)
+            if stopped := await self._stopped(sent, scope, history_length):
+                return stopped.answer or stopped.task
         watch = TurnWatch(sent.ahead)
-        async with aclosing(self.entries(sent.task.id, bell, sent.since, new=sent.new, whole=False)) as entries:
+        async with aclosing(self.entries(sent.task.id, bell, sent.since, whole=False)) as entries:
             async for entry in entries:
                 if sent.is_first and _is_direct_answer(entry):
                     event = await self._whole(sent.task.id, entry)
@@ -45,6 +56,17 @@ class TurnFollower:
                     event = await self._whole(sent.task.id, entry)
                     return event.status if isinstance(event, TaskStatusUpdateEvent) else None
         return None
+
+    async def _stopped(self, sent: Sent, scope: Scope, history_length: int | None) -> Stopped | None:
+        """The task of a new turn, if it has stopped; None: the log, which is waited for, says more."""
+        read = read_stopped(self._follower.keys, scope, sent.task.id, history_length=history_length)
+        try:
+            stopped = await self._follower.store.run(read)
+        except StoreUnavailable:
+            return None
+        if stopped is not None:
+            self._metrics.handed_on(stopped.task.status.timestamp.ToMicroseconds())
+        return stopped
 
     async def _whole(self, task_id: str, entry: LogEntry) -> Event | None:
         """The event of an entry that may not be whole; None: it is gone."""
@@ -57,7 +79,9 @@ class TurnFollower:
         self, sent: Sent, bell: Bell, configuration: SendMessageConfiguration
     ) -> AsyncGenerator[Shown, None]:
         """The task and its events until the turn ends; or the agent's direct answer alone."""
+        new = sent.new
         if sent.is_first and self._hold:
+            new = False  # what has rung was heard
             first = await self._first_word(sent, bell)
             if first is not None and _is_direct_answer(first):
                 yield Shown(first.version, first.event)
@@ -67,7 +91,7 @@ class TurnFollower:
         if is_terminal(sent.task.status.state) and not sent.ahead:
             return
         watch = TurnWatch(sent.ahead)
-        async with aclosing(self.entries(sent.task.id, bell, sent.since)) as entries:
+        async with aclosing(self.entries(sent.task.id, bell, sent.since, new=new)) as entries:
             async for entry in entries:
                 one = shown(entry, sent.task.id, sent.task.context_id)
                 if one is not None and entry.version > sent.version:

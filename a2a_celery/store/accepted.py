@@ -1,4 +1,4 @@
-"""What the scripts answer that take a message, read."""
+"""What the scripts answer that take a message, or say what became of it, read."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from .answers import (
     Known,
     Limited,
     Missing,
+    Stopped,
     TooManyConfigs,
     Waiting,
     WrongContext,
 )
-from .codec import snapshot_is_whole, state_of, task_from_snapshot
+from .codec import direct_answer, snapshot_is_whole, state_of, task_from_snapshot
 
 
 def continued(answer: Sequence[Any]) -> Continued:
@@ -56,6 +57,11 @@ def not_created(answer: Sequence[bytes]) -> Known | Conflict | Limited:
             return Limited.parse(answer)
         case _:
             return Conflict()
+
+
+def stopped(answer: Sequence[Any] | None) -> Stopped | None:
+    """What `read_task` answered that was asked for a task that has stopped."""
+    return Stopped(*task_from_snapshot(answer), direct_answer(answer)) if answer else None
 
 
 def _known(answer: Sequence[bytes]) -> Known:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from a2a.types import Task, TaskState
+from a2a.types import Message, Task, TaskState
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +105,16 @@ class Waiting:
 
 Continued = Missing | WrongContext | Ended | Full | TooManyConfigs | Known | Conflict | Limited | Begun | Waiting
 """What may become of a further message to a task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The task has ended or waits for its client, at `version`; `answer` is the message alone that it was answered by,
+    None for any other."""
+
+    task: Task
+    version: int
+    answer: Message | None
 
 
 @dataclass(frozen=True, slots=True)

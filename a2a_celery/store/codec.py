@@ -95,6 +95,12 @@ def task_from_snapshot(answer: Sequence[Any]) -> tuple[Task, int]:
     return task, int(version)
 
 
+def direct_answer(answer: Sequence[Any]) -> Message | None:
+    """The message alone that the task of a snapshot was answered by: the agent's first word, right behind the task."""
+    said = _decode(answer[4]) if int(answer[2]) == 2 else None
+    return said if isinstance(said, Message) else None
+
+
 def snapshot_is_whole(answer: Sequence[Any]) -> bool:
     """Whether no part of that snapshot is in the object store."""
     stored = (answer[4], *answer[6], *(chunk for chunks in answer[8] for chunk in chunks))

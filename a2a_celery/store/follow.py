@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
+from uuid import uuid4
 
 from .connection import AsyncStore, patiently
 from .keys import Keys
 from .log import LogPage, read_log
+from .tasks import Waker
 from .wake import Bell, WakeLine
 
 
@@ -16,15 +18,15 @@ async def follow(
 ) -> AsyncGenerator[LogPage, None]:
     """Pages of `task_id`'s log behind version `after`, without a gap or a repeat; never an empty one.
 
-    `bell` must be connected to the task's wake channel already; `new` says that `after` was written since then, so that
-    whatever follows rings. Entries that are not `whole` are for no one to see.
+    `bell` must be listening already; `new` says that `after` was written since then, so that whatever follows rings.
+    Entries that are not `whole` are for no one to see.
 
     Ends when the task is gone; else it goes on until the reader leaves: what ends a stream is the reader's to say.
 
     A reader that is slow holds one page; it slows nobody.
     """
     if new:
-        await bell.wait()
+        await bell.wait(behind=after)
     while True:
         page = await patiently(store, read_log(keys, task_id, after, whole=whole))
         if page.version == 0:
@@ -33,7 +35,7 @@ async def follow(
             after = page.entries[-1].version
             yield page
         if page.version <= after:
-            await bell.wait()
+            await bell.wait(behind=after)
 
 
 class LogFollower:
@@ -43,10 +45,18 @@ class LogFollower:
         self.store = store
         self.keys = keys
         self.line = line
+        self._waker = keys.waker(uuid4().hex)
 
-    def listen(self, task_id: str) -> AbstractAsyncContextManager[Bell]:
-        """A bell for `task_id`. Listen first: what is written to its log from there on rings."""
-        return self.line.listen(self.keys.task(task_id).wake)
+    def waker(self, *, stops: bool) -> Waker:
+        """For tasks that this process makes and follows, or waits for their `stops` alone."""
+        return Waker(self._waker, stops)
+
+    def listen(
+        self, task_id: str, waker: Waker | None = None, *, stops: bool = False
+    ) -> AbstractAsyncContextManager[Bell]:
+        """A bell for `task_id`. Listen first: what is written to its log from there on rings; with `stops`, what ends
+        or pauses it. For a task that will be made with a `waker` that costs no round trip."""
+        return self.line.listen(self.keys.task(task_id).wake, through=waker.channel if waker else "", stops=stops)
 
     async def pages(self, task_id: str, after: int) -> AsyncGenerator[LogPage, None]:
         """`follow`, with a bell of its own."""

@@ -35,7 +35,7 @@ class TaskKeys:
     chunks: str  # prefix of one list per artifact: its chunks; the artifact id follows
     metadata: str  # hash: key → serialized google.protobuf.Value
     turns: str  # list: messages that wait for the run before them; gone with the task's end
-    wake: str  # channel: the version just written
+    wake: str  # channel: the version just written, and " stopped" if the task has paused or ended on the way there
     push: str  # hash: its push-notification configs and their delivery lines; see scripts/prelude.lua for the fields
     execution: str  # list: the newest 1,000 steps of its runs, see lifecycle/steps.py
 
@@ -239,10 +239,21 @@ class Keys:
         rest = f"tasks:{parts}" if context_id is None else f"context:{parts}:{quoted(context_id)}"
         return f"{self._plain_prefix}:{rest}:[1-9]"
 
+    def waker(self, process: str) -> str:
+        """channel: what is said on `wake` of each task that this process has made and follows, that name before it.
+
+        It also listens to one that says how many these are: ``:<number>`` behind it, see `wakers`."""
+        return f"{self.prefix}:waker:{process}"
+
     @property
     def wakes(self) -> str:
         """A pattern for the channel `wake` of each task."""
         return f"{self._plain_prefix}:{{*}}:wake"
+
+    @property
+    def wakers(self) -> str:
+        """A pattern for the channels that say how many tasks are followed through `waker`; nothing is sent there."""
+        return f"{self._plain_prefix}:waker:*:*"
 
     @property
     def _plain_prefix(self) -> str:

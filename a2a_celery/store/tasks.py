@@ -12,7 +12,7 @@ from a2a.types import Message, SendMessageRequest, Task, TaskState, TaskStatus
 from ..lifecycle.events import timestamp
 from ..lifecycle.outcomes import status_event
 from ..lifecycle.states import CANCELED, SUBMITTED, WORKING
-from .accepted import continued, not_created
+from .accepted import continued, not_created, stopped
 from .answers import (
     CancelAsked,
     CanceledNow,
@@ -24,6 +24,7 @@ from .answers import (
     Limited,
     Missing,
     Page,
+    Stopped,
 )
 from .codec import event_arguments, require_kept, state_of, task_from_snapshot
 from .keys import Keys, Scope
@@ -41,6 +42,14 @@ MAX_WAITING_TURNS = 100
 
 TASK_ENDED_FIRST = "taskEndedFirst"
 """Metadata, true, of a message in the history that never had its turn: it waited, and the task ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waker:
+    """Who makes a task follows it on this `channel`, see `Keys.waker`; with `stops` of pauses and its end alone."""
+
+    channel: str
+    stops: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +75,14 @@ def create_task(
     push: NewPushConfig | None = None,
     one_by_one: bool = False,
     limits: TaskLimits | None = None,
+    waker: Waker | None = None,
 ) -> Operation[Created | Known | Conflict | Limited]:
     """A task in SUBMITTED with `request`'s message in its history, run 1, and the promise to dispatch it.
 
     `caller` is kept for the worker and `options` for publishers, as they are; `retention` is in seconds. Without `once`
     any message id is a new one. `push` is owed every event, the first too; of a `Known` message it isn't saved, and it
     is never `Limited`: of such a message nothing is. Tasks that come `one_by_one` have their context to themselves.
+    `waker` is rung as long as the task lives.
     """
     task = Task(id=task_id, context_id=context_id, status=TaskStatus(state=SUBMITTED), history=[request.message])
 
@@ -103,6 +114,7 @@ def create_task(
             *_once(keys, scope, once),
             keys.row(scope, context_id) if one_by_one else "",
             limit_argument(keys, scope, limits),
+            *(("", 0) if waker is None else (waker.channel, int(waker.stops))),
             *config_arguments(keys, push),
         ],
         parse,
@@ -199,9 +211,18 @@ def read_task(
     return Operation(
         script("read_task"),
         keys.task(task_id).as_list(),
-        ["*" if scope is None else str(scope), _length(history_length), int(artifacts)],
+        ["*" if scope is None else str(scope), _length(history_length), int(artifacts), 0],
         parse,
         whole,
+    )
+
+
+def read_stopped(
+    keys: Keys, scope: Scope, task_id: str, *, history_length: int | None = None
+) -> Operation[Stopped | None]:
+    """The task if it has ended or waits for its client; None while it goes on, and when there is none in `scope`."""
+    return Operation(
+        script("read_task"), keys.task(task_id).as_list(), [str(scope), _length(history_length), 1, 1], stopped
     )
 
 

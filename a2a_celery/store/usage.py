@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from redis.exceptions import NoPermissionError, RedisError
+from redis.utils import str_if_bytes
 
 from ..errors import StoreUnavailable
 from .connection import SyncStore
@@ -35,7 +36,7 @@ class Usage:
     """About: all keys of one, in the middle."""
 
     followed: int | None
-    """Tasks that streams, and calls that wait, follow now."""
+    """Tasks that streams, and calls that wait, follow, as of the last second."""
 
 
 def usage(store: SyncStore, keys: Keys) -> Usage:
@@ -82,6 +83,7 @@ def _tasks(store: SyncStore, keys: Keys) -> tuple[int | None, int | None]:
 
 def _followed(store: SyncStore, keys: Keys) -> int | None:
     try:
-        return len(store.redis.pubsub_channels(keys.wakes))
+        others = [str_if_bytes(name).rpartition(":")[2] for name in store.redis.pubsub_channels(keys.wakers)]
+        return len(store.redis.pubsub_channels(keys.wakes)) + sum(map(int, others))
     except NoPermissionError:
         return None

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from itertools import chain
 from time import monotonic
 from typing import Any
 
@@ -33,23 +35,39 @@ SILENCE = 10.0
 RECONNECT_EVERY = 0.2
 """Seconds between two attempts to get the line back."""
 
+COUNT_EVERY = 1.0
+"""Seconds between two looks at how many listen through a channel of this process."""
+
 
 class Bell:
-    """What one listener waits on; rung as often as it likes, it remembers one ring."""
+    """What one listener waits on; rung as often as it likes, it remembers one ring. One for `stops` hears of no other
+    news of a task than its pauses and its end."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, stops: bool = False) -> None:
         self._event = asyncio.Event()
+        self._stops = stops
+        self._version = 0.0
 
-    def ring(self) -> None:
-        """Wakes the listener, now or at its next wait."""
+    def ring(self, version: float = math.inf) -> None:
+        """Wakes the listener, now or at its next wait, unless that is behind `version`."""
+        self._version = max(self._version, version)
         self._event.set()
 
-    async def wait(self, timeout: float = LOOK_EVERY) -> None:
-        """Returns at the next ring, at one that was not waited for, or after `timeout` seconds."""
+    def hear(self, said: bytes) -> None:
+        """Rings for what ``wake`` in scripts/prelude.lua says of a task; for anything else too."""
+        version, _, what = said.partition(b" ")
+        if what == b"stopped" or not self._stops:
+            self.ring(int(version) if version.isdigit() else math.inf)
+
+    async def wait(self, timeout: float = LOOK_EVERY, behind: int = 0) -> None:
+        """Returns at the next ring that may be for a version `behind` this one, at one that was not waited for, or
+        after `timeout` seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                await self._event.wait()
-        self._event.clear()
+                while self._version <= behind:
+                    self._event.clear()
+                    await self._event.wait()
+        self._version = 0.0
 
 
 class WakeLine:
@@ -70,6 +88,8 @@ class WakeLine:
         }
         self._redis = redis.asyncio.Redis.from_url(redis_url(url), **fit(url, options))
         self._bells: dict[str, set[Bell]] = {}
+        self._through: dict[str, dict[str, Bell]] = {}  # channel of this process → whom it speaks for
+        self._counted: set[str] = set()  # channels that say how many there are
         self._handlers: dict[str, Callable[[bytes], None]] = {}
         self._changed = asyncio.Event()  # somebody came or left
         self._subscribed: set[str] = set()  # what Redis was asked for
@@ -95,13 +115,32 @@ class WakeLine:
     @property
     def channels(self) -> int:
         """How many channels somebody listens to."""
-        return len(self._bells) + len(self._handlers)
+        return len(self._bells) + len(self._handlers) + len(self._through)
+
+    def listen(self, channel: str, *, through: str = "", stops: bool = False) -> AbstractAsyncContextManager[Bell]:
+        """A bell that rings when `channel` gets a message; if the line is down just now, it rings when that is up.
+
+        A channel of this process may speak for any number of others: what is said `through` it is for the one whose
+        name is in front. It is listened to for as long as the line lives, so such a bell costs no round trip. One
+        bell for each.
+        """
+        bell = Bell(stops=stops)
+        return self._listen_through(through, channel, bell) if through else self._listen(channel, bell)
 
     @asynccontextmanager
-    async def listen(self, channel: str) -> AsyncIterator[Bell]:
-        """A bell that rings when `channel` gets a message; if the line is down just now, it rings when that is up."""
+    async def _listen_through(self, through: str, channel: str, bell: Bell) -> AsyncIterator[Bell]:
+        await self.start()
+        bells = self._through.setdefault(through, {})
+        bells[channel] = bell
+        try:
+            await self._joined(through)
+            yield bell
+        finally:
+            del bells[channel]
+
+    @asynccontextmanager
+    async def _listen(self, channel: str, bell: Bell) -> AsyncIterator[Bell]:
         await self.start()  # an application that is mounted in another is never told to start
-        bell = Bell()
         self._bells.setdefault(channel, set()).add(bell)
         try:
             await self._joined(channel)
@@ -149,6 +188,7 @@ class WakeLine:
         self._ring_all()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._keep_updated(pubsub))
+            group.create_task(self._keep_count())
             group.create_task(self._hear(pubsub))
 
     async def _keep_updated(self, pubsub: Any) -> None:
@@ -156,10 +196,19 @@ class WakeLine:
             await self._changed.wait()
             await self._update(pubsub)
 
+    async def _keep_count(self) -> None:
+        """Operators ask Redis how many tasks are followed: it knows which channels somebody listens to."""
+        while True:
+            counted = {f"{through}:{len(bells)}" for through, bells in self._through.items() if bells}
+            if counted != self._counted:
+                self._counted = counted
+                self._changed.set()
+            await asyncio.sleep(COUNT_EVERY)
+
     async def _update(self, pubsub: Any) -> None:
         """Asks Redis for what is wanted now. A channel that was left and joined again in the meantime costs nothing."""
         self._changed.clear()
-        wanted = self._bells.keys() | self._handlers.keys()
+        wanted = self._bells.keys() | self._handlers.keys() | self._through.keys() | self._counted
         joined, left = wanted - self._subscribed, self._subscribed - wanted
         self._subscribed = set(wanted)
         for channel in joined:
@@ -186,10 +235,17 @@ class WakeLine:
                 case "subscribe":
                     self._confirm(channel)
                 case "message":
-                    for bell in self._bells.get(channel, ()):
-                        bell.ring()
-                    if channel in self._handlers:
-                        self._handlers[channel](message["data"])
+                    self._pass_on(channel, message["data"])
+
+    def _pass_on(self, channel: str, said: bytes) -> None:
+        if channel in self._through:
+            name, _, said = said.partition(b" ")
+            if bell := self._through[channel].get(name.decode()):
+                bell.hear(said)
+        for bell in self._bells.get(channel, ()):
+            bell.hear(said)
+        if channel in self._handlers:
+            self._handlers[channel](said)
 
     def _confirm(self, channel: str) -> None:
         """Only the last of several requests counts: between them the channel was left."""
@@ -214,6 +270,5 @@ class WakeLine:
                 future.set_result(None)
 
     def _ring_all(self) -> None:
-        for bells in self._bells.values():
-            for bell in bells:
-                bell.ring()
+        for bell in chain(*self._bells.values(), *(bells.values() for bells in self._through.values())):
+            bell.ring()

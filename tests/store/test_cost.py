@@ -79,7 +79,7 @@ async def test_who_has_no_session_pays_for_none(store: AsyncStore, keys: Keys, s
         await meter.cost_of(settle_run(keys, RunRef("t", 1), token="k", before=0, events=[status(COMPLETED)])),
     ]
 
-    assert [sum(cost.values()) for cost in costs] == [9, 22, 36], "5 and 7 of them are figures"
+    assert [sum(cost.values()) for cost in costs] == [9, 22, 34], "5 and 7 of them are figures"
 
 
 async def test_reading_on_costs_one_read_however_long_the_log_is(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:

@@ -6,7 +6,8 @@
 --       [17] the client's message, as an event  [18] the event WORKING
 --       [19] options of the run  [20] key of the message id, '' to take any  [21] digest of the message
 --       [22] ms for which it is remembered  [23] the row of its context, '' if its runs need not come one by one
---       [24] limits, see refused  [25…] a push-notification config: what save_config takes
+--       [24] limits, see refused  [25] waker, '' for none  [26] '1' if that is rung only when the task stops
+--       [27…] a push-notification config: what save_config takes
 -- gives {'created', µs of the status, '1' if its run stands behind another}; for a repeated call as it is then
 --       | {'known', task id, version, ahead}: the same message made that task  | {'conflict'}: another one has its id
 --       | {'unkept'}: its blobs may be removed  | {'limited', …}: see refused
@@ -36,7 +37,8 @@ if ARGV[23] ~= '' then redis.call('HSET', KEYS[1], 'row', ARGV[23]) end
 if queue then redis.call('HSET', KEYS[1], 'queue', queue) end
 queue_run(KEYS, {row = ARGV[23] ~= '' and ARGV[23], queue = queue, dispatch = ARGV[10], task_id = ARGV[1], run = 1},
   at + tonumber(ARGV[11]))
-if ARGV[25] ~= '' then save_config(KEYS, load(KEYS), 25, 0) end
+if ARGV[25] ~= '' then redis.call('HSET', KEYS[1], 'waker', ARGV[25], 'waker_stops', ARGV[26]) end
+if ARGV[27] ~= '' then save_config(KEYS, load(KEYS), 27, 0) end
 remember(ARGV[20], ARGV[21], ARGV[22], ARGV[1], KEYS[1], 1, 0)
 if ARGV[23] == '' then return {'created', micros(at), '0'} end
 return created(micros(at))

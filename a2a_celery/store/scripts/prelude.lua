@@ -51,6 +51,8 @@
 --   deliveries, dead_deliveries         the lists that a task's delivery lines are in; there with push
 --   leases, dispatch                    the keys that are not the task's own
 --   queue                               the list of its agent's runs that wait for a worker; not there where nobody bounds it
+--   waker, waker_stops                  the channel on which who made the task follows it, and '1' if it is rung there only
+--                                       when it pauses or ends; gone with the task's end
 --   row                                 the list of tasks in its context that run one after the other; not there where they
 --                                       need not
 --   turn_at                             when a run of it last got the turn in its row, µs: it waits for a worker since then
@@ -109,19 +111,18 @@ end
 
 local FIELDS = {'state', 'at', 'version', 'run', 'seq', 'turn', 'attempt', 'task_id', 'scope', 'scope_index',
   'context_index', 'context', 'status', 'has_message', 'phase', 'token', 'runner', 'asked_to_cancel', 'nonce',
-  'retention', 'leases', 'dispatch', 'settled', 'pauses', 'max_attempts', 'push', 'row', 'claimed_at', 'silent', 'queue'}
+  'retention', 'leases', 'dispatch', 'settled', 'pauses', 'max_attempts', 'push', 'row', 'claimed_at', 'silent', 'queue',
+  'waker', 'waker_stops'}
 local NUMBERS = 7 -- so many of them, from the first on, are counted with
 
 -- The record as a table; nil when there is no such task. Fields that are large, or rarely asked for (request, caller …),
--- are fetched when they are: an append must not cost what the client once sent.
+-- are fetched when they are: an append must not cost what the client once sent. One of FIELDS that isn't there is false.
 local function load(keys)
   local values = redis.call('HMGET', keys[1], unpack(FIELDS))
   if not values[8] then return nil end
   local r = {}
-  for i, field in ipairs(FIELDS) do
-    if values[i] then r[field] = i <= NUMBERS and tonumber(values[i]) or values[i] end
-  end
-  r.push, r.row, r.silent, r.queue, r.owed = r.push or false, r.row or false, r.silent or false, r.queue or false, false
+  for i, field in ipairs(FIELDS) do r[field] = i <= NUMBERS and tonumber(values[i]) or values[i] end
+  r.owed, r.stopped = false, false -- what this script has done so far
   return setmetatable(r, {__index = function(_, field) return redis.call('HGET', keys[1], field) or nil end})
 end
 
@@ -236,6 +237,7 @@ local function set_status(keys, r, state, has_message, bytes, at)
   if r.state ~= state then unlist(keys, r, r.state) end
   list_in(keys, r, state, at)
   r.state, r.at, r.status, r.has_message = state, at, bytes, has_message
+  if TERMINAL[state] or INTERRUPTED[state] then r.stopped = true end
 end
 
 -- An event of the script's own that only changes the status: into the log and the task.
@@ -427,13 +429,13 @@ local function retire(keys, r, dead_letters)
   end_pause(keys, r)
   redis.call('DEL', keys[7])
   if dead_letters then
-    redis.call('HDEL', keys[1], 'working', 'canceled', 'settled', 'unanswered', 'canvas', 'worker')
+    redis.call('HDEL', keys[1], 'working', 'canceled', 'settled', 'unanswered', 'canvas', 'worker', 'waker', 'waker_stops')
     redis.call('ZREMRANGEBYSCORE', dead_letters, '-inf', micros(now()))
     redis.call('ZADD', dead_letters, micros(now() + tonumber(r.retention) * 1000000), tag(keys))
     redis.call('EXPIRE', dead_letters, math.max(tonumber(r.retention), redis.call('TTL', dead_letters)))
   else
-    redis.call('HDEL', keys[1], 'working', 'canceled', 'settled', 'unanswered', 'canvas', 'worker', 'request', 'caller', 'options',
-      'begins_at', unpack(r.push and {} or {'trace'}))
+    redis.call('HDEL', keys[1], 'working', 'canceled', 'settled', 'unanswered', 'canvas', 'worker', 'waker',
+      'waker_stops', 'request', 'caller', 'options', 'begins_at', unpack(r.push and {} or {'trace'}))
   end
   if is_archiving(keys, r) then
     redis.call('ZADD', string.match(keys[1], '^(.*):{') .. ':archive', micros(r.at + tonumber(r.retention) * 1000000), tag(keys))
@@ -519,7 +521,12 @@ local function took_first(keys, r, before, first)
   redis.call('HSET', keys[1], 'silent', micros(r.run))
 end
 
-local function wake(keys, r) redis.call('PUBLISH', keys[8], micros(r.version)) end
+-- Rings who follows the task. A pause that a message ended in the same script is over, and was one.
+local function wake(keys, r)
+  local said = micros(r.version) .. (r.stopped and ' stopped' or '')
+  redis.call('PUBLISH', keys[8], said)
+  if r.waker and (r.stopped or r.waker_stops ~= '1') then redis.call('PUBLISH', r.waker, keys[8] .. ' ' .. said) end
+end
 
 -- The snapshot as readers take it; history_length < 0 means all of it.
 local function snapshot(keys, r, history_length, with_artifacts)
