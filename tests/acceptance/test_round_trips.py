@@ -1,0 +1,124 @@
+"""Every round trip to Redis is paid for: so many for a message, an event and a run, exactly, and none unseen.
+
+Redis shows each command with its database, and its scripts' own commands as such: tasks are in database 0, and what
+Celery asks of its broker, which is not ours to save, is in database 1.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import redis
+
+from a2a_celery.store.operation import script
+from tests.support.fleet import Fleet, Gateway, running_fleet
+from tests.support.talk import HEADERS, TIMEOUT, read, send
+
+SCRIPTS = ("create_task", "mark_published", "claim_run", "append", "settle_run", "read_log", "read_task", "renew_runs")
+NAMES = {script(name).sha: name for name in SCRIPTS}
+
+BY_THE_CLOCK = {"renew_runs", "mark_published", "PING", "SUBSCRIBE", "UNSUBSCRIBE", "HELLO", "CLIENT"}
+"""What comes every so often, however many messages there are. Channels say how many tasks are followed; a process that
+has more to say at once than before makes one more connection."""
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, Gateway]]:
+    """A worker and a gateway that have met; Redis knows the scripts, as it does but for the first call of each."""
+    with running_fleet(Path(tmp_path_factory.mktemp("fleet"))) as fleet:
+        with redis.Redis.from_url(fleet.redis.store_url) as client:
+            for name in SCRIPTS:
+                client.script_load(script(name).text)
+        fleet.worker(pool="threads")
+        gateway = fleet.gateway()
+        send(gateway, "echo", "hello")
+        yield fleet, gateway
+
+
+def streamed(gateway: Gateway, agent: str, text: str) -> list[str]:
+    """The frames of a stream."""
+    message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}]}
+    url = f"{gateway.url}/agents/{agent}/message:stream"
+    answer = httpx.post(url, json={"message": message}, headers=HEADERS, timeout=TIMEOUT)
+    return [line for line in answer.text.splitlines() if line.startswith("data:")]
+
+
+def trips(fleet: Fleet, act: Callable[[], object], *, runs: int = 1) -> Counter[str]:
+    """What processes asked of the store while `act` went on, and until so many `runs` were over; scripts by name."""
+    client = redis.Redis.from_url(fleet.redis.store_url)
+    asked: Counter[str] = Counter()
+    with client.monitor() as monitor:
+        act()
+        for said in monitor.listen():
+            words = said["command"].split()
+            if words[0] == "ECHO":
+                break
+            if said["db"] != 0 or said["client_type"] == "lua":
+                continue
+            name = NAMES.get(words[1], words[1]) if words[0] == "EVALSHA" else words[0]
+            asked[name] += 1
+            if name == "settle_run" and asked[name] == runs:
+                client.echo("that is all")
+    client.close()
+    return Counter({name: times for name, times in asked.items() if name not in BY_THE_CLOCK})
+
+
+@pytest.mark.parametrize("messages", [1, 10])
+def test_a_blocking_message_costs_its_gateway_two_and_its_worker_two(
+    pair: tuple[Fleet, Gateway], messages: int
+) -> None:
+    fleet, gateway = pair
+
+    asked = trips(fleet, lambda: [send(gateway, "echo", "hello") for _ in range(messages)], runs=messages)
+
+    each = {"create_task": 1, "claim_run": 1, "settle_run": 1, "read_task": 1}
+    assert asked == {name: messages * times for name, times in each.items()}
+
+
+def test_a_message_that_waits_for_nothing_costs_its_gateway_one(pair: tuple[Fleet, Gateway]) -> None:
+    fleet, gateway = pair
+
+    asked = trips(fleet, lambda: send(gateway, "echo", "hello", returnImmediately=True))
+
+    assert asked == {"create_task": 1, "claim_run": 1, "settle_run": 1}
+
+
+def test_whoever_waits_for_the_end_pays_for_no_event(pair: tuple[Fleet, Gateway]) -> None:
+    fleet, gateway = pair
+
+    asked = trips(fleet, lambda: send(gateway, "pace", "5 0.2"))
+
+    assert asked == {"create_task": 1, "claim_run": 1, "append": 5, "settle_run": 1, "read_task": 1}
+
+
+def test_an_event_of_a_stream_costs_a_write_and_a_read(pair: tuple[Fleet, Gateway]) -> None:
+    fleet, gateway = pair
+
+    asked = trips(fleet, lambda: streamed(gateway, "pace", "5 0.2"))
+
+    reads = asked.pop("read_log")
+    assert asked == {"create_task": 1, "claim_run": 1, "append": 5, "settle_run": 1}
+    assert reads in (6, 7), "WORKING, which may be read with the first, the end, and five"
+
+
+def test_events_that_come_close_together_share_their_writes_and_reads(pair: tuple[Fleet, Gateway]) -> None:
+    fleet, gateway = pair
+
+    asked = trips(fleet, lambda: streamed(gateway, "count", "1000"))
+
+    assert set(asked) == {"create_task", "claim_run", "append", "settle_run", "read_log"}
+    assert asked["append"] <= 1000 / 16
+    assert asked["read_log"] <= asked["append"] + 3, "no more than a ring each: WORKING, the writes, and the end"
+
+
+def test_reading_a_task_costs_one(pair: tuple[Fleet, Gateway]) -> None:
+    fleet, gateway = pair
+    task = send(gateway, "echo", "hello")
+
+    asked = trips(fleet, lambda: [read(gateway, "echo", task), send(gateway, "echo", "hello")])
+
+    assert asked["read_task"] == 2, "of the one it sends, too"
