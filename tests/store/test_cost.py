@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from a2a_celery.lifecycle.states import COMPLETED, WORKING
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.log import read_log
 from a2a_celery.store.operation import Operation
 from a2a_celery.store.runs import Claim, RunRef, append, claim_run, settle_run
-from a2a_celery.store.tasks import create_task
+from a2a_celery.store.tasks import create_task, read_stopped
 from tests.support.seeds import ANN, CONTEXT, Seeds, chunk, request, status
 
 
@@ -90,3 +92,22 @@ async def test_reading_on_costs_one_read_however_long_the_log_is(store: AsyncSto
 
     assert (cost["cmdstat_lrange"], cost["cmdstat_hmget"]) == (1, 1)
     assert sum(cost.values()) == 3
+
+
+async def test_a_task_costs_the_same_among_a_few_and_among_many(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    meter = Meter(store)
+
+    async def cost_of(task_id: str) -> list[dict[str, int]]:
+        sent, ref = request(task_id=task_id, context_id=CONTEXT), RunRef(task_id, 1)
+        done: list[Operation[object]] = [
+            create_task(keys, ANN, task_id, CONTEXT, sent, caller=b"{}", retention=60),  # type: ignore[list-item]
+            claim_run(keys, ref, token="k", runner="r", lease_us=1, working=True),  # type: ignore[list-item]
+            settle_run(keys, ref, token="k", before=0, events=[status(COMPLETED)]),  # type: ignore[list-item]
+            read_stopped(keys, ANN, task_id),  # type: ignore[list-item]
+        ]
+        return [await meter.cost_of(operation) for operation in done]
+
+    early = await cost_of("one")
+    await asyncio.gather(*(seeds.created() for _ in range(500)), *(seeds.ended(COMPLETED) for _ in range(500)))
+
+    assert await cost_of("another") == early
