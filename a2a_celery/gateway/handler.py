@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from a2a.server.context import ServerCallContext
-from a2a.server.request_handlers.request_handler import RequestHandler, validate_request_params
+from a2a.server.request_handlers.request_handler import RequestHandler
 from a2a.types import (
     AgentCard,
     CancelTaskRequest,
@@ -34,7 +34,6 @@ from a2a.utils.errors import (
     PushNotificationNotSupportedError,
     UnsupportedOperationError,
 )
-from a2a.utils.proto_utils import validate_proto_required_fields
 from a2a.utils.task import apply_history_length
 from google.protobuf.message import Message as Proto
 
@@ -47,7 +46,7 @@ from ..store.follow import LogFollower
 from ..store.runs import RunRef
 from . import checks
 from .cards import card_of, extended_card
-from .faults import REACHED, invalid, speaks_a2a
+from .faults import invalid, speaks_a2a
 from .handing_over import HandingOver
 from .intake import Intake
 from .kept import KeptTasks, ended_already
@@ -55,6 +54,7 @@ from .leaving import Leaving
 from .limits import Limits, within_limits
 from .observing import cancel_asked, told_of
 from .push_configs import PushConfigs
+from .required import require_fields
 from .streams import Shown, TurnWatch, shown
 from .turns import TurnFollower
 
@@ -96,7 +96,6 @@ class GatewayHandler(RequestHandler):
         )
 
     @speaks_a2a
-    @validate_request_params
     async def on_message_send(self, params: SendMessageRequest, context: ServerCallContext) -> Task | Message:
         """Accepts a message; returns the task when it has ended or paused, or at once if asked, or a direct answer.
 
@@ -119,7 +118,6 @@ class GatewayHandler(RequestHandler):
         return task
 
     @speaks_a2a
-    @validate_request_params
     async def on_message_send_stream(
         self, params: SendMessageRequest, context: ServerCallContext
     ) -> AsyncGenerator[Event, None]:
@@ -134,12 +132,11 @@ class GatewayHandler(RequestHandler):
                 yield self._out(one, context)
 
     @speaks_a2a
-    @validate_request_params
     async def on_subscribe_to_task(
         self, params: SubscribeToTaskRequest, context: ServerCallContext
     ) -> AsyncGenerator[Event, None]:
         """Yields the task and what follows, until it ends or pauses. With Last-Event-ID: what follows that event."""
-        self._check(context)
+        self._check(params, context)
         checks.require_streaming(self._card)
         after = checks.last_event_id(context)
         async with self._follower.listen(params.id) as bell:
@@ -167,26 +164,23 @@ class GatewayHandler(RequestHandler):
                         return
 
     @speaks_a2a
-    @validate_request_params
     async def on_get_task(self, params: GetTaskRequest, context: ServerCallContext) -> Task:
         """The task as it is now."""
-        self._check(context)
+        self._check(params, context)
         checks.check_history_length(params)
         return await self._read(params.id, context, params)
 
     @speaks_a2a
-    @validate_request_params
     async def on_list_tasks(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
         """The caller's tasks of this agent, newest status first, a page at a time."""
-        self._check(context)
+        self._check(params, context)
         checks.check_list(params)
         return await self._kept.page(self._scope(context), params)
 
     @speaks_a2a
-    @validate_request_params
     async def on_cancel_task(self, params: CancelTaskRequest, context: ServerCallContext) -> Task:
         """Cancels; returns the task when it has ended, or as it is when its agent has not stopped within its grace."""
-        self._check(context)
+        self._check(params, context)
         scope = self._scope(context)
         async with self._follower.listen(params.id) as bell:
             found = await self._kept.read(scope, params.id, history_length=0, artifacts=False, whole=False)
@@ -208,12 +202,11 @@ class GatewayHandler(RequestHandler):
         return await self._read(params.id, context, None)
 
     @speaks_a2a
-    @validate_request_params
     async def on_get_extended_agent_card(
         self, params: GetExtendedAgentCardRequest, context: ServerCallContext
     ) -> AgentCard:
         """The extended card."""
-        self._check(context)
+        self._check(params, context)
         checks.require_extended_card(self._card, context)
         card = extended_card(self.agent, self._settings, context)
         if card is None:
@@ -250,18 +243,18 @@ class GatewayHandler(RequestHandler):
 
     def _push(self, params: Proto, context: ServerCallContext) -> PushConfigs:
         """What it is done by. An agent without push notifications says so first, whatever is wrong with the request."""
-        self._check(context)
+        checks.check_call(context)
         if self._push_configs is None or not self._card.capabilities.push_notifications:
             raise PushNotificationNotSupportedError("Push notifications are not supported by this agent")
-        validate_proto_required_fields(params)
+        require_fields(params)
         return self._push_configs
 
-    def _check(self, context: ServerCallContext) -> None:
-        context.state[REACHED] = True
+    def _check(self, params: Proto, context: ServerCallContext) -> None:
+        require_fields(params)
         checks.check_call(context)
 
     def _check_send(self, params: SendMessageRequest, context: ServerCallContext) -> None:
-        self._check(context)
+        self._check(params, context)
         checks.check_send(params, self._card, context)
 
     def _scope(self, context: ServerCallContext) -> Scope:

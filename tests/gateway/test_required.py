@@ -1,0 +1,98 @@
+"""What lacks something is refused in the SDK's words, and nothing else is: ours only knows sooner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from a2a.types import (
+    AgentCard,
+    CancelTaskRequest,
+    DeleteTaskPushNotificationConfigRequest,
+    GetTaskPushNotificationConfigRequest,
+    GetTaskRequest,
+    ListTasksRequest,
+    Message,
+    Part,
+    Role,
+    SendMessageRequest,
+    SubscribeToTaskRequest,
+    Task,
+    TaskPushNotificationConfig,
+)
+from a2a.utils.errors import InvalidParamsError
+from a2a.utils.proto_utils import validate_proto_required_fields
+from google.protobuf.message import Message as Proto
+from hypothesis import given
+from hypothesis import strategies as st
+
+from a2a_celery.gateway.required import require_fields
+
+KINDS = (
+    SendMessageRequest,
+    GetTaskRequest,
+    ListTasksRequest,
+    CancelTaskRequest,
+    SubscribeToTaskRequest,
+    TaskPushNotificationConfig,
+    GetTaskPushNotificationConfigRequest,
+    DeleteTaskPushNotificationConfigRequest,
+    Task,
+    AgentCard,
+)
+DEPTH = 4
+
+
+def filled(draw: Any, message: Proto, depth: int = 0) -> Any:
+    """`message`, with any of its fields filled or left out, maps and lists too."""
+    for field in message.DESCRIPTOR.fields:
+        if depth > DEPTH or draw(st.integers(0, 3)) == 0:
+            continue
+        value = getattr(message, field.name)
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            inner = field.message_type.fields_by_name["value"]
+            if inner.message_type is not None:
+                filled(draw, value["key"], depth + 1)
+        elif field.message_type is not None and field.is_repeated:
+            filled(draw, value.add(), depth + 1)
+        elif field.message_type is not None:
+            value.SetInParent()
+            filled(draw, value, depth + 1)
+        elif field.is_repeated and field.type == field.TYPE_STRING:
+            value.append("one")
+        elif not field.is_repeated and field.type == field.TYPE_STRING:
+            setattr(message, field.name, draw(st.sampled_from(["", "text"])))
+        elif field.type == field.TYPE_ENUM:
+            setattr(message, field.name, draw(st.integers(0, 1)))
+    return message
+
+
+@st.composite
+def requests(draw: Any) -> Proto:
+    """Any request, whole or not."""
+    made: Proto = filled(draw, draw(st.sampled_from(KINDS))())
+    return made
+
+
+def refusal(check: Any, request: Proto) -> Any:
+    try:
+        check(request)
+    except InvalidParamsError as e:
+        return e.message, e.data
+    return None
+
+
+@given(requests())
+def test_it_says_what_the_sdk_says(request: Proto) -> None:
+    assert refusal(require_fields, request) == refusal(validate_proto_required_fields, request)
+
+
+def test_a_whole_message_is_fine_and_one_without_parts_is_not() -> None:
+    message = Message(message_id="m", role=Role.ROLE_USER, parts=[Part(text="hello")])
+    require_fields(SendMessageRequest(message=message))
+    message.ClearField("parts")
+    with pytest.raises(InvalidParamsError) as refused:
+        require_fields(SendMessageRequest(message=message))
+    assert refused.value.data == {
+        "errors": [{"field": "message.parts", "message": "Field must contain at least one element."}]
+    }
