@@ -10,7 +10,6 @@ Small, and composed from outside; each part names the gap it closes and can go w
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -44,13 +43,8 @@ from .cards import ADDRESS
 from .extensions import Endpoint
 from .faults import RequestTooLargeError, invalid, rpc_status, to_a2a
 from .legacy import LegacyRpc
+from .presence import CLIENT_CLOSED_REQUEST, while_there
 from .retry_after import REFUSALS, with_retry_after
-
-LOOK_FOR_CLIENT = 2.0
-"""Seconds between two looks whether the client of a call that takes long is still there."""
-
-CLIENT_CLOSED_REQUEST = 499
-"""What proxies log for such a request; nobody reads it."""
 
 VERSIONS = "a2a_versions"
 """Where, in a request's scope and its call context, the versions of streamed events are left for the SSE writer."""
@@ -127,7 +121,7 @@ def guard_rpc(endpoint: Endpoint, max_bytes: int) -> Endpoint:
             return JSONResponse(build_error_response(None, e))
         except ClientDisconnect:  # in the midst of its body
             return Response(status_code=CLIENT_CLOSED_REQUEST)
-        response = await _refused_before(await _while_there(endpoint, request), request)
+        response = await _refused_before(await while_there(endpoint, request), request)
         return with_retry_after(_with_ids(response, request), request)
 
     return guarded
@@ -149,7 +143,7 @@ def guard_rest(
                 return rest_error(e)
             except ClientDisconnect:
                 return Response(status_code=CLIENT_CLOSED_REQUEST)
-            return with_retry_after(await _begun(await _while_there(endpoint, request), request), request)
+            return with_retry_after(await _begun(await while_there(endpoint, request), request), request)
 
         return guarded
 
@@ -164,23 +158,6 @@ def guard_rest(
             endpoint = around(guard(route.endpoint))
             guarded_routes.append(Route(route.path, endpoint, methods=[m for m in methods if m != "HEAD"]))
     return guarded_routes
-
-
-async def _while_there(endpoint: Endpoint, request: Request) -> Response:
-    """What `endpoint` answers; nothing waits for the end of a task on behalf of a client that has gone away.
-
-    The task itself goes on: only the waiting ends.
-    """
-    work = asyncio.ensure_future(endpoint(request))
-    try:
-        while True:
-            done, _ = await asyncio.wait({work}, timeout=LOOK_FOR_CLIENT)
-            if done:
-                return work.result()
-            if await request.is_disconnected():
-                return Response(status_code=CLIENT_CLOSED_REQUEST)
-    finally:
-        work.cancel()
 
 
 def rest_error(error: A2AError) -> JSONResponse:
