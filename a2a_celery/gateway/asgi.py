@@ -96,11 +96,13 @@ def _agent_routes(handler: GatewayHandler, settings: Settings, path: str) -> lis
         return echo_extensions(endpoint, handler.agent.card)
 
     rpc = echoing(guard_rpc(RpcDispatcher(handler, context_builder).handle_requests, limit))
+    *rest, of_tenants = guard_rest(create_rest_routes(handler, context_builder), limit, echoing)
     routes: list[BaseRoute] = [
-        *card_routes(handler.agent, settings, path),
+        *rest,  # first, for routes are tried one behind the other
         Route("/", rpc, methods=["POST"]),
+        *card_routes(handler.agent, settings, path),
         *guard_rest([*legacy_rest_routes(handler, context_builder)], limit),
-        *guard_rest(create_rest_routes(handler, context_builder), limit, echoing),
+        of_tenants,  # whose first word may be any, also that of 0.3
     ]
     plain = Router(routes, redirect_slashes=False)  # as of the application itself, see there
     # a mount does not answer at its own path without a slash, where JSON-RPC clients may well look for it
