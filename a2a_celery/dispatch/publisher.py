@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from celery import Celery, Task
@@ -73,7 +74,7 @@ class Publisher:
         self._publishing = PublishingThreads(self._publish_all, lambda: self._pool.batches)
         # Celery's broadcasts are tried for as long as the broker is away: not in the threads that publish.
         self._broadcasting = DaemonThreads(1, "a2a-broadcast")
-        self._background: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Future[None]] = set()
 
     def publish(self, agent: str, task_id: str, run: int, options: bytes = b"") -> None:
         """Returns when the broker has the run; `options` are those it was stored with, see `RunOptions`.
@@ -138,7 +139,9 @@ class Publisher:
             # says now: a task keeps the serializer that it was first looked at with.
             how["serializer"] = self._app.conf.task_serializer
             arguments = (run.task_id, run.number)
-            self._app.send_task(entry_name(run.agent), args=arguments, **_expiring_in_a_worker(how))
+            # Celery's own look at arguments is made for large ones, and costs more than writing the message
+            shown = {"argsrepr": repr(arguments), "kwargsrepr": "{}"}
+            self._app.send_task(entry_name(run.agent), args=arguments, **shown, **_expiring_in_a_worker(how))
         else:
             self._call(chosen.call, chosen.retries, how)
 
@@ -165,16 +168,10 @@ class Publisher:
 
         A broker that is down is logged: the run stays due in the store, and a watcher publishes it.
         """
-
-        async def publish() -> None:
-            try:
-                await self.publish_async(agent, task_id, run, options)
-                then()
-            except BrokerUnavailable as e:
-                said = about(Action.RUN_NOT_PUBLISHED, f"{task_id}.{run}", agent=agent)
-                logger.warning("run %s.%s will be published by the watcher: %s", task_id, run, e, extra=said)
-
-        self._in_background(publish())
+        if self._is_too_slow():
+            return
+        run_of = _Run(agent, task_id, run, options)
+        self._keep(self._publishing.publish(run_of)).add_done_callback(partial(_published, run_of, then))
 
     def revoke_soon(self, celery_ids: list[str], *, terminate: bool = False) -> None:
         """Tells workers to drop Celery tasks, also those that are running if they shall `terminate`. A hint: a run that
@@ -239,14 +236,34 @@ class Publisher:
             mailbox.producer_pool = None  # app's, whose connections may wait for ever
             mailbox.abcast("revoke", {"task_id": celery_ids, "terminate": terminate, "signal": "SIGTERM"})
 
-    def _in_background(self, work: Any) -> None:
-        if len(self._background) >= MAX_BACKLOG:
-            logger.warning("the broker is too slow: leaving a publish to the watcher")
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        if self._is_too_slow():
             work.close()
-            return
-        task = asyncio.create_task(work)
-        self._background.add(task)  # an unreferenced task may be collected while it waits
-        task.add_done_callback(self._background.discard)
+        else:
+            self._keep(asyncio.create_task(work))
+
+    def _is_too_slow(self) -> bool:
+        if len(self._background) < MAX_BACKLOG:
+            return False
+        logger.warning("the broker is too slow: leaving a publish to the watcher")
+        return True
+
+    def _keep(self, under_way: asyncio.Future[None]) -> asyncio.Future[None]:
+        self._background.add(under_way)  # an unreferenced task may be collected while it waits
+        under_way.add_done_callback(self._background.discard)
+        return under_way
+
+
+def _published(run: _Run, then: Callable[[], None], done: asyncio.Future[None]) -> None:
+    if done.cancelled():
+        return
+    try:
+        done.result()
+    except BrokerUnavailable as e:
+        said = about(Action.RUN_NOT_PUBLISHED, run.name, agent=run.agent)
+        logger.warning("run %s will be published by the watcher: %s", run.name, e, extra=said)
+    else:
+        then()
 
 
 def _expiring_in_a_worker(options: dict[str, Any]) -> dict[str, Any]:

@@ -45,8 +45,8 @@ class PublishingThreads(Generic[T]):
         self._threads: list[Thread] = []
         self._at_once: int | None = None
 
-    async def publish(self, one: T) -> None:
-        """Returns when the broker has `one`, or raises why not. Cancelling leaves the publish to itself."""
+    def publish(self, one: T) -> asyncio.Future[None]:
+        """Done when the broker has `one`, or failed with why not. Cancelling leaves the publish to itself."""
         loop = asyncio.get_running_loop()
         if self._at_once != 1 and len(self._threads) < THREADS:
             if self._at_once is None:
@@ -56,7 +56,7 @@ class PublishingThreads(Generic[T]):
             thread.start()
         done: asyncio.Future[None] = loop.create_future()
         self._asked.put(_Asked(one, loop, done))
-        await done
+        return done
 
     def _serve(self) -> None:
         size = MAX_BATCH if self._at_once == 1 else 1

@@ -194,7 +194,7 @@ async def test_what_waits_goes_together_where_that_is_one_round_trip() -> None:
         return [None for _ in several]
 
     threads = PublishingThreads(publish, lambda: True)
-    waiting = [asyncio.create_task(threads.publish(number)) for number in range(70)]
+    waiting = [threads.publish(number) for number in range(70)]
     await asyncio.to_thread(begun.wait)
     free.set()
     await asyncio.gather(*waiting)
