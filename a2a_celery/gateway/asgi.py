@@ -20,6 +20,7 @@ from ..agents import Agent
 from ..config import Settings
 from ..discretion import keep_secrets_out_of_logs
 from ..errors import ConfigError
+from ..telemetry.sdk import only_where_traced
 from .auth.authenticator import Authenticator
 from .auth.http import authentication
 from .cards import card_routes
@@ -44,6 +45,7 @@ def build_asgi(app: Celery, agents: Mapping[str, Agent], settings: Settings) -> 
     if not agents:
         raise ConfigError("no agent is registered: a2a.add_agent(…), @a2a.agent(…); see the README")
     keep_secrets_out_of_logs()
+    only_where_traced()
     parts = Parts(app, agents, settings)
     handlers = parts.handlers
     health, shell = Health(app, parts.store).routes(), shell_routes() if settings.ui else []

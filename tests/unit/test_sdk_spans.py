@@ -1,0 +1,56 @@
+"""The SDK's own spans are made where a process traces, and nowhere else."""
+
+from __future__ import annotations
+
+import pytest
+from a2a.utils import telemetry
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from a2a_celery.telemetry.sdk import only_where_traced
+
+
+@telemetry.trace_function(span_name="a step", attributes={"of": "the SDK"})
+async def step(fails: bool) -> str:
+    """As the SDK's dispatchers have them."""
+    if fails:
+        raise ValueError
+    return "done"
+
+
+@pytest.fixture(autouse=True)
+def asking(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telemetry, "trace", trace)
+    only_where_traced()
+
+
+async def test_nothing_is_begun_where_nobody_traces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace, "get_tracer_provider", trace.NoOpTracerProvider)
+    monkeypatch.setattr(trace, "get_tracer", pytest.fail)
+
+    assert await step(fails=False) == "done"
+    with pytest.raises(ValueError):  # noqa: PT011 - it has no text
+        await step(fails=True)
+
+
+async def test_a_process_that_begins_to_trace_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(kept))
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+
+    assert await step(fails=False) == "done"
+    with pytest.raises(ValueError):  # noqa: PT011 - it has no text
+        await step(fails=True)
+
+    fine, failed = kept.get_finished_spans()
+    assert (fine.name, fine.attributes, fine.status.is_ok) == ("a step", {"of": "the SDK"}, True)
+    assert [event.name for event in failed.events] == ["exception"]
+
+
+def test_what_is_switched_off_stays_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    off = object()
+    monkeypatch.setattr(telemetry, "trace", off)
+    only_where_traced()
+    assert telemetry.trace is off
