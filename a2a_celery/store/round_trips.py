@@ -19,6 +19,17 @@ from .operation import Argument
 Command = Sequence[Argument]
 
 
+def packed(commands: Sequence[Command]) -> bytes:
+    """The commands as Redis reads them."""
+    pieces: list[bytes] = []
+    for command in commands:
+        pieces.append(b"*%d\r\n" % len(command))
+        for argument in command:
+            told = argument if isinstance(argument, bytes) else str(argument).encode()
+            pieces += (b"$%d\r\n" % len(told), told, b"\r\n")
+    return b"".join(pieces)
+
+
 class RoundTrips:
     """Uses connections of `pool` and keeps them: as many as are under way at once. Each answer may take `patience`
     seconds; the pool's own timeouts belong switched off, they cost a task for every write."""
@@ -49,7 +60,7 @@ class RoundTrips:
         later = asyncio.get_running_loop().time
         try:
             async with asyncio.timeout(self._patience) as patience:
-                await connection.send_packed_command(connection.pack_commands(commands))
+                await connection.send_packed_command([packed(commands)])
                 while len(replies) < len(commands):
                     if replies:
                         patience.reschedule(later() + self._patience)
