@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from enum import Enum
 from threading import Event
 from time import monotonic
@@ -76,12 +76,16 @@ def end_process() -> None:
 def oversee(under_way: Future[T], loop: asyncio.AbstractEventLoop, blocked: Callable[[], None]) -> T:
     """What `under_way` on `loop` gives, or raises. While the loop does not answer, `blocked` is called again and again,
     in this thread."""
-    while not wait([under_way], LOOK_EVERY).done:
+    while True:
+        try:
+            return under_way.result(LOOK_EVERY)
+        except TimeoutError:
+            if under_way.done():
+                return under_way.result()
         answered = Event()
         loop.call_soon_threadsafe(answered.set)
         while not answered.wait(LOOK_EVERY):
             blocked()
-    return under_way.result()
 
 
 class Patience:

@@ -1,0 +1,71 @@
+"""What waits for a run in a thread gets its result, whatever that is, and looks after it when its loop is blocked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import Future
+from threading import Event, Thread
+
+import pytest
+
+from a2a_celery.execution import force
+from a2a_celery.execution.force import oversee
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    thread = Thread(target=loop.run_forever)
+    thread.start()
+    yield loop
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+def never() -> None:
+    raise AssertionError("the loop is not blocked")
+
+
+def test_a_timeout_of_the_run_itself_is_its_end(loop: asyncio.AbstractEventLoop) -> None:
+    under_way: Future[str] = Future()
+    under_way.set_exception(TimeoutError("the run's own"))
+
+    with pytest.raises(TimeoutError, match="the run's own"):
+        oversee(under_way, loop, never)
+
+
+def test_a_run_takes_longer_than_a_look(loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(force, "LOOK_EVERY", 0.05)
+    under_way: Future[str] = Future()
+    looked = Event()
+
+    def look() -> None:
+        looked.set()
+        loop.call_later(0.2, under_way.set_result, "done")
+
+    loop.call_soon_threadsafe(look)
+    assert oversee(under_way, loop, lambda: None) == "done"
+    assert looked.is_set()
+
+
+def test_while_the_loop_is_blocked_somebody_is_called_again_and_again(
+    loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(force, "LOOK_EVERY", 0.05)
+    under_way: Future[str] = Future()
+    go_on, calls = Event(), []
+
+    def block() -> None:
+        go_on.wait(30)
+        under_way.set_result("done")
+
+    def blocked() -> None:
+        calls.append(1)
+        if len(calls) == 3:
+            go_on.set()
+
+    loop.call_soon_threadsafe(block)
+    assert oversee(under_way, loop, blocked) == "done"
+    assert len(calls) >= 3
