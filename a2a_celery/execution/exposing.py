@@ -6,7 +6,7 @@ Each piece looks first whether an A2A task is what calls it, and is not there fo
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import cached_property, wraps
 from typing import Any
 
 from celery import Task
@@ -119,7 +119,7 @@ def _on_replace_of(task: Task, original: Callable[..., Any]) -> Callable[..., An
 class SharedRequest(RunRequest):
     """A call of a plain Celery task. Others call it too, and by ids of their own, which may look like a run's."""
 
-    @property
+    @cached_property
     def is_run(self) -> bool:
         """Whether it belongs to an A2A task."""
         return super().is_run and RUN_HEADER in self.request_dict

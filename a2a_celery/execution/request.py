@@ -8,6 +8,7 @@ other documented way to hear of them. Each call comes before or around Celery's 
 from __future__ import annotations
 
 import logging
+from functools import cache, cached_property
 from os import getpid
 from typing import Any, ClassVar
 from uuid import uuid4
@@ -31,6 +32,7 @@ from .handing_back import HandingBack
 logger = logging.getLogger(__name__)
 
 
+@cache
 def ended_in(state: TaskState) -> str:
     """What a run's Celery task returns that left its A2A task in `state`."""
     return f"A2A: {TaskState.Name(state).removeprefix('TASK_STATE_')}"
@@ -102,7 +104,7 @@ class RunRequest(Request):  # type: ignore[misc]
             fields = {} if returned == DROPPED else fields | more
         super().send_event(type, **fields)
 
-    @property
+    @cached_property
     def is_run(self) -> bool:
         """Whether it belongs to an A2A task."""
         return RunRef.of(self.id) is not None
