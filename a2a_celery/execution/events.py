@@ -27,6 +27,7 @@ from .flag import Flag
 from .run_store import RunStore
 from .settlement import PublishNext, Settlement, drop
 from .translate import Translator
+from .writer import Writer
 
 logger = logging.getLogger(__name__)
 
@@ -36,9 +37,6 @@ GiveBack = Callable[[int, list[Event | Step]], Operation[Released | RunLost | Il
 MAX_EVENTS_PER_WRITE = 64
 MAX_PENDING = 256
 """An agent that is faster than the store waits when this many of its events are not written yet."""
-
-TURNS_TO_RETURN = 5
-"""Turns of the event loop between the last line of an agent and `settle`: through its task, `Run` and back here."""
 
 
 class RunEvents(EventQueue):
@@ -78,8 +76,9 @@ class RunEvents(EventQueue):
         self.lost = self.store.lost
         self.stuck: BlobsUnavailable | None = None  # why events can't be written any more, and the run has to fail
         self.over_early = Flag()  # set when it is lost, or stuck
-        self._writer = asyncio.create_task(self._write(), name=f"a2a-events-{claim.ref.name}")
-        self._writer.add_done_callback(self._written_no_more)
+        self._writer = Writer(
+            self._write, over=self._over, ended=self._written_no_more, name=f"a2a-events-{claim.ref.name}"
+        )
 
     @property
     def state(self) -> TaskState:
@@ -143,7 +142,7 @@ class RunEvents(EventQueue):
             if self._ending or self.stuck:
                 raise asyncio.CancelledError
             self._moved.clear()
-            self._news.set()
+            self._tell_writer()
             await self._moved.wait()
         claim = self._claim
         answer = await self.store.run(checkpoint(self._keys, claim.ref, token=claim.token, session=session))
@@ -185,8 +184,7 @@ class RunEvents(EventQueue):
     async def abandon(self) -> None:
         """Stops without writing anything more: the run is someone else's."""
         self._lose()
-        self._writer.cancel()
-        await asyncio.wait({self._writer})
+        await self._writer.stop()
 
     async def _last_words(self) -> bool:
         """Takes no more events, and lets go of the writer; whether the run is still ours, and may write the rest."""
@@ -195,28 +193,22 @@ class RunEvents(EventQueue):
         self._ending = True
         self._news.set()
         self._moved.set()
-        await asyncio.wait({self._writer})
-        if self.stuck is None:
-            self._writer.result()
+        last = await self._writer.finish()
+        if last is not None and self.stuck is None:
+            last.result()
         return not self.lost.is_set()
 
+    def _tell_writer(self) -> None:
+        self._news.set()
+        self._writer.call()
+
     async def _write(self) -> None:
-        while not self._over():
-            await self._news.wait()
-            await self._let_agent_go_on()
+        while self._news.is_set() and not self._over():
             self._news.clear()
             while not self._over() and (batch := self._next_batch()):
                 await self._append(batch)
             if self._pending and self.paused and not self._over() and await self._silent():
                 await self._append(list(self._pending))
-
-    async def _let_agent_go_on(self) -> None:
-        """An agent's last event and its return are some turns of the loop apart; written together they cost one
-        round trip less, and nobody waits: these turns take microseconds."""
-        for _ in range(TURNS_TO_RETURN):
-            if self._over():
-                return
-            await asyncio.sleep(0)
 
     def _over(self) -> bool:
         return self._ending or self.over_early.is_set()
@@ -288,7 +280,7 @@ class RunEvents(EventQueue):
         if events:
             self._cancel_announcement()
             self._pending.extend(events)
-            self._news.set()
+            self._tell_writer()
 
     def _announce(self) -> None:
         if self._open and not self._translator.spoken:

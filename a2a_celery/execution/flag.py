@@ -29,12 +29,20 @@ class Flag:
         """Lowers it."""
         self._raised = False
 
+    def raised(self) -> asyncio.Future[None]:
+        """Done when it is raised. Kept as long as the flag is."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._raised:
+            waiter.set_result(None)
+        else:
+            self._waiters += (waiter,)
+        return waiter
+
     async def wait(self) -> None:
         """Returns when it is raised; also if it was lowered again before the waiter came to run."""
         if self._raised:
             return
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters += (waiter,)
+        waiter = self.raised()
         try:
             await waiter
         finally:

@@ -60,4 +60,4 @@ class NotingEvents(RunEvents):
 
     def _write_steps(self) -> None:
         self._waiting = None
-        self._news.set()
+        self._tell_writer()

@@ -196,14 +196,13 @@ class Run:
     async def _work(self, adapter: Adapter, claim: Claim, events: TimedEvents) -> Outcome:
         """Runs the agent until it ends, or until it must."""
         agent = asyncio.create_task(self._guarded(adapter, claim, events), name=f"a2a-agent-{self.ref.name}")
-        lost = asyncio.create_task(events.over_early.wait())
+        lost = events.over_early.raised()
         timed = self._limits != Limits()  # a task less for each that waits without a limit
         late = asyncio.create_task(out_of_time(self._limits, self._arrived_at, events)) if timed else None
         ends: set[asyncio.Future[Any]] = {agent, lost, self._stopped, *([late] if late else [])}
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            lost.cancel()
             if late:
                 late.cancel()
         if agent.done():

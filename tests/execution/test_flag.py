@@ -45,3 +45,13 @@ async def test_a_waiter_that_is_cancelled_is_forgotten() -> None:
     flag.set()
     async with asyncio.timeout(30):
         await other
+
+
+async def test_it_can_be_waited_for_beside_other_things_without_a_task() -> None:
+    flag = Flag()
+    raised = flag.raised()
+    assert not raised.done()
+
+    flag.set()
+    assert raised.done()
+    assert flag.raised().done()

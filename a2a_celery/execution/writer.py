@@ -1,0 +1,69 @@
+"""When a run's events are written: by a task that is there only while there are some, and begins a little late."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextvars import copy_context
+from typing import Any
+
+TURNS_TO_RETURN = 5
+"""Turns of the event loop between the last line of an agent and `settle`: through its task and `Run`."""
+
+
+class Writer:
+    """Calls `write` to write what there is, unless the run is `over`; `ended` is told of each task that did.
+
+    An agent's last event and its return are some turns of the loop apart; written together they cost one round trip
+    less, and no task. Nobody waits for that: these turns take microseconds.
+    """
+
+    __slots__ = ("_called", "_context", "_ended", "_name", "_over", "_task", "_write")  # each run that waits has one
+
+    def __init__(
+        self,
+        write: Callable[[], Coroutine[Any, Any, None]],
+        *,
+        over: Callable[[], bool],
+        ended: Callable[[asyncio.Task[None]], None],
+        name: str,
+    ) -> None:
+        self._write = write
+        self._over = over
+        self._ended = ended
+        self._name = name
+        self._context = copy_context()  # the run's, not its agent's
+        self._called = False
+        self._task: asyncio.Task[None] | None = None
+
+    def call(self) -> None:
+        """There is something to write. Whoever is writing just now will see it."""
+        if not self._called:
+            self._called = True
+            self._begin(TURNS_TO_RETURN)
+
+    async def stop(self) -> None:
+        """Leaves what is not written."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    async def finish(self) -> asyncio.Task[None] | None:
+        """Returns when nothing is being written: the run is over. Gives the last task there was."""
+        if self._task is not None and not self._task.done():
+            await asyncio.wait({self._task})
+        return self._task
+
+    def _begin(self, turns: int) -> None:
+        loop = asyncio.get_running_loop()
+        if self._over():
+            return
+        if turns:
+            loop.call_soon(self._begin, turns - 1, context=self._context)
+            return
+        self._task = loop.create_task(self._write_all(), name=self._name, context=self._context)
+        self._task.add_done_callback(self._ended)
+
+    async def _write_all(self) -> None:
+        await self._write()
+        self._called = False
