@@ -33,6 +33,7 @@ from .legacy import legacy_rest_routes
 from .observing import TraceContext
 from .page import list_route, shell_routes
 from .parts import Parts
+from .streaming import stream_routes
 
 
 def build_asgi(app: Celery, agents: Mapping[str, Agent], settings: Settings) -> Starlette:
@@ -100,10 +101,13 @@ def _agent_routes(handler: GatewayHandler, settings: Settings, path: str) -> lis
     rpc = echoing(guard_rpc(RpcDispatcher(handler, context_builder).handle_requests, limit))
     *rest, of_tenants = guard_rest(create_rest_routes(handler, context_builder), limit, echoing)
     routes: list[BaseRoute] = [
-        *rest,  # first, for routes are tried one behind the other
+        # first what is asked for most, for routes are tried one behind the other
+        *guard_rest(stream_routes(handler, context_builder), limit, echoing),
+        *rest,
         Route("/", rpc, methods=["POST"]),
         *card_routes(handler.agent, settings, path),
-        *guard_rest([*legacy_rest_routes(handler, context_builder)], limit),
+        *guard_rest([*legacy_rest_routes(handler, context_builder, handler.leaving)], limit),
+        *guard_rest(stream_routes(handler, context_builder, "/{tenant}"), limit, echoing),
         of_tenants,  # whose first word may be any, also that of 0.3
     ]
     plain = Router(routes, redirect_slashes=False)  # as of the application itself, see there

@@ -55,7 +55,7 @@ from .limits import Limits, within_limits
 from .observing import cancel_asked, told_of
 from .push_configs import PushConfigs
 from .required import require_fields
-from .streams import Shown, TurnWatch, shown
+from .streams import VERSIONS, Shown, TurnWatch, each_of
 from .turns import TurnFollower
 
 CANCEL_MARGIN = 2.0
@@ -80,7 +80,7 @@ class GatewayHandler(RequestHandler):
     ) -> None:
         self.agent = agent
         self.metrics, self.limits = limits.metrics, limits
-        self._leaving = leaving
+        self.leaving = leaving
         self._card: AgentCard = card_of(agent, settings)
         self._push_configs = push_configs
         self._settings = settings
@@ -108,7 +108,7 @@ class GatewayHandler(RequestHandler):
         scope, length = self._scope(context), _history_length(params.configuration)
         async with self._intake.accepting(params, context, scope, stops=True) as (sent, bell):
             end = None
-            with self._leaving.may_be_cut_short():
+            with self.leaving.may_be_cut_short():
                 end = await self._turns.end_of(sent, bell, scope, length)
         if isinstance(end, Message | Task):
             return end
@@ -118,24 +118,28 @@ class GatewayHandler(RequestHandler):
         return task
 
     @speaks_a2a
-    async def on_message_send_stream(
+    async def message_pages(
         self, params: SendMessageRequest, context: ServerCallContext
-    ) -> AsyncGenerator[Event, None]:
-        """Accepts a message; yields the task and its events until it ends or pauses, or a direct answer alone."""
+    ) -> AsyncGenerator[list[Shown], None]:
+        """Accepts a message; yields the task and its events until it ends or pauses, or a direct answer alone.
+
+        As many events together as there are, the task before them; none when nothing has happened for a while.
+        """
         self._check_send(params, context)
         checks.require_streaming(self._card)
         async with (
             self._intake.accepting(params, context, self._scope(context)) as (sent, bell),
-            aclosing(self._turns.events_of(sent, bell, params.configuration)) as events,
+            aclosing(self._turns.pages_of(sent, bell, params.configuration)) as pages,
         ):
-            async for one in events:
-                yield self._out(one, context)
+            async for page in pages:
+                yield page
 
     @speaks_a2a
-    async def on_subscribe_to_task(
+    async def subscription_pages(
         self, params: SubscribeToTaskRequest, context: ServerCallContext
-    ) -> AsyncGenerator[Event, None]:
-        """Yields the task and what follows, until it ends or pauses. With Last-Event-ID: what follows that event."""
+    ) -> AsyncGenerator[list[Shown], None]:
+        """Yields the task and what follows, until it ends or pauses, see `message_pages`. With Last-Event-ID: what
+        follows that event."""
         self._check(params, context)
         checks.require_streaming(self._card)
         after = checks.last_event_id(context)
@@ -148,20 +152,29 @@ class GatewayHandler(RequestHandler):
                     f"The task has ended ({state}): read it with GetTask", data={"taskId": task.id}
                 )
             if after is None:
-                yield self._out(Shown(version, task), context)
+                yield [Shown(version, task)]
             elif after > version:
                 raise invalid(checks.LAST_EVENT_ID, f"The task stands at event {version}.")
             if after is not None and after == version and is_terminal(task.status.state):
                 return
-            watch = TurnWatch()
+            watch, ended = TurnWatch(), False
             start = version if after is None else after
-            async with aclosing(self._turns.entries(task.id, bell, start)) as entries:
-                async for entry in entries:
-                    one = shown(entry, task.id, task.context_id)
-                    if one is not None:
-                        yield self._out(one, context)
-                    if watch.ends_with(entry) and entry.version >= version:
-                        return
+            async with aclosing(self._turns.pages(task.id, bell, start)) as pages:
+                while not ended and (page := await anext(pages, None)) is not None:
+                    seen, ended = watch.read(page.entries, task, until=version)
+                    yield seen
+
+    def on_message_send_stream(
+        self, params: SendMessageRequest, context: ServerCallContext
+    ) -> AsyncGenerator[Event, None]:
+        """`message_pages`, event by event."""
+        return each_of(self.message_pages(params, context), context.state.get(VERSIONS))
+
+    def on_subscribe_to_task(
+        self, params: SubscribeToTaskRequest, context: ServerCallContext
+    ) -> AsyncGenerator[Event, None]:
+        """`subscription_pages`, event by event."""
+        return each_of(self.subscription_pages(params, context), context.state.get(VERSIONS))
 
     @speaks_a2a
     async def on_get_task(self, params: GetTaskRequest, context: ServerCallContext) -> Task:
@@ -264,13 +277,6 @@ class GatewayHandler(RequestHandler):
         self, task_id: str, context: ServerCallContext, limits: SendMessageConfiguration | GetTaskRequest | None
     ) -> Task:
         return (await self._kept.read(self._scope(context), task_id, history_length=_history_length(limits))).task
-
-    def _out(self, one: Shown, context: ServerCallContext) -> Event:
-        """Hands an event to the SDK's dispatcher, and its version to whoever writes the stream (see ``http``)."""
-        versions = context.state.get("a2a_versions")
-        if versions is not None:
-            versions.append(one.version)
-        return one.event
 
 
 def _history_length(limits: SendMessageConfiguration | GetTaskRequest | None) -> int | None:

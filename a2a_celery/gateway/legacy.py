@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Any
 
 from a2a.compat.v0_3.jsonrpc_adapter import JSONRPC03Adapter
@@ -19,6 +21,7 @@ from a2a.server.jsonrpc_models import JSONRPCError
 from a2a.server.request_handlers.request_handler import RequestHandler
 from a2a.server.request_handlers.response_helpers import build_error_response
 from a2a.server.routes.common import ServerCallContextBuilder
+from a2a.utils.error_handlers import build_rest_error_payload
 from a2a.utils.errors import (
     A2AError,
     ExtensionSupportRequiredError,
@@ -27,12 +30,21 @@ from a2a.utils.errors import (
     UnsupportedOperationError,
     VersionNotSupportedError,
 )
+from a2a.utils.json_utils import dumps
 from google.protobuf.json_format import ParseError
 from pydantic import ValidationError
-from starlette.responses import JSONResponse
+from sse_starlette import EventSourceResponse
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from .event_json import one_line
+from .extensions import Endpoint
 from .faults import REACHED, FieldErrors, rpc_status, to_a2a
+from .leaving import Leaving
+from .retry_after import REFUSALS
+from .sse import EventStream, frame
+from .streams import VERSIONS
 
 MAX_FIELDS = 10
 """More of a request's wrong fields are not named."""
@@ -44,9 +56,23 @@ PROTOCOL = "a2a_protocol"
 class LegacyRpc(JSONRPC03Adapter):
     """JSON-RPC as 0.3 spoke it."""
 
-    def __init__(self, handler: RequestHandler, context_builder: ServerCallContextBuilder) -> None:
+    def __init__(self, handler: RequestHandler, context_builder: ServerCallContextBuilder, leaving: Leaving) -> None:
         super().__init__(handler, context_builder)
+        self._leaving = leaving
         self.handler = _Translating(self.handler, _in_legacy_terms)  # type: ignore[assignment]
+
+    async def handle_request(  # type: ignore[override]  # streams are not sse-starlette's
+        self, request_id: Any, method: str, body: dict[str, Any], request: Request
+    ) -> Response:
+        """The SDK's answer; a stream that was refused becomes that answer."""
+        response = await super().handle_request(request_id, method, body, request)
+        if not isinstance(response, EventSourceResponse):
+            return response
+        said: Any = response.body_iterator
+        first = await anext(said, None)
+        if first is not None and request.scope.get(REFUSALS):
+            return JSONResponse(json.loads(first["data"]))
+        return await EventStream.begun(_frames(first, said, request), self._leaving)
 
     def _generate_error_response(self, request_id: Any, error: Any) -> JSONResponse:
         status = 200
@@ -79,11 +105,47 @@ def _in_legacy_terms(error: A2AError) -> A2AError:
     return error
 
 
-def legacy_rest_routes(handler: RequestHandler, context_builder: ServerCallContextBuilder) -> list[Route]:
+def legacy_rest_routes(
+    handler: RequestHandler, context_builder: ServerCallContextBuilder, leaving: Leaving
+) -> list[Route]:
     """HTTP+JSON as 0.3 spoke it: below ``/v1``."""
     adapter = REST03Adapter(handler, context_builder)
     adapter.handler = _Translating(adapter.handler)  # type: ignore[assignment]
-    return [Route(path, endpoint, methods=[method]) for (path, method), endpoint in adapter.routes().items()]
+
+    def written(endpoint: Endpoint) -> Endpoint:
+        async def answered(request: Request) -> Response:
+            response = await endpoint(request)
+            if not isinstance(response, EventSourceResponse):
+                return response
+            said: Any = response.body_iterator
+            try:  # an error is answered as one; the SDK does so for protocol 1.0
+                first = await anext(said, None)
+            except Exception as e:
+                payload = build_rest_error_payload(to_a2a(e))
+                return JSONResponse(payload, status_code=payload["error"]["code"])
+            return await EventStream.begun(_frames(first, said, request), leaving)
+
+        return answered
+
+    return [Route(path, written(endpoint), methods=[method]) for (path, method), endpoint in adapter.routes().items()]
+
+
+async def _frames(first: Any, said: Any, request: Request) -> AsyncGenerator[str, None]:
+    """What the SDK's adapters stream, as an `EventStream` writes it, each with the version that was left for it."""
+    versions: list[int | None] = request.scope.get(VERSIONS, [])
+
+    def written(one: Any) -> str:
+        what = one if isinstance(one, dict) else {"data": one}
+        return frame(one_line(what["data"]), versions.pop(0) if versions else None, what.get("event"))
+
+    async with aclosing(said):
+        if first is not None:
+            yield written(first)
+        try:
+            async for one in said:
+                yield written(one)
+        except Exception as e:
+            yield frame(one_line(dumps(build_rest_error_payload(to_a2a(e)))), event="error")
 
 
 class _Translating:

@@ -98,7 +98,7 @@ class Metrics:
         began = self._store_time()
         async with aclosing(pages):
             async for page in pages:
-                if page.entries[0].recorded_us / 1e6 >= began:
+                if page.entries and page.entries[0].recorded_us / 1e6 >= began:
                     self.handed_on(page.entries[0].recorded_us)
                 yield page
 

@@ -41,8 +41,8 @@ class Observed(Protocol):
 
 OPERATIONS = {
     "on_message_send": "SendMessage",
-    "on_message_send_stream": "SendStreamingMessage",
-    "on_subscribe_to_task": "SubscribeToTask",
+    "message_pages": "SendStreamingMessage",
+    "subscription_pages": "SubscribeToTask",
     "on_get_task": "GetTask",
     "on_list_tasks": "ListTasks",
     "on_cancel_task": "CancelTask",
@@ -146,6 +146,8 @@ class _Telling:
 
 def _ids(answer: Any) -> tuple[str, str]:
     match answer:
+        case [first, *_]:
+            return _ids(first.event)
         case Task():
             return answer.id, answer.context_id
         case Message() | TaskStatusUpdateEvent() | TaskArtifactUpdateEvent():

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from a2a.types import TaskState, TaskStatusUpdateEvent
+from a2a.types import Task, TaskState, TaskStatusUpdateEvent
 
 from ..lifecycle import Event, EventKind, LogEntry, is_interrupted, is_terminal, kind_of
 from ..lifecycle.shown import shown_event
 from ..lifecycle.states import COMPLETED, SUBMITTED
 from ..store.log import LogPage
+
+VERSIONS = "a2a_versions"
+"""Where, in a request's scope and its call context, the versions of events that the SDK's dispatchers stream are left
+for who writes them: with them a client can come back (``Last-Event-ID``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,20 @@ class TurnWatch:
             return False
         return is_terminal(state) or (is_interrupted(state) and not self._ahead)
 
+    def read(
+        self, entries: Iterable[LogEntry], task: Task, *, behind: int = 0, until: int = 0
+    ) -> tuple[list[Shown], bool]:
+        """What the client of `task` is shown of `entries`, the next of its log, `behind` that version; and whether they
+        hold the last that concerns it, which is never before version `until`."""
+        seen: list[Shown] = []
+        for entry in entries:
+            one = shown(entry, task.id, task.context_id)
+            if one is not None and entry.version > behind:
+                seen.append(one)
+            if self.ends_with(entry) and entry.version >= until:
+                return seen, True
+        return seen, False
+
 
 async def entries_of(pages: AsyncGenerator[LogPage, None]) -> AsyncGenerator[LogEntry, None]:
     """The entries of `pages`, one by one."""
@@ -66,3 +84,15 @@ async def entries_of(pages: AsyncGenerator[LogPage, None]) -> AsyncGenerator[Log
         async for page in pages:
             for entry in page.entries:
                 yield entry
+
+
+async def each_of(
+    pages: AsyncGenerator[list[Shown], None], versions: list[int | None] | None
+) -> AsyncGenerator[Event, None]:
+    """The events of `pages`, one by one, for the SDK's dispatchers; their versions are left for who writes them."""
+    async with aclosing(pages):
+        async for page in pages:
+            for one in page:
+                if versions is not None:
+                    versions.append(one.version)
+                yield one.event

@@ -16,13 +16,13 @@ from ..lifecycle import Event, EventKind, LogEntry, is_terminal, kind_of
 from ..store import Scope
 from ..store.answers import Stopped
 from ..store.follow import LogFollower, follow
-from ..store.log import read_log
+from ..store.log import LogPage, read_log
 from ..store.references import is_whole
 from ..store.tasks import read_stopped
 from ..store.wake import Bell
 from .intake import Sent, in_full
 from .metrics import Metrics
-from .streams import Shown, TurnWatch, entries_of, shown
+from .streams import Shown, TurnWatch, entries_of
 
 
 class TurnFollower:
@@ -75,28 +75,28 @@ class TurnFollower:
         page = await self._follower.store.run(read_log(self._follower.keys, task_id, entry.version - 1, limit=1))
         return page.entries[0].event if page.entries else None
 
-    async def events_of(
+    async def pages_of(
         self, sent: Sent, bell: Bell, configuration: SendMessageConfiguration
-    ) -> AsyncGenerator[Shown, None]:
-        """The task and its events until the turn ends; or the agent's direct answer alone."""
+    ) -> AsyncGenerator[list[Shown], None]:
+        """The task, and its events until the turn ends, as many together as there are; or the agent's direct answer
+        alone. An empty page: nothing has happened for a while."""
         new = sent.new
         if sent.is_first and self._hold:
             new = False  # what has rung was heard
             first = await self._first_word(sent, bell)
             if first is not None and _is_direct_answer(first):
-                yield Shown(first.version, first.event)
+                yield [Shown(first.version, first.event)]
                 return
         sent = await in_full(self._follower, sent)
-        yield Shown(sent.version, apply_history_length(sent.task, configuration))
+        yield [Shown(sent.version, apply_history_length(sent.task, configuration))]
         if is_terminal(sent.task.status.state) and not sent.ahead:
             return
         watch = TurnWatch(sent.ahead)
-        async with aclosing(self.entries(sent.task.id, bell, sent.since, new=new)) as entries:
-            async for entry in entries:
-                one = shown(entry, sent.task.id, sent.task.context_id)
-                if one is not None and entry.version > sent.version:
-                    yield one
-                if watch.ends_with(entry):
+        async with aclosing(self.pages(sent.task.id, bell, sent.since, new=new)) as pages:
+            async for page in pages:
+                seen, ended = watch.read(page.entries, sent.task, behind=sent.version)
+                yield seen
+                if ended:
                     _require_begun(watch, sent)
                     return
 
@@ -129,8 +129,14 @@ class TurnFollower:
         self, task_id: str, bell: Bell, after: int, *, new: bool = False, whole: bool = True
     ) -> AsyncGenerator[LogEntry, None]:
         """The entries of a log behind version `after`, see `follow`."""
+        return entries_of(self.pages(task_id, bell, after, new=new, whole=whole))
+
+    def pages(
+        self, task_id: str, bell: Bell, after: int, *, new: bool = False, whole: bool = True
+    ) -> AsyncGenerator[LogPage, None]:
+        """The pages of a log behind version `after`, see `follow`."""
         pages = follow(self._follower.store, self._follower.keys, bell, task_id, after, new=new, whole=whole)
-        return entries_of(self._metrics.observed(pages))
+        return self._metrics.observed(pages)
 
 
 def _is_direct_answer(entry: LogEntry) -> bool:

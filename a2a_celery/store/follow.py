@@ -16,7 +16,8 @@ from .wake import Bell, WakeLine
 async def follow(
     store: AsyncStore, keys: Keys, bell: Bell, task_id: str, after: int, *, new: bool = False, whole: bool = True
 ) -> AsyncGenerator[LogPage, None]:
-    """Pages of `task_id`'s log behind version `after`, without a gap or a repeat; never an empty one.
+    """Pages of `task_id`'s log behind version `after`, without a gap or a repeat. An empty one: nothing is new, as was
+    seen by a look, of which there is one every `wake.LOOK_EVERY` seconds at least.
 
     `bell` must be listening already; `new` says that `after` was written since then, so that whatever follows rings.
     Entries that are not `whole` are for no one to see.
@@ -33,7 +34,7 @@ async def follow(
             return
         if page.entries:
             after = page.entries[-1].version
-            yield page
+        yield page
         if page.version <= after:
             await bell.wait(behind=after)
 
@@ -59,7 +60,8 @@ class LogFollower:
         return self.line.listen(self.keys.task(task_id).wake, through=waker.channel if waker else "", stops=stops)
 
     async def pages(self, task_id: str, after: int) -> AsyncGenerator[LogPage, None]:
-        """`follow`, with a bell of its own."""
+        """`follow`, with a bell of its own; never an empty one."""
         async with self.listen(task_id) as bell:
             async for page in follow(self.store, self.keys, bell, task_id, after):
-                yield page
+                if page.entries:
+                    yield page

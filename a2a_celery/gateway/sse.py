@@ -1,0 +1,113 @@
+"""Streams over HTTP: server-sent events, as many to a write as are ready.
+
+In place of the response of sse-starlette that the SDK makes, which holds four tasks for each stream and writes its
+events one by one. What a client sees is the same.
+
+Source: HTML standard 9.2 (server-sent events).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
+from time import monotonic
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from ..lifecycle import Event
+from .leaving import Leaving
+from .streams import Shown
+
+PING_AFTER = 10.0
+"""Seconds of silence after which something is written when a stream's source has looked and found nothing, which it
+does every `store.wake.LOOK_EVERY`: proxies hang up on what is silent."""
+
+PING = ": ping\r\n\r\n"
+
+WRITE = 64 * 1024
+"""Characters behind which a write ends: the server holds no more of what its client does not take."""
+
+
+def frame(data: str, version: int | None = None, event: str | None = None) -> str:
+    """An event of a stream; `data` is one line, and `version` is what a client may come back with."""
+    numbered = "" if version is None else f"id: {version}\r\n"
+    named = "" if event is None else f"event: {event}\r\n"
+    return f"{numbered}{named}data: {data}\r\n\r\n"
+
+
+async def frames_of(
+    pages: AsyncGenerator[list[Shown], None], say: Callable[[Event], str], fault: Callable[[Exception], str]
+) -> AsyncGenerator[str, None]:
+    """What an `EventStream` writes of `pages`: each event as `say` has it, and an error behind the first of them, which
+    ends them, as `fault` does."""
+    async with aclosing(pages):
+        for some in _writes(await anext(pages, []), say):
+            yield some
+        try:
+            async for page in pages:
+                for some in _writes(page, say):
+                    yield some
+        except Exception as e:
+            yield frame(fault(e), event="error")
+
+
+def _writes(page: list[Shown], say: Callable[[Event], str]) -> Iterator[str]:
+    ready: list[str] = []
+    size = 0
+    for one in page:
+        ready.append(frame(say(one.event), one.version))
+        size += len(ready[-1])
+        if size >= WRITE:
+            yield "".join(ready)
+            ready, size = [], 0
+    if ready or not page:
+        yield "".join(ready)
+
+
+class EventStream(Response):
+    """Writes `first`, and what `frames` give: some frames, or "" for a sign of life. Closes them, however it ends."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, first: str, frames: AsyncGenerator[str, None], leaving: Leaving) -> None:
+        self.status_code = 200
+        self.background = None
+        self.init_headers({"Cache-Control": "no-store", "Connection": "keep-alive", "X-Accel-Buffering": "no"})
+        self._first = first
+        self._frames = frames
+        self._leaving = leaving
+
+    @classmethod
+    async def begun(cls, frames: AsyncGenerator[str, None], leaving: Leaving) -> EventStream:
+        """With the first of the `frames` at hand: what they raise before it is the caller's to answer."""
+        return cls(await anext(frames, ""), frames, leaving)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Writes until there is no more, or the client goes away, or the server stops."""
+        with self._leaving.streaming() as cut:
+            gone = asyncio.create_task(_gone(receive), name="a2a-client-gone")
+            gone.add_done_callback(cut)
+            try:
+                async with aclosing(self._frames):
+                    await self._write(send)
+            finally:
+                gone.remove_done_callback(cut)
+                gone.cancel()
+
+    async def _write(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        if self._first:
+            await send({"type": "http.response.body", "body": self._first.encode(), "more_body": True})
+        self._first, written_at = "", monotonic()
+        async for some in self._frames:
+            if some or monotonic() - written_at > PING_AFTER:
+                await send({"type": "http.response.body", "body": (some or PING).encode(), "more_body": True})
+                written_at = monotonic()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

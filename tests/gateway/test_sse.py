@@ -1,0 +1,150 @@
+"""Streams as they are written: as many events at once as are ready, and an end for whoever does not read any more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+from a2a.types import Artifact, Part, TaskArtifactUpdateEvent
+
+from a2a_celery.gateway import sse
+from a2a_celery.gateway.leaving import Leaving
+from a2a_celery.gateway.sse import EventStream, frames_of
+from a2a_celery.gateway.streams import Shown
+from a2a_celery.lifecycle import Event
+
+Pages = AsyncGenerator[list[Shown], None]
+
+
+def chunk(text: str) -> Event:
+    return TaskArtifactUpdateEvent(artifact=Artifact(parts=[Part(text=text)]))
+
+
+def text_of(event: Event) -> str:
+    assert isinstance(event, TaskArtifactUpdateEvent)
+    return event.artifact.parts[0].text
+
+
+class Served:
+    """A stream of `pages` under way, to a client that may leave."""
+
+    def __init__(self, pages: Pages) -> None:
+        self.leaving = Leaving()
+        self.began, self.left = asyncio.Event(), asyncio.Event()
+        self.sent: list[dict[str, Any]] = []
+        self.frames = frames_of(pages, text_of, lambda error: type(error).__name__)
+
+    @property
+    def bodies(self) -> list[str]:
+        return [message["body"].decode() for message in self.sent[1:]]
+
+    async def run(self) -> None:
+        stream = await EventStream.begun(self.frames, self.leaving)
+        await stream({"type": "http"}, self._receive, self._send)
+
+    async def _receive(self) -> dict[str, Any]:
+        await self.left.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Any) -> None:
+        self.sent.append(message)
+        if len(self.sent) == 2:
+            self.began.set()
+
+
+async def pages_of(*pages: list[Shown], error: Exception | None = None) -> Pages:
+    for page in pages:
+        yield page
+    if error is not None:
+        raise error
+
+
+class Endless:
+    """Pages of which the last never comes; whether they were closed."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    async def pages(self) -> Pages:
+        try:
+            yield [Shown(1, chunk("a"))]
+            await asyncio.Event().wait()
+        finally:
+            self.closed = True
+
+
+async def test_a_page_is_one_write() -> None:
+    served = Served(pages_of([Shown(1, chunk("a"))], [Shown(2, chunk("b")), Shown(None, chunk("c"))]))
+
+    await served.run()
+
+    headers = dict(served.sent[0]["headers"])
+    assert headers[b"content-type"] == b"text/event-stream; charset=utf-8"
+    assert headers[b"cache-control"] == b"no-store"
+    assert served.bodies == ["id: 1\r\ndata: a\r\n\r\n", "id: 2\r\ndata: b\r\n\r\ndata: c\r\n\r\n", ""]
+    assert [message["more_body"] for message in served.sent[1:]] == [True, True, False]
+
+
+async def test_what_is_large_is_written_bit_by_bit() -> None:
+    large = "x" * (sse.WRITE // 2)
+    served = Served(pages_of([Shown(n, chunk(large)) for n in range(5)]))
+
+    await served.run()
+
+    assert [body.count("id: ") for body in served.bodies] == [2, 2, 1, 0]
+
+
+async def test_an_error_of_the_first_page_is_the_callers_and_a_later_one_an_event() -> None:
+    with pytest.raises(LookupError):
+        await Served(pages_of(error=LookupError())).run()
+
+    served = Served(pages_of([Shown(1, chunk("a"))], error=LookupError()))
+    await served.run()
+
+    assert served.bodies[1:] == ["event: error\r\ndata: LookupError\r\n\r\n", ""]
+
+
+async def test_a_silent_stream_says_now_and_then_that_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    served = Served(pages_of([Shown(1, chunk("a"))], []))
+    await served.run()
+    assert len(served.bodies) == 2  # it was silent for no time yet
+
+    monkeypatch.setattr(sse, "PING_AFTER", -1.0)
+    served = Served(pages_of([Shown(1, chunk("a"))], []))
+    await served.run()
+
+    assert served.bodies[1:] == [": ping\r\n\r\n", ""]
+
+
+@pytest.mark.parametrize("why", ["the client leaves", "the server stops"])
+async def test_it_ends_when(why: str) -> None:
+    source = Endless()
+    served = Served(source.pages())
+    running = asyncio.create_task(served.run())
+    await served.began.wait()
+
+    if why == "the client leaves":
+        served.left.set()
+    else:
+        for cut in served.leaving._streams:
+            cut()
+    await running
+
+    assert source.closed
+    assert served.sent[-1]["more_body"]
+    assert not served.leaving._streams
+
+
+async def test_a_cancellation_goes_on() -> None:
+    source = Endless()
+    served = Served(source.pages())
+    running = asyncio.create_task(served.run())
+    await served.began.wait()
+
+    running.cancel()
+    await asyncio.wait({running})
+
+    assert running.cancelled()
+    assert source.closed
