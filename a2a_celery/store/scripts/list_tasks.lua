@@ -47,7 +47,7 @@ local border = ARGV[10] ~= '' and redis.call('HGET', ARGV[10], 'border') or ''
 local page = {tostring(total), #found > size and '1' or '0', border}
 for i = 1, math.min(size, #found) do
   local keys = keys_of(ARGV[8], found[i][2])
-  local r = load(keys)
+  local r = glance(keys)
   if r then page[#page + 1] = snapshot(keys, r, tonumber(ARGV[6]), ARGV[7] == '1') end
 end
 return page
