@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable
 
 from a2a.server.events import EventQueue
@@ -63,7 +62,7 @@ class RunEvents(EventQueue):
         self._translator = Translator(claim.task, answer_allowed=claim.turn == 1 and claim.version == 1)
         pause_us = int((input_timeout or 0) * 1_000_000)
         self.settlement = Settlement(self.store, claim, self._translator, pause_us=pause_us, publish_next=publish_next)
-        self._pending: deque[Event | Step] = deque()
+        self._pending: list[Event | Step] = []
         self._written = 0
         self._open = True
         self._ending = False  # settle() writes the rest
@@ -160,7 +159,7 @@ class RunEvents(EventQueue):
         if not await self._last_words():
             return None
         if final is not None and self.stuck is not None:
-            self._pending = deque([final])  # nothing else was written since, no end either
+            self._pending = [final]  # nothing else was written since, no end either
         elif final is not None and not (self.ended or (self.paused and final.status.state == COMPLETED)):
             self._pending.extend(self._translator.translate(final))
         if not self._pending and self.ended:  # an end that is written has closed the run
@@ -255,8 +254,7 @@ class RunEvents(EventQueue):
 
     def _done(self, count: int) -> None:
         self._written += count
-        for _ in range(count):
-            self._pending.popleft()
+        del self._pending[:count]
         self._moved.set()
         if len(self._pending) < MAX_PENDING:
             self._room.set()

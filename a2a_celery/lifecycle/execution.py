@@ -7,7 +7,6 @@ given; the lock is there because agents work in threads as well.
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Mapping
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
@@ -135,10 +134,11 @@ class ExecutionStateMachine:
             raise ValueError(f"history_limit = {history_limit}: a machine remembers 1 transition or more")
         self._state = ExecutionState(state)
         self._clock = clock
-        self._history: deque[Transition] = deque(maxlen=history_limit)
+        self._history: list[Transition] = []  # a deque takes 600 bytes when empty, for as long as an agent waits
+        self._history_limit = history_limit
         self._lock = Lock()
         self._listeners: tuple[Listener, ...] = ()
-        self._untold: deque[tuple[Transition, tuple[Listener, ...], Context]] = deque()
+        self._untold: list[tuple[Transition, tuple[Listener, ...], Context]] = []
         self._telling = False
 
     @property
@@ -224,7 +224,7 @@ class ExecutionStateMachine:
         last: Transition | None = None
         for n, entry in enumerate(fields["history"]):
             last = _transition(entry, f"history[{n}]", last)
-            machine._history.append(last)
+            machine._remember(last)
         if last is not None and last.after is not machine._state:
             raise InvalidSaved("state", f"{machine._state} is not where its history ends, {last.after} is")
         return machine
@@ -236,10 +236,14 @@ class ExecutionStateMachine:
         number = self._history[-1].number + 1 if self._history else 1
         made = Transition(number, self._state, after, self._clock(), MappingProxyType(dict(detail)))
         self._state = after
-        self._history.append(made)
+        self._remember(made)
         if self._listeners:
             self._untold.append((made, self._listeners, copy_context()))
         return made
+
+    def _remember(self, made: Transition) -> None:
+        self._history.append(made)
+        del self._history[: -self._history_limit]
 
     def _tell(self) -> None:
         """Tells what is untold. Whoever comes while somebody is at it leaves it to them: so there is one order, and a
@@ -249,7 +253,7 @@ class ExecutionStateMachine:
                 if self._telling or not self._untold:
                     return
                 self._telling = True
-                made, listeners, context = self._untold.popleft()
+                made, listeners, context = self._untold.pop(0)
             for listener in listeners:
                 try:
                     context.run(listener, made)
