@@ -13,6 +13,7 @@ import logging
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from os import getpid
+from sys import intern
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -82,6 +83,7 @@ class AwaitedCall:
     async def _traced(self) -> Traced:
         request, task, began = self.request, self.request.task, monotonic()
         context = context_of(request)
+        request.forget_message(vars(context))
         try:
             try:
                 return await self._tell_around(task, context, began)
@@ -92,12 +94,11 @@ class AwaitedCall:
             return _internal_error(task, context, error, monotonic() - began)
 
     async def _tell_around(self, task: Task, context: Context, began: float) -> Traced:
-        about = {"task_id": context.id, "task": task, "args": context.args, "kwargs": context.kwargs}
         state: str | None = None
         retval: Any = None
         try:
             with at_hand(task, context):
-                signals.task_prerun.send(sender=task, **about)
+                signals.task_prerun.send(sender=task, **_about(task, context))
                 self.request.app.loader.on_task_init(context.id, task)
             try:
                 retval = await self._perform(task, context)
@@ -119,7 +120,7 @@ class AwaitedCall:
                 return Traced(False, saferepr(retval, task.resultrepr_maxsize), seconds)
         finally:
             with at_hand(task, context):
-                signals.task_postrun.send(sender=task, **about, retval=retval, state=state)
+                signals.task_postrun.send(sender=task, **_about(task, context), retval=retval, state=state)
 
     async def _perform(self, task: Task, context: Context) -> str:
         with at_hand(task, context):
@@ -134,7 +135,24 @@ class AwaitedCall:
 def context_of(request: RunRequest) -> Context:
     """What Celery calls the request of a task, while it is at work."""
     told = {**request.request_dict, "hostname": request.hostname, "is_eager": False}
-    return Context(told, args=request.args, kwargs=request.kwargs, called_directly=False)
+    return Context(_interned(told), args=request.args, kwargs=request.kwargs, called_directly=False)
+
+
+def _interned(told: dict[str, Any]) -> dict[str, Any]:
+    """`told`, without a copy of its own of each name and text: calls that wait have most of them in common."""
+    shared: dict[str, Any] = {}
+    for name, value in told.items():
+        if type(value) is str:
+            shared[intern(name)] = intern(value)
+        elif name in ("properties", "delivery_info") and type(value) is dict:
+            shared[intern(name)] = _interned(value)
+        else:
+            shared[intern(name)] = value
+    return shared
+
+
+def _about(task: Task, context: Context) -> dict[str, Any]:
+    return {"task_id": context.id, "task": task, "args": context.args, "kwargs": context.kwargs}
 
 
 @contextmanager

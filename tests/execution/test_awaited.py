@@ -156,6 +156,24 @@ async def test_calls_between_each_other_stay_apart(calls: Calls, heard: Heard) -
     assert isinstance(einfo.exception, RunFailed)
 
 
+async def test_a_call_that_waits_keeps_nothing_of_its_message(calls: Calls) -> None:
+    request = calls.request("a.1")
+    acknowledged: list[Any] = []
+    request._on_ack = lambda *_: acknowledged.append(request.message)
+    message = request.message
+
+    made = asyncio.create_task(AwaitedCall(request, asyncio.get_running_loop()).make())
+    run = await calls.begun("a.1")
+
+    assert acknowledged == [message]
+    assert (request.message, request.body) == (None, None)
+    assert request.info()["args"] == ["a", 1]
+    assert (request.request_dict["id"], request.reply_to) == ("a.1", None)
+    run.outcome.set_result(Completed())
+    await made
+    assert calls.answers["a.1"].failed is False
+
+
 async def test_what_is_no_end_is_no_failure(calls: Calls, heard: Heard) -> None:
     call = asyncio.ensure_future(AwaitedCall(calls.request("a.1"), asyncio.get_running_loop()).make())
     (await calls.begun("a.1")).outcome.set_result(Lost())

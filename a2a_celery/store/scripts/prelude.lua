@@ -126,10 +126,12 @@ local function load(keys)
   return setmetatable(r, {__index = function(_, field) return redis.call('HGET', keys[1], field) or nil end})
 end
 
--- What `snapshot` needs of the record, and its scope; nil when there is no such task. For readers, who leave the rest.
+-- What `snapshot` needs of the record, its scope and its state; nil when there is no such task. For readers, who leave the
+-- rest.
 local function glance(keys)
-  local v = redis.call('HMGET', keys[1], 'task_id', 'scope', 'context', 'version', 'at', 'status', 'has_message')
-  return v[1] and {task_id = v[1], scope = v[2], context = v[3], version = v[4], at = v[5], status = v[6], has_message = v[7]}
+  local v = redis.call('HMGET', keys[1], 'task_id', 'scope', 'context', 'version', 'at', 'status', 'has_message', 'state')
+  return v[1] and {task_id = v[1], scope = v[2], context = v[3], version = v[4], at = v[5], status = v[6],
+    has_message = v[7], state = tonumber(v[8])}
 end
 
 -- The time of a new entry: the server's, but never before the entry it follows.
