@@ -28,9 +28,9 @@ class Options:
     rounds: int = 5
     tasks: int = 100_000
     """Tasks in the store, at most."""
-    waiting: int = 1_000
+    waiting: int = 5_000
     """Agents that wait in one worker process."""
-    pool: str = "threads"
+    pool: str = "asyncio"
     """The worker's, for those."""
     cluster: bool = False
     """Beside the SDK's cluster mode too, which needs PostgreSQL."""

@@ -68,17 +68,15 @@ def echoes(name: str, side: Side) -> Contender:
 
 async def fill(side: Side, agents: int) -> None:
     """Returns when so many agents wait."""
-    tasks: list[str] = []
 
     async def one(session: aiohttp.ClientSession) -> None:
-        tasks.append((await load.begun(session, side.url, "silent", "3600"))["id"])
+        await load.begun(session, side.url, "silent", "3600")
 
     await load.together(one, agents, AT_ONCE)
     async with load.client() as session:
-        for task_id in tasks:
 
-            async def works(task_id: str = task_id) -> bool:
-                async with session.get(f"{side.url}/agents/silent/tasks/{task_id}?historyLength=0") as response:
-                    return b"TASK_STATE_WORKING" in await response.read()
+        async def all_work() -> bool:
+            async with session.get(f"{side.url}/agents/silent/tasks?status=TASK_STATE_WORKING&pageSize=1") as response:
+                return int((await response.json(content_type=None))["totalSize"]) == agents
 
-            await eventually_async(works, within=WITHIN, what="an agent waits")
+        await eventually_async(all_work, within=WITHIN, what="all agents wait")
