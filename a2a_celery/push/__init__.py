@@ -10,7 +10,7 @@ from .answers import Answer
 from .backoff import Backoff
 from .hosts import Held, Hosts
 from .network import Resolver, SystemResolver, check_target_now
-from .post import Delivered, Gone, Poster, Refused, Result, Retry
+from .post import Delivered, Gone, Poster, Refused, Result, Retry, Way
 from .request import PostRequest, delivery_id
 from .signature import Signer, derived_secret
 from .subscription import Subscription, Wanted, wanted_of
@@ -36,6 +36,7 @@ __all__ = [
     "Target",
     "TargetRefused",
     "Wanted",
+    "Way",
     "check_config",
     "check_target_now",
     "delivery_id",

@@ -10,6 +10,7 @@ import ssl
 from collections import OrderedDict
 from collections.abc import Callable
 from time import monotonic
+from types import TracebackType
 
 import httpcore
 
@@ -27,30 +28,31 @@ MOST_PLAIN = 10_000
 """So many such hosts are remembered."""
 
 
-class Connections(httpcore.AsyncConnectionPool):
-    """A pool of `most` connections. `ssl_context` is for https alone.
+class Connections:
+    """Connections of which each is for one request at a time; `hosts` sees to it that there are not too many of these.
+    `ssl_context` is for https alone.
 
-    A request has its timeouts as httpcore's extension, and an `on_connect` that is called before a connection is made
-    for it.
+    httpcore's own pool looks at all its connections, and asks the system about each, before a request and behind it.
     """
 
     def __init__(
         self,
         backend: httpcore.AsyncNetworkBackend,
         ssl_context: ssl.SSLContext | None,
-        most: int,
         *,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        super().__init__(max_connections=most, max_keepalive_connections=KEPT_OPEN)
         self._backend = backend
         self._tls = ssl_context
         self._clock = clock
         self._plain: OrderedDict[str, float] = OrderedDict()  # until when
+        self._idle: OrderedDict[httpcore.AsyncConnectionInterface, float] = OrderedDict()  # since when, oldest first
+        self._closed = False
 
-    def create_connection(self, origin: httpcore.Origin) -> httpcore.AsyncConnectionInterface:
-        """One that is made when its first request comes."""
-        return _Connection(self, origin)
+    def stream(self, request: httpcore.Request) -> Exchange:
+        """To be entered for the answer to `request`. That has its timeouts as httpcore's extension, and an `on_connect`
+        that is called before a connection is made for it. Raises httpcore's exceptions, and the backend's own."""
+        return Exchange(self, request)
 
     def speaks_http2_to(self, origin: httpcore.Origin) -> bool:
         """Whether it is offered there now."""
@@ -64,7 +66,7 @@ class Connections(httpcore.AsyncConnectionPool):
             self._plain.popitem(last=False)
 
     async def connect(self, origin: httpcore.Origin) -> httpcore.AsyncConnectionInterface:
-        """A connection in the protocol that the host chose. Raises httpcore's exceptions, and the backend's own."""
+        """A connection in the protocol that the host chose."""
         host = origin.host.decode("ascii")
         stream = await self._backend.connect_tcp(host, origin.port, timeout=CONNECT_TIMEOUT)
         if origin.scheme == b"https":
@@ -76,55 +78,66 @@ class Connections(httpcore.AsyncConnectionPool):
                 return Http2Connection(origin, stream, KEPT_FOR)
         return httpcore.AsyncHTTP11Connection(origin, stream, KEPT_FOR)
 
+    async def take(self, origin: httpcore.Origin) -> httpcore.AsyncConnectionInterface | None:
+        """An idle connection that leads there, the one used last; None: one has to be made."""
+        while found := next((one for one in reversed(self._idle) if one.can_handle_request(origin)), None):
+            del self._idle[found]
+            outdated = isinstance(found, Http2Connection) and not self.speaks_http2_to(origin)
+            if not outdated and not found.has_expired():
+                return found
+            await found.aclose()
+        return None
 
-class _Connection(httpcore.AsyncConnectionInterface):
-    """One place of the pool: of one request at a time, that of the first until it is connected."""
-
-    def __init__(self, pool: Connections, origin: httpcore.Origin) -> None:
-        self._pool = pool
-        self._origin = origin
-        self._made: httpcore.AsyncConnectionInterface | None = None
-        self._failed = False
-
-    async def handle_async_request(self, request: httpcore.Request) -> httpcore.Response:
-        is_new = self._made is None
-        if self._made is None:
-            try:
-                request.extensions["on_connect"]()
-                self._made = await self._pool.connect(self._origin)
-            except BaseException:
-                self._failed = True
-                raise
-        try:
-            return await self._made.handle_async_request(request)
-        except (httpcore.ConnectionNotAvailable, httpcore.LocalProtocolError):
-            raise
-        except BaseException as e:  # also the cancellation that a timeout is
-            if isinstance(self._made, Http2Connection) and (is_new or not had_hung_up(e)):
-                self._pool.no_http2_to(self._origin)
-            raise
+    async def leave(self, connection: httpcore.AsyncConnectionInterface) -> None:
+        """Keeps a connection that is idle for the next request; closes it if it is not, and those idle for too long."""
+        if self._closed or not connection.is_idle():
+            await connection.aclose()
+            return
+        now = self._clock()
+        self._idle[connection] = now
+        while len(self._idle) > KEPT_OPEN or now - next(iter(self._idle.values())) > KEPT_FOR:
+            await self._idle.popitem(last=False)[0].aclose()
 
     async def aclose(self) -> None:
-        if self._made is not None:
-            await self._made.aclose()
+        """Closes what is idle, and the others when their requests are over."""
+        self._closed = True
+        while self._idle:
+            await self._idle.popitem()[0].aclose()
 
-    def can_handle_request(self, origin: httpcore.Origin) -> bool:
-        return origin == self._origin
 
-    def is_available(self) -> bool:
-        return self._made is not None and self._made.is_available()
+class Exchange:
+    """One request and its answer, over one connection."""
 
-    def is_idle(self) -> bool:
-        return self._failed if self._made is None else self._made.is_idle()
+    def __init__(self, pool: Connections, request: httpcore.Request) -> None:
+        self._pool = pool
+        self._request = request
+        self._connection: httpcore.AsyncConnectionInterface
+        self._response: httpcore.Response
 
-    def has_expired(self) -> bool:
-        if self._made is None:
-            return self._failed
-        outdated = isinstance(self._made, Http2Connection) and not self._pool.speaks_http2_to(self._origin)
-        return self._made.has_expired() or (outdated and self._made.is_idle())
+    async def __aenter__(self) -> httpcore.Response:
+        origin = self._request.url.origin
+        while True:
+            kept = await self._pool.take(origin)
+            if kept is None:
+                self._request.extensions["on_connect"]()
+            connection = self._connection = kept or await self._pool.connect(origin)
+            try:
+                self._response = await connection.handle_async_request(self._request)
+            except httpcore.ConnectionNotAvailable:  # given up by the other side while it was idle
+                await connection.aclose()
+            except BaseException as e:  # also the cancellation that a timeout is
+                says_nothing = not isinstance(e, httpcore.LocalProtocolError) and (kept is None or not had_hung_up(e))
+                if isinstance(connection, Http2Connection) and says_nothing:
+                    self._pool.no_http2_to(origin)
+                await connection.aclose()
+                raise
+            else:
+                return self._response
 
-    def is_closed(self) -> bool:
-        return self._failed if self._made is None else self._made.is_closed()
-
-    def info(self) -> str:
-        return "CONNECTING" if self._made is None else self._made.info()
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        try:
+            await self._response.aclose()
+        finally:
+            await self._pool.leave(self._connection)

@@ -6,6 +6,7 @@ What counts is whether a host answers, not what: one path's 500 says nothing of 
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import OrderedDict
 from collections.abc import Callable
@@ -22,6 +23,11 @@ SHORT_WAIT = 1.0
 """Seconds, at least, before one that found no place looks again; at most twice that."""
 PROBE_WAIT = 5.0
 """The same for one that found its host being tried: whoever tries waits for up to a post's timeout."""
+PATIENCE = 1.0
+"""Seconds for which the first that find a host busy wait for a place there, so that one that is fast has no pause."""
+MOST_WAITING = 2 * PER_HOST
+"""So many wait for one host; who else comes looks again later, and takes no room meanwhile."""
+BUSY = "the host has enough posts under way"
 LOOKS = 100
 """How many of those that wait for a host look again per second, at most: the more there are, the longer each waits."""
 
@@ -39,7 +45,7 @@ class Held:
 class _Host:
     """What is known of one host."""
 
-    __slots__ = ("failures", "in_flight", "next_look", "probing", "rest", "rests_until")
+    __slots__ = ("failures", "in_flight", "next_look", "probing", "rest", "rests_until", "waiting")
 
     def __init__(self) -> None:
         self.in_flight = 0
@@ -48,6 +54,7 @@ class _Host:
         self.rests_until = 0.0
         self.probing = False
         self.next_look = 0.0  # when there is one to spare
+        self.waiting: list[asyncio.Future[bool]] = []  # for a place, each to be told whether it has one
 
 
 class Hosts:
@@ -86,8 +93,9 @@ class Hosts:
         """How many hosts something is known of."""
         return len(self._known)
 
-    def held(self, name: str) -> Held | None:
-        """Why a post to the host `name` has to wait now, which is expected to look again then; None: it need not."""
+    def held(self, name: str, *, waits: bool = False) -> Held | None:
+        """Why a post to the host `name` has to wait now, which is expected to look again then; None: it need not, or it
+        may stay and wait, if it `waits`."""
         if self._in_flight >= self.in_all:
             return Held(self._soon(SHORT_WAIT), "too many posts are under way")
         host = self._known.get(name)
@@ -104,8 +112,8 @@ class Hosts:
                 return self._held(
                     host, self._soon(PROBE_WAIT), "the host did not answer, and is being tried", dead=True
                 )
-        if host.in_flight >= self._per_host:
-            return self._held(host, self._soon(SHORT_WAIT), "the host has enough posts under way")
+        if host.in_flight >= self._per_host and not (waits and len(host.waiting) < MOST_WAITING):
+            return self._held(host, self._soon(SHORT_WAIT), BUSY)
         return None
 
     def enter(self, name: str) -> Place | Held:
@@ -122,6 +130,26 @@ class Hosts:
         self._forget_some()
         return Place(self, name, probes)
 
+    async def place(self, name: str, patience: float) -> Place | Held:
+        """As `enter`; waits up to `patience` seconds, in a row, where only posts that are under way are before it."""
+        host = self._known.get(name)
+        busy = host is not None and host.in_flight >= self._per_host and patience > 0
+        if host is None or not busy or self._in_flight >= self.in_all or host.rest or len(host.waiting) >= MOST_WAITING:
+            return self.enter(name)
+        turn = asyncio.get_running_loop().create_future()
+        host.waiting.append(turn)
+        try:
+            async with asyncio.timeout(patience):
+                return Place(self, name, False) if await turn else self.enter(name)
+        except (TimeoutError, asyncio.CancelledError) as e:
+            if turn in host.waiting:
+                host.waiting.remove(turn)
+            elif not turn.cancelled() and turn.result():  # came in the same moment
+                Place(self, name, False).leave(None)
+            if isinstance(e, TimeoutError):
+                return self._held(host, self._soon(SHORT_WAIT), BUSY)
+            raise
+
     def _leave(self, place: Place, answered: bool | None) -> None:
         host = self._known[place.name]
         host.in_flight -= 1
@@ -135,8 +163,21 @@ class Hosts:
             # those that were under way when a rest began say nothing new
             if place.probes if host.rest else host.failures >= self._open_after:
                 self._begin_rest(host)
+        self._hand_on(host)
         if not (host.in_flight or host.failures or host.rest):
             del self._known[place.name]
+
+    def _hand_on(self, host: _Host) -> None:
+        """Gives the place that was left to the first who waits; where the host rests now, all are told so."""
+        while host.waiting:
+            turn = host.waiting.pop(0)
+            if turn.done():
+                continue
+            turn.set_result(not host.rest)
+            if not host.rest:
+                host.in_flight += 1
+                self._in_flight += 1
+                return
 
     def _begin_rest(self, host: _Host) -> None:
         host.rest = min(self._longest_rest, host.rest * 2) or self._first_rest

@@ -215,8 +215,8 @@ class CheckedBackend(httpcore.AsyncNetworkBackend):
         """Those of the host that may be connected to, IPv6 and IPv4 by turns as the first one begins."""
         try:
             found = await addresses_of(host, self._resolver)
-        except OSError as e:
-            raise httpcore.ConnectError("the host's name was not found") from e
+        except OSError:
+            raise httpcore.ConnectError("the host's name was not found") from None
         fit = [without_mapping(address) for address in found if self._fits(address)]
         if found and not fit:
             why = "not in allow_networks" if not self._only_allowed_networks else "not in allow_networks, without TLS"

@@ -37,7 +37,7 @@ from .addresses import Network
 from .answers import BODY_PATIENCE, Answer, read_answer
 from .connections import Connections
 from .failures import had_hung_up, why
-from .hosts import Held, Hosts, Place
+from .hosts import PATIENCE, Held, Hosts, Place
 from .network import AddressRefused, CheckedBackend, Resolver, SystemResolver
 from .request import PostRequest
 from .targets import Target, TargetRefused, parse_target
@@ -84,6 +84,14 @@ class Refused:
 Result = Delivered | Retry | Gone | Refused | Held
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Where one post may go, and its place there."""
+
+    target: Target
+    place: Place
+
+
 class Poster:
     """Makes posts in the event loop it is made in; connections are kept for the next post to the same host.
 
@@ -127,27 +135,30 @@ class Poster:
                 closing.push_async_callback(pool.aclose)
 
     def held(self, url: str) -> Held | None:
-        """Why a post to `url` would be held now; None: it would not. Costs nothing and takes no place."""
+        """Why a post to `url` would be held, if it waited too; None: it would not. Costs nothing and takes no place."""
         try:
-            return self._hosts.held(_name(parse_target(url, self._allow)))
+            return self._hosts.held(_name(parse_target(url, self._allow)), waits=True)
         except TargetRefused:
             return None
 
-    async def post(self, request: PostRequest) -> Result:
-        """Posts once. Raises nothing but what cancels it."""
+    async def way(self, url: str, *, patience: float = PATIENCE) -> Way | Held | Refused:
+        """The way to `url` for one post, which must be made at once; waits so many seconds for its place."""
         try:
-            target = parse_target(request.url, self._allow)
+            target = parse_target(url, self._allow)
         except TargetRefused as e:
             return Refused(str(e))
-        place = self._hosts.enter(_name(target))
-        if isinstance(place, Held):
-            return place
-        return await self._post_in(place, target, request)
+        place = await self._hosts.place(_name(target), patience)
+        return place if isinstance(place, Held) else Way(target, place)
 
-    async def _post_in(self, place: Place, target: Target, request: PostRequest) -> Result:
-        answered: bool | None = None
+    async def post(self, request: PostRequest, way: Way | Held | Refused | None = None) -> Result:
+        """Posts once; without a `way` only if there is a place now. Raises nothing but what cancels it."""
+        if way is None:
+            way = await self.way(request.url, patience=0)
+        if not isinstance(way, Way):
+            return way
+        place, answered = way.place, None
         try:
-            result = await self._exchange(target, request)
+            result = await self._exchange(way.target, request)
             if not isinstance(result, Refused):
                 answered = not isinstance(result, Retry) or result.answer is not None
             return result
@@ -204,21 +215,17 @@ class Poster:
         self, target: Target, request: PostRequest, line: _Line
     ) -> AbstractAsyncContextManager[httpcore.Response]:
         url = httpcore.URL(scheme=target.scheme, host=target.host, port=target.port, target=target.path)
-        named = {"Host": target.authority, **request.headers}
+        named = {"Host": target.authority, **request.headers, "Content-Length": str(len(request.body))}
         headers = [(name.encode("ascii"), value.encode("ascii")) for name, value in named.items()]
-        patience = {"read": self._timeout, "write": self._timeout, "pool": self._timeout}
-        return self._pools[target.scheme].stream(
-            "POST",
-            url,
-            headers=headers,
-            content=request.body,
-            extensions={"timeout": patience, "on_connect": line.connects},
-        )
+        patience = {"read": self._timeout, "write": self._timeout}
+        extensions = {"timeout": patience, "on_connect": line.connects}
+        said = httpcore.Request("POST", url, headers=headers, content=request.body, extensions=extensions)
+        return self._pools[target.scheme].stream(said)
 
     def _connections(self, ssl_context: ssl.SSLContext | None) -> Connections:
         only_allowed_networks = ssl_context is None
         backend = CheckedBackend(self._resolver, self._allow, only_allowed_networks=only_allowed_networks)
-        return Connections(backend, ssl_context, self._hosts.in_all)
+        return Connections(backend, ssl_context)
 
 
 class _Line:

@@ -36,6 +36,7 @@ from ..push import (
     Subscription,
     delivery_id,
 )
+from ..push.hosts import PATIENCE
 from ..push.post import TIMEOUT
 from ..sealing import NotSealedHere, Sealer
 from ..store import AsyncStore, Keys
@@ -86,7 +87,8 @@ class Deliverer:
         self._sealer = sealer
         self._poster = poster
         self._secret_keys = secret_keys
-        self._lease_us = _micros(TIMEOUT + lease_ttl)  # for each event: a post takes that long at most
+        # for each event: waiting for a place and the post take that long at most
+        self._lease_us = _micros(PATIENCE + TIMEOUT + lease_ttl)
         self._backoff = backoff or Backoff()
         self._under_way: set[asyncio.Task[None]] = set()
         self._taking: asyncio.Task[int] | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from time import monotonic
 
-from ..push import Delivered, Gone, Held, Poster, PostRequest, Refused, Result, Retry
+from ..push import Delivered, Gone, Held, Poster, PostRequest, Refused, Result, Retry, Way
 from ..store.deliveries import Line
 from ..telemetry.names import Attribute
 from ..telemetry.tracing import tracing
@@ -26,13 +26,14 @@ OUTCOMES: dict[type[Result], str] = {
 
 
 async def observed_post(poster: Poster, request: PostRequest, line: Line, figures: WatcherFigures) -> Result:
-    """What became of `request`, a post for `line`."""
+    """What became of `request`, a post for `line`. It waits for its place before its time begins."""
+    way = await poster.way(request.url)
     spans = tracing()
     if spans is None:
-        return await _counted(poster, request, figures)
+        return await _counted(poster, request, way, figures)
     attributes = {Attribute.AGENT: line.agent, Attribute.TASK: line.task_id, Attribute.CONFIG: line.config_id}
     with spans.posting(line.trace, attributes) as (span, headers):
-        result = await _counted(poster, replace(request, headers={**request.headers, **headers}), figures)
+        result = await _counted(poster, replace(request, headers={**request.headers, **headers}), way, figures)
         status = _status(result)
         if status:
             span.set_attribute(str(Attribute.STATUS), status)
@@ -40,9 +41,9 @@ async def observed_post(poster: Poster, request: PostRequest, line: Line, figure
     return result
 
 
-async def _counted(poster: Poster, request: PostRequest, figures: WatcherFigures) -> Result:
+async def _counted(poster: Poster, request: PostRequest, way: Way | Held | Refused, figures: WatcherFigures) -> Result:
     began = monotonic()
-    result = await poster.post(request)
+    result = await poster.post(request, way)
     if not isinstance(result, Held):  # nothing was posted
         figures.posted(OUTCOMES[type(result)], monotonic() - began)
     return result

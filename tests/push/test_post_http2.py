@@ -95,19 +95,6 @@ async def test_a_host_gets_so_many_posts_at_once_each_on_its_connection(authorit
         assert hooks.connections == 4
 
 
-async def test_those_that_wait_for_a_connection_have_it_one_by_one(authority: Authority) -> None:
-    with http2_receiver(authority.server("a.example")) as hooks:
-        hooks.plan("/hook", [], then=slowly(0.05))
-        extensions = {"timeout": {"read": 5.0, "write": 5.0, "pool": 5.0}, "on_connect": lambda: None}
-        url = hooks.url("/hook", "a.example")
-        async with Connections(CheckedBackend(Names(a_example=["127.0.0.1"]), LOCAL), authority.client(), 1) as pool:
-            posts = (pool.request("POST", url, content=b"{}", extensions=extensions) for _ in range(5))
-            answers = await asyncio.gather(*posts)
-
-        assert [answer.status for answer in answers] == [200] * 5
-        assert hooks.most_at_once("/hook") == hooks.connections == 1
-
-
 @pytest.mark.parametrize("status", [201, 204, 299, 300, 302, 400, 404, 410, 429, 500, 503, 599])
 async def test_answers_are_judged_as_those_of_http_1_1(poster: Poster, hooks: Http2Receiver, status: int) -> None:
     headers = (("Retry-After", "7"), ("Location", hooks.url("/elsewhere", "a.example")))
@@ -237,7 +224,7 @@ async def test_what_is_said_to_an_idle_connection_does_not_end_it(poster: Poster
 
 def test_http_2_is_offered_again_after_a_while() -> None:
     now, origin = [1000.0], httpcore.Origin(b"https", b"a.example", 443)
-    pool = Connections(CheckedBackend(Names()), None, 1, clock=lambda: now[0])
+    pool = Connections(CheckedBackend(Names()), None, clock=lambda: now[0])
     pool.no_http2_to(origin)
     now[0] += PLAIN_FOR - 1
     assert not pool.speaks_http2_to(origin)
@@ -248,7 +235,7 @@ def test_http_2_is_offered_again_after_a_while() -> None:
 
 
 def test_so_many_hosts_are_remembered() -> None:
-    pool = Connections(CheckedBackend(Names()), None, 1)
+    pool = Connections(CheckedBackend(Names()), None)
     origins = [httpcore.Origin(b"https", b"a.example", port) for port in range(MOST_PLAIN + 1)]
     for origin in origins:
         pool.no_http2_to(origin)
