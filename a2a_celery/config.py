@@ -157,6 +157,10 @@ class Settings:
     """The networks that proxies are in which `auth_identity_header` is believed from; in the environment with spaces
     between."""
 
+    uvloop: bool = field(default=True)
+    """Whether gateways, watchers and the runs of a worker use uvloop where it is installed (the extra ``fast``). False:
+    never, for agents whose libraries need asyncio's own event loop, as nest_asyncio does."""
+
     log_format: str = field(default="text")
     """How processes write their log lines: ``text``, or ``json``, an object a line, with stable actions and ids."""
 

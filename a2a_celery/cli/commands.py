@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -45,6 +46,9 @@ APP_VARIABLE = "A2A_CELERY_APP"
 
 GRACEFUL = 8
 """Seconds in which a gateway answers what it can before it exits: those of `leaving.PATIENCE`, and some to write."""
+
+HTTPTOOLS = "a2a_celery.cli.http_heads:BoundedProtocol"
+"""uvicorn's server on httptools, where that is installed."""
 
 LEVEL_VARIABLE = "A2A_CELERY_LOG_LEVEL"
 """And at which level to log."""
@@ -90,6 +94,8 @@ def gateway(context: click.Context, host: str, port: int, grpc_port: int | None,
         "port": port,
         "log_level": log_level,
         "log_config": None,
+        "loop": "auto" if found.settings.uvloop else "asyncio",
+        "http": HTTPTOOLS if find_spec("httptools") else "h11",
         "server_header": False,  # who asks need not know what serves
         "timeout_graceful_shutdown": GRACEFUL,
         "proxy_headers": False,  # see `behind_proxies`

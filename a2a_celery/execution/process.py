@@ -24,6 +24,7 @@ from ..dispatch import Publisher
 from ..errors import ConfigError, StoreUnavailable
 from ..lifecycle import Failed, Lost, Outcome
 from ..lifecycle.outcomes import OUT_OF_TIME
+from ..loops import new_loop
 from ..store import AsyncStore, Keys, SyncStore
 from ..store.blobs import blobs_of
 from ..store.leases import renew_runs
@@ -58,7 +59,7 @@ class WorkerProcess:
         self._ender = RunEnder(lambda: settings)
         self._adapters: dict[str, asyncio.Future[Adapter]] = {}
         self._under_way: dict[Run, Future[Outcome | None]] = {}
-        self._loop = asyncio.new_event_loop()
+        self._loop = new_loop(uvloop=settings.uvloop)
         self._thread = threading.Thread(target=self._serve, name="a2a-runs", daemon=True)
         self._thread.start()
         asyncio.run_coroutine_threadsafe(self._start(), self._loop).result()

@@ -13,6 +13,7 @@ from ..archive import open_archive
 from ..config import Settings
 from ..dispatch import Publisher
 from ..errors import ConfigError
+from ..loops import new_loop
 from ..push import Poster
 from ..sealing import Sealer, sealer_of
 from ..store import AsyncStore, Keys
@@ -116,4 +117,5 @@ class Watcher:
                 asyncio.get_running_loop().add_signal_handler(number, stop.set)
             await self.run(stop, alive_file)
 
-        asyncio.run(main())
+        with asyncio.Runner(loop_factory=lambda: new_loop(uvloop=self._settings.uvloop)) as runner:
+            runner.run(main())

@@ -18,6 +18,7 @@ OPEN_TO_ALL = {
     "errors",
     "kinds",
     "loading",
+    "loops",
     "sealing",
     "telemetry",
     "threads",

@@ -1,0 +1,53 @@
+"""Headers that do not end are refused, and their connection closed, whatever the gateway's server reads them with."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+import httpx
+
+from tests.support.fleet import Fleet, Gateway
+
+ENOUGH = 1 << 23
+"""Bytes of headers that no server may take; kernels' buffers are in it."""
+
+HEADERS = {"A2A-Version": "1.0"}
+
+
+def endless(gateway: Gateway, filler: bytes) -> tuple[int, bytes]:
+    """How many bytes of headers were taken, and what was answered."""
+    parts = urlsplit(gateway.url)
+    with socket.create_connection((parts.hostname, parts.port), timeout=30) as client:
+        client.sendall(b"GET /health/live HTTP/1.1\r\nHost: a\r\nX-Filler: ")
+        sent = 0
+        with suppress(ConnectionError):
+            while sent < ENOUGH:
+                client.sendall(filler)
+                sent += len(filler)
+        with suppress(ConnectionError):
+            return sent, client.recv(4096)
+    return sent, b""
+
+
+def test_headers_without_an_end(fleet: Fleet) -> None:
+    gateway = fleet.gateway()
+
+    for filler in (b"a" * 4096, b"a\r\nX-Filler: " * 300):
+        sent, answer = endless(gateway, filler)
+        assert sent < ENOUGH
+        assert answer.startswith(b"HTTP/1.1 400 ") or not answer  # it may be lost behind what nobody read
+
+    assert httpx.get(f"{gateway.url}/health/live").status_code == 200
+
+
+def test_headers_in_many_pieces_and_large_bodies_are_taken(fleet: Fleet) -> None:
+    fleet.worker()
+    gateway = fleet.gateway()
+    message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "x" * 1_000_000}]}
+
+    with httpx.Client(headers=HEADERS | {"X-Filler": "a" * 30_000}, timeout=60) as client:
+        for _ in range(3):
+            answer = client.post(f"{gateway.url}/agents/echo/message:send", json={"message": message})
+            assert answer.json()["task"]["status"]["state"] == "TASK_STATE_COMPLETED"

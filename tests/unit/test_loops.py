@@ -1,0 +1,54 @@
+"""Loops are uvloop's where that is installed and wanted; what agents do on one that runs in a thread works on both."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from threading import Thread
+
+import pytest
+
+from a2a_celery.loops import new_loop
+
+FASTEST = "uvloop" if find_spec("uvloop") else "asyncio"
+
+
+@pytest.fixture(params=[True, False])
+def loop(request: pytest.FixtureRequest) -> Iterator[asyncio.AbstractEventLoop]:
+    """One that runs in a thread, as that of a worker's runs does."""
+    loop = new_loop(uvloop=request.param)
+    thread = Thread(target=loop.run_forever)
+    thread.start()
+    yield loop
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+@pytest.mark.parametrize(("wanted", "module"), [(True, FASTEST), (False, "asyncio")])
+def test_it_is_the_one_that_is_wanted_and_installed(wanted: bool, module: str) -> None:
+    loop = new_loop(uvloop=wanted)
+    loop.close()
+
+    assert type(loop).__module__.partition(".")[0] == module
+
+
+def test_an_agent_may_start_processes(loop: asyncio.AbstractEventLoop) -> None:
+    async def said() -> tuple[bytes, int | None]:
+        command = [sys.executable, "-c", "print('hello'); raise SystemExit(3)"]
+        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        out, _ = await process.communicate()
+        return out, process.returncode
+
+    assert asyncio.run_coroutine_threadsafe(said(), loop).result(60) == (b"hello\n", 3)
+
+
+def test_it_is_asyncios_own_under_gevent() -> None:
+    patched = "from gevent import monkey; monkey.patch_all(); from a2a_celery.loops import new_loop"
+    said = f"{patched}; print(new_loop(uvloop=True))"
+    done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True, timeout=60)
+
+    assert "uvloop" not in done.stdout
