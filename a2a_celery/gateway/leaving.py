@@ -46,7 +46,11 @@ class Leaving:
 
     def begin(self) -> None:
         """The gateway stops; in `PATIENCE` seconds nobody waits any more."""
-        asyncio.get_running_loop().call_later(PATIENCE, _make, self._waiting)
+        asyncio.get_running_loop().call_later(PATIENCE, self.cut_short)
+
+    def cut_short(self) -> None:
+        """Nobody waits any more."""
+        _make(self._waiting)
 
     def may_be_cut_short(self) -> Cut:
         """A block that just waits: it ends early when the gateway stops."""
@@ -66,5 +70,6 @@ class Leaving:
 
 
 def _make(cuts: set[Cut]) -> None:
+    """Ends those blocks, none of which is left before its task runs."""
     for cut in cuts:
         cut()

@@ -98,7 +98,7 @@ async def test_a_call_that_is_cut_short_goes_on_to_its_answer() -> None:
 
     call = asyncio.ensure_future(while_there(endpoint, client.request))
     await waits.wait()
-    leaving._cut_short()
+    leaving.cut_short()
     assert (await call).status_code == 200
 
 
@@ -106,7 +106,7 @@ async def test_a_call_that_is_cut_short_as_its_client_goes_is_cancelled_for_noth
     leaving = Leaving()
 
     async def receive() -> Any:
-        leaving._cut_short()  # in the step that finds the client gone
+        leaving.cut_short()  # in the step that finds the client gone
         return {"type": "http.disconnect"}
 
     async def endpoint(_: Request) -> Response:
