@@ -35,14 +35,19 @@ class Side:
 
 @contextmanager
 def ours(
-    folder: Path, pool: str = "prefork", concurrency: int = CONCURRENCY, settings: Mapping[str, str] | None = None
+    folder: Path,
+    pool: str = "prefork",
+    concurrency: int = CONCURRENCY,
+    settings: Mapping[str, str] | None = None,
+    *,
+    name: str = "ours",
 ) -> Iterator[Side]:
     """A gateway and a worker of this project, and no watcher: nothing is to be lost here. No worker at all with a
     `concurrency` of 0."""
     with running_fleet(folder, app=AGENTS, **(settings or {})) as fleet:
         workers = {"worker": fleet.worker(pool=pool, concurrency=concurrency).pid} if concurrency else {}
         gateway: Gateway = fleet.gateway(log_level="warning")
-        yield Side("ours", gateway.url, {"gateway": gateway.pid, **workers, "redis": redis_of(fleet)}, fleet)
+        yield Side(name, gateway.url, {"gateway": gateway.pid, **workers, "redis": redis_of(fleet)}, fleet)
 
 
 @contextmanager

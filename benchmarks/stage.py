@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -15,6 +16,7 @@ from .sides import Side
 
 SHARED: dict[str, Callable[[Path], AbstractContextManager[Side]]] = {
     "ours": sides.ours,
+    "asyncio": partial(sides.ours, name="asyncio", pool="asyncio", concurrency=100),
     "floor": sides.floor,
     "sdk": sides.sdk,
     "cluster": sides.cluster,

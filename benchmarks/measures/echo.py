@@ -7,12 +7,15 @@ import statistics
 from collections.abc import Sequence
 
 from .. import load
-from ..results import Result, Target
-from ..rounds import Contender, interleaved
+from ..results import OURS, Result, Target
+from ..rounds import Contender, Taken, interleaved
 from ..sides import Side
 from ..stage import Stage
 
 AT_ONCE = 16
+ASYNCIO = "asyncio"
+"""The side that is ours in another pool."""
+
 ECHOES = {"cluster": 96}
 """In a round; of the others 400."""
 
@@ -35,17 +38,8 @@ def at_once(stage: Stage) -> Sequence[Result]:
         return Contender(side.name, once, side.processes, echoes, SLOW.get(side.name))
 
     taken = interleaved(stage.options.rounds, [contender(side) for side in _sides(stage)])
-    return [
-        Result(
-            name="echo",
-            what=f"blocking echoes, {AT_ONCE} at once",
-            unit="a second",
-            figures=taken.figures,
-            more_is_better=True,
-            targets=(Target(0.8, "floor"), Target(1.2, "sdk"), Target(10, "cluster")),
-            processor=taken.processor,
-        )
-    ]
+    targets = (Target(0.8, "floor"), Target(1.2, "sdk"), Target(10, "cluster"))
+    return _results("echo", f"blocking echoes, {AT_ONCE} at once", "a second", taken, targets)
 
 
 def alone(stage: Stage) -> Sequence[Result]:
@@ -60,18 +54,28 @@ def alone(stage: Stage) -> Sequence[Result]:
         return Contender(side.name, once, side.processes, echoes, SLOW.get(side.name))
 
     taken = interleaved(stage.options.rounds, [contender(side) for side in _sides(stage)])
-    return [
-        Result(
-            name="echo-alone",
-            what="blocking echo, one at a time, p50",
-            unit="ms",
-            figures=taken.figures,
-            more_is_better=False,
-            targets=(Target(1.25, "floor", at_least=False), Target(1, "sdk", at_least=False)),
-            processor=taken.processor,
-        )
-    ]
+    targets = (Target(1.25, "floor", at_least=False), Target(1, "sdk", at_least=False))
+    return _results("echo-alone", "blocking echo, one at a time, p50", "ms", taken, targets)
 
 
 def _sides(stage: Stage) -> list[Side]:
-    return stage.sides("ours", "floor", "sdk", "cluster")
+    return stage.sides("ours", ASYNCIO, "floor", "sdk", "cluster")
+
+
+def _results(name: str, what: str, unit: str, taken: Taken, targets: Sequence[Target]) -> Sequence[Result]:
+    """Ours on prefork beside all others, and on the asyncio pool beside those in one process, or in two pools."""
+    peers = {side: figures for side, figures in taken.figures.items() if side not in (OURS, ASYNCIO)}
+    spent = {side: processes for side, processes in taken.processor.items() if side != ASYNCIO}
+    more_is_better = targets[0].at_least
+    on_prefork = Result(name, what, unit, {OURS: taken.figures[OURS], **peers}, more_is_better, targets, spent)
+    return [
+        on_prefork,
+        Result(
+            f"{name}-asyncio",
+            f"{what}, in the asyncio pool",
+            unit,
+            {OURS: taken.figures[ASYNCIO], **peers},
+            more_is_better,
+            processor={OURS: taken.processor[ASYNCIO]},
+        ),
+    ]
