@@ -179,6 +179,10 @@ def packed_bomb(talk: Talk) -> list[Frame]:
     return [talk.head([(":status", "200"), *([("x-long", "y" * 4000)] * 100)], "END_STREAM")]
 
 
+def _takes_no_streams(frame: Frame) -> bool:
+    return isinstance(frame, SettingsFrame) and frame.settings.get(SettingsFrame.MAX_CONCURRENT_STREAMS) == 0
+
+
 class _Line:
     """One connection."""
 
@@ -195,6 +199,7 @@ class Http2Receiver(Receiver):
         super().__init__(tls)
         self._patient = patient
         self._begins = list(begins)
+        self._refuses = any(_takes_no_streams(frame) for frame in self._begins)
         self._window = window
         self._lines: set[_Line] = set()
         self.spoken: list[str] = []
@@ -291,6 +296,9 @@ class Http2Receiver(Receiver):
     async def _say(self, line: _Line, stream_id: int, got: Received) -> None:
         with suppress(OSError), self._next_step(got) as step:
             talk = Talk(line, stream_id)
+            if self._refuses:  # whether or not its client had heard of it when it asked
+                await talk.write(RstStreamFrame(stream_id, error_code=ErrorCodes.REFUSED_STREAM))
+                return
             if not isinstance(step, int | Reply):
                 await step(talk, got)  # type: ignore[arg-type]
                 return
