@@ -54,10 +54,11 @@ class DaemonThreads:
             except BaseException as e:  # also SystemExit: it is the caller's, not this thread's
                 error = e
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(_settle, made, result, error)
+                loop.call_soon_threadsafe(settle, made, result, error)
 
 
-def _settle(made: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+def settle(made: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    """Ends `made` with `result`, or with `error` where there is one; not at all if whoever awaited it gave up."""
     if made.done():
         return
     if error is None:

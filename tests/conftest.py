@@ -16,6 +16,7 @@ from a2a_celery.store.wake import WakeLine
 
 from .support.databases import Maria, Postgres
 from .support.fleet import RABBITMQ_URL, Fleet, running_fleet
+from .support.shelves import Shelved
 
 
 @pytest.fixture(scope="session")
@@ -39,6 +40,14 @@ async def store(redis_server: EmbeddedRedis) -> AsyncIterator[AsyncStore]:
 @pytest.fixture
 def keys() -> Keys:
     return Keys("test")
+
+
+@pytest.fixture
+async def shelved(redis_server: EmbeddedRedis, tmp_path: Path, keys: Keys, store: AsyncStore) -> AsyncIterator[Shelved]:
+    """An empty store whose large parts are in a folder."""
+    shelved = Shelved(redis_server.store_url, tmp_path / "blobs", keys)
+    yield shelved
+    await shelved.store.aclose()
 
 
 @pytest.fixture

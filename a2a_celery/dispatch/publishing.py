@@ -13,6 +13,8 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Generic, TypeVar
 
+from ..threads import settle
+
 THREADS = 4
 """Publishes that may be under way at once where each is a round trip of its own."""
 
@@ -71,14 +73,9 @@ class PublishingThreads(Generic[T]):
                 by_loop.setdefault(each.loop, []).append((each.done, error))
             for loop, ended in by_loop.items():
                 with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                    loop.call_soon_threadsafe(_settle, ended)
+                    loop.call_soon_threadsafe(_settle_all, ended)
 
 
-def _settle(ended: Sequence[tuple[asyncio.Future[None], Exception | None]]) -> None:
+def _settle_all(ended: Sequence[tuple[asyncio.Future[None], Exception | None]]) -> None:
     for done, error in ended:
-        if done.done():
-            continue
-        if error is None:
-            done.set_result(None)
-        else:
-            done.set_exception(error)
+        settle(done, None, error)

@@ -38,6 +38,10 @@ Begun = tuple[Run, Coroutine[Any, Any, Outcome | None]]
 """A run, and what performs it."""
 
 
+REQUESTED = ("correlation_id", "reply_to")
+"""What a request of Celery's asks its headers for, whether they are there or not."""
+
+
 class AgentPid(int):
     """The id of this process, as the requests of runs have it that can be stopped one by one."""
 
@@ -63,12 +67,28 @@ class AwaitedCall:
         self._stopped = False
 
     async def make(self) -> None:
-        """Makes the call, unless it was revoked or has expired while it waited, and tells its request."""
-        if self.request.revoked():
+        """Makes the call, unless it was revoked or has expired while it waited, and tells its request.
+
+        What is awaited has few frames, for each is there as long as an agent waits.
+        """
+        request, task = self.request, self.request.task
+        if request.revoked():
             return
-        self.request.on_accepted(AgentPid(getpid()), monotonic())
-        if not self._stopped:  # by whoever has waited for it to begin
-            self.request.on_success(await self._traced())
+        request.on_accepted(AgentPid(getpid()), monotonic())
+        if self._stopped:  # by whoever has waited for it to begin
+            return
+        began = monotonic()
+        context = context_of(request)
+        request.forget_message(vars(context))
+        try:
+            try:
+                traced = await self._tell_around(task, context, began)
+            finally:
+                task.backend.process_cleanup()
+                request.app.loader.on_process_cleanup()
+        except Exception as error:
+            traced = _internal_error(task, context, error, monotonic() - began)
+        request.on_success(traced)
 
     def terminate(self, signal: object = None) -> None:
         """Stops the agent, if it has begun: Celery's way to end one call. May be called in any thread."""
@@ -80,19 +100,6 @@ class AwaitedCall:
         if self._run is not None:
             self._run.stop(Stop.ABORT)
 
-    async def _traced(self) -> Traced:
-        request, task, began = self.request, self.request.task, monotonic()
-        context = context_of(request)
-        request.forget_message(vars(context))
-        try:
-            try:
-                return await self._tell_around(task, context, began)
-            finally:
-                task.backend.process_cleanup()
-                request.app.loader.on_process_cleanup()
-        except Exception as error:
-            return _internal_error(task, context, error, monotonic() - began)
-
     async def _tell_around(self, task: Task, context: Context, began: float) -> Traced:
         state: str | None = None
         retval: Any = None
@@ -101,7 +108,13 @@ class AwaitedCall:
                 signals.task_prerun.send(sender=task, **_about(task, context))
                 self.request.app.loader.on_task_init(context.id, task)
             try:
-                retval = await self._perform(task, context)
+                with at_hand(task, context):
+                    task.before_start(context.id, context.args, context.kwargs)
+                    self._run, performing = task.begin_run(*context.args, **context.kwargs)
+                try:
+                    retval = told_celery(await performing)
+                finally:
+                    self._run = None
             except Ignore as e:
                 retval = e
                 with at_hand(task, context):
@@ -122,20 +135,18 @@ class AwaitedCall:
             with at_hand(task, context):
                 signals.task_postrun.send(sender=task, **_about(task, context), retval=retval, state=state)
 
-    async def _perform(self, task: Task, context: Context) -> str:
-        with at_hand(task, context):
-            task.before_start(context.id, context.args, context.kwargs)
-            self._run, performing = task.begin_run(*context.args, **context.kwargs)
-        try:
-            return told_celery(await performing)
-        finally:
-            self._run = None
-
 
 def context_of(request: RunRequest) -> Context:
     """What Celery calls the request of a task, while it is at work."""
     told = {**request.request_dict, "hostname": request.hostname, "is_eager": False}
-    return Context(_interned(told), args=request.args, kwargs=request.kwargs, called_directly=False)
+    context = Context(_interned(told), args=request.args, kwargs=request.kwargs, called_directly=False)
+    context.__dict__ = {name: value for name, value in vars(context).items() if not _goes_without_saying(name, value)}
+    return context
+
+
+def _goes_without_saying(name: str, value: Any) -> bool:
+    """Whether a context has that anyhow; a dozen of a run's headers are so, and half of its dict."""
+    return name not in REQUESTED and vars(Context).get(name, REQUESTED) is value
 
 
 def _interned(told: dict[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from a2a.server.events import EventQueue
 from a2a.types import TaskState, TaskStatusUpdateEvent
 
 from ..errors import BlobsUnavailable
+from ..flag import Flag
 from ..lifecycle import Event, Failed, is_interrupted, is_terminal
 from ..lifecycle.states import COMPLETED, WORKING
 from ..lifecycle.steps import Step
@@ -22,7 +23,6 @@ from ..store.checkpoints import checkpoint
 from ..store.release import Released
 from ..store.runs import Claim, Illegal, RunLost, Written, append
 from ..store.sessions import SavedSince, SessionState
-from .flag import Flag
 from .run_store import RunStore
 from .settlement import PublishNext, Settlement, drop
 from .translate import Translator

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from time import monotonic
 from typing import Protocol
 
@@ -58,16 +57,19 @@ class LeaseKeeper:
         """Begins to renew, in the running loop."""
         self._loop_task = asyncio.create_task(self._renew_for_ever(), name="a2a-leases")
 
-    @contextmanager
-    def holding(self, run: Held) -> Iterator[None]:
+    def holding(self, run: Held) -> AbstractContextManager[None]:
         """Renews the lease of `run`, which was just claimed, until the block ends."""
-        self._held[run.ref.name] = run
-        self._until[run.ref.name] = monotonic() + self._lease_ttl
-        try:
-            yield
-        finally:
-            if self._held.get(run.ref.name) is run:
-                del self._held[run.ref.name], self._until[run.ref.name]
+        return _Holding(self, run)
+
+    def _hold(self, run: Held) -> None:
+        name = run.ref.name
+        self._held[name] = run
+        self._until[name] = monotonic() + self._lease_ttl
+
+    def _let_go(self, run: Held) -> None:
+        name = run.ref.name
+        if self._held.get(name) is run:
+            del self._held[name], self._until[name]
 
     def asked_to_cancel(self, name: bytes) -> None:
         """A message on the process's channel: somebody wants this run cancelled."""
@@ -110,3 +112,19 @@ class LeaseKeeper:
                 await self.tick()
             except Exception:
                 logger.exception("renewing leases failed; trying again")
+
+
+class _Holding:
+    """A block in which `keeper` renews the lease of `run`: a generator's takes four times as much for as long."""
+
+    __slots__ = ("_keeper", "_run")
+
+    def __init__(self, keeper: LeaseKeeper, run: Held) -> None:
+        self._keeper = keeper
+        self._run = run
+
+    def __enter__(self) -> None:
+        self._keeper._hold(self._run)
+
+    def __exit__(self, *_: object) -> None:
+        self._keeper._let_go(self._run)

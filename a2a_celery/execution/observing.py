@@ -47,7 +47,7 @@ def observed(perform: Perform, ref: RunRef, agent: str) -> Coroutine[Any, Any, O
     the message, and the span of an instrumentation of Celery, if one is on."""
     spans = tracing()
     if spans is None:
-        return _logged(perform, ref, agent)
+        return perform()
     return _traced(perform, ref, agent, spans, spans.arriving(carried(_headers())))
 
 
@@ -62,15 +62,14 @@ async def _traced(perform: Perform, ref: RunRef, agent: str, spans: Spans, paren
     outcome: Outcome | None = Lost()  # if it is cut off
     try:
         with spans.within(here):
-            outcome = await _logged(perform, ref, agent)
+            outcome = await perform()
     finally:
         spans.ended(span, _named(outcome), fine=not isinstance(outcome, Failed | Lost))
     return outcome
 
 
-async def _logged(perform: Perform, ref: RunRef, agent: str) -> Outcome | None:
-    began = monotonic()
-    outcome = await perform()
+def ended(outcome: Outcome | None, ref: RunRef, agent: str, began: float) -> Outcome | None:
+    """A run of `agent` that began at `began` (monotonic) ended with `outcome`, which this gives back."""
     if outcome is not None and logger.isEnabledFor(logging.INFO):
         name, seconds = _named(outcome), round(monotonic() - began, 3)
         said = about(Action.RUN_ENDED, ref.name, agent=agent, outcome=name, seconds=seconds)

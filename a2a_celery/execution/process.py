@@ -28,6 +28,7 @@ from ..loops import new_loop
 from ..store import AsyncStore, Keys, SyncStore
 from ..store.blobs import blobs_of
 from ..store.leases import renew_runs
+from ..store.runs import RunRef
 from ..store.traced import TracedStore
 from ..store.wake import WakeLine
 from ..telemetry.logs import about
@@ -137,7 +138,7 @@ class WorkerProcess:
         def blocked() -> None:
             stop = self._due(run)
             if patience.over(stop) and stop is not None:
-                self.force(run, stop)
+                self.force(run.ref, stop)
 
         return oversee(under_way, self._loop, blocked)
 
@@ -157,16 +158,16 @@ class WorkerProcess:
                 return Stop.LOST
         return Stop.OUT_OF_TIME if run.out_of_time else None
 
-    def force(self, run: Run, stop: Stop) -> None:
-        """See `run.Host`. A client's cancel, and a worker that was lost, are written by the main process, when this one
-        is gone; that time was out is known here only."""
+    def force(self, ref: RunRef, stop: Stop) -> None:
+        """See `host.Host`. A client's cancel, and a worker that was lost, are written by the main process, when this
+        one is gone; that time was out is known here only."""
         if not in_pool_child():
             return
-        said = about(Action.RUN_LEFT_BEHIND, run.ref.name)
-        reason = f"run {run.ref.name}: its agent ignores that it was stopped ({stop.value}): ending its process"
+        said = about(Action.RUN_LEFT_BEHIND, ref.name)
+        reason = f"run {ref.name}: its agent ignores that it was stopped ({stop.value}): ending its process"
         logger.error(reason, extra=said)
         if stop is Stop.OUT_OF_TIME:
-            self._ender.end(run.ref.name, Failed(OUT_OF_TIME), worker_pid=getpid())
+            self._ender.end(ref.name, Failed(OUT_OF_TIME), worker_pid=getpid())
         end_process()
 
     async def adapter(self, agent: Agent) -> Adapter:

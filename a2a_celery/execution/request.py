@@ -112,6 +112,10 @@ class RunRequest(Request):  # type: ignore[misc]
             self._message = self._body = None
             self._on_ack = self._on_reject = noop
             self._request_dict = told
+            self._delivery_info = told["delivery_info"]
+            self._type, self._root_id = told["task"], told.get("root_id")
+            self._argsrepr, self._kwargsrepr = told.get("argsrepr", ""), told.get("kwargsrepr", "")
+            self.name = told.get("shadow") or self._type
             (self._payload[2] or {}).clear()  # names without values, see `may_be_awaited`
 
     @cached_property

@@ -7,18 +7,15 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from time import monotonic
-from typing import Any, Protocol
 from uuid import uuid4
 
 from celery.exceptions import Reject
 
 from ..agents import Agent
-from ..config import Settings
-from ..dispatch import Publisher
 from ..errors import AgentSignal, BlobsUnavailable
 from ..lifecycle import Canceled, Failed, HandedOn, Lost, Outcome, Refused, Retried, as_left, final_event
 from ..lifecycle.outcomes import AGENT_REFUSED, OUT_OF_REACH, OUT_OF_TIME
-from ..store import AsyncStore, Keys, Operation
+from ..store import Operation
 from ..store.connection import patiently
 from ..store.runs import Behind, Claim, Dropped, RunRef, claim_run
 from ..telemetry.logs import about
@@ -27,9 +24,9 @@ from .adapters import Adapter, Unusable
 from .calls import ThreadedCall, handed_on, retried
 from .events import RunEvents
 from .force import Stop, left_behind
-from .leases import LeaseKeeper
+from .host import Host
 from .limits import Limits, TimedEvents, out_of_time, time_left
-from .observing import begun, reported
+from .observing import begun, ended, reported
 from .raised import outcome_of
 from .refusals import REFUSALS, refused
 from .session import open_session
@@ -38,26 +35,6 @@ from .showing import Tell, begin_execution
 from .steps import CURRENT_EXECUTION, Execution
 
 logger = logging.getLogger(__name__)
-
-
-class Host(Protocol):
-    """What a run needs of the worker process it is in."""
-
-    settings: Settings
-    keys: Keys
-    store: AsyncStore
-    publisher: Publisher
-    leases: LeaseKeeper
-    runner_id: str
-
-    async def adapter(self, agent: Agent) -> Adapter:
-        """The agent's code, ready to be called."""
-        ...
-
-    def force(self, run: Run, stop: Stop) -> None:
-        """Ends an agent that ignores `stop`, with this process; returns if that can't be."""
-        ...
-
 
 TELLING_SHARE = 0.5
 """An executor's own ``cancel()`` may take this share of `cancel_grace`; the rest is for what it was to cancel."""
@@ -85,30 +62,37 @@ class Run:
         self._call = call
         self._tell_celery = tell
         self._arrived_at = monotonic()
-        self._stopped: asyncio.Future[Stop]
+        self._stopped: Stop | None = None
+        self._woken: asyncio.Future[None] | None = None
         self._events: TimedEvents | None = None
-        self._claiming: Callable[..., Operation[Claim | Dropped | Behind]]
+        self._claiming: Callable[..., Operation[Claim | Dropped | Behind]] | None = None
         self._shown: Claim | None = None
         self._execution: Execution
         self.may_be_elsewhere = agent.max_attempts > 1
 
     async def perform(self) -> Outcome | None:
         """The whole run, and how it ended; None if it was not ours to begin."""
-        self._stopped = asyncio.get_running_loop().create_future()
+        began = monotonic()
         try:
             adapter = self._call or await self._host.adapter(self._agent)
         except Exception:
             adapter = Unusable(self._report("its agent can't be loaded"))
-        claim = None if self._stopped.done() else await self._claim(adapter)
+        claim = None if self._stopped else await self._claim(adapter)
         if claim is None:
-            return Lost() if self._stopped.done() else None
+            return ended(Lost() if self._stopped else None, self.ref, self._agent.name, began)
         begun(claim, self._agent.name)
         self._events = events = self._open_log(claim, adapter)
-        runner, tell = self._host.runner_id, self._tell_celery
-        self._execution = begin_execution(self._agent, claim, events, runner=runner, tell=tell)
+        runner = self._host.runner_id
+        self._execution = begin_execution(self._agent, claim, events, runner=runner, tell=self._tell_celery)
         with self._host.leases.holding(self):
             try:
-                outcome = await self._work(adapter, claim, events)
+                agent, late, woken = self._set_out(adapter, claim, events)
+                try:
+                    await woken  # here, for what this awaits has a frame of its own as long as an agent waits
+                finally:
+                    if late:
+                        late.cancel()
+                outcome = await self._outcome(agent, late, adapter, claim, events)
                 if events.stuck is None:
                     outcome = await self._settle(claim, events, outcome) or outcome
             except BlobsUnavailable as e:
@@ -119,7 +103,7 @@ class Run:
             if events.stuck is not None:
                 outcome = Failed(OUT_OF_REACH, reference=self._report("its parts can't be kept", events.stuck))
                 await self._settle(claim, events, outcome)
-        return as_left(outcome, events.state)
+        return ended(as_left(outcome, events.state), self.ref, self._agent.name, began)
 
     def ask_to_cancel(self) -> None:
         """See `leases.Held`."""
@@ -147,8 +131,9 @@ class Run:
 
     def stop(self, reason: Stop) -> None:
         """Ends the run; the first reason counts."""
-        if not self._stopped.done():
-            self._stopped.set_result(reason)
+        if self._stopped is None:
+            self._stopped = reason
+            self._wake()
 
     async def _claim(self, adapter: Adapter) -> Claim | None:
         host, call = self._host, self._call
@@ -165,16 +150,16 @@ class Run:
             session=self._agent.session,
             worker=self._tell_celery.worker if self._tell_celery else "",
         )
-        self._claiming = claim
-        answer = await patiently(
-            host.store, claim(whole=False)
-        )  # a claim whose answer was lost may have been carried out
+        # a claim whose answer was lost may have been carried out
+        answer = await patiently(host.store, claim(whole=False))
         if isinstance(answer, Behind) and call is not None:
             event = final_event(Retried(call.retries + 1, call.max_attempts, ""), self.ref.task_id, answer.context_id)
             answer = await patiently(host.store, claim(retried=event, whole=False))
         if isinstance(answer, Dropped | Behind):
             logger.info("run %s dropped: %s", self.ref.name, answer, extra=about(Action.RUN_DROPPED, self.ref.name))
             return None
+        if not answer.whole:
+            self._claiming = claim
         return answer
 
     def _open_log(self, claim: Claim, adapter: Adapter) -> TimedEvents:
@@ -193,23 +178,40 @@ class Run:
             events.announce_later()
         return events
 
-    async def _work(self, adapter: Adapter, claim: Claim, events: TimedEvents) -> Outcome:
-        """Runs the agent until it ends, or until it must."""
+    def _set_out(
+        self, adapter: Adapter, claim: Claim, events: TimedEvents
+    ) -> tuple[asyncio.Task[Outcome], asyncio.Task[None] | None, asyncio.Future[None]]:
+        """Begins the agent, and what is done when its time is over, if that is limited; the last is done when the agent
+        has ended, or must."""
+        woken = self._woken = events.over_early.raised()  # one for whatever it is: each takes its place for as long
         agent = asyncio.create_task(self._guarded(adapter, claim, events), name=f"a2a-agent-{self.ref.name}")
-        lost = events.over_early.raised()
-        timed = self._limits != Limits()  # a task less for each that waits without a limit
-        late = asyncio.create_task(out_of_time(self._limits, self._arrived_at, events)) if timed else None
-        ends: set[asyncio.Future[Any]] = {agent, lost, self._stopped, *([late] if late else [])}
-        try:
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            if late:
-                late.cancel()
+        agent.add_done_callback(self._wake)
+        if self._stopped:
+            asyncio.get_running_loop().call_soon(self._wake)  # behind the agent's first step, as if it came then
+        if self._limits == Limits():
+            return agent, None, woken  # a task less for each that waits without a limit
+        late = asyncio.create_task(out_of_time(self._limits, self._arrived_at, events))
+        late.add_done_callback(self._wake)
+        return agent, late, woken
+
+    def _wake(self, _: object = None) -> None:
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
+
+    async def _outcome(
+        self,
+        agent: asyncio.Task[Outcome],
+        late: asyncio.Task[None] | None,
+        adapter: Adapter,
+        claim: Claim,
+        events: TimedEvents,
+    ) -> Outcome:
+        """How the agent has ended, or is ended."""
         if agent.done():
             return agent.result()
-        if late and late.done() and not lost.done():
+        if late and late.done() and not events.over_early.is_set():
             self.stop(Stop.OUT_OF_TIME)
-        stop = self._stopped.result() if self._stopped.done() else Stop.STUCK if events.stuck else Stop.LOST
+        stop = self._stopped or (Stop.STUCK if events.stuck else Stop.LOST)
         said = about(Action.RUN_STOPPED, self.ref.name, agent=self._agent.name, why=stop.value)
         logger.info("run %s is stopped: %s", self.ref.name, stop.value, extra=said)
         return await self._stop_agent(agent, stop, adapter, claim, events)
@@ -232,7 +234,7 @@ class Run:
         await asyncio.wait({agent}, timeout=until - monotonic())
         if not agent.done():
             events.close()
-            self._host.force(self, stop)
+            self._host.force(self.ref, stop)
             said = about(Action.RUN_LEFT_BEHIND, self.ref.name, agent=self._agent.name)
             logger.error("run %s: its agent ignores that it was stopped, and is left behind", self.ref.name, extra=said)
             left_behind.add(self.ref.name)
@@ -257,7 +259,9 @@ class Run:
         """How the agent ended. Nothing an agent raises gets past here: the loop belongs to all runs."""
         CURRENT_EXECUTION.set(self._execution)  # in the agent's own task
         try:
-            self._shown = claim = await events.store.in_full(claim, self._claiming())
+            if self._claiming is not None:
+                claim = await events.store.in_full(claim, self._claiming)
+            self._shown = claim
             open_session(self._agent, claim, events, self._host.settings)
             return await adapter.run(claim, events)
         except asyncio.CancelledError:

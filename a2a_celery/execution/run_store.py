@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import TypeVar
 
 from a2a.types import Task
 
 from ..errors import BlobsUnavailable, StoreUnavailable
+from ..flag import Flag
 from ..store import AsyncStore, Keys, Operation
 from ..store.connection import TRY_AGAIN_AFTER
 from ..store.runs import Behind, Claim, Dropped, RunLost
 from ..store.tasks import read_task
-from .flag import Flag
 
 logger = logging.getLogger(__name__)
 
@@ -54,8 +54,9 @@ class RunStore:
                 logger.warning("run %s: a write waits for the store: %s", self._claim.ref.name, e)
                 await asyncio.sleep(TRY_AGAIN_AFTER)
 
-    async def in_full(self, claim: Claim, again: Operation[Claim | Dropped | Behind]) -> Claim:
-        """The claim as its agent sees it, with the parts that are in the object store: the same call `again` gives it.
+    async def in_full(self, claim: Claim, again: Callable[[], Operation[Claim | Dropped | Behind]]) -> Claim:
+        """The claim as its agent sees it, with the parts that are in the object store: the same call, which `again`
+        makes, gives it.
 
         Raises:
             CancelledError: the run is somebody else's by now.
@@ -63,13 +64,15 @@ class RunStore:
         """
         if claim.whole:
             return claim
-        answer = await self.run(again)
+        answer = await self.run(again())
         if not isinstance(answer, Claim):
             raise asyncio.CancelledError
         return answer
 
-    async def own_tasks(self, task_ids: Iterable[str]) -> list[Task]:
+    async def own_tasks(self, task_ids: Sequence[str]) -> list[Task]:
         """Those of `task_ids` that name tasks of the run's own agent, tenant and owner; all others are left out."""
+        if not task_ids:  # as good as always
+            return []
 
         async def read(task_id: str) -> Task | None:
             found = await self.run(read_task(self.keys, self._claim.scope, task_id))

@@ -42,31 +42,51 @@ def begin_execution(
 ) -> Execution:
     """The execution of a run that begins now, on the loop of its `events`. `tell` is for Celery; None: nobody hears."""
     execution = Execution(ExecutionState.IDLE if claim.paused_in is None else ExecutionState.INTERRUPTED)
-    on_loop = _on_this_loop()
-
-    def note(made: Transition) -> None:
-        step = Step(claim.ref.run, claim.attempt, runner, replace(made, detail=known_detail(made)))
-        on_loop(lambda: events.note(step))
-
-    def show(made: Transition) -> None:
-        if made.after in _SHOWN:
-            on_loop(lambda: events.show(_status(made)))
-
-    def end(state: TaskState) -> None:
-        after, detail = end_in(state)
-        execution.try_transition(after, **detail)
-
-    execution.add_listener(note)
+    hearing = _Hearing(execution, claim, events, runner)
+    execution.add_listener(hearing.note)
     if tell is not None:
         execution.add_listener(lambda made: tell.send(fields_of(agent, claim, made)))
     spans = tracing()
     if spans is not None:
         execution.add_listener(lambda made: spans.transition(fields_of(agent, claim, made), made.at_us))
     if agent.show_execution:
-        execution.add_listener(show)
-    events.on_end = end
+        execution.add_listener(hearing.show)
+    events.on_end = hearing.end
     execution.transition(ExecutionState.INITIALIZING)
     return execution
+
+
+class _Hearing:
+    """What is made of a run's transitions on the loop that this is made on; each run that waits has one."""
+
+    __slots__ = ("_claim", "_events", "_execution", "_loop", "_runner", "_thread")
+
+    def __init__(self, execution: Execution, claim: Claim, events: NotingEvents, runner: str) -> None:
+        self._execution = execution
+        self._claim = claim
+        self._events = events
+        self._runner = runner
+        self._loop, self._thread = asyncio.get_running_loop(), get_ident()
+
+    def note(self, made: Transition) -> None:
+        known = replace(made, detail=known_detail(made)) if made.detail else made
+        step = Step(self._claim.ref.run, self._claim.attempt, self._runner, known)
+        self._on_loop(lambda: self._events.note(step))
+
+    def show(self, made: Transition) -> None:
+        if made.after in _SHOWN:
+            self._on_loop(lambda: self._events.show(_status(made)))
+
+    def end(self, state: TaskState) -> None:
+        after, detail = end_in(state)
+        self._execution.try_transition(after, **detail)
+
+    def _on_loop(self, function: Callable[[], None]) -> None:
+        """At once in the loop's own thread, so nothing overtakes it; else soon."""
+        if get_ident() == self._thread:
+            function()
+        else:
+            self._loop.call_soon_threadsafe(function)
 
 
 def fields_of(agent: Agent, claim: Claim, made: Transition) -> dict[str, Scalar]:
@@ -91,16 +111,3 @@ def known_detail(made: Transition) -> dict[str, Scalar]:
 def _status(made: Transition) -> TaskStatusUpdateEvent:
     shown: dict[str, Any] = {"state": made.after.value, **known_detail(made)}
     return TaskStatusUpdateEvent(status=TaskStatus(state=WORKING), metadata={EXECUTION_KEY: shown})
-
-
-def _on_this_loop() -> Callable[[Callable[[], None]], None]:
-    """Makes calls on the loop that runs now: at once from its own thread, so nothing overtakes them; else soon."""
-    loop, thread = asyncio.get_running_loop(), get_ident()
-
-    def call(function: Callable[[], None]) -> None:
-        if get_ident() == thread:
-            function()
-        else:
-            loop.call_soon_threadsafe(function)
-
-    return call

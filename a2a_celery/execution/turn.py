@@ -278,8 +278,7 @@ class Reply:
 
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
-        self._artifact_id = str(uuid4())
-        self._begun = False
+        self._artifact_id: str | None = None
 
     async def whole(self, value: Any) -> None:
         """The agent returned `value`; None says nothing."""
@@ -296,5 +295,5 @@ class Reply:
             event = TaskArtifactUpdateEvent(artifact=value, last_chunk=True) if isinstance(value, Artifact) else value
             await self._turn._events.enqueue_event(event)
             return
-        await self._turn.artifact(value, artifact_id=self._artifact_id, name="response", append=self._begun, last=last)
-        self._begun = True
+        said, say = self._artifact_id, self._turn.artifact
+        self._artifact_id = await say(value, artifact_id=said, name="response", append=said is not None, last=last)

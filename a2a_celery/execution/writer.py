@@ -49,10 +49,12 @@ class Writer:
             await asyncio.wait({self._task})
 
     async def finish(self) -> asyncio.Task[None] | None:
-        """Returns when nothing is being written: the run is over. Gives the last task there was."""
-        if self._task is not None and not self._task.done():
-            await asyncio.wait({self._task})
-        return self._task
+        """Returns when nothing is being written: the run is over. Gives the task that did it last, unless that was
+        done well before."""
+        task = self._task
+        if task is not None and not task.done():
+            await asyncio.wait({task})
+        return task
 
     def _begin(self, turns: int) -> None:
         loop = asyncio.get_running_loop()
@@ -62,7 +64,13 @@ class Writer:
             loop.call_soon(self._begin, turns - 1, context=self._context)
             return
         self._task = loop.create_task(self._write_all(), name=self._name, context=self._context)
-        self._task.add_done_callback(self._ended)
+        self._task.add_done_callback(self._forget)
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        """Keeps no task that has written all it was to write: an agent may say nothing more for long."""
+        if self._task is task and not task.cancelled() and task.exception() is None:
+            self._task = None
+        self._ended(task)
 
     async def _write_all(self) -> None:
         await self._write()

@@ -8,6 +8,8 @@ from types import MappingProxyType
 
 from .execution import ExecutionState, Transition
 
+_to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -26,7 +28,7 @@ def encode_step(step: Step) -> bytes:
     """The stored form of `step`: a JSON array, for a task may have a thousand of them."""
     made = step.transition
     fields = [step.run, step.attempt, step.runner, made.number, made.before, made.after, made.at_us, dict(made.detail)]
-    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    return _to_json(fields).encode("utf-8", "replace")
 
 
 def decode_step(stored: bytes) -> Step:

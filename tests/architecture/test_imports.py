@@ -16,6 +16,7 @@ OPEN_TO_ALL = {
     "databases",
     "discretion",
     "errors",
+    "flag",
     "kinds",
     "loading",
     "loops",

@@ -9,9 +9,8 @@ import pytest
 from a2a.types import Part
 
 from a2a_celery.archive import Archive, Archived, open_archive
-from a2a_celery.cli.embedded import EmbeddedRedis
 from a2a_celery.errors import ArchiveUnavailable
-from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store import Keys
 from a2a_celery.store.archiving import archive_state
 from a2a_celery.store.tasks import list_tasks, read_task, request_cancel
 from a2a_celery.watcher import archiver as archiver_module
@@ -24,12 +23,10 @@ LARGE = 5000
 
 
 @pytest.fixture
-async def shelved(redis_server: EmbeddedRedis, tmp_path: Path, keys: Keys, store: AsyncStore) -> AsyncIterator[Shelved]:
-    """A store whose ended tasks go to an archive, and whose large parts are in a folder."""
-    await store.redis.hset(keys.installation, mapping={"schema": 1, "archive": "1"})
-    shelved = Shelved(redis_server.store_url, tmp_path / "blobs", keys)
-    yield shelved
-    await shelved.store.aclose()
+async def shelved(shelved: Shelved, keys: Keys) -> Shelved:
+    """One whose ended tasks go to an archive."""
+    await shelved.store.redis.hset(keys.installation, mapping={"schema": 1, "archive": "1"})
+    return shelved
 
 
 @pytest.fixture

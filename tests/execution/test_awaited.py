@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from billiard.einfo import ExceptionInfo
 from celery import Celery, Task, current_task, signals
+from celery.app.task import Context
 from celery.exceptions import Ignore
 from celery.worker import state
 from kombu import Message
 
 from a2a_celery import A2A, Turn
-from a2a_celery.execution.awaited import AgentPid, AwaitedCall
+from a2a_celery.execution.awaited import AgentPid, AwaitedCall, context_of
 from a2a_celery.execution.force import Stop
 from a2a_celery.execution.request import RunFailed, RunRequest
 from a2a_celery.lifecycle import Completed, Failed, Lost, Outcome
@@ -172,6 +173,22 @@ async def test_a_call_that_waits_keeps_nothing_of_its_message(calls: Calls) -> N
     run.outcome.set_result(Completed())
     await made
     assert calls.answers["a.1"].failed is False
+
+
+async def test_what_is_left_out_while_a_call_waits_is_answered_as_before(calls: Calls) -> None:
+    request = calls.request("t.1")
+    request.acknowledged = True
+    headers = {**request.request_dict, "group": None, "retries": 0, "timelimit": [None, None], "is_eager": False}
+    request.request_dict.update(headers, shadow=None, eta=None)
+    whole = Context(request.request_dict, called_directly=False)
+    before = request.info(safe=True), request.reply_to, request.correlation_id, request.delivery_info
+    lean = context_of(request)
+    request.forget_message(vars(lean))
+
+    assert {name: getattr(lean, name) for name in vars(whole)} == vars(whole)
+    assert len(vars(lean)) < len(vars(whole))
+    after = request.info(safe=True), request.reply_to, request.correlation_id, request.delivery_info
+    assert after == before
 
 
 async def test_what_is_no_end_is_no_failure(calls: Calls, heard: Heard) -> None:

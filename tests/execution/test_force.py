@@ -5,23 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from concurrent.futures import Future
-from threading import Event, Thread
+from threading import Event
 
 import pytest
 
 from a2a_celery.execution import force
 from a2a_celery.execution.force import oversee
+from tests.support.loops import in_thread
 
 
 @pytest.fixture
 def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    loop = asyncio.new_event_loop()
-    thread = Thread(target=loop.run_forever)
-    thread.start()
-    yield loop
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
+    with in_thread(asyncio.new_event_loop()) as loop:
+        yield loop
 
 
 def never() -> None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from a2a.types import Part
 
-from a2a_celery.cli.embedded import EmbeddedRedis
 from a2a_celery.errors import BlobsUnavailable
 from a2a_celery.execution.run_store import RunStore
 from a2a_celery.lifecycle import Failed
 from a2a_celery.lifecycle.outcomes import OUT_OF_REACH
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, WORKING
-from a2a_celery.store import AsyncStore, Keys, Operation
+from a2a_celery.store import Keys, Operation
 from a2a_celery.store.runs import Behind, Claim, Dropped, RunRef, claim_run
 from tests.support.seeds import LEASE_US, Seeds, chunk, status
 from tests.support.shelves import Shelved, created
@@ -22,13 +20,6 @@ from tests.support.shelves import Shelved, created
 from .scene import Gate, Scene, until
 
 LARGE = "x" * 3000
-
-
-@pytest.fixture
-async def shelved(redis_server: EmbeddedRedis, tmp_path: Path, keys: Keys, store: AsyncStore) -> AsyncIterator[Shelved]:
-    shelved = Shelved(redis_server.store_url, tmp_path / "blobs", keys)
-    yield shelved
-    await shelved.store.aclose()
 
 
 @pytest.fixture
@@ -138,10 +129,10 @@ async def test_an_agent_sees_its_claim_whole_or_not_at_all(
     store = RunStore(shelved.store, large.keys, claim)
     shelved.shelf.away = True
     with pytest.raises(BlobsUnavailable):
-        await store.in_full(claim, claiming())
+        await store.in_full(claim, claiming)
     shelved.shelf.away = False
 
-    whole = await store.in_full(claim, claiming())
+    whole = await store.in_full(claim, claiming)
 
     assert (claim.whole, whole.whole) == (False, True)
     assert whole.request.message.parts[0].text == whole.task.history[0].parts[0].text == LARGE

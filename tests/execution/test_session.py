@@ -181,13 +181,13 @@ async def test_a_run_whose_end_waits_for_its_agent_is_still_to_be_lost(runs: Run
     )
     runs.scene.opened.append(events)
     run = Run(None, agent(session=True), claim.ref.task_id, 1, Limits())  # type: ignore[arg-type]
-    run._events, run._stopped = events, asyncio.get_running_loop().create_future()
+    run._events = events
     await events.enqueue_event(status(COMPLETED))
 
     run.give_up()
 
     assert run.ended is not held
-    assert run._stopped.done() is held, "its agent is told, and its lease renewed till then"
+    assert (run._stopped is not None) is held, "its agent is told, and its lease renewed till then"
 
 
 async def _nobody(*_: Any) -> None:

@@ -65,6 +65,16 @@ async def test_there_is_no_task_for_what_is_over_at_once() -> None:
     assert said.written == []
 
 
+async def test_it_keeps_no_task_that_has_written_all() -> None:
+    said = Said()
+    said.say("a")
+    await turns()
+
+    assert said.written == [["a"]]
+    assert await said.writer.finish() is None
+    assert said.tasks[0].done(), "whoever is told of its end heard of it all the same"
+
+
 async def test_its_context_is_that_of_whoever_made_it() -> None:
     WHOSE.set("the run's")
     said = Said()

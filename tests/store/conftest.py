@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
-from a2a_celery.cli.embedded import EmbeddedRedis
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.schema import SCHEMA
 from tests.support.leaks import leaks
@@ -32,14 +30,6 @@ async def nothing_leaks(store: AsyncStore, keys: Keys) -> AsyncIterator[None]:
 async def opened(store: AsyncStore, keys: Keys) -> None:
     """The store has been opened by a process of this release, as a fleet's has before there are tasks."""
     await store.redis.hset(keys.installation, "schema", SCHEMA)
-
-
-@pytest.fixture
-async def shelved(redis_server: EmbeddedRedis, tmp_path: Path, keys: Keys, store: AsyncStore) -> AsyncIterator[Shelved]:
-    """An empty store whose large parts are in a folder."""
-    shelved = Shelved(redis_server.store_url, tmp_path / "blobs", keys)
-    yield shelved
-    await shelved.store.aclose()
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
-from threading import Thread
 
 import pytest
 
 from a2a_celery.loops import new_loop
+from tests.support.loops import in_thread
 
 FASTEST = "uvloop" if find_spec("uvloop") else "asyncio"
 
@@ -19,13 +19,8 @@ FASTEST = "uvloop" if find_spec("uvloop") else "asyncio"
 @pytest.fixture(params=[True, False])
 def loop(request: pytest.FixtureRequest) -> Iterator[asyncio.AbstractEventLoop]:
     """One that runs in a thread, as that of a worker's runs does."""
-    loop = new_loop(uvloop=request.param)
-    thread = Thread(target=loop.run_forever)
-    thread.start()
-    yield loop
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
+    with in_thread(new_loop(uvloop=request.param)) as loop:
+        yield loop
 
 
 @pytest.mark.parametrize(("wanted", "module"), [(True, FASTEST), (False, "asyncio")])

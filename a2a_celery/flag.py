@@ -1,4 +1,4 @@
-"""A flag that coroutines wait for: ``asyncio.Event``, for those of which every run keeps several while it waits."""
+"""A flag that coroutines wait for: ``asyncio.Event``, for those of which there are many while nothing happens."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from a2a_celery.execution.flag import Flag
+from a2a_celery.flag import Flag
 
 
 async def test_all_that_wait_are_woken_also_when_it_is_lowered_at_once() -> None:
