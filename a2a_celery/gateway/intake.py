@@ -89,7 +89,9 @@ class Intake:
             sent = await self._accept(params, context, scope, task_id, waker)
             if sent.task.id != task_id:
                 bell = await stack.enter_async_context(self._follower.listen(sent.task.id, stops=stops))
-            yield sent, bell
+            given = [(sent, bell)]
+            del params, context, sent  # whoever waits for long, waits here
+            yield given.pop()
 
     async def accept(self, params: SendMessageRequest, context: ServerCallContext, scope: Scope) -> Sent:
         """See `_accept`; gives the task to be shown."""

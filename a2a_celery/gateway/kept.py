@@ -129,7 +129,7 @@ def _place(task: Task) -> tuple[int, str]:
     return task.status.timestamp.ToMicroseconds(), quoted(task.id)
 
 
-def cut(task: Task, history_length: int | None, *, artifacts: bool) -> Task:
+def cut(task: Task, history_length: int | None, *, artifacts: bool = True) -> Task:
     """`task` itself, with the newest of its history, and without artifacts, as the store would have read it."""
     if history_length is not None and history_length < len(task.history):
         del task.history[: len(task.history) - history_length]

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncGenerator, Iterable, Iterator
-from contextlib import aclosing, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from time import monotonic
 
@@ -92,15 +93,14 @@ class Metrics:
         finally:
             gauge.dec()
 
-    async def observed(self, pages: AsyncGenerator[LogPage, None]) -> AsyncGenerator[LogPage, None]:
-        """The same pages; how late each comes, by its oldest event, is noted. What was recorded before this began to
-        look is no measure of anything."""
-        began = self._store_time()
-        async with aclosing(pages):
-            async for page in pages:
-                if page.entries and page.entries[0].recorded_us / 1e6 >= began:
-                    self.handed_on(page.entries[0].recorded_us)
-                yield page
+    def lag(self) -> Callable[[LogPage], None]:
+        """Notes how late each page of a log comes that it is called with, by its oldest event. What was recorded before
+        now is no measure of anything."""
+        return partial(self._late, self._store_time())
+
+    def _late(self, began: float, page: LogPage) -> None:
+        if page.entries and page.entries[0].recorded_us / 1e6 >= began:
+            self.handed_on(page.entries[0].recorded_us)
 
     def handed_on(self, recorded_us: int) -> None:
         """What was recorded at that time is read."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
+from dataclasses import replace
+from functools import reduce
 from time import monotonic
 
 from a2a.types import Message, SendMessageConfiguration, Task, TaskStatus, TaskStatusUpdateEvent
@@ -12,7 +14,8 @@ from a2a.utils.errors import UnsupportedOperationError
 from a2a.utils.task import apply_history_length
 
 from ..errors import StoreUnavailable
-from ..lifecycle import Event, EventKind, LogEntry, is_terminal, kind_of
+from ..lifecycle import Event, EventKind, LogEntry, is_interrupted, is_terminal, kind_of
+from ..lifecycle.fold import apply
 from ..store import Scope
 from ..store.answers import Stopped
 from ..store.follow import LogFollower, follow
@@ -21,6 +24,7 @@ from ..store.references import is_whole
 from ..store.tasks import read_stopped
 from ..store.wake import Bell
 from .intake import Sent, in_full
+from .kept import cut
 from .metrics import Metrics
 from .streams import Shown, TurnWatch, entries_of
 
@@ -42,7 +46,9 @@ class TurnFollower:
             return await self._answer_that_ended(sent)
         if sent.new:
             await bell.wait(behind=sent.version)
-            if stopped := await self._stopped(sent, scope, history_length):
+            stopped = self._told(sent, bell, history_length) or await self._stopped(sent, scope, history_length)
+            if stopped:
+                self._metrics.handed_on(stopped.task.status.timestamp.ToMicroseconds())
                 return stopped.answer or stopped.task
         watch = TurnWatch(sent.ahead)
         async with aclosing(self.entries(sent.task.id, bell, sent.since, whole=False)) as entries:
@@ -57,16 +63,23 @@ class TurnFollower:
                     return event.status if isinstance(event, TaskStatusUpdateEvent) else None
         return None
 
+    def _told(self, sent: Sent, bell: Bell, history_length: int | None) -> Stopped | None:
+        """The task of a new turn as its ring has brought it; None: it must be read."""
+        page = bell.page(sent.version)
+        if page is None or not sent.whole or not (is_terminal(page.state) or is_interrupted(page.state)):
+            return None
+        task = reduce(apply, page.entries, sent.task)
+        first = page.entries[0]
+        answer = first.event if _is_direct_answer(first) else None
+        return Stopped(cut(task, history_length), page.version, answer if isinstance(answer, Message) else None)
+
     async def _stopped(self, sent: Sent, scope: Scope, history_length: int | None) -> Stopped | None:
         """The task of a new turn, if it has stopped; None: the log, which is waited for, says more."""
         read = read_stopped(self._follower.keys, scope, sent.task.id, history_length=history_length)
         try:
-            stopped = await self._follower.store.run(read)
+            return await self._follower.store.run(read)
         except StoreUnavailable:
             return None
-        if stopped is not None:
-            self._metrics.handed_on(stopped.task.status.timestamp.ToMicroseconds())
-        return stopped
 
     async def _whole(self, task_id: str, entry: LogEntry) -> Event | None:
         """The event of an entry that may not be whole; None: it is gone."""
@@ -87,15 +100,20 @@ class TurnFollower:
             if first is not None and _is_direct_answer(first):
                 yield [Shown(first.version, first.event)]
                 return
+            del first
         sent = await in_full(self._follower, sent)
         yield [Shown(sent.version, apply_history_length(sent.task, configuration))]
         if is_terminal(sent.task.status.state) and not sent.ahead:
             return
+        del configuration
+        sent = replace(sent, task=Task(id=sent.task.id, context_id=sent.task.context_id))  # all that is asked of it now
         watch = TurnWatch(sent.ahead)
         async with aclosing(self.pages(sent.task.id, bell, sent.since, new=new)) as pages:
             async for page in pages:
                 seen, ended = watch.read(page.entries, sent.task, behind=sent.version)
+                del page
                 yield seen
+                del seen
                 if ended:
                     _require_begun(watch, sent)
                     return
@@ -125,18 +143,16 @@ class TurnFollower:
             return page.entries[0].event
         return None
 
-    def entries(
-        self, task_id: str, bell: Bell, after: int, *, new: bool = False, whole: bool = True
-    ) -> AsyncGenerator[LogEntry, None]:
+    def entries(self, task_id: str, bell: Bell, after: int, *, whole: bool = True) -> AsyncGenerator[LogEntry, None]:
         """The entries of a log behind version `after`, see `follow`."""
-        return entries_of(self.pages(task_id, bell, after, new=new, whole=whole))
+        return entries_of(self.pages(task_id, bell, after, whole=whole))
 
     def pages(
         self, task_id: str, bell: Bell, after: int, *, new: bool = False, whole: bool = True
     ) -> AsyncGenerator[LogPage, None]:
         """The pages of a log behind version `after`, see `follow`."""
-        pages = follow(self._follower.store, self._follower.keys, bell, task_id, after, new=new, whole=whole)
-        return self._metrics.observed(pages)
+        follower, seen = self._follower, self._metrics.lag()
+        return follow(follower.store, follower.keys, bell, task_id, after, new=new, whole=whole, seen=seen)
 
 
 def _is_direct_answer(entry: LogEntry) -> bool:

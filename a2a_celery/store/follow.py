@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager
 from uuid import uuid4
 
@@ -14,13 +14,22 @@ from .wake import Bell, WakeLine
 
 
 async def follow(
-    store: AsyncStore, keys: Keys, bell: Bell, task_id: str, after: int, *, new: bool = False, whole: bool = True
+    store: AsyncStore,
+    keys: Keys,
+    bell: Bell,
+    task_id: str,
+    after: int,
+    *,
+    new: bool = False,
+    whole: bool = True,
+    seen: Callable[[LogPage], None] | None = None,
 ) -> AsyncGenerator[LogPage, None]:
-    """Pages of `task_id`'s log behind version `after`, without a gap or a repeat. An empty one: nothing is new, as was
-    seen by a look, of which there is one every `wake.LOOK_EVERY` seconds at least.
+    """Pages of `task_id`'s log behind version `after`, without a gap or a repeat; those that a ring has brought are not
+    read. An empty one: nothing is new, as was seen by a look, of which there is one every `wake.LOOK_EVERY` seconds at
+    least.
 
     `bell` must be listening already; `new` says that `after` was written since then, so that whatever follows rings.
-    Entries that are not `whole` are for no one to see.
+    Entries that are not `whole` are for no one to see. `seen` is called with each page before it is given.
 
     Ends when the task is gone; else it goes on until the reader leaves: what ends a stream is the reader's to say.
 
@@ -29,13 +38,19 @@ async def follow(
     if new:
         await bell.wait(behind=after)
     while True:
-        page = await patiently(store, read_log(keys, task_id, after, whole=whole))
+        page = bell.page(after)
+        if page is None:
+            page = await patiently(store, read_log(keys, task_id, after, whole=whole))
         if page.version == 0:
             return
         if page.entries:
             after = page.entries[-1].version
+        if seen is not None:
+            seen(page)
+        all_read = page.version <= after
         yield page
-        if page.version <= after:
+        del page
+        if all_read:
             await bell.wait(behind=after)
 
 

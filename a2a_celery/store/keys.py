@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 
@@ -24,8 +25,7 @@ def tag_in(keys: Sequence[str]) -> str:
     return name[name.index("{") + 1 : name.rindex("}")]
 
 
-@dataclass(frozen=True, slots=True)
-class TaskKeys:
+class TaskKeys(NamedTuple):
     """The keys of one task. All expire `retention` seconds after its end, or are deleted once it is archived."""
 
     record: str  # hash: owner, agent, state, version, run, request …; see scripts/prelude.lua for the fields
@@ -41,18 +41,7 @@ class TaskKeys:
 
     def as_list(self) -> tuple[str, ...]:
         """In the order in which every script takes them: KEYS[1] to KEYS[10]."""
-        return (
-            self.record,
-            self.log,
-            self.history,
-            self.artifacts,
-            self.chunks,
-            self.metadata,
-            self.turns,
-            self.wake,
-            self.push,
-            self.execution,
-        )
+        return self
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,16 +18,23 @@ from .operation import Argument
 
 Command = Sequence[Argument]
 
+_SIZES = tuple(b"$%d" % size for size in range(256))
+"""What stands before an argument of so many bytes, for nearly all that there are."""
+
 
 def packed(commands: Sequence[Command]) -> bytes:
     """The commands as Redis reads them."""
-    pieces: list[bytes] = []
+    lines: list[bytes] = []
+    add = lines.append
     for command in commands:
-        pieces.append(b"*%d\r\n" % len(command))
+        add(b"*%d" % len(command))
         for argument in command:
             told = argument if isinstance(argument, bytes) else str(argument).encode()
-            pieces += (b"$%d\r\n" % len(told), told, b"\r\n")
-    return b"".join(pieces)
+            size = len(told)
+            add(_SIZES[size] if size < len(_SIZES) else b"$%d" % size)
+            add(told)
+    add(b"")
+    return b"\r\n".join(lines)
 
 
 class RoundTrips:

@@ -1,7 +1,8 @@
 """Who waits for a log to grow: one Redis connection per process, for any number of tasks.
 
-Pub/sub is a phone line, only the log is believed: a ring means "read". After a reconnect everybody is rung, and a
-listener that hears nothing looks by itself every `LOOK_EVERY` seconds, so a lost ring costs time, never an event.
+Pub/sub is a phone line, only the log is believed: a ring means "read", unless it has brought what is new. After a
+reconnect everybody is rung, and a listener that hears nothing looks by itself every `LOOK_EVERY` seconds, so a lost
+ring costs time, never an event.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ import redis.asyncio
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from ..flag import Flag
 from .connection import CONNECT_TIMEOUT, fit, redis_url
+from .log import LogPage
+from .news import News
 
 logger = logging.getLogger(__name__)
 
@@ -43,21 +47,36 @@ class Bell:
     """What one listener waits on; rung as often as it likes, it remembers one ring. One for `stops` hears of no other
     news of a task than its pauses and its end."""
 
+    __slots__ = ("_news", "_rung", "_stops", "_version")  # each stream that is open has one
+
     def __init__(self, *, stops: bool = False) -> None:
-        self._event = asyncio.Event()
+        self._rung = Flag()
         self._stops = stops
         self._version = 0.0
+        self._news: News | None = None
 
     def ring(self, version: float = math.inf) -> None:
-        """Wakes the listener, now or at its next wait, unless that is behind `version`."""
+        """Wakes the listener, now or at its next wait, unless that is behind `version`. What was brought is not all
+        of it, if it does not go as far."""
+        if self._news is not None and version > self._news.version:
+            self._news = None
         self._version = max(self._version, version)
-        self._event.set()
+        self._rung.set()
 
     def hear(self, said: bytes) -> None:
         """Rings for what ``wake`` in scripts/prelude.lua says of a task; for anything else too."""
-        version, _, what = said.partition(b" ")
+        told, _, news = said.partition(b"\n")
+        version, _, what = told.partition(b" ")
+        if news:
+            later = News.of(int(version), news)
+            self._news = later if self._news is None else self._news.and_then(later)
         if what == b"stopped" or not self._stops:
             self.ring(int(version) if version.isdigit() else math.inf)
+
+    def page(self, after: int) -> LogPage | None:
+        """What rings have brought behind version `after`, once; None: it must be read."""
+        news, self._news = self._news, None
+        return None if news is None else news.page(after)
 
     async def wait(self, timeout: float = LOOK_EVERY, behind: int = 0) -> None:
         """Returns at the next ring that may be for a version `behind` this one, at one that was not waited for, or
@@ -65,8 +84,8 @@ class Bell:
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while self._version <= behind:
-                    self._event.clear()
-                    await self._event.wait()
+                    self._rung.clear()
+                    await self._rung.wait()
         self._version = 0.0
 
 

@@ -34,7 +34,7 @@ def test_all_keys_of_a_task_share_its_hash_tag(task_id: str) -> None:
 def test_scripts_take_every_key_of_a_task_in_the_order_of_its_fields() -> None:
     names = Keys().task("t")
 
-    assert names.as_list() == tuple(getattr(names, field) for field in TaskKeys.__slots__)
+    assert names.as_list() == tuple(getattr(names, field) for field in TaskKeys._fields)
     assert len(set(names.as_list())) == 10
 
 

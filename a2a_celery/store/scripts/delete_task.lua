@@ -8,5 +8,6 @@ close_run(r)
 leave_row(KEYS, r, 0)
 unlist(KEYS, r, r.state)
 delete_task(KEYS, r)
+r.version, r.stopped = math.huge, true -- whoever follows it looks for himself, wherever he stands
 wake(KEYS, r)
 return 1

@@ -122,7 +122,7 @@ local function load(keys)
   if not values[8] then return nil end
   local r = {}
   for i, field in ipairs(FIELDS) do r[field] = i <= NUMBERS and tonumber(values[i]) or values[i] end
-  r.owed, r.stopped = false, false -- what this script has done so far
+  r.owed, r.stopped, r.news, r.news_bytes = false, false, {}, 0 -- what this script has done so far
   return setmetatable(r, {__index = function(_, field) return redis.call('HGET', keys[1], field) or nil end})
 end
 
@@ -208,9 +208,24 @@ local function owe(keys, r)
   if new > 0 then redis.call('PUBLISH', r.deliveries .. ':wake', '') end
 end
 
+-- What a ring may bring along, see store/news.py: so many bytes take a gateway less time than to ask for them.
+local NEWS_BYTES = 8192
+
+-- So many entries are most turns from beginning to end.
+local NEWS_ENTRIES = 16
+
+-- An entry of the log is news. One that has parts in the object store must be read.
+local function tell(r, entry)
+  local is_elsewhere = string.byte(entry, string.find(entry, ' ', 1, true) + 1) == 0
+  r.news_bytes = r.news_bytes + (is_elsewhere and NEWS_BYTES + 1 or #entry)
+  if r.news_bytes <= NEWS_BYTES then r.news[#r.news + 1] = struct.pack('>I4', #entry) .. entry end
+end
+
 local function write_log(keys, r, at, bytes)
   r.version = r.version + 1
-  redis.call('RPUSH', keys[2], micros(at) .. ' ' .. bytes)
+  local entry = micros(at) .. ' ' .. bytes
+  redis.call('RPUSH', keys[2], entry)
+  if r.waker and r.waker_stops ~= '1' then tell(r, entry) end
   if r.push and not r.owed then owe(keys, r) end
 end
 
@@ -529,11 +544,23 @@ local function took_first(keys, r, before, first)
   redis.call('HSET', keys[1], 'silent', micros(r.run))
 end
 
--- Rings who follows the task. A pause that a message ended in the same script is over, and was one.
+-- Rings who follows the task, see store/wake.py. A pause that a message ended in the same script is over, and was one. Who
+-- made it gets news with the ring: what this script has written, or, if it waits for the end, all behind the beginning.
 local function wake(keys, r)
   local said = micros(r.version) .. (r.stopped and ' stopped' or '')
   redis.call('PUBLISH', keys[8], said)
-  if r.waker and (r.stopped or r.waker_stops ~= '1') then redis.call('PUBLISH', r.waker, keys[8] .. ' ' .. said) end
+  if not r.waker or (r.waker_stops == '1' and not r.stopped) then return end
+  if r.waker_stops == '1' and r.version <= NEWS_ENTRIES then
+    local i = 1
+    while i < r.version and r.news_bytes <= NEWS_BYTES do -- what is large is not taken into hands
+      tell(r, redis.call('LINDEX', keys[2], i))
+      i = i + 1
+    end
+  end
+  if #r.news > 0 and r.news_bytes <= NEWS_BYTES then
+    said = said .. '\n' .. micros(r.state) .. (r.phase == '' and ' 0 ' or ' 1 ') .. table.concat(r.news)
+  end
+  redis.call('PUBLISH', r.waker, keys[8] .. ' ' .. said)
 end
 
 -- The snapshot as readers take it; history_length < 0 means all of it.
