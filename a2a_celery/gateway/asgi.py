@@ -28,12 +28,14 @@ from .extensions import Endpoint, echo_extensions
 from .handler import GatewayHandler
 from .health import Health
 from .holding import HoldsLargeParts
-from .http import CallContextBuilder, RpcDispatcher, guard_rest, guard_rpc, rest_error
+from .http import CallContextBuilder, RpcDispatcher, guard_rest, guard_rpc
 from .legacy import legacy_rest_routes
 from .observing import TraceContext
 from .page import list_route, shell_routes
 from .parts import Parts
+from .rest_errors import rest_error
 from .streaming import stream_routes
+from .unary import unary_routes
 
 
 def build_asgi(app: Celery, agents: Mapping[str, Agent], settings: Settings) -> Starlette:
@@ -102,17 +104,23 @@ def _agent_routes(handler: GatewayHandler, settings: Settings, path: str) -> lis
     *rest, of_tenants = guard_rest(create_rest_routes(handler, context_builder), limit, echoing)
     routes: list[BaseRoute] = [
         # first what is asked for most, for routes are tried one behind the other
-        *guard_rest(stream_routes(handler, context_builder), limit, echoing),
+        *guard_rest(_own_routes(handler, context_builder), limit, echoing),
         *rest,
         Route("/", rpc, methods=["POST"]),
         *card_routes(handler.agent, settings, path),
         *guard_rest([*legacy_rest_routes(handler, context_builder, handler.leaving)], limit),
-        *guard_rest(stream_routes(handler, context_builder, "/{tenant}"), limit, echoing),
+        *guard_rest(_own_routes(handler, context_builder, "/{tenant}"), limit, echoing),
         of_tenants,  # whose first word may be any, also that of 0.3
     ]
     plain = Router(routes, redirect_slashes=False)  # as of the application itself, see there
     # a mount does not answer at its own path without a slash, where JSON-RPC clients may well look for it
     return [Route(path, rpc, methods=["POST"]), Mount(path, app=plain)] if path else routes
+
+
+def _own_routes(handler: GatewayHandler, context_builder: CallContextBuilder, below: str = "") -> list[BaseRoute]:
+    """Those of HTTP+JSON that the SDK has too, which come behind them."""
+    # streams first: a task's path matches that of its subscription too, with :subscribe as a part of its id
+    return [*stream_routes(handler, context_builder, below), *unary_routes(handler, context_builder, below)]
 
 
 async def _unknown(request: Request, error: Exception) -> Response:

@@ -74,6 +74,13 @@ async def read_bounded(request: Request, max_bytes: int) -> bytes:
     return request._body
 
 
+def forget_body(request: Request) -> None:
+    """Lets go of what was read, and parsed, of an answered `request`: a stream is written for as long as its client
+    likes, and Starlette holds its request meanwhile."""
+    vars(request).pop("_json", None)
+    request._body = b""
+
+
 def _too_large(max_bytes: int) -> RequestTooLargeError:
     return RequestTooLargeError(f"A request may have {max_bytes} bytes at most")
 

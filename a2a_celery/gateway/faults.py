@@ -151,9 +151,11 @@ def speaks_a2a(method: F) -> F:
         @functools.wraps(method)
         async def stream(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
             events = method(*args, **kwargs)
+            del args, kwargs  # of a stream, which is there for long
             try:
                 async for event in events:
                     yield event
+                    del event
             except Exception as e:
                 raise to_a2a(e) from None
             finally:

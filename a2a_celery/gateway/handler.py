@@ -131,8 +131,10 @@ class GatewayHandler(RequestHandler):
             self._intake.accepting(params, context, self._scope(context)) as (sent, bell),
             aclosing(self._turns.pages_of(sent, bell, params.configuration)) as pages,
         ):
+            del params, context, sent  # what is open for long holds little, however large the message and its task
             async for page in pages:
                 yield page
+                del page
 
     @speaks_a2a
     async def subscription_pages(
@@ -159,10 +161,13 @@ class GatewayHandler(RequestHandler):
                 return
             watch, ended = TurnWatch(), False
             start = version if after is None else after
+            task = Task(id=task.id, context_id=task.context_id)  # all that is asked of it now
+            del params, context, kept
             async with aclosing(self._turns.pages(task.id, bell, start)) as pages:
                 while not ended and (page := await anext(pages, None)) is not None:
                     seen, ended = watch.read(page.entries, task, until=version)
                     yield seen
+                    del seen, page
 
     def on_message_send_stream(
         self, params: SendMessageRequest, context: ServerCallContext

@@ -20,8 +20,9 @@ from a2a.server.jsonrpc_models import JSONParseError, JSONRPCError
 from a2a.server.request_handlers.response_helpers import build_error_response
 from a2a.server.routes.common import DefaultServerCallContextBuilder
 from a2a.server.routes.jsonrpc_dispatcher import JsonRpcDispatcher
+from a2a.types import CancelTaskRequest, GetTaskRequest, ListTasksRequest, SendMessageRequest
 from a2a.utils.constants import PROTOCOL_VERSION_1_0, VERSION_HEADER
-from a2a.utils.error_handlers import A2A_DOMAIN, ERROR_INFO_TYPE, build_rest_error_payload
+from a2a.utils.error_handlers import A2A_DOMAIN, ERROR_INFO_TYPE
 from a2a.utils.errors import (
     A2AError,
     ContentTypeNotSupportedError,
@@ -35,17 +36,20 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, Router
 
 from .auth.identity import Identity
-from .bodies import read_bounded, require_json
+from .bodies import forget_body, read_bounded, require_json
 from .cards import ADDRESS
+from .event_json import event_json, message_json
 from .extensions import Endpoint
 from .faults import RequestTooLargeError, invalid, rpc_status
 from .handler import GatewayHandler
 from .legacy import LegacyRpc
 from .presence import CLIENT_CLOSED_REQUEST, while_there
+from .rest_errors import rest_error
 from .retry_after import REFUSALS, with_retry_after
 from .sse import EventStream
 from .streaming import rpc_stream
 from .streams import VERSIONS
+from .unary import Json, page_json, rpc_response
 
 _REASONS = {-32700: "INVALID_JSON", -32601: "METHOD_NOT_FOUND", -32603: "INTERNAL_ERROR", -32600: "INVALID_REQUEST"}
 
@@ -106,12 +110,34 @@ class RpcDispatcher(JsonRpcDispatcher):
     ) -> EventStream:
         return await rpc_stream(self.request_handler, request_id, request_obj, context)
 
+    async def _handle_send_message(  # type: ignore[override]  # like those below, for `_create_response` alone
+        self, request_obj: SendMessageRequest, context: ServerCallContext
+    ) -> Json:
+        return Json(event_json(await self.request_handler.on_message_send(request_obj, context)))
+
+    async def _handle_cancel_task(  # type: ignore[override]
+        self, request_obj: CancelTaskRequest, context: ServerCallContext
+    ) -> Json:
+        return Json(message_json(await self.request_handler.on_cancel_task(request_obj, context)))
+
+    async def _handle_get_task(  # type: ignore[override]
+        self, request_obj: GetTaskRequest, context: ServerCallContext
+    ) -> Json:
+        return Json(message_json(await self.request_handler.on_get_task(request_obj, context)))
+
+    async def _handle_list_tasks(  # type: ignore[override]
+        self, request_obj: ListTasksRequest, context: ServerCallContext
+    ) -> Json:
+        page = await self.request_handler.on_list_tasks(request_obj, context)
+        return Json(page_json(page, request_obj.include_artifacts))
+
     def _create_response(self, context: ServerCallContext, handler_result: Any) -> Response:
         if isinstance(handler_result, EventStream):
             return handler_result
+        if isinstance(handler_result.get("result"), Json):
+            return rpc_response(handler_result["id"], handler_result["result"])
         response: Response = super()._create_response(context, handler_result)
-        if isinstance(handler_result, dict):
-            response.status_code = rpc_status(handler_result)
+        response.status_code = rpc_status(handler_result)
         return response
 
 
@@ -129,7 +155,9 @@ def guard_rpc(endpoint: Endpoint, max_bytes: int) -> Endpoint:
             return JSONResponse(build_error_response(None, e))
         except ClientDisconnect:  # in the midst of its body
             return Response(status_code=CLIENT_CLOSED_REQUEST)
-        return with_retry_after(await while_there(endpoint, request), request)
+        response = await while_there(endpoint, request)
+        forget_body(request)
+        return with_retry_after(response, request)
 
     return guarded
 
@@ -150,7 +178,9 @@ def guard_rest(
                 return rest_error(e)
             except ClientDisconnect:
                 return Response(status_code=CLIENT_CLOSED_REQUEST)
-            return with_retry_after(await while_there(endpoint, request), request)
+            response = await while_there(endpoint, request)
+            forget_body(request)
+            return with_retry_after(response, request)
 
         return guarded
 
@@ -165,12 +195,6 @@ def guard_rest(
             endpoint = around(guard(route.endpoint))
             guarded_routes.append(Route(route.path, endpoint, methods=[m for m in methods if m != "HEAD"]))
     return guarded_routes
-
-
-def rest_error(error: A2AError) -> JSONResponse:
-    """`error` in the HTTP+JSON binding (A2A specification 11.6)."""
-    payload = build_rest_error_payload(error)
-    return JSONResponse(payload, status_code=payload["error"]["code"])
 
 
 def _rpc_error(error: JSONRPCError) -> JSONResponse:

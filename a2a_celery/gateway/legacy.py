@@ -21,7 +21,6 @@ from a2a.server.jsonrpc_models import JSONRPCError
 from a2a.server.request_handlers.request_handler import RequestHandler
 from a2a.server.request_handlers.response_helpers import build_error_response
 from a2a.server.routes.common import ServerCallContextBuilder
-from a2a.utils.error_handlers import build_rest_error_payload
 from a2a.utils.errors import (
     A2AError,
     ExtensionSupportRequiredError,
@@ -30,7 +29,6 @@ from a2a.utils.errors import (
     UnsupportedOperationError,
     VersionNotSupportedError,
 )
-from a2a.utils.json_utils import dumps
 from google.protobuf.json_format import ParseError
 from pydantic import ValidationError
 from sse_starlette import EventSourceResponse
@@ -42,6 +40,7 @@ from .event_json import one_line
 from .extensions import Endpoint
 from .faults import REACHED, FieldErrors, rpc_status, to_a2a
 from .leaving import Leaving
+from .rest_errors import rest_error, rest_fault
 from .retry_after import REFUSALS
 from .sse import EventStream, frame
 from .streams import VERSIONS
@@ -121,8 +120,7 @@ def legacy_rest_routes(
             try:  # an error is answered as one; the SDK does so for protocol 1.0
                 first = await anext(said, None)
             except Exception as e:
-                payload = build_rest_error_payload(to_a2a(e))
-                return JSONResponse(payload, status_code=payload["error"]["code"])
+                return rest_error(to_a2a(e))
             return await EventStream.begun(_frames(first, said, request), leaving)
 
         return answered
@@ -145,7 +143,7 @@ async def _frames(first: Any, said: Any, request: Request) -> AsyncGenerator[str
             async for one in said:
                 yield written(one)
         except Exception as e:
-            yield frame(one_line(dumps(build_rest_error_payload(to_a2a(e)))), event="error")
+            yield frame(rest_fault(e), event="error")
 
 
 class _Translating:

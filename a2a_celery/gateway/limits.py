@@ -29,7 +29,7 @@ from .checks import check_bounds, require_tenant
 from .faults import REACHED, LimitExceededError, to_a2a
 from .metrics import Metrics
 from .observing import OPERATIONS
-from .retry_after import note
+from .retry_after import REFUSALS, note
 
 REQUESTS = "requests"
 """The name of the limit of requests; those of tasks are called as in `TaskLimits`."""
@@ -141,7 +141,7 @@ def _limited(method: Callable[..., Any], *, counts: bool) -> Callable[..., Any]:
             await _may_begin(self, params, context, counts)
             return await method(self, params, context)
         except LimitExceededError as e:
-            note(context, e)
+            note(context.state.get(REFUSALS), e)
             raise
 
     return unary
@@ -150,13 +150,17 @@ def _limited(method: Callable[..., Any], *, counts: bool) -> Callable[..., Any]:
 def _limited_stream(method: Callable[..., AsyncGenerator[Any, None]], *, counts: bool) -> Callable[..., Any]:
     @wraps(method)
     async def stream(self: Limiting, params: Any, context: ServerCallContext) -> AsyncGenerator[Any, None]:
+        refusals = context.state.get(REFUSALS)
         try:
             await _may_begin(self, params, context, counts)
-            async with aclosing(method(self, params, context)) as events:
+            events = method(self, params, context)
+            del params, context  # a stream is there for long
+            async with aclosing(events):
                 async for event in events:
                     yield event
+                    del event
         except LimitExceededError as e:
-            note(context, e)
+            note(refusals, e)
             raise
 
     return stream

@@ -88,12 +88,14 @@ def observed_stream(operation: str, method: Callable[..., AsyncGenerator[Any, No
 
     @wraps(method)
     async def stream(self: Observed, params: Any, context: ServerCallContext) -> AsyncGenerator[Any, None]:
-        telling = _Telling(self, operation, context)
+        telling, events = _Telling(self, operation, context), method(self, params, context)
+        del params, context  # a stream is there for long, and its client may say nothing of them again
         try:
             with self.metrics.streaming(self.agent.name):
-                async with aclosing(method(self, params, context)) as events:
+                async with aclosing(events):
                     while (event := await telling.step(anext(events, None))) is not None:
                         yield telling.gave(event)
+                        del event
         except BaseException as e:
             telling.raised(e)
             raise

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from a2a.server.context import ServerCallContext
 from a2a.utils.error_handlers import A2A_DOMAIN
 from a2a.utils.errors import A2A_ERROR_REASONS
 from google.rpc import code_pb2, error_details_pb2, status_pb2
@@ -28,9 +27,8 @@ HEADER = "Retry-After"
 RETRY_INFO = "type.googleapis.com/google.rpc.RetryInfo"
 
 
-def note(context: ServerCallContext, error: LimitExceededError) -> None:
-    """Leaves word for the binding, which has turned the error into an answer by then."""
-    refusals = context.state.get(REFUSALS)
+def note(refusals: list[LimitExceededError] | None, error: LimitExceededError) -> None:
+    """Leaves word for the binding, which has turned the error into an answer by then: see `REFUSALS`."""
     if refusals is not None:
         refusals.append(error)
 

@@ -45,10 +45,13 @@ async def frames_of(
     async with aclosing(pages):
         for some in _writes(await anext(pages, []), say):
             yield some
+            del some
         try:
             async for page in pages:
                 for some in _writes(page, say):
                     yield some
+                    del some
+                del page
         except Exception as e:
             yield frame(fault(e), event="error")
 
@@ -105,6 +108,7 @@ class EventStream(Response):
             if some or monotonic() - written_at > PING_AFTER:
                 await send({"type": "http.response.body", "body": (some or PING).encode(), "more_body": True})
                 written_at = monotonic()
+            del some
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

@@ -13,7 +13,7 @@ from a2a.server.routes.rest_dispatcher import RestDispatcher
 from a2a.types import SendMessageRequest, SubscribeToTaskRequest
 from a2a.utils import json_utils
 from a2a.utils.constants import PROTOCOL_VERSION_1_0
-from a2a.utils.error_handlers import build_rest_error_payload, rest_stream_error_handler
+from a2a.utils.error_handlers import rest_stream_error_handler
 from a2a.utils.telemetry import SpanKind, trace_class
 from a2a.utils.version_validator import validate_version
 from google.protobuf.json_format import Parse
@@ -25,6 +25,7 @@ from ..lifecycle import Event
 from .event_json import event_json, one_line
 from .faults import to_a2a
 from .handler import GatewayHandler
+from .rest_errors import rest_fault
 from .sse import EventStream, frames_of
 from .streams import Shown
 
@@ -75,11 +76,7 @@ class RestStreams(RestDispatcher):
 
 
 async def _begun(pages: Pages, handler: GatewayHandler) -> EventStream:
-    return await EventStream.begun(frames_of(pages, event_json, _rest_fault), handler.leaving)
-
-
-def _rest_fault(error: Exception) -> str:
-    return one_line(json_utils.dumps(build_rest_error_payload(to_a2a(error))))
+    return await EventStream.begun(frames_of(pages, event_json, rest_fault), handler.leaving)
 
 
 async def rpc_stream(handler: GatewayHandler, request_id: Any, params: Any, context: ServerCallContext) -> EventStream:

@@ -17,7 +17,7 @@ from a2a.utils import errors
 from a2a.utils.errors import JSON_RPC_ERROR_CODE_MAP, A2AError
 
 from a2a_celery.gateway.faults import OWN_RPC_CODES
-from a2a_celery.gateway.http import rest_error
+from a2a_celery.gateway.rest_errors import rest_error
 from tests.support.clients import BINDINGS, Served, message_json, rpc, serving
 from tests.support.faults import CODES, Fault, fault, from_rest, from_rpc
 

@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 from uuid import uuid4
 
+import httpx
 import pytest
 from a2a.client import Client
 from a2a.types import CancelTaskRequest, GetTaskRequest, ListTasksRequest, ListTasksResponse, Task, TaskState
 
+from tests.support import talk
 from tests.support.clients import (
     BINDINGS,
     Served,
@@ -273,3 +275,32 @@ class TestDirectAnswers:
         assert answer["message"]["contextId"] == "chat"
         assert answer["message"]["role"] == "ROLE_AGENT"
         assert "taskId" not in answer["message"]
+
+
+class TestABlockingMessage:
+    """Its answer comes with the ring of a short turn's end, and is read behind a long one: nobody can tell."""
+
+    @pytest.mark.parametrize("length", [None, 0, 1, 5])
+    @pytest.mark.parametrize(
+        ("agent", "text"),
+        [
+            ("echo", "ä\n"),
+            ("data", ""),
+            ("ask", ""),
+            ("refuse", ""),
+            ("fail", ""),
+            ("full", ""),
+            ("whole", ""),
+            ("count", "30"),
+        ],
+    )
+    def test_is_answered_with_the_task_as_it_can_be_read(
+        self, served: Served, agent: str, text: str, length: int | None
+    ) -> None:
+        wanted = {} if length is None else {"historyLength": length}
+
+        task = talk.send(served.gateway, agent, text, **wanted)
+
+        url = f"{served.gateway.url}/agents/{agent}/tasks/{task['id']}"
+        assert task == httpx.get(url, params=wanted, headers=talk.HEADERS).json()
+        assert len(task.get("history", ())) <= (5 if length is None else length)

@@ -218,6 +218,19 @@ async def test_a_follow_up_is_hidden_from_streams_and_its_answer_is_not(pair: Pa
     assert sorted(int(frame.id) for frame in seen) == [int(frame.id) for frame in seen]
 
 
+@pytest.mark.parametrize("tenant", ["", "/acme"])
+async def test_a_task_is_subscribed_to_with_get_too(pair: Pair, http: httpx.AsyncClient, tenant: str) -> None:
+    begun = message_json("3 0.2") | {"configuration": {"returnImmediately": True}}
+    task = rest(pair.a, "POST", f"{tenant}/message:send", begun, agent="pace").json()["task"]
+
+    path = f"{tenant}/tasks/{task['id']}:subscribe"
+    async with stream(http, pair.b, path, agent="pace", method="GET") as events:
+        seen = [frame async for frame in events]
+
+    assert seen[0].data["task"]["id"] == task["id"]
+    assert _state(seen[-1]) == "TASK_STATE_COMPLETED"
+
+
 @pytest.mark.parametrize("binding", BINDINGS)
 async def test_a_stream_that_nobody_reads_any_more_is_given_up(
     pair: Pair, http: httpx.AsyncClient, binding: str

@@ -199,11 +199,18 @@ async def frames(response: httpx.Response) -> AsyncIterator[Frame]:
 
 @asynccontextmanager
 async def stream(
-    http: httpx.AsyncClient, gateway: Gateway, path: str, body: Any = None, *, agent: str = "", **headers: str
+    http: httpx.AsyncClient,
+    gateway: Gateway,
+    path: str,
+    body: Any = None,
+    *,
+    agent: str = "",
+    method: str = "POST",
+    **headers: str,
 ) -> AsyncIterator[AsyncIterator[Frame]]:
     """An HTTP+JSON stream; fails unless it is one."""
     url = base_url(gateway, agent) + path
-    async with http.stream("POST", url, json=body, headers={**V1, **_dashed(headers)}, timeout=PATIENCE) as response:
+    async with http.stream(method, url, json=body, headers={**V1, **_dashed(headers)}, timeout=PATIENCE) as response:
         if response.status_code != 200:
             raise AssertionError(f"{response.status_code}: {(await response.aread()).decode()}")
         yield frames(response)

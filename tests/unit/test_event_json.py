@@ -10,7 +10,6 @@ from a2a.types import (
     Message,
     Part,
     Role,
-    StreamResponse,
     Task,
     TaskArtifactUpdateEvent,
     TaskState,
@@ -19,11 +18,10 @@ from a2a.types import (
 )
 from a2a.utils.json_utils import dumps
 from a2a.utils.proto_utils import to_stream_response
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.struct_pb2 import Struct, Value
 
-from a2a_celery.gateway.event_json import _how, event_json
+from a2a_celery.gateway.event_json import event_json
 from a2a_celery.lifecycle import Event
 from a2a_celery.lifecycle.events import timestamp
 
@@ -74,22 +72,6 @@ def test_it_is_what_the_sdk_writes(event: Event) -> None:
 
     assert json.loads(said) == json.loads(theirs)
     assert sorted(said) == sorted(theirs)  # a copy has its maps in another order, and nothing else
-
-
-def test_every_field_of_an_event_can_be_written() -> None:
-    met: set[str] = set()
-
-    def look(message: Descriptor) -> None:
-        if message.full_name in met or message.file.package == "google.protobuf":
-            return
-        met.add(message.full_name)
-        for field in message.fields:
-            assert _how(field)
-            if field.type == FieldDescriptor.TYPE_MESSAGE and field.message_type is not None:
-                look(field.message_type)
-
-    look(StreamResponse.DESCRIPTOR)
-    assert len(met) >= 8
 
 
 @pytest.mark.parametrize("end", ["\x85", "\u2028", "\u2029", "\n", "\r"])

@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..faults import UnauthenticatedError, rpc_status
-from ..http import rest_error
+from ..rest_errors import rest_error
 from .authenticator import Authenticator
 from .refusing import refusal
 from .schemes import Presented, Refused

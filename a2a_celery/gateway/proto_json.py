@@ -1,0 +1,123 @@
+"""A2A's messages as JSON: what protobuf's ``MessageToDict`` makes of them, in a fraction of the time.
+
+protobuf asks for each field of each message again what its descriptor says; here that is asked once for each field
+there is. Structured values, which other protocols have too, are left to protobuf, and tests compare the two for
+messages of all kinds.
+
+Source: ProtoJSON, https://protobuf.dev/programming-guides/json
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from functools import lru_cache
+from json.encoder import encode_basestring
+from typing import Any, NamedTuple, cast
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
+
+EPOCH = datetime(1970, 1, 1)
+
+Written = Callable[[Any], str]
+
+_plain: Written = json.JSONEncoder(ensure_ascii=False).encode
+
+
+class _Field(NamedTuple):
+    """How a field of a message is written."""
+
+    name: str
+    said: str
+    """Its name in JSON, with what stands before the value."""
+    how: Written
+    has_presence: bool
+    empty: str | None
+    """What is said of a field without presence that is empty; None: nothing."""
+
+
+class JsonWriter:
+    """Writes what messages hold, and of their empty fields without presence (lists, texts, numbers) those that
+    `says_empty` wants: none, unless it is given."""
+
+    def __init__(self, says_empty: Callable[[FieldDescriptor], bool] = lambda field: False) -> None:
+        self._says_empty = says_empty
+        self._known: dict[type[Message], list[_Field]] = {}
+
+    def write(self, message: Message) -> str:
+        """`message` as an object of JSON.
+
+        Raises:
+            ValueError: it holds a number that JSON has no word for.
+        """
+        said = []
+        for name, saying, how, has_presence, empty in self._known.get(type(message)) or self._look_at(message):
+            if has_presence:
+                if message.HasField(name):
+                    said.append(saying + how(getattr(message, name)))
+            elif value := getattr(message, name):
+                said.append(saying + how(value))
+            elif empty is not None:
+                said.append(empty)
+        return "{" + ", ".join(said) + "}"
+
+    def how(self, field: FieldDescriptor) -> Written:
+        """How a value of `field` is written.
+
+        Raises:
+            TypeError: no message of A2A has such a field where it is written so.
+        """
+        one = self._how_one(field)
+        return (lambda values: "[" + ", ".join(map(one, values)) + "]") if field.is_repeated else one
+
+    def _look_at(self, message: Message) -> list[_Field]:
+        fields = []
+        for field in cast(Descriptor, message.DESCRIPTOR).fields:
+            saying, how, empty = f'"{field.json_name}": ', self.how(field), None
+            if not field.has_presence and self._says_empty(field):
+                empty = saying + how([] if field.is_repeated else field.default_value)
+            fields.append(_Field(field.name, saying, how, field.has_presence, empty))
+        self._known[type(message)] = fields
+        return fields
+
+    def _how_one(self, field: FieldDescriptor) -> Written:
+        enum, message = field.enum_type, field.message_type
+        match field.type:
+            case FieldDescriptor.TYPE_STRING:
+                return encode_basestring
+            case FieldDescriptor.TYPE_INT32:
+                return str
+            case FieldDescriptor.TYPE_BOOL:
+                return ("false", "true").__getitem__
+            case FieldDescriptor.TYPE_BYTES:
+                return lambda value: f'"{b64encode(value).decode()}"'
+            case FieldDescriptor.TYPE_ENUM if enum is not None:
+                names = {number: value.name for number, value in enum.values_by_number.items()}
+                return lambda value: f'"{names[value]}"' if value in names else str(value)
+            case FieldDescriptor.TYPE_MESSAGE if message is Timestamp.DESCRIPTOR:
+                return _timestamp
+            case FieldDescriptor.TYPE_MESSAGE if message is not None and message.file.package == "google.protobuf":
+                return lambda value: _plain(MessageToDict(value))
+            case FieldDescriptor.TYPE_MESSAGE if message is not None and not message.GetOptions().map_entry:
+                return self.write
+            case _:
+                raise TypeError(f"{field.full_name}: no message of A2A has such a field where it is written so")
+
+
+def _timestamp(value: Timestamp) -> str:
+    """As ``Timestamp.ToJsonString`` has it, in less than half of the time: in milli-, micro- or nanoseconds."""
+    fraction = f".{value.nanos:09}" if value.nanos else ""
+    while fraction.endswith("000"):
+        fraction = fraction[:-3]
+    return f'"{_until_the_second(value.seconds)}{fraction}Z"'
+
+
+@lru_cache(maxsize=1024)
+def _until_the_second(seconds: int) -> str:
+    """Most events of a page, or of a stream, share it with others."""
+    return (EPOCH + timedelta(seconds=seconds)).isoformat()

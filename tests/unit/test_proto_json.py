@@ -1,0 +1,89 @@
+"""Results as JSON: what the SDK writes, for every field that one can have."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from a2a.server.routes.common import serialize_list_tasks_response
+from a2a.types import ListTasksResponse, Message, SendMessageResponse, StreamResponse, Task, TaskStatus
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.struct_pb2 import Value
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from a2a_celery.gateway.event_json import event_json, message_json
+from a2a_celery.gateway.proto_json import JsonWriter
+from a2a_celery.gateway.unary import page_json
+
+from .test_event_json import ARTIFACT, EVENTS, MESSAGE, STATUS
+
+TASKS = [event for event in EVENTS if isinstance(event, Task)]
+PAGES = [
+    ListTasksResponse(),
+    ListTasksResponse(tasks=TASKS, next_page_token="n", page_size=50, total_size=2**31 - 1),
+    ListTasksResponse(tasks=[Task(id="t", status=STATUS, history=[MESSAGE])], total_size=1),
+]
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_task_is_what_the_sdk_writes(task: Task) -> None:
+    assert json.loads(message_json(task)) == MessageToDict(task)
+
+
+@pytest.mark.parametrize("sent", [*TASKS, MESSAGE, Message()])
+def test_what_was_sent_is_what_the_sdk_writes(sent: Task | Message) -> None:
+    field = "task" if isinstance(sent, Task) else "message"
+    theirs = MessageToDict(SendMessageResponse(**{field: sent}))  # type: ignore[arg-type]
+
+    assert json.loads(event_json(sent)) == theirs
+
+
+@pytest.mark.parametrize("artifacts", [True, False])
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_is_what_the_sdk_writes(page: ListTasksResponse, artifacts: bool) -> None:
+    if not artifacts:  # as the store has them then
+        page = ListTasksResponse.FromString(page.SerializeToString())
+        for task in page.tasks:
+            del task.artifacts[:]
+
+    assert json.loads(page_json(page, artifacts)) == serialize_list_tasks_response(page, artifacts)
+
+
+@pytest.mark.parametrize("answer", [StreamResponse, SendMessageResponse, ListTasksResponse])
+def test_every_field_of_an_answer_can_be_written(answer: type[StreamResponse]) -> None:
+    met = list(_below(answer.DESCRIPTOR, set()))
+
+    assert len(met) >= 30
+    for field in met:
+        assert JsonWriter().how(field)
+
+
+def _below(message: Descriptor, met: set[str]) -> Iterator[FieldDescriptor]:
+    if message.full_name in met or message.file.package == "google.protobuf":
+        return
+    met.add(message.full_name)
+    for field in message.fields:
+        yield field
+        if field.type == FieldDescriptor.TYPE_MESSAGE and field.message_type is not None:
+            yield from _below(field.message_type, met)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, 1_700_000_000, 253_402_300_799])
+@pytest.mark.parametrize("nanos", [0, 1, 1000, 120_000, 1_000_000, 999_000_000, 999_999_000, 999_999_999])
+def test_a_time_is_what_the_sdk_writes(seconds: int, nanos: int) -> None:
+    status = TaskStatus(timestamp=Timestamp(seconds=seconds, nanos=nanos))
+
+    assert json.loads(message_json(status)) == MessageToDict(status)
+
+
+def test_a_number_that_json_has_no_word_for_is_refused() -> None:
+    with pytest.raises(ValueError, match="NaN"):
+        message_json(Task(id="t", artifacts=[ARTIFACT], history=[_with(float("nan"))]))
+
+
+def _with(number: float) -> Message:
+    message = Message(message_id="m")
+    message.parts.add(data=Value(number_value=number))
+    return message
