@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from . import processor
+from .results import Curve
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,3 +53,10 @@ def interleaved(rounds: int, contenders: Sequence[Contender], *, warm: bool = Tr
         if one.processes
     }
     return Taken(figures, per_request)
+
+
+def medians(curves: Mapping[str, Mapping[int, Sequence[float]]]) -> dict[str, Curve]:
+    """By side, the median of what its rounds found at each size."""
+    return {
+        side: [(size, statistics.median(found)) for size, found in by_size.items()] for side, by_size in curves.items()
+    }

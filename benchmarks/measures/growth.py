@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 
 from .. import load
 from ..results import Result, Target
-from ..rounds import Contender, interleaved
+from ..rounds import Contender, interleaved, medians
 from ..sides import Side
 from ..stage import Stage
 
@@ -44,10 +43,7 @@ def measure(stage: Stage) -> Sequence[Result]:
             figures=taken.figures,
             more_is_better=False,
             targets=(Target(1.1, at_least=False),),
-            curves={
-                side: [(size, statistics.median(ms)) for size, ms in by_size.items()]
-                for side, by_size in curves.items()
-            },
+            curves=medians(curves),
             along="chunks of the task",
             curve_unit="ms a chunk",
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import statistics
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack
@@ -14,7 +13,7 @@ import aiohttp
 from .. import load, sides
 from ..processor import resident_kib
 from ..results import Result, Target
-from ..rounds import Contender, interleaved
+from ..rounds import Contender, interleaved, medians
 from ..sides import Side
 from ..stage import Stage
 
@@ -59,10 +58,7 @@ def measure(stage: Stage) -> Sequence[Result]:
             figures=taken.figures,
             more_is_better=False,
             targets=(Target(16, at_least=False),),
-            curves={
-                side: [(size, statistics.median(kib)) for size, kib in by_size.items()]
-                for side, by_size in curves.items()
-            },
+            curves=medians(curves),
             along="open streams",
             curve_unit="KiB a stream",
         )

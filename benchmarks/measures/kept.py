@@ -5,27 +5,25 @@ from __future__ import annotations
 import asyncio
 import random
 import statistics
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 
 import aiohttp
-from a2a.types import Message, Part, Role, SendMessageRequest
 
-from a2a_celery.store import AsyncStore, Keys, Scope
-from a2a_celery.store.tasks import create_task, request_cancel
+from a2a_celery.store import AsyncStore, Keys
 
 from .. import load, sides
 from ..peers.seeded import seeded_id
 from ..results import Curve, Result, Target
 from ..rounds import Contender, interleaved
+from ..seeding import Mould, seed
 from ..sides import Side
 from ..stage import Stage
 
 FEW = 10_000
 """Tasks, where ours is compared with the SDK's."""
 
-SCOPE = Scope("echo")
-RETENTION = 24 * 3600
 GETS = 200
 LISTS = 40
 CALLS = {"get-task": GETS, "list-tasks": LISTS}
@@ -41,11 +39,12 @@ def measure(stage: Stage) -> Sequence[Result]:
         sides.ours(stage.folder(), concurrency=0) as ours,
         sides.sdk(stage.folder(), BENCHMARK_SEEDED=str(FEW)) as sdk,
     ):
-        asyncio.run(fill(ours, 0, FEW))
+        mould = asyncio.run(mould_of_an_echo(ours))
+        fill(ours, mould, range(FEW))
         beside = {
             name: interleaved(stage.options.rounds, [call(name, ours, FEW), call(name, sdk, FEW)]) for name in CALLS
         }
-        asyncio.run(fill(ours, FEW, most))
+        fill(ours, mould, range(FEW, most))
         for name, few in beside.items():
             many = interleaved(stage.options.rounds, [call(name, ours, most)])
             small, large = few.figures["ours"], many.figures["ours"]
@@ -111,20 +110,25 @@ def call(name: str, side: Side, tasks: int) -> Contender:
     )
 
 
-async def fill(side: Side, first: int, beyond: int) -> None:
-    """Tasks that were cancelled before anybody ran them, written by the store's own scripts, many at once."""
+async def mould_of_an_echo(side: Side) -> Mould:
+    """From an echo that a worker has run, which is there for that alone."""
     assert side.fleet is not None
-    keys, numbers = Keys(), iter(range(first, beyond))
+    worker = side.fleet.worker(concurrency=1)
+    async with (
+        load.client() as session,
+        session.post(f"{side.url}/agents/echo/message:send", data=load.ECHO) as response,
+    ):
+        task = (await response.json(content_type=None))["task"]
+    worker.stop()
     store = AsyncStore(side.fleet.redis.store_url)
-
-    async def writer() -> None:
-        for number in numbers:
-            task_id, context_id = seeded_id(number), f"context-{number}"
-            message = Message(message_id="m", role=Role.ROLE_USER, parts=[Part(text="hello")])
-            message.task_id, message.context_id = task_id, context_id
-            request = SendMessageRequest(message=message)
-            await store.run(create_task(keys, SCOPE, task_id, context_id, request, caller=b"{}", retention=RETENTION))
-            await store.run(request_cancel(keys, SCOPE, task_id, context_id))
-
-    await asyncio.gather(*(writer() for _ in range(256)))
+    mould = await Mould.of(store.redis, Keys(), task["id"], task["contextId"])
     await store.aclose()
+    return mould
+
+
+def fill(side: Side, mould: Mould, numbers: range) -> None:
+    """Ended echoes with these numbers."""
+    assert side.fleet is not None
+    began = time.perf_counter()
+    asyncio.run(seed(side.fleet.redis.store_url, mould, numbers))
+    print(f"{len(numbers):,} tasks were seeded in {time.perf_counter() - began:.1f} s")

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from uuid import uuid4
 
 from a2a.helpers import new_task_from_user_message, new_text_part
 from a2a.server.agent_execution import AgentExecutor, RequestContext
@@ -18,11 +19,11 @@ from a2a.server.events import EventQueue
 from a2a.server.request_handlers import DefaultRequestHandler, RequestHandler
 from a2a.server.routes import create_rest_routes
 from a2a.server.tasks import InMemoryTaskStore, TaskUpdater
-from a2a.types import AgentCapabilities, AgentCard, Message, Part, Role, Task, TaskState, TaskStatus
+from a2a.types import AgentCapabilities, AgentCard, Artifact, Message, Part, Role, Task, TaskState, TaskStatus
 from starlette.applications import Starlette
 from starlette.routing import Mount, Router
 
-from .seeded import seeded_id
+from .seeded import seeded_context, seeded_id
 
 
 class Echo(AgentExecutor):
@@ -98,12 +99,15 @@ def served(name: str, executor: AgentExecutor, store: InMemoryTaskStore) -> Moun
 
 
 async def seed(store: InMemoryTaskStore, tasks: int) -> None:
-    """Ended tasks with the ids that `seeded_id` gives."""
+    """Ended echoes with the ids that `seeded_id` gives."""
     for number in range(tasks):
-        status = TaskStatus(state=TaskState.TASK_STATE_CANCELED)
+        status = TaskStatus(state=TaskState.TASK_STATE_COMPLETED)
         status.timestamp.FromMilliseconds(1_700_000_000_000 + number)
+        task = Task(id=seeded_id(number), context_id=seeded_context(number), status=status)
         message = Message(message_id="m", role=Role.ROLE_USER, parts=[Part(text="hello")])
-        task = Task(id=seeded_id(number), context_id=f"context-{number}", status=status, history=[message])
+        message.task_id, message.context_id = task.id, task.context_id
+        task.history.append(message)
+        task.artifacts.append(Artifact(artifact_id=str(uuid4()), parts=message.parts))
         await store.save(task, ServerCallContext())
 
 

@@ -1,0 +1,82 @@
+"""The tasks that benchmarks seed are those that the store would have written itself."""
+
+from __future__ import annotations
+
+import re
+from time import time_ns
+from typing import Any
+
+from a2a.types import Message, Part, Role, SendMessageRequest
+
+from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.lifecycle.states import COMPLETED
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.runs import Claim, RunRef, claim_run
+from a2a_celery.store.tasks import create_task, list_tasks
+from benchmarks.peers.seeded import seeded_context, seeded_id
+from benchmarks.seeding import BATCH, Mould, seed
+from tests.support.seeds import ANN, LEASE_US, RETENTION, Seeds, chunk, status
+
+TIME = re.compile(r"\d{16}")
+
+
+async def echo(seeds: Seeds, task_id: str, context_id: str) -> None:
+    """A task that a worker has ended, by the store's own scripts."""
+    message = Message(message_id="m", role=Role.ROLE_USER, parts=[Part(text="hello")])
+    message.task_id, message.context_id = task_id, context_id
+    request, keys, run = SendMessageRequest(message=message), seeds.keys, RunRef(task_id, 1)
+    await seeds.store.run(create_task(keys, ANN, task_id, context_id, request, caller=b"{}", retention=RETENTION))
+    claimed = claim_run(keys, run, token="t", runner="r", lease_us=LEASE_US, working=True)
+    claim = await seeds.store.run(claimed)
+    assert isinstance(claim, Claim)
+    await seeds.settled(claim, chunk("hello", append=False), status(COMPLETED))
+
+
+async def mould_of(seeds: Seeds) -> Mould:
+    """From such a task, which is gone then."""
+    task_id, context_id = "the-mould".ljust(36, "-"), "its-context".ljust(36, "-")
+    await echo(seeds, task_id, context_id)
+    mould = await Mould.of(seeds.store.redis, seeds.keys, task_id, context_id)
+    await seeds.store.redis.flushall()
+    return mould
+
+
+async def stored(seeds: Seeds) -> dict[str, Any]:
+    """Every key: its value with all times alike, how Redis keeps it, and whether it goes with its task."""
+    redis = seeds.store.redis
+    return {
+        name: (
+            TIME.sub("TIME", repr(sorted(value.items()) if isinstance(value, dict) else value)),
+            await redis.object("ENCODING", name),
+            RETENTION - 60 < await redis.ttl(name) <= RETENTION,
+        )
+        for name, value in (await seeds.everything()).items()
+    }
+
+
+async def test_they_are_what_the_store_writes(redis_server: EmbeddedRedis, store: AsyncStore, seeds: Seeds) -> None:
+    numbers = range(7, 9)
+    for number in numbers:
+        await echo(seeds, seeded_id(number), seeded_context(number))
+    written = await stored(seeds)
+    await store.redis.flushall()
+
+    await seed(redis_server.store_url, await mould_of(seeds), numbers)
+
+    assert await stored(seeds) == written
+    for number in numbers:
+        await seeds.require_consistent(seeded_id(number))
+
+
+async def test_each_has_ended_when_it_was_written(
+    redis_server: EmbeddedRedis, store: AsyncStore, seeds: Seeds, keys: Keys
+) -> None:
+    mould, wanted, began = await mould_of(seeds), 2 * BATCH + 1, time_ns() // 1000
+
+    await seed(redis_server.store_url, mould, range(wanted))
+
+    ended = dict(await store.redis.zrange(f"{keys.scope_index(ANN)}{COMPLETED}", 0, -1, withscores=True))
+    assert sorted(ended) == [seeded_id(number).encode() for number in range(wanted)]
+    assert began <= min(ended.values()) < max(ended.values()) < time_ns() // 1000 + BATCH
+    page = await store.run(list_tasks(keys, ANN, retention=RETENTION, page_size=50))
+    assert (page.total, len(page.tasks)) == (wanted, 50)
