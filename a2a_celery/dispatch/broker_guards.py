@@ -15,6 +15,7 @@ from celery import Celery
 from celery.signals import celeryd_init
 
 from .connection import redis_patience
+from .redis_clients import keep_clients
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +51,7 @@ def guard(app: Celery) -> None:
         **options,
     }
     guard_closed_channels(transport.Channel)
+    keep_clients(transport.Channel)
 
 
 def guard_closed_channels(channel: type) -> bool:

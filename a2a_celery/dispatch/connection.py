@@ -13,6 +13,8 @@ from celery import Celery
 from kombu import pools
 from kombu.messaging import Producer
 
+from .redis_clients import keep_clients
+
 CONNECT_TIMEOUT = 4.0
 ANSWER_TIMEOUT = 5.0
 """Seconds. A broker answers in milliseconds; one that takes this long is in trouble, and the store keeps the run."""
@@ -73,7 +75,10 @@ class PublishingPool:
     @cached_property
     def connection(self) -> Any:
         """What the connections of the pool are like; made at the first use, when `app` is configured."""
-        driver = self._app.connection_for_write().get_transport_cls().driver_name
+        transport = self._app.connection_for_write().get_transport_cls()
+        driver = transport.driver_name
+        if driver == "redis":
+            keep_clients(transport.Channel)
         given = self._app.conf.broker_transport_options
         ours = PATIENCE[driver](given) if driver in PATIENCE else {}
         return self._app.connection_for_write(transport_options=ours)
