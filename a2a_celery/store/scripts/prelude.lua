@@ -144,14 +144,12 @@ end
 -- A task stands in the lists under the tag of its keys, so that a lister finds them again.
 local function tag(keys) return string.match(keys[1], '{(.-)}') end
 
--- A task's ten keys, from the tag that the lists know it by.
+local PARTS = {'task', 'log', 'history', 'artifacts', 'artifact:', 'metadata', 'turns', 'wake', 'push', 'execution'}
+
+-- A task's ten keys, from the tag that the lists know it by; each is made when it is asked for.
 local function keys_of(prefix, name)
-  local keys = {}
-  for n, part in ipairs({'task', 'log', 'history', 'artifacts', 'artifact:', 'metadata', 'turns', 'wake', 'push',
-      'execution'}) do
-    keys[n] = prefix .. ':{' .. name .. '}:' .. part
-  end
-  return keys
+  local stem = prefix .. ':{' .. name .. '}:'
+  return setmetatable({}, {__index = function(_, n) return stem .. PARTS[n] end})
 end
 
 local function blobs_key(leases) return (string.gsub(leases, 'leases$', 'blobs')) end
