@@ -201,10 +201,10 @@ async def test_the_history_is_as_long_as_asked(seeds: Seeds, lister: Lister, len
 async def test_expired_tasks_vanish_from_list_and_store(
     store: AsyncStore, keys: Keys, seeds: Seeds, lister: Lister
 ) -> None:
-    live = await seeds.created(retention=1)
-    await seeds.ended(COMPLETED, retention=1)
-    await seeds.ended(FAILED, retention=1)
+    live, *others = [await seeds.created(retention=1) for _ in range(3)]
     assert (await lister.page(retention=1)).total_size == 3
+    for task_id, state in zip(others, (COMPLETED, FAILED), strict=True):
+        await seeds.settled(await seeds.claimed(task_id), status(state))
 
     async def gone() -> bool:
         return (await lister.page(retention=1)).total_size == 1
