@@ -85,8 +85,9 @@ async def test_a_user_that_may_not_ask_is_told_the_rest(redis_server: EmbeddedRe
     assert found == Usage(None, None, None, None, None)
 
 
-async def test_it_is_shown_for_scripts_and_people(redis_server: EmbeddedRedis, seeds: Seeds) -> None:
-    await seeds.created()
+async def test_it_is_shown_for_scripts_and_people(redis_server: EmbeddedRedis, seeds: Seeds, keys: Keys) -> None:
+    waits = keys.task(await seeds.created()).record
+    await seeds.store.redis.hincrby(waits, "at", -7_230_000_000)  # so that the minute stays the same
     await seeds.ended(AUTH_REQUIRED)
     await seeds.ended(COMPLETED)
 
@@ -101,7 +102,7 @@ async def test_it_is_shown_for_scripts_and_people(redis_server: EmbeddedRedis, s
     assert set(said["agents"]["agent"]) == {"open", "oldestWaitingSeconds", "ended", "lost"}
     assert said["runs"] == {"queued": 1, "behind": 0, "running": 0, "handed": 0}
     assert said["store"]["tasks"] == 3
-    assert shown[1].split() == ["agent", "1", "0", "s", "0", "1", "1", "0", "0", "0", "0"]
+    assert shown[1].split() == ["agent", "1", "2", "h", "0", "min", "0", "1", "1", "0", "0", "0", "0"]
     assert "tasks that wait for an answer: 1; dead letters: 0" in shown
     assert any(line.startswith("tasks kept: about 3, ") for line in shown)
 
