@@ -21,6 +21,7 @@ from a2a_celery.store.tasks import continue_task, create_task, request_cancel
 from a2a_celery.watcher.recoverer import Recoverer
 from tests.support.restarts import mortal_redis
 from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, at_once, chunk, request, status
+from tests.support.waiting import eventually_async
 
 
 async def lost(store: AsyncStore, keys: Keys, seeds: Seeds, *, max_attempts: int = 1) -> Claim:
@@ -246,7 +247,10 @@ async def test_a_store_that_was_silent_for_longer_than_leases_costs_no_run(tmp_p
 
         renewal = await store.run(renew_runs(keys, [(ref, "t")], lease_us=500_000))
         assert renewal.lost == frozenset()
-        await asyncio.sleep(0.6)  # nobody renews it again
-        await recoverer.tick()
-        assert (await seeds.task(ref.task_id)).status.state == FAILED
+
+        async def is_taken_away() -> bool:  # nobody renews it again
+            await recoverer.tick()
+            return (await seeds.task(ref.task_id)).status.state == FAILED
+
+        await eventually_async(is_taken_away)
         await store.aclose()
