@@ -38,11 +38,11 @@ async def test_a_watcher_tells_a_store_that_was_emptied_what_it_was(store: Async
 async def test_watchers_are_known_until_they_are_not_heard_of(
     store: AsyncStore, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("a2a_celery.store.installation.HEARD_US", 500_000)
     assert await store.run(watchers(keys)) == []
     await store.run(here(keys, "two"))
     for _ in range(2):
         assert await store.run(here(keys, "one")) == ["one", "two"]
+    monkeypatch.setattr("a2a_celery.store.installation.HEARD_US", 500_000)
 
     async def only_one_is_left() -> bool:
         await store.run(here(keys, "one"))
