@@ -93,7 +93,7 @@ async def test_each_time_it_is_due_twice_as_late_up_to_a_limit(seeds: Seeds, clo
         waits.append(await clock.due_in(ref))
 
     wanted = [min(AGAIN_US * 2**n, MAX_REDISPATCH_WAIT_US) for n in range(9)]
-    assert all(want - 2_000_000 < wait <= want for wait, want in zip(waits, wanted, strict=True))
+    assert all(want - 20_000_000 < wait <= want for wait, want in zip(waits, wanted, strict=True))
     assert wanted[-1] == MAX_REDISPATCH_WAIT_US
 
 
@@ -128,7 +128,7 @@ async def test_a_published_run_is_left_alone_for_a_while(
     await store.run(mark_published(keys, ref, again_us=AGAIN_US))
 
     assert await clock.take() == []
-    assert AGAIN_US - 2_000_000 < await clock.due_in(ref) <= AGAIN_US
+    assert AGAIN_US - 20_000_000 < await clock.due_in(ref) <= AGAIN_US
 
 
 async def test_a_claim_before_the_publisher_is_done_is_not_undone(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
