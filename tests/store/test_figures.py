@@ -216,7 +216,7 @@ async def test_figures_cost_the_same_whatever_waiting_runs_were_sent(store: Asyn
                     keys, ANN, f"{task_id}{n}", CONTEXT, sent, caller=b"{}", retention=RETENTION, options=options
                 )
             )
-        return min([await _seconds(said) for _ in range(5)])
+        return min([await _seconds(said) for _ in range(50)])  # one of them is not held up
 
     small = await cost("small", 1)
     large = await cost("large", 10_000)
