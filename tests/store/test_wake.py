@@ -140,15 +140,22 @@ async def test_a_cancelled_listener_takes_nobody_along(store: AsyncStore, line: 
 
 async def test_a_thousand_listeners_share_one_connection(store: AsyncStore, line: WakeLine) -> None:
     await is_up(line, store)
+    before = await listening(store)
     async with AsyncExitStack() as stack:
         bells = [await stack.enter_async_context(line.listen(f"task-{n}")) for n in range(1000)]
         await quiet(bells[7])
 
-        clients = await store.redis.client_list()
+        found = await listening(store)
 
-        assert [int(client["sub"]) for client in clients if int(client["sub"])] == [1000]
+        assert [channels for _, channels in found.items() - before.items()] == [1000]
         await store.redis.publish("task-7", "1")
         await rings(bells[7])
+
+
+async def listening(store: AsyncStore) -> dict[str, int]:
+    """To how many channels each connection listens that listens to any."""
+    found = {client["id"]: int(client["sub"]) for client in await store.redis.client_list()}
+    return {client: channels for client, channels in found.items() if channels}
 
 
 async def test_messages_reach_their_handler(store: AsyncStore, line: WakeLine) -> None:
