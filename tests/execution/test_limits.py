@@ -10,6 +10,7 @@ import pytest
 
 from a2a_celery.agents import Agent
 from a2a_celery.errors import ConfigError
+from a2a_celery.execution import limits
 from a2a_celery.execution.limits import CeleryLimits, Limits, TimedEvents, limits_of, out_of_time
 from a2a_celery.store import AsyncStore, Keys
 from tests.support.agents import card
@@ -75,17 +76,20 @@ async def test_the_time_in_all_runs_from_the_arrival(events: TimedEvents) -> Non
     assert monotonic() - began >= 0.1
 
 
-async def test_an_event_makes_the_idle_time_begin_anew(events: TimedEvents) -> None:
-    began = monotonic()
-    clock = asyncio.create_task(out_of_time(Limits(idle=0.4), began, events))
+async def test_an_event_makes_the_idle_time_begin_anew(events: TimedEvents, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(limits, "monotonic", lambda: now)
+    clock = asyncio.create_task(out_of_time(Limits(idle=0.1), now, events))
 
     for number in range(5):
-        await asyncio.wait({clock}, timeout=0.15)
+        await asyncio.wait({clock}, timeout=0.15)  # it looks each tenth of a second, and time stands still
+        now += 0.09
         await events.enqueue_event(chunk(str(number)))
-    heard_at = monotonic()
-    await asyncio.wait_for(clock, 20)
+    await asyncio.wait({clock}, timeout=0.15)
 
-    assert monotonic() - heard_at >= 0.35
+    assert not clock.done()
+    now += 0.11
+    await asyncio.wait_for(clock, 20)
 
 
 async def test_an_agent_that_waits_for_the_store_is_not_idle(
