@@ -32,17 +32,29 @@ ASYNCIO_POOL = "a2a_celery.pool:AsyncioPool"
 START = 90.0
 """Seconds a process has to come up; a loaded machine takes its time to import."""
 
+PORTS = range(
+    10_000 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")),
+    32_768,
+    int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")),
+)
+"""Those of this process: another that runs tests beside it has others."""
+
+_given: set[int] = set()
+
 
 def free_port() -> int:
-    """A port that nobody listens on, and that the kernel gives to nobody meanwhile.
+    """A port that nobody listens on, and that nobody else is given before its server is up, nor by the kernel.
 
     Ports that the kernel hands out (bind to 0) also go to outgoing connections, of which a fleet
     opens many: one of them takes the port before the server that it was meant for is up.
     """
     while True:
-        port = random.SystemRandom().randrange(10_000, 32_768)
+        port = random.SystemRandom().choice(PORTS)
+        if port in _given:
+            continue
         with socket.socket() as s, suppress(OSError):
             s.bind(("127.0.0.1", port))
+            _given.add(port)
             return port
 
 

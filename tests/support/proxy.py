@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+from .fleet import free_port
+
 CHUNK = 65536
 
 
@@ -41,8 +43,8 @@ class Proxy:
         self._target = target
         self._pairs: list[_Pair] = []
         self._silent = False
-        self._listener = self._listen(0)
-        self.port: int = self._listener.getsockname()[1]
+        self.port = free_port()  # nobody connects from it while it is cut
+        self._listener = self._listen(self.port)
 
     def silence(self) -> None:
         """From now on nothing arrives, and nobody is told: on open connections for ever, on new ones until `heal`."""
