@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
 import pytest
 from selenium.webdriver.common.keys import Keys
@@ -28,11 +29,12 @@ def test_agents_and_their_live_tasks_are_listed_by_state(page: Page) -> None:
     page.says("#task .title", "work")
 
 
-def test_a_message_becomes_a_task_whose_stream_grows_chunk_by_chunk(page: Page) -> None:
-    page.open().agent("pace")
-    page.send("30 0.1")
-    page.until(lambda: 2 < len(page.text("#task article .text").split()) < 28, "some chunks, and not yet all")
+def test_a_message_becomes_a_task_whose_stream_grows_chunk_by_chunk(page: Page, tmp_path: Path) -> None:
+    page.open().agent("halves")
+    page.send(f"30 {tmp_path / 'go-on'}")
+    page.until(lambda: len(page.text("#task article .text").split()) == 15, "some chunks, and not yet all")
     page.says("#task .connection", "Live")
+    (tmp_path / "go-on").touch()
     page.says("#task .badge", "Completed")
 
     assert page.text("#task article .text").split() == [str(number) for number in range(30)]
@@ -89,17 +91,18 @@ def test_cancelling_asks_first_and_stops_the_agent(page: Page) -> None:
     assert not page.all("#task .title .danger")
 
 
-def test_a_gateway_that_is_restarted_costs_no_event(page: Page, served: tuple[Fleet, Gateway]) -> None:
+def test_a_gateway_that_is_restarted_costs_no_event(page: Page, served: tuple[Fleet, Gateway], tmp_path: Path) -> None:
     fleet, gateway = served
-    page.open().agent("pace")
-    page.send("120 0.1")
+    page.open().agent("halves")
+    page.send(f"120 {tmp_path / 'go-on'}")
     page.until(lambda: len(page.versions()) > 5, "it streams")
     gateway.signal_group(signal.SIGKILL)
     gateway.popen.wait(10)
     page.says("#task .connection", "Connection lost")
     again = fleet.again(gateway)
     try:
-        page.says("#task .connection", "Live")
+        page.says("#task .connection", "Live", within=60)
+        (tmp_path / "go-on").touch()
         page.says("#task .badge", "Completed", within=40)
         assert page.text("#task article .text").split() == [str(number) for number in range(120)]
         assert page.versions() == list(range(1, page.versions()[-1] + 1))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
 from a2a.types import AgentExtension, AgentSkill, Artifact, Part
 from celery import Celery
 from google.protobuf.json_format import ParseDict
@@ -16,12 +20,24 @@ app = Celery("page")
 app.conf.task_default_queue = agents.app.conf.task_default_queue
 app.conf.broker_connection_retry_on_startup = True
 a2a = A2A(app)
-for function in (agents.echo, agents.count, agents.pace, agents.ask):
+for function in (agents.echo, agents.count, agents.ask):
     a2a.agent(function.__name__)(function)
 a2a.add_agent(card("patient"), agents.Patient)
 a2a.add_agent(card("direct"), agents.Direct)
 a2a.add_agent(card("quiet", streaming=False), agents.Full)
 a2a.add_agent(card("strict", extensions=[AgentExtension(uri=REQUIRED_EXTENSION, required=True)]), agents.Full)
+
+
+@a2a.agent("halves")
+async def halves(turn: Turn) -> AsyncIterator[str]:
+    """Counts to the half of "<how far> <file>", waits for the file, and counts to the end."""
+    to, file = turn.text.split()
+    for number in range(int(to)):
+        while number == int(to) // 2 and not Path(file).exists():  # noqa: ASYNC110, ASYNC240 - another process makes it
+            await asyncio.sleep(0.05)
+        yield f"{number} "
+        await asyncio.sleep(0.05)
+
 
 MARK = "<script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">"
 RTL = "\u202eright to left\u202c שלום"
