@@ -145,10 +145,17 @@ def test_flowers_page_finds_a_task_by_its_id(deployed: Deployment, browser: Chro
     told, asked = begin(deployed, "echo", SECRET), begin(deployed, "booking", SECRET)
     eventually(lambda: is_in(deployed, "booking", asked, "INPUT_REQUIRED"), within=60, every=0.5)
     eventually(lambda: is_in(deployed, "echo", told, "COMPLETED"), within=60, every=0.5)
+    rows = ((told, "a2a.echo", "SUCCESS"), (asked, "a2a.booking", "INPUT_REQUIRED"))
+
+    def flower_has_heard() -> bool:
+        known = deployed.ask_flower("/api/tasks")
+        return all(known.get(f"{task_id}.1", {}).get("state") == shown for task_id, _, shown in rows)
+
+    eventually(flower_has_heard, within=30, every=0.5, what="Flower has heard of both")
     user_and_password = (deployed.folder / "compose/secrets/flower_auth").read_text().strip()
     browser.get(deployed.flower.replace("://", f"://{user_and_password}@"))
 
-    for task_id, name, shown in ((told, "a2a.echo", "SUCCESS"), (asked, "a2a.booking", "INPUT_REQUIRED")):
+    for task_id, name, shown in rows:
         row = found_on_its_page(deployed, browser, task_id)
         assert (name in row, f"{task_id}.1" in row, shown in row) == (True, True, True), row
         assert SECRET not in browser.page_source
