@@ -134,9 +134,9 @@ class Hosts:
         task: dict[str, Any] = rest(self.gateways[0], "GET", f"/tasks/{task_id}", agent=agent).json()
         return task
 
-    def listed(self, agent: str, state: str) -> list[str]:
-        """The ids of the tasks of `agent` that are in a state."""
-        query = f"/tasks?pageSize=100&status=TASK_STATE_{state}"
+    def listed(self, agent: str, state: str = "") -> list[str]:
+        """The ids of the tasks of `agent`: of those that are in a state, or of all."""
+        query = "/tasks?pageSize=100" + (f"&status=TASK_STATE_{state}" if state else "")
         return [task["id"] for task in rest(self.gateways[0], "GET", query, agent=agent).json()["tasks"]]
 
     def state(self, agent: str, task_id: str) -> str:

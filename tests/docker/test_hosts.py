@@ -140,7 +140,7 @@ def test_a_worker_dies_and_comes_back(hosts: Hosts) -> None:
 
 
 def test_a_worker_that_is_cut_off_changes_nothing_any_more(hosts: Hosts) -> None:
-    once, again = hosts.begin("slow", "60"), hosts.begin("story", "tell")
+    once, again = hosts.begin("slow", "300"), hosts.begin("story", "tell")  # the one is not over before all of this
     hosts.wait_for("slow", once, "WORKING")
     worker = hosts.runner_of(once)
 
@@ -191,7 +191,7 @@ def test_a_broker_dies_and_a_gateway_under_a_stream(hosts: Hosts) -> None:
     with pytest.raises(httpx.HTTPError):
         follow_and_kill(hosts, seen)
     restart(hosts.gateways[0])
-    [task_id] = hosts.listed("slow", "WORKING")
+    [task_id] = hosts.listed("slow")  # it may be over by now
     url = f"{hosts.gateways[0].url}/agents/slow/tasks/{task_id}:subscribe"
     seen += numbers_of(url, None, {"Last-Event-ID": str(seen[-1])})
     assert seen == list(range(1, len(seen) + 1))
