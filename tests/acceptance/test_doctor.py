@@ -30,7 +30,7 @@ def doctor(fleet: Fleet, *arguments: str, **env: str) -> tuple[int, str]:
 
 
 def test_a_fleet_that_is_in_order(tmp_path: Path, broker: str) -> None:
-    with running_fleet(tmp_path, broker) as fleet:
+    with running_fleet(tmp_path, broker, TEST_ALONE="1") as fleet:
         fleet.worker()
         fleet.watcher()
         gateway = fleet.gateway()

@@ -150,7 +150,7 @@ def test_each_attempt_has_its_own_row(shown: Shown) -> None:
 @pytest.mark.timeout(300)  # a whole fleet is begun for it
 def test_a_run_that_is_lost_with_its_whole_worker_is_over_for_flower_too(tmp_path: Path, broker: str) -> None:
     quick = {"A2A_LEASE_TTL": "2", "A2A_CANCEL_GRACE": "0.5"}
-    with open_site(tmp_path, "prefork", broker, **quick) as site, flower(site) as shown:
+    with open_site(tmp_path, "prefork", broker, TEST_ALONE="1", **quick) as site, flower(site) as shown:
         lost, canceled = site.send("patient", SECRET), site.send("patient", SECRET)
         workers = {shown.run(task_id, "STARTED")["worker"] for task_id in (lost, canceled)}
         eventually(lambda: site.is_in(lost, "WORKING") and site.is_in(canceled, "WORKING"), within=PATIENCE)
