@@ -19,9 +19,9 @@ PATIENCE = 60.0
 
 
 def test_what_a_drained_worker_has_fetched_runs_elsewhere(tmp_path: Path) -> None:
-    with running_fleet(tmp_path, "rabbitmq") as fleet:
+    with running_fleet(tmp_path, "rabbitmq", TEST_ALONE="1") as fleet:
         gateway, first = fleet.gateway(), fleet.worker(pool="threads", concurrency=1)
-        a2a = Operator(fleet)
+        a2a = Operator(fleet, control_exchange=f"{fleet.queue}-control")
 
         def node(worker: Process) -> str:
             return f"{worker.name}-{fleet.queue}@{gethostname()}"
@@ -48,6 +48,6 @@ def test_what_a_drained_worker_has_fetched_runs_elsewhere(tmp_path: Path) -> Non
         assert versions[0].startswith("reached: RabbitMQ 3.")
         [gone] = a2a.rows("cancel", "--all", "--yes")
         assert gone["outcome"] == "canceled"
-        drained = a2a.rows("drain", "--all", "--timeout", "30")  # the broker is shared with other fleets
+        drained = a2a.rows("drain", "--all", "--timeout", "30")
         assert [row["worker"] for row in drained] == [node(first), node(second)]
         assert {(row["state"], *row["queues"]) for row in drained} == {("drained", fleet.queue)}

@@ -223,6 +223,9 @@ class Fleet:
             with kombu.Connection(self.broker_url) as connection:
                 for queue in self.queues:
                     connection.default_channel.queue_delete(queue)
+                control = f"{self.queue}-control.pidbox"
+                for exchange in (control, f"reply.{control}", f"{self.queue}-events"):  # of one that was alone
+                    connection.default_channel.exchange_delete(exchange)
 
     @property
     def environment(self) -> dict[str, str]:
