@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from a2a_celery.cli.embedded import EmbeddedRedis
-from tests.support.fleet import ROOT, START, Process, free_port
+from tests.support.fleet import ROOT, START, Fleet, Process, free_port
 from tests.support.receiver import receiver
 from tests.support.waiting import eventually
 
@@ -40,14 +39,14 @@ def lines_with(start: str) -> list[str]:
     return [line.split("  #")[0].strip() for b in blocks("sh") for line in b.splitlines() if line.startswith(start)]
 
 
-def test_the_readmes_agent_is_served_by_the_readmes_commands(redis_server: EmbeddedRedis, tmp_path: Path) -> None:
+def test_the_readmes_agent_is_served_by_the_readmes_commands(fleet: Fleet, tmp_path: Path) -> None:
     (tmp_path / "acme.py").write_text(blocks("python")[0])
     port = free_port()
     env = {
         "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
         "PYTHONPATH": str(tmp_path),
-        "CELERY_BROKER_URL": redis_server.broker_url,
-        "A2A_STORE_URL": redis_server.store_url,
+        "CELERY_BROKER_URL": fleet.redis.broker_url,
+        "A2A_STORE_URL": fleet.redis.store_url,
         "A2A_SECRET_KEY": "a-key-for-the-tests-of-32-characters-and-more",
         "A2A_ALLOW_NETWORKS": "127.0.0.0/8",
     }
@@ -58,21 +57,20 @@ def test_the_readmes_agent_is_served_by_the_readmes_commands(redis_server: Embed
     assert [c[3:5] for c in commands] == [["worker"], ["a2a", "gateway"], ["a2a", "watcher"]]
     assert set(OPERATORS) < set(lines)
     celery = str(Path(sys.executable).parent / "celery")
-    fleet = [Process(c[-1], [celery, *c[1:]], env, tmp_path / f"{n}.log") for n, c in enumerate(commands)]
+    fleet.processes += [Process(c[-1], [celery, *c[1:]], env, tmp_path / f"{n}.log") for n, c in enumerate(commands)]
     curl, with_webhook = (b.replace("8000", str(port)) for b in blocks("sh") if b.startswith("curl"))
 
     def answer() -> dict[str, object] | None:
-        assert all(process.running for process in fleet), "\n".join(process.output() for process in fleet)
+        assert all(process.running for process in fleet.processes), fleet.logs()
         done = subprocess.run(curl, shell=True, capture_output=True, text=True, timeout=30, check=False)
         return json.loads(done.stdout) if done.stdout else None
 
-    try:
-        task = eventually(answer, within=START, what="the README's request is answered")["task"]  # type: ignore[index]
-        with receiver() as hooks:
-            posted_to = with_webhook.replace("https://you.example.com/a2a-events", hooks.url())
-            subprocess.run(posted_to, shell=True, check=True, capture_output=True, timeout=30)
-            eventually(lambda: b"Hello, Ada!" in b"".join(got.body for got in hooks.received()), what="it is posted")
-            eventually(lambda: b"COMPLETED" in hooks.received()[-1].body, what="the end is posted")
+    task = eventually(answer, within=START, what="the README's request is answered")["task"]  # type: ignore[index]
+    with receiver() as hooks:
+        posted_to = with_webhook.replace("https://you.example.com/a2a-events", hooks.url())
+        subprocess.run(posted_to, shell=True, check=True, capture_output=True, timeout=30)
+        eventually(lambda: b"Hello, Ada!" in b"".join(got.body for got in hooks.received()), what="it is posted")
+        eventually(lambda: b"COMPLETED" in hooks.received()[-1].body, what="the end is posted")
         (tmp_path / "ask.py").write_text(blocks("python")[1].replace("8000", str(port)))
         [call] = [shlex.split(line.replace("8000", str(port))) for line in lines_with("a2a-celery call")]
         for caller in (
@@ -87,9 +85,6 @@ def test_the_readmes_agent_is_served_by_the_readmes_commands(redis_server: Embed
             done = subprocess.run(arguments, env=env, capture_output=True, text=True, timeout=60, check=False)
             assert (done.returncode, done.stderr) == (0, ""), command
             assert done.stdout.startswith(said), command
-    finally:
-        for process in fleet:
-            process.stop()
     assert task["artifacts"][0]["parts"] == [{"text": "Hello, Ada!"}]  # type: ignore[index]
 
 
