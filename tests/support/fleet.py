@@ -86,9 +86,10 @@ class Process:
         """Returns when it has printed `text`; fails when it ends without."""
 
         def printed() -> bool:
+            running = self.running  # before it is read: what ends at once may have printed it
             if text in self.output():
                 return True
-            assert self.running, f"{self.name} ended:\n{self.output()[-3000:]}"
+            assert running, f"{self.name} ended:\n{self.output()[-3000:]}"
             return False
 
         eventually(printed, within=within, what=f"{self.name} prints {text!r}")

@@ -41,9 +41,10 @@ class Terminal:
         """Returns when `text` has been shown so many times; fails when the program ends without."""
 
         def shown() -> bool:
+            more_may_come = self.popen.poll() is None or self._reader.is_alive()
             if self.screen.count(text) >= times:
                 return True
-            assert self.popen.poll() is None or self._reader.is_alive(), f"it ended:\n{self.screen}"
+            assert more_may_come, f"it ended:\n{self.screen}"
             return False
 
         eventually(shown, within=60, what=f"{text!r} is shown in\n{self.screen}")
