@@ -43,7 +43,7 @@ WAYS = [*((binding, "1.0") for binding in BINDINGS), ("JSONRPC", "0.3"), ("HTTP+
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     # a hold that a loaded machine keeps too: "direct" must be heard before its stream becomes a task
     folder = tmp_path_factory.mktemp("fleet")
-    with serving(folder, pool=request.param, concurrency=4, A2A_FIRST_EVENT_HOLD="3") as served:
+    with serving(folder, pool=request.param, concurrency=4, A2A_FIRST_EVENT_HOLD="20") as served:
         yield served
 
 

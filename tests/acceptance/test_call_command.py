@@ -25,7 +25,9 @@ COMMAND = ("from a2a_celery.cli.main import main; main()", "call")
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with running_fleet(tmp_path_factory.mktemp("fleet"), app="tests.support.all_agents", A2A_CANCEL_GRACE="2") as fleet:
+    # a hold and a grace that a loaded machine keeps too: of "direct", and of who presses Ctrl-C again
+    env = {"A2A_FIRST_EVENT_HOLD": "20", "A2A_CANCEL_GRACE": "20"}
+    with running_fleet(tmp_path_factory.mktemp("fleet"), app="tests.support.all_agents", **env) as fleet:
         yield Served(fleet, fleet.gateway(), fleet.worker(pool="threads", concurrency=8))
 
 

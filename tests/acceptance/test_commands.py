@@ -51,7 +51,8 @@ class Commands:
 
 @pytest.fixture(scope="module")
 def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
-    with running_fleet(tmp_path_factory.mktemp("fleet")) as fleet:
+    # a hold that a loaded machine keeps too: "direct" must be heard before its stream becomes a task
+    with running_fleet(tmp_path_factory.mktemp("fleet"), A2A_FIRST_EVENT_HOLD="20") as fleet:
         fleet.worker(pool="threads", concurrency=8)
         yield Commands(fleet, fleet.gateway().url)
 

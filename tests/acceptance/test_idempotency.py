@@ -31,7 +31,9 @@ from tests.support.fleet import Gateway
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serving(tmp_path_factory.mktemp("fleet"), pool="threads", concurrency=8) as served:
+    # a hold that a loaded machine keeps too: "once-direct" must be heard before its stream becomes a task
+    hold = {"A2A_FIRST_EVENT_HOLD": "20"}
+    with serving(tmp_path_factory.mktemp("fleet"), pool="threads", concurrency=8, **hold) as served:
         yield served
 
 
@@ -156,7 +158,7 @@ async def test_a_repeated_answer_begins_no_second_turn(client: Client) -> None:
 async def test_a_repeat_of_a_message_that_had_no_turn_hears_the_same(
     served: Served, second: Gateway, binding: str
 ) -> None:
-    begun = message_json("hello 1") | {"configuration": {"returnImmediately": True}}
+    begun = message_json("hello 6") | {"configuration": {"returnImmediately": True}}
     task = rpc(served.gateway, "SendMessage", begun, agent="once")["result"]["task"]
     late = message_json("late 0", taskId=task["id"])
 
