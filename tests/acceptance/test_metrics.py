@@ -96,10 +96,9 @@ def test_requests_are_counted_whichever_process_took_them(served: Watched) -> No
         assert rest(served.gateway, "GET", f"/tasks/{task['id']}", agent="echo").status_code == 200
     assert rest(served.gateway, "GET", "/tasks/none", agent="echo").status_code == 404
 
-    after = served.figures()
     counted, missing = "a2a_gateway_requests_total", "TaskNotFoundError"
-    assert after.get(counted, outcome="ok", **labels) - before.get(counted, outcome="ok", **labels) == 20
-    assert after.get(counted, outcome=missing, **labels) - before.get(counted, outcome=missing, **labels) == 1
+    served.becomes(before.get(counted, outcome="ok", **labels) + 20, counted, outcome="ok", **labels)
+    served.becomes(before.get(counted, outcome=missing, **labels) + 1, counted, outcome=missing, **labels)
 
 
 async def test_streams_are_open_until_they_are_not_and_their_lag_is_known(served: Watched) -> None:
@@ -111,7 +110,7 @@ async def test_streams_are_open_until_they_are_not_and_their_lag_is_known(served
         ]
         opened = [await stream.__aenter__() for stream in streams]
         assert {response.status_code for response in opened} == {200}
-        assert scrape(served.url).get("a2a_gateway_open_streams", agent="silent") == 3
+        await asyncio.to_thread(served.becomes, 3.0, "a2a_gateway_open_streams", agent="silent")
         for stream in streams:
             await stream.__aexit__(None, None, None)
 
