@@ -50,15 +50,17 @@ def test_a_client_that_goes_away_leaves_nothing_behind_and_cancels_nothing(site:
 
     assert all(isinstance(answer, httpx.TimeoutException) for answer in answers)
     eventually(lambda: not store.pubsub_channels("a2a:{*"), within=20, what="nobody follows their tasks any more")
-    tasks = httpx.get(f"{gateway.url}/agents/silent/tasks?contextId={context}", headers=HEADERS).json()["tasks"]
+    tasks = httpx.get(f"{gateway.url}/agents/silent/tasks?contextId={context}", headers=HEADERS, timeout=30).json()[
+        "tasks"
+    ]
     assert {task["status"]["state"] for task in tasks} <= {"TASK_STATE_WORKING", "TASK_STATE_SUBMITTED"}
     assert len(tasks) == 3
 
 
 def test_a_message_whose_task_ends_before_its_turn_is_refused(site: tuple[Fleet, Gateway]) -> None:
     url = f"{site[1].url}/agents/silent"
-    begun = body("2") | {"configuration": {"returnImmediately": True}}
-    task = httpx.post(f"{url}/message:send", json=begun, headers=HEADERS).json()["task"]
+    begun = body("6") | {"configuration": {"returnImmediately": True}}
+    task = httpx.post(f"{url}/message:send", json=begun, headers=HEADERS, timeout=30).json()["task"]
 
     late = httpx.post(f"{url}/message:send", json=body("late", taskId=task["id"]), headers=HEADERS, timeout=30)
 
@@ -70,12 +72,14 @@ def test_a_message_whose_task_ends_before_its_turn_is_refused(site: tuple[Fleet,
 def test_a_message_that_nobody_waits_with_is_kept_in_the_task_that_ended_first(site: tuple[Fleet, Gateway]) -> None:
     url = f"{site[1].url}/agents/silent"
     at_once = {"configuration": {"returnImmediately": True}}
-    task = httpx.post(f"{url}/message:send", json=body("2") | at_once, headers=HEADERS).json()["task"]
-    accepted = httpx.post(f"{url}/message:send", json=body("late", taskId=task["id"]) | at_once, headers=HEADERS)
+    task = httpx.post(f"{url}/message:send", json=body("6") | at_once, headers=HEADERS, timeout=30).json()["task"]
+    accepted = httpx.post(
+        f"{url}/message:send", json=body("late", taskId=task["id"]) | at_once, headers=HEADERS, timeout=30
+    )
     assert accepted.status_code == 200
 
     def read() -> dict[str, Any]:
-        found: dict[str, Any] = httpx.get(f"{url}/tasks/{task['id']}", headers=HEADERS).json()
+        found: dict[str, Any] = httpx.get(f"{url}/tasks/{task['id']}", headers=HEADERS, timeout=30).json()
         return found
 
     eventually(lambda: read()["status"]["state"] == "TASK_STATE_COMPLETED", within=60)
