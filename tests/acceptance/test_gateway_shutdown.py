@@ -57,11 +57,12 @@ async def until_working(gateway: Gateway, agent: str, count: int = 1) -> None:
 async def test_a_call_under_way_gets_the_end_or_the_task_as_it_is(fleet: Fleet, workers: int) -> None:
     fleet.worker(pool="threads", concurrency=4)
     gateway = serving(fleet, workers)
-    async with asked(gateway, "silent", "60") as long, asked(gateway, "pace", "3 1.3") as short:
+    async with asked(gateway, "silent", "60") as long:
         await until_working(gateway, "silent")
-        await until_working(gateway, "pace")
+        async with asked(gateway, "pace", "3 1") as short:
+            await until_working(gateway, "pace")
 
-        gateway.signal(signal.SIGTERM)
+            gateway.signal(signal.SIGTERM)
 
     assert short.result().json()["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
     assert long.result().json()["task"]["status"]["state"] == "TASK_STATE_WORKING"
@@ -87,7 +88,7 @@ async def test_streams_are_cut_and_go_on_at_another_gateway(fleet: Fleet, worker
     seen: list[Frame] = []
     async with httpx.AsyncClient() as http:
         try:
-            async with stream(http, first, "/message:stream", message_json("30 0.2"), agent="pace") as frames:
+            async with stream(http, first, "/message:stream", message_json("60 0.2"), agent="pace") as frames:
                 async for frame in frames:
                     seen.append(frame)
                     if len(seen) == 8:
@@ -95,9 +96,9 @@ async def test_streams_are_cut_and_go_on_at_another_gateway(fleet: Fleet, worker
                         first.signal(signal.SIGTERM)
         except httpx.TransportError:
             pass  # cut in the middle: that is how a client knows
-        assert len(seen) < 30
+        assert len(seen) < 60
         gone(first)
-        assert time.monotonic() - asked_at < 5, "a stream holds up nothing"
+        assert time.monotonic() - asked_at < 7, "a stream holds up nothing: that would take eight seconds"
         task_id = seen[0].data["task"]["id"]
         path = f"/tasks/{task_id}:subscribe"
         async with stream(http, second, path, agent="pace", last_event_id=seen[-1].id) as frames:
@@ -106,5 +107,5 @@ async def test_streams_are_cut_and_go_on_at_another_gateway(fleet: Fleet, worker
     ids = [int(frame.id) for frame in seen]
     assert ids == list(range(1, len(ids) + 1))
     chunks = [f.data["artifactUpdate"]["artifact"]["parts"][0]["text"] for f in seen if "artifactUpdate" in f.data]
-    assert "".join(chunks) == "".join(f"{n} " for n in range(30))
+    assert "".join(chunks) == "".join(f"{n} " for n in range(60))
     assert seen[-1].data["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
