@@ -133,9 +133,8 @@ def test_a_forged_post_wakes_nobody(tmp_path: Path) -> None:
     with calling(tmp_path, "redis", agents=False) as site:
         site.receiver(url)
 
-        forged = httpx.post(
-            f"{url}/some-step", json={"task": {"id": "t"}}, headers={"X-A2A-Notification-Token": "guess"}
-        )
+        headers = {"X-A2A-Notification-Token": "guess"}
+        forged = httpx.post(f"{url}/some-step", json={"task": {"id": "t"}}, headers=headers, timeout=PATIENCE)
 
         assert forged.status_code == 400
         assert "webhook-id is missing" in forged.json()["detail"]

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support.clients import V1
 from tests.support.fleet import ROOT, free_port
 from tests.support.site import PATIENCE, Site, open_site
 from tests.support.waiting import eventually
@@ -115,7 +116,7 @@ def test_a_run_is_found_by_its_tasks_id_and_says_how_it_ended(
 def test_a_run_that_is_canceled_is_revoked(shown: Shown) -> None:
     task_id = shown.site.send("patient", SECRET)
     eventually(lambda: shown.site.is_in(task_id, "WORKING"), within=PATIENCE)
-    httpx.post(f"{shown.site.gateway.url}/agents/patient/tasks/{task_id}:cancel", headers={"A2A-Version": "1.0"})
+    httpx.post(f"{shown.site.gateway.url}/agents/patient/tasks/{task_id}:cancel", headers=V1, timeout=PATIENCE)
     assert shown.site.ended("patient", task_id)["status"]["state"] == "TASK_STATE_CANCELED"
 
     run = shown.run(task_id, "REVOKED")
@@ -156,7 +157,7 @@ def test_a_run_that_is_lost_with_its_whole_worker_is_over_for_flower_too(tmp_pat
         eventually(lambda: site.is_in(lost, "WORKING") and site.is_in(canceled, "WORKING"), within=PATIENCE)
 
         site.worker.kill()
-        httpx.post(f"{site.gateway.url}/agents/patient/tasks/{canceled}:cancel", headers={"A2A-Version": "1.0"})
+        httpx.post(f"{site.gateway.url}/agents/patient/tasks/{canceled}:cancel", headers=V1, timeout=PATIENCE)
         site.fleet.watcher()
 
         assert site.ended("patient", lost)["status"]["state"] == "TASK_STATE_FAILED"

@@ -7,7 +7,7 @@ import asyncio
 import httpx
 import psutil
 
-from tests.support.fleet import Fleet
+from tests.support.fleet import START, Fleet
 from tests.support.waiting import eventually
 
 HEADERS = {"A2A-Version": "1.0"}
@@ -16,7 +16,7 @@ HEADERS = {"A2A-Version": "1.0"}
 def test_gateway_processes_share_the_port_and_each_answers_about_any_task(fleet: Fleet) -> None:
     fleet.worker()
     gateway = fleet.gateway(grpc=True, workers=3)
-    serving = eventually(lambda: serving_processes(gateway.pid, gateway.url) or None, within=30, what="all serve")
+    serving = eventually(lambda: serving_processes(gateway.pid, gateway.url) or None, within=START, what="all serve")
     assert len(serving) == 3
 
     async def send_and_read(number: int) -> str:
@@ -35,11 +35,11 @@ def test_gateway_processes_share_the_port_and_each_answers_about_any_task(fleet:
     assert asyncio.run(all_of_them()) == [str(number) for number in range(20)]
 
     gateway.stop()
-    _, left = psutil.wait_procs(serving, timeout=5)
+    _, left = psutil.wait_procs(serving, timeout=15)
     assert not left
 
 
 def serving_processes(pid: int, url: str) -> list[psutil.Process]:
     """The gateway's serving processes, once all three of them have come up."""
     found = [p for p in psutil.Process(pid).children(recursive=True) if "spawn_main" in " ".join(p.cmdline())]
-    return found if len(found) == 3 and httpx.get(f"{url}/health/live", timeout=5).status_code == 200 else []
+    return found if len(found) == 3 and httpx.get(f"{url}/health/live", timeout=30).status_code == 200 else []

@@ -39,7 +39,7 @@ def test_headers_without_an_end(fleet: Fleet) -> None:
         assert sent < ENOUGH
         assert answer.startswith(b"HTTP/1.1 400 ") or not answer  # it may be lost behind what nobody read
 
-    assert httpx.get(f"{gateway.url}/health/live").status_code == 200
+    assert httpx.get(f"{gateway.url}/health/live", timeout=30).status_code == 200
 
 
 def test_headers_in_many_pieces_and_large_bodies_are_taken(fleet: Fleet) -> None:

@@ -302,5 +302,5 @@ class TestABlockingMessage:
         task = talk.send(served.gateway, agent, text, **wanted)
 
         url = f"{served.gateway.url}/agents/{agent}/tasks/{task['id']}"
-        assert task == httpx.get(url, params=wanted, headers=talk.HEADERS).json()
+        assert task == httpx.get(url, params=wanted, headers=talk.HEADERS, timeout=talk.TIMEOUT).json()
         assert len(task.get("history", ())) <= (5 if length is None else length)
