@@ -11,7 +11,7 @@ from tests.support.talk import read, send, state
 from tests.support.waiting import eventually
 
 LEASE = {"A2A_LEASE_TTL": "2", "A2A_REDISPATCH_AFTER": "3"}
-RECOVERED = 2 + 10
+RECOVERED = 2 + 30
 """Seconds: the lease, and what a loaded machine adds."""
 
 

@@ -218,7 +218,7 @@ async def test_a_time_that_has_come_is_now(served: Served) -> None:
 
 
 async def test_a_run_that_nobody_begins_in_time_is_rejected(served: Served) -> None:
-    late = await finished(served.gateway, scheduled("to nowhere", not_after=soon(2).isoformat()))
+    late = await finished(served.gateway, scheduled("to nowhere", not_after=soon(5).isoformat()))
     in_time = await finished(served.gateway, scheduled(not_after=soon(60).isoformat()))
 
     assert state(late) == "REJECTED"
