@@ -32,7 +32,7 @@ KILLS = 3
 pytestmark = pytest.mark.timeout(600)
 
 PATIENCE = 240.0
-"""Seconds. The lines of a killed watcher are due again after 16: a post's timeout, and lease_ttl."""
+"""Seconds. The lines of a killed watcher are due again after 18: a post's timeout, and lease_ttl."""
 AGENTS = (("count", "12"), ("echo", "hello"), ("full", "hi"), ("ask", ""), ("sync-count", "3"), ("fail", ""))
 SLOW = Reply(200, wait=0.03)
 

@@ -18,7 +18,7 @@ from .receiver import Received
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 SECRET_KEY = "0123456789abcdef0123456789abcdef"
-DELIVERING = {"A2A_SECRET_KEY": SECRET_KEY, "A2A_ALLOW_NETWORKS": "127.0.0.0/8", "A2A_LEASE_TTL": "1"}
+DELIVERING = {"A2A_SECRET_KEY": SECRET_KEY, "A2A_ALLOW_NETWORKS": "127.0.0.0/8", "A2A_LEASE_TTL": "3"}
 """Settings of a fleet that posts to receivers on this machine."""
 
 
