@@ -49,7 +49,7 @@ def test_a_fleet_that_is_not(tmp_path: Path) -> None:
         gateway = fleet.gateway()
         task = talk.send(gateway, "deaf-function", str(tmp_path / "marks"), returnImmediately=True)
         eventually((tmp_path / "marks").exists, within=PATIENCE, what="it works")
-        assert talk.state(talk.cancel(gateway, "deaf-function", task)) == "CANCELED"
+        assert talk.state(talk.canceled(gateway, "deaf-function", task)) == "CANCELED"
         worker.wait_for_output("is left behind")
 
         code, said = doctor(fleet, "--url", f"http://{NOWHERE}")

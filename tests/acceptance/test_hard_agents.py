@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.fleet import Fleet, Gateway, running_fleet
-from tests.support.talk import cancel, read, send, state
+from tests.support.talk import canceled, read, send, state
 from tests.support.waiting import eventually
 
 
@@ -33,7 +33,7 @@ def test_a_cancel_that_cancels_its_own_task_cancels(site: tuple[Fleet, Gateway])
     task = send(gateway, "cancels-itself", returnImmediately=True)
     eventually(lambda: state(read(gateway, "cancels-itself", task)) == "WORKING", what="it works")
 
-    assert state(cancel(gateway, "cancels-itself", task)) == "CANCELED"
+    assert state(canceled(gateway, "cancels-itself", task)) == "CANCELED"
 
 
 def test_what_an_executor_does_behind_its_last_word_is_left_to_finish(site: tuple[Fleet, Gateway]) -> None:
@@ -50,10 +50,10 @@ def test_a_blocking_call_from_an_async_agent_is_refused_not_a_deadlock(site: tup
 
 def test_hanging_functions_take_no_thread_from_others(site: tuple[Fleet, Gateway]) -> None:
     gateway = site[1]
-    hanging = [send(gateway, "hangs", "20", returnImmediately=True) for _ in range(2)]
+    hanging = [send(gateway, "hangs", "90", returnImmediately=True) for _ in range(2)]
     for task in hanging:
         eventually(lambda t=task: state(read(gateway, "hangs", t)) == "WORKING", what="it hangs")
-        assert state(cancel(gateway, "hangs", task)) == "CANCELED"
+        assert state(canceled(gateway, "hangs", task)) == "CANCELED"
 
     assert state(send(gateway, "hangs", "0")) == "COMPLETED"
 

@@ -33,8 +33,8 @@ class Site:
         return talk.read(self.gateway, agent, {"id": task_id})
 
     def cancel(self, agent: str, task_id: str) -> dict[str, Any]:
-        """Cancels the task."""
-        return talk.cancel(self.gateway, agent, {"id": task_id})
+        """Cancels the task; gives it when it has ended."""
+        return talk.canceled(self.gateway, agent, {"id": task_id})
 
 
 @pytest.fixture(scope="module", params=["prefork", "threads"])
@@ -100,7 +100,7 @@ def test_a_run_that_arrives_twice_runs_once(site: Site) -> None:
 
 
 def test_sync_agents_do_not_hold_up_the_loop(site: Site) -> None:
-    slow = site.send("block", "1.5", returnImmediately=True)
+    slow = site.send("block", "5", returnImmediately=True)
     eventually(lambda: state(site.get("block", slow["id"])) == "WORKING", what="it blocks its thread")
 
     assert state(site.send("echo", "quick")) == "COMPLETED"
@@ -130,7 +130,7 @@ def test_an_agent_that_swallows_its_cancellation_is_canceled_all_the_same(site: 
 
 
 def test_an_agent_that_cannot_be_reached_is_canceled_after_its_grace(site: Site) -> None:
-    task = site.send("block", "4", returnImmediately=True)
+    task = site.send("block", "90", returnImmediately=True)
     eventually(lambda: state(site.get("block", task["id"])) == "WORKING", what="it blocks its thread")
 
     assert state(site.cancel("block", task["id"])) == "CANCELED"

@@ -77,22 +77,22 @@ class HangsInCancel(AgentExecutor):
 a2a.add_agent(card("hangs-in-cancel"), HangsInCancel)
 
 
-@a2a.agent("limited-function", time_limit=1)
+@a2a.agent("limited-function", time_limit=2)
 def limited_function(turn: Turn) -> str:
     return deaf_function(turn)
 
 
-@a2a.agent("limited-swallows", time_limit=1)
+@a2a.agent("limited-swallows", time_limit=2)
 async def limited_swallows(turn: Turn) -> str:
     return await swallows(turn)
 
 
-@a2a.agent("limited-blocks", time_limit=1)
+@a2a.agent("limited-blocks", time_limit=2)
 async def limited_blocks(turn: Turn) -> str:
     return await blocks_the_loop(turn)
 
 
-@a2a.agent("idle-blocks", idle_limit=1)
+@a2a.agent("idle-blocks", idle_limit=2)
 async def idle_blocks(turn: Turn) -> str:
     return await blocks_the_loop(turn)
 

@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 
 from .fleet import Gateway
+from .waiting import eventually
 
 HEADERS = {"A2A-Version": "1.0"}
 TIMEOUT = 60.0
@@ -38,6 +39,17 @@ def cancel(gateway: Gateway, agent: str, task: dict[str, Any]) -> dict[str, Any]
     url = f"{gateway.url}/agents/{agent}/tasks/{task['id']}:cancel"
     found: dict[str, Any] = httpx.post(url, headers=HEADERS, timeout=TIMEOUT).json()
     return found
+
+
+def canceled(gateway: Gateway, agent: str, task: dict[str, Any]) -> dict[str, Any]:
+    """Cancels the task, and gives it when it has ended: the answer comes a moment after the grace, done or not."""
+    cancel(gateway, agent, task)
+    going_on = ("SUBMITTED", "WORKING")
+    return eventually(
+        lambda: found if state(found := read(gateway, agent, task)) not in going_on else {},
+        within=TIMEOUT,
+        what=f"{agent} ends",
+    )
 
 
 def state(task: dict[str, Any]) -> str:
