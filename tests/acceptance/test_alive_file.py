@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.support.fleet import Fleet, running_fleet
 from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.timeout(300)  # several processes start one after another
 
 KEY = "a-key-for-the-tests-of-32-characters-and-more"
 

@@ -18,6 +18,8 @@ from tests.support.restarts import MortalRedis, mortal_redis
 from tests.support.talk import cancel, read, send, state
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.timeout(300)  # several processes start one after another
+
 PATIENCE = 90.0
 """Seconds until everything is well again: a silent line is given up after some tens of them."""
 

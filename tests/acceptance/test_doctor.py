@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.support import talk
 from tests.support.fleet import Fleet, running_fleet
 from tests.support.receiver import receiver
 from tests.support.site import PATIENCE
 from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.timeout(300)  # several processes start one after another
 
 NOWHERE = "127.0.0.1:1"
 ORDER = (

@@ -6,9 +6,12 @@ import asyncio
 
 import httpx
 import psutil
+import pytest
 
 from tests.support.fleet import START, Fleet
 from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.timeout(300)  # several processes start one after another
 
 HEADERS = {"A2A-Version": "1.0"}
 

@@ -13,6 +13,8 @@ from tests.support.fleet import Fleet
 from tests.support.seeds import ANN, CONTEXT, request
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.timeout(300)  # several processes start one after another
+
 KEYS = Keys("a2a")
 OPTIONS = b'{"not_before_us":7,"trace":{"traceparent":"00-ab-cd-01"},"options":{}}'
 

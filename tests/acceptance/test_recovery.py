@@ -10,6 +10,8 @@ from tests.support.fleet import Fleet, running_fleet
 from tests.support.talk import read, send, state
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.timeout(300)  # several processes start one after another
+
 LEASE = {"A2A_LEASE_TTL": "2", "A2A_REDISPATCH_AFTER": "3"}
 RECOVERED = 2 + 30
 """Seconds: the lease, and what a loaded machine adds."""

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.support.contexts import Context, Fold, state
 from tests.support.fleet import running_fleet
 from tests.support.talk import cancel
 from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.timeout(300)  # several processes start one after another
 
 APP = "tests.support.session_agents"
 LEASE = {"A2A_LEASE_TTL": "2", "A2A_REDISPATCH_AFTER": "3"}
