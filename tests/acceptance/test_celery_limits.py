@@ -15,7 +15,7 @@ from tests.support.waiting import eventually
 @pytest.mark.parametrize("pool", POOLS)
 @pytest.mark.parametrize("limit", ["TEST_SOFT_TIME_LIMIT", "TEST_TIME_LIMIT"])
 def test_celerys_limits_hold_on_every_pool(tmp_path: Path, pool: str, limit: str) -> None:
-    with open_site(tmp_path, pool, **{limit: "2"}) as site:
+    with open_site(tmp_path, pool, **{limit: "3"}) as site:
         for agent in ("silent", "patient"):
             task_id = site.send(agent, "60")
 
@@ -27,7 +27,7 @@ def test_celerys_limits_hold_on_every_pool(tmp_path: Path, pool: str, limit: str
 
 
 def test_an_agent_that_blocks_the_loop_meets_celerys_hard_limit_once(tmp_path: Path, broker: str) -> None:
-    with open_site(tmp_path, "prefork", broker, TEST_TIME_LIMIT="2") as site:
+    with open_site(tmp_path, "prefork", broker, TEST_TIME_LIMIT="3") as site:
         task_id = site.send("stuck", "60")
 
         assert text_of(site.ended("stuck", task_id)) == OUT_OF_TIME

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -114,17 +115,20 @@ def test_a_worker_that_does_not_know_the_agent(site: Site) -> None:
 
 
 @pytest.mark.parametrize("copy", ["expired", "revoked"])
-def test_the_end_of_a_copy_is_not_the_end_of_the_run(site: Site, copy: str) -> None:
+def test_the_end_of_a_copy_is_not_the_end_of_the_run(site: Site, tmp_path: Path, copy: str) -> None:
     if site.pool == "solo":  # would not look at the copy before the run is over
         return
-    task_id = site.send("silent", "2")
+    may_end = tmp_path / "may-end"
+    task_id = site.send("until", str(may_end))
     eventually(lambda: site.is_in(task_id, "WORKING"), within=PATIENCE)
     if copy == "revoked":
         site.revoke(task_id)
     options = {"expires": -5} if copy == "expired" else {}
-    site.celery.send_task("a2a.silent", (task_id, 1), task_id=f"{task_id}.1", queue=site.fleet.queue, **options)
+    site.celery.send_task("a2a.until", (task_id, 1), task_id=f"{task_id}.1", queue=site.fleet.queue, **options)
+    site.celery_says(task_id, "revoked")
+    may_end.touch()
 
-    site.ended("silent", task_id)
+    site.ended("until", task_id)
 
     assert site.log(task_id) == [*WORKED, "artifact", "COMPLETED"]
     site.celery_says(task_id, "revoked", "succeeded")

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
@@ -49,9 +50,9 @@ def end(how: str) -> str:
     return "went on"
 
 
-@a2a.agent("limited", time_limit=1)
+@a2a.agent("limited", time_limit=2)
 async def limited(turn: Turn) -> AsyncIterator[str]:
-    """Talks for a minute, but has a second."""
+    """Talks for a minute, but has two seconds."""
     for number in range(300):
         yield f"{number} "
         await asyncio.sleep(0.2)
@@ -76,7 +77,7 @@ class Framework(Patient):
             await self.cancel(context, event_queue)
 
 
-a2a.add_agent(card("framework"), Framework, time_limit=1)
+a2a.add_agent(card("framework"), Framework, time_limit=2)
 a2a.add_agent(card("exits-when-loaded"), "tests.support.exits:Nobody")
 
 
@@ -84,6 +85,14 @@ a2a.add_agent(card("exits-when-loaded"), "tests.support.exits:Nobody")
 async def stuck(turn: Turn) -> str:
     """Blocks the event loop itself."""
     time.sleep(float(turn.text))  # noqa: ASYNC251
+    return "done"
+
+
+@a2a.agent("until")
+async def until(turn: Turn) -> str:
+    """Works until there is the file that it is told."""
+    while not Path(turn.text).exists():  # noqa: ASYNC110, ASYNC240 - another process makes it
+        await asyncio.sleep(0.02)
     return "done"
 
 
