@@ -123,9 +123,9 @@ async def test_a_task_is_read_as_it_ended(connect) -> None:
 
 
 async def test_a_running_task_is_followed_from_a_second_connection(connect) -> None:
-    task = await send(await connect("pace"), "6 0.4", immediately=True)
-
-    events = await collect((await connect("pace", streaming=True)).subscribe(SubscribeToTaskRequest(id=task.id)))
+    sender, follower = await connect("pace"), await connect("pace", streaming=True)
+    task = await send(sender, "6 0.7", immediately=True)
+    events = await collect(follower.subscribe(SubscribeToTaskRequest(id=task.id)))
 
     assert events[0].HasField("task")
     assert events[0].task.id == task.id

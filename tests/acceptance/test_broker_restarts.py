@@ -19,6 +19,8 @@ from tests.support.restarts import MortalRedis, mortal_redis
 from tests.support.talk import read, send, state
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.timeout(300)  # several processes start one after another
+
 PATIENCE = 60.0
 """Seconds that an end may take on a loaded machine."""
 
@@ -70,7 +72,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 def test_a_worker_with_messages_in_hand_survives_a_redis_restart(site: Site, pool: str) -> None:
     site.fleet.watcher()
     worker = site.fleet.worker(pool=pool, concurrency=2)
-    running = [site.sent("silent", "5") for _ in range(1 if pool == "solo" else 2)]
+    running = [site.sent("silent", "8") for _ in range(1 if pool == "solo" else 2)]
     eventually(lambda: all(site.is_in(task, "WORKING") for task in running), within=PATIENCE, what="they run")
     # fewer than the worker would fetch: it also waits for more, and learns of the end from two sockets at once
     in_hand = [site.sent("echo", str(number)) for number in range(4)]

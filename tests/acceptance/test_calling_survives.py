@@ -24,7 +24,7 @@ def test_a_chain_goes_on_when_the_gateway_in_its_middle_was_killed(tmp_path: Pat
         middle, last = site.fleet.gateway(), site.fleet.gateway()
         worker = site.worker()
         steps = chain(
-            site.call.s("echo", "12 0.4"),
+            site.call.s("echo", "12 0.8"),
             site.call.s(site.url("pace", middle)),
             site.call.s(site.url("echo", last), "It counts:"),
         )

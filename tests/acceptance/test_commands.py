@@ -134,7 +134,7 @@ class TestOneTask:
         assert f"Error: no task {task} of full at " in commands("get", task, "--agent", "full", code=1).stderr
 
     def test_tail_follows_it_to_its_end(self, commands: Commands) -> None:
-        task = commands.accepted("pace", "8 0.5")
+        task = commands.accepted("pace", "8 1.5")
 
         events = commands.lines("tail", task)
 

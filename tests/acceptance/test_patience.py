@@ -34,9 +34,9 @@ def body(text: str, *, data: Any = None, **more: Any) -> dict[str, Any]:
 
 
 async def send_and_leave(url: str, context: str) -> list[object]:
-    """Three clients that send, and go away after a second; gives what became of their calls."""
-    async with httpx.AsyncClient(headers=HEADERS, timeout=1) as client:
-        sent = [client.post(url, json=body("12", contextId=context)) for _ in range(3)]
+    """Three clients that send, and go away after three seconds; gives what became of their calls."""
+    async with httpx.AsyncClient(headers=HEADERS, timeout=3) as client:
+        sent = [client.post(url, json=body("20", contextId=context)) for _ in range(3)]
         return list(await asyncio.gather(*sent, return_exceptions=True))
 
 
