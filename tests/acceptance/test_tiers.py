@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import redis
 
+from tests.support import talk
 from tests.support.certificates import Authority
 from tests.support.clients import message_json, rest
 from tests.support.fleet import ROOT, Fleet, Gateway, Process, running_fleet
@@ -65,8 +66,9 @@ def does_everything(fleet: Fleet, gateway: Gateway, worker: Process, **env: str)
         rest(gateway, "DELETE", f"/tasks/{waits['id']}/pushNotificationConfigs/{config['id']}", agent="ask")
     running = send(gateway, "sleeps", {"seconds": 60}, returnImmediately=True)["id"]
     eventually(lambda: f"run {running}.1 of sleeps begins" in worker.output(), within=PATIENCE, what="it runs")
-    canceled = rest(gateway, "POST", f"/tasks/{running}:cancel", agent="sleeps").json()
+    canceled = talk.canceled(gateway, "sleeps", {"id": running})
     assert canceled["status"]["state"] == "TASK_STATE_CANCELED", canceled
+
     doctor = fleet.command("a2a", "doctor", "--url", gateway.url, **env)
     found = doctor.stdout.splitlines()  # one of the test agents is acknowledged late, on RabbitMQ too
     wrong = [line for line in found if line.startswith("wrong") and "timeouts:" not in line]
