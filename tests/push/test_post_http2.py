@@ -84,7 +84,7 @@ async def test_a_connection_serves_the_next_post_too(poster: Poster, hooks: Http
 
 async def test_a_host_gets_so_many_posts_at_once_each_on_its_connection(authority: Authority) -> None:
     with http2_receiver(authority.server("a.example")) as hooks:
-        hooks.plan("/hook", [], then=slowly(0.1))
+        hooks.plan("/hook", [], then=behaviour.together(4))
         async with poster_of(authority, hosts=Hosts(per_host=4)) as poster:
             for _ in range(5):
                 results = await asyncio.gather(*(poster.post(request(hooks)) for _ in range(20)))

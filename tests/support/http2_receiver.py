@@ -134,6 +134,17 @@ async def stays_silent(talk: Talk, _: Received) -> None:
     await asyncio.sleep(FOR_EVER)
 
 
+def together(count: int) -> Misbehaviour:
+    """Answers so many at once, when all of them are here."""
+    all_are_here = asyncio.Barrier(count)
+
+    async def answers(talk: Talk, _: Received) -> None:
+        await all_are_here.wait()
+        await talk.write(*talk.whole())
+
+    return answers
+
+
 def reset(code: ErrorCodes) -> Misbehaviour:
     """Resets the stream."""
     return says(lambda talk: [RstStreamFrame(talk.stream_id, error_code=code)])

@@ -88,6 +88,17 @@ def silent() -> Misbehaviour:
     return stays
 
 
+def together(count: int) -> Misbehaviour:
+    """Answers so many at once, when all of them are here."""
+    all_are_here = asyncio.Barrier(count)
+
+    async def answers(writer: asyncio.StreamWriter, _: Received) -> None:
+        await all_are_here.wait()
+        writer.write(_head(200, (("Content-Length", "0"),)))
+
+    return answers
+
+
 def writes(data: bytes) -> Misbehaviour:
     """Answers with just these bytes, and hangs up."""
 
