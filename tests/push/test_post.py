@@ -329,7 +329,7 @@ async def test_a_host_gets_so_many_posts_at_once(hooks: Receiver) -> None:
 async def test_a_dead_host_beside_a_live_one() -> None:
     with receiver() as dead, receiver() as live:
         dead.plan("/hook", [], then=behaviour.silent())
-        async with Poster(LOCAL, timeout=2, hosts=Hosts(per_host=5, open_after=5)) as poster:
+        async with Poster(LOCAL, timeout=2, hosts=Hosts(per_host=5, open_after=5, first_rest=300)) as poster:
             first = await asyncio.gather(*(poster.post(request(dead.url())) for _ in range(5)))
             began = time.monotonic()
             waiting = [await poster.post(request(dead.url())) for _ in range(10_000)]
