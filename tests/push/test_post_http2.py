@@ -314,14 +314,14 @@ async def test_what_is_secret_is_in_no_log(
 
 
 async def test_connections_that_could_not_be_made_take_no_place(authority: Authority, hooks: Http2Receiver) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as s:
-        port = s.getsockname()[1]
-    async with poster_of(authority, timeout=5, hosts=Hosts(in_all=2)) as poster:
-        for _ in range(4):
-            nowhere = PostRequest(f"https://a.example:{port}/", {}, b"{}")
-            assert await poster.post(nowhere) == Retry("the connection was refused")
+    with socket.socket() as taken:  # or another process might listen there meanwhile
+        taken.bind(("127.0.0.1", 0))
+        nowhere = PostRequest(f"https://a.example:{taken.getsockname()[1]}/", {}, b"{}")
+        async with poster_of(authority, hosts=Hosts(in_all=2)) as poster:
+            for _ in range(4):
+                assert await poster.post(nowhere) == Retry("the connection was refused")
 
-        assert await poster.post(request(hooks)) == Delivered(200)
+            assert await poster.post(request(hooks)) == Delivered(200)
 
 
 async def test_closing_closes_everything(authority: Authority, hooks: Http2Receiver) -> None:
