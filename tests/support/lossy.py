@@ -8,6 +8,9 @@ import httpx
 
 Wanted = Callable[[httpx.Request], bool]
 
+END = b"\r\n\r\n"
+"""Of an event, as our gateways write it."""
+
 
 class LosesAnswers(httpx.AsyncHTTPTransport):
     """Loses the answers to requests of which `wanted` says so, `times` of them; the request has arrived by then."""
@@ -33,7 +36,7 @@ class LosesAnswers(httpx.AsyncHTTPTransport):
 
 
 class CutsStreams(httpx.AsyncHTTPTransport):
-    """Cuts each stream after so many chunks as `after` says for it, in turn (0: at once); further ones are whole."""
+    """Cuts each stream after so many events as `after` says for it, in turn (0: at once); further ones are whole."""
 
     def __init__(self, *after: int) -> None:
         super().__init__()
@@ -49,16 +52,21 @@ class CutsStreams(httpx.AsyncHTTPTransport):
 
 
 class _Cut(httpx.AsyncByteStream):
+    """Cut between two events also where one packet has both, as it has for who comes late."""
+
     def __init__(self, whole: httpx.AsyncByteStream, after: int) -> None:
         self._whole = whole
         self._left = after
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        begun = b""
         async for chunk in self._whole:
-            if not self._left:
-                raise httpx.ReadError("the stream was cut")
-            self._left -= 1
-            yield chunk
+            *events, begun = (begun + chunk).split(END)
+            for event in events:
+                if not self._left:
+                    raise httpx.ReadError("the stream was cut")
+                self._left -= 1
+                yield event + END
 
     async def aclose(self) -> None:
         await self._whole.aclose()
