@@ -28,8 +28,9 @@ NOW = 1_000_000.0
 
 @pytest.fixture
 async def gateway(store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys) -> AsyncIterator[Limited]:
-    """Two requests a second, one at a time."""
-    async with limited(store, redis_server.store_url, keys, owner_requests_per_second=2, owner_request_burst=1) as made:
+    """A request every two seconds, one at a time."""
+    rate = {"owner_requests_per_second": 0.5, "owner_request_burst": 1}
+    async with limited(store, redis_server.store_url, keys, **rate) as made:
         yield made
 
 
