@@ -77,7 +77,7 @@ async def test_streams_outlive_a_gateway_that_is_killed(ours: Served) -> None:
     for binding in ("JSONRPC", "HTTP+JSON"):  # gRPC has no ids: there the task as a whole stood for what was missed
         told = [MessageToDict(event) for event in seen[binding]]
         assert told == await log(ours, sessions[binding].task_id), "each event once"
-    assert sum(event.HasField("task") for event in seen["GRPC"]) == 2
+    assert sum(event.HasField("task") for event in seen["GRPC"]) >= 2  # or GetTask saw the new gateway first
 
 
 @pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
