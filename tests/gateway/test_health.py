@@ -33,6 +33,9 @@ async def test_a_call_that_hangs_is_given_up_and_not_made_again(release: Event) 
         with pytest.raises(TimeoutError):
             await one.result(0.05)
 
+    release.set()
+    assert one._made is not None
+    await asyncio.wait({one._made})
     assert len(calls) == 1
 
 
