@@ -179,7 +179,7 @@ async def test_a_task_whose_state_nobody_knows_is_waited_for_until_the_deadline(
     dreaming = {"id": "t", "contextId": "c", "status": {"state": "TASK_STATE_DREAMING"}}
     async with odd_peer(lambda method: {"task": dreaming} if method == "SendMessage" else dreaming) as agent:
         with pytest.raises(DeadlineExceeded) as caught:
-            await agent.session().send("hello", deadline=0.5)
+            await agent.session().send("hello", deadline=3)
 
     assert caught.value.result == Result.of(dreaming)
 
