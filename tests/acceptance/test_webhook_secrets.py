@@ -224,7 +224,7 @@ def test_they_are_nowhere_else(traces: Traces) -> None:
     assert len(places["what Redis was told"]) > 10_000
     assert b"task-succeeded" in places["Celery's events"]
     assert b"DEBUG" in places["the log of worker"]
-    assert b"DEBUG" in places["the log of watcher"]
+    assert b"failed: answered 500" in places["the log of watcher"]
     assert finds(places, SECRETS) == []
 
 
