@@ -14,15 +14,8 @@ from kombu.transport import redis as kombu_redis
 from a2a_celery.dispatch.redis_clients import keep_clients
 from tests.support.restarts import MortalRedis, mortal_redis
 
-
-class Channel(kombu_redis.Channel):  # type: ignore[misc]
-    """As kombu has it."""
-
-
-class Transport(kombu_redis.Transport):  # type: ignore[misc]
-    """Its connections."""
-
-    Channel = Channel
+AS_IT_IS = unwrap(kombu_redis.Channel._create_client)
+"""kombu's own, whatever others in this process did."""
 
 
 @pytest.fixture
@@ -32,10 +25,11 @@ def server(tmp_path: Path) -> Iterator[MortalRedis]:
 
 
 @pytest.fixture
-def channel(server: MortalRedis) -> Iterator[Any]:
+def channel(server: MortalRedis, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """One that keeps its client."""
-    keep_clients(Channel)
-    with Connection(server.broker_url, transport=Transport) as connection:
+    monkeypatch.setattr(kombu_redis.Channel, "_create_client", AS_IT_IS)
+    assert keep_clients(kombu_redis.Channel)
+    with Connection(server.broker_url) as connection:
         yield connection.channel()
 
 
@@ -43,7 +37,7 @@ def test_channels_of_this_kombu_make_a_client_for_each_command() -> None:
     """When this fails, kombu is mended: drop the guard."""
 
     class AsItIs(kombu_redis.Channel):  # type: ignore[misc]
-        _create_client = unwrap(kombu_redis.Channel._create_client)  # without what others in this process did
+        _create_client = AS_IT_IS
 
     assert keep_clients(AsItIs)
     assert not keep_clients(AsItIs), "once is enough"
