@@ -155,9 +155,7 @@ def guard_rpc(endpoint: Endpoint, max_bytes: int) -> Endpoint:
             return JSONResponse(build_error_response(None, e))
         except ClientDisconnect:  # in the midst of its body
             return Response(status_code=CLIENT_CLOSED_REQUEST)
-        response = await while_there(endpoint, request)
-        forget_body(request)
-        return with_retry_after(response, request)
+        return await _answered(endpoint, request)
 
     return guarded
 
@@ -178,9 +176,7 @@ def guard_rest(
                 return rest_error(e)
             except ClientDisconnect:
                 return Response(status_code=CLIENT_CLOSED_REQUEST)
-            response = await while_there(endpoint, request)
-            forget_body(request)
-            return with_retry_after(response, request)
+            return await _answered(endpoint, request)
 
         return guarded
 
@@ -195,6 +191,12 @@ def guard_rest(
             endpoint = around(guard(route.endpoint))
             guarded_routes.append(Route(route.path, endpoint, methods=[m for m in methods if m != "HEAD"]))
     return guarded_routes
+
+
+async def _answered(endpoint: Endpoint, request: Request) -> Response:
+    response = await while_there(endpoint, request)
+    forget_body(request)
+    return with_retry_after(response, request)
 
 
 def _rpc_error(error: JSONRPCError) -> JSONResponse:
