@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import redis.asyncio
 
 from a2a_celery.store import Keys
+from a2a_celery.store.round_trips import packed
 
 from .peers.seeded import seeded_context, seeded_id
 
@@ -40,11 +41,10 @@ class Mould:
         self.commands = len(commands)
         self._at = at
         self._ids = (task_id.encode(), context_id.encode())
-        packed = b"".join(map(_packed, commands))
         found = set(AT.findall(b"\n".join(word for command in commands for word in command)))
         self._times = {time: int(time) for time in found if abs(int(time) - at) < FAR}
         marks = b"|".join(map(re.escape, (*self._ids, *self._times)))
-        self._pieces = re.split(b"(" + marks + b")", packed)
+        self._pieces = re.split(b"(" + marks + b")", packed(commands))
 
     @classmethod
     async def of(cls, client: redis.asyncio.Redis, keys: Keys, task_id: str, context_id: str) -> Mould:
@@ -102,7 +102,3 @@ async def seed(store_url: str, mould: Mould, numbers: range) -> None:
     finally:
         writer.close()
         await writer.wait_closed()
-
-
-def _packed(command: Sequence[bytes]) -> bytes:
-    return b"*%d\r\n" % len(command) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in command)
