@@ -6,8 +6,6 @@ import asyncio
 import json
 import threading
 from base64 import b64decode
-from collections.abc import Iterator
-from pathlib import Path
 from time import monotonic
 from typing import Any
 from uuid import uuid4
@@ -22,15 +20,9 @@ from a2a_celery.dispatch.publishing import PublishingThreads
 from a2a_celery.errors import BrokerUnavailable, RunNotTaken
 from a2a_celery.store.connection import redis_url
 from tests.support.fleet import RABBITMQ_URL
-from tests.support.restarts import MortalRedis, mortal_redis
+from tests.support.restarts import MortalRedis
 
 RUNS = [("echo", f"t{number}", 1) for number in range(100)]
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[MortalRedis]:
-    with mortal_redis(tmp_path) as server:
-        yield server
 
 
 @pytest.fixture

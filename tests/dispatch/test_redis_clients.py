@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from inspect import unwrap
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,16 +11,10 @@ from kombu import Connection
 from kombu.transport import redis as kombu_redis
 
 from a2a_celery.dispatch.redis_clients import keep_clients
-from tests.support.restarts import MortalRedis, mortal_redis
+from tests.support.restarts import MortalRedis
 
 AS_IT_IS = unwrap(kombu_redis.Channel._create_client)
 """kombu's own, whatever others in this process did."""
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[MortalRedis]:
-    with mortal_redis(tmp_path) as server:
-        yield server
 
 
 @pytest.fixture

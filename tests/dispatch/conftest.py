@@ -1,0 +1,16 @@
+"""A broker that tests of the hand-over may kill."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.restarts import MortalRedis, mortal_redis
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[MortalRedis]:
+    with mortal_redis(tmp_path) as server:
+        yield server
