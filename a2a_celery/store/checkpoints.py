@@ -25,4 +25,4 @@ def checkpoint(
                 return RunLost()
 
     arguments = [ref.run, token, *session_arguments(keys, session)]
-    return Operation(script("checkpoint"), keys.task(ref.task_id).as_list(), arguments, parse)
+    return Operation(script("checkpoint"), keys.task(ref.task_id), arguments, parse)

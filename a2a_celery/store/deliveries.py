@@ -163,7 +163,7 @@ def give_up_delivery(keys: Keys, line: Line, *, said: Said) -> Operation[bool]:
 def replay_delivery(keys: Keys, task_id: str, config_id: str) -> Operation[Literal["missing", "replayed", "alive"]]:
     """Makes a line that was given up due at once, from its place; "alive": it was not, or somebody else did."""
     arguments = [quoted(config_id), uuid4().hex]
-    return Operation(script("replay_delivery"), keys.task(task_id).as_list(), arguments, _word)
+    return Operation(script("replay_delivery"), keys.task(task_id), arguments, _word)
 
 
 def read_delivery(keys: Keys, task_id: str, config_id: str) -> Operation[Delivery | None]:
@@ -172,7 +172,7 @@ def read_delivery(keys: Keys, task_id: str, config_id: str) -> Operation[Deliver
     def parse(answer: Sequence[Any] | None) -> Delivery | None:
         return None if answer is None else _delivery(answer[1], int(answer[0]))
 
-    return Operation(script("read_delivery"), keys.task(task_id).as_list(), [quoted(config_id)], parse)
+    return Operation(script("read_delivery"), keys.task(task_id), [quoted(config_id)], parse)
 
 
 def scan_deliveries(keys: Keys, *, dead: bool = False, cursor: int = 0) -> Operation[DeliveryPage]:
@@ -205,7 +205,7 @@ def deliveries(store: SyncStore, keys: Keys, *, dead: bool = False) -> Iterator[
 
 def _settle(name: str, keys: Keys, line: Line, rest: list[Argument], parse: Any) -> Operation[Any]:
     arguments = [quoted(line.config_id), line.token, *rest]
-    return Operation(script(name), keys.task(line.task_id).as_list(), arguments, parse)
+    return Operation(script(name), keys.task(line.task_id), arguments, parse)
 
 
 def _word(answer: bytes) -> Any:

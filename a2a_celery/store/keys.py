@@ -26,7 +26,10 @@ def tag_in(keys: Sequence[str]) -> str:
 
 
 class TaskKeys(NamedTuple):
-    """The keys of one task. All expire `retention` seconds after its end, or are deleted once it is archived."""
+    """The keys of one task, in the order in which every script takes them: KEYS[1] to KEYS[10].
+
+    All expire `retention` seconds after its end, or are deleted once it is archived.
+    """
 
     record: str  # hash: owner, agent, state, version, run, request …; see scripts/prelude.lua for the fields
     log: str  # list: "<recorded_us> <event>", version n at index n - 1
@@ -38,10 +41,6 @@ class TaskKeys(NamedTuple):
     wake: str  # channel: the version just written, and " stopped" if the task has paused or ended on the way there
     push: str  # hash: its push-notification configs and their delivery lines; see scripts/prelude.lua for the fields
     execution: str  # list: the newest 1,000 steps of its runs, see lifecycle/steps.py
-
-    def as_list(self) -> tuple[str, ...]:
-        """In the order in which every script takes them: KEYS[1] to KEYS[10]."""
-        return self
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ def read_letter(keys: Keys, task_id: str) -> Operation[Letter | Missing | Requeu
                 sent = decode_as(SendMessageRequest, request)
                 return Letter(agent.decode(), Scope.parse(scope.decode()), sent, options, task)
 
-    return Operation(script("read_letter"), keys.task(task_id).as_list(), [keys.dead_letters], parse)
+    return Operation(script("read_letter"), keys.task(task_id), [keys.dead_letters], parse)
 
 
 def requeue_task(
@@ -88,7 +88,7 @@ def requeue_task(
 
     return Operation(
         script("requeue_task"),
-        [*keys.task(letter.task.id).as_list(), *keys.task(task_id).as_list()],
+        [*keys.task(letter.task.id), *keys.task(task_id)],
         [
             keys.dead_letters,
             task_id,

@@ -37,4 +37,4 @@ def read_log(keys: Keys, task_id: str, after: int, limit: int = PAGE, *, whole: 
         version, state, phase, entries = answer
         return LogPage(log_entries(entries, after), int(version), state_of(state), phase != b"")
 
-    return Operation(script("read_log"), keys.task(task_id).as_list(), [after, limit], parse, whole)
+    return Operation(script("read_log"), keys.task(task_id), [after, limit], parse, whole)

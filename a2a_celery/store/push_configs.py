@@ -48,7 +48,7 @@ def save_push_config(
         return Missing() if answer == b"missing" else TooManyConfigs()
 
     arguments = [_scope(scope), *config_arguments(keys, config)]
-    return Operation(script("save_push_config"), keys.task(task_id).as_list(), arguments, parse)
+    return Operation(script("save_push_config"), keys.task(task_id), arguments, parse)
 
 
 def read_push_config(keys: Keys, scope: Scope | None, task_id: str, config_id: str) -> Operation[bytes | None]:
@@ -74,7 +74,7 @@ def list_push_configs(keys: Keys, scope: Scope | None, task_id: str) -> Operatio
 def delete_push_config(keys: Keys, scope: Scope | None, task_id: str, config_id: str) -> Operation[bool]:
     """Deletes a config, if it is there, at once; False when there is no such task in `scope` (None: in any)."""
     arguments = [_scope(scope), quoted(config_id)]
-    return Operation(script("delete_push_config"), keys.task(task_id).as_list(), arguments, bool)
+    return Operation(script("delete_push_config"), keys.task(task_id), arguments, bool)
 
 
 def secrets_in_use(keys: Keys) -> Operation[frozenset[str]]:
@@ -123,7 +123,7 @@ def config_arguments(keys: Keys, config: NewPushConfig | None) -> list[Argument]
 
 
 def _read(keys: Keys, scope: Scope | None, task_id: str, name: str, parse: Any) -> Operation[Any]:
-    return Operation(script("read_push_configs"), keys.task(task_id).as_list(), [_scope(scope), name], parse)
+    return Operation(script("read_push_configs"), keys.task(task_id), [_scope(scope), name], parse)
 
 
 def _scope(scope: Scope | None) -> str:

@@ -129,7 +129,7 @@ def lapse_run(
         what = cast(Literal["failed", "canceled", "again", "changed", "over"], answer[0].decode())
         return Lapse(what, int(answer[1]), answer[2]) if what == "again" else Lapse(what)
 
-    return Operation(script("lapse_run"), keys.task(lapsed.ref.task_id).as_list(), arguments, parse)
+    return Operation(script("lapse_run"), keys.task(lapsed.ref.task_id), arguments, parse)
 
 
 def hand_back(keys: Keys, ref: RunRef, *, runner: str | None, lost: TaskStatusUpdateEvent) -> Operation[HandedBack]:
@@ -151,7 +151,7 @@ def hand_back(keys: Keys, ref: RunRef, *, runner: str | None, lost: TaskStatusUp
                 return Kept()
 
     arguments = [ref.run, runner or "", FIRST_PUBLISH_GRACE_US, keys.dead_letters, *event_arguments([lost])]
-    return Operation(script("hand_back"), keys.task(ref.task_id).as_list(), arguments, parse)
+    return Operation(script("hand_back"), keys.task(ref.task_id), arguments, parse)
 
 
 async def give_next_attempt(store: AsyncStore, keys: Keys, lapsed: Lapsed, *, again_us: int) -> Lapse:

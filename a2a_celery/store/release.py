@@ -78,7 +78,7 @@ def _release(
                 return RunLost()
 
     arguments = [ref.run, token, before, *how, *event_arguments(events)]
-    return Operation(script("release_run"), keys.task(ref.task_id).as_list(), arguments, parse)
+    return Operation(script("release_run"), keys.task(ref.task_id), arguments, parse)
 
 
 def due_canvases(keys: Keys, *, limit: int, again_us: int) -> Operation[list[DueCanvas]]:
@@ -101,4 +101,4 @@ def end_by_result(keys: Keys, ref: RunRef, events: Sequence[Event], *, lost: boo
         return Over(int(answer[1]), state_of(answer[2])) if answer[0] == b"over" else Kept()
 
     arguments: list[Argument] = [ref.run, int(lost), *event_arguments(events)]
-    return Operation(script("end_by_result"), keys.task(ref.task_id).as_list(), arguments, parse)
+    return Operation(script("end_by_result"), keys.task(ref.task_id), arguments, parse)

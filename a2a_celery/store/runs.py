@@ -177,7 +177,7 @@ def claim_run(
 
     return Operation(
         script("claim_run"),
-        keys.task(ref.task_id).as_list(),
+        keys.task(ref.task_id),
         [
             *(ref.run, token, runner, lease_us, int(working), max_attempts, retries),
             *((b"", b"") if retried is None else (encode(retried), pack_metadata(retried.metadata))),
@@ -195,7 +195,7 @@ def append(
     """Adds `events` of a claimed run, all or none; `before` counts the run's events so far, its steps too."""
     return Operation(
         script("append"),
-        keys.task(ref.task_id).as_list(),
+        keys.task(ref.task_id),
         [ref.run, token, before, *event_arguments(events)],
         _written,
     )
@@ -237,7 +237,7 @@ def settle_run(
 
     return Operation(
         script("settle_run"),
-        keys.task(ref.task_id).as_list(),
+        keys.task(ref.task_id),
         [
             ref.run,
             token,
@@ -270,7 +270,7 @@ def end_run(
 
     return Operation(
         script("end_run"),
-        keys.task(ref.task_id).as_list(),
+        keys.task(ref.task_id),
         [ref.run, runner or "", int(lost), keys.dead_letters, MAX_LOST_BEFORE_CLAIM, *event_arguments([event])],
         parse,
     )

@@ -99,7 +99,7 @@ class RedisTaskStore(VersionedTaskStore):
     async def delete(self, task_id: str, context: ServerCallContext) -> None:
         """Removes the caller's task with its log; nothing happens when there is none."""
         scope = Scope(owner=self._owner_of(context))
-        names = self._keys.task(task_id).as_list()
+        names = self._keys.task(task_id)
         await self._store.run(Operation(script("delete_task"), names, [str(scope)], lambda _: None))
 
 
@@ -159,4 +159,4 @@ def _save_task(
         require_kept(answer)
         return int(answer[1]) if answer[0] == b"saved" else None
 
-    return Operation(script("save_task"), keys.task(task.id).as_list(), arguments, parse)
+    return Operation(script("save_task"), keys.task(task.id), arguments, parse)

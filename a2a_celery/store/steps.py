@@ -47,4 +47,4 @@ def read_steps(keys: Keys, task_id: str) -> Operation[Steps | None]:
             int(now_us),
         )
 
-    return Operation(script("read_steps"), keys.task(task_id).as_list(), [], parse)
+    return Operation(script("read_steps"), keys.task(task_id), [], parse)

@@ -96,7 +96,7 @@ def create_task(
     names = keys.task(task_id)
     return Operation(
         script("create_task"),
-        names.as_list(),
+        names,
         [
             task_id,
             context_id,
@@ -145,7 +145,7 @@ def continue_task(
     message = request.message
     return Operation(
         script("continue_task"),
-        keys.task(task_id).as_list(),
+        keys.task(task_id),
         [
             str(scope),
             context_id,
@@ -185,7 +185,7 @@ def request_cancel(
 
     return Operation(
         script("request_cancel"),
-        keys.task(task_id).as_list(),
+        keys.task(task_id),
         [str(scope), keys.runner(""), uuid4().hex, *event_arguments([status_event(task_id, context_id, CANCELED)])],
         parse,
     )
@@ -210,7 +210,7 @@ def read_task(
 
     return Operation(
         script("read_task"),
-        keys.task(task_id).as_list(),
+        keys.task(task_id),
         ["*" if scope is None else str(scope), _length(history_length), int(artifacts), 0],
         parse,
         whole,
@@ -221,9 +221,7 @@ def read_stopped(
     keys: Keys, scope: Scope, task_id: str, *, history_length: int | None = None
 ) -> Operation[Stopped | None]:
     """The task if it has ended or waits for its client; None while it goes on, and when there is none in `scope`."""
-    return Operation(
-        script("read_task"), keys.task(task_id).as_list(), [str(scope), _length(history_length), 1, 1], stopped
-    )
+    return Operation(script("read_task"), keys.task(task_id), [str(scope), _length(history_length), 1, 1], stopped)
 
 
 def list_tasks(

@@ -154,7 +154,7 @@ class World:
             await self.seeds.requeued(task_id)
 
     async def delete(self, task_id: str, r: dict[str, str]) -> None:
-        names = self.seeds.keys.task(task_id).as_list()
+        names = self.seeds.keys.task(task_id)
         await self.seeds.store.run(Operation(script("delete_task"), names, [r["scope"]], int))
         await self.seeds.store.redis.zrem(self.seeds.keys.dead_letters, task_id)
         await self.seeds.store.redis.zrem(self.seeds.keys.pauses, task_id)
@@ -213,7 +213,7 @@ def test_what_is_counted_is_what_there_is(redis_server: EmbeddedRedis, moves: li
                     assert isinstance(refused, Limited), (limit, most)
                     answer = await created(world.seeds, TaskLimits(AGENTS, **{limit: most + 1}), scope)
                     assert isinstance(answer, Created), (limit, most)
-                    names = keys.task(answer.task.id).as_list()
+                    names = keys.task(answer.task.id)
                     assert await store.run(Operation(script("delete_task"), names, [str(scope)], int)) == 1
 
     asyncio.run(play())

@@ -207,7 +207,7 @@ async def test_who_follows_a_task_hears_at_once_that_it_is_gone(
     store: AsyncStore, keys: Keys, line: WakeLine, *, stops: bool
 ) -> None:
     async with followed(store, keys, line, stops=stops) as (task_id, bell):
-        await store.run(Operation(script("delete_task"), keys.task(task_id).as_list(), [str(ANN)], int))
+        await store.run(Operation(script("delete_task"), keys.task(task_id), [str(ANN)], int))
 
         async with asyncio.timeout(SOON):
             assert [page async for page in follow(store, keys, bell, task_id, 1, new=True)] == []

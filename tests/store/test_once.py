@@ -122,7 +122,7 @@ async def test_an_id_is_forgotten_after_its_window(store: AsyncStore, keys: Keys
 async def test_a_task_that_is_gone_frees_the_id_of_its_message(store: AsyncStore, keys: Keys) -> None:
     messages = Messages(store, keys)
     await messages.new("a")
-    await store.run(Operation(script("delete_task"), keys.task("a").as_list(), [str(ANN)], int))
+    await store.run(Operation(script("delete_task"), keys.task("a"), [str(ANN)], int))
 
     assert isinstance(await messages.new("b", OTHER), Created)
     assert await messages.new("c", OTHER) == Known("b", 1, 0)

@@ -204,7 +204,7 @@ async def test_a_deleted_task_leaves_no_line(store: AsyncStore, keys: Keys, seed
     task_id = (await seeds.claimed()).ref.task_id
     await webhooks.saved(task_id)
 
-    await store.run(Operation(script("delete_task"), keys.task(task_id).as_list(), [str(ANN)], int))
+    await store.run(Operation(script("delete_task"), keys.task(task_id), [str(ANN)], int))
 
     assert [key for key in await seeds.everything() if key != keys.secrets] == []
 
@@ -217,7 +217,7 @@ async def test_lines_expire_with_their_tasks(store: AsyncStore, keys: Keys, seed
 
     for key in (keys.task(claim.ref.task_id).push, keys.sealed_with("f0")):
         assert RETENTION - 60 < await store.redis.ttl(key) <= RETENTION
-    for key in keys.task(claim.ref.task_id).as_list():
+    for key in keys.task(claim.ref.task_id):
         await store.redis.delete(key)
     assert await webhooks.take() == []
     assert not await store.redis.exists(keys.deliveries)

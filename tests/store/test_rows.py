@@ -139,7 +139,7 @@ async def _elsewhere(seeds: Seeds, task_id: str) -> object:
 
 
 async def _delete(seeds: Seeds, task_id: str) -> object:
-    names = seeds.keys.task(task_id).as_list()
+    names = seeds.keys.task(task_id)
     return await seeds.store.run(Operation(script("delete_task"), names, [str(ANN)], lambda _: None))
 
 

@@ -94,7 +94,7 @@ async def test_the_history_goes_with_its_task(store: AsyncStore, keys: Keys, see
         case "settle":
             await seeds.settled(claim, step(2), status(FAILED), before=1)
         case "delete":
-            await store.run(Operation(script("delete_task"), names.as_list(), [str(ANN)], int))
+            await store.run(Operation(script("delete_task"), names, [str(ANN)], int))
 
     if how == "delete":
         assert not await store.redis.exists(names.execution)

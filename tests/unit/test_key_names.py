@@ -25,7 +25,7 @@ def test_two_texts_are_quoted_alike_only_if_they_are_the_same(one: str, other: s
 
 @pytest.mark.parametrize("task_id", ["plain-1", "a:b", "}:x{", "a b", "ü"])
 def test_all_keys_of_a_task_share_its_hash_tag(task_id: str) -> None:
-    names = Keys("p").task(task_id).as_list()
+    names = Keys("p").task(task_id)
 
     tags = {re.match(r"p:\{([^{}]*)\}:[a-z]+:?$", name).group(1) for name in names}  # type: ignore[union-attr]
     assert tags == {quoted(task_id)}
@@ -34,14 +34,14 @@ def test_all_keys_of_a_task_share_its_hash_tag(task_id: str) -> None:
 def test_scripts_take_every_key_of_a_task_in_the_order_of_its_fields() -> None:
     names = Keys().task("t")
 
-    assert names.as_list() == tuple(getattr(names, field) for field in TaskKeys._fields)
-    assert len(set(names.as_list())) == 10
+    assert names == tuple(getattr(names, field) for field in TaskKeys._fields)
+    assert len(set(names)) == 10
 
 
 def test_prefixes_keep_deployments_apart() -> None:
     one, other = Keys("one"), Keys("other")
 
-    assert not set(one.task("t").as_list()) & set(other.task("t").as_list())
+    assert not set(one.task("t")) & set(other.task("t"))
     assert (one.leases, one.dispatch, one.runner("r")) != (other.leases, other.dispatch, other.runner("r"))
 
 
