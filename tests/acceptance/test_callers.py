@@ -15,9 +15,10 @@ import redis
 from a2a.types import SendMessageRequest, a2a_pb2_grpc
 from google.protobuf.json_format import MessageToDict, ParseDict
 
+from tests.support import ROOT
 from tests.support.clients import V1, Served, message_json, rest, rpc, serving
 from tests.support.faults import fault, from_rest
-from tests.support.fleet import ROOT, Fleet, Gateway, free_port
+from tests.support.fleet import Fleet, Gateway, free_port
 from tests.support.waiting import eventually
 
 SECRET = "s3cr3t"

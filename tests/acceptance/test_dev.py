@@ -22,8 +22,9 @@ import redis
 from a2a_celery.cli.embedded import STOP_TIMEOUT, EmbeddedRedis
 from a2a_celery.cli.environment import with_redis
 from a2a_celery.cli.supervisor import HARD, SOFT
+from tests.support import ROOT
 from tests.support.agents import app as agents_app
-from tests.support.fleet import ROOT, free_port
+from tests.support.fleet import free_port
 from tests.support.receiver import receiver
 from tests.support.waiting import eventually
 

@@ -13,8 +13,9 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support import ROOT
 from tests.support.clients import V1
-from tests.support.fleet import ROOT, free_port
+from tests.support.fleet import free_port
 from tests.support.site import PATIENCE, Site, open_site
 from tests.support.waiting import eventually
 

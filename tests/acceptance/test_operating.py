@@ -12,7 +12,8 @@ import psutil
 import pytest
 import redis
 
-from tests.support.fleet import ROOT, Fleet, Gateway, Process, running_fleet
+from tests.support import ROOT
+from tests.support.fleet import Fleet, Gateway, Process, running_fleet
 from tests.support.operator import Operator
 from tests.support.talk import read, send, state
 from tests.support.waiting import eventually

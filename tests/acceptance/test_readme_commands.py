@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fleet import ROOT, START, Fleet, Process, free_port
+from tests.support import ROOT
+from tests.support.fleet import START, Fleet, Process, free_port
 from tests.support.receiver import receiver
 from tests.support.waiting import eventually
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import redis
 
-from tests.support import talk
+from tests.support import ROOT, talk
 from tests.support.certificates import Authority
 from tests.support.clients import message_json, rest
-from tests.support.fleet import ROOT, Fleet, Gateway, Process, running_fleet
+from tests.support.fleet import Fleet, Gateway, Process, running_fleet
 from tests.support.secret_scan import finds
 from tests.support.tiers import auditor, rabbitmq_with_tls, redis_with_tls, refusals
 from tests.support.waiting import eventually

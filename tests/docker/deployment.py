@@ -15,7 +15,8 @@ from uuid import uuid4
 
 import httpx
 
-from tests.support.fleet import ROOT, free_port
+from tests.support import ROOT
+from tests.support.fleet import free_port
 from tests.support.waiting import eventually
 
 from .engine import buildable, run

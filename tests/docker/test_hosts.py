@@ -17,8 +17,8 @@ from pytest_celery import (
 )
 from pytest_docker_tools import build, container, fxtr
 
+from tests.support import ROOT
 from tests.support.clients import V1, message_json
-from tests.support.fleet import ROOT
 from tests.support.waiting import eventually
 from workers.story import WORDS
 

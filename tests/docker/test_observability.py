@@ -16,10 +16,10 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support import ROOT
 from tests.support.clients import message_json, rest
 from tests.support.collector import Collected, path_to
 from tests.support.dashboards import alerts, metrics_in, panels
-from tests.support.fleet import ROOT
 from tests.support.waiting import eventually
 
 from .deployment import Deployment, deployment

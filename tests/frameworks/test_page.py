@@ -12,8 +12,8 @@ from celery import Celery
 
 from a2a_celery import A2A
 from a2a_celery.frameworks import conversation
+from tests.support import ROOT
 from tests.support.agents import card
-from tests.support.fleet import ROOT
 
 PAGE = (ROOT / "docs" / "frameworks.md").read_text(encoding="utf-8")
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]

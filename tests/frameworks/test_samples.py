@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tests.support.fleet import ROOT
+from tests.support import ROOT
 
 FRAMEWORKS = {"strands": "strands", "agent-framework": "agent_framework", "adk": "google.adk"}
 

@@ -7,7 +7,7 @@ import re
 
 import yaml
 
-from .fleet import ROOT
+from . import ROOT
 
 FOLDER = ROOT / "compose" / "observability"
 DASHBOARD = json.loads((FOLDER / "dashboard.json").read_text(encoding="utf-8"))

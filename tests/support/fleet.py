@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,9 +22,9 @@ import kombu
 
 from a2a_celery.cli.embedded import EmbeddedRedis
 
+from .fork_server import start
 from .waiting import eventually
 
-ROOT = Path(__file__).resolve().parents[2]
 AGENTS = "tests.support.agents"
 RABBITMQ_URL = os.environ.get("TEST_RABBITMQ_URL", "amqp://guest:guest@127.0.0.1:5672//")
 ASYNCIO_POOL = "a2a_celery.pool:AsyncioPool"
@@ -63,12 +64,11 @@ class Process:
 
     def __init__(self, name: str, command: list[str], env: dict[str, str], log: Path) -> None:
         self.name = name
+        self.command = command
         self.log = log
         self.env = env
         self._output = log.open("ab")
-        self.popen = subprocess.Popen(
-            command, env=env, cwd=ROOT, stdout=self._output, stderr=self._output, start_new_session=True
-        )
+        self.popen = start(command, env, self._output)
 
     @property
     def pid(self) -> int:
@@ -186,7 +186,7 @@ class Fleet:
 
     def again(self, gateway: Gateway) -> Gateway:
         """A gateway that was killed, started again at its address."""
-        process = Gateway(f"{gateway.name}-again", list(gateway.popen.args), gateway.env, gateway.log)  # type: ignore[call-overload]
+        process = Gateway(f"{gateway.name}-again", gateway.command, gateway.env, gateway.log)
         process.url, process.grpc = gateway.url, gateway.grpc
         self.processes.append(process)
         eventually(lambda: self._alive(process), within=START, what="the gateway serves again")
@@ -205,15 +205,15 @@ class Fleet:
 
     def command(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         """Runs ``celery -A … <arguments>`` to its end."""
-        return subprocess.run(
-            self._celery(*arguments),
-            env={**self._env, **env},
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=2 * START,
-            check=False,
-        )
+        with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+            process = start(self._celery(*arguments), {**self._env, **env}, output, errors)
+            try:
+                code = process.wait(2 * START)
+            finally:
+                process.kill()
+            output.seek(0)
+            errors.seek(0)
+            return subprocess.CompletedProcess(process.args, code, output.read().decode(), errors.read().decode())
 
     def stop(self) -> None:
         """Ends everything, newest first; leaves nothing in the broker."""

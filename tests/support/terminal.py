@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from .fleet import ROOT
+from . import ROOT
 from .waiting import eventually
 
 CTRL_C = "\x03"

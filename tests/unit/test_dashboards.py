@@ -12,8 +12,8 @@ from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from a2a_celery.telemetry.names import FIGURES
+from tests.support import ROOT
 from tests.support.dashboards import DASHBOARD, FOLDER, alerts, metrics_in, panels
-from tests.support.fleet import ROOT
 
 EXPOSED = {figure.exposed: figure for figure in FIGURES}
 QUERIES = [(title, query) for title, queries in panels().items() for query in queries] + list(alerts().items())

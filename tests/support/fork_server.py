@@ -1,0 +1,238 @@
+"""Fork server: a process that has imported Celery, the SDK and this package, and forks the processes of fleets.
+
+A process of a fleet spends two to three seconds of CPU time on imports. A fork of this server spends none.
+`start` returns an object with the interface of `subprocess.Popen`. It falls back to `subprocess.Popen` for a process
+that must not inherit the imports.
+"""
+
+from __future__ import annotations
+
+import array
+import functools
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import IO, Any
+
+from . import ROOT
+
+PRELOADED = (
+    "a2a_celery",
+    "a2a_celery.cli.commands",
+    "a2a_celery.execution.starting",
+    "a2a_celery.watcher.service",
+    "celery.apps.worker",
+    "celery.backends.redis",
+    "celery.bin.celery",
+    "celery.bin.worker",
+    "celery.concurrency.prefork",
+    "celery.concurrency.thread",
+    "celery.worker.consumer",
+    "celery.worker.pidbox",
+    "celery.worker.strategy",
+    "kombu.transport.pyamqp",
+    "kombu.transport.redis",
+    "uvicorn",
+)
+
+READ_AT_IMPORT = ("CELERY_CUSTOM_WORKER_POOL",)
+"""Environment variables that Celery reads when it is imported: each combination of their values has its own server."""
+
+FRESH = ("COVERAGE_", "GRPC_", "OTEL_", "PROMETHEUS_", "PYTHON")
+"""Prefixes of environment variables that other modules, or the interpreter, read at import or start."""
+
+UNBUFFERED = "PYTHONUNBUFFERED"
+"""The one PYTHON variable that every server has."""
+
+
+def start(
+    command: list[str], env: Mapping[str, str], output: IO[bytes], errors: IO[bytes] | None = None
+) -> ForkedProcess | subprocess.Popen[bytes]:
+    """Run `command` in the repository's root, in a session and process group of its own.
+
+    Args:
+        command: Forked where it is ``[sys.executable, "-m", module, …]``, as far as its environment allows.
+        env: The whole environment of the process.
+        output: File that receives standard output.
+        errors: File that receives standard error, or None for `output`.
+    """
+    if _needs_fresh_interpreter(command, env):
+        errors = errors or output
+        return subprocess.Popen(command, env=env, cwd=ROOT, stdout=output, stderr=errors, start_new_session=True)
+    imported = tuple((name, env[name]) for name in READ_AT_IMPORT if name in env)
+    return _server(imported).fork(command, env, output, errors or output)
+
+
+def _needs_fresh_interpreter(command: list[str], env: Mapping[str, str]) -> bool:
+    """Return True for other programs, for gevent, which patches modules at import, and for variables read at import."""
+    changed = (name for name in env if name.startswith(FRESH) and env[name] != os.environ.get(name))
+    return command[:2] != [sys.executable, "-m"] or "gevent" in command or any(name != UNBUFFERED for name in changed)
+
+
+class ForkedProcess:
+    """A child of the fork server, with the part of the interface of `subprocess.Popen` that tests use."""
+
+    def __init__(self, command: list[str], pid: int, status: int) -> None:
+        """`status` is the read end of the pipe to which the server writes how the process ended."""
+        self.args = command
+        self.pid = pid
+        self.returncode: int | None = None
+        self._status = status
+        self._reading = threading.Lock()
+
+    def poll(self) -> int | None:
+        """Return the exit code, negative for a signal, or None while the process runs."""
+        return self._read_status(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit code once the process has ended.
+
+        Raises:
+            subprocess.TimeoutExpired: It runs after `timeout` seconds; None waits for ever.
+        """
+        code = self._read_status(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to the process unless it has ended."""
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def _read_status(self, timeout: float | None) -> int | None:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._reading:
+            if self.returncode is None:
+                left = None if deadline is None else max(deadline - time.monotonic(), 0)
+                if select.select([self._status], [], [], left)[0]:
+                    data = os.read(self._status, 4)
+                    os.close(self._status)
+                    assert data, f"the fork server ended before process {self.pid}"
+                    self.returncode = os.waitstatus_to_exitcode(struct.unpack("i", data)[0])
+            return self.returncode
+
+
+class _Server:
+    """Client side of one server process."""
+
+    def __init__(self, imported: tuple[tuple[str, str], ...]) -> None:
+        self._lock = threading.Lock()
+        self._socket, served = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        env = {name: value for name, value in os.environ.items() if not name.startswith(("A2A_", "CELERY_"))}
+        self._popen = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.fork_server", str(served.fileno())],
+            cwd=ROOT,
+            env={**env, **dict(imported), UNBUFFERED: "1"},
+            pass_fds=[served.fileno()],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        served.close()
+
+    def fork(self, command: list[str], env: Mapping[str, str], output: IO[bytes], errors: IO[bytes]) -> ForkedProcess:
+        readable, writable = os.pipe()
+        request = json.dumps({"command": command, "env": dict(env)}).encode()
+        try:
+            with self._lock:
+                socket.send_fds(self._socket, [request], [output.fileno(), errors.fileno(), writable])
+                reply = self._socket.recv(64)
+        finally:
+            os.close(writable)
+        assert reply, "the fork server ended; its traceback is in the output of this test run"
+        return ForkedProcess(command, int(reply), readable)
+
+
+@functools.cache
+def _server(imported: tuple[tuple[str, str], ...]) -> _Server:
+    return _Server(imported)
+
+
+def _serve(control: socket.socket) -> None:
+    """Fork a process for each request until the client closes its socket; return in each forked process."""
+    for module in PRELOADED:
+        importlib.import_module(module)
+    gc.collect()
+    gc.freeze()
+    threads = os.listdir("/proc/self/task")
+    assert len(threads) == 1, f"an import started a thread, which a fork would lose: {threading.enumerate()}"
+
+    woken, wakes = os.pipe()
+    os.set_blocking(woken, False)
+    os.set_blocking(wakes, False)
+    signal.set_wakeup_fd(wakes)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    statuses: dict[int, int] = {}  # process id: write end of its status pipe
+    while True:
+        ready, _, _ = select.select([control, woken], [], [])
+        if woken in ready:
+            with suppress(BlockingIOError):
+                os.read(woken, 4096)
+            _reap(statuses)
+        if control not in ready:
+            continue
+        data, descriptors, _, _ = socket.recv_fds(control, 1 << 20, 3)
+        if not data:
+            os._exit(0)
+        output, errors, status = descriptors
+        pid = os.fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for descriptor in (woken, wakes, control.detach(), status, *statuses.values()):
+                os.close(descriptor)
+            _become(json.loads(data), output, errors)
+            return
+        os.close(output)
+        os.close(errors)
+        statuses[pid] = status
+        control.send(str(pid).encode())
+
+
+def _reap(statuses: dict[int, int]) -> None:
+    while statuses:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            return
+        descriptor = statuses.pop(pid)
+        with suppress(BrokenPipeError):
+            os.write(descriptor, array.array("i", [status]).tobytes())
+        os.close(descriptor)
+
+
+def _become(request: dict[str, Any], output: int, errors: int) -> None:
+    """Turn the forked process into the requested one, and run it to its end."""
+    os.setsid()
+    os.dup2(output, 1)
+    os.dup2(errors, 2)
+    os.close(output)
+    os.close(errors)
+    os.environ.clear()
+    os.environ.update(request["env"])
+    _, _, module, *sys.argv[1:] = request["command"]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    _serve(socket.socket(fileno=int(sys.argv[1])))
