@@ -1,6 +1,7 @@
-# Longer runs of what the tests do shortly.
+# What a contributor runs; docs/testing.md says which command when.
 
 PYTHON ?= .venv/bin/python
+BIN := $(dir $(PYTHON))
 CHAOS_MINUTES ?= 10
 CHAOS_BROKER ?= redis rabbitmq
 CHAOS_SEED := $(or $(CHAOS_SEED),$(shell date +%s))
@@ -8,8 +9,34 @@ CHAOS_SEED := $(or $(CHAOS_SEED),$(shell date +%s))
 HOSTILE_REQUESTS ?= 50000
 HOSTILE_SEED := $(or $(HOSTILE_SEED),$(shell date +%s))
 
-# Everything dies while clients want their answers; CHAOS_SEED repeats a run.
-.PHONY: chaos
+.PHONY: test merge nightly lint types ci chaos hostile
+
+# The change tier: minutes, no service needed.
+test:
+	$(PYTHON) -m pytest
+
+# What CI runs in addition; `docker` and `browser` are extras of their own.
+merge:
+	$(PYTHON) -m pytest -m merge
+	$(PYTHON) -m pytest tests/browser
+	DOCKER_BUILDKIT=0 $(PYTHON) -m pytest tests/docker
+
+# The rest of the matrix, then the long runs.
+nightly:
+	$(PYTHON) -m pytest -m nightly
+	$(MAKE) chaos hostile
+
+lint:
+	$(BIN)ruff check .
+	$(BIN)ruff format --check .
+
+types:
+	$(BIN)mypy
+
+ci:
+	bash .ci/run
+
+# Kill, freeze and restart everything under its clients; CHAOS_SEED repeats a run.
 chaos:
 	@for broker in $(CHAOS_BROKER); do \
 	  echo "CHAOS_SEED=$(CHAOS_SEED) CHAOS_MINUTES=$(CHAOS_MINUTES) CHAOS_BROKER=$$broker"; \
@@ -17,8 +44,7 @@ chaos:
 	    $(PYTHON) -m pytest tests/acceptance/test_chaos.py -q -s -k "$$broker" || exit 1; \
 	done
 
-# So many generated requests that nobody should send; prints what was answered. HOSTILE_SEED repeats a run.
-.PHONY: hostile
+# Send generated requests that no client should send, and print what was answered; HOSTILE_SEED repeats a run.
 hostile:
 	@echo "HOSTILE_SEED=$(HOSTILE_SEED) HOSTILE_REQUESTS=$(HOSTILE_REQUESTS)"
 	@HOSTILE_SEED=$(HOSTILE_SEED) HOSTILE_REQUESTS=$(HOSTILE_REQUESTS) \

@@ -17,6 +17,7 @@ from a2a_celery.store.wake import WakeLine
 from .support.databases import Maria, Postgres
 from .support.fleet import RABBITMQ_URL, Fleet, running_fleet
 from .support.shelves import Shelved
+from .tiers import BROKERS, MARKERS, assign_tiers, select_change_tier
 
 
 @pytest.fixture(scope="session")
@@ -77,13 +78,18 @@ def require_server(kind: type[Postgres] | type[Maria]) -> None:
         pytest.skip(f"no {kind.__name__} here: install Debian's package {kind.package}, or yours")
 
 
-@pytest.fixture(scope="module", params=["redis", "rabbitmq"])
-def broker(request: pytest.FixtureRequest) -> str:
-    """Each of the two brokers; RabbitMQ may be missing on a developer's machine, never in CI."""
-    if request.param == "rabbitmq" and not rabbitmq_reachable():
+def require_broker(broker: str) -> None:
+    """Skip the test where `broker` is RabbitMQ and none runs; fail in CI."""
+    if broker == "rabbitmq" and not rabbitmq_reachable():
         if os.environ.get("CI"):
             pytest.fail(f"no RabbitMQ at {urlsplit(RABBITMQ_URL).netloc.rpartition('@')[2]}: CI needs one")
         pytest.skip("no RabbitMQ here: start one on 5672, or set TEST_RABBITMQ_URL")
+
+
+@pytest.fixture(scope="module", params=BROKERS)
+def broker(request: pytest.FixtureRequest) -> str:
+    """Return the name of each broker in turn."""
+    require_broker(request.param)
     return str(request.param)
 
 
@@ -94,12 +100,27 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
         yield fleet
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the markers of the tiers."""
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Give each test its tier; select the change tier unless the command line selects something else."""
+    assign_tiers(items)
+    select_change_tier(config, items)
+
+
 NEXT = "All of it works. Next: .venv/bin/a2a-celery demo runs sample agents, and prints what to send them."
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """After the last line of a whole run that passed: what to try next."""
+    """Say what to try next after a run of the whole change tier that passed."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
-    whole_run = config.args_source is not pytest.Config.ArgsSource.ARGS
-    if reporter is not None and whole_run and not reporter.stats.keys() & {"failed", "error"}:
+    selected = config.args_source is pytest.Config.ArgsSource.ARGS or config.option.markexpr or config.option.keyword
+    if reporter is None or selected or config.option.collectonly:
+        return
+    if "passed" in reporter.stats and not reporter.stats.keys() & {"failed", "error"}:
         print(NEXT)

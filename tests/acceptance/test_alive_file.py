@@ -9,7 +9,7 @@ import pytest
 from tests.support.fleet import Fleet, running_fleet
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.timeout(300)  # several processes start one after another
+pytestmark = pytest.mark.timeout(300)
 
 KEY = "a-key-for-the-tests-of-32-characters-and-more"
 

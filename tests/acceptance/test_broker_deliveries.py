@@ -13,6 +13,8 @@ from tests.support.records import endings_in, log_of, states_in
 from tests.support.talk import read, send, state
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.every_cell
+
 LEASE = 3
 LONG = {"A2A_LEASE_TTL": str(LEASE), "A2A_REDISPATCH_AFTER": "600"}
 """Nothing is published again because it has waited for long."""

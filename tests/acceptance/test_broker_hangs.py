@@ -18,7 +18,7 @@ from tests.support.restarts import MortalRedis, mortal_redis
 from tests.support.talk import cancel, read, send, state
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.timeout(300)  # several processes start one after another
+pytestmark = [pytest.mark.every_cell, pytest.mark.timeout(300)]
 
 PATIENCE = 90.0
 """Seconds until everything is well again: a silent line is given up after some tens of them."""

@@ -13,7 +13,7 @@ from tests.support.records import endings_in, log_of, states_in
 from tests.support.talk import read, send, state
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.timeout(300)  # several processes start one after another
+pytestmark = [pytest.mark.every_cell, pytest.mark.timeout(300)]
 
 PATIENCE = 60.0
 SECONDS = {"A2A_REDISPATCH_AFTER": "3", "A2A_LEASE_TTL": "6"}

@@ -19,7 +19,7 @@ from tests.support.restarts import MortalRedis, mortal_redis
 from tests.support.talk import read, send, state
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.timeout(300)  # several processes start one after another
+pytestmark = [pytest.mark.every_cell, pytest.mark.timeout(300)]
 
 PATIENCE = 60.0
 """Seconds that an end may take on a loaded machine."""

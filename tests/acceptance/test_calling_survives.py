@@ -16,7 +16,10 @@ from tests.support.waiting import eventually
 
 AT_ONCE = 200
 
-pytestmark = pytest.mark.timeout(300)  # several processes each, on a machine that may have others to run
+pytestmark = [
+    pytest.mark.every_cell,
+    pytest.mark.timeout(300),
+]  # several processes each, on a machine that may have others to run
 
 
 def test_a_chain_goes_on_when_the_gateway_in_its_middle_was_killed(tmp_path: Path) -> None:

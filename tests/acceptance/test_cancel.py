@@ -19,6 +19,8 @@ from tests.support.fleet import running_fleet
 from tests.support.site import PATIENCE, Site, open_site, text_of
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.every_cell
+
 GRACE = 1.0
 IGNORED = "ignores that it was stopped"
 SETTINGS = {"app": "tests.support.cancels", "A2A_CANCEL_GRACE": f"{GRACE:g}"}

@@ -11,6 +11,8 @@ from a2a_celery.lifecycle.outcomes import AGENT_FAILED, OUT_OF_TIME, WORKER_LOST
 from tests.acceptance.test_endings import NOWHERE, PATIENCE, POOLS, WORKED, open_site, text_of
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.every_cell
+
 
 @pytest.mark.parametrize("pool", POOLS)
 @pytest.mark.parametrize("limit", ["TEST_SOFT_TIME_LIMIT", "TEST_TIME_LIMIT"])

@@ -12,6 +12,8 @@ import pytest
 
 from tests.support.chaos import ChaosRun
 
+pytestmark = pytest.mark.nightly
+
 SEED = int(os.environ.get("CHAOS_SEED", "1"))
 SECONDS = float(os.environ.get("CHAOS_MINUTES", "0.75")) * 60
 LIMIT = SECONDS + 400

@@ -12,6 +12,8 @@ from tests.support.chaos_fleet import ChaosFleet
 from tests.support.clients import V1, message_json
 from tests.support.waiting import eventually_async
 
+pytestmark = pytest.mark.every_cell
+
 CONCURRENCY = 10
 
 

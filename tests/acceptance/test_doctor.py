@@ -12,7 +12,7 @@ from tests.support.receiver import receiver
 from tests.support.site import PATIENCE
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.timeout(300)  # several processes start one after another
+pytestmark = pytest.mark.timeout(300)
 
 NOWHERE = "127.0.0.1:1"
 ORDER = (
@@ -33,6 +33,7 @@ def doctor(fleet: Fleet, *arguments: str, **env: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.every_cell
 def test_a_fleet_that_is_in_order(tmp_path: Path, broker: str) -> None:
     with running_fleet(tmp_path, broker, TEST_ALONE="1") as fleet:
         fleet.worker()

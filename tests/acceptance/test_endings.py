@@ -63,7 +63,15 @@ ROWS: list[tuple[str, str, list[str], str | None, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("agent", "message", "log", "text", "event"), ROWS, ids=lambda value: str(value)[:20])
+FORCED = ("ends", "sync-ends", "exits-when-loaded", "limited", "idle", "framework")
+"""Agents whose end depends on the pool: by force, by a limit, or by an exception that ends a process."""
+
+
+@pytest.mark.parametrize(
+    ("agent", "message", "log", "text", "event"),
+    [pytest.param(*row, marks=pytest.mark.every_cell if row[0] in FORCED else ()) for row in ROWS],
+    ids=lambda value: str(value)[:20],
+)
 def test_a_run_ends_once_with_its_sentence(
     site: Site, agent: str, message: str, log: list[str], text: str | None, event: str
 ) -> None:
@@ -84,6 +92,7 @@ def test_what_failed_can_be_found_in_the_workers_log(site: Site) -> None:
     assert task["status"]["message"]["metadata"]["reference"] in site.worker.output()
 
 
+@pytest.mark.every_cell
 def test_revoked_before_it_began(site: Site) -> None:
     with site.deaf():
         task_id = site.send("echo", "hello")
@@ -114,6 +123,7 @@ def test_a_worker_that_does_not_know_the_agent(site: Site) -> None:
     site.goes_on()
 
 
+@pytest.mark.every_cell
 @pytest.mark.parametrize("copy", ["expired", "revoked"])
 def test_the_end_of_a_copy_is_not_the_end_of_the_run(site: Site, tmp_path: Path, copy: str) -> None:
     if site.pool == "solo":  # would not look at the copy before the run is over
@@ -134,6 +144,7 @@ def test_the_end_of_a_copy_is_not_the_end_of_the_run(site: Site, tmp_path: Path,
     site.celery_says(task_id, "revoked", "succeeded")
 
 
+@pytest.mark.every_cell
 @pytest.mark.parametrize("how", ["os._exit", "SIGKILL"])
 def test_a_child_that_is_gone(site: Site, how: str) -> None:
     if site.pool != "prefork":  # the whole worker is gone: for a watcher to see
@@ -146,6 +157,7 @@ def test_a_child_that_is_gone(site: Site, how: str) -> None:
     site.goes_on()
 
 
+@pytest.mark.every_cell
 def test_terminated_while_it_runs(site: Site) -> None:
     task_id = site.send("silent", "60" if site.pool in TERMINATING else "2")
     eventually(lambda: site.is_in(task_id, "WORKING"), within=PATIENCE)
@@ -163,6 +175,7 @@ def test_terminated_while_it_runs(site: Site) -> None:
     site.goes_on()
 
 
+@pytest.mark.every_cell
 @pytest.mark.parametrize("signal", ["TERM", "KILL"])
 def test_terminated_after_its_client_asked_to_cancel(site: Site, signal: str) -> None:
     if site.pool != "prefork":

@@ -13,6 +13,8 @@ import redis
 from tests.support.clients import PATIENCE, V1, Served, message_json, serving
 from tests.support.scrapes import scrape
 
+pytestmark = pytest.mark.nightly
+
 LIMITS = {"A2A_OWNER_REQUESTS_PER_SECOND": "1", "A2A_OWNER_REQUEST_BURST": "10", "A2A_OWNER_MAX_CONCURRENT_TASKS": "10"}
 FLOOD = 100
 """Requests, at least: ten times what may come at once."""

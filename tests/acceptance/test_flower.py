@@ -149,6 +149,7 @@ def test_each_attempt_has_its_own_row(shown: Shown) -> None:
     assert risen["args"] == f"('{task_id}', 2)"
 
 
+@pytest.mark.every_cell
 @pytest.mark.timeout(300)  # a whole fleet is begun for it
 def test_a_run_that_is_lost_with_its_whole_worker_is_over_for_flower_too(tmp_path: Path, broker: str) -> None:
     quick = {"A2A_LEASE_TTL": "2", "A2A_CANCEL_GRACE": "0.5"}

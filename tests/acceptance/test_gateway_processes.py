@@ -11,7 +11,7 @@ import pytest
 from tests.support.fleet import START, Fleet
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.timeout(300)  # several processes start one after another
+pytestmark = pytest.mark.timeout(300)
 
 HEADERS = {"A2A-Version": "1.0"}
 

@@ -27,6 +27,8 @@ from tests.support.hostile_run import HostileRun
 from tests.support.leaks import leaks
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.nightly
+
 REQUESTS = int(os.environ.get("HOSTILE_REQUESTS", "0"))
 """How many to send; 0: as many as go into `SECONDS`, at most `AT_MOST`."""
 

@@ -10,6 +10,8 @@ from tests.support.fleet import Fleet, Gateway, running_fleet
 from tests.support.talk import canceled, read, send, state
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.every_cell
+
 
 @pytest.fixture(scope="module", params=["prefork", "threads"])
 def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, Gateway]]:

@@ -38,6 +38,7 @@ def when(gateway: Gateway, status: int, part: str) -> str:
     return eventually(said, within=SOON, what=f"readiness answers {status} because of {part}") or ""
 
 
+@pytest.mark.every_cell
 def test_with_everything_there_it_is_ready(tmp_path: Path, broker: str) -> None:
     with serving(tmp_path, broker, grpc=False) as served:
         fine = (200, {"status": "ok", "store": "ok", "broker": "ok", "workers": "ok"})

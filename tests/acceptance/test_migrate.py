@@ -13,7 +13,7 @@ from tests.support.fleet import Fleet
 from tests.support.seeds import ANN, CONTEXT, request
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.timeout(300)  # several processes start one after another
+pytestmark = pytest.mark.timeout(300)
 
 KEYS = Keys("a2a")
 OPTIONS = b'{"not_before_us":7,"trace":{"traceparent":"00-ab-cd-01"},"options":{}}'

@@ -18,7 +18,7 @@ from tests.support.operator import Operator
 from tests.support.talk import read, send, state
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.timeout(300)  # several processes start one after another
+pytestmark = pytest.mark.timeout(300)
 
 PATIENCE = 60.0
 NOWHERE = "127.0.0.1:1"

@@ -71,7 +71,11 @@ ROWS: list[tuple[str, dict[str, Any], list[str], list[Any], str | None, list[str
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("agent", "data", "log", "given", "text", "events"), ROWS, ids=lambda value: str(value)[:25])
+@pytest.mark.parametrize(
+    ("agent", "data", "log", "given", "text", "events"),
+    [pytest.param(*row, marks=pytest.mark.every_cell if row[0] in ("raises", "flaky") else ()) for row in ROWS],
+    ids=lambda value: str(value)[:25],
+)
 def test_a_task_ends_once_as_celery_says(
     site: Site, agent: str, data: dict[str, Any], log: list[str], given: list[Any], text: str | None, events: list[str]
 ) -> None:
@@ -148,6 +152,7 @@ def test_custom_states_are_progress(site: Site) -> None:
     assert site.result(task_id).state == "SUCCESS"
 
 
+@pytest.mark.every_cell
 def test_reject_with_late_acknowledgement_puts_it_back(site: Site, tmp_path: Path) -> None:
     task_id = site.send("requeues", data={"folder": str(tmp_path)})
 
@@ -159,6 +164,7 @@ def test_reject_refuses(site: Site) -> None:
     assert text_of(site.ended("raises", site.send("raises", data={"what": "Reject"}))) == AGENT_REFUSED
 
 
+@pytest.mark.every_cell
 @pytest.mark.parametrize("agent", ["soft", "hard"])
 def test_celerys_time_limits(site: Site, agent: str) -> None:
     task_id = site.send(agent, data={"seconds": 5})
@@ -167,6 +173,7 @@ def test_celerys_time_limits(site: Site, agent: str) -> None:
     assert site.log(task_id) == [*WORKED, "FAILED"]
 
 
+@pytest.mark.every_cell
 def test_a_soft_limit_that_the_task_catches_is_its_own_affair(site: Site) -> None:
     if site.pool == "prefork":  # nowhere else is there anything to catch
         task_id = site.send("soft", data={"seconds": 30, "tidy": True})
@@ -174,6 +181,7 @@ def test_a_soft_limit_that_the_task_catches_is_its_own_affair(site: Site) -> Non
         assert artifacts(site.ended("soft", task_id)) == ["tidied up"]
 
 
+@pytest.mark.every_cell
 @pytest.mark.parametrize("what", ["SystemExit", "SIGKILL"])
 def test_a_task_that_ends_its_process(site: Site, what: str) -> None:
     if what == "SIGKILL" and site.pool != "prefork":  # the whole worker is gone
@@ -185,6 +193,7 @@ def test_a_task_that_ends_its_process(site: Site, what: str) -> None:
     assert artifacts(site.ended("shout", site.send("shout", "still here"))) == ["STILL HERE"]
 
 
+@pytest.mark.every_cell
 def test_revoked_before_it_began(site: Site) -> None:
     with site.deaf():
         task_id = site.send("shout", "hello")
@@ -217,6 +226,7 @@ def test_the_end_of_a_canvas_is_the_end_of_its_task(site: Site, how: str, given:
     assert site.log(task_id) == ([*WORKED, "FAILED"] if text else DONE)
 
 
+@pytest.mark.every_cell
 def test_a_canvas_that_is_cancelled_ends_at_once_and_its_tasks_are_revoked(site: Site) -> None:
     task_id = site.send("canvas", data={"how": "sleeps"})
     record = Keys("a2a").task(task_id).record
@@ -269,6 +279,7 @@ def test_a_worker_that_knows_nothing_of_runs(tmp_path: Path, broker: str) -> Non
         assert text_of(read(gateway, "raises", raised)) == AGENT_FAILED
 
 
+@pytest.mark.every_cell
 @pytest.mark.parametrize("killed", [False, True], ids=["goes on", "killed"])
 def test_a_run_that_such_a_worker_began_is_left_to_it_while_it_lives(tmp_path: Path, broker: str, killed: bool) -> None:
     begun = tmp_path / "begun"

@@ -10,7 +10,7 @@ from tests.support.fleet import Fleet, running_fleet
 from tests.support.talk import read, send, state
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.timeout(300)  # several processes start one after another
+pytestmark = [pytest.mark.every_cell, pytest.mark.timeout(300)]
 
 LEASE = {"A2A_LEASE_TTL": "2", "A2A_REDISPATCH_AFTER": "3"}
 RECOVERED = 2 + 30

@@ -29,7 +29,7 @@ RECOVERED = 30
 
 ID = r"[0-9a-f-]{36}"
 
-pytestmark = pytest.mark.timeout(300)  # several processes start one after another
+pytestmark = [pytest.mark.every_cell, pytest.mark.timeout(300)]
 
 
 @pytest.fixture

@@ -22,6 +22,8 @@ from tests.support.clients import V1, message_json
 from tests.support.fleet import Fleet, Process, running_fleet
 from tests.support.waiting import eventually, eventually_async
 
+pytestmark = pytest.mark.nightly
+
 PATIENCE = 90.0
 ENDED = ("COMPLETED", "FAILED", "CANCELED", "REJECTED")
 

@@ -11,7 +11,7 @@ from tests.support.fleet import running_fleet
 from tests.support.talk import cancel
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.timeout(300)  # several processes start one after another
+pytestmark = [pytest.mark.every_cell, pytest.mark.timeout(300)]
 
 APP = "tests.support.session_agents"
 LEASE = {"A2A_LEASE_TTL": "2", "A2A_REDISPATCH_AFTER": "3"}

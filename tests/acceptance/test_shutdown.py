@@ -18,6 +18,8 @@ from tests.support.clients import rest
 from tests.support.fleet import Process
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.every_cell
+
 PATIENCE = 60.0
 POOLS = ("prefork", "threads", "solo")
 """Celery's own cold shutdown of a gevent worker fails, in its signal handler: only its warm one is tested here."""

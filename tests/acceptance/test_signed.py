@@ -18,7 +18,7 @@ from tests.support.clients import message_json, rest
 from tests.support.fleet import Fleet, Gateway, Process, free_port, running_fleet
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.every_cell, pytest.mark.timeout(300)]
 PATIENCE = 60.0
 ON_ONE = pytest.mark.parametrize("broker", ["redis"], indirect=True)
 """What is the same on each broker."""

@@ -16,6 +16,8 @@ import redis
 from tests.support.fleet import Fleet, Process, free_port
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.nightly
+
 CLIENTS = 100
 SECONDS = float(os.environ.get("SOAK_SECONDS", "60"))
 WARM_UP = 10.0

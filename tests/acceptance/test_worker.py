@@ -15,6 +15,8 @@ from tests.support.fleet import Fleet, Gateway, Process, running_fleet
 from tests.support.talk import state
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.every_cell
+
 
 class Site:
     """A gateway and one worker."""

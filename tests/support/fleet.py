@@ -67,6 +67,7 @@ class Process:
         self.command = command
         self.log = log
         self.env = env
+        self._terminated = False
         self._output = log.open("ab")
         self.popen = start(command, env, self._output)
 
@@ -108,12 +109,17 @@ class Process:
         self.signal_group(signal.SIGKILL)
         self.popen.wait(10)
 
-    def stop(self, within: float = 10.0) -> int:
-        """SIGTERM, and SIGKILL for what does not go; gives the exit code."""
-        if self.running:
+    def terminate(self) -> None:
+        """Send SIGTERM, once: a second one makes a worker drop its runs."""
+        if self.running and not self._terminated:
+            self._terminated = True
             self.signal(signal.SIGTERM)
-            with suppress(subprocess.TimeoutExpired):
-                self.popen.wait(within)
+
+    def stop(self, within: float = 10.0) -> int:
+        """Send SIGTERM, after `within` seconds SIGKILL, and return the exit code."""
+        self.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            self.popen.wait(within)
         self.signal_group(signal.SIGKILL)
         code = self.popen.wait(10)
         self._output.close()
@@ -149,13 +155,25 @@ class Fleet:
             **env,
         }
 
-    def worker(self, *, pool: str = "prefork", concurrency: int = 2, app: str = "", **env: str) -> Process:
-        """A stock Celery worker, ready to work; `app` if it is not the fleet's."""
+    def worker(
+        self, *, pool: str = "prefork", concurrency: int = 2, app: str = "", mingle: bool = False, **env: str
+    ) -> Process:
+        """Start a stock Celery worker and return it when it is ready.
+
+        Args:
+            pool: Celery's name of the pool, or "asyncio".
+            concurrency: Processes, threads or coroutines of the pool.
+            app: Module of the app if it is not the fleet's.
+            mingle: Ask the other workers for their revoked tasks at the start, which takes a second.
+            env: More variables of its environment.
+        """
         name = f"worker-{len(self.processes)}"
         # RabbitMQ may be shared with other fleets, and a node's own queue is exclusive
         if pool == "asyncio":
             pool, env = "custom", {"CELERY_CUSTOM_WORKER_POOL": ASYNCIO_POOL, **env}
         arguments = ["-n", f"{name}-{self.queue}@%h", "-P", pool, "-c", str(concurrency), "-l", "INFO"]
+        if not mingle:
+            arguments.append("--without-mingle")
         worker = self._start(Process, name, ["worker", *arguments], env, app)
         worker.wait_for_output(" ready.")
         return worker
@@ -216,7 +234,9 @@ class Fleet:
             return subprocess.CompletedProcess(process.args, code, output.read().decode(), errors.read().decode())
 
     def stop(self) -> None:
-        """Ends everything, newest first; leaves nothing in the broker."""
+        """Stop all processes at once, then Redis; leave nothing in the broker."""
+        for process in reversed(self.processes):
+            process.terminate()
         for process in reversed(self.processes):
             process.stop()
         self.redis.stop()
