@@ -16,7 +16,7 @@ import redis
 
 from ..errors import ConfigError
 
-START_TIMEOUT = 10.0
+START_TIMEOUT = 60.0
 STOP_TIMEOUT = 1.5
 """Seconds it may take to write what it still holds, before it is killed."""
 
