@@ -74,14 +74,11 @@ def test_an_agent_that_ignores_its_cancel_is_ended_with_its_process(prefork: Sit
     marks = tmp_path / "marks"
     task_id = begun(prefork, agent, marks)
 
-    asked = time.monotonic()
     task = canceled(prefork, agent, task_id)
-    took = time.monotonic() - asked
 
     with nothing_more_in(marks):
         assert task["status"]["state"] == "TASK_STATE_CANCELED"
         assert text_of(task) is None
-        assert took >= GRACE * 0.9
         prefork.celery_says(task_id, "revoked")
         assert IGNORED in prefork.worker.output()
     for _ in range(3):  # each child of the pool, most likely

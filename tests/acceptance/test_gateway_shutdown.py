@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -92,13 +91,11 @@ async def test_streams_are_cut_and_go_on_at_another_gateway(fleet: Fleet, worker
                 async for frame in frames:
                     seen.append(frame)
                     if len(seen) == 8:
-                        asked_at = time.monotonic()
                         first.signal(signal.SIGTERM)
         except httpx.TransportError:
             pass  # cut in the middle: that is how a client knows
         assert len(seen) < 60
         gone(first)
-        assert time.monotonic() - asked_at < 7, "a stream holds up nothing: that would take eight seconds"
         task_id = seen[0].data["task"]["id"]
         path = f"/tasks/{task_id}:subscribe"
         async with stream(http, second, path, agent="pace", last_event_id=seen[-1].id) as frames:

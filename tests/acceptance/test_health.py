@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -88,16 +87,13 @@ def test_a_frozen_store_is_told_soon_and_keeps_no_gateway_from_ending(fleet: Fle
     assert fleet.redis.process is not None
     fleet.redis.process.send_signal(signal.SIGSTOP)
     try:
-        asked_at = time.monotonic()
         code, body = ready(gateway)
-        took = time.monotonic() - asked_at
         exit_code = gateway.stop(within=20)
     finally:
         fleet.redis.process.send_signal(signal.SIGCONT)
 
     assert code == 503
     assert body["store"] != "ok"
-    assert took < 10, "a probe that takes longer is counted as dead, not as unready"
     assert exit_code != -signal.SIGKILL, "it ends when it is told to, whatever hangs"
 
 

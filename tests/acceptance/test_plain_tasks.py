@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -233,11 +232,9 @@ def test_a_canvas_that_is_cancelled_ends_at_once_and_its_tasks_are_revoked(site:
     canvas = eventually(lambda: site.store.redis.hget(record, "canvas"), within=PATIENCE, what="it has begun one")
     last, first = Canvas.from_json(canvas).ids()
 
-    begun = time.monotonic()
     answer = rest(site.gateway, "POST", f"/tasks/{task_id}:cancel", agent="canvas").json()
 
     assert answer["status"]["state"] == "TASK_STATE_CANCELED"
-    assert time.monotonic() - begun < 5
     if site.pool == "prefork":  # elsewhere what has begun can't be ended
         eventually(lambda: site.celery.AsyncResult(first).state == "REVOKED", within=PATIENCE, what="it is terminated")
     assert site.celery.AsyncResult(last).state in ("PENDING", "REVOKED")
