@@ -14,7 +14,7 @@ from tests.support.certificates import Authority
 from tests.support.clients import message_json, rest
 from tests.support.fleet import Fleet, Gateway, Process, running_fleet
 from tests.support.secret_scan import finds
-from tests.support.tiers import auditor, rabbitmq_with_tls, redis_with_tls, refusals
+from tests.support.tls_servers import auditor, rabbitmq_with_tls, redis_with_tls, refusals
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(400)
