@@ -144,7 +144,9 @@ class RunEvents(EventQueue):
             self._tell_writer()
             await self._moved.wait()
         claim = self._claim
-        answer = await self.store.run(checkpoint(self._keys, claim.ref, token=claim.token, session=session))
+        answer = await self.store.run(
+            checkpoint(self._keys, claim.ref, token=claim.token, confirmed=self._written, session=session)
+        )
         if isinstance(answer, RunLost):
             self._lose()
             raise asyncio.CancelledError

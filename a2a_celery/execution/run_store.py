@@ -43,7 +43,11 @@ class RunStore:
         until: float | None = None
         while True:
             try:
-                return await self._store.run(operation)
+                answer = await self._store.run(operation)
+                if isinstance(answer, RunLost) and answer.missing:
+                    text = "run %s is lost: the store lost %d confirmed events of it: was it restored from older data?"
+                    logger.error(text, self._claim.ref.name, answer.missing)
+                return answer
             except StoreUnavailable as e:
                 if self.lost.is_set():
                     return RunLost()

@@ -11,9 +11,12 @@ from .sessions import SavedSince, SessionState, session_arguments
 
 
 def checkpoint(
-    keys: Keys, ref: RunRef, *, token: str, session: SessionState
+    keys: Keys, ref: RunRef, *, token: str, confirmed: int, session: SessionState
 ) -> Operation[SessionState | RunLost | SavedSince]:
-    """Saves the state of a claimed run's session; gives what was saved. Its task is not changed."""
+    """Saves the state of a claimed run's session; gives what was saved. Its task is not changed.
+
+    `confirmed` counts the events of the run that the store has confirmed: a state is not saved without its events.
+    """
 
     def parse(answer: Sequence[bytes]) -> SessionState | RunLost | SavedSince:
         match answer[0]:
@@ -22,7 +25,7 @@ def checkpoint(
             case b"conflict":
                 return SavedSince(int(answer[1]))
             case _:
-                return RunLost()
+                return RunLost.of(answer)
 
-    arguments = [ref.run, token, *session_arguments(keys, session)]
+    arguments = [ref.run, token, confirmed, *session_arguments(keys, session)]
     return Operation(script("checkpoint"), keys.task(ref.task_id), arguments, parse)

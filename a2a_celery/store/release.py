@@ -75,7 +75,7 @@ def _release(
             case b"illegal":
                 return Illegal(int(answer[1]), state_of(answer[2]))
             case _:
-                return RunLost()
+                return RunLost.of(answer)
 
     arguments = [ref.run, token, before, *how, *event_arguments(events)]
     return Operation(script("release_run"), keys.task(ref.task_id), arguments, parse)

@@ -89,7 +89,17 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class RunLost:
-    """The run was given away, or its task has ended: nothing was written."""
+    """The run was given away, or its task has ended: nothing was written.
+
+    `missing` counts the run's confirmed events that the store has no longer: it was restored from an older state.
+    """
+
+    missing: int = 0
+
+    @classmethod
+    def of(cls, reply: Sequence[bytes]) -> RunLost:
+        """Parse the reply ``{'lost', missing}`` of a script."""
+        return cls(int(reply[1]) if len(reply) > 1 else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +243,7 @@ def settle_run(
             case b"open":
                 return LeftOpen(state_of(answer[1]))
             case _:
-                return RunLost()
+                return RunLost.of(answer)
 
     return Operation(
         script("settle_run"),
@@ -283,4 +293,4 @@ def _written(answer: Sequence[bytes]) -> Written | RunLost | Illegal:
         case b"illegal":
             return Illegal(int(answer[1]), state_of(answer[2]))
         case _:
-            return RunLost()
+            return RunLost.of(answer)

@@ -169,3 +169,25 @@ async def test_an_end_that_is_none_is_a_failure(scene: Scene, last: list[Any]) -
 
     assert scene.gate.calls == ["settle_run", "settle_run"]
     assert await scene.seeds.states(claim.task.id) == [SUBMITTED, WORKING, FAILED]
+
+
+async def test_a_run_of_a_store_that_lost_its_events_is_lost_and_says_why(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    claim, events = await scene.begin()
+    task_id = claim.task.id
+    backup = await scene.seeds.backup()
+    await events.enqueue_event(chunk("a"))
+
+    async def written() -> bool:
+        return len(await scene.seeds.log(task_id)) == 3
+
+    await until(written)
+    await scene.seeds.restore(backup)
+    await events.enqueue_event(chunk("b"))
+    await until(lambda: asyncio.sleep(0, events.lost.is_set()))
+    await scene.settle(claim, events)
+
+    assert await scene.seeds.states(task_id) == [SUBMITTED, WORKING]
+    assert f"run {claim.ref.name} is lost: the store lost 1 confirmed events" in caplog.text
+    assert await scene.seeds.store.redis.hget(scene.keys.task(task_id).record, "token") == b""

@@ -102,7 +102,7 @@ async def _settle(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 async def _checkpoint(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await claimed(keys, seeds)
-    return checkpoint(keys, REF, token=TOKEN, session=SessionState(ANN, CONTEXT, 0, b"{}"))
+    return checkpoint(keys, REF, token=TOKEN, confirmed=0, session=SessionState(ANN, CONTEXT, 0, b"{}"))
 
 
 async def _renew(keys: Keys, seeds: Seeds) -> Operation[Any]:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
 import pytest
-from a2a.types import TaskArtifactUpdateEvent
+from a2a.types import TaskArtifactUpdateEvent, TaskState
 
 from a2a_celery.dispatch import Call, Publisher, RunOptions
 from a2a_celery.lifecycle import LogEntry
 from a2a_celery.lifecycle.states import AUTH_REQUIRED, CANCELED, COMPLETED, FAILED, WORKING
-from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store import AsyncStore, Keys, Operation
+from a2a_celery.store.checkpoints import checkpoint
 from a2a_celery.store.leases import renew_runs
 from a2a_celery.store.recovery import Lapse, Lapsed, hand_back, lapse_run, lapsed_runs, left_open
-from a2a_celery.store.runs import Claim, RunLost, RunRef, append, claim_run
+from a2a_celery.store.release import hand_on
+from a2a_celery.store.runs import Claim, RunLost, RunRef, append, claim_run, settle_run
+from a2a_celery.store.sessions import SessionState
 from a2a_celery.store.tasks import continue_task, create_task, request_cancel
 from a2a_celery.watcher.recoverer import Recoverer
 from tests.support.restarts import mortal_redis
@@ -101,6 +105,66 @@ async def test_a_cancel_that_its_worker_never_heard_is_carried_out(store: AsyncS
     claim = await lost(store, keys, seeds, max_attempts=5)
     await store.run(request_cancel(keys, ANN, claim.ref.task_id, CONTEXT))
 
+    await Recoverer(store, keys).tick()
+
+    assert (await seeds.task(claim.ref.task_id)).status.state == CANCELED
+
+
+async def half_restored(seeds: Seeds, **created: int) -> Claim:
+    """Return a run with six confirmed events of which the store has lost the last three, while the lease goes on."""
+    claim = await seeds.claimed(**created)
+    await seeds.appended(claim, *(chunk(str(n)) for n in range(3)))
+    backup = await seeds.backup()
+    await seeds.appended(claim, *(chunk(str(n)) for n in range(3, 6)), before=3)
+    await seeds.restore(backup)
+    return claim
+
+
+LAST_CHUNK, END = [chunk("6")], [chunk("6"), status(COMPLETED)]
+CHECKPOINT = SessionState(ANN, CONTEXT, 0, b"{}")
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda keys, claim: append(keys, claim.ref, token=claim.token, before=6, events=LAST_CHUNK),
+        lambda keys, claim: append(keys, claim.ref, token=claim.token, before=6, events=END),
+        lambda keys, claim: settle_run(keys, claim.ref, token=claim.token, before=6, events=END),
+        lambda keys, claim: settle_run(keys, claim.ref, token=claim.token, before=6, events=END, session=CHECKPOINT),
+        lambda keys, claim: hand_on(keys, claim.ref, token=claim.token, before=6, events=[], canvas="{}"),
+        lambda keys, claim: checkpoint(keys, claim.ref, token=claim.token, confirmed=6, session=CHECKPOINT),
+    ],
+    ids=["append", "append the end", "settle", "settle with a session", "release", "checkpoint"],
+)
+@pytest.mark.parametrize(("max_attempts", "state"), [(1, FAILED), (2, WORKING)])
+async def test_a_run_whose_confirmed_events_are_gone_from_the_store_lapses(
+    store: AsyncStore,
+    keys: Keys,
+    seeds: Seeds,
+    write: Callable[[Keys, Claim], Operation[object]],
+    max_attempts: int,
+    state: TaskState,
+) -> None:
+    claim = await half_restored(seeds, max_attempts=max_attempts)
+
+    first, repeated = await store.run(write(keys, claim)), await store.run(write(keys, claim))
+    await Recoverer(store, keys).tick()
+
+    assert (first, repeated) == (RunLost(missing=3), RunLost())
+    task = await seeds.task(claim.ref.task_id)
+    assert task.status.state == state
+    assert dict(task.metadata).get("attempt", 1) == max_attempts
+    assert not [key async for key in store.redis.scan_iter(f"{keys.sessions}*")]
+    await seeds.require_consistent(claim.ref.task_id)
+
+
+async def test_a_client_s_cancel_counts_for_a_run_whose_confirmed_events_are_gone(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    claim = await half_restored(seeds)
+    await store.run(request_cancel(keys, ANN, claim.ref.task_id, CONTEXT))
+
+    await store.run(settle_run(keys, claim.ref, token=claim.token, before=6, events=END))
     await Recoverer(store, keys).tick()
 
     assert (await seeds.task(claim.ref.task_id)).status.state == CANCELED

@@ -24,7 +24,7 @@ def state(text: str, version: int = 0, fingerprint: str = "", scope: Scope = ANN
 
 async def saved(seeds: Seeds, claim: Claim, session: SessionState) -> object:
     """What becomes of a checkpoint."""
-    return await seeds.store.run(checkpoint(seeds.keys, claim.ref, token=claim.token, session=session))
+    return await seeds.store.run(checkpoint(seeds.keys, claim.ref, token=claim.token, confirmed=0, session=session))
 
 
 async def found(seeds: Seeds, **created: object) -> SavedSession | None:

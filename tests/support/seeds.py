@@ -176,6 +176,19 @@ class Seeds:
         assert found[1] == page.version == len(page.entries)
         assert fold(page.entries) == found[0]
 
+    async def backup(self) -> dict[bytes, bytes]:
+        """Return a copy of every key, for `restore`."""
+        redis = self.store.redis
+        return {key: await redis.dump(key) for key in [key async for key in redis.scan_iter()]}
+
+    async def restore(self, backup: dict[bytes, bytes]) -> None:
+        """Replace the store's content by an older one, as a failover to a replica that lags behind does."""
+        redis = self.store.redis
+        for key in [key async for key in redis.scan_iter()]:
+            await redis.delete(key)
+        for key, value in backup.items():
+            await redis.restore(key, 0, value, replace=True)
+
     async def everything(self) -> dict[str, object]:
         """Every key with its value but the figures, which only count: two of these are equal when nothing at all was
         written between them."""

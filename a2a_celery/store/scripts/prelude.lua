@@ -379,6 +379,15 @@ local function close_run(r)
   r.phase, r.runner = '', ''
 end
 
+-- Return how many of a claimed run's confirmed events are missing, nil for none. They are missing when the store was restored
+-- from an older state. The run is fenced off and its lease ends, so that a watcher lapses the run.
+local function missing_events(keys, r, confirmed)
+  if r.seq >= confirmed then return nil end
+  redis.call('HSET', keys[1], 'token', '')
+  redis.call('ZADD', r.leases, micros(now()), run_name(r))
+  return micros(confirmed - r.seq)
+end
+
 local function end_pause(keys, r)
   if r.pauses then redis.call('ZREM', r.pauses, tag(keys)) end
 end

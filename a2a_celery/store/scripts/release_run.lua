@@ -4,11 +4,13 @@
 -- ARGV  [1] run  [2] token of the claim  [3] how many events of this run came before  [4] 'queued' or 'handed'
 --       [5] options of the run, or the canvas  [6] how often it was retried  [7] canvases key
 --       [8] µs until a watcher publishes the run, or looks at the canvas  [9…] events
--- gives {'released', version, state} | {'lost'} | {'illegal', number of the event, state}
+-- gives {'released', version, state} | {'lost', see missing_events} | {'illegal', number of the event, state}
 local r = load(KEYS)
 if not r or r.run ~= tonumber(ARGV[1]) or r.token ~= ARGV[2] then return {'lost'} end
 if r.phase == ARGV[4] or TERMINAL[r.state] then return {'released', micros(r.version), micros(r.state)} end
 if r.phase ~= 'running' then return {'lost'} end
+local missing = missing_events(KEYS, r, tonumber(ARGV[3]))
+if missing then return {'lost', missing} end
 local illegal = first_illegal(r, 9)
 if illegal then return {'illegal', micros(illegal), micros(r.state)} end
 apply_events(KEYS, r, 9)

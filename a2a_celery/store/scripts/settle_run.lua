@@ -5,7 +5,8 @@
 --       [4] µs until the watcher publishes the next run  [5] answers that the agent's `ask` waits for, this one too
 --       [6] pauses key  [7] µs until a pause ends, 0 for never  [8] the FAILED event that ends it  [9…14] the session:
 --       what save_session takes, [9] '' for none  [15…] events
--- gives {'settled', version, state, run to be published ('' for none), its options, its task} | {'lost'}
+-- gives {'settled', version, state, run to be published ('' for none), its options, its task}
+--       | {'lost', see missing_events}
 --       | {'illegal', number of the event, state} | {'conflict', version}: another run has saved the session since
 --       | {'open', state}: the task would be left in a state that nobody moves it on from
 local r = load(KEYS)
@@ -15,9 +16,11 @@ if r and r.settled then
 end
 if not r or r.run ~= tonumber(ARGV[1]) or r.token ~= ARGV[2] then return {'lost'} end
 if r.phase ~= 'running' then return {'settled', micros(r.version), micros(r.state), '', '', ''} end
+local before = tonumber(ARGV[3])
+local missing = missing_events(KEYS, r, before)
+if missing then return {'lost', missing} end
 local since = saved_since(9)
 if since then return {'conflict', since} end
-local before = tonumber(ARGV[3])
 if r.seq <= before and #ARGV >= 15 then
   local illegal = first_illegal(r, 15)
   if illegal then return {'illegal', micros(illegal), micros(r.state)} end
