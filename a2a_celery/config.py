@@ -81,7 +81,9 @@ class Settings:
     """How long after its end a task is kept there, more than `retention`; whole seconds. None: for ever."""
 
     redispatch_after: float = field(default=60.0)
-    """A run that no worker claimed is published again after this long, then after twice this long, and so on."""
+    """Seconds after which a run that was published again, or that a busy worker has fetched, is published once more.
+
+    Each further wait is twice as long. No run is published while its queue may still hold its message."""
 
     max_request_bytes: int = field(default=10 * 1024 * 1024)
     """The largest request body the gateway reads, in bytes."""

@@ -5,12 +5,14 @@ from .calls import BadCall, CallSignature
 from .canvases import Canvas
 from .options import Call, RunOptions
 from .publisher import HIDDEN, RUN_HEADER, Publisher, entry_name
+from .queues import BrokerQueues
 from .serializing import require_readable
 
 __all__ = [
     "HIDDEN",
     "RUN_HEADER",
     "BadCall",
+    "BrokerQueues",
     "Call",
     "CallSignature",
     "Canvas",

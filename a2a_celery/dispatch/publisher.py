@@ -28,6 +28,7 @@ from ..threads import DaemonThreads
 from .connection import PublishingPool
 from .options import Call, RunOptions
 from .publishing import PublishingThreads
+from .queues import BrokerQueues
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +72,7 @@ class Publisher:
         self._app = app
         self._options = options
         self._pool = PublishingPool(app)
+        self.queues = BrokerQueues(app, options, self._pool)
         self._publishing = PublishingThreads(self._publish_all, lambda: self._pool.batches)
         # Celery's broadcasts are tried for as long as the broker is away: not in the threads that publish.
         self._broadcasting = DaemonThreads(1, "a2a-broadcast")

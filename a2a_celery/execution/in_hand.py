@@ -28,7 +28,7 @@ from .leases import RENEWALS_PER_LEASE
 logger = logging.getLogger(__name__)
 
 LOOK_EVERY = 0.5
-"""Seconds between two looks; a worker that dies before one leaves what it just fetched to `redispatch_after`."""
+"""Seconds between two looks; a watcher looks by itself at what a worker fetched that dies before one."""
 
 BATCH = 500
 
@@ -58,6 +58,7 @@ class InHand:
         self._store = SyncStore(settings.store_url)
         self._keys = Keys(settings.key_prefix)
         self._lease_ttl = settings.lease_ttl
+        self._silent_us, self._again_us = (int(s * 1_000_000) for s in (settings.lease_ttl, settings.redispatch_after))
         self._told: frozenset[str] = frozenset()
         self._told_at = float("-inf")
 
@@ -74,7 +75,7 @@ class InHand:
         asked_at = monotonic()
         for first in range(0, len(refs), BATCH):
             batch = refs[first : first + BATCH]
-            self._store.run(hold_runs(self._keys, batch, silent_us=int(self._lease_ttl * 1_000_000)))
+            self._store.run(hold_runs(self._keys, batch, silent_us=self._silent_us, again_us=self._again_us))
         self._told, self._told_at = fetched, asked_at
 
     def tell_for_ever(self) -> None:

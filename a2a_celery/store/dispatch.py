@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .keys import Keys
 from .operation import Argument, Operation, script
@@ -15,15 +15,26 @@ MAX_REDISPATCH_WAIT_US = 3600 * 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class DueRun:
-    """A run to publish, of the agent of that name; `options` are those that it was stored with."""
+    """A run to publish, of the agent of that name; `options` are those that it was stored with.
+
+    `published_us` is the time of its last publish, if its queue may still hold the message, and `taken_us` the time at
+    which it was found to be due; both are times of the store, in µs.
+    """
 
     ref: RunRef
     agent: str
     options: bytes
+    published_us: int | None = None
+    taken_us: int = field(default=0, compare=False)
+
+    @property
+    def queued_us(self) -> int:
+        """How long ago it was published, in µs."""
+        return self.taken_us - (self.published_us or self.taken_us)
 
 
 def mark_published(keys: Keys, ref: RunRef, *, again_us: int) -> Operation[None]:
-    """The broker has the run: a watcher publishes it again only if no worker claims it within `again_us`."""
+    """The broker has the run: a watcher looks at it only if no worker claims it within `again_us`."""
     return mark_all_published(keys, {ref: again_us})
 
 
@@ -36,19 +47,24 @@ def mark_all_published(keys: Keys, runs: Mapping[RunRef, int]) -> Operation[None
     return Operation(script("mark_published"), [keys.dispatch, *records], arguments, lambda _: None)
 
 
-def mark_refused(keys: Keys, ref: RunRef, *, again_us: int) -> Operation[None]:
-    """The broker was not given a run that `take_due_runs` gave, or refused it: due again in `again_us`, and this time
-    doesn't count."""
-    record = keys.task(ref.task_id).record
-    return Operation(script("mark_refused"), [keys.dispatch, record], [ref.name, again_us], lambda _: None)
+def postpone_runs(keys: Keys, runs: Mapping[DueRun, int]) -> Operation[None]:
+    """Make runs that `take_due_runs` gave, and that were not published, due again, each after its time in µs.
+
+    This time doesn't count.
+    """
+    records = [keys.task(run.ref.task_id).record for run in runs]
+    arguments: list[Argument] = []
+    for run, again_us in runs.items():
+        arguments += [run.ref.name, again_us, "" if run.published_us is None else run.published_us]
+    return Operation(script("postpone_runs"), [keys.dispatch, *records], arguments, lambda _: None)
 
 
-def hold_runs(keys: Keys, refs: Sequence[RunRef], *, silent_us: int) -> Operation[None]:
+def hold_runs(keys: Keys, refs: Sequence[RunRef], *, silent_us: int, again_us: int) -> Operation[None]:
     """A worker has these runs in hand and has not begun them: they are due `silent_us` after it last said so.
 
-    One that is due before that stays so, also if it is held.
+    They are due `again_us` after it first said so in any case.
     """
-    arguments: list[Argument] = [silent_us]
+    arguments: list[Argument] = [silent_us, again_us]
     for ref in refs:
         arguments += [ref.task_id, ref.run]
     records = [keys.task(ref.task_id).record for ref in refs]
@@ -63,9 +79,16 @@ def take_due_runs(keys: Keys, *, limit: int, again_us: int) -> Operation[list[Du
     """
 
     def parse(answer: Sequence[bytes]) -> list[DueRun]:
-        rows = zip(*[iter(answer)] * 4, strict=True)
+        taken_us, rows = int(answer[0]), zip(*[iter(answer[1:])] * 5, strict=True)
         return [
-            DueRun(RunRef(task_id.decode(), int(run)), agent.decode(), options) for task_id, run, agent, options in rows
+            DueRun(
+                RunRef(task_id.decode(), int(run)),
+                agent.decode(),
+                options,
+                int(published) if published else None,
+                taken_us,
+            )
+            for task_id, run, agent, options, published in rows
         ]
 
     return Operation(

@@ -1,7 +1,8 @@
 """Publishes runs that no worker claimed: whose first publish failed, or got lost on its way.
 
 A run is due a few seconds after its creation unless its publish succeeded; then, and after each try of ours, later
-and later, so that a queue that is merely long is not filled with copies. A copy does no harm: a run is claimed once.
+and later. A run is not published while its queue may still hold the message, so that a queue that is merely long is not
+filled with copies. A copy does no harm: a run is claimed once.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ import asyncio
 import logging
 from datetime import UTC, datetime, timedelta
 
-from ..dispatch import Publisher, RunOptions
+from ..dispatch import BrokerQueues, Publisher, RunOptions, entry_name
 from ..errors import BrokerUnavailable, RunNotTaken
 from ..lifecycle import Refused, final_event
 from ..lifecycle.outcomes import NOT_BEGUN_IN_TIME
 from ..store import AsyncStore, Keys
-from ..store.dispatch import mark_refused, take_due_runs
+from ..store.dispatch import MAX_REDISPATCH_WAIT_US, DueRun, postpone_runs, take_due_runs
 from ..store.runs import RunRef, end_run
 from ..store.tasks import read_task
 from ..telemetry.logs import about
@@ -26,10 +27,51 @@ from .results import Results
 logger = logging.getLogger(__name__)
 
 BATCH = 100
+LOOK_AGAIN_US = 1_000_000
+"""A run that may be in its queue is looked at again when it has waited twice as long, and after this long at least."""
+MAX_QUEUES = 1000
+"""Queues that are remembered at once; routes may name any number of them."""
 BROKER_BACK_US = 2_000_000
 """How long a broker that took nothing is left alone, and a run that it does not take."""
 RESULTS_PATIENCE = 5.0
 """Seconds that the result backend, and a worker it names, have to say something of a run."""
+
+
+class Backlog:
+    """Messages that the broker's queues may still hold.
+
+    A queue that was seen empty holds no message that was published before.
+    """
+
+    def __init__(self, queues: BrokerQueues) -> None:
+        self._queues = queues
+        self._asked_at: dict[str, int] = {}
+        self._empty_at: dict[str, int] = {}
+
+    async def may_hold(self, run: DueRun, options: RunOptions) -> bool:
+        """Return whether the queue of `run` may still hold its message. A queue is asked once for runs taken together.
+
+        Raises:
+            BrokerUnavailable: the broker did not say so.
+        """
+        if run.published_us is None:
+            return False
+        name = entry_name(run.agent) if options.call is None else options.call.task
+        try:
+            queue = self._queues.queue_of(name, run.agent, options)
+        except Exception as e:  # a router of the app, or a queue that it does not know: publishing says what is wrong
+            logger.info("the queue of run %s is unknown: %r", run.ref.name, e)
+            return False
+        if queue is None:
+            return False
+        if self._asked_at.get(queue) != run.taken_us and run.published_us >= self._empty_at.get(queue, 0):
+            if len(self._asked_at) >= MAX_QUEUES:
+                self._asked_at.clear()
+                self._empty_at.clear()
+            self._asked_at[queue] = run.taken_us
+            if await self._queues.is_empty(queue):
+                self._empty_at[queue] = run.taken_us
+        return run.published_us >= self._empty_at.get(queue, 0)
 
 
 class Dispatcher:
@@ -54,10 +96,18 @@ class Dispatcher:
         self._again_us = int(redispatch_after * 1_000_000)
         self._results = results
         self._results_answer = True
+        self._backlog = Backlog(publisher.queues)
 
     async def tick(self) -> None:
-        """Publishes what is due, and rejects what has expired. What the broker does not take is due again, and what is
-        not to begin soon is due shortly before its time."""
+        """Publishes what is due, and rejects what has expired. What the broker does not take, or still has, is due
+        again, and what is not to begin soon is due shortly before its time."""
+        while await self._publish_due():
+            pass  # runs behind many that wait in a long queue
+
+    async def _publish_due(self) -> bool:
+        """Publish a batch of due runs. Return whether it was full and all its runs still wait in their queues."""
+        postponed: dict[DueRun, int] = {}
+        queued = 0
         due = await self._store.run(take_due_runs(self._keys, limit=BATCH, again_us=self._again_us))
         self._results_answer = True
         for number, one in enumerate(due):
@@ -67,11 +117,15 @@ class Dispatcher:
                 await self._reject(one.ref)
                 continue
             if held := options.held_for(now):
-                await self._store.run(mark_refused(self._keys, one.ref, again_us=held // timedelta(microseconds=1)))
+                postponed[one] = held // timedelta(microseconds=1)
                 continue
             if options.call is not None and not options.retries and await self._is_elsewhere(one.ref):
                 continue
             try:
+                if await self._backlog.may_hold(one, options):
+                    postponed[one] = min(max(one.queued_us, LOOK_AGAIN_US), MAX_REDISPATCH_WAIT_US)
+                    queued += 1
+                    continue
                 await self._publisher.publish_async(one.agent, one.ref.task_id, one.ref.run, one.options)
                 self._tell.dispatched_again()
                 said = about(Action.RUN_DISPATCHED_AGAIN, one.ref.name, agent=one.agent)
@@ -79,13 +133,15 @@ class Dispatcher:
             except RunNotTaken as e:  # those behind it may go elsewhere
                 said = about(Action.RUN_NOT_PUBLISHED, one.ref.name, agent=one.agent)
                 logger.warning("run %s not dispatched, trying again: %s", one.ref.name, e, extra=said)
-                await self._store.run(mark_refused(self._keys, one.ref, again_us=BROKER_BACK_US))
+                postponed[one] = BROKER_BACK_US
             except BrokerUnavailable as e:
                 said = about(Action.RUN_NOT_PUBLISHED, runs=len(due) - number)
                 logger.warning("%d runs not dispatched, trying again: %s", len(due) - number, e, extra=said)
-                for left in due[number:]:
-                    await self._store.run(mark_refused(self._keys, left.ref, again_us=BROKER_BACK_US))
-                return
+                postponed |= dict.fromkeys(due[number:], BROKER_BACK_US)
+                break
+        if postponed:
+            await self._store.run(postpone_runs(self._keys, postponed))
+        return queued == BATCH
 
     async def _is_elsewhere(self, ref: RunRef) -> bool:
         """Whether a worker without this package has the run, a plain Celery task; what it has done is ended here.

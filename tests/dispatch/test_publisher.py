@@ -15,7 +15,7 @@ import redis
 from celery import Celery
 from kombu import Queue
 
-from a2a_celery.dispatch import Publisher, RunOptions
+from a2a_celery.dispatch import Call, Publisher, RunOptions, entry_name
 from a2a_celery.dispatch.publishing import PublishingThreads
 from a2a_celery.errors import BrokerUnavailable, RunNotTaken
 from a2a_celery.store.connection import redis_url
@@ -193,3 +193,53 @@ async def test_what_waits_goes_together_where_that_is_one_round_trip() -> None:
 
     assert sum(given) == 70
     assert len(given) <= 3  # the first alone, or with some; then 64 at most
+
+
+@pytest.mark.parametrize("broker", ["redis", "rabbitmq"], indirect=True)
+async def test_a_queue_says_whether_messages_wait_in_it(broker: str, server: MortalRedis) -> None:
+    app = Celery("publisher", broker=RABBITMQ_URL if broker == "rabbitmq" else server.broker_url)
+    queue, nowhere = f"test-{uuid4().hex}", f"test-{uuid4().hex}"
+    publisher = Publisher(app, {"far": {"queue": queue}})
+    queues = publisher.queues
+    assert queues.queue_of("a2a.far", "far", RunOptions()) == queue
+
+    assert await queues.is_empty(queue)
+    await publisher.publish_async("far", "t", 1)
+    assert not await queues.is_empty(queue)
+    assert await queues.is_empty(nowhere)
+    with app.connection_for_write() as connection:
+        connection.default_channel.queue_purge(queue)
+    assert await queues.is_empty(queue)
+    with app.connection_for_write() as connection:
+        connection.default_channel.queue_delete(queue)
+
+
+@pytest.mark.filterwarnings("ignore:(?s).*'queue' task attribute")
+def test_the_queue_of_a_run_is_the_one_it_is_published_to() -> None:
+    app = Celery("publisher", set_as_current=False)
+    app.conf.task_routes = {"a2a.routed": {"queue": "by-routes"}, "plain": {"queue": "by-routes"}}
+
+    @app.task(name="own", queue="of-the-task")
+    def own() -> None: ...
+
+    queues = Publisher(app, {"agent": {"queue": "of-the-agent"}, "fan": {"exchange": "x", "routing_key": "k"}}).queues
+
+    def queue_of(agent: str, chosen: RunOptions | None = None) -> str | None:
+        task = chosen.call.task if chosen and chosen.call else entry_name(agent)
+        return queues.queue_of(task, agent, chosen or RunOptions())
+
+    assert queue_of("any") == "celery"
+    assert queue_of("routed") == "by-routes"
+    assert queue_of("agent") == "of-the-agent"
+    assert queue_of("agent", RunOptions(celery={"queue": "of-the-run"})) == "of-the-run"
+    assert queue_of("x", RunOptions(call=Call("plain", {}))) == "by-routes"
+    assert queue_of("x", RunOptions(call=Call("own", {}))) == "of-the-task"
+    assert queue_of("fan") is None
+
+
+async def test_a_broker_that_is_away_says_nothing_of_its_queues(server: MortalRedis, celery: Celery) -> None:
+    queues = Publisher(celery, {}).queues
+    server.die()
+
+    with pytest.raises(BrokerUnavailable):
+        await queues.is_empty("celery")

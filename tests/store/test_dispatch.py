@@ -12,6 +12,7 @@ from a2a_celery.store.dispatch import (
     hold_runs,
     mark_all_published,
     mark_published,
+    postpone_runs,
     take_due_runs,
 )
 from a2a_celery.store.recovery import Requeued, hand_back
@@ -178,34 +179,34 @@ async def test_a_run_in_a_worker_s_hand_is_due_when_the_worker_falls_silent(
     ref = RunRef(await seeds.created(), 1)
     await store.run(mark_published(keys, ref, again_us=AGAIN_US))
 
-    await store.run(hold_runs(keys, [ref], silent_us=15_000_000))
+    await store.run(hold_runs(keys, [ref], silent_us=15_000_000, again_us=AGAIN_US))
     first = await clock.due_in(ref)
-    await store.run(hold_runs(keys, [ref], silent_us=20_000_000))
+    await store.run(hold_runs(keys, [ref], silent_us=20_000_000, again_us=AGAIN_US))
 
     assert 0 < first <= 15_000_000 < await clock.due_in(ref) <= 20_000_000
 
 
-async def test_a_run_in_a_worker_s_hand_is_due_no_later_than_without(
+async def test_a_busy_worker_keeps_a_run_no_longer_than_one_waits_that_was_just_published(
     store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
 ) -> None:
     ref = RunRef(await seeds.created(), 1)
     await store.run(mark_published(keys, ref, again_us=1_000_000))
 
     for _ in range(3):
-        await store.run(hold_runs(keys, [ref], silent_us=15_000_000))
+        await store.run(hold_runs(keys, [ref], silent_us=AGAIN_US, again_us=9_000_000))
 
-    assert await clock.due_in(ref) <= 1_000_000
+    assert 1_000_000 < await clock.due_in(ref) <= 9_000_000
 
 
 async def test_a_run_in_a_worker_s_hand_stays_there_when_the_store_learns_late_that_it_was_published(
     store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
 ) -> None:
     ref = RunRef(await seeds.created(), 1)
-    await store.run(hold_runs(keys, [ref], silent_us=4_000_000))
+    await store.run(hold_runs(keys, [ref], silent_us=4_000_000, again_us=AGAIN_US))
 
     await store.run(mark_published(keys, ref, again_us=AGAIN_US))
     marked = await clock.due_in(ref)
-    await store.run(hold_runs(keys, [ref], silent_us=30_000_000))
+    await store.run(hold_runs(keys, [ref], silent_us=30_000_000, again_us=AGAIN_US))
 
     assert marked <= 4_000_000 < FIRST_PUBLISH_GRACE_US < await clock.due_in(ref) <= 30_000_000
 
@@ -215,8 +216,7 @@ async def test_a_run_that_a_worker_had_before_the_store_learned_of_it_is_not_pub
 ) -> None:
     """Until then it was due in a few seconds, as one that nobody has published: the worker's word is worth more."""
     ref = RunRef(await seeds.created(), 1)
-    await store.run(hold_runs(keys, [ref], silent_us=15_000_000))
-    assert await clock.due_in(ref) <= FIRST_PUBLISH_GRACE_US
+    await store.run(hold_runs(keys, [ref], silent_us=15_000_000, again_us=AGAIN_US))
 
     await store.run(mark_published(keys, ref, again_us=AGAIN_US))
 
@@ -238,11 +238,11 @@ async def test_a_run_that_was_taken_from_a_silent_worker_waits_its_time_again(
 ) -> None:
     ref = RunRef(await seeds.created(), 1)
     await store.run(mark_published(keys, ref, again_us=1_000_000))
-    await store.run(hold_runs(keys, [ref], silent_us=0))
+    await store.run(hold_runs(keys, [ref], silent_us=0, again_us=AGAIN_US))
     assert await clock.take() == [DueRun(ref, ANN.agent, b"")]
     assert await clock.take() == []
 
-    await store.run(hold_runs(keys, [ref], silent_us=30_000_000))
+    await store.run(hold_runs(keys, [ref], silent_us=30_000_000, again_us=AGAIN_US))
 
     assert 1_000_000 < await clock.due_in(ref) <= 30_000_000
 
@@ -253,7 +253,7 @@ async def test_holding_a_claimed_or_an_unknown_run_does_nothing(
     claim = await seeds.claimed()
     before = await seeds.everything()
 
-    await store.run(hold_runs(keys, [claim.ref, RunRef("unknown", 1)], silent_us=0))
+    await store.run(hold_runs(keys, [claim.ref, RunRef("unknown", 1)], silent_us=0, again_us=AGAIN_US))
 
     assert await seeds.everything() == before
 
@@ -271,3 +271,88 @@ async def test_options_that_a_script_cannot_read_hold_up_no_run(store: AsyncStor
 
     assert [(run.ref.task_id, run.options) for run in due] == [(odd, options), (good, b"")]
     assert back == Requeued(ANN.agent, 2, options)
+
+
+async def test_a_published_run_is_taken_with_the_time_since_when_its_queue_may_hold_it(
+    store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
+) -> None:
+    ref = RunRef(await seeds.created(), 1)
+    await store.run(mark_published(keys, ref, again_us=0))
+
+    [first] = await clock.take()
+    await clock.make_due(ref)
+    [second] = await clock.take()
+
+    assert first.published_us is not None
+    assert first.published_us <= first.taken_us == second.published_us, "whoever took it has published it"
+
+
+async def test_a_run_that_nobody_published_or_that_a_silent_worker_fetched_is_in_no_queue(
+    store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
+) -> None:
+    unpublished, fetched = [RunRef(await seeds.created(), 1) for _ in range(2)]
+    await store.run(mark_published(keys, fetched, again_us=AGAIN_US))
+    await store.run(hold_runs(keys, [fetched], silent_us=0, again_us=AGAIN_US))
+    await clock.make_due(unpublished)
+
+    assert [run.published_us for run in await clock.take()] == [None, None]
+
+
+async def test_a_copy_of_what_a_busy_worker_has_may_be_in_its_queue(
+    store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
+) -> None:
+    ref = RunRef(await seeds.created(), 1)
+    published = []
+    for _ in range(3):
+        await store.run(mark_published(keys, ref, again_us=AGAIN_US))
+        await store.run(hold_runs(keys, [ref], silent_us=AGAIN_US, again_us=AGAIN_US))
+        await clock.make_due(ref)
+        [run] = await clock.take()
+        published.append(run.published_us is not None)
+
+    assert published == [False, True, True]
+
+
+async def test_a_run_is_published_whatever_its_queue_holds_after_the_longest_time_and_then_twice_that(
+    store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
+) -> None:
+    ref = RunRef(await seeds.created(), 1)
+
+    async def is_taken_as_queued(hours: float) -> bool:
+        seconds, _ = await store.redis.time()
+        at = int((seconds - hours * 3600) * 1_000_000)
+        await store.redis.hset(keys.task(ref.task_id).record, "published_at", f"1 {at}")
+        await clock.make_due(ref)
+        [run] = await clock.take()
+        return run.published_us is not None
+
+    assert not await is_taken_as_queued(1.01)
+    assert await is_taken_as_queued(1.9)
+    assert not await is_taken_as_queued(4.01)
+
+
+async def test_a_postponed_run_is_as_it_was_before_it_was_taken(
+    store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
+) -> None:
+    refs = [RunRef(await seeds.created(), 1) for _ in range(2)]
+    await store.run(mark_published(keys, refs[1], again_us=0))
+    await clock.make_due(*refs)
+    records = [keys.task(ref.task_id).record for ref in refs]
+    fields = ("dispatched_again", "published_at")
+    before = [await store.redis.hmget(record, *fields) for record in records]
+
+    taken = await clock.take()
+    await store.run(postpone_runs(keys, dict.fromkeys(taken, 7_000_000)))
+
+    after = [await store.redis.hmget(record, *fields) for record in records]
+    assert [(int(times or 0), at) for times, at in after] == [(int(times or 0), at) for times, at in before]
+    assert all([0 < await clock.due_in(ref) <= 7_000_000 for ref in refs])
+
+
+async def test_postponing_a_claimed_or_an_unknown_run_does_nothing(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await seeds.claimed()
+    before = await seeds.everything()
+
+    await store.run(postpone_runs(keys, {DueRun(ref, "", b"", 1): 1 for ref in (claim.ref, RunRef("unknown", 1))}))
+
+    assert await seeds.everything() == before

@@ -15,7 +15,7 @@ from a2a_celery.store import AsyncStore, Keys, Operation, SyncStore
 from a2a_celery.store.blob_tasks import blobs_in_use, blobs_removed, take_doomed
 from a2a_celery.store.blobs import note_blobs
 from a2a_celery.store.checkpoints import checkpoint
-from a2a_celery.store.dispatch import hold_runs, mark_all_published, mark_refused, take_due_runs
+from a2a_celery.store.dispatch import DueRun, hold_runs, mark_all_published, postpone_runs, take_due_runs
 from a2a_celery.store.figures import figures
 from a2a_celery.store.installation import note_watcher
 from a2a_celery.store.leases import renew_runs
@@ -117,12 +117,12 @@ async def _mark(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 async def _refuse(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await seeds.created(task_id="t")
-    return mark_refused(keys, REF, again_us=1)
+    return postpone_runs(keys, {DueRun(REF, "agent", b"", 5): 1})
 
 
 async def _hold(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await seeds.created(task_id="t")
-    return hold_runs(keys, [REF, RunRef("unknown", 1)], silent_us=1)
+    return hold_runs(keys, [REF, RunRef("unknown", 1)], silent_us=1, again_us=1)
 
 
 async def _take(keys: Keys, seeds: Seeds) -> Operation[Any]:

@@ -103,11 +103,11 @@ async def test_a_retry_in_hand_is_not_due_since_the_first_message_was(
 ) -> None:
     ref = RunRef(await seeds.created(), 1)
     await store.run(mark_published(keys, ref, again_us=1000))
-    await store.run(hold_runs(keys, [ref], silent_us=LEASE_US))
+    await store.run(hold_runs(keys, [ref], silent_us=LEASE_US, again_us=LEASE_US))
     assert isinstance(await claimed(store, keys, ref, "first"), Claim)
     await retried(store, keys, ref, "first")
 
-    await store.run(hold_runs(keys, [ref], silent_us=LEASE_US))
+    await store.run(hold_runs(keys, [ref], silent_us=LEASE_US, again_us=LEASE_US))
 
     assert await store.run(take_due_runs(keys, limit=10, again_us=0)) == []
 

@@ -70,7 +70,7 @@ async def test_a_run_that_stands_behind_can_not_be_claimed_held_or_handed_back(
     lost = status_event(waits, CONTEXT, FAILED)
 
     claim = await store.run(claim_run(keys, ref, token="t", runner="r", lease_us=LEASE_US, working=True))
-    await store.run(hold_runs(keys, [ref], silent_us=1))
+    await store.run(hold_runs(keys, [ref], silent_us=1, again_us=LEASE_US))
     assert await store.run(hand_back(keys, ref, runner=None, lost=lost)) == Kept()
 
     assert claim == Dropped("another run of its context comes first")

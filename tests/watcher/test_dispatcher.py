@@ -21,7 +21,7 @@ from a2a_celery.store import AsyncStore, Keys, Operation, Scope
 from a2a_celery.store.dispatch import mark_published
 from a2a_celery.store.runs import RunRef, claim_run, end_run
 from a2a_celery.store.tasks import create_task, read_task
-from a2a_celery.watcher.dispatcher import Dispatcher
+from a2a_celery.watcher.dispatcher import BATCH, Dispatcher
 from a2a_celery.watcher.loops import Loop
 from a2a_celery.watcher.results import Results
 from tests.support.seeds import status
@@ -38,6 +38,18 @@ class Broker:
         self.options: dict[str, bytes] = {}
         self.down = False
         self.refuses: set[str] = set()
+        self.queues = self
+        self.waiting = False
+        self.asked: list[str] = []
+
+    def queue_of(self, task_name: str, agent: str, chosen: RunOptions) -> str | None:
+        return chosen.celery.get("queue", "celery")
+
+    async def is_empty(self, queue: str) -> bool:
+        if self.down:
+            raise BrokerUnavailable("down")
+        self.asked.append(queue)
+        return not (self.waiting and queue == "celery")
 
     async def publish_async(self, agent: str, task_id: str, run: int, options: bytes) -> None:
         if self.down:
@@ -128,6 +140,63 @@ async def test_a_run_that_stays_unclaimed_is_published_less_and_less_often(
             await store.redis.zadd(keys.dispatch, {f"{task_id}.1": 0})
 
     assert waits == [1, 2, 4]
+
+
+async def test_what_waits_in_a_long_queue_is_not_published_again(store: AsyncStore, keys: Keys, due: list[str]) -> None:
+    broker = Broker()
+    broker.waiting = True
+    watcher = dispatcher(store, keys, broker)
+
+    for _ in range(3):
+        await watcher.tick()
+        await store.redis.zadd(keys.dispatch, {f"{task_id}.1": 1 for task_id in due})
+
+    assert broker.taken == []
+    assert broker.asked == ["celery"] * 3, "once for all runs of a queue"
+    assert await store.redis.hget(keys.task(due[0]).record, "dispatched_again") == b"0"
+
+
+async def test_what_was_published_before_its_queue_was_seen_empty_is_published_again_once(
+    store: AsyncStore, keys: Keys, due: list[str]
+) -> None:
+    """The broker has lost the messages of all three; then others wait in the queue."""
+    broker = Broker()
+    watcher = dispatcher(store, keys, broker)
+    await store.redis.zrem(keys.dispatch, f"{due[0]}.1", f"{due[1]}.1")
+    await watcher.tick()
+    broker.waiting = True
+
+    for _ in range(2):
+        await store.redis.zadd(keys.dispatch, {f"{task_id}.1": 1 for task_id in due})
+        await watcher.tick()
+
+    assert sorted(task_id for _, task_id, _ in broker.taken) == due
+
+
+async def test_a_queue_that_is_long_holds_up_no_run_of_another(store: AsyncStore, keys: Keys, due: list[str]) -> None:
+    broker = Broker()
+    broker.waiting = True
+    await store.run(made(keys, "other", b'{"celery":{"queue":"far"}}'))
+    await store.run(mark_published(keys, RunRef("other", 1), again_us=DUE_NOW_US))
+
+    await dispatcher(store, keys, broker).tick()
+
+    assert [task_id for _, task_id, _ in broker.taken] == ["other"]
+
+
+async def test_runs_behind_many_that_wait_are_published_in_the_same_tick(store: AsyncStore, keys: Keys) -> None:
+    broker = Broker()
+    broker.waiting = True
+    for n in range(BATCH):
+        await store.run(made(keys, f"t{n}"))
+        await store.run(mark_published(keys, RunRef(f"t{n}", 1), again_us=DUE_NOW_US))
+    await store.run(made(keys, "unpublished"))
+    seconds, _ = await store.redis.time()
+    await store.redis.zadd(keys.dispatch, {"unpublished.1": (seconds - 1) * 1_000_000})
+
+    await dispatcher(store, keys, broker).tick()
+
+    assert [task_id for _, task_id, _ in broker.taken] == ["unpublished"]
 
 
 async def test_a_tick_that_fails_does_not_end_the_loop(store: AsyncStore) -> None:

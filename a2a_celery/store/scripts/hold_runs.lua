@@ -1,17 +1,18 @@
 -- hold_runs: a worker has these runs in hand and has not begun them; should it fall silent, they are published again at
--- once, and not when their time in the dispatch list comes. That time stays: a worker that is busy keeps no run longer.
+-- once. A busy worker keeps no run longer than a run waits that was just published.
 -- KEYS  [1] dispatch  [2…] the record of each run's task
--- ARGV  [1] µs without a word after which they are due  then two for each run: task id, run
+-- ARGV  [1] µs without a word after which they are due  [2] µs after which they are due anyway  then two for each run:
+--       task id, run
 -- gives nil; runs that are claimed, over or unknown are left alone
-local silent_at = now() + tonumber(ARGV[1])
+local silent_at, anyway = now() + tonumber(ARGV[1]), now() + tonumber(ARGV[2])
 for i = 2, #KEYS do
-  local at = 2 + (i - 2) * 2
+  local at = 3 + (i - 2) * 2
   local name = ARGV[at] .. '.' .. ARGV[at + 1]
   local due = redis.call('ZSCORE', KEYS[1], name)
   if due then
     local run, before = string.match(redis.call('HGET', KEYS[i], 'held') or '', '^(%d+) (%d+)')
-    due = run == ARGV[at + 1] and before or micros(due)
-    redis.call('HSET', KEYS[i], 'held', ARGV[at + 1] .. ' ' .. due .. ' ' .. micros(silent_at))
-    redis.call('ZADD', KEYS[1], 'XX', micros(math.min(tonumber(due), silent_at)), name)
+    due = run == ARGV[at + 1] and tonumber(before) or math.max(tonumber(due), anyway)
+    redis.call('HSET', KEYS[i], 'held', ARGV[at + 1] .. ' ' .. micros(due) .. ' ' .. micros(silent_at))
+    redis.call('ZADD', KEYS[1], 'XX', micros(math.min(due, silent_at)), name)
   end
 end

@@ -39,6 +39,7 @@
 --                                       from the task's end on only if it has configs
 --   held                                "<run> <µs> <µs>": a worker has that run in hand; when it is published again anyway, and
 --                                       when its worker counts as silent
+--   published_at                        "<run> <µs>": when the broker last confirmed a message of that run, or a watcher was about to publish it
 --   fell                                processes that were lost before they had claimed it, a space behind each
 --   asked                               how many answers the agent's `ask` has got or waits for
 --   paused_in                           the state in which the task waited for the current turn's message; not there for

@@ -23,7 +23,7 @@ else
   if ARGV[4] == 'queued' then
     keep_options(KEYS[1], ARGV[5])
     redis.call('HSET', KEYS[1], 'retried', ARGV[1] .. ' ' .. ARGV[6])
-    redis.call('HDEL', KEYS[1], 'dispatched_again', 'held')
+    redis.call('HDEL', KEYS[1], 'dispatched_again', 'held', 'published_at')
     enter_queue(r)
     redis.call('ZADD', r.dispatch, micros(now() + tonumber(ARGV[8])), run_name(r))
   else

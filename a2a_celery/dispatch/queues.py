@@ -1,0 +1,64 @@
+"""Queues of the broker: the queue that a run is published to, and whether a queue is empty."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from celery import Celery
+from celery.app.task import Task
+from kombu import Queue
+
+from ..errors import BrokerUnavailable
+from ..threads import DaemonThreads
+from .connection import PublishingPool
+from .options import RunOptions
+from .publishing import THREADS
+
+NOT_FOUND = "404"
+
+
+class BrokerQueues:
+    """Queues of the broker that `app` publishes to, asked over `pool`. `options` per agent are those of its runs."""
+
+    def __init__(self, app: Celery, options: Mapping[str, Mapping[str, Any]], pool: PublishingPool) -> None:
+        self._app = app
+        self._options = options
+        self._pool = pool
+        self._threads = DaemonThreads(THREADS, "a2a-queues")
+
+    def queue_of(self, task_name: str, agent: str, chosen: RunOptions) -> str | None:
+        """Return the name of the queue of a run, or None if an exchange may deliver it to any queue."""
+        task: Task | None = self._app.tasks.get(task_name)
+        own = {} if task is None else {name: value for name, value in task._get_exec_options().items() if value}
+        options = {**own, **self._options.get(agent, {}), **chosen.celery}
+        if options.get("exchange") and not options.get("queue"):
+            return None
+        kwargs = {} if chosen.call is None else dict(chosen.call.kwargs)
+        queue = self._app.amqp.router.route(options, task_name, (), kwargs, task).get("queue")
+        return queue.name if isinstance(queue, Queue) else queue
+
+    async def is_empty(self, queue: str) -> bool:
+        """Return whether no message of `queue` waits for a worker.
+
+        Raises:
+            BrokerUnavailable: the broker did not say so.
+        """
+        return await self._threads.call(lambda: self._is_empty(queue))
+
+    def _is_empty(self, queue: str) -> bool:
+        try:
+            with self._pool.acquire() as producer:
+                # A channel of its own: RabbitMQ closes the channel when the queue does not exist.
+                connection = producer.connection
+                channel = connection.channel()
+                try:
+                    return bool(channel.queue_declare(queue, passive=True).message_count == 0)
+                except connection.channel_errors as e:
+                    if str(getattr(e, "reply_code", "")) == NOT_FOUND:
+                        return True
+                    raise
+                finally:
+                    channel.close()
+        except Exception as e:  # each transport raises its own
+            raise BrokerUnavailable(f"the broker did not say what waits in {queue}: {type(e).__name__}: {e}") from e
