@@ -20,17 +20,22 @@ a watcher takes a run for one that nobody published."""
 
 
 class HandingOver:
-    """Publishes runs in the background, each again after `redispatch_after` seconds by a watcher, unless it is claimed.
+    """Publishes runs in the background. A watcher looks at each that is not claimed, after `look_after` seconds.
+
+    A run of a plain Celery task is looked at after `redispatch_after` seconds: it may run without being claimed.
 
     What the store could not be told of, also because this process ended, is published a second time, and dropped by
     the worker that gets it.
     """
 
-    def __init__(self, publisher: Publisher, store: AsyncStore, keys: Keys, redispatch_after: float) -> None:
+    def __init__(
+        self, publisher: Publisher, store: AsyncStore, keys: Keys, redispatch_after: float, look_after: float
+    ) -> None:
         self.publisher = publisher
         self._store = store
         self._keys = keys
         self._redispatch_after = timedelta(seconds=redispatch_after)
+        self._look_after = min(timedelta(seconds=look_after), self._redispatch_after)
         self._published: dict[RunRef, int] = {}
         self._telling: asyncio.Task[None] | None = None
 
@@ -39,7 +44,8 @@ class HandingOver:
         now = datetime.now(UTC)
         if options.held_for(now):
             return
-        again_us = options.again_in(now, self._redispatch_after) // timedelta(microseconds=1)
+        wait = self._look_after if options.call is None else self._redispatch_after
+        again_us = options.again_in(now, wait) // timedelta(microseconds=1)
 
         def has_it() -> None:
             self._published[ref] = again_us

@@ -52,7 +52,8 @@ class Parts:
         self._keys = keys = Keys(settings.key_prefix)
         self._line = WakeLine(settings.store_url)
         publisher = Publisher(app, {name: agent.options for name, agent in agents.items()})
-        self._handing_over = HandingOver(publisher, self.store, keys, settings.redispatch_after)
+        waits = settings.redispatch_after, settings.lease_ttl
+        self._handing_over = HandingOver(publisher, self.store, keys, *waits)
         self._sealer = sealer_of(settings)
         self._archive = open_archive(settings.archive_url) if settings.archive_url else None
         kept = KeptTasks(self.store, keys, self._archive, settings.retention)
