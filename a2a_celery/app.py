@@ -24,7 +24,8 @@ from .execution.exposing import prepare_task
 from .execution.handing_back import HandingBack
 from .execution.process import WorkerProcess
 from .gateway.asgi import build_asgi
-from .loading import load_settings
+from .gateway.start_report import report_start
+from .loading import LoadedSettings, read_settings
 from .watcher.service import Watcher
 
 F = TypeVar("F", bound=Callable[..., Any] | str)
@@ -69,9 +70,14 @@ class A2A:
         return found
 
     @cached_property
+    def loaded(self) -> LoadedSettings:
+        """The settings, from the environment and the Celery configuration, with the source of each."""
+        return read_settings(self.celery.conf, namespace=self.celery.namespace)
+
+    @property
     def settings(self) -> Settings:
-        """The settings, from the environment and the Celery configuration."""
-        return load_settings(self.celery.conf)
+        """The settings alone."""
+        return self.loaded.settings
 
     def add_agent(
         self,
@@ -173,7 +179,9 @@ class A2A:
             ConfigError: it can't serve as it is configured, or no worker could read what it publishes.
         """
         require_readable(self.celery, self.agents.values())
-        return build_asgi(self.celery, self.agents, self.settings)
+        asgi = build_asgi(self.celery, self.agents, self.settings)
+        report_start(self.celery, self.loaded)
+        return asgi
 
     def watcher(self) -> Watcher:
         """The watcher: what ``celery -A … a2a watcher`` runs.

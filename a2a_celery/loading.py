@@ -6,38 +6,122 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 from urllib.parse import urlsplit
 
 from .config import CONF_PREFIX, ENV_PREFIX, FILE_SUFFIX, STORE_SCHEMES, Settings
 from .errors import ConfigError
 
+IN_ENVIRONMENT = " in the environment"
+IN_CONFIGURATION = " in the Celery configuration"
+
 _WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
-def load_settings(conf: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Settings:
-    """The settings of a Celery configuration and an environment.
+class LoadedSettings(NamedTuple):
+    """The settings of a process and the source of each setting that has no default value."""
+
+    settings: Settings
+    sources: Mapping[str, str]
+    """By field name: the variable or the configuration key, and where it was set."""
+
+
+def load_settings(
+    conf: Mapping[str, Any], environ: Mapping[str, str] = os.environ, namespace: str | None = None
+) -> Settings:
+    """Return the settings alone; see `read_settings`."""
+    return read_settings(conf, environ, namespace).settings
+
+
+def read_settings(
+    conf: Mapping[str, Any], environ: Mapping[str, str] = os.environ, namespace: str | None = None
+) -> LoadedSettings:
+    """Read the settings of a Celery configuration and an environment. The environment wins.
+
+    Args:
+        conf: The configuration of an app. It resolves names under the namespace itself.
+        environ: The environment variables.
+        namespace: The namespace of the app, such as CELERY in Django projects.
 
     Raises:
-        ConfigError: an unknown ``a2a_*`` key, a value that can't be read, or no Redis to keep tasks in.
+        ConfigError: A name has no effect, a value cannot be read, or no Redis is configured as the store.
     """
-    environ = with_files(environ)
+    variables = with_files(environ)
     types = get_type_hints(Settings)
-    known = {f.name for f in fields(Settings)}
-    # list(): a Celery configuration is a chain of maps, and lists more than was set
-    given = {key[len(CONF_PREFIX) :]: conf[key] for key in list(conf) if str(key).startswith(CONF_PREFIX)}
-    for name in given:
-        if name not in known:
-            raise ConfigError(
-                f"{CONF_PREFIX}{name} is not a setting of this version; known: {', '.join(sorted(known))}"
-            )
+    values, sources = _from_configuration(conf, namespace)
     for f in fields(Settings):
-        text = environ.get(ENV_PREFIX + f.name.upper())
-        if text is not None:
-            given[f.name] = _read(f.name, text, types[f.name])
-    if not given.get("store_url"):
-        given["store_url"] = _store_beside(conf, environ)
-    return Settings(**given)
+        variable = ENV_PREFIX + f.name.upper()
+        if variable in variables:
+            values[f.name] = _read(f.name, variables[variable], types[f.name])
+            sources[f.name] = f"{variable if variable in environ else variable + FILE_SUFFIX}{IN_ENVIRONMENT}"
+    _require_effect(conf, namespace, sources)
+    if not values.get("store_url"):
+        values["store_url"], sources["store_url"] = _store_beside(conf, environ, namespace)
+    return LoadedSettings(Settings(**values), sources)
+
+
+def spellings(name: str, namespace: str | None) -> tuple[str, ...]:
+    """Return the keys under which an app's configuration finds `name`, the first one recommended.
+
+    Source: celery.utils.collections.ConfigurationView, which takes the case of a key from that of the namespace.
+    """
+    if not namespace:
+        return (name,)
+    prefix = namespace.rstrip("_") + "_"
+    return prefix + (name.upper() if prefix.isupper() else name.lower()), name
+
+
+def source_of(name: str, conf: Mapping[str, Any], namespace: str | None = None) -> str:
+    """Return where the value of the configuration key `name` was set."""
+    view = getattr(conf, "data", conf)  # of a configuration that was not read yet
+    *given, last = getattr(view, "maps", [conf])  # in the order in which Celery looks a key up
+    for mapping in given or [last]:
+        for key in spellings(name, namespace):
+            if key in mapping:
+                return f"{key}{IN_CONFIGURATION}"
+    return "Celery's default"
+
+
+def url_address(url: str) -> str:
+    """Return `url` without user, password and query, for log lines."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def _from_configuration(conf: Mapping[str, Any], namespace: str | None) -> tuple[dict[str, Any], dict[str, str]]:
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for f in fields(Settings):
+        try:
+            values[f.name] = conf[CONF_PREFIX + f.name]
+        except KeyError:
+            continue
+        sources[f.name] = source_of(CONF_PREFIX + f.name, conf, namespace)
+    return values, sources
+
+
+def _require_effect(conf: Mapping[str, Any], namespace: str | None, sources: Mapping[str, str]) -> None:
+    """Refuse configuration keys that look like settings and are read by nobody.
+
+    A known name in an unread spelling is the project's own where the setting has a value from elsewhere.
+    """
+    prefix = namespace.rstrip("_") + "_" if namespace else ""
+    known = {f.name for f in fields(Settings)}
+    for key in map(str, list(conf)):  # list(): a Celery configuration is a chain of maps, and lists more than was set
+        is_inside = bool(prefix) and key.startswith(prefix)
+        name = key.removeprefix(prefix).lower()
+        if not name.startswith(CONF_PREFIX):
+            continue
+        name = name.removeprefix(CONF_PREFIX)
+        right = spellings(CONF_PREFIX + name, namespace)
+        if name not in known:
+            if is_inside or key in right:
+                raise ConfigError(
+                    f"{key} is not a setting of this version; known: "
+                    f"{', '.join(spellings(CONF_PREFIX + each, namespace)[0] for each in sorted(known))}"
+                )
+        elif key not in right and name not in sources:
+            raise ConfigError(f"{key}{IN_CONFIGURATION} is not read: write {right[0]}")
 
 
 def with_files(environ: Mapping[str, str]) -> dict[str, str]:
@@ -88,12 +172,15 @@ def _content(variable: str, path: str) -> str:
     return text
 
 
-def _store_beside(conf: Mapping[str, Any], environ: Mapping[str, str]) -> str:
-    """The result backend or the broker, where that is a Redis (Celery's own variables win over its configuration)."""
+def _store_beside(conf: Mapping[str, Any], environ: Mapping[str, str], namespace: str | None) -> tuple[str, str]:
+    """Return the result backend or the broker, whichever is a Redis, and its source.
+
+    Celery's own variables win over its configuration.
+    """
     for variable, key in (("CELERY_RESULT_BACKEND", "result_backend"), ("CELERY_BROKER_URL", "broker_url")):
         url = str(environ.get(variable) or conf.get(key) or "")
         if urlsplit(url).scheme in STORE_SCHEMES:
-            return url
+            return url, f"{variable}{IN_ENVIRONMENT}" if environ.get(variable) else source_of(key, conf, namespace)
     raise ConfigError(
         "a2a_store_url is not set, and neither the result backend nor the broker is a Redis: "
         "set A2A_STORE_URL=redis://host:6379/0"

@@ -139,7 +139,7 @@ class Supervisor:
             env = with_embedded(app, environ, self._redis.store_url, self._redis.broker_url, lasting=lasting)
         else:
             env = with_redis(app, environ, redis_url)
-        settings = load_settings(app.conf, env)
+        settings = load_settings(app.conf, env, app.namespace)
         asyncio.run(_require_store(settings.store_url))
         return env
 

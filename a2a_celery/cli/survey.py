@@ -16,6 +16,7 @@ from ..app import A2A
 from ..config import Settings
 from ..dispatch import entry_name
 from ..errors import StoreUnavailable
+from ..gateway.start_report import authentication_line, broker_line, settings_line, store_line
 from ..store import Keys, SyncStore
 from ..store.deliveries import deliveries
 from ..store.figures import figures
@@ -68,6 +69,9 @@ class Survey:
 
     broker: BrokerServer | str = field(default_factory=BrokerServer)
 
+    lines: Mapping[str, str] = field(default_factory=dict)
+    """What the start lines of a gateway say of store, broker, authentication and settings."""
+
     workers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """What each worker reports (see ``execution.report``), by Celery's name for it; "error" if it does not know how."""
 
@@ -116,6 +120,12 @@ def survey(found: A2A, url: str | None, timeout: float) -> Survey:
         dead_letters=dead_letters,
         keeping=keeping,
         broker=broker,
+        lines={
+            "store": store_line(found.loaded),
+            "broker": broker_line(app),
+            "authentication": authentication_line(found.loaded),
+            "settings": settings_line(found.loaded),
+        },
         workers={} if isinstance(broker, str) else reports(app, timeout),
         queues={name: queue_of(app, agent) for name, agent in found.agents.items()},
         work={name: _work(agent) for name, agent in found.agents.items()},

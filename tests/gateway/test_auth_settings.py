@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
+import httpx
 import pytest
 from a2a.types import AgentCard
 from celery import Celery
@@ -75,6 +77,45 @@ def test_what_makes_sense_is_taken(given: dict[str, Any], names: list[str]) -> N
     found = authenticator_of(settings(**given))
     assert found is not None
     assert [scheme.name for scheme in found.schemes] == names
+
+
+def served_under_a_namespace(**settings: Any) -> A2A:
+    """Agents of an app that reads its settings as Django projects have them."""
+    app = Celery("acme")
+    given = {"CELERY_BROKER_URL": "amqp://me:s3cret@broker//", "CELERY_A2A_STORE_URL": "redis://:s3cret@store/1"}
+    app.config_from_object(type("settings", (), given | settings), namespace="CELERY")
+    a2a = A2A(app)
+    a2a.add_agent(card("echo"), "nowhere:Echo")
+    return a2a
+
+
+async def test_authentication_that_is_set_under_a_namespace_is_asked_for() -> None:
+    a2a = served_under_a_namespace(CELERY_A2A_AUTH_API_KEYS=KEYS["auth_api_keys"])
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(a2a.asgi()), base_url="http://test") as client:
+        answer = await client.post("/", json={"jsonrpc": "2.0", "id": 1, "method": "SendMessage"})
+
+    assert answer.status_code == 401
+
+
+def test_a_gateway_says_at_its_start_what_it_uses_and_from_where(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "a2a_celery")
+    served_under_a_namespace(CELERY_A2A_AUTH_API_KEYS=KEYS["auth_api_keys"], CELERY_A2A_LEASE_TTL=3).asgi()
+
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("INFO", "store: redis://store/1 (CELERY_A2A_STORE_URL in the Celery configuration)"),
+        ("INFO", "broker: amqp://me:**@broker:5672// (CELERY_BROKER_URL in the Celery configuration)"),
+        ("INFO", "authentication: API keys (CELERY_A2A_AUTH_API_KEYS in the Celery configuration)"),
+        ("INFO", "settings: lease_ttl = 3 (CELERY_A2A_LEASE_TTL in the Celery configuration)"),
+    ]
+    assert "s3cret" not in caplog.text
+
+
+def test_a_gateway_without_authentication_warns(caplog: pytest.LogCaptureFixture) -> None:
+    served_under_a_namespace().asgi()
+
+    [warning] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert warning.startswith("authentication: none: every client that reaches the gateway can run agents")
 
 
 NONSENSE: dict[str, tuple[dict[str, Any], str]] = {

@@ -12,7 +12,7 @@ from celery import Celery
 
 from a2a_celery.config import Settings, default_of
 from a2a_celery.errors import ConfigError
-from a2a_celery.loading import load_settings
+from a2a_celery.loading import load_settings, read_settings
 
 REDIS = "redis://:s3cret@host/0"
 
@@ -205,3 +205,85 @@ def test_another_archive_is_refused_without_its_password(url: str) -> None:
 def test_an_archive_keeps_for_longer_than_the_store() -> None:
     with pytest.raises(ConfigError, match="a2a_archive_retention = 60: must be more than a2a_retention"):
         Settings(retention=60, archive_retention=60)
+
+
+def django_style(**settings: Any) -> Celery:
+    """An app configured as Django projects do it: by an object, under the namespace CELERY."""
+    app = Celery("test")
+    app.config_from_object(type("settings", (), {"CELERY_A2A_STORE_URL": REDIS, **settings}), namespace="CELERY")
+    return app
+
+
+def test_every_setting_is_read_under_the_namespace_of_the_app() -> None:
+    given: dict[str, Any] = {
+        "lease_ttl": 3.0,
+        "ui": True,
+        "allow_networks": ("10.0.0.0/8",),
+        "auth_api_keys": ("alice:sha256:" + "0" * 64,),
+        "grpc_port": 50051,
+    }
+    app = django_style(**{f"CELERY_A2A_{name.upper()}": value for name, value in given.items()})
+
+    settings = load_settings(app.conf, {}, app.namespace)
+
+    assert {name: getattr(settings, name) for name in given} == given
+    assert settings.store_url == REDIS
+
+
+def test_a_value_set_on_the_app_wins_under_a_namespace_too() -> None:
+    app = django_style(CELERY_A2A_LEASE_TTL=3)
+    app.conf.a2a_lease_ttl = 4
+
+    assert load_settings(app.conf, {}, app.namespace).lease_ttl == 4
+
+
+def test_the_broker_under_the_namespace_is_the_store_where_none_is_named() -> None:
+    app = django_style(CELERY_A2A_STORE_URL="", CELERY_BROKER_URL="redis://broker/3")
+
+    loaded = read_settings(app.conf, {}, app.namespace)
+
+    assert loaded.settings.store_url == "redis://broker/3"
+    assert loaded.sources["store_url"] == "CELERY_BROKER_URL in the Celery configuration"
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("CELERY_A2A_LEASE_TLL", "CELERY_A2A_LEASE_TLL is not a setting of this version.*CELERY_A2A_LEASE_TTL"),
+        ("CELERY_a2a_lease_ttl", "CELERY_a2a_lease_ttl .* is not read: write CELERY_A2A_LEASE_TTL"),
+        ("A2A_AUTH_API_KEYS", "A2A_AUTH_API_KEYS .* is not read: write CELERY_A2A_AUTH_API_KEYS"),
+    ],
+)
+def test_a_name_that_has_no_effect_under_the_namespace_is_refused(name: str, rule: str) -> None:
+    app = django_style(**{name: "s3cret"})
+
+    with pytest.raises(ConfigError, match=rule) as refused:
+        load_settings(app.conf, {}, app.namespace)
+
+    assert "s3cret" not in str(refused.value)
+
+
+def test_a_name_of_the_project_that_begins_alike_is_left_alone() -> None:
+    app = django_style(A2A_LOGO="x", A2A_PUBLIC_URL="https://one", CELERY_A2A_PUBLIC_URL="https://two")
+
+    assert load_settings(app.conf, {}, app.namespace).public_url == "https://two"
+
+
+def test_an_upper_case_name_without_a_namespace_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"A2A_UI .* is not read: write a2a_ui"):
+        load_settings({"a2a_store_url": REDIS, "A2A_UI": True}, {})
+
+
+def test_each_setting_names_its_source(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text(KEY)
+    app = django_style(CELERY_A2A_LEASE_TTL=3, CELERY_A2A_RETENTION=60)
+    environ = {"A2A_RETENTION": "70", "A2A_SECRET_KEY_FILE": str(tmp_path / "key")}
+
+    sources = read_settings(app.conf, environ, app.namespace).sources
+
+    assert sources == {
+        "store_url": "CELERY_A2A_STORE_URL in the Celery configuration",
+        "lease_ttl": "CELERY_A2A_LEASE_TTL in the Celery configuration",
+        "retention": "A2A_RETENTION in the environment",
+        "secret_key": "A2A_SECRET_KEY_FILE in the environment",
+    }

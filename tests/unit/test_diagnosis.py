@@ -53,6 +53,7 @@ def report(**changes: Any) -> dict[str, Any]:
 HEALTHY = Survey(
     settings=SETTINGS,
     store=SERVER,
+    lines={"store": "redis://127.0.0.1/0 (the default)", "authentication": "API keys (A2A_AUTH_API_KEYS)"},
     watchers=({"watcher": "one:1", "settings": shown(SETTINGS), "versions": versions()},),
     workers={"celery@one": report()},
     queues={"echo": "celery"},
@@ -151,6 +152,9 @@ def test_all_is_well() -> None:
         ("note", worker(drained=["celery"]), "celery@one", "takes nothing from celery: a2a drain --worker celery@one"),
         ("note", worker(left_behind=["t.1"]), "celery@one", "still run: t.1"),
         ("wrong", worker(settings=shown(SETTINGS) | {"lease_ttl": 3.0}), "celery@one", "A2A_LEASE_TTL is 3.0 there"),
+        ("ok", {}, "store", "redis://127.0.0.1/0 (the default)"),
+        ("ok", {}, "authentication", "API keys (A2A_AUTH_API_KEYS)"),
+        ("note", {"lines": {"authentication": ""}}, "authentication", "none: every client that reaches the gateway"),
         ("wrong", {"watchers": ()}, "watchers", "Start celery -A … a2a watcher"),
         ("wrong", {"watchers": ({"watcher": "one:1", "settings": {}},)}, "watcher one:1", "A2A_LEASE_TTL is None"),
         ("wrong", {"settings": PUSHING}, "watcher one:1", "has no A2A_SECRET_KEY, and it is set here"),

@@ -14,6 +14,7 @@ from .finding import Check, Finding
 __all__ = ["CHECKS", "Finding", "diagnosis"]
 
 CHECKS: tuple[Check, ...] = (
+    deployment.configuration,
     store.store,
     store.memory,
     store.keeping,

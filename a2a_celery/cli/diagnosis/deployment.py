@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 
 from ...config import ENV_PREFIX, Settings, shown
+from ...gateway.start_report import NO_AUTHENTICATION
 from ...sealing import sealer_of
 from ..survey import Survey, reporting
 from .finding import Finding, Level, note, ok, wrong
@@ -17,6 +18,15 @@ OWN_TO_A_PROCESS = {"grpc_port", "grpc_host", "grpc_public_address", "public_url
 
 NOT_OF_WORKERS = {"allow_networks", "archive_retention"}
 """Settings that gateways and watchers use."""
+
+
+def configuration(found: Survey) -> Iterator[Finding]:
+    """Name the store, the broker, the authentication and the source of each setting."""
+    for about, line in found.lines.items():
+        if line:
+            yield ok(about, line)
+    if not found.lines.get("authentication"):
+        yield note("authentication", NO_AUTHENTICATION)
 
 
 def watchers(found: Survey) -> Iterator[Finding]:
