@@ -23,6 +23,7 @@ from .execution.entry import register_entry
 from .execution.exposing import prepare_task
 from .execution.handing_back import HandingBack
 from .execution.process import WorkerProcess
+from .execution.thread_cleanup import thread_cleanup_of
 from .gateway.asgi import build_asgi
 from .gateway.start_report import report_start
 from .loading import LoadedSettings, read_settings
@@ -42,6 +43,7 @@ class A2A:
     def __init__(self, app: Celery) -> None:
         self.celery = app
         self.agents: dict[str, Agent] = {}
+        self._thread_cleanups: list[Callable[[], object]] = []
         self._processes: dict[int, WorkerProcess] = {}
         # One lock per process: one that was held while a child was forked would stay locked there.
         self._process_locks: dict[int, Lock] = {}
@@ -172,6 +174,14 @@ class A2A:
         prepare_task(agent, self._process, self._stop_here, self._ender, self._handing_back)
         return agent
 
+    def add_thread_cleanup(self, function: Callable[[], object]) -> None:
+        """Call `function` in each thread of a worker in which code of an agent has ended.
+
+        The threads are those of synchronous agents and of `asyncio.to_thread`. A scoped session of SQLAlchemy belongs
+        to a thread: ``a2a.add_thread_cleanup(Session.remove)``. Django's connections are closed without a call.
+        """
+        self._thread_cleanups.append(function)
+
     def asgi(self) -> Starlette:
         """The gateway, for any ASGI server.
 
@@ -209,7 +219,9 @@ class A2A:
         if pid not in self._processes:
             with self._process_locks.setdefault(pid, Lock()):
                 if pid not in self._processes:
-                    self._processes[pid] = WorkerProcess(self.settings, self._publisher())
+                    self._processes[pid] = WorkerProcess(
+                        self.settings, self._publisher(), thread_cleanup_of(self.celery, self._thread_cleanups)
+                    )
         return self._processes[pid]
 
     def _stop_here(self, celery_id: str) -> None:

@@ -17,10 +17,14 @@ _Call = tuple[Callable[[], Any], asyncio.AbstractEventLoop, "asyncio.Future[Any]
 
 
 class DaemonThreads:
-    """Makes blocking calls for coroutines, `count` at a time, in the order in which they were asked for."""
+    """Makes blocking calls for coroutines, `count` at a time, in the order in which they were asked for.
 
-    def __init__(self, count: int, name: str) -> None:
+    Each thread calls `at_end` before it ends.
+    """
+
+    def __init__(self, count: int, name: str, *, at_end: Callable[[], None] | None = None) -> None:
         self._count = count
+        self._at_end = at_end
         self._name = name
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._threads: list[Thread] = []
@@ -55,6 +59,8 @@ class DaemonThreads:
                 error = e
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(settle, made, result, error)
+        if self._at_end is not None:
+            self._at_end()
 
 
 def settle(made: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:

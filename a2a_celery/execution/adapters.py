@@ -15,12 +15,12 @@ from a2a.types import Task
 
 from ..agents import Agent
 from ..caller import Caller
-from ..config import Settings
 from ..errors import ConfigError
 from ..lifecycle import Completed, Failed, Outcome
 from ..store.runs import Claim
 from ..threads import DaemonThreads
 from .events import RunEvents
+from .thread_cleanup import ThreadCleanup
 from .turn import Reply, Turn
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ class Adapter(Protocol):
         ...
 
 
-async def make_adapter(agent: Agent, settings: Settings) -> Adapter:
+async def make_adapter(agent: Agent, cleanup: ThreadCleanup) -> Adapter:
     """The adapter for `agent`. Importing its code may take seconds, so that happens off the loop."""
     code = agent.code
     if isinstance(code, str):
@@ -48,7 +48,7 @@ async def make_adapter(agent: Agent, settings: Settings) -> Adapter:
     if agent.kind == "function":
         if not callable(code):
             raise ConfigError(f"agent {agent.name!r}: {agent.code!r} is no function, but {type(code).__name__}")
-        return FunctionAdapter(code)
+        return FunctionAdapter(code, cleanup)
     return ExecutorAdapter(_executor(code, agent.name))
 
 
@@ -97,8 +97,9 @@ class FunctionAdapter:
 
     announces = True
 
-    def __init__(self, function: Callable[[Turn], Any]) -> None:
+    def __init__(self, function: Callable[[Turn], Any], cleanup: ThreadCleanup) -> None:
         self._function = function
+        self._cleanup = cleanup
 
     async def run(self, claim: Claim, events: RunEvents) -> Outcome:
         turn = Turn(claim, events, Caller.from_json(claim.caller))
@@ -121,7 +122,7 @@ class FunctionAdapter:
 
         No thread can be cancelled: a run that is waits here until the function has ended, for as long as it may.
         """
-        thread = DaemonThreads(1, "a2a-sync-agent")
+        thread = DaemonThreads(1, "a2a-sync-agent", at_end=self._cleanup.at_thread_end)
         context = copy_context()
         try:
             result = await _to_its_end(thread.call(lambda: context.run(self._function, turn)))

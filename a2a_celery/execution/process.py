@@ -43,6 +43,7 @@ from .limits import CeleryLimits, limits_of
 from .observing import observed
 from .run import Run
 from .showing import Tell
+from .thread_cleanup import CleanupExecutor, ThreadCleanup
 
 logger = logging.getLogger(__name__)
 
@@ -50,8 +51,9 @@ logger = logging.getLogger(__name__)
 class WorkerProcess:
     """The runs of one worker process."""
 
-    def __init__(self, settings: Settings, publisher: Publisher) -> None:
+    def __init__(self, settings: Settings, publisher: Publisher, cleanup: ThreadCleanup | None = None) -> None:
         self.settings = settings
+        self._cleanup = cleanup or ThreadCleanup()
         self.keys = Keys(settings.key_prefix)
         self.publisher = publisher
         self.runner_id = f"{runner_prefix(getpid())}{uuid4().hex[:8]}"
@@ -61,6 +63,8 @@ class WorkerProcess:
         self._adapters: dict[str, asyncio.Future[Adapter]] = {}
         self._under_way: dict[Run, Future[Outcome | None]] = {}
         self._loop = new_loop(uvloop=settings.uvloop)
+        if not self._cleanup.is_empty:
+            self._loop.set_default_executor(CleanupExecutor(self._cleanup))
         self._thread = threading.Thread(target=self._serve, name="a2a-runs", daemon=True)
         self._thread.start()
         asyncio.run_coroutine_threadsafe(self._start(), self._loop).result()
@@ -82,7 +86,7 @@ class WorkerProcess:
         """
         this = Run(self, agent, task_id, run, limits_of(agent, celery, self.settings.cancel_grace), call, tell=tell)
         under_way: Future[Outcome | None] = asyncio.run_coroutine_threadsafe(
-            observed(this.perform, this.ref, agent.name), self._loop
+            observed(self._cleanup.around(this.perform), this.ref, agent.name), self._loop
         )
         self._under_way[this] = under_way
         try:
@@ -105,7 +109,7 @@ class WorkerProcess:
     ) -> tuple[Run, Coroutine[Any, Any, Outcome | None]]:
         """As `run`, for whoever can await it on the `loop`: takes no thread. Whoever awaits it stops it, too."""
         this = Run(self, agent, task_id, run, limits_of(agent, celery, self.settings.cancel_grace), tell=tell)
-        return this, observed(this.perform, this.ref, agent.name)
+        return this, observed(self._cleanup.around(this.perform), this.ref, agent.name)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -184,7 +188,7 @@ class WorkerProcess:
 
     async def _build(self, agent: Agent) -> Adapter:
         try:
-            return await make_adapter(agent, self.settings)
+            return await make_adapter(agent, self._cleanup)
         except (SystemExit, KeyboardInterrupt) as e:  # out of a task they would stop the loop, and with it every run
             raise ConfigError(f"agent {agent.name!r}: its code ends the process when it is loaded: {e!r}") from e
 

@@ -8,9 +8,10 @@ import pytest
 from a2a.types import AgentCapabilities, AgentCard, AgentSkill
 from celery import Celery
 
-from a2a_celery import A2A, ConfigError, Settings
+from a2a_celery import A2A, ConfigError
 from a2a_celery.agents import Agent, card_for_function, name_from_card
 from a2a_celery.execution.adapters import make_adapter
+from a2a_celery.execution.thread_cleanup import ThreadCleanup
 
 
 def card(name: str = "Planner", **capabilities: Any) -> AgentCard:
@@ -185,4 +186,4 @@ def test_a_function_may_be_named_and_is_not_imported_here() -> None:
 
 async def test_a_name_of_no_function_is_refused_where_it_is_imported() -> None:
     with pytest.raises(ConfigError, match="'math:pi' is no function"):
-        await make_adapter(Agent("planner", card(), "function", "math:pi"), Settings(store_url="redis://127.0.0.1"))
+        await make_adapter(Agent("planner", card(), "function", "math:pi"), ThreadCleanup())

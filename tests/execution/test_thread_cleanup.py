@@ -1,0 +1,226 @@
+"""Connections that agents open in threads of a worker process are closed, on a real Django with PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections.abc import AsyncIterator, Iterator
+from uuid import uuid4
+
+import django
+import psycopg2
+import pytest
+from asgiref.sync import sync_to_async
+from celery import Celery
+
+from a2a_celery import A2A, Turn
+from a2a_celery.caller import Caller
+from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.execution.limits import CeleryLimits
+from a2a_celery.execution.process import WorkerProcess
+from a2a_celery.lifecycle import Completed, Outcome
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.tasks import create_task
+from tests.conftest import require_server
+from tests.support.databases import Postgres, running
+from tests.support.seeds import ANN, CONTEXT, RETENTION, request
+from tests.support.waiting import eventually_async
+
+APPLICATION = "agents-of-a-test"
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[Postgres]:
+    """A PostgreSQL of this module, and Django set up on it."""
+    require_server(Postgres)
+    with running(Postgres) as server, pytest.MonkeyPatch.context() as patch:
+        assert isinstance(server, Postgres)
+        patch.setenv("TEST_DJANGO_DATABASE", server.url.replace("+asyncpg", ""))
+        patch.setenv("DJANGO_SETTINGS_MODULE", "tests.support.django_project")
+        django.setup()  # as the fixup does it when a worker imports its modules
+        yield server
+
+
+class Worker:
+    """One worker process of a Django project, in this process."""
+
+    def __init__(self, url: str, store: AsyncStore, keys: Keys) -> None:
+        app = Celery("project", set_as_current=False)
+        app.conf.update(a2a_store_url=url, a2a_key_prefix=keys.prefix)
+        self.a2a = A2A(app)
+        self.store, self.keys = store, keys
+
+    async def run(self, agent: str) -> Outcome | None:
+        """How a new task of `agent` ends."""
+        task_id = uuid4().hex
+        sent, caller = request(task_id=task_id, context_id=CONTEXT), Caller(user="ann").to_json()
+        await self.store.run(create_task(self.keys, ANN, task_id, CONTEXT, sent, caller=caller, retention=RETENTION))
+        process = await asyncio.to_thread(self.process)
+        return await asyncio.to_thread(process.run, self.a2a.agents[agent], task_id, 1, CeleryLimits())
+
+    def process(self) -> WorkerProcess:
+        """The state of the process."""
+        return self.a2a._process()
+
+
+@pytest.fixture
+async def worker(redis_server: EmbeddedRedis, store: AsyncStore, keys: Keys) -> AsyncIterator[Worker]:
+    """A worker process without agents. The garbage collector closes no connection for it."""
+    worker = Worker(redis_server.store_url, store, keys)
+    gc.disable()
+    yield worker
+    gc.enable()
+    process = worker.process()
+    await asyncio.to_thread(asyncio.run_coroutine_threadsafe(process.line.stop(), process.loop).result, 30)
+
+
+@pytest.fixture
+def project(database: Postgres, worker: Worker) -> Worker:
+    """A worker of the Django project."""
+    return worker
+
+
+def query() -> int:
+    """A query as the ORM makes it, in the thread that calls."""
+    from django.db import connection  # noqa: PLC0415 - its settings come from a fixture
+
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+        return int(cursor.fetchone()[0])
+
+
+def open_connections(database: Postgres) -> int:
+    """How many connections agents have."""
+    with psycopg2.connect(database.url.replace("+asyncpg", "")) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE application_name = %s", [APPLICATION])
+        return int(cursor.fetchone()[0])
+
+
+async def no_connection_is_open(database: Postgres) -> None:
+    """Returns when agents have none."""
+
+    async def none() -> bool:
+        return await asyncio.to_thread(open_connections, database) == 0
+
+    await eventually_async(none, within=20, what="all connections are closed")
+
+
+def agents(a2a: A2A) -> None:
+    """One for each thread in which an agent may use the ORM."""
+
+    @a2a.agent("function")
+    def function(turn: Turn) -> str:
+        return str(query())
+
+    @a2a.agent("generator")
+    def generator(turn: Turn) -> Iterator[str]:
+        yield str(query())
+        yield str(query())
+
+    @a2a.agent("async-orm")
+    async def async_orm(turn: Turn) -> str:
+        return str(await sync_to_async(query)())
+
+    @a2a.agent("to-thread")
+    async def to_thread(turn: Turn) -> str:
+        return "".join(map(str, await asyncio.gather(*(asyncio.to_thread(query) for _ in range(4)))))
+
+
+KINDS = ["function", "generator", "async-orm", "to-thread"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_run_leaves_no_connection_open(project: Worker, database: Postgres, kind: str) -> None:
+    agents(project.a2a)
+
+    outcomes = [await project.run(kind) for _ in range(5)]
+
+    assert outcomes == [Completed()] * 5
+    await no_connection_is_open(database)
+
+
+@pytest.mark.parametrize("kind", ["async-orm", "to-thread"])
+async def test_runs_after_a_restart_of_the_database_complete(project: Worker, database: Postgres, kind: str) -> None:
+    agents(project.a2a)
+    await project.run(kind)
+
+    await asyncio.to_thread(database.stop)
+    await asyncio.to_thread(database.start)
+
+    assert await project.run(kind) == Completed()
+
+
+async def test_a_connection_that_other_runs_use_is_closed_only_when_it_is_broken(
+    project: Worker, database: Postgres
+) -> None:
+    agents(project.a2a)
+    begun, goes_on = threading.Event(), threading.Event()
+
+    @project.a2a.agent("long")
+    async def long(turn: Turn) -> str:
+        backends = [await sync_to_async(backend)()]
+        begun.set()
+        await asyncio.to_thread(goes_on.wait, 60)
+        backends.append(await sync_to_async(backend)())
+        return "the same" if backends[0] == backends[1] else "another"
+
+    def backend() -> int:
+        from django.db import connection  # noqa: PLC0415 - as above
+
+        connection.ensure_connection()
+        return int(connection.connection.info.backend_pid)
+
+    first = asyncio.ensure_future(project.run("long"))
+    assert await asyncio.to_thread(begun.wait, 30)
+    assert await project.run("async-orm") == Completed()
+    assert open_connections(database) == 1, "the long run keeps its own"
+
+    await asyncio.to_thread(database.stop)
+    await asyncio.to_thread(database.start)
+    assert await project.run("async-orm") != Completed(), "the connection broke under a run"
+    assert await project.run("async-orm") == Completed(), "and is a new one for the next, beside the long one"
+    goes_on.set()
+    assert await first == Completed()
+    await no_connection_is_open(database)
+
+
+@pytest.mark.parametrize("kind", ["function", "to-thread"])
+async def test_a_cleanup_is_called_in_the_thread_of_the_agent(worker: Worker, kind: str) -> None:
+    """As for a scoped session of SQLAlchemy, which belongs to a thread."""
+    used: list[int] = []
+    cleaned: list[int] = []
+    worker.a2a.add_thread_cleanup(lambda: cleaned.append(threading.get_ident()))
+
+    def use() -> str:
+        used.append(threading.get_ident())
+        return ""
+
+    worker.a2a.agent("function", description="Works.")(lambda turn: use())
+
+    @worker.a2a.agent("to-thread")
+    async def to_thread(turn: Turn) -> str:
+        return await asyncio.to_thread(use)
+
+    assert await worker.run(kind) == Completed()
+
+    async def is_cleaned() -> bool:
+        return used[0] in cleaned
+
+    await eventually_async(is_cleaned, within=20, what="the cleanup was called")
+
+
+async def test_a_cleanup_that_fails_changes_nothing_for_the_run(
+    worker: Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise OSError("the pool is gone")
+
+    worker.a2a.add_thread_cleanup(fail)
+
+    @worker.a2a.agent("to-thread")
+    async def to_thread(turn: Turn) -> str:
+        return await asyncio.to_thread(str, 1)
+
+    assert await worker.run("to-thread") == Completed()
+    assert "a cleanup of the threads of agents failed" in caplog.text
