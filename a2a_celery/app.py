@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from threading import Lock
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from a2a.types import AgentCard, AgentSkill
 from celery import Celery, Task
@@ -32,6 +33,24 @@ from .watcher.service import Watcher
 F = TypeVar("F", bound=Callable[..., Any] | str)
 
 EXTENSION_KEY = "a2a_celery"
+
+_imported: WeakSet[Celery] = WeakSet()
+"""The apps whose modules were imported."""
+
+
+def import_modules(app: Celery) -> None:
+    """Import the modules that `app` includes or discovers, as a worker does; only the first call has an effect.
+
+    Agents may be defined there. Receivers of Celery's signal may cost much: the Django fixup checks all models.
+    """
+    if app in _imported:
+        return
+    _imported.add(app)  # before: a module may call `A2A.asgi`
+    try:
+        app.loader.import_default_modules()
+    except BaseException:
+        _imported.discard(app)
+        raise
 
 
 class A2A:
@@ -183,11 +202,12 @@ class A2A:
         self._thread_cleanups.append(function)
 
     def asgi(self) -> Starlette:
-        """The gateway, for any ASGI server.
+        """The gateway, for any ASGI server, with the agents of every module that the app includes or discovers.
 
         Raises:
             ConfigError: it can't serve as it is configured, or no worker could read what it publishes.
         """
+        import_modules(self.celery)
         require_readable(self.celery, self.agents.values())
         asgi = build_asgi(self.celery, self.agents, self.settings)
         report_start(self.celery, self.loaded)
@@ -199,6 +219,7 @@ class A2A:
         Raises:
             ConfigError: no worker could read what it publishes.
         """
+        import_modules(self.celery)
         require_readable(self.celery, self.agents.values())
         return Watcher(self.settings, self._publisher(), self.celery)
 

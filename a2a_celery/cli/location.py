@@ -7,7 +7,7 @@ import sys
 import click
 from celery import Celery
 
-from ..app import A2A
+from ..app import A2A, import_modules
 from ..errors import ConfigError
 
 
@@ -39,7 +39,7 @@ def with_agents(context: click.Context) -> A2A:
         click.ClickException: it has none.
     """
     app: Celery = context.obj.app
-    app.loader.import_default_modules()  # agents may live in modules that the app includes
+    import_modules(app)
     try:
         return A2A.of(app)
     except ConfigError as e:

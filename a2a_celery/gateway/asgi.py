@@ -23,7 +23,7 @@ from ..errors import ConfigError
 from ..telemetry.sdk import only_where_traced
 from .auth.authenticator import Authenticator
 from .auth.http import authentication
-from .cards import card_routes
+from .cards import MountPath, card_routes
 from .extensions import Endpoint, echo_extensions
 from .handler import GatewayHandler
 from .health import Health
@@ -64,6 +64,7 @@ def build_asgi(app: Celery, agents: Mapping[str, Agent], settings: Settings) -> 
         exception_handlers={HTTPException: _unknown},
         middleware=[
             Middleware(TraceContext),
+            Middleware(MountPath),
             *_authentication(parts.authenticator, handlers, health, shell),
             *([Middleware(HoldsLargeParts)] if parts.blobs is not None else []),
         ],

@@ -19,6 +19,7 @@ from a2a.types import AgentCard, AgentInterface
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..agents import Agent
 from ..config import Settings
@@ -29,6 +30,21 @@ _base_url: ContextVar[str] = ContextVar("base_url")
 ADDRESS = "a2a_address"
 """Where a binding leaves, in a call context, how to get the base URL a request came to ("" over gRPC, where it can't be
 known) and the path of its agent below that."""
+
+
+class MountPath:
+    """ASGI middleware that records where this application is mounted, for the addresses in its cards.
+
+    Starlette keeps the first ``app_root_path`` of nested applications, which is the path of the outermost one.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve the request."""
+        scope["app_root_path"] = scope.get("root_path", "")
+        await self._app(scope, receive, send)
 
 
 def card_routes(agent: Agent, settings: Settings, path: str) -> list[Route]:

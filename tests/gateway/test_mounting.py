@@ -1,0 +1,129 @@
+"""A gateway inside another ASGI application: its agents, and the addresses in their cards."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from uuid import uuid4
+
+import httpx
+import pytest
+from a2a.types import AgentCard
+from celery import Celery
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from starlette.types import ASGIApp
+
+from a2a_celery import A2A
+from tests.support.agents import card
+from tests.support.credentials import api_key_entry
+
+WELL_KNOWN = "/.well-known/agent-card.json"
+KEY = {"X-API-Key": "one", "A2A-Version": "1.0"}
+
+DISCOVERED = """
+from celery import current_app
+from a2a_celery import A2A
+
+@A2A.of(current_app._get_current_object()).agent("discovered", description="Is found.")
+async def discovered(turn):
+    return ""
+"""
+
+
+def gateway() -> Starlette:
+    app = Celery("acme", set_as_current=False)
+    app.conf.update(a2a_store_url="redis://127.0.0.1:1/0", a2a_auth_api_keys=api_key_entry("ann", "one"))
+    a2a = A2A(app)
+    extended = AgentCard()
+    public = card("echo")
+    public.capabilities.extended_agent_card = True
+    extended.CopyFrom(public)
+    a2a.add_agent(public, "nowhere:Echo", extended_card=extended)
+    return a2a.asgi()
+
+
+def mounted() -> ASGIApp:
+    return Starlette(routes=[Mount("/a2a", app=gateway())])
+
+
+def twice_mounted() -> ASGIApp:
+    return Starlette(routes=[Mount("/api", app=Starlette(routes=[Mount("/a2a", app=gateway())]))])
+
+
+def served(asgi: ASGIApp, root_path: str = "") -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(asgi, root_path=root_path)
+    return httpx.AsyncClient(transport=transport, base_url="http://test", headers=KEY)
+
+
+@pytest.mark.parametrize(
+    ("asgi", "root_path", "path"),
+    [
+        (mounted, "", "/a2a"),
+        (twice_mounted, "", "/api/a2a"),
+        (mounted, "/behind", "/behind/a2a"),  # as servers say it, whose paths begin with it
+        (gateway, "/behind", "/behind"),
+        (gateway, "", ""),
+    ],
+)
+@pytest.mark.parametrize("agent", ["", "/agents/echo"])
+async def test_cards_lead_to_where_the_gateway_is_mounted(
+    asgi: Callable[[], ASGIApp], root_path: str, path: str, agent: str
+) -> None:
+    async with served(asgi(), root_path) as client:
+        public = await client.get(f"{path}{agent}{WELL_KNOWN}")
+        extended = await client.get(f"{path}{agent}/extendedAgentCard")
+
+    for answer in (public, extended):
+        assert answer.status_code == 200, answer.text
+        urls = {i["url"] for i in answer.json()["supportedInterfaces"]}
+        assert {url.removesuffix("/") for url in urls} == {f"http://test{path}{agent}"}
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A package whose module `tasks` has an agent."""
+    name = f"acme_{uuid4().hex[:8]}"
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "__init__.py").touch()
+    (tmp_path / name / "tasks.py").write_text(DISCOVERED)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return name
+
+
+def test_agents_of_discovered_modules_are_served(package: str) -> None:
+    app = Celery("acme")
+    app.conf.a2a_store_url = "redis://127.0.0.1:1/0"
+    a2a = A2A(app)
+    app.autodiscover_tasks([package])
+
+    a2a.asgi()
+
+    assert list(a2a.agents) == ["discovered"]
+    assert f"{package}.tasks" in sys.modules
+
+
+def test_modules_are_imported_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Django fixup checks all models each time."""
+    app = Celery("acme", set_as_current=False)
+    app.conf.a2a_store_url = "redis://127.0.0.1:1/0"
+    a2a, imports = A2A(app), []
+    a2a.add_agent(card("echo"), "nowhere:Echo")
+    monkeypatch.setattr(app.loader, "import_default_modules", lambda: imports.append(1))
+
+    a2a.asgi()
+    a2a.watcher()
+
+    assert imports == [1]
+
+
+def test_a_module_that_cannot_be_imported_is_no_gateway_without_its_agents() -> None:
+    app = Celery("acme", set_as_current=False, include=["tests.support.no_such_module"])
+    app.conf.a2a_store_url = "redis://127.0.0.1:1/0"
+    a2a = A2A(app)
+    a2a.add_agent(card("echo"), "nowhere:Echo")
+
+    for _ in range(2):
+        with pytest.raises(ImportError, match="no_such_module"):
+            a2a.asgi()
