@@ -230,6 +230,8 @@ def _become(request: dict[str, Any], output: int, errors: int) -> None:
     os.close(errors)
     os.environ.clear()
     os.environ.update(request["env"])
+    if "coverage" in sys.modules:
+        importlib.import_module("tests.tools.measure_coverage").enter_context(os.environ.get("PYTEST_CURRENT_TEST", ""))
     _, _, module, *sys.argv[1:] = request["command"]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
