@@ -1,0 +1,185 @@
+"""Flakiness report: repeat tests on a loaded machine that stops their processes now and then.
+
+    python -m tests.tools.stress --runs 10 tests/execution
+    python -m tests.tools.stress --runs 5 --quiet -n 2 --dist=loadfile     # no load: what fails anyway
+
+Arguments that the tool does not know go to pytest. While pytest runs, two busy loops for each core compete with it, and
+about once a second one process among its descendants, picked at random, receives SIGSTOP and after a second SIGCONT.
+pytest, its xdist workers, and processes that a test has stopped are left alone. A test that stops one of its processes
+at the very time may find it continued early.
+
+The result is a table of the runs, and each test that failed with how often. The exit code is 1 if any test failed, or
+if a run broke off. A run that exceeds `--limit` is interrupted and counts as broken off. `--seed` repeats the choices.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from .processes import adopt_orphans, descendants, exit_on_sigterm, interrupt, kill_descendants, wait
+
+ROOT = Path(__file__).resolve().parents[2]
+STOP_DURATION = 1.0
+XDIST_WORKER = "import sys;exec(eval(sys.stdin.readline()))"
+BUSY_LOOP = """
+import os, sys, time
+parent, deadline = os.getppid(), time.monotonic() + float(sys.argv[1])
+while os.getppid() == parent and time.monotonic() < deadline:
+    for _ in range(1_000_000):
+        pass
+"""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of pytest: seconds, tests that passed, node ids of tests that failed, and pytest's exit code.
+
+    `code` is None if the run was interrupted at its limit.
+    """
+
+    seconds: float
+    passed: int
+    failed: tuple[str, ...]
+    code: int | None
+
+    @property
+    def is_whole(self) -> bool:
+        """Return True if pytest ran every test."""
+        return self.code in {0, 1} and (self.code == 1) == bool(self.failed)
+
+
+def read_outcomes(lines: Sequence[str]) -> tuple[int, tuple[str, ...]]:
+    """Return how many tests passed and which failed in any phase, from the lines of ``pytest_plugin``."""
+    called: set[str] = set()
+    failed: dict[str, None] = {}
+    for line in lines:
+        test, phase, outcome, *_ = json.loads(line)
+        if outcome == "failed":
+            failed[test] = None
+        elif outcome == "passed" and phase == "call":
+            called.add(test)
+    return len(called - failed.keys()), tuple(failed)
+
+
+def report(runs: Sequence[Run]) -> str:
+    """Return the table of the runs and the tests that failed, most often first."""
+    lines = [f"{'run':>4}{'seconds':>9}{'passed':>8}{'failed':>8}"]
+    for number, run in enumerate(runs, 1):
+        ended = (
+            ""
+            if run.is_whole
+            else "  interrupted"
+            if run.code is None
+            else f"  broke off, pytest's exit code {run.code}"
+        )
+        lines.append(f"{number:>4}{run.seconds:>9.1f}{run.passed:>8}{len(run.failed):>8}{ended}")
+    failures = Counter(test for run in runs for test in run.failed)
+    lines += [f"{count} of {len(runs)}  {test}" for test, count in failures.most_common()]
+    return "\n".join(lines)
+
+
+def targets(pytest: int, processes: Sequence[psutil.Process], load: set[int]) -> list[psutil.Process]:
+    """Return the processes that may be stopped: running, and neither pytest, an xdist worker nor the load."""
+    chosen = []
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            spared = {pytest, *load}
+            if process.pid in spared or process.status() in {psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE}:
+                continue
+            if XDIST_WORKER not in process.cmdline():
+                chosen.append(process)
+    return chosen
+
+
+@contextmanager
+def stopped(process: psutil.Process) -> Iterator[None]:
+    """Stop a process; continue it at the end, whatever happens."""
+    try:
+        with suppress(psutil.NoSuchProcess):
+            process.suspend()
+        yield
+    finally:
+        with suppress(psutil.NoSuchProcess):
+            process.resume()
+
+
+@contextmanager
+def busy_loops(count: int, limit: float) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Run busy loops; each ends after `limit` seconds, with this process, or at the end of the block."""
+    loops: list[subprocess.Popen[bytes]] = []
+    try:
+        for _ in range(count):
+            loops.append(subprocess.Popen([sys.executable, "-c", BUSY_LOOP, str(limit)]))
+        yield loops
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+def run_once(arguments: Sequence[str], limit: float, generator: random.Random | None) -> Run:
+    """Run pytest; under load if there is a generator of random numbers."""
+    began = time.monotonic()
+    deadline = began + limit
+    with tempfile.TemporaryDirectory() as folder, busy_loops(2 * _cores() if generator else 0, limit) as loops:
+        outcomes = Path(folder) / "outcomes.jsonl"
+        outcomes.touch()
+        command = [sys.executable, "-m", "pytest", "-p", "tests.tools.pytest_plugin", *arguments]
+        pytest = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "TEST_OUTCOMES": str(outcomes)})
+        try:
+            while generator and pytest.poll() is None and time.monotonic() < deadline:
+                choice = targets(pytest.pid, descendants(), {loop.pid for loop in loops})
+                if choice:
+                    with stopped(generator.choice(choice)):
+                        wait(pytest, time.monotonic() + STOP_DURATION)
+                wait(pytest, time.monotonic() + generator.uniform(0.2, 1.0))
+            code = wait(pytest, deadline)
+            if code is None:
+                interrupt(pytest)
+        finally:
+            kill_descendants()
+            pytest.wait()
+        passed, failed = read_outcomes(outcomes.read_text(encoding="utf-8").splitlines())
+    return Run(time.monotonic() - began, passed, failed, code)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+def main() -> int:
+    """Repeat the tests and print the report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=5, help="how often (default 5)")
+    parser.add_argument("--quiet", action="store_true", help="neither load nor stopped processes")
+    parser.add_argument("--limit", type=float, default=1800, help="seconds that one run may take (default 1800)")
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000, help="of the stopped processes' choice")
+    options, arguments = parser.parse_known_args()
+    adopt_orphans()
+    exit_on_sigterm()
+    generator = None if options.quiet else random.Random(options.seed)
+    runs: list[Run] = []
+    try:
+        for _ in range(options.runs):
+            runs.append(run_once(arguments, options.limit, generator))
+    finally:
+        print(f"\n{report(runs)}\nseed {options.seed}")
+    return 0 if all(run.code == 0 for run in runs) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
