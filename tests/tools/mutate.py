@@ -1,0 +1,276 @@
+"""Mutation sample: change the source in one place, run the tests that reach it, list the changes that no test notices.
+
+    python -m tests.tools.measure_coverage -n 2 --dist=loadfile              # once: which test runs which line
+    python -m tests.tools.mutate --count 200 --seed 1 --tier change          # by default the packages in PACKAGES
+    python -m tests.tools.mutate --count 200 --seed 1 --tier merge --resume  # what survived, against the next tier
+    python -m tests.tools.mutate --report
+    python -m tests.tools.mutate --tier change --only store/scripts/append.lua:12:7:comparison
+
+The sample has as many mutants of each package. Each mutant of a package is drawn with equal probability. The tool
+writes it into a git worktree of HEAD in a temporary folder, so that forked processes and subprocesses see it. The
+working tree stays unchanged. Changes that are not committed are not tested.
+
+The coverage data, measured at the same commit, selects the tests: those that ran the line in their own process, and the
+files of those that started a process that ran it. A Lua script is reached by the tests that ran the Python line that
+names it; tests/store runs first. Otherwise the fastest files run first, for `--cap` expected seconds at most. A mutant
+that no test of the tier reaches is "uncovered".
+
+A test that fails is run once without the mutant. If it fails there too, it is left out from then on. Each result is
+appended to `--results` when it is known, with the command. ``--resume`` continues an interrupted run. Two processes
+share one sample with ``--shard 1/2`` and ``--shard 2/2 --resume``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from .mutants import PACKAGE, Mutant, mutants_in, sample
+from .processes import adopt_orphans, exit_on_sigterm, interrupt, kill_descendants, wait
+from .selection import Selector, capped
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("store/scripts", "dispatch", "execution", "watcher", "push")
+TIERS = {"change": "change", "merge": "change or merge", "full": "change or merge or nightly"}
+"""Names of the tiers and their marker expressions; each tier contains the one before it."""
+
+Record = dict[str, Any]
+
+
+class Scratch:
+    """Git worktree of HEAD in which mutants are written and tested."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._env = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+        self._env["PYTHONPATH"] = str(folder)  # before the working tree, which is installed as editable
+
+    def command(self, tier: str, *arguments: str) -> list[str]:
+        """Return the command that runs pytest for a tier."""
+        return [sys.executable, "-m", "pytest", "-m", TIERS[tier], "-q", "-p", "no:cacheprovider", *arguments]
+
+    def collect(self, tier: str) -> set[str]:
+        """Return the tests of a tier."""
+        code, listing = self.run(self.command(tier, "--collect-only"), 600)
+        if code != 0:
+            sys.exit(f"{listing}\npytest cannot collect the tests: exit code {code}")
+        return {line for line in listing.splitlines() if line.startswith("tests/") and "::" in line}
+
+    def run(self, command: list[str], limit: float) -> tuple[int | None, str]:
+        """Return the exit code of a command, None if it exceeds `limit` seconds, and its output."""
+        with tempfile.TemporaryFile() as output:
+            popen = subprocess.Popen(command, cwd=self.folder, env=self._env, stdout=output, stderr=output)
+            try:
+                code = wait(popen, time.monotonic() + limit)
+                if code is None:
+                    interrupt(popen)
+            finally:
+                kill_descendants()
+            popen.wait()
+            output.seek(0)
+            return code, output.read().decode(errors="replace")
+
+    @contextmanager
+    def mutated(self, mutant: Mutant) -> Iterator[None]:
+        """Write the mutant; restore the file at the end."""
+        path = self.folder / mutant.path
+        compiled = Path(importlib.util.cache_from_source(str(path)))
+        compiled.unlink(missing_ok=True)
+        path.write_text(mutant.edit.apply(mutant.source), encoding="utf-8")
+        try:
+            yield
+        finally:
+            compiled.unlink(missing_ok=True)
+            path.write_text(mutant.source, encoding="utf-8")
+
+
+@contextmanager
+def scratch() -> Iterator[Scratch]:
+    """Make a worktree of HEAD, and remove it at the end."""
+    with tempfile.TemporaryDirectory(prefix="mutants-") as parent:
+        folder = Path(parent) / "tree"
+        git = ["git", "-C", str(ROOT), "worktree"]
+        subprocess.run([*git, "add", "-q", "--detach", str(folder), "HEAD"], check=True)
+        try:
+            yield Scratch(folder)
+        finally:
+            subprocess.run([*git, "remove", "--force", str(folder)], check=False)
+
+
+class Sampler:
+    """Judges mutants one after another."""
+
+    def __init__(self, tree: Scratch, selector: Selector, limits: argparse.Namespace) -> None:
+        self._tree = tree
+        self._selector = selector
+        self._limits = limits
+        self._sound: set[str] = set()
+        self._unsound: set[str] = set()
+
+    def judge(self, mutant: Mutant, excluded: set[str]) -> Record:
+        """Return the record of one mutant; `excluded` tests are known not to notice it."""
+        before, after = mutant.edit.lines(mutant.source)
+        record: Record = {"id": mutant.id, "package": mutant.package, "operator": mutant.edit.operator}
+        record |= {"before": before, "after": after, "tier": self._limits.tier, "status": "uncovered"}
+        began = time.monotonic()
+        while True:
+            reaching = self._selector.select(mutant, excluded | self._unsound)
+            tests = capped(reaching, self._selector.seconds, self._limits.cap)
+            record |= {"tests": len(tests), "reaching": len(reaching)}
+            if not tests:
+                return record
+            command = self._tree.command(self._limits.tier, "-x", *tests)
+            with self._tree.mutated(mutant):
+                code, output = self._tree.run(command, self._limits.timeout)
+            if self._limits.only:
+                print(output)
+            killer = failed_test(output)
+            if code not in {0, None} and killer is None:
+                sys.exit(f"{output}\n{shlex.join(command)}\nno test failed, and pytest's exit code is {code}")
+            if killer not in tests or self._is_sound(killer):
+                break
+        status = {0: "survived", None: "timeout"}.get(code, "killed")
+        return record | {
+            "status": status,
+            "killer": killer,
+            "seconds": round(time.monotonic() - began, 1),
+            "command": shlex.join(command),
+        }
+
+    def _is_sound(self, test: str) -> bool:
+        """Return True if the test passes without a mutant."""
+        if test not in self._sound | self._unsound:
+            code, _ = self._tree.run(self._tree.command(self._limits.tier, test), self._limits.timeout)
+            (self._sound if code == 0 else self._unsound).add(test)
+        return test not in self._unsound
+
+
+def failed_test(output: str) -> str | None:
+    """Return the test that failed, or the file that could not be imported, by what pytest printed."""
+    failed = re.search(r"^(?:FAILED|ERROR) (tests/\S+?(?:\[.*?\])?)(?: - .*)?$", output, re.MULTILINE)
+    conftest = re.search(r"^ImportError while loading conftest '.*/(tests/.*)'", output, re.MULTILINE)
+    return failed[1] if failed else conftest[1] if conftest else None
+
+
+def status_in(tier: str, records: Iterable[Record]) -> str | None:
+    """Return what became of one mutant in a tier, or None if nothing says it: a narrower tier's kill counts."""
+    names = list(TIERS)
+    narrower = names[: names.index(tier) + 1]
+    statuses = {record["tier"]: record["status"] for record in records}
+    kills = [statuses[name] for name in narrower if statuses.get(name) in {"killed", "timeout"}]
+    return kills[0] if kills else statuses.get(tier)
+
+
+def by_mutant(records: Iterable[Record]) -> dict[str, list[Record]]:
+    """Group records by the id of their mutant."""
+    groups: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        groups[record["id"]].append(record)
+    return dict(groups)
+
+
+def report(records: Sequence[Record]) -> str:
+    """Return a table for each package and tier, and the mutants that survived."""
+    lines = [f"{'tier':<8}{'package':<16}{'mutants':>8}{'killed':>8}{'survived':>10}{'uncovered':>11}{'killed %':>10}"]
+    listing: list[str] = []
+    for tier in (name for name in TIERS if any(record["tier"] == name for record in records)):
+        rows: dict[str, Counter[str]] = defaultdict(Counter)
+        for name, group in by_mutant(records).items():
+            status = status_in(tier, group)
+            if status is None:
+                continue
+            rows[group[0]["package"]][{"timeout": "killed"}.get(status, status)] += 1
+            if status in {"survived", "uncovered"}:
+                ran = next(record for record in group if record["tier"] == tier)
+                listing.append(f"\n{tier} {name} {status}, {ran['tests']} of {ran['reaching']} tests")
+                listing += [f"  - {ran['before']}", f"  + {ran['after']}"]
+        for package, counts in [*sorted(rows.items()), ("total", sum(rows.values(), Counter()))]:
+            killed, total = counts["killed"], counts.total()
+            row = f"{tier:<8}{package:<16}{total:>8}{killed:>8}{counts['survived']:>10}{counts['uncovered']:>11}"
+            lines.append(f"{row}{100 * killed / max(total, 1):>10.1f}")
+    return "\n".join([*lines, *listing])
+
+
+def read(path: Path) -> list[Record]:
+    """Return the records of a results file; none if it is missing."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=200, help="mutants in the sample (default 200)")
+    parser.add_argument("--seed", type=int, default=1, help="repeats a sample (default 1)")
+    parser.add_argument("--files", nargs="+", default=PACKAGES, help=f"folders or files below {PACKAGE}")
+    parser.add_argument(
+        "--tier", choices=TIERS, default="change", help="which tests may notice a mutant (default change)"
+    )
+    parser.add_argument("--data", type=Path, default=ROOT / "build" / "coverage", help="folder of measure_coverage")
+    parser.add_argument("--results", type=Path, default=ROOT / "build" / "mutation.jsonl", help="file of JSON lines")
+    parser.add_argument("--resume", action="store_true", help="add to the results; skip mutants that have one")
+    parser.add_argument("--shard", default="1/1", metavar="I/N", help="judge every Nth mutant, from the Ith on")
+    parser.add_argument("--cap", type=float, default=60, help="expected seconds of the tests of a mutant (default 60)")
+    parser.add_argument(
+        "--timeout", type=float, default=300, help="seconds until a mutant counts as noticed (default 300)"
+    )
+    parser.add_argument("--only", metavar="ID", help="run one mutant, show what pytest prints, record nothing")
+    parser.add_argument("--report", action="store_true", help="print the results")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Run or report, as the command line says."""
+    options = _options()
+    if options.report:
+        print(report(read(options.results)))
+        return 0
+    if options.results.exists() and not (options.resume or options.only):
+        sys.exit(f"{options.results} exists: continue it with --resume, or name another file with --results")
+    adopt_orphans()
+    exit_on_sigterm()
+    with scratch() as tree:
+        if options.only:
+            found = mutants_in(tree.folder, [options.only.partition(":")[0]])
+            chosen = [mutant for mutants in found.values() for mutant in mutants if mutant.id == options.only]
+        else:
+            index, _, shards = options.shard.partition("/")
+            chosen = sample(mutants_in(tree.folder, options.files), options.count, options.seed)
+            chosen = chosen[int(index) - 1 :: int(shards)]
+        _judge(chosen, tree, options)
+    return 0
+
+
+def _judge(mutants: Sequence[Mutant], tree: Scratch, options: argparse.Namespace) -> None:
+    known = {} if options.only else by_mutant(read(options.results))
+    tests = tree.collect(options.tier)
+    narrower = list(TIERS)[: list(TIERS).index(options.tier)]
+    narrower_tests = {tier: tree.collect(tier) for tier in narrower if known}
+    sampler = Sampler(tree, Selector(options.data, tests), options)
+    print(f"{len(mutants)} mutants, {len(tests)} tests in the tier", flush=True)
+    for mutant in mutants:
+        records = known.get(mutant.id, [])
+        if status_in(options.tier, records) is not None:
+            continue
+        whole = {record["tier"] for record in records if record["tests"] == record["reaching"]}
+        record = sampler.judge(mutant, set().union(*(narrower_tests[tier] for tier in narrower if tier in whole)))
+        print(f"{record['status']:<10}{mutant.id}  {record['before']}  →  {record['after']}", flush=True)
+        if not options.only:
+            options.results.parent.mkdir(parents=True, exist_ok=True)
+            with options.results.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""Selection of the tests that reach a mutant, by the data of ``measure_coverage``."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from .mutants import PACKAGE, Mutant
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def node_id(context: str) -> str:
+    """Return the node id that a coverage context names, "" for none."""
+    newest = re.split(r"\|(?=tests/)", context)[-1]
+    return re.sub(r" \((?:setup|call|teardown)\)$", "", newest) if newest.startswith("tests/") else ""
+
+
+class Selector:
+    """Tests that reach a mutant, by the data of ``measure_coverage``."""
+
+    def __init__(self, folder: Path, tests: set[str]) -> None:
+        from coverage import CoverageData  # noqa: PLC0415 - the extra `dev` brings it, the extra `test` does not
+
+        self._data = CoverageData(str(folder / "data"))
+        self._data.read()
+        self._measured = {path[path.rindex(f"/{PACKAGE}/") + 1 :]: path for path in self._data.measured_files()}
+        self._tests = tests
+        self.seconds: Counter[str] = Counter()
+        for line in (folder / "outcomes.jsonl").read_text(encoding="utf-8").splitlines():
+            test, _, _, seconds, *_ = json.loads(line)
+            self.seconds[test] += seconds
+
+    def select(self, mutant: Mutant, excluded: set[str]) -> list[str]:
+        """Return the tests that reach the mutant, fastest file first."""
+        tests = self._reaching(mutant) - excluded
+        files: Counter[str] = Counter()
+        for test in tests:
+            files[_file(test)] += self.seconds[test]
+        first = "tests/store/" if mutant.path.endswith(".lua") else ""
+        return sorted(tests, key=lambda t: (not t.startswith(first), files[_file(t)], _file(t), self.seconds[t], t))
+
+    def _reaching(self, mutant: Mutant) -> set[str]:
+        if mutant.path.endswith(".lua"):
+            return self._calling(Path(mutant.path).stem)
+        first, last = mutant.edit.statement_lines
+        return self._ran(mutant.path, range(first, last + 1) if mutant.edit.in_function else None)
+
+    def _calling(self, script: str) -> set[str]:
+        """Return the tests that ran a Python line that names a script, or its file if the line runs at import only."""
+        pattern = re.compile(r"script\(" if script == "prelude" else rf'"{script}"')
+        reaching: set[str] = set()
+        for path in self._measured:
+            if path.startswith(f"{PACKAGE}/store/"):
+                text = (ROOT / path).read_text(encoding="utf-8").splitlines()
+                lines = [number for number, line in enumerate(text, 1) if pattern.search(line)]
+                reaching |= self._ran(path, lines) or (self._ran(path, None) if lines else set())
+        return reaching
+
+    def _ran(self, path: str, lines: Iterable[int] | None) -> set[str]:
+        """Return the tests that ran one of these lines of a file, or any line."""
+        contexts = self._data.contexts_by_lineno(self._measured[path]) if path in self._measured else {}
+        chosen = contexts.values() if lines is None else [contexts.get(line, []) for line in lines]
+        names = {context for line in chosen for context in line}
+        files = {_file(node_id(name)) for name in names if name.endswith(")") and node_id(name)}
+        return {test for test in self._tests if _file(test) in files} | (
+            {node_id(name) for name in names} & self._tests
+        )
+
+
+def _file(test: str) -> str:
+    return test.partition("::")[0]
+
+
+def capped(tests: Sequence[str], seconds: Mapping[str, float], cap: float) -> list[str]:
+    """Return as many tests, from the first on, as are expected to take `cap` seconds; at least one."""
+    total, chosen = 0.0, []
+    for test in tests:
+        total += seconds[test]
+        if chosen and total > cap:
+            break
+        chosen.append(test)
+    return chosen
