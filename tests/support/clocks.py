@@ -1,0 +1,76 @@
+"""A clock that a test moves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+from a2a_celery.clock import Clock
+from tests.support.waiting import eventually_async
+
+START = 1_000_000.0
+
+
+class ManualClock(Clock):
+    """A clock that stands still until `advance`. Sleeps and timeouts belong to one event loop; any thread may read."""
+
+    def __init__(self, start: float = START) -> None:
+        self._seconds = start
+        self._waits: dict[object, tuple[float, Callable[[], object]]] = {}
+
+    def monotonic(self) -> float:
+        """See `Clock.monotonic`."""
+        return self._seconds
+
+    def time(self) -> float:
+        """See `Clock.time`."""
+        return self._seconds
+
+    async def sleep(self, seconds: float) -> None:
+        """Return when `advance` has moved the clock by `seconds`."""
+        woken = asyncio.Event()
+        with self._wait(seconds, woken.set):
+            await woken.wait()
+
+    @asynccontextmanager
+    async def timeout(self, seconds: float | None) -> AsyncIterator[asyncio.Timeout]:
+        """See `Clock.timeout`; the time is over when `advance` has moved the clock by `seconds`."""
+        if seconds is None or seconds <= 0:
+            async with asyncio.timeout(seconds) as limit:
+                yield limit
+            return
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(None) as limit:
+            with self._wait(seconds, lambda: limit.reschedule(loop.time())):
+                yield limit
+
+    @property
+    def waits(self) -> list[float]:
+        """The seconds that are left of each sleep and timeout under way, the shortest first."""
+        return sorted(round(until - self._seconds, 6) for until, _ in self._waits.values())
+
+    async def until_waiting(self, *seconds: float) -> None:
+        """Return when the sleeps and timeouts under way are exactly these."""
+
+        async def as_expected() -> bool:
+            return self.waits == sorted(seconds)
+
+        await eventually_async(as_expected, what=f"waits of {seconds} s, not {self.waits}")
+
+    def advance(self, seconds: float) -> None:
+        """Move the clock, and end the sleeps and timeouts that are due. Their coroutines run at the next await."""
+        self._seconds = round(self._seconds + seconds, 6)  # as deadlines are, so that the sums are equal
+        for wait, (until, end) in list(self._waits.items()):
+            if until <= self._seconds:
+                del self._waits[wait]
+                end()
+
+    @contextmanager
+    def _wait(self, seconds: float, end: Callable[[], object]) -> Iterator[None]:
+        wait = object()
+        self._waits[wait] = round(self._seconds + seconds, 6), end
+        try:
+            yield
+        finally:
+            self._waits.pop(wait, None)
