@@ -14,7 +14,6 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from os import getpid
 from sys import intern
-from time import monotonic
 from typing import Any, NamedTuple
 
 from billiard.einfo import ExceptionInfo
@@ -26,6 +25,7 @@ from celery.app.trace import logger as celery_logger
 from celery.exceptions import Ignore
 from celery.utils.saferepr import saferepr
 
+from ..clock import SYSTEM_CLOCK
 from ..lifecycle import Outcome
 from .force import Stop
 from .request import RunRequest
@@ -74,10 +74,10 @@ class AwaitedCall:
         request, task = self.request, self.request.task
         if request.revoked():
             return
-        request.on_accepted(AgentPid(getpid()), monotonic())
+        request.on_accepted(AgentPid(getpid()), SYSTEM_CLOCK.monotonic())
         if self._stopped:  # by whoever has waited for it to begin
             return
-        began = monotonic()
+        began = SYSTEM_CLOCK.monotonic()
         context = context_of(request)
         request.forget_message(vars(context))
         try:
@@ -87,7 +87,7 @@ class AwaitedCall:
                 task.backend.process_cleanup()
                 request.app.loader.on_process_cleanup()
         except Exception as error:
-            traced = _internal_error(task, context, error, monotonic() - began)
+            traced = _internal_error(task, context, error, SYSTEM_CLOCK.monotonic() - began)
         request.on_success(traced)
 
     def terminate(self, signal: object = None) -> None:
@@ -119,16 +119,16 @@ class AwaitedCall:
                 retval = e
                 with at_hand(task, context):
                     TraceInfo("IGNORED", e).handle_ignore(task, context)
-                    return Traced(True, ExceptionInfo(internal=True), monotonic() - began)
+                    return Traced(True, ExceptionInfo(internal=True), SYSTEM_CLOCK.monotonic() - began)
             except Exception as e:
                 state, retval = states.FAILURE, e
                 with at_hand(task, context):
                     einfo = TraceInfo(state, e).handle_error_state(task, context)
                     _call_hook(task, context, "after_return", state, e)
-                    return Traced(True, einfo, monotonic() - began)
+                    return Traced(True, einfo, SYSTEM_CLOCK.monotonic() - began)
             state = states.SUCCESS
             with at_hand(task, context):
-                seconds = monotonic() - began
+                seconds = SYSTEM_CLOCK.monotonic() - began
                 _succeeded(task, context, retval, seconds)
                 return Traced(False, saferepr(retval, task.resultrepr_maxsize), seconds)
         finally:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Protocol
 
+from ..clock import SYSTEM_CLOCK
 from ..config import Settings
 from ..dispatch import RunOptions
 from ..lifecycle import Event, Outcome
@@ -40,7 +41,7 @@ class ThreadedCall(Adapter, Protocol):
 
 def retried(keys: Keys, claim: Claim, options: RunOptions, settings: Settings) -> GiveBack:
     """Lets Celery's message for the next attempt claim the run; a watcher publishes it, should that get lost."""
-    again = options.again_in(datetime.now(UTC), timedelta(seconds=settings.redispatch_after))
+    again = options.again_in(SYSTEM_CLOCK.now(), timedelta(seconds=settings.redispatch_after))
 
     def give_back(before: int, rest: list[Event | Step]) -> Operation[Answer]:
         return release_run(

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from a2a.server.events import EventQueue
 from a2a.types import TaskState, TaskStatusUpdateEvent
 
+from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import BlobsUnavailable
 from ..flag import Flag
 from ..lifecycle import Event, Failed, is_interrupted, is_terminal
@@ -54,8 +55,10 @@ class RunEvents(EventQueue):
         input_timeout: float | None,
         publish_next: PublishNext,
         end_held: bool = False,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self.store = RunStore(store, keys, claim)
+        self.clock = clock
+        self.store = RunStore(store, keys, claim, clock)
         self._keys = keys
         self._claim = claim
         self._hold = hold

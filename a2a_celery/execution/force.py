@@ -13,12 +13,13 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from enum import Enum
 from threading import Event
-from time import monotonic
 from typing import Any, TypeVar
 
 from billiard import current_process
 from billiard.pool import EX_RECYCLE
 from celery import Celery, bootsteps
+
+from ..clock import SYSTEM_CLOCK, Clock
 
 T = TypeVar("T")
 
@@ -91,8 +92,9 @@ def oversee(under_way: Future[T], loop: asyncio.AbstractEventLoop, blocked: Call
 class Patience:
     """How long a reason to stop may be ignored: `grace` seconds from when it was first seen."""
 
-    def __init__(self, grace: float) -> None:
+    def __init__(self, grace: float, clock: Clock = SYSTEM_CLOCK) -> None:
         self._grace = grace
+        self._clock = clock
         self._until: float | None = None
 
     def over(self, reason: object | None) -> bool:
@@ -100,5 +102,5 @@ class Patience:
         if reason is None:
             self._until = None
         elif self._until is None:
-            self._until = monotonic() + self._grace
-        return self._until is not None and monotonic() >= self._until
+            self._until = self._clock.monotonic() + self._grace
+        return self._until is not None and self._clock.monotonic() >= self._until

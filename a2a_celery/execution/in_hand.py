@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from time import monotonic
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -18,6 +17,7 @@ from celery import Celery
 from celery.signals import worker_ready
 from celery.worker import state
 
+from ..clock import SYSTEM_CLOCK, Clock
 from ..config import Settings
 from ..errors import StoreUnavailable
 from ..store import Keys, SyncStore
@@ -54,11 +54,12 @@ def _worker_is_ready(sender: Any = None, **_: Any) -> None:
 class InHand:
     """What this process has fetched and not begun, and when the store last heard of it."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, clock: Clock = SYSTEM_CLOCK) -> None:
         self._store = SyncStore(settings.store_url)
         self._keys = Keys(settings.key_prefix)
         self._lease_ttl = settings.lease_ttl
         self._silent_us, self._again_us = (int(s * 1_000_000) for s in (settings.lease_ttl, settings.redispatch_after))
+        self._clock = clock
         self._told: frozenset[str] = frozenset()
         self._told_at = float("-inf")
 
@@ -68,11 +69,11 @@ class InHand:
         Raises:
             StoreUnavailable: it could not be told.
         """
-        due = monotonic() - self._told_at >= self._lease_ttl / RENEWALS_PER_LEASE
+        due = self._clock.monotonic() - self._told_at >= self._lease_ttl / RENEWALS_PER_LEASE
         if not fetched or (fetched <= self._told and not due):
             return
         refs = [ref for ref in map(RunRef.of, fetched) if ref is not None]
-        asked_at = monotonic()
+        asked_at = self._clock.monotonic()
         for first in range(0, len(refs), BATCH):
             batch = refs[first : first + BATCH]
             self._store.run(hold_runs(self._keys, batch, silent_us=self._silent_us, again_us=self._again_us))

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import AbstractContextManager
-from time import monotonic
 from typing import Protocol
 
+from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import StoreUnavailable
 from ..store import AsyncStore, Keys
 from ..store.leases import renew_runs
@@ -40,10 +40,11 @@ class Held(Protocol):
 class LeaseKeeper:
     """Holds leases of `lease_ttl` seconds for the runs of one process."""
 
-    def __init__(self, store: AsyncStore, keys: Keys, lease_ttl: float) -> None:
+    def __init__(self, store: AsyncStore, keys: Keys, lease_ttl: float, clock: Clock = SYSTEM_CLOCK) -> None:
         self._store = store
         self._keys = keys
         self._lease_ttl = lease_ttl
+        self._clock = clock
         self._held: dict[str, Held] = {}
         self._until: dict[str, float] = {}
         self._loop_task: asyncio.Task[None] | None = None
@@ -64,7 +65,7 @@ class LeaseKeeper:
     def _hold(self, run: Held) -> None:
         name = run.ref.name
         self._held[name] = run
-        self._until[name] = monotonic() + self._lease_ttl
+        self._until[name] = self._clock.monotonic() + self._lease_ttl
 
     def _let_go(self, run: Held) -> None:
         name = run.ref.name
@@ -86,7 +87,7 @@ class LeaseKeeper:
         held = list(self._held.values())
         if not held:
             return
-        asked_at = monotonic()
+        asked_at = self._clock.monotonic()
         try:
             renewal = await self._store.run(
                 renew_runs(self._keys, [(run.ref, run.token) for run in held], lease_us=self.lease_us)
@@ -94,7 +95,7 @@ class LeaseKeeper:
         except StoreUnavailable as e:
             logger.warning("leases not renewed: %s", e)
             for run in held:
-                if run.may_be_elsewhere and self._until.get(run.ref.name, asked_at) < monotonic():
+                if run.may_be_elsewhere and self._until.get(run.ref.name, asked_at) < self._clock.monotonic():
                     run.give_up()
             return
         for run in held:
@@ -107,7 +108,7 @@ class LeaseKeeper:
 
     async def _renew_for_ever(self) -> None:
         while True:
-            await asyncio.sleep(self._lease_ttl / RENEWALS_PER_LEASE)
+            await self._clock.sleep(self._lease_ttl / RENEWALS_PER_LEASE)
             try:
                 await self.tick()
             except Exception:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from math import inf
-from time import monotonic
+from typing import Any
 
 from ..agents import Agent
 from ..lifecycle import Event
@@ -52,8 +52,11 @@ def limits_of(agent: Agent, celery: CeleryLimits, cancel_grace: float) -> Limits
 class TimedEvents(NotingEvents):
     """A run's events, which know when the agent was last heard."""
 
-    heard_at: float = 0.0
     _being_taken = 0
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.heard_at = self.clock.monotonic()  # an agent may block the loop before `out_of_time` begins
 
     async def enqueue_event(self, event: Event) -> None:
         """See `RunEvents.enqueue_event`."""
@@ -62,36 +65,36 @@ class TimedEvents(NotingEvents):
             await super().enqueue_event(event)
         finally:
             self._being_taken -= 1
-            self.heard_at = monotonic()
+            self.heard_at = self.clock.monotonic()
 
     def note(self, step: Step) -> None:
         """See `NotingEvents.note`. An agent that tells its steps is not idle."""
-        self.heard_at = monotonic()
+        self.heard_at = self.clock.monotonic()
         super().note(step)
 
     @property
     def idle_since(self) -> float:
         """Since when nothing was heard. An agent that waits for the store to take its event is not idle."""
-        return monotonic() if self._being_taken else self.heard_at
+        return self.clock.monotonic() if self._being_taken else self.heard_at
 
 
 def time_left(limits: Limits, arrived_at: float, events: TimedEvents) -> float:
-    """Seconds until a run that arrived at `arrived_at` (monotonic) reaches one of its limits; infinite without any."""
+    """Return the seconds until a run that arrived at `arrived_at` (monotonic) reaches a limit; infinite without any."""
     ends = []
     if limits.total is not None:
         ends.append(arrived_at + limits.total)
     if limits.idle is not None:
         ends.append(events.idle_since + limits.idle)
-    return min(ends, default=inf) - monotonic()
+    return min(ends, default=inf) - events.clock.monotonic()
 
 
 async def out_of_time(limits: Limits, arrived_at: float, events: TimedEvents) -> None:
-    """Returns when a run that arrived at `arrived_at` (monotonic) has reached one of its limits; never without any."""
-    events.heard_at = monotonic()
+    """Return when a run that arrived at `arrived_at` (monotonic) has reached a limit; never without any."""
+    events.heard_at = events.clock.monotonic()
     while True:
         left = time_left(limits, arrived_at, events)
         if left == inf:
             await asyncio.get_running_loop().create_future()
         if left <= 0:
             return
-        await asyncio.sleep(left)
+        await events.clock.sleep(left)

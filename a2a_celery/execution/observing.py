@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -68,11 +67,11 @@ async def _traced(perform: Perform, ref: RunRef, agent: str, spans: Spans, paren
     return outcome
 
 
-def ended(outcome: Outcome | None, ref: RunRef, agent: str, began: float) -> Outcome | None:
-    """A run of `agent` that began at `began` (monotonic) ended with `outcome`, which this gives back."""
+def ended(outcome: Outcome | None, ref: RunRef, agent: str, seconds: float) -> Outcome | None:
+    """Log that a run of `agent` ended with `outcome` after `seconds`, and return the outcome."""
     if outcome is not None and logger.isEnabledFor(logging.INFO):
-        name, seconds = _named(outcome), round(monotonic() - began, 3)
-        said = about(Action.RUN_ENDED, ref.name, agent=agent, outcome=name, seconds=seconds)
+        name = _named(outcome)
+        said = about(Action.RUN_ENDED, ref.name, agent=agent, outcome=name, seconds=round(seconds, 3))
         logger.info("run %s of %s: %s after %.3f s", ref.name, agent, name, seconds, extra=said)
     return outcome
 

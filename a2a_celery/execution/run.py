@@ -6,12 +6,12 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
-from time import monotonic
 from uuid import uuid4
 
 from celery.exceptions import Reject
 
 from ..agents import Agent
+from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import AgentSignal, BlobsUnavailable
 from ..lifecycle import Canceled, Failed, HandedOn, Lost, Outcome, Refused, Retried, as_left, final_event
 from ..lifecycle.outcomes import AGENT_REFUSED, OUT_OF_REACH, OUT_OF_TIME
@@ -53,15 +53,15 @@ class Run:
         call: ThreadedCall | None = None,
         *,
         tell: Tell | None = None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.ref = RunRef(task_id, run)
         self.token = uuid4().hex
         self._host = host
         self._agent = agent
         self._limits = limits
-        self._call = call
-        self._tell_celery = tell
-        self._arrived_at = monotonic()
+        self._call, self._tell_celery = call, tell
+        self._clock, self._arrived_at = clock, clock.monotonic()
         self._stopped: Stop | None = None
         self._woken: asyncio.Future[None] | None = None
         self._events: TimedEvents | None = None
@@ -72,14 +72,14 @@ class Run:
 
     async def perform(self) -> Outcome | None:
         """The whole run, and how it ended; None if it was not ours to begin."""
-        began = monotonic()
+        began = self._clock.monotonic()
         try:
             adapter = self._call or await self._host.adapter(self._agent)
         except Exception:
             adapter = Unusable(self._report("its agent can't be loaded"))
         claim = None if self._stopped else await self._claim(adapter)
         if claim is None:
-            return ended(Lost() if self._stopped else None, self.ref, self._agent.name, began)
+            return ended(Lost() if self._stopped else None, self.ref, self._agent.name, self._clock.monotonic() - began)
         begun(claim, self._agent.name)
         self._events = events = self._open_log(claim, adapter)
         runner = self._host.runner_id
@@ -103,7 +103,7 @@ class Run:
             if events.stuck is not None:
                 outcome = Failed(OUT_OF_REACH, reference=self._report("its parts can't be kept", events.stuck))
                 await self._settle(claim, events, outcome)
-        return ended(as_left(outcome, events.state), self.ref, self._agent.name, began)
+        return ended(as_left(outcome, events.state), self.ref, self._agent.name, self._clock.monotonic() - began)
 
     def ask_to_cancel(self) -> None:
         """See `leases.Held`."""
@@ -172,8 +172,8 @@ class Run:
             input_timeout=host.settings.input_timeout,
             publish_next=publishing(host.publisher, self._agent.name),
             end_held=self._agent.session or self._agent.one_by_one,
+            clock=self._clock,
         )
-        events.heard_at = monotonic()  # an agent that blocks the loop at once keeps `out_of_time` from beginning
         if not adapter.announces:
             events.announce_later()
         return events
@@ -221,7 +221,7 @@ class Run:
     ) -> Outcome:
         """Asks the agent to stop, and waits for it `cancel_grace` in all; then comes force, where there is any."""
         grace = self._host.settings.cancel_grace
-        until = monotonic() + grace
+        until = self._clock.monotonic() + grace
         events.stopping = True
         if stop is Stop.CANCEL:
             events.hold_end()
@@ -231,7 +231,7 @@ class Run:
         else:
             events.close()  # frameworks report a cancellation they did not expect as a canceled task
         agent.cancel()
-        await asyncio.wait({agent}, timeout=until - monotonic())
+        await asyncio.wait({agent}, timeout=until - self._clock.monotonic())
         if not agent.done():
             events.close()
             self._host.force(self.ref, stop)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from time import monotonic
 from typing import TypeVar
 
 from a2a.types import Task
 
+from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import BlobsUnavailable, StoreUnavailable
 from ..flag import Flag
 from ..store import AsyncStore, Keys, Operation
@@ -28,11 +28,12 @@ BLOB_PATIENCE = 30.0
 class RunStore:
     """The store, for the run of `claim`; `lost` is set when the run is not this worker's any more."""
 
-    def __init__(self, store: AsyncStore, keys: Keys, claim: Claim) -> None:
+    def __init__(self, store: AsyncStore, keys: Keys, claim: Claim, clock: Clock = SYSTEM_CLOCK) -> None:
         self.keys = keys
         self.lost = Flag()
         self._store = store
         self._claim = claim
+        self._clock = clock
 
     async def run(self, operation: Operation[T]) -> T | RunLost:
         """What the operation gives, whenever the store is there for it; RunLost if the run was lost meanwhile.
@@ -52,11 +53,11 @@ class RunStore:
                 if self.lost.is_set():
                     return RunLost()
                 if isinstance(e, BlobsUnavailable):
-                    until = until or monotonic() + BLOB_PATIENCE
-                    if monotonic() > until:
+                    until = until or self._clock.monotonic() + BLOB_PATIENCE
+                    if self._clock.monotonic() > until:
                         raise
                 logger.warning("run %s: a write waits for the store: %s", self._claim.ref.name, e)
-                await asyncio.sleep(TRY_AGAIN_AFTER)
+                await self._clock.sleep(TRY_AGAIN_AFTER)
 
     async def in_full(self, claim: Claim, again: Callable[[], Operation[Claim | Dropped | Behind]]) -> Claim:
         """The claim as its agent sees it, with the parts that are in the object store: the same call, which `again`

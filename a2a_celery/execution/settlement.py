@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, MutableSequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Protocol
 from uuid import uuid4
 
 from a2a.types import TaskStatusUpdateEvent
 
+from ..clock import SYSTEM_CLOCK
 from ..dispatch import Publisher, RunOptions
 from ..errors import SessionError
 from ..lifecycle import Event, EventKind, Failed, final_event, is_interrupted, kind_of
@@ -156,7 +156,7 @@ def publishing(publisher: Publisher, agent: str) -> PublishNext:
     """Publishes runs of `agent`; those that the broker does not take, or that begin much later, are a watcher's."""
 
     async def publish(run: RunRef, options: bytes) -> None:
-        if RunOptions.from_json(options).held_for(datetime.now(UTC)):
+        if RunOptions.from_json(options).held_for(SYSTEM_CLOCK.now()):
             return
         try:
             await publisher.publish_async(agent, run.task_id, run.run, options)

@@ -10,9 +10,9 @@ from celery.worker import state
 
 from a2a_celery.cli.embedded import EmbeddedRedis
 from a2a_celery.config import Settings
-from a2a_celery.execution import in_hand
 from a2a_celery.execution.in_hand import InHand, fetched_runs
 from a2a_celery.store import AsyncStore, Keys, Operation
+from tests.support.clocks import ManualClock
 from tests.support.seeds import Seeds
 
 
@@ -24,16 +24,19 @@ class Fetched:
 
 
 @pytest.fixture
-def here(redis_server: EmbeddedRedis, keys: Keys) -> InHand:
-    return InHand(Settings(store_url=redis_server.store_url, key_prefix=keys.prefix, lease_ttl=30))
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def here(redis_server: EmbeddedRedis, keys: Keys, clock: ManualClock) -> InHand:
+    return InHand(Settings(store_url=redis_server.store_url, key_prefix=keys.prefix, lease_ttl=30), clock)
 
 
 async def test_new_runs_are_told_at_once_and_known_ones_in_time(
-    store: AsyncStore, keys: Keys, here: InHand, monkeypatch: pytest.MonkeyPatch
+    store: AsyncStore, keys: Keys, here: InHand, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seeds = Seeds(store, keys)
-    now = 1000.0
-    monkeypatch.setattr(in_hand, "monotonic", lambda: now)
     calls: list[Operation[Any]] = []
     run = here._store.run
 
@@ -54,7 +57,7 @@ async def test_new_runs_are_told_at_once_and_known_ones_in_time(
     assert await look(one) == 0
     assert await look(one, other) == 1
     assert await look(other) == 0
-    now += 10.1
+    clock.advance(10.1)
     assert await look(other) == 1
     for name in (one, other):
         assert await store.redis.hget(keys.task(name[:-2]).record, "held") is not None

@@ -9,11 +9,11 @@ from typing import TypeVar
 import pytest
 
 from a2a_celery.errors import StoreUnavailable
-from a2a_celery.execution import leases
 from a2a_celery.execution.leases import LeaseKeeper
 from a2a_celery.store import AsyncStore, Keys, Operation
 from a2a_celery.store.runs import RunRef
 from a2a_celery.store.tasks import request_cancel
+from tests.support.clocks import ManualClock
 from tests.support.seeds import ANN, CONTEXT, Seeds
 
 T = TypeVar("T")
@@ -51,21 +51,9 @@ class AwayStore(AsyncStore):
         return await self._store.run(operation)
 
 
-class Clock:
-    """The time, as the test says."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(leases, "monotonic", clock)
-    return clock
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
@@ -79,8 +67,8 @@ def away(store: AsyncStore) -> AwayStore:
 
 
 @pytest.fixture
-def keeper(away: AwayStore, keys: Keys) -> LeaseKeeper:
-    return LeaseKeeper(away, keys, lease_ttl=15.0)
+def keeper(away: AwayStore, keys: Keys, clock: ManualClock) -> LeaseKeeper:
+    return LeaseKeeper(away, keys, lease_ttl=15.0, clock=clock)
 
 
 async def run_of(seeds: Seeds) -> FakeRun:
@@ -136,45 +124,45 @@ async def test_a_message_on_the_channel_reaches_the_run_it_names(seeds: Seeds, k
 
 
 async def test_a_store_that_is_away_for_less_than_the_lease_changes_nothing(
-    seeds: Seeds, keeper: LeaseKeeper, away: AwayStore, clock: Clock
+    seeds: Seeds, keeper: LeaseKeeper, away: AwayStore, clock: ManualClock
 ) -> None:
     run = await run_of(seeds)
     away.away = True
 
     with keeper.holding(run):
-        clock.now += 14.9
+        clock.advance(14.9)
         await keeper.tick()
 
     assert run.told == []
 
 
 async def test_a_store_that_is_away_longer_than_the_lease_loses_the_run(
-    seeds: Seeds, keeper: LeaseKeeper, away: AwayStore, clock: Clock
+    seeds: Seeds, keeper: LeaseKeeper, away: AwayStore, clock: ManualClock
 ) -> None:
     run = await run_of(seeds)
 
     with keeper.holding(run):
-        clock.now += 10
+        clock.advance(10)
         await keeper.tick()  # renewed: fifteen seconds from here
         away.away = True
-        clock.now += 14
+        clock.advance(14)
         await keeper.tick()
         assert run.told == []
-        clock.now += 2
+        clock.advance(2)
         await keeper.tick()
 
     assert run.told == ["give up"]
 
 
 async def test_a_run_that_nobody_else_may_get_goes_on_while_the_store_is_away(
-    seeds: Seeds, keeper: LeaseKeeper, away: AwayStore, clock: Clock
+    seeds: Seeds, keeper: LeaseKeeper, away: AwayStore, clock: ManualClock
 ) -> None:
     run = await run_of(seeds)
     run.may_be_elsewhere = False
 
     with keeper.holding(run):
         away.away = True
-        clock.now += 600
+        clock.advance(600)
         await keeper.tick()
         away.away = False
         await keeper.tick()
@@ -189,3 +177,20 @@ async def test_nothing_held_asks_nothing(keeper: LeaseKeeper, away: AwayStore, s
     await keeper.tick()
 
     assert away.asked == 0
+
+
+async def test_leases_are_renewed_when_a_third_of_one_is_over(
+    store: AsyncStore, keys: Keys, seeds: Seeds, keeper: LeaseKeeper, clock: ManualClock
+) -> None:
+    run = await run_of(seeds)
+
+    with keeper.holding(run):
+        keeper.start()
+        for _ in range(2):
+            await store.redis.zadd(keys.leases, {run.ref.name: 1})
+            await clock.until_waiting(5.0)
+            clock.advance(5.0)
+            await clock.until_waiting(5.0)
+            assert await store.redis.zscore(keys.leases, run.ref.name) > 1
+    assert keeper._loop_task is not None
+    keeper._loop_task.cancel()

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from time import monotonic
 from typing import Any
 
 import pytest
 
 from a2a_celery.agents import Agent
 from a2a_celery.errors import ConfigError
-from a2a_celery.execution import limits
 from a2a_celery.execution.limits import CeleryLimits, Limits, TimedEvents, limits_of, out_of_time
 from a2a_celery.store import AsyncStore, Keys
 from tests.support.agents import card
+from tests.support.clocks import ManualClock
 from tests.support.seeds import Seeds, chunk
 
 from .scene import Gate
@@ -53,7 +52,12 @@ def test_a_limit_is_a_number_of_seconds(name: str, value: Any) -> None:
 
 
 @pytest.fixture
-async def events(store: AsyncStore, keys: Keys) -> Any:
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def events(store: AsyncStore, keys: Keys, clock: ManualClock) -> Any:
     """The events of a claimed run, on a gate."""
     gate = Gate(store)
     claim = await Seeds(store, keys).claimed()
@@ -61,56 +65,63 @@ async def events(store: AsyncStore, keys: Keys) -> Any:
     async def publish_next(run: int) -> None:
         return
 
-    events = TimedEvents(gate, keys, claim, hold=60, input_timeout=None, publish_next=publish_next)
+    events = TimedEvents(gate, keys, claim, hold=60, input_timeout=None, publish_next=publish_next, clock=clock)
     yield events
     gate.open.set()
     await events.abandon()
 
 
-async def test_the_time_in_all_runs_from_the_arrival(events: TimedEvents) -> None:
-    began = monotonic()
+async def test_the_time_in_all_runs_from_the_arrival(events: TimedEvents, clock: ManualClock) -> None:
+    limit = asyncio.create_task(out_of_time(Limits(total=1000), clock.monotonic() - 900, events))
+    await clock.until_waiting(100)
+    clock.advance(99)
+    await events.enqueue_event(chunk("a"))
+    assert clock.waits == [1]
+    clock.advance(1)
+    await limit
 
-    await asyncio.wait_for(out_of_time(Limits(total=1000), began - 999.9, events), 20)
-    await asyncio.wait_for(out_of_time(Limits(total=1000), began - 2000, events), 20)
-
-    assert monotonic() - began >= 0.1
+    await out_of_time(Limits(total=1000), clock.monotonic() - 2000, events)
 
 
-async def test_an_event_makes_the_idle_time_begin_anew(events: TimedEvents, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 1000.0
-    monkeypatch.setattr(limits, "monotonic", lambda: now)
-    clock = asyncio.create_task(out_of_time(Limits(idle=0.1), now, events))
+async def test_an_event_makes_the_idle_time_begin_anew(events: TimedEvents, clock: ManualClock) -> None:
+    limit = asyncio.create_task(out_of_time(Limits(idle=10), clock.monotonic(), events))
+    await clock.until_waiting(10)
+    clock.advance(9)
 
     for number in range(5):
-        await asyncio.wait({clock}, timeout=0.15)  # it looks each tenth of a second, and time stands still
-        now += 0.09
         await events.enqueue_event(chunk(str(number)))
-    await asyncio.wait({clock}, timeout=0.15)
+        clock.advance(1)
+        await clock.until_waiting(9)
+        clock.advance(8)
 
-    assert not clock.done()
-    now += 0.11
-    await asyncio.wait_for(clock, 20)
+    clock.advance(1)
+    await limit
 
 
 async def test_an_agent_that_waits_for_the_store_is_not_idle(
-    events: TimedEvents, monkeypatch: pytest.MonkeyPatch
+    events: TimedEvents, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("a2a_celery.execution.events.MAX_PENDING", 1)
     events.store._store.open.clear()  # type: ignore[attr-defined]
     saying = asyncio.create_task(events.enqueue_event(chunk("a")))
-    clock = asyncio.create_task(out_of_time(Limits(idle=0.05), monotonic(), events))
+    limit = asyncio.create_task(out_of_time(Limits(idle=10), clock.monotonic(), events))
 
-    done, _ = await asyncio.wait({clock, saying}, timeout=0.3)
-    assert done == set()
+    for _ in range(3):
+        await clock.until_waiting(10)
+        clock.advance(10)
+    await clock.until_waiting(10)
+    assert not saying.done()
     events.store._store.open.set()  # type: ignore[attr-defined]
     await saying
-    await asyncio.wait_for(clock, 20)
+    clock.advance(10)
+    await limit
 
 
-async def test_without_limits_time_does_not_run_out(events: TimedEvents) -> None:
-    clock = asyncio.create_task(out_of_time(Limits(), monotonic() - 1e9, events))
+async def test_without_limits_time_does_not_run_out(events: TimedEvents, clock: ManualClock) -> None:
+    limit = asyncio.create_task(out_of_time(Limits(), clock.monotonic() - 1e9, events))
+    await asyncio.sleep(0)
+    clock.advance(1e9)
+    await asyncio.sleep(0)
 
-    done, _ = await asyncio.wait({clock}, timeout=0.1)
-
-    assert done == set()
-    clock.cancel()
+    assert not limit.done()
+    limit.cancel()
