@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import codecs
 import html
 import json
@@ -12,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import httpcore
+
+from ..clock import SYSTEM_CLOCK, Clock
 
 KEPT = 4096
 """Characters of an answer."""
@@ -29,7 +30,7 @@ class Answer:
     """At most 4,096 characters, without control characters, and without the config's token, credentials and URL."""
 
 
-async def read_answer(response: httpcore.Response, secrets: tuple[str, ...]) -> Answer:
+async def read_answer(response: httpcore.Response, secrets: tuple[str, ...], clock: Clock = SYSTEM_CLOCK) -> Answer:
     """The answer, with so much of its body as comes in two seconds; the rest is not read.
 
     One that is read to its end leaves its connection to the next post.
@@ -38,7 +39,7 @@ async def read_answer(response: httpcore.Response, secrets: tuple[str, ...]) -> 
     enough = KEPT + max((len(form) for form in forms), default=0)
     body, whole = b"", False
     with suppress(httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, TimeoutError, OSError):
-        async with asyncio.timeout(BODY_PATIENCE), aclosing(cast(Any, response.aiter_stream())) as chunks:
+        async with clock.timeout(BODY_PATIENCE), aclosing(cast(Any, response.aiter_stream())) as chunks:
             async for chunk in chunks:
                 body += chunk
                 if len(body) > enough:

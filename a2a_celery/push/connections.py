@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import ssl
 from collections import OrderedDict
-from collections.abc import Callable
-from time import monotonic
 from types import TracebackType
 
 import httpcore
 
+from ..clock import SYSTEM_CLOCK, Clock
 from .failures import had_hung_up
 from .http2 import Http2Connection
 from .network import CONNECT_TIMEOUT
@@ -40,7 +39,7 @@ class Connections:
         backend: httpcore.AsyncNetworkBackend,
         ssl_context: ssl.SSLContext | None,
         *,
-        clock: Callable[[], float] = monotonic,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._backend = backend
         self._tls = ssl_context
@@ -56,11 +55,11 @@ class Connections:
 
     def speaks_http2_to(self, origin: httpcore.Origin) -> bool:
         """Whether it is offered there now."""
-        return self._clock() >= self._plain.get(str(origin), 0.0)
+        return self._clock.monotonic() >= self._plain.get(str(origin), 0.0)
 
     def no_http2_to(self, origin: httpcore.Origin) -> None:
         """Offers it no more, for a while."""
-        self._plain[str(origin)] = self._clock() + PLAIN_FOR
+        self._plain[str(origin)] = self._clock.monotonic() + PLAIN_FOR
         self._plain.move_to_end(str(origin))
         if len(self._plain) > MOST_PLAIN:
             self._plain.popitem(last=False)
@@ -75,7 +74,7 @@ class Connections:
             self._tls.set_alpn_protocols(offered)  # of the handshake that begins next
             stream = await stream.start_tls(self._tls, server_hostname=host, timeout=CONNECT_TIMEOUT)
             if stream.get_extra_info("ssl_object").selected_alpn_protocol() == "h2":
-                return Http2Connection(origin, stream, KEPT_FOR)
+                return Http2Connection(origin, stream, KEPT_FOR, self._clock)
         return httpcore.AsyncHTTP11Connection(origin, stream, KEPT_FOR)
 
     async def take(self, origin: httpcore.Origin) -> httpcore.AsyncConnectionInterface | None:
@@ -93,7 +92,7 @@ class Connections:
         if self._closed or not connection.is_idle():
             await connection.aclose()
             return
-        now = self._clock()
+        now = self._clock.monotonic()
         self._idle[connection] = now
         while len(self._idle) > KEPT_OPEN or now - next(iter(self._idle.values())) > KEPT_FOR:
             await self._idle.popitem(last=False)[0].aclose()

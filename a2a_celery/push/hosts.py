@@ -11,7 +11,8 @@ import random
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from time import monotonic
+
+from ..clock import SYSTEM_CLOCK, Clock
 
 PER_HOST = 8
 IN_ALL = 256
@@ -74,7 +75,7 @@ class Hosts:
         first_rest: float = FIRST_REST,
         longest_rest: float = LONGEST_REST,
         most_hosts: int = MOST_HOSTS,
-        clock: Callable[[], float] = monotonic,
+        clock: Clock = SYSTEM_CLOCK,
         random: Callable[[], float] = random.random,
     ) -> None:
         self.in_all = in_all
@@ -102,7 +103,7 @@ class Hosts:
         if host is None:
             return None
         if host.rest:
-            left = host.rests_until - self._clock()
+            left = host.rests_until - self._clock.monotonic()
             if left > 0:
                 # spread over another rest: when the host is back, not everybody is there at once
                 return self._held(
@@ -139,7 +140,7 @@ class Hosts:
         turn = asyncio.get_running_loop().create_future()
         host.waiting.append(turn)
         try:
-            async with asyncio.timeout(patience):
+            async with self._clock.timeout(patience):
                 return Place(self, name, False) if await turn else self.enter(name)
         except (TimeoutError, asyncio.CancelledError) as e:
             if turn in host.waiting:
@@ -181,7 +182,7 @@ class Hosts:
 
     def _begin_rest(self, host: _Host) -> None:
         host.rest = min(self._longest_rest, host.rest * 2) or self._first_rest
-        host.rests_until = self._clock() + host.rest * (0.5 + self._random() / 2)
+        host.rests_until = self._clock.monotonic() + host.rest * (0.5 + self._random() / 2)
 
     def _forget_some(self) -> None:
         """Drops who was not posted to for longest, until as many are known as may be."""
@@ -192,7 +193,7 @@ class Hosts:
             del self._known[idle]
 
     def _held(self, host: _Host, after: float, reason: str, *, dead: bool = False) -> Held:
-        now = self._clock()
+        now = self._clock.monotonic()
         host.next_look = max(host.next_look, now) + 1 / LOOKS
         return Held(max(after, host.next_look - now), reason, dead)
 

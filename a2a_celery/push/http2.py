@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from enum import Enum, auto
-from time import monotonic
 from typing import Any
 
 import httpcore
@@ -22,6 +21,8 @@ from h2.events import DataReceived, Event, ResponseReceived, StreamEnded, Stream
 from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes, Settings
 from hpack import NeverIndexedHeaderTuple
+
+from ..clock import SYSTEM_CLOCK, Clock
 
 MOST_HEARD = 1 << 18
 """Bytes that are read for one answer."""
@@ -50,8 +51,15 @@ class _State(Enum):
 class Http2Connection(httpcore.AsyncConnectionInterface):
     """A connection whose TLS has agreed on h2, for a pool. Fails as httpcore's HTTP/1.1 connection fails."""
 
-    def __init__(self, origin: httpcore.Origin, stream: httpcore.AsyncNetworkStream, kept_for: float) -> None:
+    def __init__(
+        self,
+        origin: httpcore.Origin,
+        stream: httpcore.AsyncNetworkStream,
+        kept_for: float,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         self._origin = origin
+        self._clock = clock
         self._stream = stream
         self._kept_for = kept_for
         self._h2 = H2Connection(H2Configuration(client_side=True, header_encoding=None))
@@ -60,7 +68,7 @@ class Http2Connection(httpcore.AsyncConnectionInterface):
         )
         self._h2.initiate_connection()
         self._state = _State.IDLE
-        self._expires = monotonic() + kept_for
+        self._expires = self._clock.monotonic() + kept_for
         self._unread = bytearray()
         self._over = False  # the connection is for no other request
         self._begin()
@@ -119,7 +127,7 @@ class Http2Connection(httpcore.AsyncConnectionInterface):
             await self.aclose()
             return
         self._state = _State.IDLE
-        self._expires = monotonic() + self._kept_for
+        self._expires = self._clock.monotonic() + self._kept_for
 
     async def aclose(self) -> None:
         """Closes the connection, whatever is under way."""
@@ -246,7 +254,7 @@ class Http2Connection(httpcore.AsyncConnectionInterface):
 
     def has_expired(self) -> bool:
         """Whether it has been idle for too long. One that the server has closed is found out when it is used."""
-        return self._state is _State.IDLE and monotonic() > self._expires
+        return self._state is _State.IDLE and self._clock.monotonic() > self._expires
 
     def is_closed(self) -> bool:
         """Whether it is of no use."""

@@ -8,15 +8,15 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain, zip_longest
 from math import inf
 from threading import Lock
-from time import monotonic
 from typing import Any, Protocol
 
 import httpcore
 
+from ..clock import SYSTEM_CLOCK, Clock
 from ..threads import DaemonThreads
 from .addresses import Address, Network, is_allowed, is_within, read_address, without_mapping
 from .targets import Target, TargetRefused
@@ -77,9 +77,7 @@ class SystemResolver:
     What was found is the answer for `fresh` seconds; it is judged again each time that it is used.
     """
 
-    def __init__(
-        self, timeout: float = LOOKUP_TIMEOUT, *, fresh: float = FRESH, clock: Callable[[], float] = monotonic
-    ) -> None:
+    def __init__(self, timeout: float = LOOKUP_TIMEOUT, *, fresh: float = FRESH, clock: Clock = SYSTEM_CLOCK) -> None:
         self._timeout = timeout
         self._fresh = fresh
         self._clock = clock
@@ -91,12 +89,12 @@ class SystemResolver:
     async def resolve(self, host: str) -> Sequence[Address]:
         """The addresses of `host` as the system knows them. Raises OSError."""
         at, addresses = self._found.get(host, (-inf, []))
-        if self._clock() - at < self._fresh:
+        if self._clock.monotonic() - at < self._fresh:
             return addresses
         lookup = self._under_way.get(host) or self._begin(host)
         lookup.askers += 1
         try:
-            async with asyncio.timeout(self._timeout):
+            async with self._clock.timeout(self._timeout):
                 return await asyncio.shield(lookup.found)
         except TimeoutError:
             if lookup.claim.locked():
@@ -125,7 +123,7 @@ class SystemResolver:
         def ask() -> list[Any]:
             if not lookup.claim.acquire(blocking=False):
                 return []  # nobody waits any more
-            lookup.began = self._clock()
+            lookup.began = self._clock.monotonic()
             return socket.getaddrinfo(host.encode(), None, type=socket.SOCK_STREAM)
 
         kind = "slow" if host in self._slow else "found" if host in self._found else "new"
@@ -137,7 +135,7 @@ class SystemResolver:
         self._forget(host, lookup)
         if lookup.found.cancelled():
             return
-        now = self._clock()
+        now = self._clock.monotonic()
         self._found.pop(host, None)
         if lookup.found.exception() is None and lookup.found.result():
             self._found[host] = now, lookup.found.result()
@@ -190,10 +188,10 @@ class CheckedBackend(httpcore.AsyncNetworkBackend):
             AddressRefused: none of them may be connected to.
             httpcore.ConnectError, httpcore.ConnectTimeout: none could be.
         """
-        until = monotonic() + (timeout or CONNECT_TIMEOUT)
+        until = SYSTEM_CLOCK.monotonic() + (timeout or CONNECT_TIMEOUT)
         addresses = await self._addresses(host)
         for n, address in enumerate(addresses, 1):
-            share = max(until - monotonic(), 0.1) / (len(addresses) - n + 1)
+            share = max(until - SYSTEM_CLOCK.monotonic(), 0.1) / (len(addresses) - n + 1)
             try:
                 return await self._inner.connect_tcp(str(address), port, share, local_address, socket_options)
             except (httpcore.ConnectError, httpcore.ConnectTimeout):

@@ -22,8 +22,7 @@ import asyncio
 import logging
 import re
 import ssl
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -32,6 +31,7 @@ from typing import Self
 
 import httpcore
 
+from ..clock import SYSTEM_CLOCK, Clock
 from ..discretion import keep_secrets_out_of_logs
 from .addresses import Network
 from .answers import BODY_PATIENCE, Answer, read_answer
@@ -106,12 +106,12 @@ class Poster:
         ssl_context: ssl.SSLContext | None = None,
         hosts: Hosts | None = None,
         timeout: float = TIMEOUT,
-        clock: Callable[[], float] = time.time,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         keep_secrets_out_of_logs()
         self._allow = tuple(allow_networks)
-        self._resolver = SystemResolver() if resolver is None else resolver
-        self._hosts = Hosts() if hosts is None else hosts
+        self._resolver = SystemResolver(clock=clock) if resolver is None else resolver
+        self._hosts = Hosts(clock=clock) if hosts is None else hosts
         self._timeout = timeout
         self._clock = clock
         self._pools = {
@@ -167,7 +167,7 @@ class Poster:
 
     async def _exchange(self, target: Target, request: PostRequest) -> Result:
         try:
-            async with asyncio.timeout(self._timeout) as limit:
+            async with self._clock.timeout(self._timeout) as limit:
                 tries = 0
                 while True:
                     line, tries = _Line(), tries + 1
@@ -192,7 +192,7 @@ class Poster:
                 answer = Answer(response.status)  # from here on nothing else counts
                 limit.reschedule(asyncio.get_running_loop().time() + BODY_PATIENCE + 1)
                 asked = next((value for name, value in response.headers if name.lower() == b"retry-after"), b"")
-                answer = await read_answer(response, request.secrets)
+                answer = await read_answer(response, request.secrets, self._clock)
         except Exception:
             if answer is None:
                 raise
@@ -205,7 +205,7 @@ class Poster:
             case 410:
                 return Gone(answer)
             case 429 | 503:
-                return Retry(f"answered {answer.status}", retry_after(asked, self._clock()), answer)
+                return Retry(f"answered {answer.status}", retry_after(asked, self._clock.time()), answer)
             case status if 300 <= status < 400:
                 return Retry(f"answered {status}: redirects are not followed", None, answer)
             case status:
@@ -225,7 +225,7 @@ class Poster:
     def _connections(self, ssl_context: ssl.SSLContext | None) -> Connections:
         only_allowed_networks = ssl_context is None
         backend = CheckedBackend(self._resolver, self._allow, only_allowed_networks=only_allowed_networks)
-        return Connections(backend, ssl_context)
+        return Connections(backend, ssl_context, clock=self._clock)
 
 
 class _Line:

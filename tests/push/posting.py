@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from a2a_celery.clock import SYSTEM_CLOCK, Clock
 from a2a_celery.push import Hosts, Poster, PostRequest
+from a2a_celery.push.post import TIMEOUT
 from tests.support.certificates import Authority
 from tests.support.http2_receiver import Http2Receiver
 
@@ -13,9 +15,11 @@ HUNG_UP = "the connection was closed without an answer"
 NOT_HTTP = "the answer is not HTTP"
 
 
-def poster_of(authority: Authority, *, timeout: float = 15.0, hosts: Hosts | None = None) -> Poster:
+def poster_of(
+    authority: Authority, *, timeout: float = TIMEOUT, hosts: Hosts | None = None, clock: Clock = SYSTEM_CLOCK
+) -> Poster:
     names = Names(a_example=["127.0.0.1"])
-    return Poster(LOCAL, resolver=names, ssl_context=authority.client(), timeout=timeout, hosts=hosts)
+    return Poster(LOCAL, resolver=names, ssl_context=authority.client(), timeout=timeout, hosts=hosts, clock=clock)
 
 
 def request(hooks: Http2Receiver, path: str = "/hook", body: bytes = b"{}", **headers: str) -> PostRequest:

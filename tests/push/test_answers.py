@@ -8,6 +8,7 @@ import httpcore
 import pytest
 
 from a2a_celery.push.answers import read_answer
+from a2a_celery.push.post import retry_after
 
 SECRET = "s3cret-credentials"
 
@@ -49,3 +50,20 @@ async def test_secrets_that_overlap_are_removed_as_a_whole() -> None:
 @pytest.mark.parametrize("said", ["/hook/s3cret/abc&d", r"\/hook\/s3cret\/abc&d", "/hook/s3cret/abc&amp;d"])
 async def test_a_secret_is_removed_as_servers_write_it(said: str) -> None:
     assert await kept(f"cannot POST {said}!".encode(), "/hook/s3cret/abc&d") == "cannot POST […]!"
+
+
+DATE = "Fri, 13 Feb 2009 23:31:30 GMT"  # 1234567890
+
+
+@pytest.mark.parametrize(
+    ("value", "asked"),
+    [
+        *(("120", 120.0), (" 0 ", 0.0), (DATE, 10.0), ("Friday, 13-Feb-09 23:31:30 GMT", 10.0)),
+        *(("Thu, 12 Feb 2009 00:00:00 GMT", 0.0), ("999999999", 999999999.0)),
+        *((value, None) for value in ("", "soon", "-5", "1.5", "9" * 5000, "1e9", "\xff")),
+        *((value, None) for value in ("Fri, 99 Feb 2009 23:31:30 GMT", "Fri, 13 Feb 2009")),
+        *((value, None) for value in ("Fri, 13 Feb 99999999999 23:31:30 GMT", "0x10", "٣")),
+    ],
+)  # fmt: skip
+def test_retry_after_is_seconds_or_a_date(value: str, asked: float | None) -> None:
+    assert retry_after(value.encode("utf-8"), 1_234_567_880.0) == asked

@@ -6,20 +6,11 @@ from typing import Any
 
 from a2a_celery.push import Held, Hosts
 from a2a_celery.push.hosts import LOOKS, Place
+from tests.support.clocks import ManualClock
 
 
-class Clock:
-    """Stands still until told."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def hosts(clock: Clock | None = None, **options: Any) -> Hosts:
-    return Hosts(clock=clock or Clock(), **{"random": lambda: 0.5, "open_after": 3, "first_rest": 8.0, **options})
+def hosts(clock: ManualClock | None = None, **options: Any) -> Hosts:
+    return Hosts(clock=clock or ManualClock(), **{"random": lambda: 0.5, "open_after": 3, "first_rest": 8.0, **options})
 
 
 def place(hosts: Hosts, name: str = "a") -> Place:
@@ -89,10 +80,10 @@ def test_what_was_not_found_out_counts_neither_way() -> None:
 
 
 def test_after_a_rest_one_tries_and_its_answer_lets_all_go() -> None:
-    clock = Clock()
+    clock = ManualClock()
     some = hosts(clock)
     fail(some, 3)
-    clock.now += 6.0  # 8, three quarters of it by the jitter
+    clock.advance(6.0)  # 8, three quarters of it by the jitter
 
     one = place(some)
     assert "being tried" in held(some).reason
@@ -102,25 +93,25 @@ def test_after_a_rest_one_tries_and_its_answer_lets_all_go() -> None:
 
 
 def test_a_rest_doubles_up_to_its_limit() -> None:
-    clock = Clock()
+    clock = ManualClock()
     some = hosts(clock, longest_rest=30.0)
     fail(some, 3)
     rests = []
     for _ in range(4):
-        before = clock.now
+        before = clock.monotonic()
         while some.held("a") is not None:
-            clock.now += 0.5
-        rests.append(clock.now - before)
+            clock.advance(0.5)
+        rests.append(clock.monotonic() - before)
         place(some).leave(False)
 
     assert rests == [6.0, 12.0, 22.5, 22.5]
 
 
 def test_one_that_tries_and_is_cut_off_leaves_it_to_the_next() -> None:
-    clock = Clock()
+    clock = ManualClock()
     some = hosts(clock)
     fail(some, 3)
-    clock.now += 6.0
+    clock.advance(6.0)
 
     place(some).leave(None)
     place(some).leave(True)
@@ -128,13 +119,13 @@ def test_one_that_tries_and_is_cut_off_leaves_it_to_the_next() -> None:
 
 
 def test_those_under_way_when_a_rest_begins_prolong_it_not() -> None:
-    clock = Clock()
+    clock = ManualClock()
     some = hosts(clock)
     late = [place(some) for _ in range(5)]
     fail(some, 3)
     for one in late:
         one.leave(False)
-    clock.now += 6.0
+    clock.advance(6.0)
 
     place(some)
 

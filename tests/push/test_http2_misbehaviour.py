@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 import time
@@ -12,8 +13,10 @@ from h2.errors import ErrorCodes
 from hyperframe.frame import RstStreamFrame, SettingsFrame
 
 from a2a_celery.push import Delivered, Poster, Retry
+from a2a_celery.push.post import TIMEOUT
 from tests.support import http2_receiver as behaviour
 from tests.support.certificates import Authority
+from tests.support.clocks import ManualClock
 from tests.support.http2_receiver import PING, Http2Receiver, away, both, http2_receiver, ok, says
 from tests.support.waiting import eventually
 
@@ -37,7 +40,9 @@ async def poster(authority: Authority) -> AsyncIterator[Poster]:
         yield poster
 
 
-SILENCE = "no answer within 2 s"
+SILENCE = "no answer within 15 s"
+NO_END = "no answer within 2 s"
+"""In real time: of one that goes on to send what is no answer."""
 NO_ANSWER = {
     "never answers": (behaviour.stays_silent, SILENCE),
     "falls silent": (behaviour.falls_silent, SILENCE),
@@ -46,7 +51,7 @@ NO_ANSWER = {
     "a status of letters": (says(lambda talk: [talk.head([(":status", "abc")], "END_STREAM")]), NOT_HTTP),
     "a status of four digits": (says(lambda talk: [talk.head([(":status", "2000")], "END_STREAM")]), NOT_HTTP),
     "a body before its status": (says(lambda talk: [talk.data(b"x", "END_STREAM")]), NOT_HTTP),
-    "only hints": (says(lambda talk: [talk.head([(":status", "103")])]), SILENCE),
+    "only hints": (says(lambda talk: [talk.head([(":status", "103")])]), NO_END),
     "hints without an end": (behaviour.goes_on(lambda talk: [talk.head([(":status", "103")])] * 500), NOT_HTTP),
     "sent away, unanswered": (says(away(last=0)), HUNG_UP),
     "sent away, and closed": (behaviour.then_hangs_up(away()), HUNG_UP),
@@ -72,8 +77,13 @@ NO_ANSWER = {
 async def test_no_answer_is_tried_again_and_over_http_1_1(authority: Authority, hooks: Http2Receiver, way: str) -> None:
     step, reason = NO_ANSWER[way]
     hooks.plan("/hook", [step])
-    async with poster_of(authority, timeout=2 if reason == SILENCE else 15) as poster:
-        assert await poster.post(request(hooks)) == Retry(reason)
+    clock = ManualClock()
+    async with poster_of(authority, **({"timeout": 2} if reason == NO_END else {"clock": clock})) as poster:
+        posting = asyncio.create_task(poster.post(request(hooks)))
+        if reason == SILENCE:
+            await asyncio.to_thread(hooks.wait_for, "/hook")
+            clock.advance(TIMEOUT)
+        assert await posting == Retry(reason)
         assert [await poster.post(request(hooks)) for _ in range(3)] == [Delivered(200)] * 3
 
         assert hooks.spoken == ["h2", "http/1.1"]

@@ -17,6 +17,7 @@ import pytest
 
 from a2a_celery.push import SystemResolver, TargetRefused, check_target_now, parse_target
 from a2a_celery.push.network import FRESH, SLOW, AddressRefused, CheckedBackend
+from tests.support.clocks import ManualClock
 from tests.support.receiver import Receiver, receiver
 from tests.support.waiting import eventually
 
@@ -149,9 +150,12 @@ async def test_a_lookup_that_hangs_is_given_up_and_holds_nobody_else(monkeypatch
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("8.8.8.8", 0))]
 
     monkeypatch.setattr("a2a_celery.push.network.socket.getaddrinfo", hangs)
-    async with aclosing(SystemResolver(timeout=3)) as resolver:
+    clock = ManualClock()
+    async with aclosing(SystemResolver(timeout=3, clock=clock)) as resolver:
         slow = [asyncio.create_task(resolver.resolve("slow.example")) for _ in range(100)]
         assert [str(a) for a in await resolver.resolve("quick.example")] == ["8.8.8.8"]
+        await asyncio.to_thread(eventually, lambda: b"slow.example" in asked)
+        clock.advance(3)
         ended = await asyncio.gather(*slow, return_exceptions=True)
         assert all(isinstance(error, TimeoutError) for error in ended)
         assert asked.count(b"slow.example") == 1
@@ -193,13 +197,6 @@ class System:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("8.8.8.8", 0))]
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def system(monkeypatch: pytest.MonkeyPatch) -> Iterator[System]:
     system = System()
@@ -218,22 +215,27 @@ async def given_up(resolver: SystemResolver, names: list[str]) -> None:
 
 
 async def test_silent_name_servers_hold_up_no_name_that_was_found(system: System) -> None:
-    clock = Clock()
+    clock = ManualClock()
     async with aclosing(SystemResolver(timeout=2, clock=clock)) as resolver:
         await resolver.resolve("good.example")
-        clock.now = FRESH
+        clock.advance(FRESH)
         asking = asyncio.create_task(given_up(resolver, SLOW_NAMES))
         await asyncio.to_thread(eventually, lambda: len(system.asked) == 1 + 32)
 
         assert await resolver.resolve("good.example")
+        clock.advance(2)
         await asking
-        clock.now = 2 * FRESH
+        clock.advance(FRESH)
         assert await resolver.resolve("good.example")
 
 
 async def test_a_lookup_that_nobody_waits_for_any_more_is_not_made(system: System) -> None:
-    async with aclosing(SystemResolver(timeout=2)) as resolver:
-        await given_up(resolver, SLOW_NAMES)
+    clock = ManualClock()
+    async with aclosing(SystemResolver(timeout=2, clock=clock)) as resolver:
+        asking = asyncio.create_task(given_up(resolver, SLOW_NAMES))
+        await asyncio.to_thread(eventually, lambda: len(system.asked) == 32)
+        clock.advance(2)
+        await asking
         system.go_on.set()
 
         assert await resolver.resolve("new.example")  # it stood behind all of them
@@ -241,15 +243,15 @@ async def test_a_lookup_that_nobody_waits_for_any_more_is_not_made(system: Syste
 
 
 async def test_names_that_are_slow_hold_up_no_new_one_a_second_time(system: System) -> None:
-    clock = Clock()
+    clock = ManualClock()
     async with aclosing(SystemResolver(timeout=5, clock=clock)) as resolver:
         first = [asyncio.create_task(resolver.resolve(name)) for name in SLOW_NAMES[:32]]
         await asyncio.to_thread(eventually, lambda: len(system.asked) == 32)
-        clock.now += SLOW + 0.1
+        clock.advance(SLOW + 0.1)
         system.go_on.set()
         await asyncio.gather(*first)
         system.go_on.clear()
-        clock.now += FRESH
+        clock.advance(FRESH)
 
         again = [asyncio.create_task(resolver.resolve(name)) for name in SLOW_NAMES[:32]]
         await asyncio.to_thread(eventually, lambda: len(system.asked) == 32 + 8)
@@ -259,16 +261,22 @@ async def test_names_that_are_slow_hold_up_no_new_one_a_second_time(system: Syst
 
 
 async def test_a_name_that_hangs_takes_one_thread_however_often_it_is_asked_for(system: System) -> None:
-    async with aclosing(SystemResolver(timeout=0.3)) as resolver:
+    clock = ManualClock()
+    async with aclosing(SystemResolver(timeout=3, clock=clock)) as resolver:
         for _ in range(3):
-            await given_up(resolver, ["slow.example"])
+            asking = asyncio.create_task(given_up(resolver, ["slow.example"]))
+            await clock.until_waiting(3)
+            await asyncio.to_thread(eventually, lambda: system.asked)
+            clock.advance(3)
+            await asking
         assert system.asked == ["slow.example"]
 
 
 async def test_what_was_found_is_the_answer_for_some_seconds(system: System) -> None:
-    clock = Clock()
+    clock = ManualClock()
     async with aclosing(SystemResolver(clock=clock)) as resolver:
-        for clock.now in (0, FRESH - 0.1, FRESH, FRESH + 1):
+        for seconds in (0, FRESH - 0.1, 0.1, 1):
+            clock.advance(seconds)
             assert [str(address) for address in await resolver.resolve("a.example")] == ["8.8.8.8"]
 
     assert system.asked == ["a.example"] * 2

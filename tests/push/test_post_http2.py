@@ -12,11 +12,13 @@ import pytest
 from h2.errors import ErrorCodes
 from hyperframe.frame import WindowUpdateFrame
 
-from a2a_celery.push import Delivered, Gone, Held, Hosts, Poster, PostRequest, Refused, Result, Retry
+from a2a_celery.push import Delivered, Gone, Held, Hosts, Poster, PostRequest, Refused, Retry
 from a2a_celery.push.connections import MOST_PLAIN, PLAIN_FOR, Connections
 from a2a_celery.push.network import CheckedBackend
+from a2a_celery.push.post import TIMEOUT
 from tests.support import http2_receiver as behaviour
 from tests.support.certificates import Authority
+from tests.support.clocks import ManualClock
 from tests.support.http2_receiver import PING, Http2Receiver, away, both, http2_receiver, ok, says
 from tests.support.receiver import Reply
 from tests.support.receiver import slow as slowly
@@ -169,26 +171,33 @@ async def test_who_failed_over_http_2_is_not_asked_on_its_other_connections(auth
 async def test_a_path_that_never_answers_takes_no_other_posts_with_it(authority: Authority) -> None:
     with http2_receiver(authority.server("a.example")) as hooks:
         hooks.plan("/never", [], then=behaviour.stays_silent)
-        async with poster_of(authority, timeout=4, hosts=Hosts(per_host=16, open_after=1000)) as poster:
-            hanging = [poster.post(request(hooks, "/never")) for _ in range(8)]
-            fine = [poster.post(request(hooks)) for _ in range(8)]
-            first = await asyncio.gather(*hanging, *fine)
+        clock = ManualClock()
+        async with poster_of(authority, hosts=Hosts(per_host=16, open_after=1000), clock=clock) as poster:
+            hanging = [asyncio.create_task(poster.post(request(hooks, "/never"))) for _ in range(8)]
+            fine = await asyncio.gather(*(poster.post(request(hooks)) for _ in range(8)))
+            await asyncio.to_thread(hooks.wait_for, "/never", 8)
+            clock.advance(TIMEOUT)
+            unanswered = await asyncio.gather(*hanging)
             more = [await poster.post(request(hooks)) for _ in range(50)]
 
-    assert first == [Retry("no answer within 4 s")] * 8 + [Delivered(200)] * 8
+    assert unanswered == [Retry("no answer within 15 s")] * 8
+    assert fine == [Delivered(200)] * 8
     assert more == [Delivered(200)] * 50
 
 
 async def test_connections_that_fall_silent_cost_a_post_at_most(authority: Authority) -> None:
     with http2_receiver(authority.server("a.example")) as hooks:
-        async with poster_of(authority, timeout=3) as poster:
-            results: list[Result] = []
-            for n in range(60):
-                if n == 20:
-                    hooks.plan("/hook", [behaviour.falls_silent])
-                results.append(await poster.post(request(hooks)))
+        clock = ManualClock()
+        async with poster_of(authority, clock=clock) as poster:
+            before = [await poster.post(request(hooks)) for _ in range(20)]
+            hooks.plan("/hook", [behaviour.falls_silent])
+            unanswered = asyncio.create_task(poster.post(request(hooks)))
+            await asyncio.to_thread(hooks.wait_for, "/hook", 21)
+            clock.advance(TIMEOUT)
+            assert await unanswered == Retry("no answer within 15 s")
+            after = [await poster.post(request(hooks)) for _ in range(39)]
 
-    assert [n for n, result in enumerate(results) if result != Delivered(200)] == [20]
+    assert [*before, *after] == [Delivered(200)] * 59
 
 
 async def test_connections_that_were_closed_meanwhile_are_no_failed_posts(authority: Authority) -> None:
@@ -222,14 +231,14 @@ async def test_what_is_said_to_an_idle_connection_does_not_end_it(poster: Poster
 
 
 def test_http_2_is_offered_again_after_a_while() -> None:
-    now, origin = [1000.0], httpcore.Origin(b"https", b"a.example", 443)
-    pool = Connections(CheckedBackend(Names()), None, clock=lambda: now[0])
+    clock, origin = ManualClock(), httpcore.Origin(b"https", b"a.example", 443)
+    pool = Connections(CheckedBackend(Names()), None, clock=clock)
     pool.no_http2_to(origin)
-    now[0] += PLAIN_FOR - 1
+    clock.advance(PLAIN_FOR - 1)
     assert not pool.speaks_http2_to(origin)
     assert pool.speaks_http2_to(httpcore.Origin(b"https", b"a.example", 8443))
 
-    now[0] += 1
+    clock.advance(1)
     assert pool.speaks_http2_to(origin)
 
 
