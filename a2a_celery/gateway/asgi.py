@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, Router
 
 from ..agents import Agent
+from ..clock import SYSTEM_CLOCK, Clock
 from ..config import Settings
 from ..discretion import keep_secrets_out_of_logs
 from ..errors import ConfigError
@@ -38,7 +39,7 @@ from .streaming import stream_routes
 from .unary import unary_routes
 
 
-def build_asgi(app: Celery, agents: Mapping[str, Agent], settings: Settings) -> Starlette:
+def build_asgi(app: Celery, agents: Mapping[str, Agent], settings: Settings, clock: Clock = SYSTEM_CLOCK) -> Starlette:
     """The application. It connects when it is first asked, on the event loop it is then in, and lives on that one.
 
     Raises:
@@ -49,9 +50,9 @@ def build_asgi(app: Celery, agents: Mapping[str, Agent], settings: Settings) -> 
         raise ConfigError("no agent is registered: a2a.add_agent(…), @a2a.agent(…); see the README")
     keep_secrets_out_of_logs()
     only_where_traced()
-    parts = Parts(app, agents, settings)
+    parts = Parts(app, agents, settings, clock)
     handlers = parts.handlers
-    health, shell = Health(app, parts.store).routes(), shell_routes() if settings.ui else []
+    health, shell = Health(app, parts.store, clock).routes(), shell_routes() if settings.ui else []
     routes: list[BaseRoute] = [*health, *parts.metrics.routes(), *shell]
     if settings.ui:
         routes.append(list_route(handlers))
@@ -109,7 +110,7 @@ def _agent_routes(handler: GatewayHandler, settings: Settings, path: str) -> lis
         *rest,
         Route("/", rpc, methods=["POST"]),
         *card_routes(handler.agent, settings, path),
-        *guard_rest([*legacy_rest_routes(handler, context_builder, handler.leaving)], limit),
+        *guard_rest([*legacy_rest_routes(handler, context_builder, handler.leaving, handler.clock)], limit),
         *guard_rest(_own_routes(handler, context_builder, "/{tenant}"), limit, echoing),
         of_tenants,  # whose first word may be any, also that of 0.3
     ]

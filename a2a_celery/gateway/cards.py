@@ -22,6 +22,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..agents import Agent
+from ..clock import SYSTEM_CLOCK
 from ..config import Settings
 from ..errors import ConfigError
 
@@ -66,7 +67,7 @@ def card_routes(agent: Agent, settings: Settings, path: str) -> list[Route]:
         cache_control="public, max-age=60",
     )
     # A card is what it is from a process's start to its end. HTTP has whole seconds.
-    since = datetime.now(UTC).replace(microsecond=0)
+    since = SYSTEM_CLOCK.now().replace(microsecond=0)
     return [Route(route.path, with_address(route.endpoint), methods=["GET"]) for route in routes]
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
+from ..clock import SYSTEM_CLOCK, Clock
 from ..dispatch import Publisher, RunOptions
 from ..errors import StoreUnavailable
 from ..store import AsyncStore, Keys
@@ -29,8 +30,15 @@ class HandingOver:
     """
 
     def __init__(
-        self, publisher: Publisher, store: AsyncStore, keys: Keys, redispatch_after: float, look_after: float
+        self,
+        publisher: Publisher,
+        store: AsyncStore,
+        keys: Keys,
+        redispatch_after: float,
+        look_after: float,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        self._clock = clock
         self.publisher = publisher
         self._store = store
         self._keys = keys
@@ -41,7 +49,7 @@ class HandingOver:
 
     def publish(self, agent: str, ref: RunRef, options: RunOptions) -> None:
         """Publishes a run soon; one that shall begin much later is left to a watcher."""
-        now = datetime.now(UTC)
+        now = self._clock.now()
         if options.held_for(now):
             return
         wait = self._look_after if options.call is None else self._redispatch_after
@@ -63,7 +71,7 @@ class HandingOver:
 
     async def _tell_later(self) -> None:
         while self._published:
-            await asyncio.sleep(TELL_EVERY)
+            await self._clock.sleep(TELL_EVERY)
             await self._tell()
         self._telling = None
 

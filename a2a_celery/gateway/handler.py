@@ -38,6 +38,7 @@ from a2a.utils.task import apply_history_length
 from google.protobuf.message import Message as Proto
 
 from ..agents import Agent
+from ..clock import SYSTEM_CLOCK, Clock
 from ..config import Settings
 from ..dispatch import Canvas
 from ..lifecycle import Event, is_interrupted, is_terminal
@@ -77,10 +78,11 @@ class GatewayHandler(RequestHandler):
         push_configs: PushConfigs | None,
         limits: Limits,
         kept: KeptTasks,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.agent = agent
         self.metrics, self.limits = limits.metrics, limits
-        self.leaving = leaving
+        self.leaving, self.clock = leaving, clock
         self._card: AgentCard = card_of(agent, settings)
         self._push_configs = push_configs
         self._settings = settings
@@ -92,7 +94,7 @@ class GatewayHandler(RequestHandler):
         self._intake = Intake(agent, settings, follower, handing_over, push_configs, limits, kept)
         # a function agent never answers with a message alone
         self._turns = TurnFollower(
-            follower, settings.first_event_hold if agent.kind == "executor" else 0, limits.metrics
+            follower, settings.first_event_hold if agent.kind == "executor" else 0, limits.metrics, clock
         )
 
     @speaks_a2a

@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from threading import Thread
-from time import monotonic
 from typing import Any
 
 from celery import Celery
@@ -17,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import A2ACeleryError
 from ..store import AsyncStore
 
@@ -34,8 +34,9 @@ FRESH = 1.0
 class Health:
     """Checks what a gateway depends on."""
 
-    def __init__(self, app: Celery, store: AsyncStore) -> None:
+    def __init__(self, app: Celery, store: AsyncStore, clock: Clock = SYSTEM_CLOCK) -> None:
         self._app = app
+        self._clock = clock
         self._store = store
         self._checked_at = float("-inf")
         self._found: dict[str, str] = {}
@@ -50,11 +51,11 @@ class Health:
     async def check(self) -> dict[str, str]:
         """What is found of "store", "broker" and "workers": "ok", or what is wrong with it."""
         async with self._lock:
-            if monotonic() - self._checked_at > FRESH:
+            if self._clock.monotonic() - self._checked_at > FRESH:
                 store, broker = await asyncio.gather(_said(self._ping), _said(self._broker))
                 workers = await _said(self._workers) if broker == "ok" else "unknown: the broker can't be reached"
                 self._found = {"store": store, "broker": broker, "workers": workers}
-                self._checked_at = monotonic()
+                self._checked_at = self._clock.monotonic()
             return self._found
 
     async def _ping(self) -> None:

@@ -84,7 +84,7 @@ class RpcDispatcher(JsonRpcDispatcher):
 
     def __init__(self, handler: GatewayHandler, context_builder: CallContextBuilder) -> None:
         super().__init__(handler, context_builder, enable_v0_3_compat=True)
-        self._v03_adapter = LegacyRpc(handler, context_builder, handler.leaving)
+        self._v03_adapter = LegacyRpc(handler, context_builder, handler.leaving, handler.clock)
 
     def _generate_error_response(
         self, request_id: str | int | None, error: Exception | JSONRPCError | A2AError

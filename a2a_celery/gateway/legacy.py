@@ -36,6 +36,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from ..clock import SYSTEM_CLOCK, Clock
 from .event_json import one_line
 from .extensions import Endpoint
 from .faults import REACHED, FieldErrors, rpc_status, to_a2a
@@ -55,9 +56,16 @@ PROTOCOL = "a2a_protocol"
 class LegacyRpc(JSONRPC03Adapter):
     """JSON-RPC as 0.3 spoke it."""
 
-    def __init__(self, handler: RequestHandler, context_builder: ServerCallContextBuilder, leaving: Leaving) -> None:
+    def __init__(
+        self,
+        handler: RequestHandler,
+        context_builder: ServerCallContextBuilder,
+        leaving: Leaving,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         super().__init__(handler, context_builder)
         self._leaving = leaving
+        self._clock = clock
         self.handler = _Translating(self.handler, _in_legacy_terms)  # type: ignore[assignment]
 
     async def handle_request(  # type: ignore[override]  # streams are not sse-starlette's
@@ -71,7 +79,7 @@ class LegacyRpc(JSONRPC03Adapter):
         first = await anext(said, None)
         if first is not None and request.scope.get(REFUSALS):
             return JSONResponse(json.loads(first["data"]))
-        return await EventStream.begun(_frames(first, said, request), self._leaving)
+        return await EventStream.begun(_frames(first, said, request), self._leaving, self._clock)
 
     def _generate_error_response(self, request_id: Any, error: Any) -> JSONResponse:
         status = 200
@@ -105,7 +113,7 @@ def _in_legacy_terms(error: A2AError) -> A2AError:
 
 
 def legacy_rest_routes(
-    handler: RequestHandler, context_builder: ServerCallContextBuilder, leaving: Leaving
+    handler: RequestHandler, context_builder: ServerCallContextBuilder, leaving: Leaving, clock: Clock = SYSTEM_CLOCK
 ) -> list[Route]:
     """HTTP+JSON as 0.3 spoke it: below ``/v1``."""
     adapter = REST03Adapter(handler, context_builder)
@@ -121,7 +129,7 @@ def legacy_rest_routes(
                 first = await anext(said, None)
             except Exception as e:
                 return rest_error(to_a2a(e))
-            return await EventStream.begun(_frames(first, said, request), leaving)
+            return await EventStream.begun(_frames(first, said, request), leaving, clock)
 
         return answered
 

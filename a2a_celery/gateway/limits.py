@@ -13,13 +13,13 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from functools import wraps
 from math import ceil
-from time import monotonic
 from typing import Any, Protocol, TypeVar
 
 from a2a.server.context import ServerCallContext
 from google.protobuf.message import Message as Proto
 
 from ..agents import Agent
+from ..clock import SYSTEM_CLOCK, Clock
 from ..config import Settings
 from ..errors import StoreUnavailable
 from ..store import AsyncStore, Keys, Scope
@@ -55,9 +55,16 @@ class Limits:
     """Those of a deployment that serves `agents`."""
 
     def __init__(
-        self, settings: Settings, store: AsyncStore, keys: Keys, agents: Iterable[str], metrics: Metrics
+        self,
+        settings: Settings,
+        store: AsyncStore,
+        keys: Keys,
+        agents: Iterable[str],
+        metrics: Metrics,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.metrics = metrics
+        self._clock = clock
         self._store = store
         self._keys = keys
         self._per_second = settings.owner_requests_per_second
@@ -86,7 +93,7 @@ class Limits:
         if self._per_second is None:
             return
         scope = Scope(tenant=context.tenant, owner=context.user.user_name)
-        wait = self._refused_until.get(scope, 0.0) - monotonic()
+        wait = self._refused_until.get(scope, 0.0) - self._clock.monotonic()
         if wait <= 0:
             wait = await self._store.run(
                 take_request(self._keys, scope, per_second=self._per_second, burst=self._burst)
@@ -97,7 +104,7 @@ class Limits:
 
     def _remember(self, scope: Scope, wait: float) -> None:
         """A token that comes in `wait` seconds comes no sooner for another request, here or at another gateway."""
-        now = monotonic()
+        now = self._clock.monotonic()
         self._refused_until.pop(scope, None)
         if len(self._refused_until) >= MOST_REMEMBERED:
             self._refused_until = {one: until for one, until in self._refused_until.items() if until > now}

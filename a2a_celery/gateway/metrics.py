@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from time import monotonic
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -22,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import StoreUnavailable
 from ..store import AsyncStore, Keys
 from ..store.deliveries import DeliveryFigures, delivery_figures
@@ -43,8 +42,9 @@ LAG_BOUNDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 class Metrics:
     """What a gateway counts, and where it is asked. `agents` are named also when there is nothing to say of them."""
 
-    def __init__(self, store: AsyncStore, keys: Keys, agents: Iterable[str]) -> None:
+    def __init__(self, store: AsyncStore, keys: Keys, agents: Iterable[str], clock: Clock = SYSTEM_CLOCK) -> None:
         self._store = store
+        self._clock = clock
         self._keys = keys
         self._agents = tuple(agents)
         self._registry = registry = CollectorRegistry(auto_describe=False)
@@ -107,7 +107,7 @@ class Metrics:
         self._lag.observe(max(0.0, self._store_time() - recorded_us / 1e6))
 
     def _store_time(self) -> float:
-        return time.time() - self._ahead
+        return self._clock.time() - self._ahead
 
     async def _metrics(self, _: Request) -> Response:
         try:
@@ -121,19 +121,19 @@ class Metrics:
 
     async def _latest(self) -> tuple[Figures, DeliveryFigures]:
         """What the store says. Who comes while it is asked gets the same answer, or failure, which may take a while."""
-        if self._found is None or monotonic() - self._asked_at > FRESH:
+        if self._found is None or self._clock.monotonic() - self._asked_at > FRESH:
             if self._asking is None or self._asking.done():
                 self._asking = asyncio.create_task(self._ask(), name="a2a-figures")
             self._found = await asyncio.shield(self._asking)
-            self._asked_at = monotonic()
+            self._asked_at = self._clock.monotonic()
         return self._found
 
     async def _ask(self) -> tuple[Figures, DeliveryFigures]:
-        asked, began = time.time(), monotonic()
+        asked, began = self._clock.time(), self._clock.monotonic()
         found, posts = await asyncio.gather(
             self._store.run(figures(self._keys)), self._store.run(delivery_figures(self._keys))
         )
-        self._ahead = asked + (monotonic() - began) / 2 - found.now_us / 1e6
+        self._ahead = asked + (self._clock.monotonic() - began) / 2 - found.now_us / 1e6
         return found, posts
 
     def _own(self) -> CollectorRegistry:

@@ -10,6 +10,7 @@ from starlette.applications import Starlette
 
 from ..agents import Agent
 from ..archive import open_archive
+from ..clock import SYSTEM_CLOCK, Clock
 from ..config import Settings
 from ..dispatch import Publisher
 from ..errors import ConfigError
@@ -42,8 +43,10 @@ class Parts:
             as it is set.
     """
 
-    def __init__(self, app: Celery, agents: Mapping[str, Agent], settings: Settings) -> None:
-        self.authenticator = authenticator_of(settings)
+    def __init__(
+        self, app: Celery, agents: Mapping[str, Agent], settings: Settings, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self.authenticator = authenticator_of(settings, clock)
         agents = {name: secured(agent, self.authenticator) for name, agent in agents.items()}
         self.blobs = blobs_of(settings)
         self.store = TracedStore(settings.store_url, self.blobs)
@@ -53,18 +56,16 @@ class Parts:
         self._line = WakeLine(settings.store_url)
         publisher = Publisher(app, {name: agent.options for name, agent in agents.items()})
         waits = settings.redispatch_after, settings.lease_ttl
-        self._handing_over = HandingOver(publisher, self.store, keys, *waits)
+        self._handing_over = HandingOver(publisher, self.store, keys, *waits, clock)
         self._sealer = sealer_of(settings)
         self._archive = open_archive(settings.archive_url) if settings.archive_url else None
         kept = KeptTasks(self.store, keys, self._archive, settings.retention)
         self._push = PushConfigs(settings, self._sealer, self.store, keys, kept) if self._sealer is not None else None
-        self.metrics = Metrics(self.store, keys, agents)
-        limits = Limits(settings, self.store, keys, agents, self.metrics)
+        self.metrics = Metrics(self.store, keys, agents, clock)
+        limits = Limits(settings, self.store, keys, agents, self.metrics, clock)
         follower = LogFollower(self.store, keys, self._line)
-        self.handlers = {
-            name: GatewayHandler(agent, settings, follower, self._handing_over, self.leaving, self._push, limits, kept)
-            for name, agent in agents.items()
-        }
+        shared = (settings, follower, self._handing_over, self.leaving, self._push, limits, kept, clock)
+        self.handlers = {name: GatewayHandler(agent, *shared) for name, agent in agents.items()}
         self._grpc_server = _grpc_server(self.handlers, settings, self.authenticator)
 
     @asynccontextmanager

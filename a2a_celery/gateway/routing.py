@@ -16,6 +16,7 @@ from google.protobuf.json_format import MessageToDict
 
 from ..agents import Agent
 from ..caller import Caller
+from ..clock import SYSTEM_CLOCK
 from ..dispatch import Call, RunOptions
 from ..telemetry.tracing import trace_to_keep
 from .faults import invalid
@@ -33,7 +34,7 @@ def run_options(agent: Agent, request: SendMessageRequest, caller: Caller, call:
         InvalidParamsError: the client gives times that the agent does not take, or that make no sense.
         Exception: whatever the agent's route raises; TypeError or ValueError for what it should not give.
     """
-    now = datetime.now(UTC)
+    now = SYSTEM_CLOCK.now()
     times = _times(agent, request, now)
     given: Any = {}
     if agent.route is not None:

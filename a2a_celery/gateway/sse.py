@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
-from time import monotonic
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from ..clock import SYSTEM_CLOCK, Clock
 from ..lifecycle import Event
 from .leaving import Leaving
 from .streams import Shown
@@ -74,18 +74,23 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, first: str, frames: AsyncGenerator[str, None], leaving: Leaving) -> None:
+    def __init__(
+        self, first: str, frames: AsyncGenerator[str, None], leaving: Leaving, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
         self.status_code = 200
         self.background = None
         self.init_headers({"Cache-Control": "no-store", "Connection": "keep-alive", "X-Accel-Buffering": "no"})
         self._first = first
         self._frames = frames
         self._leaving = leaving
+        self._clock = clock
 
     @classmethod
-    async def begun(cls, frames: AsyncGenerator[str, None], leaving: Leaving) -> EventStream:
+    async def begun(
+        cls, frames: AsyncGenerator[str, None], leaving: Leaving, clock: Clock = SYSTEM_CLOCK
+    ) -> EventStream:
         """With the first of the `frames` at hand: what they raise before it is the caller's to answer."""
-        return cls(await anext(frames, ""), frames, leaving)
+        return cls(await anext(frames, ""), frames, leaving, clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Writes until there is no more, or the client goes away, or the server stops."""
@@ -103,11 +108,11 @@ class EventStream(Response):
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         if self._first:
             await send({"type": "http.response.body", "body": self._first.encode(), "more_body": True})
-        self._first, written_at = "", monotonic()
+        self._first, written_at = "", self._clock.monotonic()
         async for some in self._frames:
-            if some or monotonic() - written_at > PING_AFTER:
+            if some or self._clock.monotonic() - written_at > PING_AFTER:
                 await send({"type": "http.response.body", "body": (some or PING).encode(), "more_body": True})
-                written_at = monotonic()
+                written_at = self._clock.monotonic()
             del some
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 

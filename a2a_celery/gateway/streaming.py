@@ -76,7 +76,7 @@ class RestStreams(RestDispatcher):
 
 
 async def _begun(pages: Pages, handler: GatewayHandler) -> EventStream:
-    return await EventStream.begun(frames_of(pages, event_json, rest_fault), handler.leaving)
+    return await EventStream.begun(frames_of(pages, event_json, rest_fault), handler.leaving, handler.clock)
 
 
 async def rpc_stream(handler: GatewayHandler, request_id: Any, params: Any, context: ServerCallContext) -> EventStream:
@@ -90,4 +90,4 @@ async def rpc_stream(handler: GatewayHandler, request_id: Any, params: Any, cont
         return one_line(json_utils.dumps(build_error_response(request_id, to_a2a(error))))
 
     pages = handler.message_pages if isinstance(params, SendMessageRequest) else handler.subscription_pages
-    return await EventStream.begun(frames_of(pages(params, context), say, fault), handler.leaving)
+    return await EventStream.begun(frames_of(pages(params, context), say, fault), handler.leaving, handler.clock)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from functools import reduce
-from time import monotonic
 
 from a2a.types import Message, SendMessageConfiguration, Task, TaskStatus, TaskStatusUpdateEvent
 from a2a.utils.errors import UnsupportedOperationError
 from a2a.utils.task import apply_history_length
 
+from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import StoreUnavailable
 from ..lifecycle import Event, EventKind, LogEntry, is_interrupted, is_terminal, kind_of
 from ..lifecycle.fold import apply
@@ -32,8 +31,9 @@ from .streams import Shown, TurnWatch, entries_of
 class TurnFollower:
     """Follows turns. `hold` is how long, in seconds, a new task is kept back for a direct answer; 0: not at all."""
 
-    def __init__(self, follower: LogFollower, hold: float, metrics: Metrics) -> None:
+    def __init__(self, follower: LogFollower, hold: float, metrics: Metrics, clock: Clock = SYSTEM_CLOCK) -> None:
         self._follower = follower
+        self._clock = clock
         self._metrics = metrics
         self._hold = hold
 
@@ -121,15 +121,16 @@ class TurnFollower:
     async def stopped(self, task_id: str, bell: Bell, version: int, within: float) -> None:
         """Returns when the task has ended or paused behind `version`, or after `within` seconds."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(within), aclosing(self.entries(task_id, bell, version, whole=False)) as entries:
+            entries = self.entries(task_id, bell, version, whole=False)
+            async with self._clock.timeout(within), aclosing(entries):
                 async for entry in entries:
                     if TurnWatch().ends_with(entry):
                         return
 
     async def _first_word(self, sent: Sent, bell: Bell) -> LogEntry | None:
         """The first entry of the run, or None if it takes longer than the hold: then the client gets a task."""
-        until = monotonic() + self._hold
-        while (left := until - monotonic()) > 0:
+        until = self._clock.monotonic() + self._hold
+        while (left := until - self._clock.monotonic()) > 0:
             page = await self._follower.store.run(read_log(self._follower.keys, sent.task.id, sent.since, limit=1))
             if page.entries:
                 return page.entries[0]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,10 +12,10 @@ import httpx
 import pytest
 from joserfc.jwk import ECKey, Key, OctKey, RSAKey
 
-from a2a_celery.gateway.auth import jwks
 from a2a_celery.gateway.auth.jwks import ASK_AGAIN_AFTER, MAX_BYTES, REFRESH_EVERY, RETRY_AFTER, FetchedKeys
 from a2a_celery.gateway.auth.keys import read_set
 from a2a_celery.gateway.auth.schemes import KeysUnavailable
+from tests.support.clocks import ManualClock
 from tests.support.credentials import rsa_key
 from tests.support.waiting import eventually_async
 
@@ -46,20 +45,9 @@ class Endpoint:
         return httpx.Response(200, json=self.answer)
 
 
-class Clock:
-    """The time, in seconds, as the keys see it."""
-
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
-    found = Clock()
-    monkeypatch.setattr(jwks, "monotonic", found)
-    return found
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
@@ -70,8 +58,8 @@ async def endpoint() -> Endpoint:
 
 
 @pytest.fixture
-def keys(endpoint: Endpoint, clock: Clock) -> FetchedKeys:
-    return FetchedKeys(URL, httpx.MockTransport(endpoint))
+def keys(endpoint: Endpoint, clock: ManualClock) -> FetchedKeys:
+    return FetchedKeys(URL, httpx.MockTransport(endpoint), clock)
 
 
 async def test_a_key_is_found_and_fetched_once(keys: FetchedKeys, endpoint: Endpoint) -> None:
@@ -82,23 +70,25 @@ async def test_a_key_is_found_and_fetched_once(keys: FetchedKeys, endpoint: Endp
     assert endpoint.asked == 1
 
 
-async def test_an_unknown_key_is_asked_for_once_in_a_while(keys: FetchedKeys, endpoint: Endpoint, clock: Clock) -> None:
+async def test_an_unknown_key_is_asked_for_once_in_a_while(
+    keys: FetchedKeys, endpoint: Endpoint, clock: ManualClock
+) -> None:
     assert await keys.find("first", "RS256")
     for number in range(20):
         assert await keys.find(f"made-up-{number}", "RS256") is None
     assert endpoint.asked == 1, "they were fetched just now"
-    clock.now += ASK_AGAIN_AFTER + 1
+    clock.advance(ASK_AGAIN_AFTER + 1)
     for number in range(20):
         assert await keys.find(f"made-up-{number}", "RS256") is None
     assert endpoint.asked == 2
 
 
 async def test_a_new_key_is_found_and_one_that_is_gone_is_not(
-    keys: FetchedKeys, endpoint: Endpoint, clock: Clock
+    keys: FetchedKeys, endpoint: Endpoint, clock: ManualClock
 ) -> None:
     assert await keys.find("first", "RS256")
     endpoint.answer = document(SECOND)
-    clock.now += ASK_AGAIN_AFTER + 1
+    clock.advance(ASK_AGAIN_AFTER + 1)
     assert await keys.find("second", "RS256")
     assert await keys.find("first", "RS256") is None
 
@@ -119,10 +109,12 @@ FAILURES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("failure", FAILURES)
-async def test_what_is_known_stays_known(keys: FetchedKeys, endpoint: Endpoint, clock: Clock, failure: str) -> None:
+async def test_what_is_known_stays_known(
+    keys: FetchedKeys, endpoint: Endpoint, clock: ManualClock, failure: str
+) -> None:
     assert await keys.find("first", "RS256")
     endpoint.answer = FAILURES[failure]
-    clock.now += ASK_AGAIN_AFTER + 1
+    clock.advance(ASK_AGAIN_AFTER + 1)
     assert await keys.find("made-up", "RS256") is None
     assert await keys.find("first", "RS256")
     assert endpoint.asked == 2
@@ -130,16 +122,16 @@ async def test_what_is_known_stays_known(keys: FetchedKeys, endpoint: Endpoint, 
 
 @pytest.mark.parametrize("failure", FAILURES)
 async def test_without_any_key_nothing_is_judged_and_it_is_tried_again_soon(
-    endpoint: Endpoint, clock: Clock, failure: str
+    endpoint: Endpoint, clock: ManualClock, failure: str
 ) -> None:
-    keys = FetchedKeys(URL, httpx.MockTransport(endpoint))
+    keys = FetchedKeys(URL, httpx.MockTransport(endpoint), clock)
     endpoint.answer = FAILURES[failure]
     for _ in range(3):
         with pytest.raises(KeysUnavailable):
             await keys.find("first", "RS256")
     assert endpoint.asked == 1
     endpoint.answer = document(FIRST)
-    clock.now += RETRY_AFTER + 1
+    clock.advance(RETRY_AFTER + 1)
     assert await keys.find("first", "RS256")
 
 
@@ -162,9 +154,9 @@ async def test_many_at_once_cost_one_fetch_and_one_that_goes_away_ends_nobodys(
     assert endpoint.asked == 1
 
 
-async def test_a_known_key_waits_for_no_fetch(keys: FetchedKeys, endpoint: Endpoint, clock: Clock) -> None:
+async def test_a_known_key_waits_for_no_fetch(keys: FetchedKeys, endpoint: Endpoint, clock: ManualClock) -> None:
     assert await keys.find("first", "RS256")
-    clock.now += ASK_AGAIN_AFTER + 1
+    clock.advance(ASK_AGAIN_AFTER + 1)
     endpoint.gate.clear()
     asking = asyncio.create_task(keys.find("made-up", "RS256"))
 
@@ -179,47 +171,47 @@ async def test_a_known_key_waits_for_no_fetch(keys: FetchedKeys, endpoint: Endpo
 
 
 async def test_they_are_fetched_at_the_start_and_looked_after(
-    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+    keys: FetchedKeys, endpoint: Endpoint, clock: ManualClock
 ) -> None:
-    monkeypatch.setattr(jwks, "REFRESH_EVERY", 0.01)
-    keys = FetchedKeys(URL, httpx.MockTransport(endpoint))
+    endpoint.answer = FAILURES["not there"]
     await keys.start()
-
-    async def asked_often() -> bool:
-        return endpoint.asked >= 3
-
-    await eventually_async(asked_often)
+    await clock.until_waiting(RETRY_AFTER)
+    endpoint.answer = document(FIRST)
+    clock.advance(RETRY_AFTER)
+    await clock.until_waiting(REFRESH_EVERY)
+    clock.advance(REFRESH_EVERY)
+    await clock.until_waiting(REFRESH_EVERY)
     await keys.stop()
-    asked = endpoint.asked
+
     assert await keys.find("first", "RS256")
-    assert endpoint.asked == asked
+    assert endpoint.asked == 3
 
 
 async def test_where_nobody_looks_after_them_a_key_that_was_withdrawn_is_believed_no_longer(
-    keys: FetchedKeys, endpoint: Endpoint, clock: Clock
+    keys: FetchedKeys, endpoint: Endpoint, clock: ManualClock
 ) -> None:
     """As in an application that is mounted in another: it is never told to start."""
     assert await keys.find("first", "RS256")
     endpoint.answer = document(SECOND)
-    clock.now += REFRESH_EVERY - 1
+    clock.advance(REFRESH_EVERY - 1)
     assert await keys.find("first", "RS256")
-    clock.now += 2
+    clock.advance(2)
     assert await keys.find("first", "RS256") is None
     assert endpoint.asked == 2
     endpoint.answer = FAILURES["not there"]
-    clock.now += REFRESH_EVERY + 1
+    clock.advance(REFRESH_EVERY + 1)
     for _ in range(3):
         assert await keys.find("second", "RS256"), "what is known stays known"
     assert endpoint.asked == 3
 
 
 async def test_where_somebody_looks_after_them_a_known_key_waits_for_no_fetch_however_late_that_is(
-    keys: FetchedKeys, endpoint: Endpoint, clock: Clock
+    keys: FetchedKeys, endpoint: Endpoint, clock: ManualClock
 ) -> None:
     await keys.start()
     assert await keys.find("first", "RS256")
     endpoint.gate.clear()
-    clock.now += REFRESH_EVERY + 1
+    clock.advance(REFRESH_EVERY + 1)
 
     assert await asyncio.wait_for(keys.find("first", "RS256"), 5)
     await keys.stop()

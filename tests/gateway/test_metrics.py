@@ -12,9 +12,10 @@ import pytest
 from starlette.applications import Starlette
 from starlette.types import Receive, Scope, Send
 
-from a2a_celery.gateway.metrics import FOLDER, Metrics, _forget_the_dead
+from a2a_celery.gateway.metrics import FOLDER, FRESH, Metrics, _forget_the_dead
 from a2a_celery.store import AsyncStore, Keys
 from tests.execution.scene import Gate
+from tests.support.clocks import ManualClock
 
 PROCESS = """
 from a2a_celery.gateway.metrics import Metrics
@@ -75,3 +76,14 @@ async def test_who_asks_while_the_store_hangs_gets_one_answer_with_the_others(st
         assert [answer.status_code for answer in answers] == [503] * 5
         assert sorted(gate.calls) == ["delivery_figures", "figures"]
         assert (await client.get("/metrics")).status_code == 200
+
+
+async def test_the_store_is_asked_again_when_its_answer_is_not_fresh(store: AsyncStore, keys: Keys) -> None:
+    gate, clock = Gate(store), ManualClock()
+    metrics = Metrics(gate, keys, ["echo"], clock)
+    transport = httpx.ASGITransport(Starlette(routes=metrics.routes()))
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        for seconds, asked in ((0, 1), (FRESH, 1), (0.1, 2), (FRESH, 2)):
+            clock.advance(seconds)
+            await client.get("/metrics")
+            assert gate.calls.count("figures") == asked

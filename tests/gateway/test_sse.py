@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from a2a.types import Artifact, Part, TaskArtifactUpdateEvent
 
+from a2a_celery.clock import SYSTEM_CLOCK, Clock
 from a2a_celery.gateway import sse
 from a2a_celery.gateway.leaving import Leaving
 from a2a_celery.gateway.sse import EventStream, frames_of
 from a2a_celery.gateway.streams import Shown
 from a2a_celery.lifecycle import Event
+from tests.support.clocks import ManualClock
 
 Pages = AsyncGenerator[list[Shown], None]
 
@@ -30,7 +32,8 @@ def text_of(event: Event) -> str:
 class Served:
     """A stream of `pages` under way, to a client that may leave."""
 
-    def __init__(self, pages: Pages) -> None:
+    def __init__(self, pages: Pages, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.clock = clock
         self.leaving = Leaving()
         self.began, self.left = asyncio.Event(), asyncio.Event()
         self.sent: list[dict[str, Any]] = []
@@ -41,7 +44,7 @@ class Served:
         return [message["body"].decode() for message in self.sent[1:]]
 
     async def run(self) -> None:
-        stream = await EventStream.begun(self.frames, self.leaving)
+        stream = await EventStream.begun(self.frames, self.leaving, self.clock)
         await stream({"type": "http"}, self._receive, self._send)
 
     async def _receive(self) -> dict[str, Any]:
@@ -106,16 +109,21 @@ async def test_an_error_of_the_first_page_is_the_callers_and_a_later_one_an_even
     assert served.bodies[1:] == ["event: error\r\ndata: LookupError\r\n\r\n", ""]
 
 
-async def test_a_silent_stream_says_now_and_then_that_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    served = Served(pages_of([Shown(1, chunk("a"))], []))
-    await served.run()
-    assert len(served.bodies) == 2  # it was silent for no time yet
+async def test_a_silent_stream_says_now_and_then_that_it_is_there() -> None:
+    clock = ManualClock()
 
-    monkeypatch.setattr(sse, "PING_AFTER", -1.0)
-    served = Served(pages_of([Shown(1, chunk("a"))], []))
+    async def pages() -> Pages:
+        yield [Shown(1, chunk("a"))]
+        for _ in range(3):
+            clock.advance(sse.PING_AFTER)
+            yield []  # just as long as it may be silent
+            clock.advance(0.1)
+            yield []
+
+    served = Served(pages(), clock)
     await served.run()
 
-    assert served.bodies[1:] == [": ping\r\n\r\n", ""]
+    assert served.bodies[1:] == [": ping\r\n\r\n"] * 3 + [""]
 
 
 @pytest.mark.parametrize("why", ["the client leaves", "the server stops"])

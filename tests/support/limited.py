@@ -18,6 +18,8 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 from google.rpc import error_details_pb2, status_pb2
 
 from a2a_celery import A2A, Turn
+from a2a_celery.clock import SYSTEM_CLOCK, Clock
+from a2a_celery.gateway.asgi import build_asgi
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.schema import SCHEMA
 from tests.support.clients import message_json
@@ -118,7 +120,9 @@ class Limited:
 
 
 @asynccontextmanager
-async def limited(store: AsyncStore, store_url: str, keys: Keys, **settings: Any) -> AsyncIterator[Limited]:
+async def limited(
+    store: AsyncStore, store_url: str, keys: Keys, clock: Clock = SYSTEM_CLOCK, **settings: Any
+) -> AsyncIterator[Limited]:
     """A gateway with these limits; no worker takes its runs."""
     app, port = Celery("limited", broker="memory://", set_as_current=False), free_port()
     given = {f"a2a_{name}": value for name, value in settings.items()}
@@ -131,7 +135,7 @@ async def limited(store: AsyncStore, store_url: str, keys: Keys, **settings: Any
 
     a2a.agent("echo", idempotency_window=600)(agent)
     a2a.agent("other")(agent)
-    asgi = a2a.asgi()
+    asgi = build_asgi(app, a2a.agents, a2a.settings, clock)
     await store.redis.hset(keys.installation, "schema", SCHEMA)  # tests have put tasks there before
     async with (
         asgi.router.lifespan_context(asgi),

@@ -6,6 +6,7 @@ from ipaddress import ip_address
 from urllib.parse import SplitResult, urlsplit
 
 from ...caller import CARRIED_HEADERS
+from ...clock import SYSTEM_CLOCK, Clock
 from ...config import Settings
 from ...errors import ConfigError
 from ..checks import LAST_EVENT_ID
@@ -20,7 +21,7 @@ from .tokens import BearerTokens
 NEEDED_BY_TOKENS = ("auth_jwt_algorithms", "auth_jwt_issuer", "auth_jwt_audience")
 
 
-def authenticator_of(settings: Settings) -> Authenticator | None:
+def authenticator_of(settings: Settings, clock: Clock = SYSTEM_CLOCK) -> Authenticator | None:
     """What checks who asks; None: the settings ask for nobody.
 
     Raises:
@@ -28,7 +29,7 @@ def authenticator_of(settings: Settings) -> Authenticator | None:
     """
     schemes: list[Scheme] = []
     if settings.auth_jwks_url is not None or settings.auth_jwt_key is not None:
-        schemes.append(_tokens(settings))
+        schemes.append(_tokens(settings, clock))
     else:
         _require_idle(settings, (*NEEDED_BY_TOKENS, "auth_jwt_tenants_claim"), "a2a_auth_jwks_url or a2a_auth_jwt_key")
     if settings.auth_api_keys is not None:
@@ -75,7 +76,7 @@ def _require_own_headers(settings: Settings) -> None:
         )
 
 
-def _tokens(settings: Settings) -> BearerTokens:
+def _tokens(settings: Settings, clock: Clock) -> BearerTokens:
     missing = [f"a2a_{name}" for name in NEEDED_BY_TOKENS if not getattr(settings, name)]
     if missing:
         raise ConfigError(
@@ -91,7 +92,7 @@ def _tokens(settings: Settings) -> BearerTokens:
             f"a2a_auth_jwt_algorithms = {', '.join(algorithms)}: shared secrets and public keys do not go together"
         )
     return BearerTokens(
-        _keys(settings),
+        _keys(settings, clock),
         algorithms=algorithms,
         issuer=settings.auth_jwt_issuer or "",
         audiences=settings.auth_jwt_audience,
@@ -100,7 +101,7 @@ def _tokens(settings: Settings) -> BearerTokens:
     )
 
 
-def _keys(settings: Settings) -> KeySource:
+def _keys(settings: Settings, clock: Clock) -> KeySource:
     if settings.auth_jwks_url is None:
         return read_key(settings.auth_jwt_key or "", settings.auth_jwt_algorithms)
     if settings.auth_jwt_key is not None:
@@ -119,7 +120,7 @@ def _keys(settings: Settings) -> KeySource:
         )
     if not url.hostname or not _has_port(url):
         raise ConfigError(f"a2a_auth_jwks_url = {settings.auth_jwks_url!r}: must name a host")
-    return FetchedKeys(settings.auth_jwks_url)
+    return FetchedKeys(settings.auth_jwks_url, clock=clock)
 
 
 def _has_port(url: SplitResult) -> bool:

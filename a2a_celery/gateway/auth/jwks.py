@@ -6,11 +6,11 @@ import asyncio
 import json
 import logging
 from contextlib import suppress
-from time import monotonic
 
 import httpx
 from joserfc.jwk import Key
 
+from ...clock import SYSTEM_CLOCK, Clock
 from ...telemetry.logs import about
 from ...telemetry.names import Action
 from .keys import KeySet, read_set
@@ -38,8 +38,11 @@ class FetchedKeys:
     one, once in `ASK_AGAIN_AFTER`. A fetch that fails changes nothing: what is known stays known.
     """
 
-    def __init__(self, url: str, transport: httpx.AsyncBaseTransport | None = None) -> None:
+    def __init__(
+        self, url: str, transport: httpx.AsyncBaseTransport | None = None, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
         self._url = url
+        self._clock = clock
         self._transport = transport
         self._keys: KeySet | None = None
         self._fetching: asyncio.Task[None] | None = None
@@ -75,18 +78,18 @@ class FetchedKeys:
 
     def _is_late(self) -> bool:
         """Whether it is this token's to ask: an application that is mounted in another is never told to start."""
-        return self._looking_after is None and monotonic() - self._fetched_at > REFRESH_EVERY
+        return self._looking_after is None and self._clock.monotonic() - self._fetched_at > REFRESH_EVERY
 
     def _may_ask(self) -> bool:
         """Whether it is time to ask, or that is being done already."""
         if self._fetching is not None:
             return True
-        return monotonic() - self._fetched_at > (RETRY_AFTER if self._keys is None else ASK_AGAIN_AFTER)
+        return self._clock.monotonic() - self._fetched_at > (RETRY_AFTER if self._keys is None else ASK_AGAIN_AFTER)
 
     async def _look_after(self) -> None:
         while True:
             await self._fetch()
-            await asyncio.sleep(RETRY_AFTER if self._keys is None else REFRESH_EVERY)
+            await self._clock.sleep(RETRY_AFTER if self._keys is None else REFRESH_EVERY)
 
     async def _fetch(self) -> None:
         """Waits for the fetch that is under way, or begins one; never raises, and goes on if nobody waits."""
@@ -97,7 +100,7 @@ class FetchedKeys:
 
     def _done(self, _: asyncio.Task[None]) -> None:
         self._fetching = None
-        self._fetched_at = monotonic()
+        self._fetched_at = self._clock.monotonic()
 
     async def _fetch_once(self) -> None:
         try:
@@ -110,7 +113,7 @@ class FetchedKeys:
     async def _read(self) -> bytes:
         """The document: not redirected, for then somebody else would say whose keys these are."""
         async with (
-            asyncio.timeout(2 * TIMEOUT),
+            self._clock.timeout(2 * TIMEOUT),
             httpx.AsyncClient(timeout=TIMEOUT, transport=self._transport, follow_redirects=False) as http,
             http.stream("GET", self._url, headers={"Accept": "application/json"}) as answer,
         ):
