@@ -13,13 +13,13 @@ import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from itertools import chain
-from time import monotonic
 from typing import Any
 
 import redis.asyncio
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from ..clock import SYSTEM_CLOCK, Clock
 from ..flag import Flag
 from .connection import CONNECT_TIMEOUT, fit, redis_url
 from .log import LogPage
@@ -78,9 +78,9 @@ class Bell:
         news, self._news = self._news, None
         return None if news is None else news.page(after)
 
-    async def wait(self, timeout: float = LOOK_EVERY, behind: int = 0) -> None:
+    async def wait(self, timeout: float | None = LOOK_EVERY, behind: int = 0) -> None:
         """Returns at the next ring that may be for a version `behind` this one, at one that was not waited for, or
-        after `timeout` seconds."""
+        after `timeout` seconds (None: no timeout)."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while self._version <= behind:
@@ -95,7 +95,8 @@ class WakeLine:
     Only its own task talks to Redis: a listener that is cancelled can't break the line for the others.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
         options = {
             "socket_connect_timeout": CONNECT_TIMEOUT,
             "socket_keepalive": True,
@@ -238,15 +239,15 @@ class WakeLine:
             await pubsub.subscribe(*joined)
 
     async def _hear(self, pubsub: Any) -> None:
-        heard = monotonic()
+        heard = self._clock.monotonic()
         while True:
             message = await pubsub.get_message(timeout=PING_EVERY)
             if message is None:
-                if monotonic() - heard > SILENCE:
+                if self._clock.monotonic() - heard > SILENCE:
                     raise redis.ConnectionError(f"nothing heard for {SILENCE:g} s, not even the answer to a ping")
                 await pubsub.ping()
                 continue
-            heard = monotonic()
+            heard = self._clock.monotonic()
             if message["channel"] is None:
                 continue  # the answer to a ping
             channel = message["channel"].decode()

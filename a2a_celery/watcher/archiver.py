@@ -12,10 +12,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
-from time import monotonic
 from uuid import uuid4
 
 from ..archive import Archive, Archived
+from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import ArchiveUnavailable, BlobsUnavailable
 from ..store import AsyncStore, Keys, Scope
 from ..store.archiving import archive_state, keep_ended, let_go, set_aside, take_ended, try_refused_again
@@ -60,12 +60,14 @@ class Archiver:
         archive: Archive,
         retention: int | None,
         figures: WatcherFigures | None = None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._store = store
         self._keys = keys
         self._archive = archive
         self._retention = retention
         self._figures = figures or WatcherFigures()
+        self._clock = clock
         self._who = uuid4().hex
         self._begin_at = 0.0
         self._rest = 0.0
@@ -78,16 +80,16 @@ class Archiver:
         Raises:
             ArchiveUnavailable: the database is away; says how much waits for it. It is left alone for a while then.
         """
-        if monotonic() < self._not_before:
+        if self._clock.monotonic() < self._not_before:
             return
-        if monotonic() >= self._begin_at:
+        if self._clock.monotonic() >= self._begin_at:
             await self._begin()
         try:
             while await self._archived_a_batch():
                 self._figures.goes_on(self.name)
         except ArchiveUnavailable as e:
             self._rest = min(max(REST, self._rest * 2), LONGEST_REST)
-            self._not_before = monotonic() + self._rest
+            self._not_before = self._clock.monotonic() + self._rest
             state = await self._store.run(archive_state(self._keys))
             text = (
                 f"{e}; {state.due} ended tasks wait for it, the oldest for {state.behind:.0f} s longer than it should"
@@ -108,7 +110,7 @@ class Archiver:
                 if cursor == "0":
                     break
             logger.info("%d tasks that had ended before will be archived too", kept, extra=about(Action.ARCHIVE_BEGUN))
-        self._begin_at = monotonic() + TRY_REFUSED_EVERY
+        self._begin_at = self._clock.monotonic() + TRY_REFUSED_EVERY
 
     async def _archived_a_batch(self) -> bool:
         """Whether there may be more."""
@@ -179,9 +181,9 @@ class Archiver:
         return taken
 
     async def _forget(self, now_us: int) -> None:
-        if self._retention is None or monotonic() < self._forget_at:
+        if self._retention is None or self._clock.monotonic() < self._forget_at:
             return
         before_us = now_us - self._retention * 1_000_000
         while await self._archive.forget(before_us, FORGET_AT_ONCE) == FORGET_AT_ONCE:
             self._figures.goes_on(self.name)
-        self._forget_at = monotonic() + FORGET_EVERY
+        self._forget_at = self._clock.monotonic() + FORGET_EVERY

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -18,6 +17,7 @@ from typing import Any, Literal
 
 from a2a.types import TaskArtifactUpdateEvent
 
+from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import BlobsUnavailable, StoreUnavailable
 from ..lifecycle import Event, LogEntry
 from ..lifecycle.shown import shown_event
@@ -80,7 +80,9 @@ class Deliverer:
         lease_ttl: float,
         backoff: Backoff | None = None,
         figures: WatcherFigures | None = None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        self._clock = clock
         self._figures = figures or WatcherFigures()
         self._store = store
         self._keys = keys
@@ -196,7 +198,7 @@ class Deliverer:
             event,
             config,
             delivery_id=delivery_id(line.task_id, line.config_id, entry.version),
-            now=time.time(),
+            now=self._clock.time(),
             signer=Signer.of(config, self._secret_keys),
             protocol=subscription.protocol,
         )

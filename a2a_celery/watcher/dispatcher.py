@@ -7,10 +7,10 @@ filled with copies. A copy does no harm: a run is claimed once.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
+from ..clock import SYSTEM_CLOCK, Clock
 from ..dispatch import BrokerQueues, Publisher, RunOptions, entry_name
 from ..errors import BrokerUnavailable, RunNotTaken
 from ..lifecycle import Refused, final_event
@@ -88,7 +88,9 @@ class Dispatcher:
         redispatch_after: float,
         results: Results,
         figures: WatcherFigures | None = None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        self._clock = clock
         self._tell = figures or WatcherFigures()
         self._store = store
         self._keys = keys
@@ -112,7 +114,7 @@ class Dispatcher:
         self._results_answer = True
         for number, one in enumerate(due):
             self._tell.goes_on(self.name)
-            options, now = RunOptions.from_json(one.options), datetime.now(UTC)
+            options, now = RunOptions.from_json(one.options), self._clock.now()
             if options.has_expired(now):
                 await self._reject(one.ref)
                 continue
@@ -151,7 +153,7 @@ class Dispatcher:
         if not self._results_answer:
             return False
         try:
-            async with asyncio.timeout(RESULTS_PATIENCE):
+            async with self._clock.timeout(RESULTS_PATIENCE):
                 return await self._results.has(ref)
         except Exception as e:
             logger.warning("run %s: the result backend says nothing: %r", ref.name, e)

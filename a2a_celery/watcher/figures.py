@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from socketserver import ThreadingMixIn
 from threading import Thread
-from time import monotonic
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
@@ -16,6 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, make_wsgi_a
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import ConfigError
 from ..telemetry import names
 from ..telemetry.exposition import ours
@@ -28,7 +28,8 @@ STALE = 60.0
 class WatcherFigures:
     """The figures of one watcher. May be read in any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
         self.registry = registry = CollectorRegistry(auto_describe=False)
         posts, again, ticks = names.POST_TIME, names.DISPATCHED_AGAIN, names.TICKS
         self._posts = Histogram(posts.name, posts.help, posts.labels, buckets=POST_BOUNDS, registry=registry)
@@ -54,15 +55,15 @@ class WatcherFigures:
     def ticked(self, role: str, outcome: str) -> None:
         """A role has looked: "ok", or "failed"."""
         self._ticks.labels(role, outcome).inc()
-        self._ticked_at[role] = monotonic()
+        self._ticked_at[role] = self._clock.monotonic()
 
     def goes_on(self, role: str) -> None:
         """A role is at a look that may be a long one, and does not hang."""
-        self._ticked_at[role] = monotonic()
+        self._ticked_at[role] = self._clock.monotonic()
 
     def ages(self) -> dict[str, float]:
         """Seconds since each role's last look ended, or went on."""
-        now = monotonic()
+        now = self._clock.monotonic()
         return {role: now - at for role, at in tuple(self._ticked_at.items())}
 
     def serve(self, host: str, port: int) -> int:

@@ -7,6 +7,7 @@ import logging
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import Protocol
 
+from ..clock import SYSTEM_CLOCK, Clock
 from ..store.wake import Bell
 from ..telemetry.logs import about
 from ..telemetry.names import Action
@@ -38,10 +39,12 @@ class Loop:
         role: Role,
         listening: AbstractAsyncContextManager[Bell] | None = None,
         figures: WatcherFigures | None = None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.role = role
         self._listening = listening or nullcontext(Bell())
         self._figures = figures or WatcherFigures()
+        self._clock = clock
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -65,5 +68,7 @@ class Loop:
                     self._figures.ticked(self.role.name, "failed")
                     said = about(Action.TICK_FAILED, role=self.role.name)
                     logger.warning("%s: a tick failed, trying again: %s", self.role.name, e, extra=said)
-                await asyncio.sleep(BREATH)
-                await bell.wait(self.role.every - BREATH)
+                await self._clock.sleep(BREATH)
+                with suppress(TimeoutError):
+                    async with self._clock.timeout(self.role.every - BREATH):
+                        await bell.wait(None)

@@ -7,8 +7,8 @@ nothing else: no ``tracestate``, which is for vendors, and no baggage.
 from __future__ import annotations
 
 from dataclasses import replace
-from time import monotonic
 
+from ..clock import SYSTEM_CLOCK
 from ..push import Delivered, Gone, Held, Poster, PostRequest, Refused, Result, Retry, Way
 from ..store.deliveries import Line
 from ..telemetry.names import Attribute
@@ -42,10 +42,10 @@ async def observed_post(poster: Poster, request: PostRequest, line: Line, figure
 
 
 async def _counted(poster: Poster, request: PostRequest, way: Way | Held | Refused, figures: WatcherFigures) -> Result:
-    began = monotonic()
+    began = SYSTEM_CLOCK.monotonic()
     result = await poster.post(request, way)
     if not isinstance(result, Held):  # nothing was posted
-        figures.posted(OUTCOMES[type(result)], monotonic() - began)
+        figures.posted(OUTCOMES[type(result)], SYSTEM_CLOCK.monotonic() - began)
     return result
 
 

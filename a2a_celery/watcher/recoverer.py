@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import logging
 from math import inf
-from time import monotonic
 
+from ..clock import SYSTEM_CLOCK, Clock
 from ..dispatch import Publisher
 from ..errors import StoreUnavailable
 from ..store import AsyncStore, Keys
@@ -35,11 +35,19 @@ class Recoverer:
     name = "recoverer"
     every = 0.5
 
-    def __init__(self, store: AsyncStore, keys: Keys, grace: float = 0, publisher: Publisher | None = None) -> None:
+    def __init__(
+        self,
+        store: AsyncStore,
+        keys: Keys,
+        grace: float = 0,
+        publisher: Publisher | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         self._store = store
         self._keys = keys
         self._grace = grace
         self._publisher = publisher
+        self._clock = clock
         self._looked_at = -inf
         self._not_before = -inf
 
@@ -51,15 +59,15 @@ class Recoverer:
         """
         try:
             lapsed = await self._store.run(lapsed_runs(self._keys, limit=BATCH))
-            if monotonic() - self._looked_at > self._grace + self.every:
-                self._not_before = monotonic() + self._grace
-            self._looked_at = monotonic()
-            if monotonic() < self._not_before:
+            if self._clock.monotonic() - self._looked_at > self._grace + self.every:
+                self._not_before = self._clock.monotonic() + self._grace
+            self._looked_at = self._clock.monotonic()
+            if self._clock.monotonic() < self._not_before:
                 return
             for one in lapsed:
                 await self._see_to(one)
         except StoreUnavailable:
-            self._not_before = monotonic() + self._grace
+            self._not_before = self._clock.monotonic() + self._grace
             raise
 
     async def _see_to(self, lapsed: Lapsed) -> None:

@@ -21,6 +21,7 @@ from a2a_celery.store.archiving import archive_state
 from a2a_celery.watcher import archiver as archiver_module
 from a2a_celery.watcher.archiver import Archiver
 from tests.archive.conftest import sqlite
+from tests.support.clocks import ManualClock
 from tests.support.leaks import leaks
 from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, chunk, status
 
@@ -72,11 +73,12 @@ class Scene:
     def __init__(self, store: AsyncStore, keys: Keys, seeds: Seeds, archive: Moody) -> None:
         self.store, self.keys, self.seeds, self.archive = store, keys, seeds, archive
         self.kept = KeptTasks(store, keys, archive, RETENTION)
+        self.clock = ManualClock()
         self.archiver = self.new_archiver()
 
     def new_archiver(self, retention: int | None = None) -> Archiver:
         """Another watcher's."""
-        return Archiver(self.store, self.keys, self.archive, retention)
+        return Archiver(self.store, self.keys, self.archive, retention, clock=self.clock)
 
     async def due(self, *task_ids: str) -> None:
         """Their retention in the store is over; without any, that of all."""
@@ -256,9 +258,8 @@ async def test_a_token_of_nobody_is_refused(scene: Scene) -> None:
 
 
 async def test_a_database_that_is_away_loses_nothing_and_says_how_much_waits(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+    scene: Scene,
 ) -> None:
-    monkeypatch.setattr(archiver_module, "REST", archiver_module.LONGEST_REST)
     ended = [await scene.seeds.ended(COMPLETED) for _ in range(3)]
     await scene.archived(ended[0])
     scene.archive.away = True
@@ -279,8 +280,9 @@ async def test_a_database_that_is_away_loses_nothing_and_says_how_much_waits(
     await scene.new_archiver().tick()  # the same one would rest yet
 
     assert await scene.store.redis.exists(scene.keys.archiver), "another one has it"
-    await scene.store.redis.delete(scene.keys.archiver)
-    await scene.new_archiver().tick()
+    assert [await scene.is_in_store(task_id) for task_id in ended] == [False, True, True]
+    scene.clock.advance(archiver_module.REST)
+    await scene.archiver.tick()
     assert [await scene.is_in_store(task_id) for task_id in ended] == [False] * 3
     assert ids((await scene.page()).tasks) == list(reversed(ended))
 

@@ -23,6 +23,7 @@ from a2a_celery.store.runs import Claim, RunLost, RunRef, append, claim_run, set
 from a2a_celery.store.sessions import SessionState
 from a2a_celery.store.tasks import continue_task, create_task, request_cancel
 from a2a_celery.watcher.recoverer import Recoverer
+from tests.support.clocks import ManualClock
 from tests.support.restarts import mortal_redis
 from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, at_once, chunk, request, status
 from tests.support.waiting import eventually_async
@@ -268,9 +269,16 @@ def test_what_an_earlier_attempt_left_is_not_this_ones() -> None:
 async def test_after_a_start_the_workers_come_first(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claim = await lost(store, keys, seeds)
 
-    await Recoverer(store, keys, grace=3600).tick()
+    clock = ManualClock()
+    recoverer = Recoverer(store, keys, grace=10, clock=clock)
 
-    assert (await seeds.task(claim.ref.task_id)).status.state == WORKING
+    for _ in range(2):
+        await recoverer.tick()
+        assert (await seeds.task(claim.ref.task_id)).status.state == WORKING
+        clock.advance(5)
+    await recoverer.tick()
+
+    assert (await seeds.task(claim.ref.task_id)).status.state == FAILED
 
 
 async def test_another_attempt_still_knows_which_pause_its_message_answers(

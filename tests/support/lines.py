@@ -31,6 +31,16 @@ class Webhooks:
         """What is due, in hand."""
         return await self.store.run(take_due_deliveries(self.keys, limit=limit, lease_us=lease_us))
 
+    async def pass_time(self, seconds: float) -> None:
+        """Let the store see each delivery that is due or failing as if `seconds` had passed."""
+        micros = int(seconds * 1_000_000)
+        for member in await self.store.redis.zrange(self.keys.deliveries, 0, -1):
+            await self.store.redis.zincrby(self.keys.deliveries, -micros, member)
+        async for key in self.store.redis.scan_iter(f"{self.keys.prefix}:*:push"):
+            for field in await self.store.redis.hkeys(key):
+                if field.endswith(b":first_failed_at"):
+                    await self.store.redis.hincrby(key, field, -micros)
+
     async def one(self, lease_us: int = LEASE_US) -> Line:
         """The one line that is due, in hand."""
         [line] = await self.take(lease_us=lease_us)

@@ -20,6 +20,7 @@ from a2a_celery.watcher import deliverer
 from a2a_celery.watcher.deliverer import Deliverer
 from a2a_celery.watcher.figures import WatcherFigures
 from a2a_celery.watcher.loops import Loop
+from tests.support.clocks import ManualClock
 from tests.support.lines import Webhooks
 from tests.support.posts import SECRET_KEY
 from tests.support.receiver import HANG_UP, Receiver, receiver, silent
@@ -77,14 +78,17 @@ def dead() -> Iterator[Receiver]:
         yield hooks
 
 
+def deliverer_of(lines: Lines, poster: Poster, backoff: Backoff | None = None) -> Deliverer:
+    secrets = SETTINGS.secret_keys
+    return Deliverer(lines.seeds.store, lines.seeds.keys, Sealer(secrets), poster, secrets, 1.0, backoff)
+
+
 @asynccontextmanager
 async def delivering(
     lines: Lines, hosts: Hosts | None = None, backoff: Backoff | None = None, line: WakeLine | None = None
 ) -> AsyncIterator[None]:
     """A deliverer at work; with a line it looks when it is rung."""
-    poster = Poster(SETTINGS.push_networks, hosts=hosts)
-    secrets = SETTINGS.secret_keys
-    role = Deliverer(lines.seeds.store, lines.seeds.keys, Sealer(secrets), poster, secrets, 1.0, backoff)
+    role = deliverer_of(lines, Poster(SETTINGS.push_networks, hosts=hosts), backoff)
     loop = Loop(role, line.listen(lines.seeds.keys.deliveries_wake) if line is not None else None)
     loop.start()
     yield
@@ -149,12 +153,18 @@ async def test_those_that_only_wait_for_a_dead_host_are_given_up_too(lines: Line
     task_ids = [await lines.owing(dead.url(), PER_TASK) for _ in range(3)]
     redis, given_up = lines.seeds.store.redis, lines.seeds.keys.dead_deliveries
 
-    async def all_are_given_up() -> bool:
-        return bool(await redis.zcard(given_up) == 3 * PER_TASK)
+    clock = ManualClock()
+    poster = Poster(SETTINGS.push_networks, hosts=Hosts(per_host=1, open_after=1, clock=clock), clock=clock)
+    role = deliverer_of(lines, poster, Backoff(give_up_after=60.0))
 
-    async with delivering(lines, Hosts(per_host=1, open_after=1, first_rest=1.0), Backoff(give_up_after=1.0)):
-        await eventually_async(all_are_given_up, within=60)
+    for _ in range(3):  # the first attempt, one while the host rests, and one when they are too old
+        await role.tick()
+        await asyncio.gather(*role._under_way)
+        clock.advance(120)
+        await lines.webhooks.pass_time(120)
+    await role.aclose()
 
+    assert await redis.zcard(given_up) == 3 * PER_TASK
     assert len(dead.received()) < 3 * PER_TASK
     stands = [await lines.webhooks.stands(task_ids[0], f"c{number}") for number in range(PER_TASK)]
     assert all(line.said["reason"] for line in stands)
@@ -162,9 +172,7 @@ async def test_those_that_only_wait_for_a_dead_host_are_given_up_too(lines: Line
 
 async def test_one_that_stops_while_it_takes_lines_gives_them_back(lines: Lines, live: Receiver) -> None:
     task_id = await lines.owing(live.url(), PER_TASK)
-    secrets = SETTINGS.secret_keys
-    poster = Poster(SETTINGS.push_networks)
-    role = Deliverer(lines.seeds.store, lines.seeds.keys, Sealer(secrets), poster, secrets, 1.0)
+    role = deliverer_of(lines, Poster(SETTINGS.push_networks))
 
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(role.tick(), 1e-9)
@@ -204,6 +212,7 @@ async def test_a_config_that_this_watcher_has_no_key_for_is_left_to_others(lines
     await eventually_async(has_failed)
     await role.aclose()
     assert (await lines.webhooks.stands(task_id, "c0")).how == "failing"
+    await lines.webhooks.pass_time(60)
     async with delivering(lines):
         await asyncio.to_thread(live.wait_for, "/hook", 1, 30)
 

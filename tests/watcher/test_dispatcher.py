@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from a2a.types import Message, Part, Role, SendMessageRequest
 from billiard.exceptions import WorkerLostError
 from celery import Celery
 
+from a2a_celery.clock import SYSTEM_CLOCK, Clock
 from a2a_celery.dispatch import Call, RunOptions
 from a2a_celery.dispatch.options import LONGEST_ETA
 from a2a_celery.errors import BrokerUnavailable, RunNotTaken, StoreUnavailable
@@ -21,11 +23,11 @@ from a2a_celery.store import AsyncStore, Keys, Operation, Scope
 from a2a_celery.store.dispatch import mark_published
 from a2a_celery.store.runs import RunRef, claim_run, end_run
 from a2a_celery.store.tasks import create_task, read_task
-from a2a_celery.watcher.dispatcher import BATCH, Dispatcher
-from a2a_celery.watcher.loops import Loop
+from a2a_celery.watcher.dispatcher import BATCH, BROKER_BACK_US, RESULTS_PATIENCE, Dispatcher
+from a2a_celery.watcher.loops import BREATH, Loop
 from a2a_celery.watcher.results import Results
+from tests.support.clocks import ManualClock
 from tests.support.seeds import status
-from tests.support.waiting import eventually_async
 
 DUE_NOW_US = -1_000_000
 
@@ -77,9 +79,11 @@ async def due(store: AsyncStore, keys: Keys) -> list[str]:
     return task_ids
 
 
-def dispatcher(store: AsyncStore, keys: Keys, broker: Broker, redispatch_after: float = 60) -> Dispatcher:
+def dispatcher(
+    store: AsyncStore, keys: Keys, broker: Broker, redispatch_after: float = 60, clock: Clock = SYSTEM_CLOCK
+) -> Dispatcher:
     results = Results(store, keys, Celery(set_as_current=False))
-    return Dispatcher(store, keys, broker, redispatch_after, results)  # type: ignore[arg-type]
+    return Dispatcher(store, keys, broker, redispatch_after, results, clock=clock)  # type: ignore[arg-type]
 
 
 async def test_what_is_due_is_published_once(store: AsyncStore, keys: Keys, due: list[str]) -> None:
@@ -107,12 +111,13 @@ async def test_a_broker_that_is_down_loses_nothing(store: AsyncStore, keys: Keys
     broker.down = True
     await watcher.tick()
     broker.down = False
+    await watcher.tick()
+    assert broker.taken == [], "it is left alone for a while"
 
-    async def published() -> bool:
-        await watcher.tick()
-        return len(broker.taken) == len(due)
-
-    await eventually_async(published, within=10, what="everything is published soon after the broker is back")
+    for task_id in due:
+        await store.redis.zincrby(keys.dispatch, -BROKER_BACK_US, f"{task_id}.1")
+    await watcher.tick()
+    assert len(broker.taken) == len(due)
 
 
 async def test_a_run_that_the_broker_does_not_take_holds_up_none(store: AsyncStore, keys: Keys, due: list[str]) -> None:
@@ -199,10 +204,10 @@ async def test_runs_behind_many_that_wait_are_published_in_the_same_tick(store: 
     assert [task_id for _, task_id, _ in broker.taken] == ["unpublished"]
 
 
-async def test_a_tick_that_fails_does_not_end_the_loop(store: AsyncStore) -> None:
+async def test_a_tick_that_fails_does_not_end_the_loop() -> None:
     class Shaky:
         name = "shaky"
-        every = 0.001
+        every = 10.0
         ticks = 0
 
         async def tick(self) -> None:
@@ -210,14 +215,15 @@ async def test_a_tick_that_fails_does_not_end_the_loop(store: AsyncStore) -> Non
             if self.ticks < 3:
                 raise RuntimeError("not yet")
 
-    role = Shaky()
-    loop = Loop(role)
+    role, clock = Shaky(), ManualClock()
+    loop = Loop(role, clock=clock)
     loop.start()
-
-    async def went_on() -> bool:
-        return role.ticks >= 5
-
-    await eventually_async(went_on)
+    for ticks in range(1, 6):
+        await clock.until_waiting(BREATH)
+        assert role.ticks == ticks
+        clock.advance(BREATH)
+        await clock.until_waiting(role.every - BREATH)
+        clock.advance(role.every - BREATH)
     await loop.stop()
 
 
@@ -234,17 +240,23 @@ async def test_a_run_is_published_with_the_options_it_was_stored_with(store: Asy
 async def test_a_run_that_is_not_to_begin_soon_is_kept_until_shortly_before_its_time(
     store: AsyncStore, keys: Keys
 ) -> None:
-    broker = Broker()
-    not_before = datetime.now(UTC) + timedelta(hours=1)
+    broker, clock = Broker(), ManualClock(time.time())
+    watcher = dispatcher(store, keys, broker, clock=clock)
+    not_before = clock.now() + timedelta(hours=1)
     await store.run(made(keys, "t", RunOptions(not_before=not_before).to_json()))
     for _ in range(3):  # however often somebody looks too early
         await store.run(mark_published(keys, RunRef("t", 1), again_us=DUE_NOW_US))
-        await dispatcher(store, keys, broker).tick()
+        await watcher.tick()
 
     assert broker.taken == []
     due = datetime.fromtimestamp(await store.redis.zscore(keys.dispatch, "t.1") / 1_000_000, UTC)
     assert abs(not_before - LONGEST_ETA - due) < timedelta(seconds=5)
     assert await store.redis.hget(keys.task("t").record, "dispatched_again") == b"0"
+
+    clock.advance((timedelta(hours=1) - LONGEST_ETA).total_seconds())
+    await store.run(mark_published(keys, RunRef("t", 1), again_us=DUE_NOW_US))
+    await watcher.tick()
+    assert broker.taken == [("echo", "t", 1)]
 
 
 async def test_a_run_that_has_expired_is_rejected_and_not_published(store: AsyncStore, keys: Keys) -> None:
@@ -332,16 +344,17 @@ async def test_a_run_that_a_worker_began_is_left_to_it_while_the_broker_is_away(
 
 @pytest.mark.parametrize("down", ["hangs", "fails"])
 async def test_a_result_backend_that_says_nothing_is_asked_once_in_a_tick(
-    store: AsyncStore, keys: Keys, down: str, monkeypatch: pytest.MonkeyPatch
+    store: AsyncStore, keys: Keys, down: str
 ) -> None:
     """Whoever waits for a run to be published does not wait for it as well."""
-    monkeypatch.setattr("a2a_celery.watcher.dispatcher.RESULTS_PATIENCE", 0.05)
+    clock = ManualClock()
     asked: list[str] = []
 
     class Silent:
         async def has(self, ref: RunRef) -> bool:
             asked.append(ref.name)
             if down == "hangs":
+                clock.advance(RESULTS_PATIENCE)
                 await asyncio.get_running_loop().create_future()
             raise ConnectionError("down")
 
@@ -351,7 +364,7 @@ async def test_a_result_backend_that_says_nothing_is_asked_once_in_a_tick(
     broker = Broker()
 
     async with asyncio.timeout(30):
-        await Dispatcher(store, keys, broker, 60, Silent()).tick()  # type: ignore[arg-type]
+        await Dispatcher(store, keys, broker, 60, Silent(), clock=clock).tick()  # type: ignore[arg-type]
 
     assert len(broker.taken) == 5
     assert len(asked) == 1
