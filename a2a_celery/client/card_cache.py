@@ -6,8 +6,7 @@ Source: A2A specification 8.6 (caching); RFC 9111, RFC 9110 13 (conditional requ
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import httpx
@@ -15,6 +14,7 @@ from a2a.client.card_resolver import parse_agent_card
 from a2a.types import AgentCard
 from a2a.utils.constants import AGENT_CARD_WELL_KNOWN_PATH
 
+from ..clock import SYSTEM_CLOCK, Clock
 from .failures import AgentUnreachable, translated
 
 LIFE = 300.0
@@ -41,7 +41,7 @@ class CardCache:
     Last-Modified; while its server can't be reached it stays in use.
     """
 
-    def __init__(self, life: float = LIFE, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, life: float = LIFE, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._life = life
         self._clock = clock
         self._kept: dict[str, _Kept] = {}
@@ -54,7 +54,7 @@ class CardCache:
         """
         address = f"{url.rstrip('/')}{AGENT_CARD_WELL_KNOWN_PATH}"
         kept = self._kept.get(address)
-        if kept is not None and self._clock() < kept.until:
+        if kept is not None and self._clock.monotonic() < kept.until:
             return kept.card
         try:
             with translated(address):
@@ -84,7 +84,7 @@ class CardCache:
             if given in answer.headers
         } or validators
         self._kept.pop(address, None)
-        self._kept[address] = _Kept(card, self._clock() + self._life_of(answer), validators)
+        self._kept[address] = _Kept(card, self._clock.monotonic() + self._life_of(answer), validators)
         while len(self._kept) > MOST:
             del self._kept[next(iter(self._kept))]
         return card

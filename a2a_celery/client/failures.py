@@ -7,7 +7,6 @@ InvalidParamsError …). Everything else that its client raises becomes one of t
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -19,6 +18,7 @@ from google.protobuf.json_format import ParseError
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
+from ..clock import SYSTEM_CLOCK
 from ..errors import A2ACeleryError
 from ..push.post import retry_after
 from .answers import UNREADABLE
@@ -130,7 +130,7 @@ def _of_client(error: A2AClientError, url: str) -> RemoteError:
 
 def _of_status(response: httpx.Response, url: str) -> RemoteError:
     status = response.status_code
-    asked = retry_after(response.headers.get("retry-after", "").encode("ascii", "replace"), time.time())
+    asked = retry_after(response.headers.get("retry-after", "").encode("ascii", "replace"), SYSTEM_CLOCK.time())
     if status == TOO_MANY:
         return TooManyRequests(f"{url} answers 429: it takes no more requests for now", asked)
     if status in TRANSIENT_STATUS:
@@ -142,7 +142,7 @@ def _of_status(response: httpx.Response, url: str) -> RemoteError:
 def _asked_over_grpc(error: Any) -> float | None:
     """Seconds: what stands under ``retry-after`` in the metadata, or else in a google.rpc.RetryInfo; None: nothing."""
     metadata = {str(key).lower(): value for key, value in error.trailing_metadata() or ()}
-    asked = retry_after(str(metadata.get("retry-after", "")).encode("ascii", "replace"), time.time())
+    asked = retry_after(str(metadata.get("retry-after", "")).encode("ascii", "replace"), SYSTEM_CLOCK.time())
     status = status_pb2.Status()
     with suppress(DecodeError):
         status.ParseFromString(metadata.get("grpc-status-details-bin", b""))

@@ -12,9 +12,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import cast
@@ -31,6 +29,7 @@ from a2a.types import (
 )
 from a2a.utils.errors import A2AError, InternalError, UnsupportedOperationError
 
+from ..clock import SYSTEM_CLOCK, Clock
 from ..lifecycle import is_interrupted
 from .failures import (
     AgentUnreachable,
@@ -67,7 +66,7 @@ class Backoff:
     """Waits ever longer, and not shorter than a server asks for (Retry-After); gives up when nothing has been answered
     for `patience` seconds, and at once when it is asked to wait beyond that."""
 
-    def __init__(self, patience: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, patience: float, clock: Clock = SYSTEM_CLOCK) -> None:
         self._patience = patience
         self._clock = clock
         self._tries = 0
@@ -83,14 +82,14 @@ class Backoff:
         """Waits before the next try; raises `error`, for which this one failed, when patience is at its end."""
         asked = 0.0 if error is None else error.retry_after or 0.0
         if error is not None:
-            now = self._clock()
+            now = self._clock.monotonic()
             if self._failing_since is None:
                 self._failing_since = now
             if now + asked - self._failing_since >= self._patience:
                 raise error
         delay = min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(self._tries, 16))
         self._tries += 1
-        await asyncio.sleep(max(delay * random.uniform(0.5, 1), asked * random.uniform(1, 1 + LATER)))
+        await self._clock.sleep(max(delay * random.uniform(0.5, 1), asked * random.uniform(1, 1 + LATER)))
 
 
 class Follower:

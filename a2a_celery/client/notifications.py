@@ -13,14 +13,14 @@ import binascii
 import hmac
 import json
 import re
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from a2a.types import Message, StreamResponse, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from google.protobuf.json_format import Parse, ParseError
 
+from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import A2ACeleryError, ConfigError
 from ..lifecycle import Event
 from .answers import json_of
@@ -143,7 +143,7 @@ class Verifier:
         token: str | None = None,
         authorization: str | None = None,
         max_bytes: int = MAX_BYTES,
-        clock: Callable[[], float] = time.time,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         if isinstance(secrets, str | bytes) or not secrets:
             raise ConfigError("secrets is a list of one secret at least")
@@ -198,7 +198,7 @@ class Verifier:
             raise NotAuthentic("No signature was made with a secret known here, over this id, time and body.")
 
     def _require_now(self, timestamp: int) -> None:
-        age = self._clock() - timestamp
+        age = self._clock.time() - timestamp
         if abs(age) > self._tolerance:
             when = f"{age:.0f} s ago" if age > 0 else f"{-age:.0f} s in the future"
             raise OutOfTime(f"Signed {when}; {self._tolerance:.0f} s are allowed: look at both clocks.")

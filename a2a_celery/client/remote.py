@@ -26,6 +26,7 @@ from a2a.types import (
 )
 from a2a.utils.errors import A2AError, TaskNotCancelableError
 
+from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import ConfigError
 from .card_cache import CardCache
 from .credentials import AddsHeaders, Credentials, HeaderSource
@@ -77,18 +78,20 @@ class RemoteAgent:
         cards: CardCache | None = None,
         idempotent: bool = False,
         patience: float = PATIENCE,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         if not url.startswith(("http://", "https://")):
             raise ConfigError(f"url {url!r}: an agent's address begins with http:// or https://")
         self.url = url.rstrip("/")
         self._idempotent = idempotent
         self._patience = patience
+        self._clock = clock
         self._credentials = Credentials(headers, bearer=bearer, api_key=api_key)
         self._transports = Transports(url, transports, [*interceptors, AddsHeaders(self._credentials)])
         self._own_http = http is None
         self._http = http or httpx.AsyncClient(timeout=httpx.Timeout(timeout, connect=CONNECT_TIMEOUT))
         self._card = card
-        self._cards = CardCache() if cards is None else cards
+        self._cards = CardCache(clock=clock) if cards is None else cards
 
     async def __aenter__(self) -> Self:
         """The agent; nothing is asked yet."""
@@ -199,7 +202,7 @@ class RemoteAgent:
         return self._transports.connect(await self.card(), self._http, streaming=streaming)
 
     def _follower(self) -> Follower:
-        return Follower(self._connect, self.url, Backoff(self._patience), idempotent=self._idempotent)
+        return Follower(self._connect, self.url, Backoff(self._patience, self._clock), idempotent=self._idempotent)
 
     async def _bounded(
         self, follower: Follower, events: Events, deadline: float | None, cancel_on_exit: bool

@@ -18,8 +18,9 @@ from a2a_celery.client.calling import CallFailed, CallTask, Remote, Webhook, cal
 from a2a_celery.client.calling.content import message_of, portable
 from a2a_celery.client.calling.errors import data_of, ending_of
 from a2a_celery.client.calling.progress import LATEST, SOONEST, TOLD_LATEST, TOLD_SOONEST, Pace, Progress
-from a2a_celery.client.calling.worker import News
+from a2a_celery.client.calling.worker import NEWS_LIFE, News
 from a2a_celery.client.result import Result
+from tests.support.clocks import ManualClock
 from tests.support.webhooks import post, served, status_event
 
 URL = "https://agents.example.com/a"
@@ -216,10 +217,15 @@ class TestPauses:
 
 
 def test_news_is_told_once() -> None:
-    news = News()
+    clock = ManualClock()
+    news = News(clock)
     news.add("a")
 
     assert (news.take("a"), news.take("a"), news.take("b")) == (True, False, False)
+
+    news.add("a")
+    clock.advance(NEWS_LIFE)
+    assert not news.take("a"), "it is too old"
 
 
 class TestWebhook:

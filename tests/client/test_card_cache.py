@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from a2a_celery.client import AgentUnreachable, AnswerUnreadable, CallRefused, CardCache, card_cache
 from a2a_celery.client.card_cache import LIFE
+from tests.support.clocks import ManualClock
 from tests.support.webhooks import served
 
 CARD = "/.well-known/agent-card.json"
@@ -26,7 +27,7 @@ class Cards:
         self.answer: Response = JSONResponse({"name": "one"})
         self.headers: dict[str, str] = {}
         self.asked: list[Request] = []
-        self.now = 0.0
+        self.clock = ManualClock(0.0)
 
     async def __call__(self, request: Request) -> Response:
         self.asked.append(request)
@@ -41,7 +42,7 @@ class Asking:
 
     def __init__(self, url: str, http: httpx.AsyncClient, cards: Cards) -> None:
         self.cards = cards
-        self.cache = CardCache(clock=lambda: cards.now)
+        self.cache = CardCache(clock=cards.clock)
         self.url, self._http = url, http
 
     async def __call__(self, url: str = "") -> str:
@@ -79,7 +80,7 @@ async def test_it_lives_as_long_as_its_server_says(asking: Asking, cache_control
     asking.cards.headers["cache-control"] = cache_control
 
     for now, times in ((0.0, 1), (life * 0.9, 1 if life else 2), (life, 2 if life else 3)):
-        asking.cards.now = now
+        asking.cards.clock.advance(now - asking.cards.clock.time())
         await asking()
         assert len(asking.cards.asked) == times
     assert asking.cards.asked[0].headers["x-test"] == "yes"
@@ -88,14 +89,15 @@ async def test_it_lives_as_long_as_its_server_says(asking: Asking, cache_control
 async def test_an_old_one_is_asked_for_with_its_etag(asking: Asking) -> None:
     asking.cards.headers = {"etag": '"1"', "cache-control": "max-age=60"}
     await asking()
-    asking.cards.now = 60
+    asking.cards.clock.advance(60)
     assert await asking() == "one"
     assert asking.cards.asked[-1].headers["if-none-match"] == '"1"'
-    asking.cards.now = 119
+    asking.cards.clock.advance(59)
     await asking()
     assert len(asking.cards.asked) == 2, "304 made it new again"
 
-    asking.cards.now, asking.cards.headers["etag"] = 120, '"2"'
+    asking.cards.clock.advance(1)
+    asking.cards.headers["etag"] = '"2"'
     asking.cards.answer = JSONResponse({"name": "two"})
     assert await asking() == "two"
 

@@ -21,6 +21,7 @@ from a2a_celery.client.receiver import (
     Verifier,
 )
 from a2a_celery.errors import ConfigError
+from tests.support.clocks import ManualClock
 from tests.support.webhooks import LINE, OLD_SECRET, OTHER_SECRET, SECRET, Post, post, status_event
 
 NOW = 1_800_000_000.0
@@ -28,7 +29,7 @@ NOW = 1_800_000_000.0
 
 def verifier(*secrets: str | bytes, **options: object) -> Verifier:
     """A verifier for which it is always `NOW`."""
-    return Verifier(secrets or (SECRET,), clock=lambda: NOW, **options)  # type: ignore[arg-type]
+    return Verifier(secrets or (SECRET,), clock=ManualClock(NOW), **options)  # type: ignore[arg-type]
 
 
 def refused(check: Verifier, sent: Post) -> str:

@@ -21,16 +21,29 @@ from a2a_celery.client.failures import translated
 from a2a_celery.client.following import Backoff
 from a2a_celery.store import AsyncStore, Keys, Scope
 from tests.support.clients import BINDINGS
+from tests.support.clocks import ManualClock
 from tests.support.limited import Limited, limited
+from tests.support.waiting import eventually_async
 
 NOW = 1_000_000.0
 
 
+EVERY = 500
+"""Seconds between two requests that the gateway accepts."""
+
+
 @pytest.fixture
-async def gateway(store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys) -> AsyncIterator[Limited]:
-    """A request every two seconds, one at a time."""
-    rate = {"owner_requests_per_second": 0.5, "owner_request_burst": 1}
-    async with limited(store, redis_server.store_url, keys, **rate) as made:
+def clock() -> ManualClock:
+    """The clock of the gateway and of its client; the store has its own."""
+    return ManualClock()
+
+
+@pytest.fixture
+async def gateway(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, clock: ManualClock
+) -> AsyncIterator[Limited]:
+    rate = {"owner_requests_per_second": 1 / EVERY, "owner_request_burst": 1}
+    async with limited(store, redis_server.store_url, keys, clock, **rate) as made:
         yield made
 
 
@@ -41,10 +54,19 @@ async def refusals(gateway: Limited) -> int:
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
-async def test_a_message_waits_as_long_as_the_gateway_says(gateway: Limited, binding: str) -> None:
-    agent = RemoteAgent("http://test", http=gateway.http, transports=[binding])
-    for text in ("one", "two"):
-        await agent.submit(agent.session().message(text))
+async def test_a_message_waits_as_long_as_the_gateway_says(gateway: Limited, clock: ManualClock, binding: str) -> None:
+    agent = RemoteAgent("http://test", http=gateway.http, transports=[binding], patience=2 * EVERY, clock=clock)
+    await agent.submit(agent.session().message("one"))
+    sending = asyncio.create_task(agent.submit(agent.session().message("two")))
+
+    async def waits() -> list[float]:
+        return [seconds for seconds in clock.waits if seconds >= 1]  # the gateway waits for less, to tell its store
+
+    [seconds] = await eventually_async(waits, what="the client waits")
+    assert EVERY - 120 < seconds <= EVERY * 1.1
+    await gateway.store.redis.delete(gateway.keys.requests(Scope("echo")))  # the store's time has passed too
+    clock.advance(seconds)
+    await sending
     await agent.close()
 
     assert await refusals(gateway) == 1, "one try too early, and none before its time"
@@ -154,23 +176,18 @@ async def test_what_is_too_large_for_the_server_is_not_sent_again(
             await agent.submit(agent.session().message("x" * 200_000))
 
 
-async def test_waiting_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    slept: list[float] = []
-    clock = NOW
-
-    async def sleep(seconds: float) -> None:
-        nonlocal clock
-        slept.append(seconds)
-        clock += seconds
-
-    monkeypatch.setattr(asyncio, "sleep", sleep)
-    backoff, error = Backoff(100, lambda: clock), TooManyRequests("no", 30)
+async def test_waiting_has_an_end() -> None:
+    clock = ManualClock()
+    backoff, error = Backoff(100, clock), TooManyRequests("no", 30)
     for _ in range(3):
-        await backoff.wait(error)
+        waiting = asyncio.create_task(backoff.wait(error))
+        await asyncio.sleep(0)
+        [seconds] = clock.waits
+        assert 30 <= seconds <= 33
+        clock.advance(seconds)
+        await waiting
     with pytest.raises(TooManyRequests):
         await backoff.wait(error)
-
-    assert all(30 <= seconds <= 33 for seconds in slept)
 
 
 def test_a_step_is_put_off_as_long_as_it_was_told() -> None:

@@ -28,6 +28,7 @@ from celery.canvas import Signature
 from celery.exceptions import Ignore, Reject
 from kombu.exceptions import OperationalError
 
+from ...clock import SYSTEM_CLOCK
 from ...errors import ConfigError
 from ..failures import AgentUnreachable, AnswerUnreadable, CallRefused, RemoteError
 from ..result import Result
@@ -120,7 +121,7 @@ class CallTask(Task):  # type: ignore[misc]
         if self.request.called_directly:
             raise TypeError(f"{self.name} is a step: call.s(…) or call.delay(…); without Celery there is RemoteAgent")
         self._checked(url, (), {"timeout": timeout, "unreachable_for": unreachable_for, "on_interrupt": on_interrupt})
-        so_far = Progress.read(progress, now := time.time())
+        so_far = Progress.read(progress, now := SYSTEM_CLOCK.time())
         over = timeout is not None and now - so_far.began > timeout
         self._stop_if_ended(url, so_far)
         if so_far.is_held(now) and not over:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Iterable
-from time import monotonic
 from typing import Any, ClassVar
 
 from celery import Celery, bootsteps
@@ -19,6 +18,7 @@ from celery.worker import state as worker_state
 from celery.worker.control import control_command
 from celery.worker.request import Request
 
+from ...clock import SYSTEM_CLOCK, Clock
 from .canceling import cancel_there
 
 logger = logging.getLogger(__name__)
@@ -33,19 +33,20 @@ MOST_NEWS = 20_000
 class News:
     """Ids of steps whose agents have posted and that were not here; each for `NEWS_LIFE` seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
         self._heard: OrderedDict[str, float] = OrderedDict()
 
     def add(self, celery_id: str) -> None:
         """There is news of a step."""
-        self._heard[celery_id] = monotonic()
+        self._heard[celery_id] = self._clock.monotonic()
         while len(self._heard) > MOST_NEWS:
             self._heard.popitem(last=False)
 
     def take(self, celery_id: str) -> bool:
         """Whether there is news of a step, once."""
         heard = self._heard.pop(celery_id, None)
-        return heard is not None and monotonic() - heard < NEWS_LIFE
+        return heard is not None and self._clock.monotonic() - heard < NEWS_LIFE
 
 
 class CallRequest(Request):  # type: ignore[misc]
