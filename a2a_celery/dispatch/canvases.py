@@ -17,6 +17,7 @@ from celery import Celery, states
 from celery.backends.base import DisabledBackend
 from celery.result import AsyncResult, ResultBase, result_from_tuple
 
+from ..clock import SYSTEM_CLOCK
 from ..errors import ConfigError
 from ..errors import Failed as AgentFailed
 from ..errors import Rejected as AgentRejected
@@ -56,7 +57,7 @@ class Canvas:
         wait = kept if isinstance(kept, timedelta) else timedelta(seconds=kept)
         if time_limit is not None:
             wait = timedelta(seconds=time_limit)
-        return cls(result.as_tuple(), datetime.now(UTC) + wait)
+        return cls(result.as_tuple(), SYSTEM_CLOCK.now() + wait)
 
     def to_json(self) -> str:
         """The form that is stored with the run."""
@@ -81,7 +82,7 @@ class Canvas:
                 return Ended(_outcome(failed.result, failed.state), error=failed.result)
         if result.ready():
             return Ended(Completed(), _value(result))
-        return Ended(Failed(OUT_OF_TIME)) if datetime.now(UTC) >= self.until else None
+        return Ended(Failed(OUT_OF_TIME)) if SYSTEM_CLOCK.now() >= self.until else None
 
 
 def _outcome(error: Any, state: str) -> Outcome:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from celery import Celery, Task
 from celery.exceptions import WorkerLostError
 from kombu.exceptions import BatchPublishError
 
+from ..clock import SYSTEM_CLOCK
 from ..errors import BrokerUnavailable, RunNotTaken
 from ..lifecycle.outcomes import WORKER_LOST
 from ..telemetry.logs import about
@@ -273,7 +274,7 @@ def _expiring_in_a_worker(options: dict[str, Any]) -> dict[str, Any]:
     and no worker would hear that the run is not to begin."""
     expires = options.pop("expires", None)
     if isinstance(expires, int | float):
-        expires = datetime.now(UTC) + timedelta(seconds=expires)
+        expires = SYSTEM_CLOCK.now() + timedelta(seconds=expires)
     if isinstance(expires, datetime):
         expires = expires.isoformat()
     return {**options, "headers": {**options.get("headers", {}), "expires": expires}} if expires else options

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from time import monotonic
 from typing import Any, TypeVar
 
 import redis
@@ -21,6 +20,7 @@ from redis.exceptions import (
 )
 from redis.retry import Retry
 
+from ..clock import SYSTEM_CLOCK
 from ..errors import StoreUnavailable
 from .blobs import Blobs, read, require
 from .object_store import Missing
@@ -206,12 +206,12 @@ async def patiently(store: AsyncStore, operation: Operation[T]) -> T:
     Raises:
         StoreUnavailable: it has been away for `PATIENCE` seconds.
     """
-    until = monotonic() + PATIENCE
+    until = SYSTEM_CLOCK.monotonic() + PATIENCE
     while True:
         try:
             return await store.run(operation)
         except StoreUnavailable:
-            if monotonic() > until:
+            if SYSTEM_CLOCK.monotonic() > until:
                 raise
         await asyncio.sleep(TRY_AGAIN_AFTER)
 

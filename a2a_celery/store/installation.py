@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from time import time
 from typing import Any
 
 from redis.exceptions import RedisError
 
+from ..clock import SYSTEM_CLOCK
 from ..errors import StoreUnavailable
 from .connection import SyncStore
 from .keys import Keys
@@ -58,9 +58,9 @@ def server_of(store: SyncStore) -> Server:
     """
     try:
         store.redis.ping()  # connected: what follows is one round trip each
-        asked_at = time()
+        asked_at = SYSTEM_CLOCK.time()
         seconds, micros = store.redis.time()
-        answered_at = time()
+        answered_at = SYSTEM_CLOCK.time()
         info: dict[str, Any] = store.redis.info()
     except RedisError as e:
         raise StoreUnavailable(f"{type(e).__name__}: {e}") from e
