@@ -151,6 +151,54 @@ def test_no_test_sleeps() -> None:
     assert {m.name for m in TEST_FILES if {"time.sleep", "sleep"} & calls_in(m)} == set()
 
 
+TIME_FUNCTIONS = {"monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "time", "time_ns"}
+DATE_FUNCTIONS = {"now", "utcnow", "today"}
+
+READS_TIME_DIRECTLY = {
+    "a2a_celery/clock.py": "the clock itself",
+    "a2a_celery/cli/": "a command waits for processes and for people, in real time; embedded.py too",
+    "a2a_celery/lifecycle/execution.py": "the lifecycle imports nothing of ours; its machine has a clock of its own",
+}
+"""Why a file, or a folder of files, reads time without the clock."""
+
+
+def time_readings(module: Module) -> set[str]:
+    """Return the functions of `time` and `datetime` that a module imports or names."""
+    names: set[str] = set()
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "time":
+            names |= {alias.name for alias in node.names} & TIME_FUNCTIONS
+        elif isinstance(node, ast.Attribute):
+            owner = ast.unparse(node.value)
+            if (owner == "time" and node.attr in TIME_FUNCTIONS) or (
+                owner.rpartition(".")[2] in {"datetime", "date"} and node.attr in DATE_FUNCTIONS
+            ):
+                names.add(f"{owner}.{node.attr}")
+    return names
+
+
+def test_the_package_reads_time_from_the_clock_only() -> None:
+    direct = {module.name for module in SOURCE if time_readings(module)}
+
+    assert {name for name in direct if not name.startswith(tuple(READS_TIME_DIRECTLY))} == set()
+    assert {allowed for allowed in READS_TIME_DIRECTLY if not any(name.startswith(allowed) for name in direct)} == set()
+
+
+def patched_names(module: Module) -> set[str]:
+    """Return the names of modules, classes and objects that a test replaces."""
+    calls = (node for node in ast.walk(module.tree) if isinstance(node, ast.Call))
+    replacing = [call for call in calls if ast.unparse(call.func).rpartition(".")[2] in {"setattr", "patch", "object"}]
+    strings = (arg.value for call in replacing for arg in call.args[:2] if isinstance(arg, ast.Constant))
+    return {str(string).rpartition(".")[2] for string in strings}
+
+
+def test_no_test_replaces_time_by_name() -> None:
+    """A test gives the object a `ManualClock` (tests/support/clocks.py) and moves it."""
+    times = TIME_FUNCTIONS | {"sleep", "datetime", "SYSTEM_CLOCK"}
+
+    assert {module.name for module in TESTS if times & patched_names(module)} == set()
+
+
 def test_nothing_is_skipped_but_a_broker_or_an_engine_that_is_missing() -> None:
     skips = {"pytest.skip", "pytest.xfail", "pytest.importorskip"}
     skipping = {m.name for m in TEST_FILES if skips & calls_in(m)}
