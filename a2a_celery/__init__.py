@@ -6,6 +6,11 @@ task's log; every stream, on any gateway, reads that log. The watcher (``watcher
 What a task may become is decided in ``lifecycle``.
 """
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from .agents import Agent
 from .app import A2A
 from .config import Settings
@@ -21,20 +26,51 @@ from .errors import (
     SessionError,
     StoreUnavailable,
 )
-from .execution.plain import current_turn
-from .execution.session import ContextSession, current_session
-from .execution.steps import current_execution
-from .execution.turn import Turn
-from .lifecycle.execution import (
-    CHECKPOINT_STATES,
-    EXECUTION_TRANSITIONS,
-    ExecutionState,
-    ExecutionStateMachine,
-    IllegalTransition,
-    Transition,
-)
-from .lifecycle.saved import InvalidSaved
-from .store.sdk import RedisTaskEventStream, RedisTaskStore
+
+if TYPE_CHECKING:
+    from .execution.plain import current_turn
+    from .execution.session import ContextSession, current_session
+    from .execution.steps import current_execution
+    from .execution.turn import Turn
+    from .lifecycle.execution import (
+        CHECKPOINT_STATES,
+        EXECUTION_TRANSITIONS,
+        ExecutionState,
+        ExecutionStateMachine,
+        IllegalTransition,
+        Transition,
+    )
+    from .lifecycle.saved import InvalidSaved
+    from .store.sdk import RedisTaskEventStream, RedisTaskStore
+else:
+    _LAZY = {
+        "current_turn": "execution.plain",
+        "ContextSession": "execution.session",
+        "current_session": "execution.session",
+        "current_execution": "execution.steps",
+        "Turn": "execution.turn",
+        "CHECKPOINT_STATES": "lifecycle.execution",
+        "EXECUTION_TRANSITIONS": "lifecycle.execution",
+        "ExecutionState": "lifecycle.execution",
+        "ExecutionStateMachine": "lifecycle.execution",
+        "IllegalTransition": "lifecycle.execution",
+        "Transition": "lifecycle.execution",
+        "InvalidSaved": "lifecycle.saved",
+        "RedisTaskEventStream": "store.sdk",
+        "RedisTaskStore": "store.sdk",
+    }
+    """The module of each public name that is imported when it is first used: these modules import the SDK."""
+
+    def __getattr__(name: str) -> Any:
+        if name not in _LAZY:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(f".{_LAZY[name]}", __name__), name)
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_LAZY})
+
 
 __all__ = [
     "A2A",

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import inf
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from a2a.server.agent_execution import AgentExecutor
-from a2a.types import AgentCapabilities, AgentCard, AgentSkill, SendMessageRequest
 from celery import Task
 
-from .caller import Caller
 from .errors import ConfigError
+
+if TYPE_CHECKING:  # a process that registers agents and serves none of them must not pay for importing the SDK
+    from a2a.server.agent_execution import AgentExecutor
+    from a2a.types import AgentCard, SendMessageRequest
+
+    from .caller import Caller
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
 """An agent's name is part of a URL, of a Celery task's name and of keys in the store."""
@@ -22,10 +26,13 @@ NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
 MAX_WINDOW = 30 * 24 * 3600
 """The longest time, in seconds, for which message ids are remembered."""
 
-ExecutorSource = AgentExecutor | type[AgentExecutor] | Callable[[], AgentExecutor] | str
+ExecutorSource: TypeAlias = "AgentExecutor | type[AgentExecutor] | Callable[[], AgentExecutor] | str"
 """An executor, its class, a function that makes one, or "module:name" of any of these."""
 
-Route = Callable[[SendMessageRequest, Caller], Mapping[str, Any]]
+CardSource: TypeAlias = "AgentCard | Callable[[], AgentCard]"
+"""A card, or the function that builds it when it is first read."""
+
+Route: TypeAlias = "Callable[[SendMessageRequest, Caller], Mapping[str, Any]]"
 """Says where one run goes: Celery options, of `CELERY_OPTIONS`, for a message and its caller. Called on the gateway's
 event loop, so it must not wait for anything."""
 
@@ -48,7 +55,7 @@ CELERY_OPTIONS = frozenset({"queue", "priority", "exchange", "routing_key", "exp
 """What an agent may say about how its runs are published."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Agent:
     """One agent of an app.
 
@@ -71,7 +78,7 @@ class Agent:
     """
 
     name: str
-    card: AgentCard
+    card_source: CardSource
     kind: Literal["executor", "function", "task"]
     code: Any
     extended_card: AgentCard | None = None
@@ -90,7 +97,7 @@ class Agent:
     def with_options(
         cls,
         name: str,
-        card: AgentCard,
+        card: CardSource,
         kind: Literal["executor", "function", "task"],
         code: Any,
         extended_card: AgentCard | None,
@@ -117,6 +124,11 @@ class Agent:
             raise ConfigError(
                 f"agent {self.name!r}: an extended card needs capabilities.extended_agent_card = True in the public one"
             )
+
+    @cached_property
+    def card(self) -> AgentCard:
+        """The agent's card."""
+        return self.card_source() if callable(self.card_source) else self.card_source
 
     @property
     def one_by_one(self) -> bool:
@@ -177,51 +189,12 @@ def name_of_task(name: str) -> str:
     return re.sub(r"[^a-z0-9_-]+", "-", name.rpartition(".")[2].lower()).strip("-_")[:63]
 
 
-def card_for_task(
-    name: str, task: Task, *, description: str | None, version: str, arguments: str, texts: bool
-) -> AgentCard:
-    """The card of a plain Celery task; `arguments` shows those it takes, with `texts` one of them may be a text."""
-    text = description or _summary(task.run) or name
-    return card_for_function(
-        name,
-        task.run,
-        description=text,
-        version=version,
-        skills=[
-            AgentSkill(
-                id=name,
-                name=name,
-                description=f"{text}\n\nA data part names its arguments: {arguments}" if arguments else text,
-                tags=["celery-task"],
-            )
-        ],
-        input_modes=["application/json", "text/plain"] if texts else ["application/json"],
-        output_modes=["text/plain", "application/json", "application/octet-stream"],
-    )
+def require_named_arguments(task: Task) -> None:
+    """Refuse a Celery task with an argument that no client could name.
 
-
-def card_for_function(
-    name: str,
-    function: Callable[..., Any] | str,
-    *,
-    description: str | None,
-    version: str,
-    skills: Sequence[AgentSkill],
-    input_modes: Sequence[str],
-    output_modes: Sequence[str],
-) -> AgentCard:
-    """The card of a function agent: what was said about it, else its docstring; one skill if none was named."""
-    text = description or ("" if isinstance(function, str) else _summary(function)) or name
-    return AgentCard(
-        name=name,
-        description=text,
-        version=version,
-        capabilities=AgentCapabilities(streaming=True),
-        default_input_modes=input_modes,
-        default_output_modes=output_modes,
-        skills=skills or [AgentSkill(id=name, name=name, description=text, tags=["a2a-celery"])],
-    )
-
-
-def _summary(function: Callable[..., Any]) -> str:
-    return (inspect.getdoc(function) or "").partition("\n\n")[0]
+    Raises:
+        ConfigError: An argument is positional-only.
+    """
+    for parameter in inspect.signature(task.run).parameters.values():
+        if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+            raise ConfigError(f"task {task.name}: its argument {parameter.name!r} has to be one that can be named")

@@ -1,34 +1,32 @@
-"""`A2A`: agents, settings and wiring; the only place that knows all the parts. No logic."""
+"""`A2A`: agents, settings and wiring; the only place that knows all the parts. No logic.
+
+The SDK, the gateway, the watcher and the worker side are imported by the methods that need them. A process that only
+registers agents, such as a producer of Celery tasks, imports none of them.
+"""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from threading import Lock
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
-from a2a.types import AgentCard, AgentSkill
 from celery import Celery, Task
 from celery.local import Proxy
-from starlette.applications import Starlette
 
-from .agents import Agent, ExecutorSource, card_for_function, card_for_task, name_from_card, name_of_task
+from .agents import Agent, ExecutorSource, name_from_card, name_of_task, require_named_arguments
 from .config import Settings
-from .dispatch import CallSignature, Publisher, guard_workers, require_readable
 from .errors import ConfigError
-from .execution import force, in_hand, log_format, reconnecting, report, signals, starting
-from .execution.ending import RunEnder
-from .execution.entry import register_entry
-from .execution.exposing import prepare_task
-from .execution.handing_back import HandingBack
-from .execution.process import WorkerProcess
-from .execution.thread_cleanup import thread_cleanup_of
-from .gateway.asgi import build_asgi
-from .gateway.start_report import report_start
+from .execution import log_format, worker_signals
 from .loading import LoadedSettings, read_settings
-from .watcher.service import Watcher
+
+if TYPE_CHECKING:
+    from a2a.types import AgentCard, AgentSkill
+    from starlette.applications import Starlette
+
+    from .dispatch import Publisher
+    from .execution.agent_worker import AgentWorker
+    from .watcher.service import Watcher
 
 F = TypeVar("F", bound=Callable[..., Any] | str)
 
@@ -63,19 +61,8 @@ class A2A:
         self.celery = app
         self.agents: dict[str, Agent] = {}
         self._thread_cleanups: list[Callable[[], object]] = []
-        self._processes: dict[int, WorkerProcess] = {}
-        # One lock per process: one that was held while a child was forked would stay locked there.
-        self._process_locks: dict[int, Lock] = {}
-        self._ender = RunEnder(lambda: self.settings)
-        self._handing_back = HandingBack(lambda: self.settings, self._publisher)
-        signals.connect(app, self._ender, lambda: self.settings, self._handing_back)
-        force.connect(app)
-        report.connect(app, lambda: self.settings, self.agents)
-        starting.connect(app, lambda: self.settings, self.agents)
-        guard_workers(app)
-        in_hand.tell(app, lambda: self.settings)
-        reconnecting.connect()
         log_format.connect(app, lambda: self.settings)
+        worker_signals.connect(app, self.worker)
         setattr(app, EXTENSION_KEY, self)
 
     @classmethod
@@ -143,16 +130,20 @@ class A2A:
         """
 
         def decorate(function: F) -> F:
-            card = card_for_function(
-                name,
-                function,
-                description=description,
-                version=version,
-                skills=skills,
-                input_modes=input_modes,
-                output_modes=output_modes,
-            )
-            self._add(Agent.with_options(name, card, "function", function, None, options))
+            def card() -> AgentCard:
+                from .agent_cards import card_for_function
+
+                return card_for_function(
+                    name,
+                    function,
+                    description=description,
+                    version=version,
+                    skills=skills,
+                    input_modes=input_modes,
+                    output_modes=output_modes,
+                )
+
+            self._add(Agent.with_options(name, card() if skills else card, "function", function, None, options))
             return function
 
         return decorate
@@ -184,14 +175,20 @@ class A2A:
         other = next((agent.name for agent in self.agents.values() if agent.code is task), None)
         if other is not None:
             raise ConfigError(f"task {task.name} is the agent {other!r} already")
-        name = name or name_of_task(task.name)
-        signature = CallSignature.of(task)
-        card = card or card_for_task(
-            name, task, description=description, version=version, arguments=str(signature), texts=signature.takes_text
-        )
-        agent = self._keep(Agent.with_options(name, card, "task", task, None, options))
-        prepare_task(agent, self._process, self._stop_here, self._ender, self._handing_back)
-        return agent
+        require_named_arguments(task)
+        agent_name = name or name_of_task(task.name)
+
+        def card_of_task() -> AgentCard:
+            from .agent_cards import card_for_task
+            from .dispatch import CallSignature
+
+            signature = CallSignature.of(task)
+            arguments, texts = str(signature), signature.takes_text
+            return card_for_task(
+                agent_name, task, description=description, version=version, arguments=arguments, texts=texts
+            )
+
+        return self._add(Agent.with_options(agent_name, card or card_of_task, "task", task, None, options))
 
     def add_thread_cleanup(self, function: Callable[[], object]) -> None:
         """Call `function` in each thread of a worker in which code of an agent has ended.
@@ -207,6 +204,10 @@ class A2A:
         Raises:
             ConfigError: it can't serve as it is configured, or no worker could read what it publishes.
         """
+        from .dispatch import require_readable
+        from .gateway.asgi import build_asgi
+        from .gateway.start_report import report_start
+
         import_modules(self.celery)
         require_readable(self.celery, self.agents.values())
         asgi = build_asgi(self.celery, self.agents, self.settings)
@@ -219,37 +220,32 @@ class A2A:
         Raises:
             ConfigError: no worker could read what it publishes.
         """
+        from .dispatch import require_readable
+        from .watcher.service import Watcher
+
         import_modules(self.celery)
         require_readable(self.celery, self.agents.values())
         return Watcher(self.settings, self._publisher(), self.celery)
 
-    def _add(self, agent: Agent) -> Agent:
-        kept = self._keep(agent)
-        register_entry(self.celery, kept, self._process, self._stop_here, self._ender, self._handing_back)
-        return agent
+    def worker(self) -> AgentWorker:
+        """Return the worker side; Celery's workers load it when they start, before they fork."""
+        return self._worker
 
-    def _keep(self, agent: Agent) -> Agent:
+    @cached_property
+    def _worker(self) -> AgentWorker:
+        from .execution.agent_worker import AgentWorker
+
+        return AgentWorker(self.celery, self.agents, lambda: self.settings, self._publisher, self._thread_cleanups)
+
+    def _add(self, agent: Agent) -> Agent:
         if agent.name in self.agents:
             raise ConfigError(f"there is an agent {agent.name!r} already: pass another name")
         self.agents[agent.name] = agent
+        if "_worker" in self.__dict__:
+            self._worker.add(agent)
         return agent
 
-    def _process(self) -> WorkerProcess:
-        """The state of this worker process: made at its first run, so never before a fork."""
-        pid = os.getpid()
-        if pid not in self._processes:
-            with self._process_locks.setdefault(pid, Lock()):
-                if pid not in self._processes:
-                    self._processes[pid] = WorkerProcess(
-                        self.settings, self._publisher(), thread_cleanup_of(self.celery, self._thread_cleanups)
-                    )
-        return self._processes[pid]
-
-    def _stop_here(self, celery_id: str) -> None:
-        """Stops a run of this process, if it has begun: called from a signal handler, so without a lock."""
-        process = self._processes.get(os.getpid())
-        if process is not None:
-            process.stop(celery_id)
-
     def _publisher(self) -> Publisher:
+        from .dispatch import Publisher
+
         return Publisher(self.celery, {name: agent.options for name, agent in self.agents.items()})

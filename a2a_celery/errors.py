@@ -8,8 +8,10 @@ Three families: what an operator or developer set up wrong (`ConfigError`), what
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from a2a.types import Part
+if TYPE_CHECKING:
+    from a2a.types import Part
 
 __all__ = [
     "A2ACeleryError",
@@ -68,6 +70,8 @@ class AgentSignal(A2ACeleryError):
     """What an agent raises to end its run in a certain way. The text and the parts are for the client to read."""
 
     def __init__(self, text: str = "", *, parts: Sequence[Part] = ()) -> None:
+        from a2a.types import Part  # noqa: PLC0415 -- not at import: most processes never raise an AgentSignal
+
         super().__init__(text)
         wrong = next((part for part in parts if not isinstance(part, Part)), None)
         if wrong is not None:

@@ -18,7 +18,7 @@ from celery import Task
 from google.protobuf.json_format import MessageToDict
 from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
 
-from ..errors import ConfigError
+from ..agents import require_named_arguments
 
 KOMBUS = {"__type__", "__value__"}
 """The members of what kombu's JSON takes for a value of Python's. A message with one of an unknown type is dropped by
@@ -67,6 +67,7 @@ class CallSignature:
         Raises:
             ConfigError: it has an argument that no client could name.
         """
+        require_named_arguments(task)
         parameters = inspect.signature(task.run).parameters.values()
         try:
             hints = get_type_hints(task.run)
@@ -74,8 +75,6 @@ class CallSignature:
             hints = {}
         found = {}
         for one in parameters:
-            if one.kind is inspect.Parameter.POSITIONAL_ONLY:
-                raise ConfigError(f"task {task.name}: its argument {one.name!r} has to be one that can be named")
             if one.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
                 continue
             found[one.name] = _argument(one, hints.get(one.name, Any))

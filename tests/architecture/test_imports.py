@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 import sys
 
 import pytest
@@ -49,12 +50,20 @@ MAY_IMPORT: dict[str, set[str]] = {
 WIRING = {"app", "__init__"}
 """Knows all the parts; imported by cli and the package itself only."""
 
-ONLY_TYPES = {("a2a_celery/execution/run.py", "process")}
+ONLY_TYPES = {
+    ("a2a_celery/execution/run.py", "process"),
+    ("a2a_celery/execution/worker_signals.py", "agent_worker"),
+    ("a2a_celery/agents.py", "caller"),
+}
+LAZY = {"a2a_celery/__init__.py", "a2a_celery/app.py"}
+"""Modules that import ours when these are first used, and for types only until then."""
 EXTRAS_BEHIND = {("telemetry", "spans")}
 """What needs an extra: imported for types, and by the one function that knows whether it may be."""
 REDIS_USERS = ("a2a_celery/store/", "a2a_celery/cli/embedded.py")
 
 FUNCTIONS_THAT_IMPORT: dict[str, str] = {
+    "a2a_celery/app.py": "a process that only registers agents imports neither the SDK nor gateway, watcher and worker",
+    "a2a_celery/errors.py": "a process that raises no AgentSignal needs no SDK",
     "a2a_celery/archive/__init__.py": "SQLAlchemy is an extra",
     "a2a_celery/gateway/parts.py": "grpc is an extra",
     "a2a_celery/client/transports.py": "grpc is an extra",
@@ -177,13 +186,84 @@ def test_the_list_of_functions_that_import_has_no_idle_entry() -> None:
 
 def test_what_is_imported_for_types_only_is_named() -> None:
     found = {
-        (module.name, name.split(".")[2])
+        (module.name, name.split(".")[2] if module.name.count("/") > 1 else name.split(".")[1])
         for module in SOURCE
+        if module.name not in LAZY
         for name, for_types in module.imports()
         if for_types and name.startswith(f"{PACKAGE}.") and tuple(name.split(".")[1:3]) not in EXTRAS_BEHIND
     }
 
     assert found <= ONLY_TYPES
+
+
+HEAVY = (
+    "a2a",
+    "google.protobuf",
+    "httpx",
+    "starlette",
+    "uvicorn",
+    "grpc",
+    "redis",
+    "pydantic",
+    "sqlalchemy",
+    "fastapi",
+)
+"""Packages that only processes that serve or run agents import. Celery imports none of them by itself."""
+
+REGISTERING = """
+import a2a_celery
+from celery import Celery
+from a2a_celery import A2A, ConfigError, Failed, Settings
+
+app = Celery("light", set_as_current=False)
+a2a = A2A(app)
+
+@a2a.agent("function", description="Answers.", route=lambda request, caller: {}, session=True)
+async def function(turn):
+    return "text"
+
+@app.task
+def add(first: int, second: int) -> int:
+    return first + second
+
+a2a.agent("named")("nowhere:function")
+a2a.expose(add)
+assert a2a.agents.keys() == {"function", "named", "add"}
+"""
+
+
+def imported_by(code: str) -> set[str]:
+    """Return the names of the modules that a new interpreter has imported after `code`."""
+    show = "\nimport sys\nprint(*sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", code + show], capture_output=True, text=True, check=True)
+    return set(ended.stdout.split())
+
+
+@pytest.mark.parametrize("code", ["import a2a_celery", REGISTERING], ids=["import", "register agents"])
+def test_a_process_that_only_registers_agents_imports_nothing_heavy(code: str) -> None:
+    imported = imported_by(code)
+
+    assert {name for name in imported for heavy in HEAVY if f"{name}.".startswith(f"{heavy}.")} == set()
+    assert {"celery", "a2a_celery.app"} <= imported
+
+
+def test_a_worker_imports_what_its_agents_need_before_it_forks() -> None:
+    starting = """
+from celery.signals import celeryd_init, worker_init
+sent = [app.tasks.get("a2a.function")]
+celeryd_init.send(sender="worker", instance=app.Worker.__new__(app.Worker))
+sent.append(app.tasks.get("a2a.function"))
+assert [task is not None for task in sent] == [False, True], sent
+"""
+    imported = imported_by(REGISTERING + "app.Worker.app = app\n" + starting)
+
+    assert {"a2a.types", "redis.asyncio", "a2a_celery.execution.process", "a2a_celery.execution.turn"} <= imported
+
+
+def test_every_public_name_can_be_imported() -> None:
+    code = "from a2a_celery import *; import a2a_celery; assert set(a2a_celery.__all__) <= set(dir(a2a_celery))"
+
+    assert "a2a_celery.store.sdk" in imported_by(code)
 
 
 def by_name(name: str) -> Module:

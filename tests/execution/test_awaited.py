@@ -63,6 +63,7 @@ def app() -> Iterator[Celery]:
     @a2a.agent("works", description="Works.")
     async def works(turn: Turn) -> None: ...
 
+    a2a.worker()
     yield app
     state.revoked.clear()
 

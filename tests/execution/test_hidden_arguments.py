@@ -34,7 +34,9 @@ def test_a_retry_shows_none_of_its_arguments() -> None:
     def flaky(self: Task, text: str) -> None:
         raise self.retry(countdown=60)
 
-    A2A(celery).expose(flaky)
+    a2a = A2A(celery)
+    a2a.expose(flaky)
+    a2a.worker()
     task = celery.tasks[flaky.name]
     task.push_request(
         id="t.1", args=(), kwargs={"text": PRIVATE}, called_directly=False, retries=0, headers={RUN_HEADER: True}

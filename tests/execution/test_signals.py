@@ -124,7 +124,8 @@ class Apps:
         app = Celery(set_as_current=False)
         app.conf.a2a_store_url, app.conf.a2a_key_prefix = redis.store_url, prefix
         self.a2a = A2A(app)
-        A2A(app)  # again: connected once all the same
+        self.a2a.worker()
+        A2A(app).worker()  # again: connected once all the same
         return app
 
 
@@ -176,6 +177,7 @@ def test_every_agents_task_is_received_as_a_run() -> None:
     async def echo(turn: Any) -> None:
         """Says nothing."""
 
+    a2a.worker()
     task = app.tasks["a2a.echo"]
     assert task.Request is RunRequest
     assert isinstance(task.ender, RunEnder)
@@ -192,7 +194,9 @@ async def test_a_call_of_a_plain_task_is_a_run_only_if_it_was_published_as_one(
     def shout(text: str) -> str:
         return text.upper()
 
-    A2A(app).expose(shout)
+    a2a = A2A(app)
+    a2a.expose(shout)
+    a2a.worker()
     task_id = await scene.seeds.created(task_id="same")
     message = SimpleNamespace(
         headers={"id": "same.1", "task": shout.name, **headers}, properties={}, delivery_info={}, payload=((), {}, {})

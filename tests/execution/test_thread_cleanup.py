@@ -61,7 +61,7 @@ class Worker:
 
     def process(self) -> WorkerProcess:
         """The state of the process."""
-        return self.a2a._process()
+        return self.a2a.worker().process()
 
 
 @pytest.fixture

@@ -30,8 +30,11 @@ from . import ROOT
 
 PRELOADED = (
     "a2a_celery",
+    "a2a_celery.agent_cards",
     "a2a_celery.cli.commands",
-    "a2a_celery.execution.starting",
+    "a2a_celery.execution.agent_worker",
+    "a2a_celery.gateway.asgi",
+    "a2a_celery.store.sdk",
     "a2a_celery.watcher.service",
     "celery.apps.worker",
     "celery.backends.redis",

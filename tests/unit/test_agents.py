@@ -9,7 +9,8 @@ from a2a.types import AgentCapabilities, AgentCard, AgentSkill
 from celery import Celery
 
 from a2a_celery import A2A, ConfigError
-from a2a_celery.agents import Agent, card_for_function, name_from_card
+from a2a_celery.agent_cards import card_for_function
+from a2a_celery.agents import Agent, name_from_card
 from a2a_celery.execution.adapters import make_adapter
 from a2a_celery.execution.thread_cleanup import ThreadCleanup
 

@@ -29,7 +29,7 @@ def secured(agent: Agent, authenticator: Authenticator | None) -> Agent:
     extended = agent.extended_card
     return replace(
         agent,
-        card=_with_schemes(agent.card, authenticator, agent.name),
+        card_source=_with_schemes(agent.card, authenticator, agent.name),
         extended_card=None if extended is None else _with_schemes(extended, authenticator, agent.name),
     )
 

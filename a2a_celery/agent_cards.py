@@ -1,0 +1,60 @@
+"""Cards of agents that have none: of functions and of plain Celery tasks."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from a2a.types import AgentCapabilities, AgentCard, AgentSkill
+from celery import Task
+
+
+def card_for_task(
+    name: str, task: Task, *, description: str | None, version: str, arguments: str, texts: bool
+) -> AgentCard:
+    """The card of a plain Celery task; `arguments` shows those it takes, with `texts` one of them may be a text."""
+    text = description or _summary(task.run) or name
+    return card_for_function(
+        name,
+        task.run,
+        description=text,
+        version=version,
+        skills=[
+            AgentSkill(
+                id=name,
+                name=name,
+                description=f"{text}\n\nA data part names its arguments: {arguments}" if arguments else text,
+                tags=["celery-task"],
+            )
+        ],
+        input_modes=["application/json", "text/plain"] if texts else ["application/json"],
+        output_modes=["text/plain", "application/json", "application/octet-stream"],
+    )
+
+
+def card_for_function(
+    name: str,
+    function: Callable[..., Any] | str,
+    *,
+    description: str | None,
+    version: str,
+    skills: Sequence[AgentSkill],
+    input_modes: Sequence[str],
+    output_modes: Sequence[str],
+) -> AgentCard:
+    """The card of a function agent: what was said about it, else its docstring; one skill if none was named."""
+    text = description or ("" if isinstance(function, str) else _summary(function)) or name
+    return AgentCard(
+        name=name,
+        description=text,
+        version=version,
+        capabilities=AgentCapabilities(streaming=True),
+        default_input_modes=input_modes,
+        default_output_modes=output_modes,
+        skills=skills or [AgentSkill(id=name, name=name, description=text, tags=["a2a-celery"])],
+    )
+
+
+def _summary(function: Callable[..., Any]) -> str:
+    return (inspect.getdoc(function) or "").partition("\n\n")[0]

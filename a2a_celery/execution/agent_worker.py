@@ -1,0 +1,91 @@
+"""The worker side of an app: the Celery tasks of its agents, signal receivers, and the state of each process."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
+from typing import Any
+
+from celery import Celery
+
+from ..agents import Agent
+from ..config import Settings
+from ..dispatch import Publisher, guard_workers
+from ..dispatch.broker_guards import guard
+from . import force, in_hand, reconnecting, report, signals, starting
+from .ending import RunEnder
+from .entry import register_entry
+from .exposing import prepare_task
+from .handing_back import HandingBack
+from .process import WorkerProcess
+from .thread_cleanup import thread_cleanup_of
+
+logger = logging.getLogger(__name__)
+
+
+class AgentWorker:
+    """The agents of `app` in its workers."""
+
+    def __init__(
+        self,
+        app: Celery,
+        agents: Mapping[str, Agent],
+        settings: Callable[[], Settings],
+        publisher: Callable[[], Publisher],
+        thread_cleanups: Sequence[Callable[[], object]],
+    ) -> None:
+        self._app = app
+        self._settings = settings
+        self._publisher = publisher
+        self._thread_cleanups = thread_cleanups
+        self._processes: dict[int, WorkerProcess] = {}
+        # One lock per process: one that was held while a child was forked would stay locked there.
+        self._process_locks: dict[int, Lock] = {}
+        self._ender = RunEnder(settings)
+        self._handing_back = HandingBack(settings, publisher)
+        signals.connect(app, self._ender, settings, self._handing_back)
+        force.connect(app)
+        report.connect(app, settings, agents)
+        starting.connect(app, settings, agents)
+        guard_workers(app)
+        in_hand.tell(app, settings)
+        reconnecting.connect()
+        for agent in agents.values():
+            self.add(agent)
+
+    def add(self, agent: Agent) -> None:
+        """Make Celery run `agent`: as a task of its own, or as the plain task that it exposes."""
+        if agent.kind == "task":
+            prepare_task(agent, self.process, self._stop_here, self._ender, self._handing_back)
+        else:
+            register_entry(self._app, agent, self.process, self._stop_here, self._ender, self._handing_back)
+
+    def guard_broker(self) -> None:
+        """Guard the broker connection of a worker that is about to connect; see `broker_guards`."""
+        try:
+            guard(self._app)
+        except Exception:
+            logger.exception("the worker's broker connection was not guarded")
+
+    def check_start(self, worker: Any) -> None:
+        """Check whether `worker` can start; see `starting`."""
+        starting.worker_starts(sender=worker)
+
+    def process(self) -> WorkerProcess:
+        """Return the state of this worker process, created by its first run and so never before a fork."""
+        pid = os.getpid()
+        if pid not in self._processes:
+            with self._process_locks.setdefault(pid, Lock()):
+                if pid not in self._processes:
+                    self._processes[pid] = WorkerProcess(
+                        self._settings(), self._publisher(), thread_cleanup_of(self._app, self._thread_cleanups)
+                    )
+        return self._processes[pid]
+
+    def _stop_here(self, celery_id: str) -> None:
+        """Stop a run of this process if it has begun. A signal handler calls this, so it takes no lock."""
+        process = self._processes.get(os.getpid())
+        if process is not None:
+            process.stop(celery_id)
