@@ -17,7 +17,7 @@ from ..client import AgentSession, RemoteAgent, RemoteError, state_name
 from ..errors import ConfigError
 from .client import parts_of
 from .credentials import credentials_of, with_credentials
-from .show import as_json, event_line
+from .show import as_json, error_line, event_line
 
 EXIT_CODES: dict[int, int] = {
     TaskState.TASK_STATE_COMPLETED: 0,
@@ -67,7 +67,7 @@ def call(
             finally:
                 runner.run(agent.close())
     except A2AError as e:
-        raise click.ClickException(" ".join(e.message.split())) from e
+        raise click.ClickException(error_line(e)) from e
     except (RemoteError, ConfigError) as e:
         raise click.ClickException(" ".join(str(e).split())) from e
     context.exit(code)

@@ -43,7 +43,7 @@ from .everybody import or_everybodys
 from .executions import or_execution
 from .location import with_agents
 from .selection import STATES
-from .show import STATE_PREFIX, as_json, event_line, task_lines, task_table
+from .show import STATE_PREFIX, as_json, error_line, event_line, task_lines, task_table
 from .stuck import or_stuck
 
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -285,5 +285,5 @@ def _explained(error: Exception, url: str) -> str:
     if isinstance(cause, httpx.HTTPStatusError) and cause.response.status_code == 401:
         return f"{url} does not know who you are: --bearer-file or {BEARER}, --api-key-file or {API_KEY}"
     if isinstance(error, A2AError):
-        return " ".join(error.message.split())
+        return error_line(error)
     return " ".join(f"{url}: {error}".split())

@@ -8,18 +8,39 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
 from a2a.types import Artifact, Part, StreamResponse, Task, TaskStatus
+from a2a.utils.errors import A2AError
 from google.protobuf.message import Message as Proto
 
 from ..client import state_name
 from ..client.answers import json_of
 
-__all__ = ["STATE_PREFIX", "as_json", "event_line", "state_name", "table", "task_lines", "task_table"]
+__all__ = [
+    "STATE_PREFIX",
+    "as_json",
+    "error_line",
+    "event_line",
+    "state_name",
+    "table",
+    "task_lines",
+    "task_table",
+    "with_reference",
+]
 
 STATE_PREFIX = "TASK_STATE_"
+
+
+def error_line(error: A2AError) -> str:
+    """Return an error of the protocol in one line, with its reference and, unless its text names them, its fields."""
+    data = error.data if isinstance(error.data, Mapping) else {}
+    text = " ".join(error.message.split())
+    for wrong in data.get("errors") or ():
+        if str(wrong["field"]) not in text:
+            text += f"; {wrong['field']}: {wrong['message']}"
+    return with_reference(_printable(text), data.get("reference"))
 
 
 def as_json(message: Proto) -> str:
@@ -67,8 +88,15 @@ def table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterable[str
         yield line if most is None or len(line) <= most else line[: most - 1] + "…"
 
 
+def with_reference(text: str, reference: object) -> str:
+    """Return `text` with the reference of a failure behind it, which finds the failure in the server's log."""
+    return f"{text} [reference {_printable(reference)}]" if isinstance(reference, str) and reference else text
+
+
 def _status(status: TaskStatus) -> str:
-    return _said(state_name(status.state), status.message.parts if status.HasField("message") else ())
+    line = _said(state_name(status.state), status.message.parts if status.HasField("message") else ())
+    reference = status.message.metadata.fields.get("reference")
+    return with_reference(line, reference and reference.string_value)
 
 
 def _artifact(artifact: Artifact) -> str:

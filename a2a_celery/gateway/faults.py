@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -119,9 +119,24 @@ class FieldErrors(dict[str, Any]):
         return bool(self._errors)
 
 
-def invalid(field: str, rule: str, message: str = "Invalid params") -> InvalidParamsError:
-    """InvalidParams that names the field, as in the .proto, and says what it should be."""
-    return InvalidParamsError(message, data=FieldErrors([{"field": field, "message": rule}]))
+MAX_NAMED = 3
+"""Number of wrong fields that the text of an error names; its details name all of them."""
+
+
+def invalid(field: str, rule: str) -> InvalidParamsError:
+    """Return an InvalidParamsError that names `field`, as in the .proto, and the `rule` that it breaks."""
+    return invalid_fields([{"field": field, "message": rule}])
+
+
+def invalid_fields(errors: Sequence[Mapping[str, str]]) -> InvalidParamsError:
+    """Return an InvalidParamsError for several fields, each with "field" and "message"."""
+    return InvalidParamsError(fields_text(errors), data=FieldErrors(list(errors)))
+
+
+def fields_text(errors: Sequence[Mapping[str, str]]) -> str:
+    """Return what is wrong with each field, for clients that show the text of an error and not its details."""
+    named = " ".join(f"{error['field']}: {error['message'].rstrip('.')}." for error in errors[:MAX_NAMED])
+    return f"{named} {len(errors) - MAX_NAMED} more fields are wrong." if len(errors) > MAX_NAMED else named
 
 
 def not_found(task_id: str) -> TaskNotFoundError:
@@ -133,7 +148,7 @@ def to_a2a(error: Exception) -> A2AError:
     """The error a client gets for `error`: its own if it is one of the protocol's, else one without any detail."""
     if isinstance(error, A2AError):
         if isinstance(error, InvalidParamsError) and type(error.data) is dict and "errors" in error.data:
-            error.data = FieldErrors(error.data["errors"])
+            return invalid_fields(error.data["errors"])
         return error
     if isinstance(error, StoreUnavailable | ArchiveUnavailable):
         logger.warning("a request was not answered: %s", error, extra=about(Action.REQUEST_FAILED))

@@ -39,7 +39,7 @@ from starlette.routing import Route
 from ..clock import SYSTEM_CLOCK, Clock
 from .event_json import one_line
 from .extensions import Endpoint
-from .faults import REACHED, FieldErrors, rpc_status, to_a2a
+from .faults import REACHED, FieldErrors, fields_text, rpc_status, to_a2a
 from .leaving import Leaving
 from .rest_errors import rest_error, rest_fault
 from .retry_after import REFUSALS
@@ -88,7 +88,9 @@ class LegacyRpc(JSONRPC03Adapter):
             error = _in_legacy_terms(error)
         elif isinstance(error, JSONRPCError) and isinstance(error.data, str):
             # the text of what the SDK has just caught, which speaks of its models and of who checks them
-            error = error.model_copy(update={"data": _wrong_fields(sys.exception())})
+            wrong = _wrong_fields(sys.exception())
+            said = {} if wrong is None else {"message": fields_text(wrong["errors"])}
+            error = error.model_copy(update={"data": wrong, **said})
         response: JSONResponse = super()._generate_error_response(request_id, error)
         response.status_code = status
         return response

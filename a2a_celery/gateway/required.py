@@ -13,15 +13,32 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
+from a2a.utils.errors import InvalidParamsError
 from a2a.utils.proto_utils import validate_proto_required_fields
 from google.api.field_behavior_pb2 import FieldBehavior, field_behavior
 from google.protobuf.message import Message as Proto
 
+from .faults import invalid_fields
+
+WHAT_TO_SEND = {
+    "message.role": 'Send ROLE_USER: A2A 1.0 has no role "user".',
+    "message.message_id": "Send an id of your choice that is new, such as a UUID.",
+    "message.parts": 'Send one part or more, such as {"text": "hello"}.',
+}
+"""By required field: the value to send, where the SDK only says that the field is required."""
+
 
 def require_fields(params: Proto) -> None:
-    """Raises InvalidParamsError, which names them, if fields are missing or empty that are required."""
-    if not _complete(params):
+    """Raise InvalidParamsError, which names them, if required fields are missing or empty."""
+    if _complete(params):
+        return
+    try:
         validate_proto_required_fields(params)
+    except InvalidParamsError as e:
+        errors = (e.data or {}).get("errors", [])
+        raise invalid_fields(
+            [error | {"message": WHAT_TO_SEND.get(error["field"], error["message"])} for error in errors]
+        ) from None
 
 
 def _complete(message: Proto) -> bool:

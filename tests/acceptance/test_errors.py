@@ -112,7 +112,7 @@ async def test_what_is_wrong_with_a_message_is_named(
 
         assert found.reason == "INVALID_PARAMS"
         assert list(found.fields) == [field]
-        assert found.fields[field]
+        assert found.message == f"{field}: {found.fields[field]}"
 
 
 @pytest.mark.parametrize(

@@ -173,3 +173,17 @@ async def test_an_error_in_a_response_to_03_is_not_blamed_on_the_request(
 
     assert found.status == 500
     assert found.reason == "INTERNAL_ERROR"
+
+
+async def test_the_text_of_an_error_says_what_to_send(served: Served) -> None:
+    message = message_json()["message"] | {"role": "user"}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": {"message": message}}
+    rpc = (await served.http.post("/", json=body, headers=V1)).json()
+    rest = (await served.http.post("/message:send", json={"message": message}, headers=V1)).json()
+    legacy = body | {"method": "message/send", "params": {"message": {"role": "person", "messageId": "1", "parts": []}}}
+    rpc_03 = (await served.http.post("/", json=legacy, headers=V03)).json()
+
+    said = 'message.role: Send ROLE_USER: A2A 1.0 has no role "user".'
+    assert [answer["error"]["message"] for answer in (rpc, rest)] == [said, said]
+    assert "message.role: " in rpc_03["error"]["message"]
+    assert rpc_03["error"]["data"]["errors"][0]["field"].endswith("message.role")

@@ -134,11 +134,18 @@ export class TaskView {
       (message) => keys.get(message),
       (message) => {
         const mine = message.role === "ROLE_USER";
-        return el("div", { class: `message ${mine ? "user" : "agent"}` }, el("span", { class: "who" }, mine ? "Client" : "Agent"), partsOf(message));
+        return el("div", { class: `message ${mine ? "user" : "agent"}` }, el("span", { class: "who" }, mine ? "Client" : "Agent"), partsOf(message), ...referenceOf(message));
       },
       () => {},
     );
   }
+}
+
+/** The reference of a failure, which finds it in a worker's log, and a button that copies it. */
+function referenceOf({ role, metadata }) {
+  const reference = role === "ROLE_USER" ? null : metadata?.reference;
+  if (typeof reference !== "string" || !reference) return [];
+  return [el("div", { class: "ids reference" }, el("span", {}, "Reference ", el("code", {}, reference), " ", copier(reference, "Copy the reference")))];
 }
 
 /** What tells messages apart: their ids, which clients use again, with which one of these it is in the whole history. */
