@@ -36,7 +36,7 @@ BEYOND_GRACE = 5.0
 
 LOOK_EVERY = 0.2
 
-ONLY_HERE = ("tenant", "owner", "context_id", "state", "since", "until")
+ONLY_HERE = ("tenant", "owner", "context_id", "state", "since", "until", "begun")
 
 
 def or_all(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -51,6 +51,8 @@ def or_all(command: Callable[..., Any]) -> Callable[..., Any]:
             if rest["task"] is None:
                 raise click.UsageError("Missing argument 'TASK': name one, or give --all and filters")
             return command(**{name: value for name, value in rest.items() if name not in ONLY_HERE})
+        if rest.pop("store"):
+            raise click.UsageError("--store goes with TASK: --all asks the store anyway")
         if rest["task"] is not None:
             raise click.UsageError("name a task, or give --all and filters: not both")
         refuse_gateway("--all", rest)

@@ -1,7 +1,7 @@
 """``celery -A … a2a send | get | tail | cancel | list``: an A2A client, which asks a gateway as any other does.
 
 Not the store: so they see what a client sees, under the same authentication, and work from where Redis is not reached.
-Only ``list --stuck`` and ``get --execution`` are an operator's, see ``stuck`` and ``executions``.
+Options such as ``list --all``, ``get --execution`` and ``get --store`` are an operator's, and ask the store.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from .executions import or_execution
 from .location import with_agents
 from .selection import STATES
 from .show import STATE_PREFIX, as_json, error_line, event_line, task_lines, task_table
+from .stored_task import cancel_task, or_store, show_task, tail_task
 from .stuck import or_stuck
 
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -166,6 +167,7 @@ async def send(
 
 @click.command()
 @or_execution
+@or_store(show_task)
 @client_command
 @click.argument("task")
 @_one_agent
@@ -176,6 +178,7 @@ async def get(gateway: Gateway, *, task: str, as_lines: bool) -> None:
 
 
 @click.command()
+@or_store(tail_task)
 @client_command
 @click.argument("task")
 @_one_agent
@@ -196,6 +199,7 @@ async def tail(gateway: Gateway, *, task: str, as_lines: bool) -> None:
 
 @click.command()
 @or_all
+@or_store(cancel_task)
 @client_command
 @click.argument("task", required=False)
 @_one_agent

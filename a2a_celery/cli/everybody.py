@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import update_wrapper
 from itertools import islice
 from typing import Any
@@ -16,10 +16,12 @@ from .operating import operated_store
 from .selection import Selection, refuse_without, selecting
 from .show import state_name, table
 
+EPOCH = datetime.fromtimestamp(0, UTC)
+
 OF_A_GATEWAY = {"url": "--url", "header": "--header"}
 """Options of the client's commands that mean nothing where the store is asked."""
 
-OF_AN_OPERATOR = ("tenant", "owner", "since", "until")
+OF_AN_OPERATOR = ("tenant", "owner", "since", "until", "begun")
 """Filters that mean nothing to a gateway."""
 
 
@@ -62,11 +64,16 @@ def fields_of(task: Listed) -> dict[str, Any]:
         "owner": task.scope.owner,
         "contextId": task.context_id,
         "state": state_name(task.state),
-        "since": datetime.fromtimestamp(task.since_us / 1_000_000, UTC).isoformat(),
+        "since": _time(task.since_us),
+        "begun": _time(task.claimed_us) if task.claimed_us else None,
         "run": task.ref.run,
         "attempt": task.attempt,
         "worker": task.runner or None,
     }
+
+
+def _time(us: int) -> str:
+    return (EPOCH + timedelta(microseconds=us)).isoformat()
 
 
 def task_rows(tasks: Sequence[Listed]) -> Iterable[str]:
@@ -89,7 +96,8 @@ def _show(context: click.Context, wanted: Selection, limit: int, as_lines: bool)
     with operated_store(context, None) as (found, store, keys):
         pattern = keys.indexes(wanted.scope, wanted.context_id)
         times = {"not_before_us": wanted.since_us, "not_after_us": wanted.until_us}
-        tasks = list(islice(all_tasks(store, keys, pattern, wanted.states, **times), limit + 1))
+        found_tasks = all_tasks(store, keys, pattern, wanted.states, **times)
+        tasks = list(islice((task for task in found_tasks if wanted.has_begun(task)), limit + 1))
         if not tasks and wanted.agent is not None and wanted.agent not in found.agents:
             raise click.ClickException(f"no agent {wanted.agent!r} in this app, and no such task of one")
     if as_lines:

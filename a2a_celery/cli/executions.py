@@ -73,6 +73,8 @@ def or_execution(command: Callable[..., Any]) -> Callable[..., Any]:
     def run(context: click.Context, /, execution: bool, **rest: Any) -> Any:
         if not execution:
             return command(**rest)
+        if rest["store"]:
+            raise click.UsageError("--execution asks the store anyway: leave out --store")
         for name, option in OF_A_GATEWAY.items():
             if rest[name]:
                 raise click.UsageError(f"--execution asks the store and no gateway: leave out {option}")

@@ -51,6 +51,7 @@ class Selection:
     state: str | None = None
     since: datetime | None = None
     until: datetime | None = None
+    begun: datetime | None = None
 
     @classmethod
     def taken_from(cls, options: dict[str, Any]) -> Selection:
@@ -69,11 +70,16 @@ class Selection:
 
     @property
     def since_us(self) -> int | None:
-        return None if self.since is None else int(self.since.timestamp() * 1_000_000)
+        return _microseconds(self.since)
 
     @property
     def until_us(self) -> int | None:
-        return None if self.until is None else int(self.until.timestamp() * 1_000_000)
+        return _microseconds(self.until)
+
+    def has_begun(self, task: Listed) -> bool:
+        """Return True unless only tasks are meant that a worker had begun by `begun`, and this is none of them."""
+        begun_us = _microseconds(self.begun)
+        return begun_us is None or 0 < task.claimed_us <= begun_us
 
     def __contains__(self, task: Listed) -> bool:
         theirs = (task.agent, task.scope.tenant, task.scope.owner, task.context_id)
@@ -83,7 +89,12 @@ class Selection:
             and task.state in self.states
             and (self.since_us is None or task.since_us >= self.since_us)
             and (self.until_us is None or task.since_us <= self.until_us)
+            and self.has_begun(task)
         )
+
+
+def _microseconds(time: datetime | None) -> int | None:
+    return None if time is None else round(time.timestamp() * 1_000_000)
 
 
 OPTIONS: Mapping[str, tuple[str, dict[str, Any]]] = {
@@ -95,8 +106,12 @@ OPTIONS: Mapping[str, tuple[str, dict[str, Any]]] = {
         "--state",
         {"type": click.Choice(STATES, case_sensitive=False), "help": "Only tasks in this state."},
     ),
-    "since": ("--since", {"type": When(), "help": "Only tasks in their state since this time, or a later one."}),
-    "until": ("--until", {"type": When(), "help": "Only tasks in their state since this time, or an earlier one."}),
+    "since": ("--since", {"type": When(), "help": "Only tasks that entered their state at this time or later."}),
+    "until": ("--until", {"type": When(), "help": "Only tasks that entered their state at this time or earlier."}),
+    "begun": (
+        "--begun",
+        {"type": When(), "help": "Only tasks whose newest run a worker began at this time or earlier."},
+    ),
 }
 """By the field of `Selection` that each fills."""
 

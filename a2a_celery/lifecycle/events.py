@@ -54,19 +54,23 @@ def kind_of(event: Event) -> EventKind:
 
 def encode(event: Event) -> bytes:
     """The stored form of `event`: a serialized StreamResponse."""
+    stored: bytes = stream_response(event).SerializeToString()
+    return stored
+
+
+def stream_response(event: Event) -> StreamResponse:
+    """Return `event` as a stream carries it."""
     match event:
         case Task():
-            response = StreamResponse(task=event)
+            return StreamResponse(task=event)
         case Message():
-            response = StreamResponse(message=event)
+            return StreamResponse(message=event)
         case TaskStatusUpdateEvent():
-            response = StreamResponse(status_update=event)
+            return StreamResponse(status_update=event)
         case TaskArtifactUpdateEvent():
-            response = StreamResponse(artifact_update=event)
+            return StreamResponse(artifact_update=event)
         case _:
             raise TypeError(f"not an A2A event: {type(event).__name__}")
-    stored: bytes = response.SerializeToString()
-    return stored
 
 
 def decode(stored: bytes, recorded_us: int | None = None) -> Event:

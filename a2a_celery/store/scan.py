@@ -12,6 +12,7 @@ from typing import Any
 
 from a2a.types import TaskState
 
+from ..lifecycle import TERMINAL
 from .codec import state_of
 from .connection import SyncStore
 from .keys import Keys, Scope
@@ -35,7 +36,7 @@ class Listed:
     scope: Scope
     state: TaskState
     since_us: int
-    """When it came into its state."""
+    """When it entered its state; further statuses of the same state, such as progress, change nothing."""
     runner: str
     attempt: int
     max_attempts: int
@@ -43,6 +44,8 @@ class Listed:
     published_again: int
     begins_us: int
     """When its client allows the run to begin; 0: at once."""
+    claimed_us: int
+    """When a worker began its newest run; 0: no worker has begun one."""
 
     score: float
     now_us: int = field(compare=False)
@@ -124,28 +127,45 @@ def all_tasks(
 ) -> Iterator[Listed]:
     """Everybody's tasks in `states`, ended ones too, newest status first; `pattern` is one of ``keys.indexes``.
 
+    `not_before_us` and `not_after_us` are about when a task entered its state. A list of tasks is sorted by the newest
+    status, which may be later: so the lists of live states are read beyond `not_after_us`.
+
     Finding whose tasks there are takes a look at the names of all keys, in small steps. A task that changes meanwhile
     may be missed.
 
     Raises:
         StoreUnavailable: Redis can't be reached, or refuses.
     """
-    endings = tuple(f":{int(state)}" for state in states)
-    indexes = [name for name in store.names(pattern) if name.endswith(endings)]
+    names = list(store.names(pattern))
+    ended = _of_states(names, states & TERMINAL)
+    live = _of_states(names, states - TERMINAL)
     seen: set[str] = set()
+    cursor_us: int | None = None
     while True:
         found: list[Listed] = []
-        for first in range(0, len(indexes), PAGE):
-            some = indexes[first : first + PAGE]
-            times = {"not_before_us": not_before_us, "not_after_us": not_after_us}
-            found += store.run(newest_tasks(keys, some, limit=PAGE, **times)).rows
+        for indexes, until_us in ((ended, _earlier(cursor_us, not_after_us)), (live, cursor_us)):
+            for first in range(0, len(indexes), PAGE):
+                some = indexes[first : first + PAGE]
+                times = {"not_before_us": not_before_us, "not_after_us": until_us}
+                found += store.run(newest_tasks(keys, some, limit=PAGE, **times)).rows
         found.sort(key=lambda row: (row.score, row.ref.task_id), reverse=True)
         new = [row for row in found[:PAGE] if row.ref.task_id not in seen]
         if not new:
             return
         seen.update(row.ref.task_id for row in new)
-        yield from new
-        not_after_us = int(new[-1].score)
+        for row in new:
+            if row.since_us >= (not_before_us or 0) and (not_after_us is None or row.since_us <= not_after_us):
+                yield row
+        cursor_us = int(new[-1].score)
+
+
+def _of_states(names: Sequence[str], states: frozenset[TaskState]) -> list[str]:
+    endings = tuple(f":{int(state)}" for state in states)
+    return [name for name in names if name.endswith(endings)]
+
+
+def _earlier(first: int | None, second: int | None) -> int | None:
+    return min((time for time in (first, second) if time is not None), default=None)
 
 
 def _page(answer: Sequence[Any]) -> ListedPage:
@@ -154,7 +174,7 @@ def _page(answer: Sequence[Any]) -> ListedPage:
 
 
 def _listed(row: Sequence[bytes | None], now_us: int) -> Listed:
-    score, task_id, run, agent, context, scope, state, at, runner, attempt, most, asked, again, begins = (
+    score, task_id, run, agent, context, scope, state, at, runner, attempt, most, asked, again, begins, claimed = (
         (value or b"").decode() for value in row
     )
     return Listed(
@@ -170,6 +190,7 @@ def _listed(row: Sequence[bytes | None], now_us: int) -> Listed:
         int(asked) if asked else None,
         int(again or 0),
         int(begins or 0),
+        int(claimed or 0),
         float(score),
         now_us,
     )

@@ -177,7 +177,7 @@ def test_the_pages_commands_are_commands(site: Site) -> None:
         if "--watch" in words:
             words = words[: words.index("--watch")]
         if words[0] == "cancel":
-            words += ["--dry-run"]
+            words += ["--help"] if "--store" in words else ["--dry-run"]
         if words[0] == "requeue" and ("--all" in words or site.lost in words):
             words += ["--help"]
         site.a2a(*words, code=int(words[0] == "doctor"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -21,7 +22,7 @@ from a2a_celery.lifecycle.states import CANCELED, COMPLETED, INPUT_REQUIRED, SUB
 from a2a_celery.store import AsyncStore, Keys, Scope, SyncStore
 from a2a_celery.store.release import hand_on
 from a2a_celery.store.scan import all_tasks
-from tests.support.seeds import Seeds, status
+from tests.support.seeds import Seeds, chunk, status
 from tests.support.waiting import eventually_async
 
 ANN, BOB = Scope("agent", "acme", "ann"), Scope("agent", "", "bob/?*")
@@ -109,6 +110,7 @@ class TestList:
             "owner": "ann",
             "contextId": "its-own",
             "state": "WORKING",
+            "begun": row["begun"],
             "run": 1,
             "attempt": 1,
             "worker": "runner",
@@ -142,6 +144,36 @@ class TestList:
     def test_an_agent_that_is_gone_may_be_named_while_it_has_tasks(self, command: Command) -> None:
         assert "no agent 'nobody' in this app" in command("list", "--all", "--agent", "nobody", code=1).stderr
         assert "no agent 'nobody' in this app" in command("cancel", "--all", "--agent", "nobody", code=1).stderr
+
+
+async def test_times_are_of_the_state_and_of_the_run_and_not_of_the_last_progress(
+    command: Command, seeds: Seeds
+) -> None:
+    runaway = await seeds.claimed(task_id=await seeds.created(ANN, task_id="runaway"), working=False)
+    await seeds.appended(runaway, status(WORKING, "begins"))
+    entered = (await seeds.task("runaway")).status.timestamp.ToJsonString()
+    await seeds.appended(runaway, status(WORKING, "goes on"), status(WORKING, "and on"), before=1)
+    asks = await seeds.claimed(task_id=await seeds.created(ANN, task_id="waits"))
+    progress = (await seeds.task("runaway")).status.timestamp.ToJsonString()
+
+    def found(*filters: str) -> set[str]:
+        return ids(command("list", "--all", "--json", *filters))
+
+    [row] = rows(await asyncio.to_thread(command, "list", "--all", "--json", "--until", entered))
+    assert (row["task"], row["since"]) == ("runaway", str(datetime.fromisoformat(entered)).replace(" ", "T"))
+    assert row["begun"] < row["since"]
+    assert await asyncio.to_thread(found, "--since", progress) == {"waits"}
+    assert await asyncio.to_thread(found, "--begun", row["begun"]) == {"runaway"}
+    assert await asyncio.to_thread(found, "--begun", progress) == {"runaway"}
+
+    would = await asyncio.to_thread(command, "cancel", "--all", "--dry-run", "--json", "--until", entered)
+    assert ids(would) == {"runaway"}
+    would = await asyncio.to_thread(command, "cancel", "--all", "--dry-run", "--json", "--begun", row["begun"])
+    assert ids(would) == {"runaway"}
+
+    await seeds.settled(runaway, status(INPUT_REQUIRED), before=3)
+    await seeds.settled(asks, status(INPUT_REQUIRED))
+    assert await asyncio.to_thread(found, "--until", progress) == set(), "it has left that state"
 
 
 async def test_a_long_list_is_read_page_by_page(
@@ -282,3 +314,61 @@ async def test_dead_letters_are_selected(command: Command, seeds: Seeds) -> None
     again = await asyncio.to_thread(command, "requeue", "--all", "--owner", "bob/?*", "--json")
     assert [row["requeuedFrom"] for row in rows(again)] == ["bob's"]
     assert await asyncio.to_thread(dead) == {"ann's", "other's"}
+
+
+class TestOneTask:
+    """``get``, ``tail`` and ``cancel TASK --store``: without the credentials of the task's owner."""
+
+    async def test_any_caller_s_task_is_shown(self, command: Command, seeds: Seeds) -> None:
+        await seeds.ended(COMPLETED, scope=BOB, task_id="done")
+
+        shown = await asyncio.to_thread(command, "get", "done", "--store", "--json")
+        lines = await asyncio.to_thread(command, "get", "done", "--store", "--agent", "agent")
+
+        assert [row["id"] for row in rows(shown)] == ["done"]
+        assert "COMPLETED" in lines.stdout
+        missing = await asyncio.to_thread(command, "get", "done", "--store", "--agent", "other", code=1)
+        assert "no task done in the store" in missing.stderr
+
+    async def test_its_log_is_followed_until_it_ends_or_pauses(
+        self, command: Command, seeds: Seeds, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        has_read = threading.Event()
+        monkeypatch.setattr("a2a_celery.cli.stored_task.sleep", lambda _: has_read.set())
+        claim = await seeds.claimed(task_id=await seeds.created(BOB, task_id="grows"))
+        tailing = asyncio.create_task(asyncio.to_thread(command, "tail", "grows", "--store", "--json"))
+        assert await asyncio.to_thread(has_read.wait, 30)
+        await seeds.appended(claim, chunk("one"))
+        await seeds.settled(claim, chunk("two"), status(INPUT_REQUIRED), before=1)
+
+        first, *later = rows(await tailing)
+        missing = await asyncio.to_thread(command, "tail", "nothing", "--store", code=1)
+
+        assert first["id"] == "grows"
+        assert [row["artifactUpdate"]["artifact"]["parts"][0]["text"] for row in later[:-1]] == ["one", "two"]
+        assert later[-1]["statusUpdate"]["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
+        assert "no task nothing in the store" in missing.stderr
+
+    async def test_it_is_cancelled_as_its_client_would_cancel_it(self, command: Command, seeds: Seeds) -> None:
+        await seeds.created(BOB, task_id="waits")
+        await seeds.claimed(task_id=await seeds.created(ANN, task_id="works"))
+
+        done = await asyncio.to_thread(command, "cancel", "waits", "--store")
+        ended = await asyncio.to_thread(command, "cancel", "waits", "--store", code=1)
+
+        assert done.stdout.splitlines()[1] == "CANCELED"
+        assert await seeds.states("waits") == [SUBMITTED, CANCELED]
+        assert (await seeds.task("works")).status.state == WORKING
+        assert "task waits is CANCELED: it has ended" in ended.stderr
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            (("get", "x", "--store", "--url", "http://x"), "leave out --url"),
+            (("get", "x", "--store", "--execution"), "leave out --store"),
+            (("tail", "x", "--store", "-H", "a: b"), "leave out --header"),
+            (("cancel", "--all", "--store", "--yes"), "--store goes with TASK"),
+        ],
+    )
+    def test_bad_usage_says_how(self, command: Command, arguments: tuple[str, ...], said: str) -> None:
+        assert said in command(*arguments, code=2).stderr

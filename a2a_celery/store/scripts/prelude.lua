@@ -7,6 +7,7 @@
 --   task_id, scope, scope_index, context_index   whose it is, and where it is listed
 --   agent, context, owner               for readers
 --   state, at, status, has_message      the current status: number, µs, the event that set it, whether it has a message
+--   entered_at                          µs at which the task entered its state; only there if that is before `at`
 --   version                             of the newest log entry
 --   run, phase, token, runner, seq      the newest run: number; 'queued', 'running', 'handed' (to a canvas) or '' (over);
 --                                       its claim's token; its worker process; how many of its events are written
@@ -113,7 +114,7 @@ end
 local FIELDS = {'state', 'at', 'version', 'run', 'seq', 'turn', 'attempt', 'task_id', 'scope', 'scope_index',
   'context_index', 'context', 'status', 'has_message', 'phase', 'token', 'runner', 'asked_to_cancel', 'nonce',
   'retention', 'leases', 'dispatch', 'settled', 'pauses', 'max_attempts', 'push', 'row', 'claimed_at', 'silent', 'queue',
-  'waker', 'waker_stops'}
+  'waker', 'waker_stops', 'entered_at'}
 local NUMBERS = 7 -- so many of them, from the first on, are counted with
 
 -- The record as a table; nil when there is no such task. Fields that are large, or rarely asked for (request, caller …),
@@ -162,11 +163,12 @@ local function unkept(keys, leases, bytes)
 end
 
 -- A task as operators list it: `score` (of the list it was found in), then these fields of its record, none of which holds
--- anything that a client or an agent said; nil when there is no such task.
+-- anything that a client or an agent said; nil when there is no such task. The field `at` is when it entered its state.
 local function listed_row(record, score)
   local row = redis.call('HMGET', record, 'task_id', 'run', 'agent', 'context', 'scope', 'state', 'at', 'runner', 'attempt',
-    'max_attempts', 'cancel_asked_at', 'dispatched_again', 'begins_at')
+    'max_attempts', 'cancel_asked_at', 'dispatched_again', 'begins_at', 'claimed_at', 'entered_at')
   if not row[1] then return nil end
+  row[7] = table.remove(row) or row[7]
   table.insert(row, 1, score)
   return row
 end
@@ -256,7 +258,14 @@ end
 
 local function set_status(keys, r, state, has_message, bytes, at)
   if r.has_message == '1' then redis.call('RPUSH', keys[3], r.status) end
-  if r.state ~= state then unlist(keys, r, r.state) end
+  if r.state ~= state then
+    unlist(keys, r, r.state)
+    if r.entered_at then redis.call('HDEL', keys[1], 'entered_at') end
+    r.entered_at = false
+  elseif not r.entered_at then
+    r.entered_at = micros(r.at)
+    redis.call('HSET', keys[1], 'entered_at', r.entered_at)
+  end
   list_in(keys, r, state, at)
   r.state, r.at, r.status, r.has_message = state, at, bytes, has_message
   if TERMINAL[state] or INTERRUPTED[state] then r.stopped = true end
