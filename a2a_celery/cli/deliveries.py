@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,22 +16,34 @@ from .operating import duration, operated_store
 from .show import table
 
 
+def _list_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option("--json", "as_lines", is_flag=True, help="A line of JSON for each."),
+        click.option("--agent", help="Only for tasks of this agent."),
+        click.option("--dead", is_flag=True, help="Only what was given up."),
+    ):
+        command = option(command)
+    return command
+
+
 @click.group(invoke_without_command=True)
+@_list_options
 @click.pass_context
-def deliveries(context: click.Context) -> None:
-    """Show what webhooks are owed; replay it."""
+def deliveries(context: click.Context, /, **options: Any) -> None:
+    """Show what webhooks are owed; replay it.
+
+    Without a command it lists, with the options of list.
+    """
     if context.invoked_subcommand is None:
-        context.invoke(list_deliveries)
+        context.invoke(list_deliveries, **options)
+    elif any(options.values()):
+        raise click.UsageError(f"--dead, --agent and --json go behind the command: {context.invoked_subcommand}")
 
 
 @deliveries.command(name="list")
-@click.option("--dead", is_flag=True, help="Only what was given up.")
-@click.option("--agent", help="Only for tasks of this agent.")
-@click.option("--json", "as_lines", is_flag=True, help="A line of JSON for each.")
+@_list_options
 @click.pass_context
-def list_deliveries(
-    context: click.Context, dead: bool = False, agent: str | None = None, as_lines: bool = False
-) -> None:
+def list_deliveries(context: click.Context, dead: bool, agent: str | None, as_lines: bool) -> None:
     """List webhooks that wait or were given up.
 
     Events reach a webhook in their order, so one that can't be delivered holds those behind it. After a day of tries

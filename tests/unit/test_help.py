@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
 import click
 import pytest
 from click.testing import CliRunner
 
 from a2a_celery.cli.commands import a2a
 from a2a_celery.cli.deliveries import deliveries
+from a2a_celery.cli.main import main
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("group", [a2a, deliveries], ids=lambda group: group.name)
@@ -16,3 +23,27 @@ def test_each_commands_help_fits_its_line(group: click.Group) -> None:
 
     assert said.exit_code == 0
     assert "..." not in said.output.partition("Commands:")[2]
+
+
+def documented_commands() -> Iterator[tuple[str, click.Command, list[str]]]:
+    """Yield each command in a block of README or docs, with its words and the options that its comment names."""
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        for block in re.findall(r"^```sh\n(.*?)^```", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
+            for line in block.splitlines():
+                found = re.search(r"(?:^|&& )(celery -A \S+ a2a|a2a-celery) ([^|]+)$", line)
+                if found is not None:
+                    yield f"{path.name}: {line}", a2a if "-A" in found[1] else main, found[2].split()
+
+
+def test_commands_and_options_of_the_docs_exist() -> None:
+    checked = 0
+    for line, root, words in documented_commands():
+        command = root
+        while isinstance(command, click.Group) and words and words[0] in command.commands:
+            command = command.commands[words.pop(0)]
+        assert not isinstance(command, click.Group) or command.invoke_without_command, line
+        options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+        named = {word.rstrip(",.;").partition("=")[0] for word in words if word.startswith("-")}
+        assert named <= options, line
+        checked += 1
+    assert checked > 30
