@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from pathlib import Path
 
@@ -165,6 +166,15 @@ def test_errors_of_the_protocol_are_said_in_words_with_their_details(page: Page)
     assert page.one("#tasks .composer textarea").get_attribute("value") == "hello"
 
 
+def test_a_failure_shows_its_reference(page: Page) -> None:
+    page.open().agent("fails")
+    page.send("fail")
+    page.says("#task .badge", "Failed")
+
+    [code] = page.all("#task .message .reference code")
+    assert re.fullmatch("[0-9a-f]{12}", code.text)
+
+
 def test_an_agent_may_answer_without_a_task_and_without_streams(page: Page) -> None:
     page.open().agent("direct")
     page.send("0")
@@ -188,6 +198,36 @@ def test_it_fits_and_can_be_read(page: Page, size: tuple[int, int], dark: bool) 
     assert page.script(CUT_OFF) == []
     assert {state: ratio for state, ratio in page.script(CONTRASTS).items() if ratio < 4.5} == {}
 
+
+LONG = "Compare the offers of all carriers for the route and write down which of them holds its price " * 4 + "x" * 200
+
+
+@pytest.mark.parametrize("size", [(1280, 800), (390, 844)], ids=["1280", "390"])
+def test_no_pane_scrolls_sideways(page: Page, size: tuple[int, int]) -> None:
+    page.shape(size)
+    page.open("#card=/agents/patient/.well-known/agent-card.json")
+    page.send(LONG)
+    page.says("#task .badge", "Working")
+    assert page.script(SIDEWAYS) == []
+    page.open("#card=/agents/patient/.well-known/agent-card.json")
+    page.says("#tasks .groups .line", "Compare the offers")
+    assert page.script(SIDEWAYS) == []
+    page.one("#tasks .switch button:last-child").click()
+    page.until(lambda: "Working" in page.text("#tasks .groups li .badge"), "the list of all tasks")
+    assert page.script(SIDEWAYS) == []
+
+    page.open("#card=/agents/hostile/.well-known/agent-card.json")
+    page.send("look")
+    page.says("#task .asked", "script link")
+    assert page.script(SIDEWAYS) == []
+
+
+SIDEWAYS = """
+return [document.documentElement, ...document.querySelectorAll('.pane')]
+  .filter(one => one.checkVisibility() && one.scrollWidth > one.clientWidth)
+  .map(one => `${one.id || one.tagName}: ${one.scrollWidth} in ${one.clientWidth}`)
+"""
+"""The panes that are wider inside than outside."""
 
 CUT_OFF = """
 return [...document.querySelectorAll('main button, main input, main textarea, main .badge')]

@@ -44,15 +44,21 @@ async def answers(app: Any, *posts: Post) -> list[int]:
 
 async def test_the_application_keeps_reports() -> None:
     service = code("A web application in a few lines")
-    report = TaskArtifactUpdateEvent(
-        task_id="t1", artifact=Artifact(artifact_id="a", parts=[Part(text="All is well.")])
-    )
 
-    event = StreamResponse(artifact_update=report)
-    statuses = await answers(service["app"], post(1), post(2, event=event), post(2, secrets=(OTHER_SECRET,)))
+    def chunk(text: str, artifact_id: str = "a", *, append: bool = True) -> StreamResponse:
+        artifact = Artifact(artifact_id=artifact_id, parts=[Part(text=text)])
+        update = TaskArtifactUpdateEvent(task_id="t1", artifact=artifact, append=append)
+        return StreamResponse(artifact_update=update)
 
-    assert statuses == [204, 204, 401]
-    assert service["reports"] == {"t1": "All is well."}
+    chunks = [chunk("draft", append=False), chunk("All ", append=False), chunk("is well."), chunk("A plan.", "b")]
+    events = [post(number, event=event) for number, event in enumerate(chunks, 2)]
+    statuses = await answers(service["app"], post(1), *events, post(2, secrets=(OTHER_SECRET,)))
+    assert statuses == [204] * 5 + [401]
+    assert service["reports"] == {("t1", "a"): "All is well.", ("t1", "b"): "A plan."}
+
+    whole = Task(id="t1", artifacts=[Artifact(artifact_id="a", parts=[Part(text="Anew.")])])
+    assert await answers(service["app"], post(6, event=StreamResponse(task=whole))) == [204]
+    assert service["reports"]["t1", "a"] == "Anew."
 
 
 async def test_the_route_keeps_states() -> None:

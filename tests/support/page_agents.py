@@ -39,6 +39,12 @@ async def halves(turn: Turn) -> AsyncIterator[str]:
         await asyncio.sleep(0.05)
 
 
+@a2a.agent("fails")
+async def fails(turn: Turn) -> None:
+    """Fails in a way that only the worker's log explains."""
+    raise RuntimeError("not for clients")
+
+
 MARK = "<script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">"
 RTL = "\u202eright to left\u202c שלום"
 HUGE = "many words " * 20_000
