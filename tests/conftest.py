@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from a2a_celery.cli.embedded import EmbeddedRedis
 from a2a_celery.store import AsyncStore, Keys
@@ -18,6 +19,10 @@ from .support.databases import Maria, Postgres
 from .support.fleet import RABBITMQ_URL, Fleet, running_fleet
 from .support.shelves import Shelved
 from .tiers import BROKERS, MARKERS, assign_tiers, select_change_tier
+
+# A loaded machine draws examples slowly, which says nothing of the code under test.
+settings.register_profile("a2a_celery", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("a2a_celery")
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from .source import PACKAGE, ROOT, FunctionNode, Module, modules
 
@@ -46,6 +47,23 @@ def test_a_function_fits_on_a_screen() -> None:
     }
 
     assert too_long == {}
+
+
+def test_no_property_test_depends_on_the_speed_of_the_machine() -> None:
+    assert settings.default is not None
+    assert settings.default.deadline is None
+    assert HealthCheck.too_slow in settings.default.suppress_health_check
+    own = [
+        f"{module.name}:{call.lineno}"
+        for module in TESTS
+        for call in ast.walk(module.tree)
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "settings"
+        for option in call.keywords
+        if (option.arg == "deadline" and ast.unparse(option.value) != "None")
+        or (option.arg == "suppress_health_check" and not re.search("too_slow|list", ast.unparse(option.value)))
+    ]
+
+    assert own == []
 
 
 def test_no_module_has_a_name_that_says_nothing() -> None:

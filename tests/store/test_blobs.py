@@ -52,7 +52,7 @@ def with_parts(parts: list[Part], artifact_id: str = "a", **fields: bool) -> Tas
     return TaskArtifactUpdateEvent(artifact=Artifact(artifact_id=artifact_id, parts=parts), **fields)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     sizes=st.lists(
         st.one_of(st.integers(0, 40), st.integers(THRESHOLD - 40, THRESHOLD + 40), st.just(9000)), max_size=6

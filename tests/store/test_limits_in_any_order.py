@@ -189,7 +189,7 @@ MOVES: dict[str, Callable[[World, str, dict[str, str]], Awaitable[None]]] = {
 }  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     moves=st.lists(st.sampled_from(["create", "create", "create", "claim", "claim", "claim", *MOVES]), max_size=60),
     seed=st.integers(0, 2**16),

@@ -129,7 +129,7 @@ MOVES = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(moves=MOVES, seed=st.integers(0, 2**16))
 def test_any_interleaving_leaves_a_log_that_is_the_task(
     redis_server: EmbeddedRedis, moves: list[list[str]], seed: int
