@@ -18,13 +18,11 @@ from click.core import ParameterSource
 
 from ..config import Settings
 from ..errors import ConfigError
-from ..gateway.auth.configured import authenticator_of
+from ..gateway.auth.configured import authenticator_of, is_loopback
 from ..gateway.metrics import FOLDER
 from ..sealing import sealer_of
 from ..store import AsyncStore, Keys
-from ..store.blob_tasks import require_blobs_known
-from ..store.push_configs import require_secrets_in_use
-from ..store.schema import require_schema
+from ..store.start_check import check_store
 from ..telemetry.logs import set_up
 from . import client
 from .deliveries import deliveries
@@ -88,6 +86,7 @@ def gateway(context: click.Context, host: str, port: int, grpc_port: int | None,
     found = prepared(context)
     set_up(log_level, found.settings.log_format)
     _look_at_store(found.settings)
+    _warn_of_open_gateway(host, found.settings)
     # On shutdown streams are cut at once, and their clients come back with Last-Event-ID; others see `told_to_stop`.
     options: dict[str, Any] = {
         "host": host,
@@ -114,6 +113,14 @@ def gateway(context: click.Context, host: str, port: int, grpc_port: int | None,
             uvicorn.run("a2a_celery.cli.serving:asgi", factory=True, workers=workers, **options)
 
 
+def _warn_of_open_gateway(host: str, settings: Settings) -> None:
+    """Log a warning if a gateway without authentication listens beyond this machine."""
+    hosts = {host} if settings.grpc_port is None else {host, settings.grpc_host}
+    beyond = sorted(address for address in hosts if not is_loopback(address))
+    if beyond and authenticator_of(settings) is None:
+        logger.warning("listening on %s without authentication: other machines reach it too", ", ".join(beyond))
+
+
 def _look_at_store(settings: Settings) -> None:
     """Says in one line what the gateway's own start would end with."""
 
@@ -121,9 +128,7 @@ def _look_at_store(settings: Settings) -> None:
         store, keys = AsyncStore(settings.store_url), Keys(settings.key_prefix)
         try:
             authenticator_of(settings)
-            await require_schema(store, keys, archive=settings.archive_url is not None)
-            await require_secrets_in_use(store, keys, sealer_of(settings))
-            await require_blobs_known(store, keys, settings)
+            await check_store(store, keys, settings, sealer_of(settings), report=False)  # the gateway itself reports
         finally:
             await store.aclose()
 

@@ -12,11 +12,12 @@ from typing import Any
 import click
 from celery import Celery
 
+from ..dispatch import queue_of
 from ..store.installation import server_of
 from .broker_server import broker_server
 from .location import prepared
 from .operating import operated_store
-from .survey import queue_of, reports
+from .survey import reports
 
 ANSWER = 3.0
 """Seconds that a worker has to answer."""

@@ -25,6 +25,7 @@ from ..app import A2A
 from ..errors import A2ACeleryError
 from ..loading import load_settings
 from ..store import AsyncStore
+from ..store.start_check import require_reachable
 from .addresses import local_url
 from .children import Child, Screen
 from .embedded import EmbeddedRedis
@@ -272,6 +273,6 @@ async def _require_store(url: str) -> None:
     """
     store = AsyncStore(url)
     try:
-        await store.ping()
+        await require_reachable(store)
     finally:
         await store.aclose()

@@ -14,8 +14,9 @@ from celery.backends.base import DisabledBackend
 from ..agents import Agent
 from ..app import A2A
 from ..config import Settings
-from ..dispatch import entry_name
+from ..dispatch import queue_of
 from ..errors import StoreUnavailable
+from ..execution.import_check import import_errors
 from ..gateway.start_report import authentication_line, broker_line, settings_line, store_line
 from ..store import Keys, SyncStore
 from ..store.deliveries import deliveries
@@ -78,6 +79,9 @@ class Survey:
     queues: Mapping[str, str | None] = field(default_factory=dict)
     """The queue that each agent's runs go to, where no `route` says another; None: its options name none."""
 
+    import_errors: Mapping[str, str] = field(default_factory=dict)
+    """Why the code of an agent cannot be imported here, by agent."""
+
     work: Mapping[str, Work] = field(default_factory=dict)
     """By agent."""
 
@@ -128,6 +132,7 @@ def survey(found: A2A, url: str | None, timeout: float) -> Survey:
         },
         workers={} if isinstance(broker, str) else reports(app, timeout),
         queues={name: queue_of(app, agent) for name, agent in found.agents.items()},
+        import_errors=import_errors(found.agents.values()),
         work={name: _work(agent) for name, agent in found.agents.items()},
         results=not isinstance(app.backend, DisabledBackend),
         gateway=(named or DEFAULT_URL).rstrip("/"),
@@ -153,17 +158,6 @@ def reports(app: Celery, timeout: float, nodes: Sequence[str] = ()) -> dict[str,
 def reporting(found: Survey) -> list[tuple[str, Mapping[str, Any]]]:
     """The workers whose report is whole."""
     return [(node, report) for node, report in sorted(found.workers.items()) if "settings" in report]
-
-
-def queue_of(app: Celery, agent: Agent) -> str | None:
-    """The queue that the runs of `agent` go to, where no `route` says another; None: its options name none."""
-    name, options = entry_name(agent.name), dict(agent.options)
-    if agent.kind == "task":
-        name = agent.code.name
-        if getattr(agent.code, "queue", None):
-            options.setdefault("queue", agent.code.queue)
-    queue = app.amqp.router.route(options, name).get("queue")
-    return None if queue is None else str(getattr(queue, "name", queue))
 
 
 def _work(agent: Agent) -> Work:

@@ -1,5 +1,6 @@
 """The hand-over to Celery: what a run is called there, and how it is published and revoked."""
 
+from .agent_queues import queue_of
 from .broker_guards import guard_workers
 from .calls import BadCall, CallSignature
 from .canvases import Canvas
@@ -20,5 +21,6 @@ __all__ = [
     "RunOptions",
     "entry_name",
     "guard_workers",
+    "queue_of",
     "require_readable",
 ]

@@ -1,5 +1,5 @@
-"""What a worker makes sure of before it takes its first message: that it reads the store as it is meant, can open the
-sessions there are, and knows where large parts are."""
+"""What a worker makes sure of before it takes its first message: that it can import its agents, reads the store as it
+is meant, can open the sessions there are, and knows where large parts are."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from celery.signals import worker_init
 
 from ..agents import Agent
 from ..config import Settings
+from ..dispatch import queue_of
 from ..errors import ConfigError, StoreUnavailable
 from ..sealing import require_secrets, sealer_of
 from ..store import Keys, SyncStore
@@ -20,6 +21,8 @@ from ..store.blob_tasks import blobs_in_use, require_blobs_in
 from ..store.blobs import blobs_of
 from ..store.push_configs import secrets_in_use
 from ..store.schema import judge, open_store
+from ..store.start_check import unavailable, warn_of_eviction
+from .import_check import import_errors
 
 logger = logging.getLogger(__name__)
 
@@ -28,8 +31,8 @@ _installed: WeakKeyDictionary[Celery, tuple[Callable[[], Settings], Mapping[str,
 
 
 def connect(app: Celery, settings: Callable[[], Settings], agents: Mapping[str, Agent]) -> None:
-    """Makes `app`'s workers refuse to start on a store of another schema, without the secrets that sessions of its
-    `agents` are sealed with, or without the object store that tasks have parts in."""
+    """Makes `app`'s workers refuse to start without the code of `agents`, on a store of another schema, without the
+    secrets that sessions are sealed with, or without the object store that tasks have parts in."""
     _installed[app] = settings, agents
     worker_init.connect(worker_starts, weak=False, dispatch_uid="a2a_celery.worker_starts")
 
@@ -39,6 +42,10 @@ def worker_starts(sender: Any = None, **_: Any) -> None:
     settings_of, agents = _installed.get(sender.app, (None, {}))
     if settings_of is None or not agents:
         return
+    consumed = set(sender.app.amqp.queues.consume_from)
+    errors = import_errors(agent for agent in agents.values() if queue_of(sender.app, agent) in consumed)
+    if errors:
+        raise SystemExit("Error: " + "; ".join(f"agent {name!r}: {error}" for name, error in errors.items()))
     try:
         _look_at_store(settings_of(), sessions=any(agent.session for agent in agents.values()))
     except ConfigError as e:
@@ -54,7 +61,8 @@ def _look_at_store(settings: Settings, *, sessions: bool) -> None:
         if sessions:
             in_use = store.run(secrets_in_use(keys))
             require_secrets(sealer_of(settings), in_use)
+        warn_of_eviction(store.redis.info("memory"))
     except StoreUnavailable as e:
-        logger.warning("whether the store's schema, the secret key and the object store are right is not known: %s", e)
+        logger.warning("%s; runs wait until it is available", unavailable(store, e))
     finally:
         store.close()

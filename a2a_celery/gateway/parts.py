@@ -16,11 +16,9 @@ from ..dispatch import Publisher
 from ..errors import ConfigError
 from ..sealing import sealer_of
 from ..store import Keys
-from ..store.blob_tasks import require_blobs_known
 from ..store.blobs import blobs_of
 from ..store.follow import LogFollower
-from ..store.push_configs import require_secrets_in_use
-from ..store.schema import require_schema
+from ..store.start_check import check_store
 from ..store.traced import TracedStore
 from ..store.wake import WakeLine
 from .auth.authenticator import Authenticator
@@ -81,9 +79,7 @@ class Parts:
             for part in (self._push, self._archive):
                 if part is not None:
                     stack.push_async_callback(part.aclose)
-            await require_schema(self.store, self._keys, archive=self._archive is not None)
-            await require_secrets_in_use(self.store, self._keys, self._sealer)
-            await require_blobs_known(self.store, self._keys, self._settings)
+            await check_store(self.store, self._keys, self._settings, self._sealer)
             stack.push_async_callback(self._line.stop)
             await self._line.start()
             await self.metrics.start()

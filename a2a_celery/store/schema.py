@@ -10,7 +10,6 @@ keys at a time, and again if it was cut off; twice at once does no harm.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,8 +18,6 @@ from ..errors import ConfigError, StoreUnavailable
 from .connection import AsyncStore, SyncStore
 from .keys import Keys
 from .operation import Argument, Operation, script
-
-logger = logging.getLogger(__name__)
 
 SCHEMA = 1
 """What this release reads and writes."""
@@ -80,8 +77,8 @@ async def require_schema(store: AsyncStore, keys: Keys, *, archive: bool | None 
 
     try:
         await look()
-    except StoreUnavailable as e:
-        logger.warning("whether the store has the schema of this release is not known yet: %s", e)
+        store.first = None
+    except StoreUnavailable:
         store.first = look
 
 

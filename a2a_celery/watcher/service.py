@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 from celery import Celery
@@ -12,15 +13,12 @@ from celery import Celery
 from ..archive import open_archive
 from ..config import Settings
 from ..dispatch import Publisher
-from ..errors import ConfigError
 from ..loops import new_loop
 from ..push import Poster
 from ..sealing import Sealer, sealer_of
 from ..store import AsyncStore, Keys
-from ..store.blob_tasks import require_blobs_known
 from ..store.blobs import blobs_of
-from ..store.push_configs import require_secrets_in_use
-from ..store.schema import require_schema
+from ..store.start_check import check_store
 from ..store.wake import WakeLine
 from ..telemetry.logs import about
 from ..telemetry.names import Action
@@ -37,6 +35,9 @@ from .recoverer import Recoverer
 from .results import Results
 
 logger = logging.getLogger(__name__)
+
+POLL_INTERVAL = 1.0
+"""Seconds between two attempts to reach a store that is unavailable at the start."""
 
 
 class Watcher:
@@ -60,13 +61,14 @@ class Watcher:
         keys = Keys(self._settings.key_prefix)
         sealer = sealer_of(self._settings)
         archive = open_archive(self._settings.archive_url) if self._settings.archive_url else None
+        available = False
         try:
-            await require_schema(store, keys, archive=archive is not None)
-            await require_secrets_in_use(store, keys, sealer)
-            await require_blobs_known(store, keys, self._settings)
-        except ConfigError:
-            await store.aclose()
-            raise
+            available = await self._wait_for_store(store, keys, sealer, until)
+        finally:
+            if not available:
+                await store.aclose()
+        if not available:
+            return
         results = Results(store, keys, self._app)
         again = self._settings.redispatch_after
         roles: list[Role] = [
@@ -99,6 +101,16 @@ class Watcher:
                 await archive.aclose()
             await line.stop()
             await store.aclose()
+
+    async def _wait_for_store(self, store: AsyncStore, keys: Keys, sealer: Sealer | None, until: asyncio.Event) -> bool:
+        """Return True when the store is available, or False when `until` is set before."""
+        report = True
+        while not await check_store(store, keys, self._settings, sealer, report=report):
+            report = False
+            with suppress(TimeoutError):
+                await asyncio.wait_for(until.wait(), POLL_INTERVAL)
+                return False
+        return True
 
     def _deliverer(self, store: AsyncStore, keys: Keys, sealer: Sealer | None) -> Deliverer | None:
         """None without `secret_key`: then nobody can have set a webhook."""

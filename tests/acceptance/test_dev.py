@@ -364,8 +364,11 @@ class TestThatItCanNotStart:
         ]
 
     def test_a_redis_that_does_not_answer(self) -> None:
-        said = self.refused("--port", "0", A2A_STORE_URL=f"redis://127.0.0.1:{free_port()}")
-        assert said.startswith("Error: Redis did not carry out ping")
+        port = free_port()
+        said = self.refused("--port", "0", A2A_STORE_URL=f"redis://:s3cret@127.0.0.1:{port}")
+        assert said.splitlines() == [
+            f"Error: the store at 127.0.0.1:{port}, database 0, is unavailable: Connection refused"
+        ]
 
     def test_data_for_a_redis_that_is_not_embedded(self, tmp_path: Path) -> None:
         said = self.refused("--data", str(tmp_path), "--redis-url", "redis://127.0.0.1")

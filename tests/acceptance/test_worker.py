@@ -72,14 +72,14 @@ def test_an_executor_given_by_name_is_imported_in_workers_only(site: Site) -> No
     assert "heavy imported" not in site.gateway.output()
 
 
-def test_code_that_cannot_be_loaded_fails_its_tasks_with_a_reference(site: Site) -> None:
-    task = site.send("nowhere", "")
+def test_code_that_cannot_be_built_fails_its_tasks_with_a_reference(site: Site) -> None:
+    task = site.send("unbuildable", "")
 
     assert state(task) == "FAILED"
     assert task["status"]["message"]["parts"] == [{"text": "The agent failed."}]
     reference = task["status"]["message"]["metadata"]["reference"]
     assert reference in site.worker.output()
-    assert "tests.support.nothing" in site.worker.output()
+    assert "no licence" in site.worker.output()
 
 
 def test_an_exception_stays_in_the_workers_log(site: Site) -> None:

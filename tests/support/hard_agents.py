@@ -102,4 +102,4 @@ def card(name: str) -> AgentCard:
 
 a2a.add_agent(card("cancels-itself"), CancelsItself)
 a2a.add_agent(card("tidies-up"), TidiesUp)
-a2a.add_agent(card("exits-at-import"), "tests.support.exits:Nobody")
+a2a.add_agent(card("exits-when-built"), "tests.support.exits:Nobody")

@@ -14,6 +14,13 @@ from a2a.server.tasks import TaskUpdater
 print(f"heavy imported in {os.getpid()}", flush=True)
 
 
+class Unbuildable:
+    """Cannot be built."""
+
+    def __init__(self) -> None:
+        raise RuntimeError("no licence")
+
+
 class Heavy(AgentExecutor):
     """Tells where it was built and where it runs."""
 

@@ -23,6 +23,7 @@ CHECKS: tuple[Check, ...] = (
     workers.workers,
     workers.versions,
     workers.agents,
+    workers.imports,
     workers.results,
     workers.cancelling,
     workers.events,

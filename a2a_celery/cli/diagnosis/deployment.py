@@ -24,9 +24,9 @@ def configuration(found: Survey) -> Iterator[Finding]:
     """Name the store, the broker, the authentication and the source of each setting."""
     for about, line in found.lines.items():
         if line:
-            yield ok(about, line)
+            yield ok("configuration", f"{about}: {line}")
     if not found.lines.get("authentication"):
-        yield note("authentication", NO_AUTHENTICATION)
+        yield note("configuration", f"authentication: {NO_AUTHENTICATION}")
 
 
 def watchers(found: Survey) -> Iterator[Finding]:

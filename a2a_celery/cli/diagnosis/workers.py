@@ -68,6 +68,15 @@ def agents(found: Survey) -> Iterator[Finding]:
         yield ok("agents", f"{served} of {len(found.queues)} have workers")
 
 
+def imports(found: Survey) -> Iterator[Finding]:
+    """Report agents whose code cannot be imported here. A worker that has an agent could import it at its start."""
+    for agent, error in found.import_errors.items():
+        if any(agent in report["agents"] for _, report in reporting(found)):
+            yield note(f"agent {agent}", f"{error}. Workers have it, so this matters only where a worker is to start.")
+        else:
+            yield wrong(f"agent {agent}", f"{error}. No worker starts like this: install or correct it.")
+
+
 def cancelling(found: Survey) -> Iterator[Finding]:
     """What a cancel can do on each worker's pool."""
     grace = f"{found.settings.cancel_grace:g} s"

@@ -113,7 +113,7 @@ def _keys(settings: Settings, clock: Clock) -> KeySource:
             "RS256 or ES256 is meant, or a2a_auth_jwt_key"
         )
     url = urlsplit(settings.auth_jwks_url)
-    if url.scheme != "https" and not (url.scheme == "http" and _is_this_machine(url.hostname or "")):
+    if url.scheme != "https" and not (url.scheme == "http" and is_loopback(url.hostname or "")):
         raise ConfigError(
             f"a2a_auth_jwks_url = {settings.auth_jwks_url!r}: must begin with https:// (http:// to this machine only): "
             "who can change the keys on their way can be anybody"
@@ -131,7 +131,8 @@ def _has_port(url: SplitResult) -> bool:
         return False
 
 
-def _is_this_machine(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Return True if only this machine reaches the address."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:

@@ -1,0 +1,97 @@
+"""Agents that are given by name and cannot be imported stop a worker at its start."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from celery import Celery
+
+from a2a_celery import A2A
+from a2a_celery.cli.diagnosis import diagnosis
+from a2a_celery.cli.survey import survey
+from a2a_celery.execution.import_check import NO_REPLY, import_errors
+from a2a_celery.execution.starting import worker_starts
+from tests.support.agents import card
+
+
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules to import, of which some cannot be."""
+    (tmp_path / "acme_fine.py").write_text("print('imported')\nclass Agent: ...\n")
+    (tmp_path / "acme_broken.py").write_text("raise RuntimeError('no licence\\nsecond line')\n")
+    (tmp_path / "acme_exits.py").write_text("import sys\nsys.exit(7)\n")
+    (tmp_path / "acme_dies.py").write_text("import os\nos._exit(7)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+def an_app(**agents: str) -> A2A:
+    app = Celery("acme", broker="memory://localhost", set_as_current=False)
+    app.conf.a2a_store_url = "redis://127.0.0.1:1/0"
+    a2a = A2A(app)
+    for name, code in agents.items():
+        a2a.add_agent(card(name), code, **({"queue": "gpu"} if name == "gpu" else {}))
+    return a2a
+
+
+def start_worker(a2a: A2A) -> None:
+    worker_starts(SimpleNamespace(app=a2a.celery))
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("acme_missing:Agent", "ModuleNotFoundError: No module named 'acme_missing'"),
+        ("acme_fine:Missing", "AttributeError: module 'acme_fine' has no attribute 'Missing'"),
+        ("acme_broken:Agent", "RuntimeError: no licence"),
+        ("acme_exits:Agent", "SystemExit: 7"),
+    ],
+)
+def test_an_agent_that_cannot_be_imported_stops_the_worker_with_a_sentence(
+    modules: None, code: str, reason: str
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        start_worker(an_app(one="acme_fine:Agent", two=code))
+
+    assert stopped.value.code == f"Error: agent 'two': {code!r} can't be loaded: {reason}"
+
+
+def test_an_import_that_kills_its_process_is_reported(modules: None) -> None:
+    assert import_errors(an_app(one="acme_dies:Agent").agents.values()) == {"one": NO_REPLY}
+
+
+def test_the_process_that_asks_imports_nothing(modules: None) -> None:
+    """What an import leaves, such as a connection, would not survive the fork of a pool process."""
+    start_worker(an_app(one="acme_fine:Agent"))
+
+    assert "acme_fine" not in sys.modules
+
+
+def test_what_an_import_prints_is_no_output_of_a_command(modules: None, capfd: pytest.CaptureFixture[str]) -> None:
+    """``doctor --json`` is read by scripts."""
+    assert import_errors(an_app(one="acme_fine:Agent").agents.values()) == {}
+
+    printed = capfd.readouterr()
+    assert (printed.out, printed.err) == ("", "imported\n")
+
+
+def test_the_doctor_calls_it_an_error(modules: None) -> None:
+    app = an_app(one="acme_missing:Agent")
+    app.celery.conf.broker_url = "redis://127.0.0.1:1/0"
+
+    findings = diagnosis(survey(app, "http://127.0.0.1:1", timeout=0.1))
+
+    [found] = [finding for finding in findings if finding.check == "imports"]
+    assert (found.level, found.about) == ("wrong", "agent one")
+    assert "No module named 'acme_missing'" in found.text
+
+
+def test_a_worker_needs_only_the_agents_of_its_queues() -> None:
+    a2a = an_app(gpu="acme_missing:Agent")
+    start_worker(a2a)
+
+    a2a.celery.amqp.queues.select(["gpu"])
+    with pytest.raises(SystemExit, match="agent 'gpu'"):
+        start_worker(a2a)

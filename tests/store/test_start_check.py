@@ -1,0 +1,139 @@
+"""What processes say at their start of a store that is unavailable or unsafe, in one line."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import redis
+from celery import Celery
+from click.testing import CliRunner
+
+from a2a_celery import A2A
+from a2a_celery.cli.commands import a2a as commands
+from a2a_celery.execution.starting import worker_starts
+from tests.support.restarts import MortalRedis, mortal_redis
+from tests.support.waiting import eventually_async
+
+Start = Callable[[A2A], Awaitable[None]]
+
+
+def an_app(url: str) -> A2A:
+    app = Celery("tests", broker="memory://localhost", set_as_current=False)
+    app.conf.update(a2a_store_url=url, a2a_auth_api_keys=f"ann:sha256:{'0' * 64}")
+    a2a = A2A(app)
+    a2a.agent("echo", description="Echoes.")(lambda turn: turn.text)
+    return a2a
+
+
+async def gateway(a2a: A2A) -> None:
+    asgi = a2a.asgi()
+    async with asgi.router.lifespan_context(asgi):
+        pass
+
+
+async def watcher(a2a: A2A) -> None:
+    stop = asyncio.Event()
+    stop.set()
+    await a2a.watcher().run(stop)
+
+
+async def worker(a2a: A2A) -> None:
+    await asyncio.to_thread(worker_starts, SimpleNamespace(app=a2a.celery))
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was logged by this package as a warning."""
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if record.levelno >= logging.WARNING and record.name.startswith("a2a_celery")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "environ", "beyond"),
+    [
+        (("--host", "0.0.0.0"), {}, ["listening on 0.0.0.0 without authentication: other machines reach it too"]),
+        (("--host", "127.0.0.1"), {}, []),
+        (("--grpc-port", "1"), {"A2A_GRPC_HOST": "10.0.0.1"}, ["listening on 10.0.0.1 without authentication"]),
+        (("--host", "0.0.0.0"), {"A2A_AUTH_API_KEYS": f"ann:sha256:{'0' * 64}"}, []),
+    ],
+)
+def test_a_gateway_that_listens_beyond_this_machine_without_authentication_warns(
+    options: tuple[str, ...],
+    environ: dict[str, str],
+    beyond: list[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    a2a = an_app("redis://127.0.0.1:1/0")
+    a2a.celery.conf.a2a_auth_api_keys = None
+    monkeypatch.setattr("uvicorn.run", lambda *_, **__: None)
+    for name in ("A2A_GRPC_HOST", "A2A_GRPC_PORT"):
+        monkeypatch.setenv(name, "")  # the command changes it
+    for name, value in ({"A2A_GRPC_HOST": "127.0.0.1"} | environ).items():
+        monkeypatch.setenv(name, value)
+
+    done = CliRunner().invoke(commands, ["gateway", *options], obj=SimpleNamespace(app=a2a.celery))
+
+    assert done.exit_code == 0, done.output
+    found = [line for line in warnings(caplog) if line.startswith("listening on")]
+    assert [line.startswith(start) for line, start in zip(found, beyond, strict=True)] == [True] * len(beyond)
+
+
+@pytest.fixture(scope="module")
+def evicting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MortalRedis]:
+    """A Redis that deletes keys when it is full."""
+    with mortal_redis(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.mark.parametrize("start", [gateway, watcher, worker])
+async def test_an_unavailable_store_is_one_line_with_its_address_and_the_reason(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    await start(an_app("redis://:s3cret@127.0.0.1:1/3"))
+
+    [line] = warnings(caplog)
+    assert line.startswith("the store at 127.0.0.1:1, database 3, is unavailable: Connection refused; ")
+    assert "s3cret" not in caplog.text
+
+
+async def test_a_watcher_begins_when_the_store_is_available(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "a2a_celery")
+    with mortal_redis(tmp_path) as server:
+        server.die()
+        stop = asyncio.Event()
+        watching = asyncio.ensure_future(an_app(server.store_url).watcher().run(stop))
+
+        async def says(text: str) -> bool:
+            return text in caplog.text
+
+        await eventually_async(lambda: says("is unavailable"), within=20, what="it says that there is no store")
+        server.start()
+        await eventually_async(lambda: says("watching: "), within=20, what="it watches")
+        stop.set()
+        await watching
+
+    assert len(warnings(caplog)) == 1
+
+
+@pytest.mark.parametrize("start", [gateway, watcher, worker])
+async def test_a_policy_that_deletes_tasks_is_a_warning(
+    start: Start, evicting: MortalRedis, caplog: pytest.LogCaptureFixture
+) -> None:
+    with redis.Redis.from_url(evicting.store_url) as server:
+        server.config_set("maxmemory-policy", "noeviction")
+        await start(an_app(evicting.store_url))
+        assert warnings(caplog) == []
+
+        server.config_set("maxmemory-policy", "allkeys-lru")
+        await start(an_app(evicting.store_url))
+
+    [line] = warnings(caplog)
+    assert line.startswith("the store's maxmemory-policy is allkeys-lru: Redis deletes tasks")
