@@ -38,7 +38,10 @@ class DaemonThreads:
         loop = asyncio.get_running_loop()
         made: asyncio.Future[Any] = loop.create_future()
         self._calls.put((function, loop, made))
-        return await made
+        try:
+            return await made
+        finally:
+            del made  # holds the exception, whose traceback holds this frame
 
     def close(self) -> None:
         """Lets the threads end when they have made the calls they were asked for."""
@@ -59,6 +62,7 @@ class DaemonThreads:
                 error = e
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(settle, made, result, error)
+            del asked, function, loop, made, result, error  # the error's traceback holds this frame
         if self._at_end is not None:
             self._at_end()
 

@@ -180,6 +180,8 @@ async def _to_its_end(call: Coroutine[Any, Any, T]) -> T:
         if not made.cancelled():
             made.exception()  # seen: what a stopped agent raises means nothing
         raise
+    finally:
+        del made  # holds the exception, whose traceback holds this frame
 
 
 def _request_context(claim: Claim, related: list[Task]) -> RequestContext:

@@ -1,0 +1,128 @@
+"""A run that raises leaves no traceback to the cycle collector: a worker that sees failures does not grow."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from celery import Celery, Task
+from celery.app.trace import build_tracer
+from kombu import Message
+
+from a2a_celery import A2A, Turn
+from a2a_celery.caller import Caller
+from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.dispatch import RUN_HEADER
+from a2a_celery.execution.awaited import AwaitedCall
+from a2a_celery.execution.request import RunRequest
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.tasks import create_task
+from tests.support.garbage import cyclic_garbage
+from tests.support.seeds import ANN, CONTEXT, RETENTION, request
+
+RUNS = 5
+MAX_BYTES = 8 * 1024
+"""Garbage of one run: a traceback that Celery has copied is more than ten times as large."""
+
+
+@pytest.fixture(autouse=True)
+def unlogged() -> Iterator[None]:
+    """Keep pytest from holding log records, and with them the tracebacks."""
+    logging.disable()
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.fixture
+async def a2a(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> AsyncIterator[A2A]:
+    """Agents that fail in every way."""
+    app = Celery("test", broker="memory://", set_as_current=False)
+    app.conf.update(a2a_store_url=redis_server.store_url, a2a_key_prefix=keys.prefix, task_ignore_result=True)
+    a2a = A2A(app)
+
+    @a2a.agent("awaits", description="Fails.")
+    async def awaits(turn: Turn) -> None:
+        raise ValueError("no")
+
+    @a2a.agent("yields", description="Fails.")
+    async def yields(turn: Turn) -> AsyncIterator[str]:
+        yield "so far"
+        raise ValueError("no")
+
+    @a2a.agent("threaded", description="Fails.")
+    def threaded(turn: Turn) -> None:
+        raise ValueError("no")
+
+    @a2a.agent("threaded-yields", description="Fails.")
+    def threaded_yields(turn: Turn) -> Iterator[str]:
+        yield "so far"
+        raise ValueError("no")
+
+    @app.task(name="plain", shared=False)
+    def plain(text: str) -> None:
+        raise ValueError("no")
+
+    a2a.expose(plain)
+    yield a2a
+    for process in a2a._processes.values():
+        await asyncio.to_thread(asyncio.run_coroutine_threadsafe(process.line.stop(), process.loop).result, 30)
+
+
+async def created(store: AsyncStore, keys: Keys) -> str:
+    """Return the Celery id of the first run of a new task."""
+    task_id = uuid4().hex
+    caller = Caller(user="ann").to_json()
+    await store.run(create_task(keys, ANN, task_id, CONTEXT, request(), caller=caller, retention=RETENTION))
+    return f"{task_id}.1"
+
+
+@pytest.mark.parametrize("agent", ["awaits", "yields", "threaded", "threaded-yields", "plain"])
+async def test_a_failed_run_leaves_no_traceback(a2a: A2A, store: AsyncStore, keys: Keys, agent: str) -> None:
+    plain = agent == "plain"
+    task: Task = a2a.celery.tasks[agent if plain else f"a2a.{agent}"]
+    trace = build_tracer(task.name, task, app=a2a.celery)
+
+    def perform(celery_id: str) -> Any:
+        message = {"id": celery_id, "delivery_info": {}, "headers": {RUN_HEADER: 1}}
+        task_id, _, run = celery_id.partition(".")
+        return trace(celery_id, [] if plain else [task_id, int(run)], {"text": "x"} if plain else {}, message)
+
+    await asyncio.to_thread(perform, await created(store, keys))  # what is imported and built once
+    runs = [await created(store, keys) for _ in range(RUNS)]
+
+    with cyclic_garbage() as garbage:
+        for celery_id in runs:
+            assert (await asyncio.to_thread(perform, celery_id)).info.state == "FAILURE"
+
+    assert garbage.bytes / RUNS < MAX_BYTES
+
+
+async def test_a_failed_run_on_the_asyncio_pool_leaves_no_traceback(a2a: A2A, store: AsyncStore, keys: Keys) -> None:
+    task: Task = a2a.celery.tasks["a2a.awaits"]
+    failed: list[bool] = []
+
+    def call(celery_id: str) -> AwaitedCall:
+        task_id, _, run = celery_id.partition(".")
+        headers = {"id": celery_id, "task": task.name, "ignore_result": None}
+        message = Message(headers=headers, content_type="application/json", content_encoding="utf-8")
+        message._decoded_cache = [[task_id, int(run)], {}, {}]
+        arrived = RunRequest(message, app=a2a.celery, task=task)
+        arrived.on_success = lambda ended: failed.append(ended.failed)
+        return AwaitedCall(arrived, task.runs_in().loop)
+
+    def perform(call: AwaitedCall) -> None:
+        asyncio.run_coroutine_threadsafe(call.make(), task.runs_in().loop).result(30)
+
+    await asyncio.to_thread(perform, call(await created(store, keys)))
+    calls = [call(await created(store, keys)) for _ in range(RUNS)]
+
+    with cyclic_garbage() as garbage:
+        while calls:
+            await asyncio.to_thread(perform, calls.pop())
+
+    assert failed == [True] * (RUNS + 1)
+    assert garbage.bytes / RUNS < MAX_BYTES
