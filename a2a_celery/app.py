@@ -248,4 +248,5 @@ class A2A:
     def _publisher(self) -> Publisher:
         from .dispatch import Publisher
 
-        return Publisher(self.celery, {name: agent.options for name, agent in self.agents.items()})
+        options = {name: agent.options for name, agent in self.agents.items()}
+        return Publisher(self.celery, options, self.settings.key_prefix)

@@ -23,6 +23,8 @@ CONF_PREFIX = "a2a_"
 ENV_PREFIX = "A2A_"
 FILE_SUFFIX = "_FILE"
 
+DEFAULT_KEY_PREFIX = "a2a"
+
 TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 """A header's name, or the word for a scheme of authentication. Source: RFC 9110 5.6.2."""
 
@@ -41,7 +43,7 @@ class Settings:
     store_url: str = field(default="", repr=False)
     """The Redis or Valkey that holds the tasks; default: the result backend or the broker, if that is one."""
 
-    key_prefix: str = field(default="a2a")
+    key_prefix: str = field(default=DEFAULT_KEY_PREFIX)
     """The first part of every key in the store; deployments that share a Redis differ in it."""
 
     public_url: str | None = field(default=None)

@@ -110,7 +110,8 @@ class Requeuer:
         self._found = found
         self._store = store
         self._keys = keys
-        self._publisher = Publisher(found.celery, {name: agent.options for name, agent in found.agents.items()})
+        options = {name: agent.options for name, agent in found.agents.items()}
+        self._publisher = Publisher(found.celery, options, found.settings.key_prefix)
         self._broker_away = False
 
     def requeue(self, task_id: str) -> Again:

@@ -4,6 +4,7 @@ from .agent_queues import queue_of
 from .broker_guards import guard_workers
 from .calls import BadCall, CallSignature
 from .canvases import Canvas
+from .fleets import fleet_of
 from .options import Call, RunOptions
 from .publisher import HIDDEN, RUN_HEADER, Publisher, entry_name
 from .queues import BrokerQueues
@@ -20,6 +21,7 @@ __all__ = [
     "Publisher",
     "RunOptions",
     "entry_name",
+    "fleet_of",
     "guard_workers",
     "queue_of",
     "require_readable",

@@ -27,6 +27,7 @@ from ..telemetry.names import Action
 from ..telemetry.tracing import tracing
 from ..threads import DaemonThreads
 from .connection import PublishingPool
+from .fleets import DEFAULT_FLEET, fleet_headers
 from .options import Call, RunOptions
 from .publishing import PublishingThreads
 from .queues import BrokerQueues
@@ -67,9 +68,10 @@ class _Run:
 
 
 class Publisher:
-    """Hands runs to the broker, off the event loop. `options` per agent go to ``apply_async``."""
+    """Hands runs of `fleet` to the broker, off the event loop. `options` per agent go to ``apply_async``."""
 
-    def __init__(self, app: Celery, options: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(self, app: Celery, options: Mapping[str, Mapping[str, Any]], fleet: str = DEFAULT_FLEET) -> None:
+        self._fleet_headers = fleet_headers(fleet)
         self._app = app
         self._options = options
         self._pool = PublishingPool(app)
@@ -137,6 +139,8 @@ class Publisher:
             **chosen.over(self._options.get(run.agent, {})),
         }
         spans.enter_context(_traced(run.agent, how, chosen))
+        if self._fleet_headers:
+            how["headers"] = {**how.get("headers", {}), **self._fleet_headers}
         if chosen.call is None:
             # by name: a watcher may serve agents that its own version of the app doesn't know; and written as the app
             # says now: a task keeps the serializer that it was first looked at with.

@@ -7,15 +7,18 @@ from typing import Any
 
 from celery import Celery
 from celery.app.task import Task
-from kombu import Queue
+from kombu.entity import Queue
 
+from ..clock import SYSTEM_CLOCK
 from ..errors import BrokerUnavailable
 from ..threads import DaemonThreads
 from .connection import PublishingPool
+from .fleets import returned_headers
 from .options import RunOptions
 from .publishing import THREADS
 
 NOT_FOUND = "404"
+KEPT_PROPERTIES = ("correlation_id", "reply_to", "priority", "delivery_mode")
 
 
 class BrokerQueues:
@@ -44,7 +47,31 @@ class BrokerQueues:
         Raises:
             BrokerUnavailable: the broker did not say so.
         """
-        return await self._threads.call(lambda: self._is_empty(queue))
+        return bool(await self._threads.call(lambda: self._is_empty(queue)))
+
+    def put_back(self, message: Any) -> None:
+        """Publish `message`, as a worker received it, to its queue again, to begin a moment later.
+
+        Raises:
+            BrokerUnavailable: the broker did not take it, or it was put back too often.
+        """
+        headers = returned_headers(message.headers, SYSTEM_CLOCK.now())
+        if headers is None:
+            raise BrokerUnavailable("it was put back too often")
+        kept = {name: message.properties[name] for name in KEPT_PROPERTIES if message.properties.get(name) is not None}
+        try:
+            with self._pool.acquire() as producer:
+                producer.publish(
+                    message.body,
+                    exchange=message.delivery_info.get("exchange") or "",
+                    routing_key=message.delivery_info.get("routing_key"),
+                    content_type=message.content_type,
+                    content_encoding=message.content_encoding,
+                    headers=headers,
+                    **kept,
+                )
+        except Exception as e:  # each transport raises its own
+            raise BrokerUnavailable(f"the broker did not take a message back: {type(e).__name__}: {e}") from e
 
     def _is_empty(self, queue: str) -> bool:
         try:

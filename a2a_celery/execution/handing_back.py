@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import atexit
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
+from functools import cached_property
 from threading import Thread
+from typing import Any
 
 from ..config import Settings
-from ..dispatch import Publisher
+from ..dispatch import Publisher, fleet_of
 from ..lifecycle import Failed, final_event
 from ..lifecycle.outcomes import WORKER_LOST
 from ..store import AsyncStore, Keys
@@ -44,18 +46,31 @@ class HandingBack:
         self._store: AsyncStore | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._under_way: list[Future[None]] = []
+        self._foreign: set[str] = set()  # fleets whose messages came here
 
     def give_up(self, celery_id: str, *, worker_pid: int | None) -> None:
         """Gives up the run that `celery_id` names, if process `worker_pid` of this machine claimed it; None: if nobody
         did. Returns at once, and never raises."""
         ref = RunRef.of(celery_id)
-        if ref is None:
-            return
+        if ref is not None:
+            self._in_background(self._guarded(ref, worker_pid))
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             Thread(target=self._loop.run_forever, name="a2a-handing-back", daemon=True).start()
             atexit.register(self.wait)
-        self._under_way.append(asyncio.run_coroutine_threadsafe(self._guarded(ref, worker_pid), self._loop))
+        self._under_way = [future for future in self._under_way if not future.done()]
+        self._under_way.append(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+    @cached_property
+    def fleet(self) -> str:
+        """The fleet of this worker."""
+        return self._settings().key_prefix
+
+    def return_message(self, message: Any, then: Callable[[], None]) -> None:
+        """Put a message of another fleet back into its queue, and call `then()`. Returns at once, and never raises."""
+        self._in_background(self._return(message, then))
 
     def wait(self, timeout: float = LAST_WAIT) -> None:
         """Returns when all is given up, or `timeout` seconds are over."""
@@ -66,6 +81,18 @@ class HandingBack:
             await self._give_up(ref, worker_pid)
         except Exception:
             logger.exception("run %s was not handed back: a watcher will see to it", ref.name)
+
+    async def _return(self, message: Any, then: Callable[[], None]) -> None:
+        theirs, queue = fleet_of(message.headers), message.delivery_info.get("routing_key")
+        if theirs not in self._foreign:
+            self._foreign.add(theirs)
+            text = "runs of the fleet %r come to this worker of %r through the queue %r: give each fleet its own queues"
+            logger.warning(text, theirs, self.fleet, queue)
+        try:
+            await asyncio.to_thread(self._connected_publisher().queues.put_back, message)
+        except Exception as e:
+            logger.warning("a run of the fleet %r was not put back, its watcher publishes it again: %s", theirs, e)
+        then()
 
     async def _give_up(self, ref: RunRef, worker_pid: int | None) -> None:
         settings = self._settings()
@@ -96,11 +123,14 @@ class HandingBack:
                 return
 
     async def _publish(self, agent: str, ref: RunRef, options: bytes) -> None:
-        if self._publisher is None:
-            self._publisher = self._make_publisher()
         # Not marked as published: this very worker may still be who a Redis broker gives it to, and never look at it.
         # So a watcher publishes it again if nobody has claimed it in a moment.
-        await self._publisher.publish_async(agent, ref.task_id, ref.run, options)
+        await self._connected_publisher().publish_async(agent, ref.task_id, ref.run, options)
+
+    def _connected_publisher(self) -> Publisher:
+        if self._publisher is None:
+            self._publisher = self._make_publisher()
+        return self._publisher
 
     def _connected(self, settings: Settings) -> AsyncStore:
         if self._store is None:

@@ -19,8 +19,10 @@ from billiard.exceptions import SoftTimeLimitExceeded, Terminated, TimeLimitExce
 from celery.exceptions import Ignore, Reject, Retry
 from celery.utils.functional import noop
 from celery.worker.request import Request
+from celery.worker.state import task_ready
 from kombu.utils.compat import detect_environment
 
+from ..dispatch import fleet_of
 from ..errors import StoreUnavailable
 from ..lifecycle import Failed, Outcome, Refused
 from ..lifecycle.outcomes import NOT_BEGUN_IN_TIME, OUT_OF_TIME, WITHDRAWN, WORKER_LOST
@@ -63,6 +65,8 @@ class RunRequest(Request):  # type: ignore[misc]
 
     pool_to_leave: ClassVar[Any] = None
     """The pool of a worker in cold shutdown: what begins in it is stopped at once. Else None."""
+
+    _is_returned = False
 
     def __init__(self, message: Any, **options: Any) -> None:
         super().__init__(message, **options)
@@ -168,11 +172,20 @@ class RunRequest(Request):  # type: ignore[misc]
                 self._end(Failed(WORKER_LOST))
 
     def revoked(self) -> bool:
-        """Whether it shall not begin: it was revoked while it waited, or has expired."""
+        """Whether it shall not begin: it is another fleet's, was revoked while it waited, or has expired."""
+        if self.is_run and fleet_of(self.request_dict) != self.task.handing_back.fleet:
+            self._return_to_fleet()
+            return True
         gone = bool(super().revoked())
         if gone and self.is_run and self.time_start is None:
             self._ender.end(self.id, Refused(NOT_BEGUN_IN_TIME if self.maybe_expire() else WITHDRAWN), worker_pid=None)
         return gone
+
+    def _return_to_fleet(self) -> None:
+        if not self._is_returned:
+            self._is_returned = True
+            task_ready(self)
+            self.task.handing_back.return_message(self._message, self.acknowledge)
 
     @property
     def _process(self) -> int | None:

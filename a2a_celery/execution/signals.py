@@ -14,17 +14,20 @@ from weakref import WeakKeyDictionary
 
 from celery import Celery, states
 from celery.signals import task_postrun, task_unknown, worker_ready
+from celery.utils.functional import noop
 
 from ..config import Settings
+from ..dispatch import fleet_of
 from ..lifecycle import Refused
 from ..lifecycle.outcomes import AGENT_UNKNOWN
+from ..store.runs import RunRef
 from .ending import RunEnder
 from .handing_back import HandingBack
 from .stopping import Stopping
 
 logger = logging.getLogger(__name__)
 
-_enders: WeakKeyDictionary[Celery, RunEnder] = WeakKeyDictionary()
+_enders: WeakKeyDictionary[Celery, tuple[RunEnder, HandingBack]] = WeakKeyDictionary()
 """Of each app that has an A2A: a signal is the process's, its sender's app says whose it is."""
 
 _stoppings: WeakKeyDictionary[Celery, Callable[[Any], Stopping]] = WeakKeyDictionary()
@@ -34,7 +37,7 @@ _stoppings: WeakKeyDictionary[Celery, Callable[[Any], Stopping]] = WeakKeyDictio
 def connect(app: Celery, ender: RunEnder, settings: Callable[[], Settings], handing_back: HandingBack) -> None:
     """Makes what `app`'s workers learn about runs end these with `ender`, and workers that stop give them up with
     `handing_back`. Once per app and process is enough."""
-    _enders[app] = ender
+    _enders[app] = ender, handing_back
     _stoppings[app] = lambda consumer: Stopping(consumer, settings, handing_back)
     worker_ready.connect(worker_is_ready, weak=False, dispatch_uid="a2a_celery.worker_is_ready")
     task_unknown.connect(agent_unknown, weak=False, dispatch_uid="a2a_celery.agent_unknown")
@@ -44,9 +47,13 @@ def connect(app: Celery, ender: RunEnder, settings: Callable[[], Settings], hand
 def agent_unknown(sender: Any = None, name: str = "", id: str = "", message: Any = None, **_: Any) -> None:
     """A worker got a run of an agent that its app doesn't have; the message is gone."""
     try:
-        ender = _enders.get(sender.app)
+        ender, handing_back = _enders.get(sender.app, (None, None))
         # what is no run of an A2A task has an id that names none
-        if ender is not None and _is_ours(message):
+        if ender is None or handing_back is None:
+            return
+        if RunRef.of(id) is not None and fleet_of(message.headers) != handing_back.fleet:
+            handing_back.return_message(message, noop)
+        elif _is_ours(message):
             ender.end(id, Refused(AGENT_UNKNOWN), worker_pid=None)
     except Exception:
         logger.exception("a message for an unknown agent was not handled")

@@ -52,7 +52,8 @@ class Parts:
         self._settings = settings
         self._keys = keys = Keys(settings.key_prefix)
         self._line = WakeLine(settings.store_url)
-        publisher = Publisher(app, {name: agent.options for name, agent in agents.items()})
+        options = {name: agent.options for name, agent in agents.items()}
+        publisher = Publisher(app, options, settings.key_prefix)
         waits = settings.redispatch_after, settings.lease_ttl
         self._handing_over = HandingOver(publisher, self.store, keys, *waits, clock)
         self._sealer = sealer_of(settings)

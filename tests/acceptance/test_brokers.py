@@ -57,6 +57,24 @@ async def test_a_message_that_comes_while_the_broker_is_away_runs_when_it_is_bac
     assert [texts(task) for task in ended] == [["0"], ["1"], ["2"]]
 
 
+async def test_two_fleets_on_one_broker_run_each_its_own_tasks(tmp_path: Path, broker: str) -> None:
+    """One of them has fewer agents. No watcher publishes a run again."""
+    other = {"A2A_KEY_PREFIX": "other"}
+    with running_fleet(tmp_path, broker) as fleet:
+        gateways = [fleet.gateway(), fleet.gateway(**other)]
+        fleet.worker(pool="threads")
+        fleet.worker(pool="prefork", app="tests.support.few_agents", **other)
+        for gateway, agent in ((gateways[0], "echo"), (gateways[1], "echo"), (gateways[0], "full")):
+            async with sdk_client(gateway, agent, streaming=False) as client:
+                tasks = [await send(client, str(number), immediately=True) for number in range(6)]
+                ended = [await until_state(client, task.id, "COMPLETED", "FAILED", "REJECTED") for task in tasks]
+            assert [state(task) for task in ended] == ["COMPLETED"] * 6
+
+        doctor = fleet.command("a2a", "doctor")
+
+    assert "belongs to another fleet: A2A_KEY_PREFIX is 'other' there, and 'a2a' here" in doctor.stdout
+
+
 async def test_an_unreachable_broker_delays_no_answer_and_is_no_error(tmp_path: Path) -> None:
     with running_fleet(tmp_path, CELERY_BROKER_URL="amqp://guest:topsecret@127.0.0.1:1//") as fleet:
         gateway = fleet.gateway()

@@ -138,18 +138,20 @@ async def test_an_unknown_agent_is_refused_in_the_store_of_the_app_that_got_it(
         seeds = Seeds(store, Keys(prefix))
         task_id = await seeds.created(task_id="same")
 
-        task_unknown.send(sender=Consumer(app), name=name, id="same", message=received())
-        task_unknown.send(sender=Consumer(app), name=name, id="same.2", message=received())
+        task_unknown.send(sender=Consumer(app), name=name, id="same", message=received(prefix))
+        task_unknown.send(sender=Consumer(app), name=name, id="same.2", message=received(prefix))
+        task_unknown.send(sender=Consumer(app), name=name, id="same.1", message=received("another fleet"))
         assert await seeds.states(task_id) == [SUBMITTED]
-        task_unknown.send(sender=Consumer(app), name=name, id="same.1", message=received())
+        task_unknown.send(sender=Consumer(app), name=name, id="same.1", message=received(prefix))
 
         assert await seeds.states(task_id) == [SUBMITTED, REJECTED]
         assert (await seeds.task(task_id)).status.message.parts[0].text == AGENT_UNKNOWN
 
 
-def received(accept: str = "application/json") -> Message:
+def received(fleet: str, accept: str = "application/json") -> Message:
     """A message as a worker gets it that accepts that content."""
-    return Message(b'[["same", 1], {}, {}]', content_type="application/json", content_encoding="utf-8", accept={accept})
+    body, how = b'[["same", 1], {}, {}]', {"content_type": "application/json", "content_encoding": "utf-8"}
+    return Message(body, headers={"a2a_fleet": fleet}, accept={accept}, **how)
 
 
 async def test_a_message_that_the_worker_would_not_have_taken_ends_nothing(
@@ -157,7 +159,7 @@ async def test_a_message_that_the_worker_would_not_have_taken_ends_nothing(
 ) -> None:
     seeds = Seeds(store, Keys("test"))
     task_id = await seeds.created(task_id="same")
-    unsigned = received(accept="application/data")
+    unsigned = received("test", accept="application/data")
 
     task_unknown.send(sender=Consumer(Apps(redis_server).mine), name="a2a.ghost", id="same.1", message=unsigned)
 

@@ -106,6 +106,15 @@ def same_settings(found: Survey) -> Iterator[Finding]:
     ours = shown(found.settings)
     agree = True
     for who, theirs in sorted(others.items()):
+        if theirs.get("key_prefix", found.settings.key_prefix) != found.settings.key_prefix:
+            agree = False
+            yield wrong(
+                who,
+                f"belongs to another fleet: A2A_KEY_PREFIX is {theirs['key_prefix']!r} there, and "
+                f"{found.settings.key_prefix!r} here. Make them the same, or give each fleet its own queues or broker: "
+                "messages that come to a worker of the wrong fleet go back and forth.",
+            )
+            continue
         unused = OWN_TO_A_PROCESS | (NOT_OF_WORKERS if who in workers else set())
         for name in sorted((ours.keys() | theirs.keys()) - unused):
             if ours.get(name) != theirs.get(name):

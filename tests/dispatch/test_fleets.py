@@ -1,0 +1,87 @@
+"""A message names its fleet. One of another fleet goes back to its queue as it came, ever later, and not for ever."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import kombu
+import pytest
+from celery import Celery
+
+from a2a_celery.dispatch import Publisher, RunOptions, fleet_of
+from a2a_celery.dispatch.fleets import FIRST_DELAY, LONGEST_DELAY, MAX_RETURNS, returned_headers
+from tests.support.fleet import RABBITMQ_URL
+from tests.support.restarts import MortalRedis
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def delays(headers: dict[str, Any]) -> list[timedelta]:
+    """How long a message waits each time it is returned, until it is dropped."""
+    found = []
+    while returned := returned_headers(headers, NOW):
+        headers = returned
+        found.append(datetime.fromisoformat(headers["eta"]) - NOW)
+    return found
+
+
+def test_a_message_is_returned_ever_later_and_not_for_ever() -> None:
+    found = delays({})
+
+    assert found[0] == FIRST_DELAY
+    assert found == sorted(found)
+    assert found[-1] == LONGEST_DELAY
+    assert len(found) == MAX_RETURNS
+
+
+@pytest.mark.parametrize("returns", ["many", -1, MAX_RETURNS, 10**9])
+def test_a_count_that_nobody_wrote_keeps_no_message_for_ever(returns: object) -> None:
+    assert len(delays({"a2a_returns": returns})) <= MAX_RETURNS
+
+
+def test_a_message_that_is_to_begin_later_still_is() -> None:
+    later = NOW + timedelta(hours=1)
+
+    assert delays({"eta": later.isoformat()})[0] == later - NOW
+    assert delays({"eta": later.replace(tzinfo=None).isoformat()})[0] == later - NOW
+    assert delays({"eta": "soon"})[0] == FIRST_DELAY
+
+
+@pytest.mark.parametrize("broker", ["redis", "rabbitmq"], indirect=True)
+async def test_a_message_goes_back_as_it_came(broker: str, server: MortalRedis) -> None:
+    queue = f"test-{uuid4().hex}"
+    app = Celery("fleets", broker=RABBITMQ_URL if broker == "rabbitmq" else server.broker_url, set_as_current=False)
+    app.conf.task_compression = "gzip"
+    publisher = Publisher(app, {"echo": {"queue": queue, "priority": 3}}, "other")
+    trace = RunOptions(trace={"traceparent": "00-" + "1" * 32 + "-" + "2" * 16 + "-01"})
+    await publisher.publish_async("echo", "t", 1, trace.to_json())
+
+    seen = []
+    with kombu.Connection(app.conf.broker_url) as connection:
+        waiting = connection.SimpleQueue(queue)
+        for _ in range(2):
+            message = waiting.get(timeout=10)
+            seen.append((message.payload, dict(message.headers), message.properties.get("correlation_id")))
+            publisher.queues.put_back(message)
+            message.ack()
+        waiting.clear()
+        connection.default_channel.queue_delete(queue)
+
+    (first, headers, correlation), (second, headers_again, correlation_again) = seen
+    assert (first, correlation) == (second, correlation_again)
+    assert fleet_of(headers) == fleet_of(headers_again) == "other"
+    changed = {name for name in headers | headers_again if headers.get(name) != headers_again.get(name)}
+    assert changed == {"eta", "a2a_returns", "compression"}
+
+
+async def test_the_fleet_with_the_default_prefix_needs_no_header(server: MortalRedis) -> None:
+    app = Celery("fleets", broker=server.broker_url, set_as_current=False)
+    await Publisher(app, {}, "a2a").publish_async("echo", "t", 1)
+
+    with kombu.Connection(app.conf.broker_url) as connection:
+        headers = connection.SimpleQueue("celery").get(timeout=10).headers
+
+    assert fleet_of(headers) == "a2a"
+    assert "a2a_fleet" not in headers
