@@ -167,6 +167,7 @@ class GatewayHandler(RequestHandler):
             del params, context, kept
             async with aclosing(self._turns.pages(task.id, bell, start)) as pages:
                 while not ended and (page := await anext(pages, None)) is not None:
+                    version = 0 if page.restored else version  # versions begin anew
                     seen, ended = watch.read(page.entries, task, until=version)
                     yield seen
                     del seen, page

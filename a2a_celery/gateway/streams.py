@@ -73,6 +73,7 @@ class TurnWatch:
             one = shown(entry, task.id, task.context_id)
             if one is not None and entry.version > behind:
                 seen.append(one)
+                behind = entry.version  # the status of a task that was shown as a whole is known
             if self.ends_with(entry) and entry.version >= until:
                 return seen, True
         return seen, False

@@ -110,6 +110,8 @@ class TurnFollower:
         watch = TurnWatch(sent.ahead)
         async with aclosing(self.pages(sent.task.id, bell, sent.since, new=new)) as pages:
             async for page in pages:
+                if page.restored:
+                    sent = replace(sent, version=0)  # versions begin anew
                 seen, ended = watch.read(page.entries, sent.task, behind=sent.version)
                 del page
                 yield seen

@@ -6,10 +6,13 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager
 from uuid import uuid4
 
+from a2a.types import TaskStatusUpdateEvent
+
+from ..lifecycle import LogEntry
 from .connection import AsyncStore, patiently
 from .keys import Keys
 from .log import LogPage, read_log
-from .tasks import Waker
+from .tasks import Waker, read_task
 from .wake import Bell, WakeLine
 
 
@@ -34,17 +37,24 @@ async def follow(
     Ends when the task is gone; else it goes on until the reader leaves: what ends a stream is the reader's to say.
 
     A reader that is slow holds one page; it slows nobody.
+
+    If the store comes back without entries that were read, a page that is `restored` has the task as a whole, and its
+    status with the same version, which may be a lower one.
     """
+    recorded_us: int | None = None
     if new:
         await bell.wait(behind=after)
     while True:
         page = bell.page(after)
         if page is None:
-            page = await patiently(store, read_log(keys, task_id, after, whole=whole))
+            page = await patiently(store, read_log(keys, task_id, after, whole=whole, recorded_us=recorded_us))
+        if page.restored:
+            page = await _restored_page(store, keys, task_id, page, whole=whole)
         if page.version == 0:
             return
         if page.entries:
             after = page.entries[-1].version
+            recorded_us = None if page.restored else page.entries[-1].recorded_us
         if seen is not None:
             seen(page)
         all_read = page.version <= after
@@ -52,6 +62,18 @@ async def follow(
         del page
         if all_read:
             await bell.wait(behind=after)
+
+
+async def _restored_page(store: AsyncStore, keys: Keys, task_id: str, page: LogPage, *, whole: bool) -> LogPage:
+    """Return the page that tells a reader to begin anew: the task as a whole, and its status for who waits for that."""
+    found = await patiently(store, read_task(keys, None, task_id, whole=whole))
+    if found is None:
+        return LogPage([], 0, page.state, running=False)
+    task, version = found
+    at = task.status.timestamp.ToMicroseconds()
+    status = TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id, status=task.status)
+    entries = [LogEntry(version, at, task), LogEntry(version, at, status)]
+    return LogPage(entries, version, task.status.state, page.running, restored=True)
 
 
 class LogFollower:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import signal
 
 import pytest
+from a2a.types import Task, TaskState
 
+from a2a_celery.store import SyncStore
+from tests.support.clients import request, sdk_client
 from tests.support.fleet import Fleet, running_fleet
 from tests.support.talk import read, send, state
 from tests.support.waiting import eventually
@@ -53,6 +56,55 @@ def test_a_worker_that_is_killed_fails_what_may_not_run_twice_and_gives_on_what_
         within=90,
         what="what had not begun runs elsewhere",
     )
+
+
+def backup_of(store: SyncStore) -> dict[bytes, bytes]:
+    """Return a copy of every key of the store, all of one moment."""
+    keys = store.redis.keys()
+    with store.redis.pipeline(transaction=True) as pipeline:
+        for key in keys:
+            pipeline.dump(key)
+        return {key: value for key, value in zip(keys, pipeline.execute(), strict=True) if value is not None}
+
+
+def restore(store: SyncStore, backup: dict[bytes, bytes]) -> None:
+    """Replace what the store has by an older copy, and cut its connections, as a failover to a replica does."""
+    with store.redis.pipeline(transaction=True) as pipeline:
+        pipeline.flushdb()
+        for key, value in backup.items():
+            pipeline.restore(key, 0, value)
+        pipeline.execute()
+    store.redis.client_kill_filter(_type="pubsub")
+
+
+async def test_a_store_that_comes_back_without_its_newest_writes_fails_the_task_and_its_reader_begins_anew(
+    fleet: Fleet,
+) -> None:
+    gateway = fleet.gateway(**LEASE)
+    fleet.worker(pool="threads", **LEASE)
+    fleet.watcher(**LEASE)
+    store = SyncStore(fleet.redis.store_url)
+    backup: dict[bytes, bytes] = {}
+    chunks: list[str] = []
+    read_again: list[Task] = []
+    async with sdk_client(gateway, "pace") as client:
+        async for event in client.send_message(request("60 0.2")):
+            match event.WhichOneof("payload"):
+                case "artifact_update":
+                    chunks.append(event.artifact_update.artifact.parts[0].text)
+                case "task":
+                    read_again.append(event.task)
+            if len(chunks) == 3 and not backup:
+                backup = backup_of(store)
+            if len(chunks) == 10 and len(read_again) == 1:
+                restore(store, backup)
+            last = event
+    store.close()
+
+    assert TaskState.Name(last.status_update.status.state) == "TASK_STATE_FAILED"
+    anew = read_again[-1]
+    assert len(read_again) == 2
+    assert len(anew.artifacts[0].parts) < 10
 
 
 def test_a_worker_that_was_frozen_finds_its_run_gone(fleet: Fleet) -> None:

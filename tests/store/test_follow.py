@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from functools import reduce
 from pathlib import Path
 
+import pytest
 from a2a.types import Task, TaskStatusUpdateEvent
 
 from a2a_celery.lifecycle import LogEntry, fold, is_terminal
+from a2a_celery.lifecycle.fold import apply
 from a2a_celery.lifecycle.states import COMPLETED, WORKING
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.follow import LogFollower
+from a2a_celery.store.follow import LogFollower, follow
 from a2a_celery.store.log import PAGE, read_log
-from a2a_celery.store.wake import WakeLine
+from a2a_celery.store.wake import Bell, WakeLine
 from tests.support.restarts import mortal_redis
 from tests.support.seeds import Seeds, at_once, chunk, status
 from tests.support.waiting import eventually_async
@@ -128,3 +131,55 @@ async def test_a_reader_goes_on_without_gap_or_repeat_when_redis_died(tmp_path: 
         assert fold(entries) == await seeds.task(claim.ref.task_id)
         await line.stop()
         await store.aclose()
+
+
+async def read_pages(store: AsyncStore, keys: Keys, task_id: str, bell: Bell, read: list[LogEntry]) -> None:
+    """Fold what a reader reads, from the task's beginning on."""
+    async with aclosing(follow(store, keys, bell, task_id, 0)) as pages:
+        async for page in pages:
+            read += page.entries
+
+
+@pytest.mark.parametrize("later", [0, 1, 3, 8], ids=lambda n: f"{n} events since")
+async def test_a_reader_of_entries_that_the_store_lost_begins_anew(
+    store: AsyncStore, keys: Keys, seeds: Seeds, later: int
+) -> None:
+    """Also when the log is as long again as what the reader has read, or longer."""
+    claim, bell = await seeds.claimed(max_attempts=2), Bell()
+    task_id = claim.ref.task_id
+    await seeds.appended(claim, chunk("kept"))
+    backup = await seeds.backup()
+    await seeds.appended(claim, *(chunk(str(n)) for n in range(5)), before=1)
+    read: list[LogEntry] = []
+    reading = asyncio.create_task(read_pages(store, keys, task_id, bell, read))
+    await eventually_async(lambda: asyncio.sleep(0, len(read) == 8))
+
+    await seeds.restore(backup)
+    if later:
+        await seeds.appended(claim, *(chunk(f"other {n}") for n in range(later)), before=1)
+    bell.ring()
+    await eventually_async(lambda: asyncio.sleep(0, len(read) == 10))
+    await seeds.settled(claim, chunk("the last"), status(COMPLETED), before=1 + later)
+    bell.ring()
+    await eventually_async(lambda: asyncio.sleep(0, len(read) == 12))
+    reading.cancel()
+
+    assert isinstance(read[8].event, Task)
+    assert reduce(apply, read[8:], Task()) == await seeds.task(task_id)
+    assert [entry.version for entry in read[8:]] == [3 + later, 3 + later, 4 + later, 5 + later]
+
+
+async def test_a_reader_of_a_task_that_the_store_lost_is_told_that_it_is_gone(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    backup = await seeds.backup()
+    task_id, bell = await seeds.created(), Bell()
+    read: list[LogEntry] = []
+    reading = asyncio.create_task(read_pages(store, keys, task_id, bell, read))
+    await eventually_async(lambda: asyncio.sleep(0, len(read) == 1))
+
+    await seeds.restore(backup)
+    bell.ring()
+
+    async with asyncio.timeout(20):
+        await reading
