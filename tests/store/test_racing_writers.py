@@ -175,7 +175,7 @@ async def test_of_many_ends_at_once_exactly_one_is_written(
         answers = await at_once(
             *(
                 clients[n % len(clients)].run(
-                    append(keys, claim.ref, token=claim.token, before=n, events=[end])  # as if none were a repetition
+                    (append, settle_run)[n % 2](keys, claim.ref, token=claim.token, before=0, events=[end])
                 )
                 for n, end in enumerate(ends)
             )
@@ -184,9 +184,12 @@ async def test_of_many_ends_at_once_exactly_one_is_written(
     log = await seeds.log(task_id)
     states = await seeds.states(task_id)
     written = [answer for answer in answers if isinstance(answer, Written)]
+    settled = [answer for answer in answers if isinstance(answer, Settled)]
+    assert len(written) + len(settled) == len(ends)
     assert [is_terminal(state) for state in states] == [False, False, True]
     assert len(log) == 3
     assert all(answer == Written(3, states[-1]) for answer in written)
+    assert all((answer.version, answer.state) == (3, states[-1]) for answer in settled)
     await seeds.require_consistent(task_id)
 
 
