@@ -219,7 +219,7 @@ def test_the_queue_of_a_run_is_the_one_it_is_published_to() -> None:
     app = Celery("publisher", set_as_current=False)
     app.conf.task_routes = {"a2a.routed": {"queue": "by-routes"}, "plain": {"queue": "by-routes"}}
 
-    @app.task(name="own", queue="of-the-task")
+    @app.task(name="own", queue="of-the-task", shared=False)
     def own() -> None: ...
 
     queues = Publisher(app, {"agent": {"queue": "of-the-agent"}, "fan": {"exchange": "x", "routing_key": "k"}}).queues
