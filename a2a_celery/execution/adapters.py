@@ -25,6 +25,9 @@ from .turn import Reply, Turn
 
 T = TypeVar("T")
 
+ATTEMPT = "a2a_attempt"
+"""Key of an executor's `call_context.state` for the number of the attempt at the turn, from 1."""
+
 
 class Adapter(Protocol):
     """Calls one kind of agent. `announces`: it never answers with a message alone, so WORKING comes with the claim."""
@@ -85,11 +88,12 @@ class ExecutorAdapter:
 
     async def run(self, claim: Claim, events: RunEvents) -> Outcome:
         related = await events.store.own_tasks(claim.request.message.reference_task_ids)
-        await self._executor.execute(_request_context(claim, related), events)
+        task = None if claim.paused_in is None else claim.task
+        await self._executor.execute(_request_context(claim, task, related), events)
         return Completed()
 
     async def cancel(self, claim: Claim, events: RunEvents) -> None:
-        await self._executor.cancel(_request_context(claim, []), events)
+        await self._executor.cancel(_request_context(claim, claim.task, []), events)
 
 
 class FunctionAdapter:
@@ -184,12 +188,19 @@ async def _to_its_end(call: Coroutine[Any, Any, T]) -> T:
         del made  # holds the exception, whose traceback holds this frame
 
 
-def _request_context(claim: Claim, related: list[Task]) -> RequestContext:
+def _request_context(claim: Claim, task: Task | None, related: list[Task]) -> RequestContext:
+    """Return the request context of a run.
+
+    The SDK's contract: `task` is None in the first turn of a task, also in a later attempt at that turn, because
+    executors ask `current_task` whether the message begins a task or answers a question.
+    """
+    call_context = Caller.from_json(claim.caller).call_context()
+    call_context.state[ATTEMPT] = claim.attempt
     return RequestContext(
-        Caller.from_json(claim.caller).call_context(),
+        call_context,
         request=claim.request,
         task_id=claim.task.id,
         context_id=claim.task.context_id,
-        task=claim.task,
+        task=task,
         related_tasks=related,
     )

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from typing import Any
 
 import pytest
-from a2a.types import Message, Part, Role
+from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.types import Message, Part, Role, TaskState
 
+from a2a_celery.caller import Caller
+from a2a_celery.execution.adapters import ExecutorAdapter
 from a2a_celery.execution.events import MAX_PENDING
-from a2a_celery.lifecycle.states import COMPLETED, FAILED, SUBMITTED, WORKING
+from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED, SUBMITTED, WORKING
 from tests.support.seeds import chunk, status
 
 from .scene import Scene, until
@@ -171,3 +176,36 @@ async def test_an_agent_that_waits_for_room_is_let_go_when_its_run_is_lost(scene
     async with asyncio.timeout(10):
         await events.abandon()
         await talking
+
+
+class Witness(AgentExecutor):
+    """Records the request contexts of `execute` and `cancel`."""
+
+    def __init__(self) -> None:
+        self.executed: RequestContext
+        self.cancelled: RequestContext
+
+    async def execute(self, context: RequestContext, event_queue: Any) -> None:
+        self.executed = context
+
+    async def cancel(self, context: RequestContext, event_queue: Any) -> None:
+        self.cancelled = context
+
+
+@pytest.mark.parametrize(
+    ("paused_in", "attempt", "new"), [(None, 1, True), (None, 2, True), (INPUT_REQUIRED, 1, False)]
+)
+async def test_an_executor_gets_no_current_task_in_the_first_turn(
+    scene: Scene, paused_in: TaskState | None, attempt: int, new: bool
+) -> None:
+    claim, events = await scene.begin()
+    claim = replace(claim, caller=Caller().to_json(), paused_in=paused_in, attempt=attempt)
+    witness = Witness()
+
+    await ExecutorAdapter(witness).run(claim, events)
+    await ExecutorAdapter(witness).cancel(claim, events)
+
+    assert witness.executed.current_task == (None if new else claim.task)
+    assert (witness.executed.task_id, witness.executed.context_id) == (claim.task.id, claim.task.context_id)
+    assert witness.executed.call_context.state["a2a_attempt"] == attempt
+    assert witness.cancelled.current_task == claim.task

@@ -193,7 +193,7 @@ class Full(AgentExecutor):
         await updater.add_artifact(
             [new_text_part(" ".join(words))],
             artifact_id="b",
-            metadata={"metadata": context.metadata, "history": len(context.current_task.history)},  # type: ignore[union-attr]
+            metadata={"metadata": context.metadata, "new": context.current_task is None},
         )
         await updater.complete(updater.new_agent_message([new_text_part("bye")]))
 

@@ -22,9 +22,8 @@ class Direct(AgentExecutor):
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         assert context.task_id is not None
-        assert context.current_task is not None
         order = Order(**json.loads(context.get_user_input()))
-        attempt = int(dict(context.current_task.metadata).get("attempt", 1))
+        attempt = context.call_context.state["a2a_attempt"]
         with marked(context.task_id, 1, attempt) as tag:
             await asyncio.sleep(order.pause)
             answer = Message(message_id=uuid4().hex, role=Role.ROLE_AGENT, parts=[new_text_part(f"{tag}.0=")])

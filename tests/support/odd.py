@@ -29,10 +29,9 @@ class Stage:
     """The request, and its event queue in fewer words."""
 
     def __init__(self, context: RequestContext, queue: EventQueue) -> None:
-        assert context.current_task is not None
-        self.part = get_message_text(context.current_task.history[0])
-        self.heard = context.get_user_input()
-        self.follows_up = self.heard != self.part
+        task, self.heard = context.current_task, context.get_user_input()
+        self.part = self.heard if task is None else get_message_text(task.history[0])
+        self.follows_up = task is not None
         self.queue = queue
         self.ids = {"task_id": context.task_id or "", "context_id": context.context_id or ""}
 
