@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from a2a.server.routes import create_rest_routes
-from a2a.utils.constants import AGENT_CARD_WELL_KNOWN_PATH
+from a2a.utils.constants import AGENT_CARD_WELL_KNOWN_PATH, PROTOCOL_VERSION_0_3
 from a2a.utils.error_handlers import build_rest_error_payload
 from a2a.utils.errors import MethodNotFoundError
 from celery import Celery
@@ -13,7 +12,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route, Router
 
 from ..agents import Agent
@@ -34,9 +33,9 @@ from .legacy import legacy_rest_routes
 from .observing import TraceContext
 from .page import list_route, shell_routes
 from .parts import Parts
-from .rest_errors import rest_error
-from .streaming import stream_routes
-from .unary import unary_routes
+from .rest import rest_routes
+from .rest_errors import A2AJsonResponse, rest_error
+from .tenants import SharedAddress
 
 
 def build_asgi(app: Celery, agents: Mapping[str, Agent], settings: Settings, clock: Clock = SYSTEM_CLOCK) -> Starlette:
@@ -58,7 +57,8 @@ def build_asgi(app: Celery, agents: Mapping[str, Agent], settings: Settings, clo
         routes.append(list_route(handlers))
     for name, handler in handlers.items():
         routes += _agent_routes(handler, settings, f"/agents/{name}")
-    routes += _agent_routes(next(iter(handlers.values())), settings, "")
+    first = next(iter(handlers.values()))
+    routes += _agent_routes(first, settings, "", SharedAddress.of(handlers))
     asgi = Starlette(
         routes=routes,
         lifespan=parts.lifespan,
@@ -94,35 +94,30 @@ def _authentication(
     return [authentication(authenticator, public=public, rpc=rpc)]
 
 
-def _agent_routes(handler: GatewayHandler, settings: Settings, path: str) -> list[BaseRoute]:
-    """What is served under `path`, "" for the root."""
-    context_builder = CallContextBuilder(path)
-    limit = settings.max_request_bytes
+def _agent_routes(
+    handler: GatewayHandler, settings: Settings, path: str, shared: GatewayHandler | None = None
+) -> list[BaseRoute]:
+    """Return what is served under `path`, "" for the root, where `shared` answers clients of protocol 1.0."""
+    context_builder, limit = CallContextBuilder(path), settings.max_request_bytes
+    serving = shared or handler
 
     def echoing(endpoint: Endpoint) -> Endpoint:
-        return echo_extensions(endpoint, handler.agent.card)
+        return echo_extensions(endpoint, handler.agent.card, shared=shared is not None)
 
-    rpc = echoing(guard_rpc(RpcDispatcher(handler, context_builder).handle_requests, limit))
-    *rest, of_tenants = guard_rest(create_rest_routes(handler, context_builder), limit, echoing)
+    rpc = echoing(guard_rpc(RpcDispatcher(serving, path, legacy=handler).handle_requests, limit))
+    older = CallContextBuilder(path, PROTOCOL_VERSION_0_3)
+    legacy = legacy_rest_routes(handler, older, handler.leaving, handler.clock)
     routes: list[BaseRoute] = [
         # first what is asked for most, for routes are tried one behind the other
-        *guard_rest(_own_routes(handler, context_builder), limit, echoing),
-        *rest,
+        *guard_rest(rest_routes(serving, context_builder), limit, echoing),
         Route("/", rpc, methods=["POST"]),
         *card_routes(handler.agent, settings, path),
-        *guard_rest([*legacy_rest_routes(handler, context_builder, handler.leaving, handler.clock)], limit),
-        *guard_rest(_own_routes(handler, context_builder, "/{tenant}"), limit, echoing),
-        of_tenants,  # whose first word may be any, also that of 0.3
+        *guard_rest(legacy, limit),
+        *guard_rest(rest_routes(serving, context_builder, "/{tenant}"), limit, echoing),
     ]
     plain = Router(routes, redirect_slashes=False)  # as of the application itself, see there
     # a mount does not answer at its own path without a slash, where JSON-RPC clients may well look for it
     return [Route(path, rpc, methods=["POST"]), Mount(path, app=plain)] if path else routes
-
-
-def _own_routes(handler: GatewayHandler, context_builder: CallContextBuilder, below: str = "") -> list[BaseRoute]:
-    """Those of HTTP+JSON that the SDK has too, which come behind them."""
-    # streams first: a task's path matches that of its subscription too, with :subscribe as a part of its id
-    return [*stream_routes(handler, context_builder, below), *unary_routes(handler, context_builder, below)]
 
 
 async def _unknown(request: Request, error: Exception) -> Response:
@@ -132,4 +127,4 @@ async def _unknown(request: Request, error: Exception) -> Response:
         return rest_error(MethodNotFoundError(f"Nothing is served at {request.method} {request.url.path}"))
     payload = build_rest_error_payload(MethodNotFoundError(f"{request.method} is not served at {request.url.path}"))
     payload["error"] |= {"code": error.status_code, "status": "UNIMPLEMENTED"}
-    return JSONResponse(payload, status_code=error.status_code, headers=error.headers)
+    return A2AJsonResponse(payload, status_code=error.status_code, headers=error.headers)

@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from email.utils import format_datetime, parsedate_to_datetime
 from functools import lru_cache
+from hashlib import sha256
 from urllib.parse import urlsplit
 
 from a2a.server.context import ServerCallContext
@@ -89,6 +90,20 @@ def _dated(response: Response, request: Request, since: datetime) -> Response:
         return response
     kept = {name: value for name, value in response.headers.items() if not name.startswith("content-")}
     return Response(status_code=304, headers=kept)
+
+
+def cached_card(response: Response, request: Request) -> Response:
+    """Return `response`, an extended card, with its caching headers, or 304 to a client that has the same card.
+
+    Source: A2A specification 8.6.1; RFC 9110 13.1.2.
+    """
+    tag = f'W/"{sha256(bytes(response.body)).hexdigest()}"'
+    caching = {"Cache-Control": "private, max-age=60", "ETag": tag}
+    known = [one.strip() for one in request.headers.get("if-none-match", "").split(",")]
+    if tag in known or "*" in known:
+        return Response(status_code=304, headers=caching)
+    response.headers.update(caching)
+    return response
 
 
 def extended_card(agent: Agent, settings: Settings, context: ServerCallContext) -> AgentCard | None:

@@ -6,18 +6,16 @@ Source: A2A specification 3.3.4 (capabilities), 3.4 (identifiers), 4.6.3 (requir
 from __future__ import annotations
 
 from a2a.server.context import ServerCallContext
-from a2a.types import AgentCard, ListTasksRequest, Message, Role, SendMessageRequest
+from a2a.types import AgentCard, ListTasksRequest, Message, Role, SendMessageRequest, TaskState
 from a2a.utils.errors import (
     ExtensionSupportRequiredError,
     PushNotificationNotSupportedError,
     UnsupportedOperationError,
-    VersionNotSupportedError,
 )
 from a2a.utils.input_mode_validator import validate_input_modes
 from google.protobuf.json_format import MessageToDict, SerializeToJsonError
 from google.protobuf.message import Message as Proto
 from google.protobuf.struct_pb2 import Value
-from packaging.version import InvalidVersion, Version
 
 from .auth.identity import Identity
 from .bodies import MAX_JSON_VALUES
@@ -30,16 +28,6 @@ BOUNDS = {**dict.fromkeys(("tenant", "id", "task_id", "context_id"), MAX_ID_LENG
 
 MAX_REFERENCES = 16
 """How many tasks a message may refer to: the worker reads each of them before the agent begins."""
-
-
-def check_call(context: ServerCallContext) -> None:
-    """What is refused whatever is asked for: a tenant, a version.
-
-    Raises:
-        A2AError: the first of them.
-    """
-    require_tenant(context)
-    require_version(context)
 
 
 def require_tenant(context: ServerCallContext) -> None:
@@ -80,19 +68,6 @@ def require_extensions(card: AgentCard, context: ServerCallContext) -> None:
         raise ExtensionSupportRequiredError(
             f"This agent requires the extension {missing[0]}: name it in A2A-Extensions", data={"extension": missing[0]}
         )
-
-
-def require_version(context: ServerCallContext) -> None:
-    """Raises VersionNotSupportedError for a gRPC client of another major version; the SDK checks the other bindings."""
-    asked = context.state.get("grpc_version")
-    if not asked:
-        return
-    try:
-        if Version(asked).major == Version(context.state["grpc_expected_version"]).major:
-            return
-    except InvalidVersion:
-        pass
-    raise VersionNotSupportedError(f"A2A version {asked!r} is not supported here: use 1.0", data={"version": asked})
 
 
 def check_send(params: SendMessageRequest, card: AgentCard, context: ServerCallContext) -> None:
@@ -148,8 +123,10 @@ def last_event_id(context: ServerCallContext) -> int | None:
 
 
 def check_list(params: ListTasksRequest) -> None:
-    """Raises InvalidParamsError for a page size or a history length that makes no sense."""
+    """Raise InvalidParamsError for an unknown status, or a page size or history length out of range."""
     check_history_length(params)
+    if params.status not in TaskState.values():
+        raise invalid("status", f"One of {', '.join(TaskState.keys())}.")
     if params.HasField("page_size") and not 1 <= params.page_size <= 100:
         raise invalid("page_size", "A number of tasks from 1 to 100.")
     if params.HasField("status_timestamp_after"):

@@ -15,20 +15,27 @@ from starlette.responses import Response
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
+CARDS = "a2a_cards"
+"""Key of a request's scope and its call context for the card of the agent that the tenant named."""
+
 
 def active_extensions(card: AgentCard, asked: set[str]) -> str:
     """The extensions of `card` among those that were `asked` for, as a header says them; "" for none."""
     return ",".join(sorted({extension.uri for extension in card.capabilities.extensions} & asked))
 
 
-def echo_extensions(endpoint: Endpoint, card: AgentCard) -> Endpoint:
-    """`endpoint`, an HTTP one, with the active extensions in the header ``A2A-Extensions`` of its answers."""
-    if not card.capabilities.extensions:
+def echo_extensions(endpoint: Endpoint, card: AgentCard, *, shared: bool = False) -> Endpoint:
+    """Return `endpoint` with the active extensions in the header ``A2A-Extensions`` of its responses.
+
+    They are those of `card`, or at a `shared` address those of the agent that the tenant named.
+    """
+    if not card.capabilities.extensions and not shared:
         return endpoint
 
     async def echoing(request: Request) -> Response:
         response = await endpoint(request)
-        active = active_extensions(card, get_requested_extensions(request.headers.getlist(HTTP_EXTENSION_HEADER)))
+        asked = get_requested_extensions(request.headers.getlist(HTTP_EXTENSION_HEADER))
+        active = active_extensions((request.scope.get(CARDS) or [card])[-1], asked)
         if active:
             response.headers[HTTP_EXTENSION_HEADER] = active
         return response

@@ -25,7 +25,6 @@ from a2a.utils.grpc_status import status_to_grpc
 
 from .auth.authenticator import Authenticator
 from .auth.grpc import Authenticates, caller
-from .cards import ADDRESS
 from .extensions import active_extensions
 from .faults import (
     LimitExceededError,
@@ -33,11 +32,12 @@ from .faults import (
     RequestTooLargeError,
     ServiceUnavailableError,
     UnauthenticatedError,
-    invalid,
 )
 from .handler import GatewayHandler
 from .legacy import translation
+from .protocol_versions import require_version
 from .retry_after import HEADER, limit_status, seconds_of
+from .tenants import choose_agent
 
 # As in faults: the SDK looks its codes up in a table, which lacks these.
 grpc_handler._ERROR_CODE_MAP.update(
@@ -56,7 +56,7 @@ _call: ContextVar[ServerCallContext | None] = ContextVar("call", default=None)
 
 
 class CallContextBuilder(grpc_handler.DefaultGrpcServerCallContextBuilder):
-    """The SDK's, with the metadata as headers, and the version the client speaks (3.6; the SDK checks none)."""
+    """The SDK's, with the metadata as headers, and a check of the version (3.6), which the SDK lacks."""
 
     def __init__(self, version: str) -> None:
         self._version = version
@@ -70,9 +70,9 @@ class CallContextBuilder(grpc_handler.DefaultGrpcServerCallContextBuilder):
         call = super().build(context)
         metadata = {k.lower(): v for k, v in context.invocation_metadata() or () if isinstance(v, str)}
         call.state["headers"] = metadata
-        call.state["grpc_version"] = metadata.get("a2a-version", "")
         call.state["grpc_expected_version"] = self._version
         _call.set(call)
+        require_version(metadata.get("a2a-version", ""), self._version)
         return call
 
 
@@ -148,10 +148,7 @@ async def _echo_extensions(handler: GatewayHandler, context: ServerCallContext) 
 
 
 def route_by_tenant(handlers: Mapping[str, GatewayHandler]) -> RequestHandler:
-    """A handler that passes each request on to the agent its tenant names: "agent", or "agent/tenant".
-
-    The first of `handlers` also answers requests that name no agent; alone, it answers every tenant.
-    """
+    """Return a handler that passes each request on to the agent that its tenant names, see `choose_agent`."""
     methods = {
         name: _routed(name, handlers)
         for name, method in inspect.getmembers(RequestHandler, inspect.isfunction)
@@ -162,21 +159,10 @@ def route_by_tenant(handlers: Mapping[str, GatewayHandler]) -> RequestHandler:
 
 
 def _routed(name: str, handlers: Mapping[str, GatewayHandler]) -> Callable[..., Any]:
-    def chosen(context: ServerCallContext) -> GatewayHandler:
-        first = next(iter(handlers.values()))
-        agent, _, tenant = context.tenant.partition("/")
-        if agent in handlers:
-            context.tenant = tenant
-            context.state[ADDRESS] = lambda: ("", f"/agents/{agent}")
-            return handlers[agent]
-        if context.tenant and len(handlers) > 1:
-            raise invalid("tenant", f"Begins with the name of an agent: {', '.join(handlers)}.")
-        return first
-
     if inspect.isasyncgenfunction(getattr(RequestHandler, name)):
 
         async def stream(_: object, params: Any, context: ServerCallContext) -> Any:
-            handler = chosen(context)
+            handler = choose_agent(handlers, context)
             await _echo_extensions(handler, context)
             events = getattr(handler, name)(params, context)
             try:
@@ -188,7 +174,7 @@ def _routed(name: str, handlers: Mapping[str, GatewayHandler]) -> Callable[..., 
         return stream
 
     async def unary(_: object, params: Any, context: ServerCallContext) -> Any:
-        handler = chosen(context)
+        handler = choose_agent(handlers, context)
         await _echo_extensions(handler, context)
         return await getattr(handler, name)(params, context)
 

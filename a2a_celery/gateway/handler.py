@@ -264,7 +264,7 @@ class GatewayHandler(RequestHandler):
 
     def _push(self, params: Proto, context: ServerCallContext) -> PushConfigs:
         """What it is done by. An agent without push notifications says so first, whatever is wrong with the request."""
-        checks.check_call(context)
+        checks.require_tenant(context)
         if self._push_configs is None or not self._card.capabilities.push_notifications:
             raise PushNotificationNotSupportedError("Push notifications are not supported by this agent")
         require_fields(params)
@@ -272,7 +272,7 @@ class GatewayHandler(RequestHandler):
 
     def _check(self, params: Proto, context: ServerCallContext) -> None:
         require_fields(params)
-        checks.check_call(context)
+        checks.require_tenant(context)
 
     def _check_send(self, params: SendMessageRequest, context: ServerCallContext) -> None:
         self._check(params, context)

@@ -21,6 +21,7 @@ from a2a.server.jsonrpc_models import JSONRPCError
 from a2a.server.request_handlers.request_handler import RequestHandler
 from a2a.server.request_handlers.response_helpers import build_error_response
 from a2a.server.routes.common import ServerCallContextBuilder
+from a2a.utils.constants import PROTOCOL_VERSION_0_3
 from a2a.utils.errors import (
     A2AError,
     ExtensionSupportRequiredError,
@@ -32,15 +33,17 @@ from a2a.utils.errors import (
 from google.protobuf.json_format import ParseError
 from pydantic import ValidationError
 from sse_starlette import EventSourceResponse
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
+from starlette.types import Scope
 
 from ..clock import SYSTEM_CLOCK, Clock
 from .event_json import one_line
 from .extensions import Endpoint
 from .faults import REACHED, FieldErrors, fields_text, rpc_status, to_a2a
 from .leaving import Leaving
+from .protocol_versions import asked_version, served_as
 from .rest_errors import rest_error, rest_fault
 from .retry_after import REFUSALS
 from .sse import EventStream, frame
@@ -135,7 +138,19 @@ def legacy_rest_routes(
 
         return answered
 
-    return [Route(path, written(endpoint), methods=[method]) for (path, method), endpoint in adapter.routes().items()]
+    return [
+        LegacyRoute(path, written(endpoint), methods=[method]) for (path, method), endpoint in adapter.routes().items()
+    ]
+
+
+class LegacyRoute(Route):
+    """A route of 0.3 below ``/v1``. A request that names another version means the tenant `v1` there."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Return how far `scope` matches."""
+        if scope["type"] != "http" or served_as(asked_version(HTTPConnection(scope))) != PROTOCOL_VERSION_0_3:
+            return Match.NONE, {}
+        return super().matches(scope)
 
 
 async def _frames(first: Any, said: Any, request: Request) -> AsyncGenerator[str, None]:

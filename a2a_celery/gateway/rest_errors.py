@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from a2a.utils import json_utils
+from a2a.utils.constants import A2A_JSON_MEDIA_TYPE
 from a2a.utils.error_handlers import build_rest_error_payload
 from a2a.utils.errors import A2AError
 from starlette.responses import JSONResponse
@@ -11,10 +12,16 @@ from .event_json import one_line
 from .faults import to_a2a
 
 
+class A2AJsonResponse(JSONResponse):
+    """A response of the HTTP+JSON binding."""
+
+    media_type = A2A_JSON_MEDIA_TYPE
+
+
 def rest_error(error: A2AError) -> JSONResponse:
-    """`error` as an answer (A2A specification 11.6)."""
+    """Return the response for `error` (A2A specification 11.6)."""
     payload = build_rest_error_payload(error)
-    return JSONResponse(payload, status_code=payload["error"]["code"])
+    return A2AJsonResponse(payload, status_code=payload["error"]["code"])
 
 
 def rest_fault(error: Exception) -> str:

@@ -56,14 +56,16 @@ def with_retry_after(response: Response, request: Request) -> Response:
     refusals: list[LimitExceededError] = request.scope.get(REFUSALS, [])
     if not refusals or not isinstance(response, JSONResponse):
         return response
-    return refused(json.loads(bytes(response.body)), refusals[0])
+    return refused(json.loads(bytes(response.body)), refusals[0], response.media_type)
 
 
-def refused(payload: dict[str, Any], error: LimitExceededError) -> JSONResponse:
-    """The answer to a refused request, from the error that its binding has made of it."""
+def refused(
+    payload: dict[str, Any], error: LimitExceededError, media_type: str | None = "application/json"
+) -> JSONResponse:
+    """Return the response to a refused request, from the error that its binding made of it."""
     seconds = seconds_of(error)
     said = payload.get("error", {})
     details = said.get("details", said.get("data"))
     if isinstance(details, list):  # 0.3 over JSON-RPC has an object there
         details.append({"@type": RETRY_INFO, "retryDelay": f"{seconds}s"})
-    return JSONResponse(payload, status_code=429, headers={HEADER: str(seconds)})
+    return JSONResponse(payload, status_code=429, headers={HEADER: str(seconds)}, media_type=media_type)

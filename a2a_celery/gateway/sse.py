@@ -24,7 +24,7 @@ PING_AFTER = 10.0
 """Seconds of silence after which something is written when a stream's source has looked and found nothing, which it
 does every `store.wake.LOOK_EVERY`: proxies hang up on what is silent."""
 
-PING = ": ping\r\n\r\n"
+PING = ": ping\n\n"
 
 WRITE = 64 * 1024
 """Characters behind which a write ends: the server holds no more of what its client does not take."""
@@ -32,9 +32,9 @@ WRITE = 64 * 1024
 
 def frame(data: str, version: int | None = None, event: str | None = None) -> str:
     """An event of a stream; `data` is one line, and `version` is what a client may come back with."""
-    numbered = "" if version is None else f"id: {version}\r\n"
-    named = "" if event is None else f"event: {event}\r\n"
-    return f"{numbered}{named}data: {data}\r\n\r\n"
+    numbered = "" if version is None else f"id: {version}\n"
+    named = "" if event is None else f"event: {event}\n"
+    return f"{numbered}{named}data: {data}\n\n"
 
 
 async def frames_of(
@@ -43,9 +43,15 @@ async def frames_of(
     """What an `EventStream` writes of `pages`: each event as `say` has it, and an error behind the first of them, which
     ends them, as `fault` does."""
     async with aclosing(pages):
-        for some in _writes(await anext(pages, []), say):
+        first = await anext(pages, None)
+        if first is None:
+            return
+        writes = _writes(first, say)
+        del first
+        for some in writes:
             yield some
             del some
+        del writes
         try:
             async for page in pages:
                 for some in _writes(page, say):
@@ -75,12 +81,14 @@ class EventStream(Response):
     media_type = "text/event-stream"
 
     def __init__(
-        self, first: str, frames: AsyncGenerator[str, None], leaving: Leaving, clock: Clock = SYSTEM_CLOCK
+        self, first: str | None, frames: AsyncGenerator[str, None], leaving: Leaving, clock: Clock = SYSTEM_CLOCK
     ) -> None:
         self.status_code = 200
         self.background = None
         self.init_headers({"Cache-Control": "no-store", "Connection": "keep-alive", "X-Accel-Buffering": "no"})
-        self._first = first
+        self.is_empty = first is None
+        """Whether the frames ended before the first."""
+        self._first = first or ""
         self._frames = frames
         self._leaving = leaving
         self._clock = clock
@@ -90,7 +98,11 @@ class EventStream(Response):
         cls, frames: AsyncGenerator[str, None], leaving: Leaving, clock: Clock = SYSTEM_CLOCK
     ) -> EventStream:
         """With the first of the `frames` at hand: what they raise before it is the caller's to answer."""
-        return cls(await anext(frames, ""), frames, leaving, clock)
+        return cls(await anext(frames, None), frames, leaving, clock)
+
+    async def discard(self) -> None:
+        """Close the frames, of which none is written."""
+        await self._frames.aclose()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Writes until there is no more, or the client goes away, or the server stops."""

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from a2a.types import AgentCard
 
-from tests.support.clients import Served, base_url, card_of, rpc, sdk_client, send, serving, texts
+from tests.support.clients import V1, Served, base_url, card_of, rpc, sdk_client, send, serving, texts
 from tests.support.fleet import Gateway
 
 WELL_KNOWN = "/.well-known/agent-card.json"
@@ -99,6 +99,17 @@ def test_a_card_that_has_not_changed_is_not_sent_again(served: Served) -> None:
     assert again.headers["etag"] == first.headers["etag"]
     assert "max-age" in first.headers["cache-control"]
     assert first.headers["content-type"].startswith("application/json")
+
+
+def test_an_extended_card_that_has_not_changed_is_not_sent_again(served: Served) -> None:
+    url = f"{served.gateway.url}/agents/full/extendedAgentCard"
+    first = httpx.get(url, headers=V1, timeout=60)
+    again = httpx.get(url, headers=V1 | {"If-None-Match": first.headers["etag"]}, timeout=60)
+    other = httpx.get(url, headers=V1 | {"If-None-Match": 'W/"another"'}, timeout=60)
+
+    assert first.headers["cache-control"] == "private, max-age=60"
+    assert (again.status_code, again.content) == (304, b"")
+    assert (other.status_code, other.json()) == (200, first.json())
 
 
 def test_a_card_says_since_when_it_is_what_it_is(served: Served) -> None:

@@ -15,7 +15,7 @@ import pytest
 from a2a.types import GetTaskRequest, SendMessageRequest, a2a_pb2_grpc
 from google.protobuf.json_format import ParseDict
 
-from tests.support.clients import KNOWN_RPC_CODES, V1, Served, message_json, rest, rpc, serving
+from tests.support.clients import GRPC_V1, KNOWN_RPC_CODES, V1, Served, message_json, rest, rpc, serving
 from tests.support.faults import from_grpc, from_rest, from_rpc
 
 MAX_BYTES = 200_000
@@ -305,7 +305,8 @@ async def test_odd_grpc_messages_are_refused(served: Served) -> None:
             make = channel.unary_stream if method == "SubscribeToTask" else channel.unary_unary
             for service in ("lf.a2a.v1", "a2a.v1"):
                 for body in (b"", b"\xff" * 50, b"\x0a\xff\xff\xff\xff\x0f", b"x" * (2 * MAX_BYTES)):
-                    call = make(f"/{service}.A2AService/{method}")(body, timeout=30)
+                    version = GRPC_V1 if service == "lf.a2a.v1" else ()
+                    call = make(f"/{service}.A2AService/{method}")(body, metadata=version, timeout=30)
                     code, text = await call.code(), await call.details()
                     assert code.name in ("INVALID_ARGUMENT", "UNIMPLEMENTED", "RESOURCE_EXHAUSTED"), (method, body[:9])
                     assert "class" not in text
@@ -328,7 +329,7 @@ async def test_numbers_that_json_has_no_words_for_are_refused_over_grpc(served: 
                     request.metadata["x"] = number
 
             with pytest.raises(grpc.aio.AioRpcError) as raised:
-                await send(request, timeout=30)
+                await send(request, metadata=GRPC_V1, timeout=30)
 
             assert list(from_grpc(raised.value).fields) == ["message"], place
 

@@ -96,11 +96,10 @@ def legacy_error(http: httpx.Client, url: str, method: str, params: Any, headers
     return error
 
 
-def test_a_method_of_03_under_the_flag_of_10_is_no_internal_error(served: Served, http: httpx.Client) -> None:
+def test_a_method_of_03_under_the_flag_of_10_is_not_found(served: Served, http: httpx.Client) -> None:
     answer = http.post(f"{served.url}/", content=envelope(method="message/send", params=legacy_message()), headers=V1)
 
-    assert answer.json()["error"]["code"] == -32004
-    assert "version" in answer.json()["error"]["message"]
+    assert answer.json()["error"]["code"] == -32601
 
 
 @pytest.mark.parametrize("method", ["message/send", "message/stream"])

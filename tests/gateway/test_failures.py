@@ -17,7 +17,7 @@ from a2a_celery import A2A, Turn
 from a2a_celery.cli.embedded import EmbeddedRedis
 from a2a_celery.gateway import handler, turns
 from a2a_celery.store.log import LogPage
-from tests.support.clients import frames, message_json
+from tests.support.clients import GRPC_V1, frames, message_json
 from tests.support.faults import from_grpc, from_rest, from_rpc
 from tests.support.fleet import free_port
 
@@ -101,7 +101,7 @@ async def test_over_http(served: Served, caplog: pytest.LogCaptureFixture) -> No
 async def test_over_grpc(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     async with grpc.aio.insecure_channel(served.grpc) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as raised:
-            await a2a_pb2_grpc.A2AServiceStub(channel).GetTask(GetTaskRequest(id="x"), timeout=30)
+            await a2a_pb2_grpc.A2AServiceStub(channel).GetTask(GetTaskRequest(id="x"), metadata=GRPC_V1, timeout=30)
 
     assert raised.value.code() is grpc.StatusCode.INTERNAL
     only_a_reference(from_grpc(raised.value), caplog)
@@ -126,7 +126,7 @@ async def test_in_mid_stream_over_http_and_json_rpc(served: Served, caplog: pyte
 async def test_in_mid_stream_over_grpc(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     request = ParseDict(message_json(), SendMessageRequest())
     async with grpc.aio.insecure_channel(served.grpc) as channel:
-        events = a2a_pb2_grpc.A2AServiceStub(channel).SendStreamingMessage(request, timeout=30)
+        events = a2a_pb2_grpc.A2AServiceStub(channel).SendStreamingMessage(request, metadata=GRPC_V1, timeout=30)
         assert (await events.read()).HasField("task")
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             await events.read()

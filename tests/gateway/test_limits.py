@@ -16,7 +16,7 @@ from a2a_celery.cli.embedded import EmbeddedRedis
 from a2a_celery.errors import StoreUnavailable
 from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys, Operation, Scope
-from tests.support.clients import message_json
+from tests.support.clients import GRPC_V1, message_json
 from tests.support.faults import from_grpc
 from tests.support.limited import WAYS, Limited, Refusal, limited
 from tests.support.seeds import CONTEXT, Seeds, status
@@ -142,7 +142,7 @@ async def test_of_two_gateways_one_gets_the_last_place(
 
 async def read(gateway: Limited, tenant: str = "") -> tuple[int, str]:
     """A read that costs nothing but its token: its status, and when to come again."""
-    path = f"/{tenant}/tasks/none" if tenant else "/tasks/none"
+    path = f"/agents/echo/{tenant}/tasks/none" if tenant else "/tasks/none"
     answer = await gateway.http.get(path, headers={"A2A-Version": "1.0"})
     return answer.status_code, answer.headers.get("retry-after", "")
 
@@ -156,12 +156,12 @@ async def test_a_tenant_that_a_caller_may_not_use_is_no_owner_of_its_own(
     async with limited(store, redis_server.store_url, keys, **most) as gateway:
         before = await seeds.everything()
         for tenant in ("beta", "gamma", "delta"):
-            assert (await gateway.http.get(f"/{tenant}/tasks/none", headers=alice)).status_code == 403
+            assert (await gateway.http.get(f"/agents/echo/{tenant}/tasks/none", headers=alice)).status_code == 403
         assert await seeds.everything() == before, "the store has not heard of them"
 
-        assert (await gateway.http.get("/acme/tasks/none", headers=alice)).status_code == 404
-        assert (await gateway.http.get("/acme/tasks/none", headers=alice)).status_code == 429
-        assert (await gateway.http.get("/beta/tasks/none", headers=alice)).status_code == 403
+        assert (await gateway.http.get("/agents/echo/acme/tasks/none", headers=alice)).status_code == 404
+        assert (await gateway.http.get("/agents/echo/acme/tasks/none", headers=alice)).status_code == 429
+        assert (await gateway.http.get("/agents/echo/beta/tasks/none", headers=alice)).status_code == 403
 
 
 async def test_a_burst_then_as_many_as_the_rate_gives(
@@ -249,7 +249,7 @@ LONG = "x" * 257
         ("POST", f"/tasks/{LONG}:subscribe", "id"),
         ("GET", f"/tasks?contextId={LONG}", "context_id"),
         ("GET", f"/tasks?pageToken={LONG * 4}", "page_token"),
-        ("GET", f"/{LONG}/tasks", "tenant"),
+        ("GET", f"/agents/echo/{LONG}/tasks", "tenant"),
         ("GET", f"/tasks/{LONG}/pushNotificationConfigs", "task_id"),
         ("GET", f"/tasks/t/pushNotificationConfigs/{LONG}", "id"),
     ],
@@ -285,7 +285,7 @@ async def test_over_grpc_too_a_message_has_an_end(
         grpc.aio.insecure_channel(gateway.grpc) as channel,
     ):
         with pytest.raises(grpc.aio.AioRpcError) as raised:
-            await a2a_pb2_grpc.A2AServiceStub(channel).SendMessage(request, timeout=30)
+            await a2a_pb2_grpc.A2AServiceStub(channel).SendMessage(request, metadata=GRPC_V1, timeout=30)
 
     assert list(from_grpc(raised.value).fields) == ["message.parts"]
 

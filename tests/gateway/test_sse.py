@@ -86,7 +86,7 @@ async def test_a_page_is_one_write() -> None:
     headers = dict(served.sent[0]["headers"])
     assert headers[b"content-type"] == b"text/event-stream; charset=utf-8"
     assert headers[b"cache-control"] == b"no-store"
-    assert served.bodies == ["id: 1\r\ndata: a\r\n\r\n", "id: 2\r\ndata: b\r\n\r\ndata: c\r\n\r\n", ""]
+    assert served.bodies == ["id: 1\ndata: a\n\n", "id: 2\ndata: b\n\ndata: c\n\n", ""]
     assert [message["more_body"] for message in served.sent[1:]] == [True, True, False]
 
 
@@ -106,7 +106,7 @@ async def test_an_error_of_the_first_page_is_the_callers_and_a_later_one_an_even
     served = Served(pages_of([Shown(1, chunk("a"))], error=LookupError()))
     await served.run()
 
-    assert served.bodies[1:] == ["event: error\r\ndata: LookupError\r\n\r\n", ""]
+    assert served.bodies[1:] == ["event: error\ndata: LookupError\n\n", ""]
 
 
 async def test_a_silent_stream_says_now_and_then_that_it_is_there() -> None:
@@ -123,7 +123,7 @@ async def test_a_silent_stream_says_now_and_then_that_it_is_there() -> None:
     served = Served(pages(), clock)
     await served.run()
 
-    assert served.bodies[1:] == [": ping\r\n\r\n"] * 3 + [""]
+    assert served.bodies[1:] == [": ping\n\n"] * 3 + [""]
 
 
 @pytest.mark.parametrize("why", ["the client leaves", "the server stops"])

@@ -34,6 +34,7 @@ PATIENCE = 60.0
 """Seconds an answer may take on a loaded machine before a test gives up on it."""
 
 V1 = {"A2A-Version": "1.0"}
+GRPC_V1 = (("a2a-version", "1.0"),)
 KNOWN_RPC_CODES = {-32700, *range(-32603, -32599), *range(-32009, -32000)}
 
 

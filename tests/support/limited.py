@@ -22,7 +22,7 @@ from a2a_celery.clock import SYSTEM_CLOCK, Clock
 from a2a_celery.gateway.asgi import build_asgi
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.schema import SCHEMA
-from tests.support.clients import message_json
+from tests.support.clients import GRPC_V1, message_json
 from tests.support.fleet import free_port
 
 AGENTS = ("echo", "other")
@@ -111,7 +111,7 @@ class Limited:
                 call = getattr(stub, method)(_legacy_request(params), timeout=30)
             else:
                 stub = a2a_pb2_grpc.A2AServiceStub(channel)  # type: ignore[no-untyped-call]
-                call = getattr(stub, method)(ParseDict(params, SendMessageRequest()), timeout=30)
+                call = getattr(stub, method)(ParseDict(params, SendMessageRequest()), metadata=GRPC_V1, timeout=30)
             try:
                 answer = [event async for event in call] if method in STREAMS else await call
             except grpc.aio.AioRpcError as e:

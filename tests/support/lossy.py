@@ -8,7 +8,7 @@ import httpx
 
 Wanted = Callable[[httpx.Request], bool]
 
-END = b"\r\n\r\n"
+END = b"\n\n"
 """Of an event, as our gateways write it."""
 
 

@@ -1,0 +1,345 @@
+"""Requests that are not quite what the specification says: the same answer in every binding, and never a guess."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc.aio
+import httpx
+import pytest
+from a2a.types import (
+    CancelTaskRequest,
+    GetExtendedAgentCardRequest,
+    GetTaskRequest,
+    ListTasksRequest,
+    SendMessageRequest,
+    a2a_pb2_grpc,
+)
+from google.protobuf.json_format import ParseDict
+
+from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.lifecycle.states import COMPLETED
+from a2a_celery.store import AsyncStore, Keys, Scope
+from tests.support.clients import message_json
+from tests.support.faults import Fault, from_grpc, from_rest, from_rpc
+from tests.support.limited import Limited, limited
+from tests.support.seeds import Seeds
+
+V1 = {"A2A-Version": "1.0"}
+MEDIA_TYPE = "application/a2a+json"
+KINDS = {
+    "ListTasks": ListTasksRequest,
+    "GetTask": GetTaskRequest,
+    "SendMessage": SendMessageRequest,
+    "CancelTask": CancelTaskRequest,
+    "GetExtendedAgentCard": GetExtendedAgentCardRequest,
+}
+
+
+@pytest.fixture
+async def gateway(store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys) -> AsyncIterator[Limited]:
+    """A gateway with two agents and no worker."""
+    async with limited(store, redis_server.store_url, keys) as gateway:
+        yield gateway
+
+
+async def over_rpc(gateway: Limited, method: str, params: Any, **headers: str) -> dict[str, Any]:
+    body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+    answer: dict[str, Any] = (await gateway.http.post("/", json=body, headers=V1 | headers)).json()
+    return answer
+
+
+@asynccontextmanager
+async def stub(gateway: Limited) -> AsyncIterator[Any]:
+    async with grpc.aio.insecure_channel(gateway.grpc) as channel:
+        yield a2a_pb2_grpc.A2AServiceStub(channel)  # type: ignore[no-untyped-call]
+
+
+async def over_grpc(gateway: Limited, method: str, params: Any, version: str | None = "1.0") -> Fault:
+    metadata = () if version is None else (("a2a-version", version),)
+    async with stub(gateway) as service:
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await getattr(service, method)(ParseDict(params, KINDS[method]()), metadata=metadata, timeout=30)
+    return from_grpc(raised.value)
+
+
+QUERIES = {
+    "an unknown status": ("/tasks?status=TASK_STATE_RUNNING", "status"),
+    "a status in 0.3's words": ("/tasks?status=working", "status"),
+    "no status": ("/tasks?status=", "status"),
+    "a boolean in capitals": ("/tasks?includeArtifacts=TRUE", "include_artifacts"),
+    "a boolean that is none": ("/tasks?includeArtifacts=yes", "include_artifacts"),
+    "a size in words": ("/tasks?pageSize=many", "page_size"),
+    "a size that is too large for a number": ("/tasks?pageSize=99999999999", "page_size"),
+    "a time that is none": ("/tasks?statusTimestampAfter=yesterday", "status_timestamp_after"),
+    "a history length in words": ("/tasks/x?historyLength=all", "history_length"),
+}
+
+
+@pytest.mark.parametrize(("path", "field"), QUERIES.values(), ids=QUERIES)
+async def test_what_is_wrong_with_a_query_is_named(gateway: Limited, path: str, field: str) -> None:
+    found = from_rest(await gateway.http.get(path, headers=V1))
+
+    assert (found.status, found.reason, list(found.fields)) == (400, "INVALID_PARAMS", [field])
+
+
+async def test_a_lawful_query_is_read(gateway: Limited) -> None:
+    task = await gateway.sent()
+    wanted = "status=TASK_STATE_SUBMITTED&pageSize=1&includeArtifacts=true&historyLength=0&unknown=1"
+    later = "statusTimestampAfter=2020-01-01T00:00:00Z"
+
+    [listed] = (await gateway.http.get(f"/tasks?{wanted}&{later}", headers=V1)).json()["tasks"]
+
+    assert (listed["id"], listed["artifacts"]) == (task["id"], [])
+
+
+@pytest.mark.parametrize("status", ["TASK_STATE_RUNNING", "working", 42])
+async def test_an_unknown_status_is_refused_in_every_binding(gateway: Limited, status: str | int) -> None:
+    found = from_rpc(await over_rpc(gateway, "ListTasks", {"status": status}))
+
+    assert (found.reason, list(found.fields)) == ("INVALID_PARAMS", ["status"])
+    if isinstance(status, int):
+        found = await over_grpc(gateway, "ListTasks", {"status": status})
+        assert (found.reason, list(found.fields)) == ("INVALID_PARAMS", ["status"])
+
+
+@pytest.mark.parametrize("version", ["1.1", "1.7", "0.5", "2.0", "1", "one"])
+async def test_a_version_that_is_not_served_is_refused_in_every_binding(gateway: Limited, version: str) -> None:
+    given = {"A2A-Version": version}
+    found = [
+        from_rest(await gateway.http.get("/tasks", headers=given)),
+        from_rest(await gateway.http.get(f"/tasks?A2A-Version={version}")),
+        from_rest(await gateway.http.post("/message:send", json={"message": 1}, headers=given)),
+        from_rpc(await over_rpc(gateway, "ListTasks", {}, **given)),
+        from_rpc(await over_rpc(gateway, "ListTasks", [], **given)),
+        from_rpc(await over_rpc(gateway, "message/send", {}, **given)),
+        await over_grpc(gateway, "ListTasks", {}, version),
+    ]
+
+    assert {one.reason for one in found} == {"VERSION_NOT_SUPPORTED"}
+
+
+async def test_no_version_means_03_in_every_binding(gateway: Limited) -> None:
+    found = [
+        from_rest(await gateway.http.get("/tasks")),
+        from_rpc(await over_rpc(gateway, "ListTasks", {}, **{"A2A-Version": ""})),
+        await over_grpc(gateway, "ListTasks", {}, None),
+        await over_grpc(gateway, "ListTasks", {}, "0.3"),
+    ]
+
+    assert {one.reason for one in found} == {"VERSION_NOT_SUPPORTED"}
+    assert all("A2A-Version: 1.0" in one.message for one in found)
+
+
+async def test_a_patch_number_does_not_count(gateway: Limited) -> None:
+    assert (await gateway.http.get("/tasks", headers={"A2A-Version": "1.0.1"})).status_code == 200
+    assert "result" in await over_rpc(gateway, "ListTasks", {}, **{"A2A-Version": "1.0.7"})
+    async with stub(gateway) as service:
+        await service.ListTasks(ListTasksRequest(), metadata=(("a2a-version", "1.0.1"),), timeout=30)
+
+
+async def test_a_method_of_03_under_10_is_none(gateway: Limited) -> None:
+    assert from_rpc(await over_rpc(gateway, "message/send", {})).status == -32601
+
+
+TENANTS = {
+    "the path": ("GET", "/agents/echo/acme/tasks/{id}", {}),
+    "the query": ("GET", "/agents/echo/tasks/{id}?tenant=acme", {}),
+    "both": ("GET", "/agents/echo/acme/tasks/{id}?tenant=acme", {}),
+    "the agent in the path": ("GET", "/agents/echo/tasks/{id}?tenant=acme", {}),
+    "the agent in the query": ("GET", "/tasks/{id}?tenant=echo/acme", {}),
+    "the query of a cancel": ("POST", "/agents/echo/tasks/{id}:cancel?tenant=acme", {}),
+    "the body of a cancel": ("POST", "/agents/echo/tasks/{id}:cancel", {"tenant": "acme"}),
+    "the agent in a body": ("POST", "/tasks/{id}:cancel", {"tenant": "echo/acme"}),
+}
+
+
+@pytest.mark.parametrize(("verb", "path", "body"), TENANTS.values(), ids=TENANTS)
+async def test_a_tenant_counts_wherever_http_json_names_it(
+    gateway: Limited, verb: str, path: str, body: dict[str, Any]
+) -> None:
+    task = await gateway.sent(tenant="acme")
+
+    found = await gateway.http.request(verb, path.format(id=task["id"]), json=body or None, headers=V1)
+    elsewhere = await gateway.http.get(f"/agents/echo/tasks/{task['id']}", headers=V1)
+
+    assert (found.status_code, found.json().get("id")) == (200, task["id"])
+    assert elsewhere.status_code == 404
+
+
+async def test_a_message_goes_to_the_tenant_of_its_body(gateway: Limited) -> None:
+    body = message_json() | {"configuration": {"returnImmediately": True}, "tenant": "acme"}
+    task = (await gateway.http.post("/agents/echo/message:send", json=body, headers=V1)).json()["task"]
+
+    listed = {
+        path: [one["id"] for one in (await gateway.http.get(f"/agents/echo{path}", headers=V1)).json()["tasks"]]
+        for path in ("/acme/tasks", "/tasks?tenant=acme", "/tasks")
+    }
+
+    assert listed == {"/acme/tasks": [task["id"]], "/tasks?tenant=acme": [task["id"]], "/tasks": []}
+
+
+@pytest.mark.parametrize("path", ["/agents/echo/acme/tasks?tenant=other", "/agents/echo/acme/message:send"])
+async def test_a_request_names_one_tenant(gateway: Limited, path: str) -> None:
+    body = message_json() | {"tenant": "other"}
+    verb = "POST" if path.endswith("send") else "GET"
+
+    found = from_rest(await gateway.http.request(verb, path, json=body if verb == "POST" else None, headers=V1))
+
+    assert (found.status, list(found.fields)) == (400, ["tenant"])
+
+
+async def test_an_unknown_tenant_is_one_answer_in_every_binding(gateway: Limited) -> None:
+    found = [
+        from_rest(await gateway.http.get("/tasks?tenant=nobody", headers=V1)),
+        from_rest(await gateway.http.get("/nobody/tasks", headers=V1)),
+        from_rpc(await over_rpc(gateway, "ListTasks", {"tenant": "nobody"})),
+        await over_grpc(gateway, "ListTasks", {"tenant": "nobody"}),
+    ]
+
+    assert {one.reason for one in found} == {"INVALID_PARAMS"}
+    assert all(one.fields == {"tenant": "Begins with the name of an agent: echo, other."} for one in found)
+
+
+async def test_the_shared_address_reaches_every_agent(gateway: Limited) -> None:
+    task = await gateway.sent("other")
+
+    found = [
+        (await gateway.http.get("/tasks?tenant=other", headers=V1)).json()["tasks"],
+        (await gateway.http.get("/other/tasks", headers=V1)).json()["tasks"],
+        (await over_rpc(gateway, "ListTasks", {"tenant": "other"}))["result"]["tasks"],
+    ]
+
+    assert [[one["id"] for one in page] for page in found] == [[task["id"]]] * 3
+
+
+async def test_the_tenant_v1_is_no_version(gateway: Limited) -> None:
+    body = message_json() | {"configuration": {"returnImmediately": True}}
+
+    answer = await gateway.http.post("/agents/echo/v1/message:send", json=body, headers=V1)
+    task = answer.json()["task"]
+
+    assert (await gateway.http.get(f"/agents/echo/v1/tasks/{task['id']}", headers=V1)).json()["id"] == task["id"]
+    assert (await gateway.http.get(f"/agents/echo/tasks/{task['id']}", headers=V1)).status_code == 404
+    legacy = await gateway.http.get(f"/agents/echo/v1/tasks/{task['id']}", headers={"A2A-Version": "0.3"})
+    assert legacy.status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("verb", "path", "body"),
+    [
+        ("GET", "/tasks/nobody", None),
+        ("GET", "/nothing/is/here", None),
+        ("PUT", "/tasks", None),
+        ("GET", "/tasks?pageSize=0", None),
+        ("POST", "/message:stream", "{}"),
+        ("POST", "/message:send", "{"),
+    ],
+)
+async def test_an_error_of_http_json_has_the_media_type_of_a2a(
+    gateway: Limited, verb: str, path: str, body: str | None
+) -> None:
+    answer = await gateway.http.request(verb, path, content=body, headers=V1)
+
+    assert answer.status_code >= 400
+    assert answer.headers["content-type"] == MEDIA_TYPE
+
+
+@pytest.mark.parametrize("length", [0, 1])
+async def test_a_history_of_no_length_is_left_out(gateway: Limited, length: int) -> None:
+    task = await gateway.sent()
+
+    query = f"historyLength={length}"
+    [listed] = (await gateway.http.get(f"/tasks?{query}", headers=V1)).json()["tasks"]
+    read = (await gateway.http.get(f"/tasks/{task['id']}?{query}", headers=V1)).json()
+    [over] = (await over_rpc(gateway, "ListTasks", {"historyLength": length}))["result"]["tasks"]
+
+    assert {len(one.get("history", ())) for one in (listed, read, over)} == {length}
+    assert {"history" in one for one in (listed, read, over)} == {bool(length)}
+
+
+async def test_a_notification_is_carried_out_and_not_answered(gateway: Limited) -> None:
+    for method in ("SendMessage", "SendStreamingMessage"):
+        body = {"jsonrpc": "2.0", "method": method, "params": message_json()}
+        answer = await gateway.http.post("/", json=body, headers=V1)
+        assert (answer.status_code, answer.content) == (204, b"")
+    wrong = await gateway.http.post("/", json={"jsonrpc": "2.0", "method": "Frobnicate"}, headers=V1)
+
+    assert (wrong.status_code, wrong.content) == (204, b"")
+    assert len((await over_rpc(gateway, "ListTasks", {}))["result"]["tasks"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "request_id"),
+    [
+        ({"more": 1}, None, 1),
+        ({"id": None}, None, None),
+        ({"jsonrpc": "1.0"}, -32600, 1),
+        ({"id": 1.5}, -32600, None),
+        ({"params": "x"}, -32600, 1),
+        ({"params": []}, -32602, 1),
+    ],
+)
+async def test_an_envelope_is_one_of_json_rpc(
+    gateway: Limited, change: dict[str, Any], code: int | None, request_id: int | None
+) -> None:
+    body = {"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}} | change
+
+    answer = (await gateway.http.post("/", json=body, headers=V1)).json()
+
+    assert answer["id"] == request_id
+    assert answer.get("error", {}).get("code") == code
+
+
+def part(raw: str) -> dict[str, Any]:
+    message = message_json()
+    message["message"]["parts"] = [{"text": "a"}, {"raw": raw}]
+    return message | {"configuration": {"returnImmediately": True}}
+
+
+@pytest.mark.parametrize("raw", ["no base64!", "AAAAA", "A", "AA=A", "A===", "\u00e9AAA", "AA==="])
+async def test_what_is_no_base64_is_refused(gateway: Limited, raw: str) -> None:
+    rest = await gateway.http.post("/message:send", json=part(raw), headers=V1)
+    rpc = await over_rpc(gateway, "SendMessage", part(raw))
+
+    for found in (from_rest(rest), from_rpc(rpc)):
+        assert (found.reason, list(found.fields)) == ("INVALID_PARAMS", ["message.parts[1].raw"])
+
+
+@pytest.mark.parametrize("raw", ["", "AAAA", "AA==", "AA", "-_-_", "+/+/"])
+async def test_base64_of_any_kind_is_read(gateway: Limited, raw: str) -> None:
+    assert "result" in await over_rpc(gateway, "SendMessage", part(raw))
+
+
+async def test_an_event_source_of_an_ended_task_is_told_to_stop(
+    gateway: Limited, store: AsyncStore, keys: Keys
+) -> None:
+    seeds = Seeds(store, keys)
+    ended = await seeds.ended(COMPLETED, scope=Scope("echo"))
+    path, last = f"/tasks/{ended}:subscribe", len(await seeds.log(ended))
+
+    async def subscribed(verb: str, **headers: str) -> httpx.Response:
+        return await gateway.http.request(verb, path, headers=V1 | headers)
+
+    missing = await subscribed("GET", **{"Last-Event-ID": str(last - 1)})
+    nothing = await subscribed("GET", **{"Last-Event-ID": str(last)})
+    asked = await subscribed("POST", **{"Last-Event-ID": str(last)})
+
+    assert (missing.status_code, missing.text.count("data:")) == (200, 1)
+    assert (nothing.status_code, nothing.content) == (204, b"")
+    assert (asked.status_code, asked.content) == (200, b"")
+    assert from_rest(await subscribed("GET")).reason == "UNSUPPORTED_OPERATION"
+
+
+async def test_frames_end_in_line_feeds(gateway: Limited, store: AsyncStore, keys: Keys) -> None:
+    seeds = Seeds(store, keys)
+    ended = await seeds.ended(COMPLETED, scope=Scope("echo"))
+
+    answer = await gateway.http.get(f"/tasks/{ended}:subscribe", headers=V1 | {"Last-Event-ID": "1"})
+
+    assert b"\r" not in answer.content
+    frames = [frame for frame in answer.text.split("\n\n") if frame]
+    assert all(json.loads(frame.partition("data: ")[2]) for frame in frames)
