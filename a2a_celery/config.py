@@ -57,7 +57,7 @@ class Settings:
     """The address gRPC is served on; ``celery a2a gateway --host`` sets it too."""
 
     grpc_public_address: str | None = field(default=None)
-    """``host:port`` of the gRPC interface in the cards. None: the host of the card's other interfaces, `grpc_port`."""
+    """``host:port`` of the gRPC interface in the cards. None: the cards name no gRPC interface."""
 
     lease_ttl: float = field(default=15.0)
     """How long a run belongs to a worker that is not heard of; renewed three times in that time."""

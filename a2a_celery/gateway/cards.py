@@ -1,7 +1,11 @@
 """Agent cards as they are served: with interfaces that lead here.
 
-A card that names interfaces is served as it is. One that names none gets the three bindings at `public_url`, or at the
-address its request came to. Protocol 0.3 stands beside 1.0, for clients that look for it.
+A card that names interfaces is served as it is. One that names none gets JSON-RPC and HTTP+JSON at `public_url`, or at
+the address its request came to. Protocol 0.3 stands beside 1.0, for clients that look for it.
+
+gRPC is on a card only where `grpc_public_address` says so. No address of a port of its own suits every client: gRPC's
+libraries (Python, JavaScript, Go) take ``host:port`` and no URL, and google-adk's client refuses a whole card for one
+interface that is not at the card's own origin.
 """
 
 from __future__ import annotations
@@ -12,7 +16,6 @@ from datetime import UTC, datetime
 from email.utils import format_datetime, parsedate_to_datetime
 from functools import lru_cache
 from hashlib import sha256
-from urllib.parse import urlsplit
 
 from a2a.server.context import ServerCallContext
 from a2a.server.routes import create_agent_card_routes
@@ -164,11 +167,8 @@ def _interfaces(settings: Settings, name: str, path: str, base_url: str) -> tupl
                 AgentInterface(url=f"{url}/", protocol_binding="JSONRPC", protocol_version=version),
                 AgentInterface(url=url, protocol_binding="HTTP+JSON", protocol_version=version),
             ]
-    if settings.grpc_port is not None:
-        host = urlsplit(base_url).hostname or settings.grpc_host
-        host = f"[{host}]" if ":" in host else host
-        address = settings.grpc_public_address or f"{host}:{settings.grpc_port}"
+    if settings.grpc_port is not None and settings.grpc_public_address:
         # one port serves all agents: the tenant says which, "" is the first
-        tenant = name if path else ""
+        tenant, address = name if path else "", settings.grpc_public_address
         found.insert(2, AgentInterface(url=address, protocol_binding="GRPC", protocol_version="1.0", tenant=tenant))
     return tuple(found)

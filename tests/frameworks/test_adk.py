@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
+import httpx
 import pytest
+from celery import Celery
+from google.adk.agents.remote_a2a_agent import AgentCardResolutionError, RemoteA2aAgent
 from google.adk.errors.already_exists_error import AlreadyExistsError
 from google.adk.errors.session_not_found_error import SessionNotFoundError
 from google.adk.events.event import Event
@@ -15,6 +18,7 @@ from google.adk.events.event_actions import EventActions
 from google.adk.sessions.base_session_service import GetSessionConfig
 from google.genai import types
 
+from a2a_celery import A2A, Turn
 from a2a_celery.execution.session import CURRENT, ContextSession
 from a2a_celery.frameworks.adk import ContextSessionService
 
@@ -146,3 +150,33 @@ async def test_a_context_has_one_session(service: ContextSessionService) -> None
 async def test_outside_of_a_run_it_says_what_is_missing() -> None:
     with pytest.raises(RuntimeError, match="session=True"):
         await ContextSessionService().get_session(**HERE)
+
+
+async def adk_client(grpc_address: str | None) -> Any:
+    """Return the A2A client that ADK makes of the card of a gateway with gRPC.
+
+    Raises:
+        AgentCardResolutionError: ADK refuses the card.
+    """
+    app = Celery("adk", broker="memory://", set_as_current=False)
+    app.conf.update(a2a_store_url="redis://127.0.0.1:1/0", a2a_grpc_port=50051, a2a_grpc_public_address=grpc_address)
+    a2a = A2A(app)
+
+    async def echo(turn: Turn) -> str:
+        return turn.text
+
+    a2a.agent("echo")(echo)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(a2a.asgi())) as http:
+        card = "http://localhost:8000/.well-known/agent-card.json"
+        return await RemoteA2aAgent("echo", card, httpx_client=http)._ensure_resolved()
+
+
+async def test_the_client_of_adk_takes_the_card_of_a_gateway_with_grpc() -> None:
+    assert await adk_client(None) is not None
+
+
+@pytest.mark.parametrize("address", ["localhost:50051", "dns:///localhost:50051", "https://localhost:50051"])
+async def test_the_client_of_adk_takes_no_address_of_another_port(address: str) -> None:
+    """When it takes one, `grpc_public_address` can have a default again."""
+    with pytest.raises(AgentCardResolutionError):
+        await adk_client(address)

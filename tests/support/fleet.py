@@ -196,6 +196,7 @@ class Fleet:
             grpc_port = free_port() if instead_of is None else int(instead_of.grpc.rpartition(":")[2])
             address = f"127.0.0.1:{grpc_port}"
             command += ["--grpc-port", str(grpc_port)]
+            env = {"A2A_GRPC_PUBLIC_ADDRESS": address} | env
         gateway = self._start(Gateway, f"gateway-{len(self.processes)}", command, env)
         gateway.url, gateway.grpc = f"http://127.0.0.1:{port}", address
         if wait:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from ipaddress import ip_address
+from pathlib import Path
 
 import pytest
+import yaml
 from celery import Celery
 
 from a2a_celery.cli.environment import NETWORKS, SECRET_KEY, with_embedded, with_redis
@@ -59,3 +61,13 @@ def test_what_the_app_says_is_not_overruled() -> None:
 
     assert SECRET_KEY not in env
     assert NETWORKS not in env
+
+
+def test_no_address_on_a_card_of_compose_has_a_port_that_its_variables_move() -> None:
+    folder = Path(__file__).parents[2] / "compose"
+    gateway = yaml.safe_load((folder / "compose.yaml").read_text())["services"]["gateway"]["environment"]
+
+    assert gateway["A2A_PUBLIC_URL"] == "${A2A_PUBLIC_URL:-}"
+    assert gateway["A2A_GRPC_PUBLIC_ADDRESS"] == "${A2A_GRPC_PUBLIC_ADDRESS:-}"
+    assert "proxy_set_header Host $http_host;" in (folder / "nginx.conf").read_text()
+    assert load_settings({}, {"A2A_STORE_URL": STORE_URL, "A2A_PUBLIC_URL": ""}).public_url is None
