@@ -112,6 +112,8 @@ class GatewayHandler(RequestHandler):
             end = None
             with self.leaving.may_be_cut_short():
                 end = await self._turns.end_of(sent, bell, scope, length)
+        if isinstance(end, Message):
+            await self._turns.unlist(sent.task.id)
         if isinstance(end, Message | Task):
             return end
         task = await self._read(sent.task.id, context, params.configuration)

@@ -20,7 +20,7 @@ from ..store.answers import Stopped
 from ..store.follow import LogFollower, follow
 from ..store.log import LogPage, read_log
 from ..store.references import is_whole
-from ..store.tasks import read_stopped
+from ..store.tasks import read_stopped, unlist_task
 from ..store.wake import Bell
 from .intake import Sent, in_full
 from .kept import cut
@@ -98,6 +98,7 @@ class TurnFollower:
             new = False  # what has rung was heard
             first = await self._first_word(sent, bell)
             if first is not None and _is_direct_answer(first):
+                await self.unlist(sent.task.id)
                 yield [Shown(first.version, first.event)]
                 return
             del first
@@ -119,6 +120,11 @@ class TurnFollower:
                 if ended:
                     _require_begun(watch, sent)
                     return
+
+    async def unlist(self, task_id: str) -> None:
+        """Take the task of a direct answer out of the lists of tasks: its client receives the message alone."""
+        with suppress(StoreUnavailable):
+            await self._follower.store.run(unlist_task(self._follower.keys, task_id))
 
     async def stopped(self, task_id: str, bell: Bell, version: int, within: float) -> None:
         """Returns when the task has ended or paused behind `version`, or after `within` seconds."""

@@ -217,6 +217,14 @@ def read_task(
     )
 
 
+def unlist_task(keys: Keys, task_id: str) -> Operation[bool]:
+    """Take an ended task out of the lists of tasks. Return False if no such task has ended.
+
+    For a task whose client received the agent's message alone, and so knows of no task.
+    """
+    return Operation(script("unlist_task"), keys.task(task_id), [], bool)
+
+
 def read_stopped(
     keys: Keys, scope: Scope, task_id: str, *, history_length: int | None = None
 ) -> Operation[Stopped | None]:

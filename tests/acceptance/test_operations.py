@@ -268,6 +268,16 @@ class TestDirectAnswers:
 
         assert ended.status.message.parts[0].text == "directly"
 
+    @pytest.mark.parametrize("streaming", [False, True])
+    async def test_a_message_alone_leaves_no_task_in_the_list(self, served: Served, streaming: bool) -> None:
+        context = f"direct-{streaming}"
+        async with sdk_client(served.gateway, "direct", streaming=streaming) as client:
+            [answer] = await collect(client.send_message(message("0", context_id=context)))
+            listed = await client.list_tasks(ListTasksRequest(context_id=context))
+
+        assert answer.HasField("message")
+        assert (list(listed.tasks), listed.total_size) == ([], 0)
+
     async def test_a_blocking_call_gives_a_message_alone_with_its_context(self, served: Served) -> None:
         answer = rpc(served.gateway, "SendMessage", message_json("0", contextId="chat"), agent="direct")["result"]
 

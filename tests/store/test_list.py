@@ -13,7 +13,9 @@ from a2a_celery.lifecycle import TERMINAL
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED, SUBMITTED, WORKING
 from a2a_celery.store import AsyncStore, Keys, Scope
 from a2a_celery.store.listing import list_page
-from tests.support.seeds import ANN, BOB, RETENTION, Seeds, chunk, status
+from a2a_celery.store.tasks import unlist_task
+from tests.support.leaks import leaks
+from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, chunk, status
 from tests.support.waiting import eventually_async
 
 
@@ -239,3 +241,30 @@ async def test_a_token_of_somebody_else_is_refused(lister: Lister, token: str) -
         await lister.page(page_token=token)
 
     assert refused.value.data["errors"][0]["field"] == "page_token"
+
+
+async def test_a_task_that_is_unlisted_can_be_read_by_its_id_alone(
+    store: AsyncStore, keys: Keys, seeds: Seeds, lister: Lister
+) -> None:
+    live, ended, listed = await seeds.created(), await seeds.ended(COMPLETED), await seeds.ended(COMPLETED)
+
+    assert not await store.run(unlist_task(keys, live))
+    assert not await store.run(unlist_task(keys, "none"))
+    assert await store.run(unlist_task(keys, ended))
+
+    page = await lister.page()
+    assert ({task.id for task in page.tasks}, page.total_size) == ({live, listed}, 2)
+    assert await lister.ids(context_id=CONTEXT, status=COMPLETED) == [listed]
+    assert (await seeds.task(ended)).status.state == COMPLETED
+    assert await leaks(store, keys) == []
+
+
+async def test_a_task_that_is_unlisted_is_not_archived(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    await store.redis.hset(keys.installation, mapping={"schema": 1, "archive": "1", "adopted": "1"})
+    ended = await seeds.ended(COMPLETED)
+    assert await store.redis.ttl(keys.task(ended).record) == -1
+
+    await store.run(unlist_task(keys, ended))
+
+    assert await store.redis.zcard(keys.archive) == 0
+    assert 0 < await store.redis.ttl(keys.task(ended).record) <= RETENTION

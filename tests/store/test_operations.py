@@ -35,7 +35,7 @@ from a2a_celery.store.runs import (
 from a2a_celery.store.scan import newest_tasks, read_states, scan_list
 from a2a_celery.store.sessions import SessionState
 from a2a_celery.store.steps import read_steps
-from a2a_celery.store.tasks import continue_task, create_task, list_tasks, read_task, request_cancel
+from a2a_celery.store.tasks import continue_task, create_task, list_tasks, read_task, request_cancel, unlist_task
 from tests.store.verbs_of_deliveries import VERBS_OF_DELIVERIES
 from tests.store.verbs_of_keeping import VERBS_OF_KEEPING
 from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, status
@@ -78,6 +78,10 @@ async def _list(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await seeds.ended(COMPLETED)
     await seeds.created()
     return list_tasks(keys, ANN, retention=RETENTION, page_size=10)
+
+
+async def _unlist(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    return unlist_task(keys, await seeds.ended(COMPLETED))
 
 
 async def _log(keys: Keys, seeds: Seeds) -> Operation[Any]:
@@ -248,7 +252,8 @@ VERBS: list[Make] = [
     _create, _continue, _cancel, _read, _list, _log, _claim, _append, _settle, _renew, _mark, _refuse, _hold, _take,
     _end_pauses, _lapsed, _lapse, _end, _hand_back, _release, _due_canvases, _end_by_result, _scan, _letter, _requeue,
     _note_watcher, _figures, _steps, _checkpoint, _take_request,
-    _note_blobs, _blobs_in_use, _take_doomed, _blobs_removed, _newest, _states, *VERBS_OF_KEEPING, *VERBS_OF_DELIVERIES,
+    _note_blobs, _blobs_in_use, _take_doomed, _blobs_removed, _newest, _states,
+    _unlist, *VERBS_OF_KEEPING, *VERBS_OF_DELIVERIES,
 ]  # fmt: skip
 
 BESIDE = {"prelude", "save_task", "delete_task"}
