@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import httpx
 import pytest
-from a2a.types import AgentCard
+from a2a.types import AgentCard, AgentInterface
 from celery import Celery
 from starlette.applications import Starlette
 from starlette.routing import Mount
@@ -127,3 +127,21 @@ def test_a_module_that_cannot_be_imported_is_no_gateway_without_its_agents() -> 
     for _ in range(2):
         with pytest.raises(ImportError, match="no_such_module"):
             a2a.asgi()
+
+
+@pytest.mark.parametrize("version", ["1.0", "0.3", None])
+async def test_a_card_has_members_of_03_where_its_interfaces_serve_03(version: str | None) -> None:
+    app = Celery("acme", set_as_current=False)
+    app.conf.update(a2a_store_url="redis://127.0.0.1:1/0", a2a_auth_api_keys=api_key_entry("ann", "one"))
+    a2a, own = A2A(app), card("echo")
+    if version is not None:
+        own.supported_interfaces.append(
+            AgentInterface(url="https://agents.example.com/", protocol_binding="JSONRPC", protocol_version=version)
+        )
+    a2a.add_agent(own, "nowhere:Echo")
+
+    async with served(a2a.asgi()) as http:
+        found = (await http.get(WELL_KNOWN)).json()
+
+    of_03 = {"url", "preferredTransport", "protocolVersion", "security"}
+    assert of_03 & found.keys() == (set() if version == "1.0" else of_03)
