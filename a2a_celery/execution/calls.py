@@ -25,6 +25,9 @@ class ThreadedCall(Adapter, Protocol):
 
     retries: int
 
+    retry_is_published: bool
+    """Whether the broker has Celery's message for the next attempt, if the task was retried."""
+
     @property
     def max_attempts(self) -> int | None:
         """How often Celery runs it at most; None: as often as it takes."""
@@ -39,9 +42,12 @@ class ThreadedCall(Adapter, Protocol):
         ...
 
 
-def retried(keys: Keys, claim: Claim, options: RunOptions, settings: Settings) -> GiveBack:
-    """Lets Celery's message for the next attempt claim the run; a watcher publishes it, should that get lost."""
-    again = options.again_in(SYSTEM_CLOCK.now(), timedelta(seconds=settings.redispatch_after))
+def retried(keys: Keys, claim: Claim, call: ThreadedCall, settings: Settings) -> GiveBack:
+    """Lets Celery's message for the next attempt claim the run; a watcher publishes it, should that get lost, or at its
+    time if it was not published."""
+    options = call.options(claim.options)
+    wait = timedelta(seconds=settings.redispatch_after) if call.retry_is_published else timedelta(0)
+    again = options.again_in(SYSTEM_CLOCK.now(), wait)
 
     def give_back(before: int, rest: list[Event | Step]) -> Operation[Answer]:
         return release_run(

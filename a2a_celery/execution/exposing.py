@@ -11,8 +11,9 @@ from typing import Any
 
 from celery import Task
 from celery.canvas import Signature
-from celery.exceptions import Ignore
+from celery.exceptions import Ignore, Reject
 from celery.worker.request import Request
+from kombu.exceptions import EncodeError
 from kombu.utils.imports import symbol_by_name
 
 from ..agents import Agent
@@ -27,6 +28,7 @@ from .limits import CeleryLimits
 from .plain import CURRENT, Carried, TaskAdapter
 from .process import WorkerProcess
 from .request import RunFailed, RunRequest
+from .result_backend import run_result_backend
 
 
 def prepare_task(
@@ -43,6 +45,8 @@ def prepare_task(
     task.run = _run_of(agent, task, task.run, process)
     task.update_state = _update_state_of(task, task.update_state)
     task.signature_from_request = _signature_from_request_of(task, task.signature_from_request)
+    task.retry = _retry_of(task, task.retry)
+    task.backend = run_result_backend(task)
     if type(task).on_replace is Task.on_replace:
         task.on_replace = _on_replace_of(task, task.on_replace)
     task.Request = _request_of(task)
@@ -99,9 +103,32 @@ def _signature_from_request_of(task: Task, original: Callable[..., Any]) -> Call
         """What a retry is published by: it shows no more of its arguments than the first message did."""
         signature = original(*args, **kwargs)
         running = CURRENT.get(None)
-        return signature if running is None or running.task is not task else signature.set(**HIDDEN)
+        if running is None or running.task is not task:
+            return signature
+        running.retry_signature = signature.set(**HIDDEN)
+        return running.retry_signature
 
     return signature_from_request
+
+
+def _retry_of(task: Task, original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def retry(
+        args: Any = None, kwargs: Any = None, exc: BaseException | None = None, throw: bool = True, **options: Any
+    ) -> Any:
+        """Celery raises `Reject` here if the message of the next attempt was not published, and only then."""
+        try:
+            return original(args, kwargs, exc, throw, **options)
+        except Reject as error:
+            running = CURRENT.get(None)
+            if running is None or running.task is not task or isinstance(error.reason, EncodeError):
+                raise
+            unpublished = running.unpublished_retry(error.reason, exc)
+        if throw:
+            raise unpublished
+        return unpublished
+
+    return retry
 
 
 def _on_replace_of(task: Task, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -44,6 +45,8 @@ from .session import ContextSession
 from .steps import CURRENT_EXECUTION
 from .turn import Reply, Turn
 
+logger = logging.getLogger(__name__)
+
 CURRENT: ContextVar[TaskAdapter] = ContextVar("a2a_celery_plain_task")
 """The call that is being made in this thread, if an A2A task makes one."""
 
@@ -72,6 +75,8 @@ class TaskAdapter:
         self._error: BaseException | None = None
         self._canvas: ResultBase | None = None
         self._session: ContextSession | None = None
+        self.retry_signature: Signature | None = None
+        self.retry_is_published = True
         self._loop: asyncio.AbstractEventLoop
         self._events: RunEvents
         self.turn: Turn
@@ -147,6 +152,14 @@ class TaskAdapter:
     def replaced(self, canvas: ResultBase) -> None:
         """The task was replaced by a canvas, whose end has the task's id."""
         self._canvas = canvas
+
+    def unpublished_retry(self, reason: object, error: BaseException | None) -> Retry:
+        """Return the retry that Celery could not publish for `reason`: the store publishes it when it is due."""
+        signature = self.retry_signature
+        when = signature.options.get("eta") or signature.options.get("countdown") if signature is not None else None
+        self.retry_is_published = False
+        logger.warning("run %s: a watcher publishes its retry, the broker did not take it: %s", self.celery_id, reason)
+        return Retry(exc=error, when=when, sig=signature)
 
     def options(self, stored: bytes) -> RunOptions:
         """How the run is published that Celery retries now; `stored` is how it was this time."""

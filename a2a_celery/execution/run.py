@@ -291,8 +291,7 @@ class Run:
             case Lost():
                 await events.abandon()
             case Retried() if self._call is not None:
-                options = self._call.options(claim.options)
-                await events.release(final, retried(self._host.keys, claim, options, self._host.settings))
+                await events.release(final, retried(self._host.keys, claim, self._call, self._host.settings))
             case HandedOn(canvas):
                 await events.release(final, handed_on(self._host.keys, claim, canvas))
             case _:

@@ -6,6 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+from celery import Task
+from celery.app.trace import build_tracer
+
+from a2a_celery.dispatch import RUN_HEADER
 from a2a_celery.errors import StoreUnavailable
 from a2a_celery.execution.events import RunEvents
 from a2a_celery.lifecycle import Completed, final_event
@@ -15,6 +19,13 @@ from tests.support.seeds import Seeds
 from tests.support.waiting import eventually_async
 
 T = TypeVar("T")
+
+
+def perform_run(task: Task, celery_id: str, *args: Any, **kwargs: Any) -> Any:
+    """Call a run's Celery task as a pool's thread or child does. Return Celery's result with its state."""
+    message = {"id": celery_id, "delivery_info": {}, "headers": {RUN_HEADER: True}, RUN_HEADER: True}
+    return build_tracer(task.name, task, app=task.app)(celery_id, args, kwargs, message)
+
 
 LONG = 60.0
 """A hold that does not end within a test."""

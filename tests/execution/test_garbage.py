@@ -10,19 +10,19 @@ from uuid import uuid4
 
 import pytest
 from celery import Celery, Task
-from celery.app.trace import build_tracer
 from kombu import Message
 
 from a2a_celery import A2A, Turn
 from a2a_celery.caller import Caller
 from a2a_celery.cli.embedded import EmbeddedRedis
-from a2a_celery.dispatch import RUN_HEADER
 from a2a_celery.execution.awaited import AwaitedCall
 from a2a_celery.execution.request import RunRequest
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.tasks import create_task
 from tests.support.garbage import cyclic_garbage
 from tests.support.seeds import ANN, CONTEXT, RETENTION, request
+
+from .scene import perform_run
 
 RUNS = 5
 MAX_BYTES = 8 * 1024
@@ -84,12 +84,10 @@ async def created(store: AsyncStore, keys: Keys) -> str:
 async def test_a_failed_run_leaves_no_traceback(a2a: A2A, store: AsyncStore, keys: Keys, agent: str) -> None:
     plain = agent == "plain"
     task: Task = a2a.celery.tasks[agent if plain else f"a2a.{agent}"]
-    trace = build_tracer(task.name, task, app=a2a.celery)
 
     def perform(celery_id: str) -> Any:
-        message = {"id": celery_id, "delivery_info": {}, "headers": {RUN_HEADER: 1}}
         task_id, _, run = celery_id.partition(".")
-        return trace(celery_id, [] if plain else [task_id, int(run)], {"text": "x"} if plain else {}, message)
+        return perform_run(task, celery_id, "x") if plain else perform_run(task, celery_id, task_id, int(run))
 
     await asyncio.to_thread(perform, await created(store, keys))  # what is imported and built once
     runs = [await created(store, keys) for _ in range(RUNS)]

@@ -1,0 +1,110 @@
+"""A plain Celery task that serves an A2A task, beside a broker and a result backend that refuse what it writes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from celery import Celery, Task
+from celery.backends.base import KeyValueStoreBackend
+from celery.exceptions import Reject
+from redis.exceptions import ResponseError
+
+from a2a_celery import A2A
+from a2a_celery.caller import Caller
+from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.lifecycle.states import COMPLETED, REJECTED, SUBMITTED, WORKING
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.runs import RunRef
+from a2a_celery.store.tasks import create_task
+from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, request
+
+from .scene import perform_run
+
+DELAY = 1000
+"""Seconds until the retry: more than any other time at which a watcher would publish the run."""
+
+
+class FullBackend(KeyValueStoreBackend):
+    """A result backend whose server refuses writes."""
+
+    def set(self, key: Any, value: Any) -> None:
+        raise ResponseError("MISCONF Redis is configured to save RDB snapshots")
+
+    def get(self, key: Any) -> Any:
+        raise ResponseError("MISCONF Redis is configured to save RDB snapshots")
+
+
+@pytest.fixture
+async def a2a(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> AsyncIterator[A2A]:
+    """Exposed tasks of an app whose broker is unavailable and whose result backend is full."""
+    app = Celery("test", broker="redis://127.0.0.1:1", backend=FullBackend, set_as_current=False)
+    app.conf.update(a2a_store_url=redis_server.store_url, a2a_key_prefix=keys.prefix, task_publish_retry=False)
+
+    @app.task(bind=True, max_retries=3, shared=False)
+    def later(self: Task, text: str) -> None:
+        raise self.retry(countdown=DELAY)
+
+    @app.task(autoretry_for=(ValueError,), default_retry_delay=DELAY, shared=False)
+    def flaky(text: str) -> None:
+        raise ValueError("not yet")
+
+    @app.task(bind=True, shared=False)
+    def refuses(self: Task, text: str) -> None:
+        raise Reject("no")
+
+    @app.task(bind=True, track_started=True, shared=False)
+    def reports(self: Task, text: str) -> str:
+        self.update_state(state="PROGRESS", meta={"step": 1})
+        return text
+
+    a2a = A2A(app)
+    for task in (later, flaky, refuses, reports):
+        a2a.expose(task)
+    worker = a2a.worker()
+    yield a2a
+    process = worker.process()
+    await asyncio.to_thread(asyncio.run_coroutine_threadsafe(process.line.stop(), process.loop).result, 30)
+
+
+async def performed(a2a: A2A, store: AsyncStore, keys: Keys, agent: str) -> tuple[str, Any]:
+    """Run a new task of `agent`. Return the task's id and Celery's result."""
+    caller = Caller(user="ann").to_json()
+    await store.run(create_task(keys, ANN, "t", CONTEXT, request(), caller=caller, retention=RETENTION))
+    return "t", await asyncio.to_thread(perform_run, a2a.agents[agent].code, "t.1", text="x")
+
+
+@pytest.mark.parametrize("agent", ["later", "flaky"])
+async def test_a_retry_that_the_broker_does_not_take_is_due_at_its_time(
+    a2a: A2A, store: AsyncStore, keys: Keys, agent: str
+) -> None:
+    task_id, ended = await performed(a2a, store, keys, agent)
+
+    seeds = Seeds(store, keys)
+    assert await seeds.states(task_id) == [SUBMITTED, WORKING, WORKING]
+    status = (await seeds.task(task_id)).status
+    assert ended.info.state == "RETRY"
+    due = await store.redis.zscore(keys.dispatch, RunRef(task_id, 1).name)
+    assert due is not None
+    after = due / 1_000_000 - status.timestamp.seconds
+    assert after == pytest.approx(DELAY, abs=30), "a published retry has a minute more"
+
+
+async def test_a_task_that_rejects_its_message_itself_is_rejected(a2a: A2A, store: AsyncStore, keys: Keys) -> None:
+    task_id, _ = await performed(a2a, store, keys, "refuses")
+
+    assert (await Seeds(store, keys).states(task_id))[-1] == REJECTED
+
+
+async def test_a_result_backend_that_refuses_writes_fails_no_task(a2a: A2A, store: AsyncStore, keys: Keys) -> None:
+    task_id, ended = await performed(a2a, store, keys, "reports")
+
+    assert (ended.info, ended.retval) == (None, "x")
+    assert (await Seeds(store, keys).states(task_id))[-1] == COMPLETED
+
+
+async def test_the_result_of_another_call_of_the_task_is_not_dropped(a2a: A2A) -> None:
+    with pytest.raises(ResponseError):
+        a2a.agents["reports"].code.backend.store_result("another", None, "SUCCESS")
