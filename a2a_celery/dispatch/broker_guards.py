@@ -1,4 +1,5 @@
-"""What a worker's broker connection needs so that a Redis that restarts or hangs does not end or deafen the worker.
+"""What a worker's broker connection needs so that a Redis that restarts, hangs or refuses writes does not end or deafen
+the worker.
 
 A guard names what it mends, applies only while the mistake is there, and goes when it is mended upstream. Nothing
 happens for brokers other than Redis.
@@ -13,6 +14,9 @@ from weakref import WeakSet
 
 from celery import Celery
 from celery.signals import celeryd_init
+from kombu.transport import virtual
+from redis._parsers.base import BaseParser
+from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
 
 from .connection import redis_patience
 from .redis_clients import keep_clients
@@ -21,6 +25,17 @@ logger = logging.getLogger(__name__)
 
 LINE_CHECK_INTERVAL = 10
 """Seconds between two looks whether a line on which a worker waits is dead; after twice this it is dropped."""
+
+
+class WriteRefused(ResponseError):  # type: ignore[misc]
+    """A Redis refuses writes for one of `REFUSAL_CODES`; redis-py has classes of its own for the other reasons."""
+
+    def __init__(self, text: str = "", status_code: str | None = None) -> None:
+        super().__init__(f"{status_code} {text}" if status_code else text, status_code=status_code)
+
+
+REFUSAL_CODES = ("MISCONF", "NOREPLICAS")
+WRITE_REFUSALS = (OutOfMemoryError, ReadOnlyError, WriteRefused)
 
 _guarded: WeakSet[Celery] = WeakSet()
 
@@ -51,6 +66,7 @@ def guard(app: Celery) -> None:
         **options,
     }
     guard_closed_channels(transport.Channel)
+    guard_refused_writes(transport)
     keep_clients(transport.Channel)
 
 
@@ -84,3 +100,42 @@ def _fails_on_a_closed_connection(channel: type) -> bool:
     except Exception:
         return False
     return False
+
+
+def guard_refused_writes(transport: type) -> bool:
+    """Treat a Redis that refuses writes as one that is unavailable: reconnect until it takes them.
+
+    kombu 5.7.0 counts the refusals MISCONF, OOM and READONLY as errors of a command, on which celery ends the worker:
+    "Unrecoverable error". A new channel makes sure that the broker takes writes, so celery waits between its attempts.
+
+    A full Redis gives a message away and then refuses to note that it is not acknowledged. kombu raises, and the
+    message is lost. With the guard the worker runs it; it does not come again if the worker is killed.
+
+    Returns:
+        True if the transport needed the guard.
+    """
+    if issubclass(OutOfMemoryError, transport.connection_errors):  # type: ignore[attr-defined]
+        return False
+    for code in REFUSAL_CODES:
+        BaseParser.EXCEPTION_CLASSES.setdefault(code, WriteRefused)
+    transport.connection_errors += WRITE_REFUSALS  # type: ignore[attr-defined]
+    channel: Any = transport.Channel  # type: ignore[attr-defined]
+    open_channel, append = channel.__init__, channel.QoS.append
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        open_channel(self, *args, **kwargs)
+        try:
+            self.client.zadd(self.unacked_index_key, {"": 0}, xx=True)  # a write that changes nothing
+        except WRITE_REFUSALS:
+            self.close()
+            raise
+
+    def append_or_log(self: Any, message: Any, delivery_tag: str) -> None:
+        try:
+            append(self, message, delivery_tag)
+        except WRITE_REFUSALS as e:
+            logger.warning("the broker refuses writes, so this message would not come again: %s", e)
+            virtual.QoS.append(self, message, delivery_tag)
+
+    channel.__init__, channel.QoS.append = __init__, append_or_log
+    return True

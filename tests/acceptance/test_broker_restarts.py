@@ -15,7 +15,7 @@ import redis
 
 from tests.support.fleet import Fleet, Gateway, running_fleet
 from tests.support.records import endings_in, log_of, states_in
-from tests.support.restarts import MortalRedis, mortal_redis
+from tests.support.restarts import MortalRedis, allow_writes, mortal_redis, refuse_writes
 from tests.support.talk import read, send, state
 from tests.support.waiting import eventually
 
@@ -86,6 +86,25 @@ def test_a_worker_with_messages_in_hand_survives_a_redis_restart(site: Site, poo
     for task in (*running, *in_hand, *meanwhile):
         assert site.completes_once(task).count("WORKING") == 1
     site.completes_once(site.sent("echo", "after"))
+    assert worker.running, worker.output()[-3000:]
+
+
+def test_a_worker_with_messages_in_hand_survives_a_redis_that_refuses_writes(site: Site) -> None:
+    site.fleet.watcher()
+    worker = site.fleet.worker(concurrency=2)
+    for why, text in (("OOM", "maxmemory"), ("MISCONF", "unable to persist")):
+        running = [site.sent("silent", "3") for _ in range(2)]
+        eventually(lambda tasks=running: all(site.is_in(task, "WORKING") for task in tasks), within=PATIENCE)
+        in_hand = [site.sent("echo", f"{why} {number}") for number in range(2)]
+        eventually(lambda: site.unacknowledged() >= 2, what="the worker has messages that it has not acknowledged")
+
+        refuse_writes(site.broker, why)
+        eventually(lambda said=text: said in worker.output(), within=PATIENCE, what=f"the worker reports {why}")
+        meanwhile = site.sent("echo", f"during {why}")
+        allow_writes(site.broker)
+
+        for task in (*running, *in_hand, meanwhile):
+            assert site.completes_once(task).count("WORKING") == 1
     assert worker.running, worker.output()[-3000:]
 
 

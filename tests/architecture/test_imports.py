@@ -59,7 +59,8 @@ LAZY = {"a2a_celery/__init__.py", "a2a_celery/app.py"}
 """Modules that import ours when these are first used, and for types only until then."""
 EXTRAS_BEHIND = {("telemetry", "spans")}
 """What needs an extra: imported for types, and by the one function that knows whether it may be."""
-REDIS_USERS = ("a2a_celery/store/", "a2a_celery/cli/embedded.py")
+REDIS_USERS = ("a2a_celery/store/", "a2a_celery/cli/embedded.py", "a2a_celery/dispatch/broker_guards.py")
+"""The guards send nothing by redis-py: they name the errors of kombu's transport."""
 
 FUNCTIONS_THAT_IMPORT: dict[str, str] = {
     "a2a_celery/app.py": "a process that only registers agents imports neither the SDK nor gateway, watcher and worker",

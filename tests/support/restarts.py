@@ -6,7 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
+import redis
+
 from a2a_celery.cli.embedded import EmbeddedRedis
+
+from .waiting import eventually
 
 
 class MortalRedis(EmbeddedRedis):
@@ -31,3 +36,31 @@ def mortal_redis(folder: Path) -> Iterator[MortalRedis]:
         yield server
     finally:
         server.stop()
+
+
+def refuse_writes(server: EmbeddedRedis, why: str) -> None:
+    """Make the server refuse writes: "OOM", "MISCONF" (it could not save) or "READONLY" (it is a replica)."""
+    with redis.Redis.from_url(server.store_url) as client:
+        match why:
+            case "OOM":
+                client.config_set("maxmemory", 1)
+            case "MISCONF":
+                client.set("a2a-unsaved", 1)
+                client.config_set("stop-writes-on-bgsave-error", "yes")
+                client.config_set("save", "3600 1")
+                client.config_set("rdb-key-save-delay", 60_000_000)
+                client.bgsave()
+                for saving in psutil.Process(client.info("server")["process_id"]).children():
+                    saving.kill()
+                eventually(lambda: client.info("persistence")["rdb_last_bgsave_status"] == "err", what="a save failed")
+            case "READONLY":
+                client.replicaof("127.0.0.1", 1)
+
+
+def allow_writes(server: EmbeddedRedis) -> None:
+    """Make the server take writes again."""
+    with redis.Redis.from_url(server.store_url) as client:
+        client.config_set("maxmemory", 0)
+        client.config_set("stop-writes-on-bgsave-error", "no")
+        client.config_set("rdb-key-save-delay", 0)
+        client.replicaof("NO", "ONE")
