@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
+from math import inf
 from typing import Protocol
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import StoreUnavailable
 from ..store import AsyncStore, Keys
-from ..store.leases import renew_runs
+from ..store.leases import Renewal, renew_runs
 from ..store.runs import RunRef
 
 logger = logging.getLogger(__name__)
 
 RENEWALS_PER_LEASE = 3
+
+EXPIRY_CHECK_INTERVAL = 1.0
+"""Seconds between two checks of this process's own clock while the store has not answered."""
 
 
 class Held(Protocol):
@@ -81,22 +86,18 @@ class LeaseKeeper:
     async def tick(self) -> None:
         """Renews what is held.
 
-        While the store is away, a run that somebody else may have by now is given up when its lease is over; one that
-        runs at most once goes on, and the store says later whether it is still ours.
+        While the store is away, or does not answer, a run that somebody else may have by now is given up when its lease
+        is over; one that runs at most once goes on, and the store says later whether it is still ours.
         """
         held = list(self._held.values())
         if not held:
             return
         asked_at = self._clock.monotonic()
         try:
-            renewal = await self._store.run(
-                renew_runs(self._keys, [(run.ref, run.token) for run in held], lease_us=self.lease_us)
-            )
+            renewal = await self._renewed(held)
         except StoreUnavailable as e:
             logger.warning("leases not renewed: %s", e)
-            for run in held:
-                if run.may_be_elsewhere and self._until.get(run.ref.name, asked_at) < self._clock.monotonic():
-                    run.give_up()
+            self._give_up_expired(held)
             return
         for run in held:
             if run.ref.name in renewal.lost:
@@ -105,6 +106,23 @@ class LeaseKeeper:
                 self._until[run.ref.name] = asked_at + self._lease_ttl
             if run.ref.name in renewal.cancel:
                 run.ask_to_cancel()
+
+    async def _renewed(self, held: list[Held]) -> Renewal:
+        renewal = renew_runs(self._keys, [(run.ref, run.token) for run in held], lease_us=self.lease_us)
+        renewing = asyncio.ensure_future(self._store.run(renewal))
+        while not renewing.done():
+            try:
+                async with self._clock.timeout(EXPIRY_CHECK_INTERVAL):
+                    await asyncio.wait({renewing})
+            except TimeoutError:
+                self._give_up_expired(held)
+        return renewing.result()
+
+    def _give_up_expired(self, held: Iterable[Held]) -> None:
+        for run in held:
+            if run.may_be_elsewhere and self._until.get(run.ref.name, inf) < self._clock.monotonic():
+                self._until[run.ref.name] = inf
+                run.give_up()
 
     async def _renew_for_ever(self) -> None:
         while True:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -9,12 +10,13 @@ from typing import TypeVar
 import pytest
 
 from a2a_celery.errors import StoreUnavailable
-from a2a_celery.execution.leases import LeaseKeeper
+from a2a_celery.execution.leases import EXPIRY_CHECK_INTERVAL, LeaseKeeper
 from a2a_celery.store import AsyncStore, Keys, Operation
 from a2a_celery.store.runs import RunRef
 from a2a_celery.store.tasks import request_cancel
 from tests.support.clocks import ManualClock
 from tests.support.seeds import ANN, CONTEXT, Seeds
+from tests.support.waiting import eventually_async
 
 T = TypeVar("T")
 
@@ -41,11 +43,14 @@ class AwayStore(AsyncStore):
     def __init__(self, store: AsyncStore) -> None:
         self._store = store
         self.away = False
+        self.answers = asyncio.Event()
+        self.answers.set()
         self.asked = 0
 
     async def run(self, operation: Operation[T]) -> T:
         """See `AsyncStore.run`."""
         self.asked += 1
+        await self.answers.wait()
         if self.away:
             raise StoreUnavailable("away")
         return await self._store.run(operation)
@@ -152,6 +157,30 @@ async def test_a_store_that_is_away_longer_than_the_lease_loses_the_run(
         await keeper.tick()
 
     assert run.told == ["give up"]
+
+
+async def test_a_run_whose_lease_is_over_does_not_wait_for_a_silent_store(
+    seeds: Seeds, keeper: LeaseKeeper, away: AwayStore, clock: ManualClock
+) -> None:
+    run, at_most_once = await run_of(seeds), await run_of(seeds)
+    at_most_once.may_be_elsewhere = False
+
+    with keeper.holding(run), keeper.holding(at_most_once):
+        clock.advance(16)  # as for a process that was frozen
+        away.answers.clear()
+        tick = asyncio.create_task(keeper.tick())
+        await clock.until_waiting(EXPIRY_CHECK_INTERVAL)
+        clock.advance(EXPIRY_CHECK_INTERVAL)
+        await eventually_async(lambda: _is(bool(run.told)), what="its agent is stopped")
+        assert not tick.done()
+        away.answers.set()
+        await tick
+
+    assert (run.told, at_most_once.told) == (["give up"], [])
+
+
+async def _is(fact: bool) -> bool:
+    return fact
 
 
 async def test_a_run_that_nobody_else_may_get_goes_on_while_the_store_is_away(
