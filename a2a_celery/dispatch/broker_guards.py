@@ -27,7 +27,7 @@ LINE_CHECK_INTERVAL = 10
 """Seconds between two looks whether a line on which a worker waits is dead; after twice this it is dropped."""
 
 
-class WriteRefused(ResponseError):  # type: ignore[misc]
+class WriteRefused(ResponseError):
     """A Redis refuses writes for one of `REFUSAL_CODES`; redis-py has classes of its own for the other reasons."""
 
     def __init__(self, text: str = "", status_code: str | None = None) -> None:
@@ -135,7 +135,7 @@ def guard_refused_writes(transport: type) -> bool:
             append(self, message, delivery_tag)
         except WRITE_REFUSALS as e:
             logger.warning("the broker refuses writes, so this message would not come again: %s", e)
-            virtual.QoS.append(self, message, delivery_tag)
+            virtual.QoS.append(self, message, delivery_tag)  # type: ignore[no-untyped-call]
 
     channel.__init__, channel.QoS.append = __init__, append_or_log
     return True

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -18,17 +19,24 @@ from time import sleep
 from types import FrameType
 from typing import Any
 
+from celery.exceptions import WorkerShutdown
 from celery.signals import task_received
 from celery.worker import state
 
 from ..config import Settings
+from ..errors import StoreUnavailable
+from ..store import SyncStore
 from .handing_back import LAST_WAIT, HandingBack
 from .request import RunRequest
+from .shutdown_deadline import Action, ShutdownDeadline
 
 logger = logging.getLogger(__name__)
 
 UNWINDING = 3.0
 """Seconds beside `cancel_grace` that a cold shutdown has, before the process ends by force."""
+
+DEADLINE_CHECK_INTERVAL = 1.0
+"""Seconds between two checks of a warm shutdown."""
 
 EXIT_CODE = 1
 """Celery's own for a cold shutdown."""
@@ -45,6 +53,7 @@ class Stopping:
         self._handing_back = handing_back
         self._begun = False
         self._terminated = False
+        self._interrupted = False
 
     def precede_celery(self) -> None:
         """Puts our handlers before Celery's, where it has some: not in a worker that a program of its own started."""
@@ -56,9 +65,13 @@ class Stopping:
                 signal.signal(number, partial(self._signalled, theirs))
 
     def _signalled(self, theirs: Handler, number: int, frame: FrameType | None) -> None:
+        if self._interrupted:
+            self._interrupted = False
+            raise WorkerShutdown(0)
         try:
             if not self._begun:
                 self._begun = True
+                Thread(target=self._keep_deadline, args=(number,), name="a2a-shutdown-deadline", daemon=True).start()
                 hand_back_waiting()
                 task_received.connect(received_late, weak=False, dispatch_uid="a2a_celery.received_late")
             if is_cold(theirs):
@@ -72,6 +85,40 @@ class Stopping:
         self._terminated = self._terminated or number == signal.SIGTERM
         theirs(number, frame)
 
+    def _keep_deadline(self, number: int) -> None:
+        """Bound the warm shutdown that signal `number` has begun."""
+        deadline = ShutdownDeadline(self._consumer, self._settings().lease_ttl)
+        Thread(target=self._ping_store, args=(deadline,), name="a2a-shutdown-store", daemon=True).start()
+        while True:
+            sleep(DEADLINE_CHECK_INTERVAL)
+            action = deadline.next_action()
+            if action is not None:
+                logger.warning("this worker does not stop: %s", action.value)
+            match action:
+                case Action.INTERRUPT:
+                    self._interrupted = True
+                    os.kill(os.getpid(), number)
+                case Action.CUT:
+                    self._cut()
+                case Action.GO_COLD if not _others_at_work():
+                    os.kill(os.getpid(), signal.SIGQUIT)
+                case Action.END:
+                    self._end_now()
+
+    def _cut(self) -> None:
+        """Make each call to an AMQP broker fail at once. Calls to a Redis have limits."""
+        with suppress(Exception):
+            self._consumer.connection.connection.sock.shutdown(socket.SHUT_RDWR)
+
+    def _ping_store(self, deadline: ShutdownDeadline) -> None:
+        """Tell `deadline` of each answer of the store. A call may take long, so it has a thread."""
+        store = SyncStore(self._settings().store_url)
+        while True:
+            with suppress(StoreUnavailable):
+                store.ping()
+                deadline.store_has_answered()
+            sleep(DEADLINE_CHECK_INTERVAL)
+
     def _go_cold(self) -> None:
         RunRequest.pool_to_leave = self._consumer.pool
         soft = self._consumer.app.conf.worker_soft_shutdown_timeout or 0
@@ -84,13 +131,16 @@ class Stopping:
         A worker that still runs other Celery tasks than ours is left to Celery.
         """
         sleep(within)
-        if any(not is_run(request) for request in tuple(state.active_requests)):
+        if _others_at_work():
             logger.warning("other tasks than agents are still running: not ended by force")
             return
         logger.error("still not stopped after %g s: ended by force", within)
         for request in tuple(state.requests.values()):
             if is_run(request):
                 request.give_up()
+        self._end_now()
+
+    def _end_now(self) -> None:
         self._handing_back.wait(LAST_WAIT)
         hanging_up = Thread(target=self._hang_up, name="a2a-hanging-up", daemon=True)
         hanging_up.start()
@@ -111,6 +161,10 @@ def is_cold(handler: Handler) -> bool:
 def is_run(request: Any) -> bool:
     """Whether a request of Celery's is a run of an A2A task."""
     return isinstance(request, RunRequest) and request.is_run
+
+
+def _others_at_work() -> bool:
+    return any(not is_run(request) for request in tuple(state.active_requests))
 
 
 def hand_back_waiting() -> None:

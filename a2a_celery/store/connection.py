@@ -244,6 +244,17 @@ class SyncStore:
         except RedisError as e:
             raise _translated(e, s.name) from e
 
+    def ping(self) -> None:
+        """Return when Redis has answered.
+
+        Raises:
+            StoreUnavailable: Redis can't be reached, or refuses.
+        """
+        try:
+            self.redis.ping()
+        except RedisError as e:
+            raise _translated(e, "ping") from e
+
     def names(self, pattern: str) -> list[str]:
         """The names of all sorted sets that `pattern` matches, in SCAN's language; read in steps, for operators.
 

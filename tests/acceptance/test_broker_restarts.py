@@ -15,7 +15,7 @@ import redis
 
 from tests.support.fleet import Fleet, Gateway, running_fleet
 from tests.support.records import endings_in, log_of, states_in
-from tests.support.restarts import MortalRedis, allow_writes, mortal_redis, refuse_writes
+from tests.support.restarts import MortalRedis, allow_writes, mortal_redis, refuse_writes, stopped
 from tests.support.talk import read, send, state
 from tests.support.waiting import eventually
 
@@ -106,6 +106,20 @@ def test_a_worker_with_messages_in_hand_survives_a_redis_that_refuses_writes(sit
         for task in (*running, *in_hand, meanwhile):
             assert site.completes_once(task).count("WORKING") == 1
     assert worker.running, worker.output()[-3000:]
+
+
+@pytest.mark.parametrize("frozen", ["broker", "store"])
+def test_workers_stop_while_a_server_does_not_answer(site: Site, frozen: str) -> None:
+    workers = [site.fleet.worker(pool=pool, concurrency=2) for pool in ("prefork", "threads")]
+    running = [site.sent("silent", "2") for _ in range(6)]
+    eventually(lambda: sum(site.is_in(task, "WORKING") for task in running) >= 4, within=PATIENCE, what="they run")
+
+    server = site.broker if frozen == "broker" else site.fleet.redis
+    with stopped(server):
+        for worker in workers:
+            worker.terminate()
+        for worker in workers:
+            eventually(lambda w=worker: not w.running, within=PATIENCE, what=f"{worker.name} is gone")
 
 
 def test_a_gateway_under_load_publishes_again_after_a_redis_restart(tmp_path: Path) -> None:

@@ -22,9 +22,14 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """What Celery's handlers hear; nothing is ended by force."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
     calls: list[str] = []
+
+    def begin(thread: str) -> None:
+        if thread == "a2a-last-resort":
+            calls.append("last resort")
+
     for number, name in zip(SIGNALS, ("worker_Warm", "worker_Warm", "worker_Cold"), strict=True):
         signal.signal(number, celerys(name, calls))
-    monkeypatch.setattr(stopping, "Thread", lambda **_: SimpleNamespace(start=lambda: calls.append("last resort")))
+    monkeypatch.setattr(stopping, "Thread", lambda **options: SimpleNamespace(start=lambda: begin(options["name"])))
     monkeypatch.setattr(RunRequest, "pool_to_leave", None)
     yield calls
     for number, handler in before.items():

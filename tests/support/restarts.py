@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,6 +37,17 @@ def mortal_redis(folder: Path) -> Iterator[MortalRedis]:
         yield server
     finally:
         server.stop()
+
+
+@contextmanager
+def stopped(server: EmbeddedRedis) -> Iterator[None]:
+    """Freeze the server: it accepts connections and does not answer."""
+    assert server.process is not None
+    server.process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        server.process.send_signal(signal.SIGCONT)
 
 
 def refuse_writes(server: EmbeddedRedis, why: str) -> None:
