@@ -62,14 +62,15 @@ async def a2a(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> Asy
         yield "so far"
         raise ValueError("no")
 
-    @app.task(name="plain", shared=False)
+    @app.task(name="fails-plainly", shared=False)
     def plain(text: str) -> None:
         raise ValueError("no")
 
     a2a.expose(plain)
+    worker = a2a.worker()
     yield a2a
-    for process in a2a._processes.values():
-        await asyncio.to_thread(asyncio.run_coroutine_threadsafe(process.line.stop(), process.loop).result, 30)
+    process = worker.process()
+    await asyncio.to_thread(asyncio.run_coroutine_threadsafe(process.line.stop(), process.loop).result, 30)
 
 
 async def created(store: AsyncStore, keys: Keys) -> str:
@@ -80,9 +81,9 @@ async def created(store: AsyncStore, keys: Keys) -> str:
     return f"{task_id}.1"
 
 
-@pytest.mark.parametrize("agent", ["awaits", "yields", "threaded", "threaded-yields", "plain"])
+@pytest.mark.parametrize("agent", ["awaits", "yields", "threaded", "threaded-yields", "fails-plainly"])
 async def test_a_failed_run_leaves_no_traceback(a2a: A2A, store: AsyncStore, keys: Keys, agent: str) -> None:
-    plain = agent == "plain"
+    plain = agent == "fails-plainly"
     task: Task = a2a.celery.tasks[agent if plain else f"a2a.{agent}"]
 
     def perform(celery_id: str) -> Any:
