@@ -46,7 +46,7 @@ async def first_sent(gateway: Limited) -> dict[str, Any]:
     async def published() -> bool:
         [(_, due)] = await gateway.store.redis.zrange(gateway.keys.dispatch, 0, -1, withscores=True)
         seconds, _ = await gateway.store.redis.time()
-        return bool(due > (seconds + 30) * 1e6)
+        return bool(due > (seconds + 10) * 1e6)
 
     await eventually_async(published, within=30, what="its run is published")
     return task
