@@ -33,6 +33,7 @@ from typing import Any
 import coverage
 
 from .coverage_table import COUNTS, table
+from .processes import adopt_orphans, exit_on_sigterm, kill_descendants
 
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / "build" / "coverage"
@@ -58,7 +59,13 @@ def measure(out: Path, arguments: list[str]) -> int:
         "TEST_OUTCOMES": str(out / "outcomes.jsonl"),
     }
     command = [sys.executable, "-m", "pytest", "-p", "tests.tools.pytest_plugin", *arguments]
-    code = subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
+    adopt_orphans()
+    exit_on_sigterm()
+    try:
+        code = subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
+    except BaseException:
+        kill_descendants()
+        raise
     combined = coverage.Coverage(data_file=str(out / "data"), config_file=settings, context="")
     combined.combine([str(out)])
     combined.save()
