@@ -16,8 +16,10 @@ names it; tests/store runs first. Otherwise the fastest files run first, for `--
 that no test of the tier reaches is "uncovered".
 
 A test that fails is run once without the mutant. If it fails there too, it is left out from then on. Each result is
-appended to `--results` when it is known, with the command. ``--resume`` continues an interrupted run. Two processes
-share one sample with ``--shard 1/2`` and ``--shard 2/2 --resume``.
+appended to `--results` when it is known, with the command. A mutant whose tests exceed `--timeout`, or end by an error
+that is no test's, has no result and is in no column of the report; a test that hangs fails by its own time limit.
+``--resume`` continues an interrupted run and tries those again. Two processes share one sample with ``--shard 1/2
+--resume`` and ``--shard 2/2 --resume``.
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ class Scratch:
         """Return the tests of a tier."""
         code, listing = self.run(self.command(tier, "--collect-only"), 600)
         if code != 0:
-            sys.exit(f"{listing}\npytest cannot collect the tests: exit code {code}")
+            sys.exit(f"{listing[-3000:]}\npytest cannot collect the tests: exit code {code}")
         return {line for line in listing.splitlines() if line.startswith("tests/") and "::" in line}
 
     def run(self, command: list[str], limit: float) -> tuple[int | None, str]:
@@ -138,11 +140,9 @@ class Sampler:
             if self._limits.only:
                 print(output)
             killer = failed_test(output)
-            if code not in {0, None} and killer is None:
-                sys.exit(f"{output}\n{shlex.join(command)}\nno test failed, and pytest's exit code is {code}")
             if killer not in tests or self._is_sound(killer):
                 break
-        status = {0: "survived", None: "timeout"}.get(code, "killed")
+        status = {0: "survived", None: "timeout"}.get(code, "killed" if killer else f"error {code}")
         return record | {
             "status": status,
             "killer": killer,
@@ -166,12 +166,16 @@ def failed_test(output: str) -> str | None:
 
 
 def status_in(tier: str, records: Iterable[Record]) -> str | None:
-    """Return what became of one mutant in a tier, or None if nothing says it: a narrower tier's kill counts."""
+    """Return what became of one mutant in a tier: a narrower tier's kill counts.
+
+    Returns:
+        "killed", "survived" or "uncovered", or None if no record says it.
+    """
     names = list(TIERS)
-    narrower = names[: names.index(tier) + 1]
     statuses = {record["tier"]: record["status"] for record in records}
-    kills = [statuses[name] for name in narrower if statuses.get(name) in {"killed", "timeout"}]
-    return kills[0] if kills else statuses.get(tier)
+    if any(statuses.get(name) == "killed" for name in names[: names.index(tier) + 1]):
+        return "killed"
+    return statuses[tier] if statuses.get(tier) in {"survived", "uncovered"} else None
 
 
 def by_mutant(records: Iterable[Record]) -> dict[str, list[Record]]:
@@ -189,14 +193,12 @@ def report(records: Sequence[Record]) -> str:
     for tier in (name for name in TIERS if any(record["tier"] == name for record in records)):
         rows: dict[str, Counter[str]] = defaultdict(Counter)
         for name, group in by_mutant(records).items():
-            status = status_in(tier, group)
-            if status is None:
-                continue
-            rows[group[0]["package"]][{"timeout": "killed"}.get(status, status)] += 1
-            if status in {"survived", "uncovered"}:
-                ran = next(record for record in group if record["tier"] == tier)
-                listing.append(f"\n{tier} {name} {status}, {ran['tests']} of {ran['reaching']} tests")
-                listing += [f"  - {ran['before']}", f"  + {ran['after']}"]
+            status, newest = status_in(tier, group), {record["tier"]: record for record in group}.get(tier)
+            if status is not None:
+                rows[group[0]["package"]][status] += 1
+            if status != "killed" and newest is not None:
+                listing.append(f"\n{tier} {name} {newest['status']}, {newest['tests']} of {newest['reaching']} tests")
+                listing += [f"  - {newest['before']}", f"  + {newest['after']}"]
         for package, counts in [*sorted(rows.items()), ("total", sum(rows.values(), Counter()))]:
             killed, total = counts["killed"], counts.total()
             row = f"{tier:<8}{package:<16}{total:>8}{killed:>8}{counts['survived']:>10}{counts['uncovered']:>11}"
@@ -244,6 +246,8 @@ def main() -> int:
         if options.only:
             found = mutants_in(tree.folder, [options.only.partition(":")[0]])
             chosen = [mutant for mutants in found.values() for mutant in mutants if mutant.id == options.only]
+            if not chosen:
+                sys.exit(f"no mutant {options.only}: its file may have changed")
         else:
             index, _, shards = options.shard.partition("/")
             chosen = sample(mutants_in(tree.folder, options.files), options.count, options.seed)

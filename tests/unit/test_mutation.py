@@ -134,6 +134,7 @@ def test_a_wider_tier_kills_what_a_narrower_tier_kills() -> None:
     records = [
         record("a", "change", "killed"),
         record("b", "change", "timeout"),
+        record("b", "change", "killed"),
         record("c", "change", "survived"),
         record("c", "merge", "killed"),
         record("d", "change", "uncovered"),
@@ -152,7 +153,16 @@ def test_a_wider_tier_kills_what_a_narrower_tier_kills() -> None:
     assert not any(line.startswith("merge c ") for line in lines)
 
 
+def test_a_timeout_is_listed_and_is_no_result() -> None:
+    lines = mutate.report([record("a", "change", "timeout"), record("b", "change", "killed")]).splitlines()
+
+    assert [line.split()[2:] for line in lines if " total " in line] == [["1", "1", "0", "0", "100.0"]]
+    assert "change a timeout, 3 of 4 tests" in lines
+
+
 def test_a_mutant_without_a_result_in_a_tier_is_judged() -> None:
+    assert mutate.status_in("change", [record("a", "change", "timeout")]) is None
+    assert mutate.status_in("change", [record("a", "change", "error 4")]) is None
     survived = [record("a", "change", "survived")]
 
     assert mutate.status_in("change", survived) == "survived"
