@@ -37,6 +37,7 @@ def an_app(**agents: str) -> A2A:
 
 
 def start_worker(a2a: A2A) -> None:
+    a2a.worker()  # its signals are connected when a worker starts
     worker_starts(SimpleNamespace(app=a2a.celery))
 
 

@@ -43,6 +43,7 @@ async def watcher(a2a: A2A) -> None:
 
 
 async def worker(a2a: A2A) -> None:
+    a2a.worker()  # its signals are connected when a worker starts
     await asyncio.to_thread(worker_starts, SimpleNamespace(app=a2a.celery))
 
 

@@ -47,6 +47,7 @@ async def test_no_gateway_starts(without: A2A) -> None:
 
 
 async def test_no_worker_starts(without: A2A) -> None:
+    without.worker()  # its signals are connected when a worker starts
     with pytest.raises(SystemExit, match="a2a_blob_url is not set"):
         worker_starts(SimpleNamespace(app=without.celery))
 
