@@ -15,6 +15,7 @@ from kombu import Message
 from a2a_celery import A2A, Turn
 from a2a_celery.caller import Caller
 from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.dispatch.fleets import fleet_headers
 from a2a_celery.execution.awaited import AwaitedCall
 from a2a_celery.execution.request import RunRequest
 from a2a_celery.store import AsyncStore, Keys
@@ -106,7 +107,7 @@ async def test_a_failed_run_on_the_asyncio_pool_leaves_no_traceback(a2a: A2A, st
 
     def call(celery_id: str) -> AwaitedCall:
         task_id, _, run = celery_id.partition(".")
-        headers = {"id": celery_id, "task": task.name, "ignore_result": None}
+        headers = {"id": celery_id, "task": task.name, "ignore_result": None, **fleet_headers(keys.prefix)}
         message = Message(headers=headers, content_type="application/json", content_encoding="utf-8")
         message._decoded_cache = [[task_id, int(run)], {}, {}]
         arrived = RunRequest(message, app=a2a.celery, task=task)
