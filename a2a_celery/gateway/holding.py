@@ -25,14 +25,18 @@ class HoldsLargeParts:
             await self._app(scope, receive, send)
             return
         with guest() as holding:
+            is_stream = True
 
             async def sent(message: Message) -> None:
+                nonlocal is_stream
                 if message["type"] != "http.response.body":
+                    is_stream = all(name.lower() != b"content-length" for name, _ in message.get("headers", ()))
                     await send(message)
                     return
                 for piece in _pieces(message):
                     await send(piece)
-                holding.leave()
+                if is_stream or not message.get("more_body", False):
+                    holding.leave()
 
             await self._app(scope, receive, sent)
 

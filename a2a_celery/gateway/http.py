@@ -38,7 +38,7 @@ from starlette.routing import Route
 from .auth.identity import Identity
 from .bodies import forget_body, read_bounded, require_json
 from .cards import ADDRESS
-from .event_json import event_json, message_json
+from .event_json import event_json_in_pieces, task_json
 from .extensions import CARDS, Endpoint
 from .faults import RequestTooLargeError, rpc_status, to_a2a
 from .handler import GatewayHandler
@@ -158,23 +158,23 @@ class RpcDispatcher(JsonRpcDispatcher):
     async def _handle_send_message(  # type: ignore[override]  # like those below, for `_create_response` alone
         self, request_obj: SendMessageRequest, context: ServerCallContext
     ) -> Json:
-        return Json(event_json(await self.request_handler.on_message_send(request_obj, context)))
+        return Json(await event_json_in_pieces(await self.request_handler.on_message_send(request_obj, context)))
 
     async def _handle_cancel_task(  # type: ignore[override]
         self, request_obj: CancelTaskRequest, context: ServerCallContext
     ) -> Json:
-        return Json(message_json(await self.request_handler.on_cancel_task(request_obj, context)))
+        return Json(await task_json(await self.request_handler.on_cancel_task(request_obj, context)))
 
     async def _handle_get_task(  # type: ignore[override]
         self, request_obj: GetTaskRequest, context: ServerCallContext
     ) -> Json:
-        return Json(message_json(await self.request_handler.on_get_task(request_obj, context)))
+        return Json(await task_json(await self.request_handler.on_get_task(request_obj, context)))
 
     async def _handle_list_tasks(  # type: ignore[override]
         self, request_obj: ListTasksRequest, context: ServerCallContext
     ) -> Json:
         page = await self.request_handler.on_list_tasks(request_obj, context)
-        return Json(page_json(page, request_obj.include_artifacts))
+        return await page_json(page, request_obj.include_artifacts)
 
 
 def _request_id(body: Any) -> str | int | None:

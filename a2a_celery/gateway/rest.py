@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 from a2a.server.context import ServerCallContext
@@ -35,14 +35,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from .cards import cached_card
-from .event_json import event_json, message_json
+from .event_json import event_json_in_pieces, event_line, message_json, task_json
 from .extensions import Endpoint
 from .faults import to_a2a
 from .handler import GatewayHandler
 from .request_parser import one_tenant, parse_json, parse_query
 from .rest_errors import rest_error, rest_fault
 from .sse import EventStream, frames_of
-from .unary import page_json
+from .unary import json_response, page_json
 
 
 class Operation(NamedTuple):
@@ -97,18 +97,22 @@ def _response(text: str) -> Response:
     return Response(text, media_type=A2A_JSON_MEDIA_TYPE)
 
 
+def _pieces(pieces: Sequence[bytes]) -> Response:
+    return json_response(pieces, A2A_JSON_MEDIA_TYPE)
+
+
 async def send_message(
     handler: GatewayHandler, params: SendMessageRequest, context: ServerCallContext, _: Request
 ) -> Response:
     """SendMessage."""
-    return _response(event_json(await handler.on_message_send(params, context)))
+    return _pieces(await event_json_in_pieces(await handler.on_message_send(params, context)))
 
 
 async def send_streaming_message(
     handler: GatewayHandler, params: SendMessageRequest, context: ServerCallContext, _: Request
 ) -> Response:
     """SendStreamingMessage."""
-    frames = frames_of(handler.message_pages(params, context), event_json, rest_fault)
+    frames = frames_of(handler.message_pages(params, context), event_line, rest_fault)
     return await EventStream.begun(frames, handler.leaving, handler.clock)
 
 
@@ -121,28 +125,28 @@ async def subscribe_to_task(
 
     Source: HTML standard 9.2.
     """
-    frames = frames_of(handler.subscription_pages(params, context), event_json, rest_fault)
+    frames = frames_of(handler.subscription_pages(params, context), event_line, rest_fault)
     stream = await EventStream.begun(frames, handler.leaving, handler.clock)
     return Response(status_code=204) if request.method == "GET" and stream.is_empty else stream
 
 
 async def get_task(handler: GatewayHandler, params: GetTaskRequest, context: ServerCallContext, _: Request) -> Response:
     """GetTask."""
-    return _response(message_json(await handler.on_get_task(params, context)))
+    return _pieces(await task_json(await handler.on_get_task(params, context)))
 
 
 async def list_tasks(
     handler: GatewayHandler, params: ListTasksRequest, context: ServerCallContext, _: Request
 ) -> Response:
     """ListTasks."""
-    return _response(page_json(await handler.on_list_tasks(params, context), params.include_artifacts))
+    return _pieces(await page_json(await handler.on_list_tasks(params, context), params.include_artifacts))
 
 
 async def cancel_task(
     handler: GatewayHandler, params: CancelTaskRequest, context: ServerCallContext, _: Request
 ) -> Response:
     """CancelTask."""
-    return _response(message_json(await handler.on_cancel_task(params, context)))
+    return _pieces(await task_json(await handler.on_cancel_task(params, context)))
 
 
 async def create_push_config(

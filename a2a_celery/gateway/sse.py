@@ -9,7 +9,7 @@ Source: HTML standard 9.2 (server-sent events).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
 from starlette.responses import Response
@@ -38,7 +38,7 @@ def frame(data: str, version: int | None = None, event: str | None = None) -> st
 
 
 async def frames_of(
-    pages: AsyncGenerator[list[Shown], None], say: Callable[[Event], str], fault: Callable[[Exception], str]
+    pages: AsyncGenerator[list[Shown], None], say: Callable[[Event], Awaitable[str]], fault: Callable[[Exception], str]
 ) -> AsyncGenerator[str, None]:
     """What an `EventStream` writes of `pages`: each event as `say` has it, and an error behind the first of them, which
     ends them, as `fault` does."""
@@ -48,13 +48,13 @@ async def frames_of(
             return
         writes = _writes(first, say)
         del first
-        for some in writes:
+        async for some in writes:
             yield some
             del some
         del writes
         try:
             async for page in pages:
-                for some in _writes(page, say):
+                async for some in _writes(page, say):
                     yield some
                     del some
                 del page
@@ -62,11 +62,11 @@ async def frames_of(
             yield frame(fault(e), event="error")
 
 
-def _writes(page: list[Shown], say: Callable[[Event], str]) -> Iterator[str]:
+async def _writes(page: list[Shown], say: Callable[[Event], Awaitable[str]]) -> AsyncGenerator[str, None]:
     ready: list[str] = []
     size = 0
     for one in page:
-        ready.append(frame(say(one.event), one.version))
+        ready.append(frame(await say(one.event), one.version))
         size += len(ready[-1])
         if size >= WRITE:
             yield "".join(ready)

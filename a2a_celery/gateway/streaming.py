@@ -11,7 +11,7 @@ from a2a.types import SendMessageRequest
 from a2a.utils import json_utils
 
 from ..lifecycle import Event
-from .event_json import event_json, one_line
+from .event_json import event_line, one_line
 from .faults import to_a2a
 from .handler import GatewayHandler
 from .sse import EventStream, frames_of
@@ -21,8 +21,8 @@ async def rpc_stream(handler: GatewayHandler, request_id: Any, params: Any, cont
     """The answer to a streaming method of JSON-RPC."""
     before, after = f'{{"jsonrpc": "2.0", "id": {json.dumps(request_id)}, "result": ', "}"
 
-    def say(event: Event) -> str:
-        return before + event_json(event) + after
+    async def say(event: Event) -> str:
+        return before + await event_line(event) + after
 
     def fault(error: Exception) -> str:
         return one_line(json_utils.dumps(build_error_response(request_id, to_a2a(error))))

@@ -12,24 +12,53 @@ from .events import EventKind, LogEntry, kind_of, timestamp
 from .states import COMPLETED
 
 
+class TaskFold:
+    """The task that a log describes so far, entry by entry. Its cost per entry does not grow with the task.
+
+    Attributes:
+        task: the task at `version`; None before the first entry.
+        version: the newest entry's.
+    """
+
+    def __init__(self) -> None:
+        self.task: Task | None = None
+        self.version = 0
+        self._artifacts: dict[str, Artifact] = {}
+
+    def add(self, entry: LogEntry) -> None:
+        """Apply the next entry.
+
+        Raises:
+            ValueError: if it is not the next one, or the first one is not a task.
+        """
+        event = entry.event
+        if entry.version != self.version + 1:
+            raise ValueError(f"the log jumps from version {self.version} to {entry.version}")
+        if self.task is None and not isinstance(event, Task):
+            raise ValueError(f"a log begins with a task, not with {type(event).__name__}")
+        self.version = entry.version
+        if self.task is not None and isinstance(event, TaskArtifactUpdateEvent):
+            self._artifacts[event.artifact.artifact_id] = _set_artifact(
+                self.task, event, self._artifacts.get(event.artifact.artifact_id)
+            )
+            return
+        self.task = apply(self.task, entry)
+        if isinstance(event, Task):
+            self._artifacts = {artifact.artifact_id: artifact for artifact in reversed(self.task.artifacts)}
+
+
 def fold(log: Iterable[LogEntry]) -> Task:
     """The task that `log` describes; `log` starts with version 1.
 
     Raises:
         ValueError: if the log does not begin with a task or has a gap.
     """
-    task: Task | None = None
-    version = 0
+    folded = TaskFold()
     for entry in log:
-        if entry.version != version + 1:
-            raise ValueError(f"the log jumps from version {version} to {entry.version}")
-        version = entry.version
-        if task is None and not isinstance(entry.event, Task):
-            raise ValueError(f"a log begins with a task, not with {type(entry.event).__name__}")
-        task = apply(task, entry)
-    if task is None:
+        folded.add(entry)
+    if folded.task is None:
         raise ValueError("an empty log describes no task")
-    return task
+    return folded.task
 
 
 def apply(task: Task | None, entry: LogEntry) -> Task:
@@ -46,7 +75,8 @@ def apply(task: Task | None, entry: LogEntry) -> Task:
             for key, value in event.metadata.fields.items():
                 task.metadata.fields[key].CopyFrom(value)
         case TaskArtifactUpdateEvent():
-            _set_artifact(task, event)
+            artifact_id = event.artifact.artifact_id
+            _set_artifact(task, event, next((a for a in task.artifacts if a.artifact_id == artifact_id), None))
         case Message() if kind_of(event) is EventKind.ANSWER:
             set_status(task, answered(event, entry.recorded_us))
         case Message():
@@ -79,11 +109,12 @@ def _retire_status_message(task: Task) -> None:
         task.status.ClearField("message")
 
 
-def _set_artifact(task: Task, event: TaskArtifactUpdateEvent) -> None:
-    known = next((a for a in task.artifacts if a.artifact_id == event.artifact.artifact_id), None)
+def _set_artifact(task: Task, event: TaskArtifactUpdateEvent, known: Artifact | None) -> Artifact:
     if known is None:  # also with append=true: the first chunk of an artifact is its beginning, whatever it says
         task.artifacts.append(event.artifact)
-    elif event.append:
+        return task.artifacts[-1]
+    if event.append:
         merge_chunk(known, event)
     else:
         known.CopyFrom(event.artifact)
+    return known

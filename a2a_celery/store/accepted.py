@@ -59,7 +59,7 @@ def not_created(answer: Sequence[bytes]) -> Known | Conflict | Limited:
             return Conflict()
 
 
-def stopped(answer: Sequence[Any] | None) -> Stopped | None:
+def stopped(answer: list[Any] | None) -> Stopped | None:
     """What `read_task` answered that was asked for a task that has stopped."""
     return Stopped(*task_from_snapshot(answer), direct_answer(answer)) if answer else None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from struct import pack
 from typing import Any, cast
 
@@ -22,10 +23,30 @@ from ..lifecycle import Event, LogEntry, kind_of, opened
 from ..lifecycle.fold import answered, merge_chunk
 from ..lifecycle.steps import Step, encode_step
 from .operation import Argument
-from .references import Unkept, decode_as, encode, encode_again, has_references, met
+from .references import Unkept, decode_as, encode, encode_again, has_references, insert_blobs, met
 
 LOG_BLOB_BYTES = 8 * 1024 * 1024
 """Behind so many bytes of large parts a page of a log ends: a stream, or a webhook, has one page in hand."""
+
+
+_WITHOUT_CONTENTS = 10
+"""Elements of a snapshot that has its log's place instead of its contents, see ``snapshot`` in scripts/prelude.lua."""
+
+
+class LongSnapshot(Exception):
+    """A reply has snapshots without contents: ``long_tasks`` reads them before the reply can be parsed."""
+
+    def __init__(self, snapshots: Sequence[list[Any]]) -> None:
+        super().__init__()
+        self.snapshots = snapshots
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedTask:
+    """A task that was read from its log. `has_references`: some of its parts are in the object store."""
+
+    task: Task
+    has_references: bool
 
 
 def event_arguments(events: Iterable[Event | Step]) -> list[Argument]:
@@ -82,8 +103,28 @@ def pack_metadata(metadata: Struct) -> bytes:
     return packed
 
 
-def task_from_snapshot(answer: Sequence[Any]) -> tuple[Task, int]:
-    """The task and its version, from what ``snapshot`` in scripts/prelude.lua gives."""
+def require_contents(snapshots: Sequence[list[Any]]) -> None:
+    """Check that each snapshot has its contents.
+
+    Raises:
+        LongSnapshot: some have not.
+    """
+    lacking = [snapshot for snapshot in snapshots if len(snapshot) == _WITHOUT_CONTENTS]
+    if lacking:
+        raise LongSnapshot(lacking)
+
+
+def task_from_snapshot(answer: list[Any]) -> tuple[Task, int]:
+    """The task and its version, from what ``snapshot`` in scripts/prelude.lua gives.
+
+    Raises:
+        LongSnapshot: its contents have to be read first.
+    """
+    require_contents([answer])
+    if isinstance(folded := answer[-1], FoldedTask):
+        if folded.has_references:
+            insert_blobs(folded.task)
+        return folded.task, int(answer[2])
     task_id, context_id, version, at, status, _, history, metadata, artifacts = answer
     task = Task(id=task_id.decode(), context_id=context_id.decode(), status=_status(status, int(at)))
     task.history.extend(_message(entry) for entry in history)
@@ -103,6 +144,8 @@ def direct_answer(answer: Sequence[Any]) -> Message | None:
 
 def snapshot_is_whole(answer: Sequence[Any]) -> bool:
     """Whether no part of that snapshot is in the object store."""
+    if isinstance(folded := answer[-1], FoldedTask):
+        return not folded.has_references
     stored = (answer[4], *answer[6], *(chunk for chunks in answer[8] for chunk in chunks))
     return not any(map(has_references, stored))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import redis
@@ -16,6 +17,8 @@ from redis.retry import Retry
 from ..clock import SYSTEM_CLOCK
 from ..errors import StoreUnavailable
 from .blobs import Blobs, read, require
+from .codec import LongSnapshot
+from .long_tasks import LogGone, fold_log
 from .object_store import Missing
 from .operation import Operation
 from .redis_errors import translated
@@ -90,6 +93,7 @@ class AsyncStore:
         self._round_trips = RoundTrips(self.redis.connection_pool, SOCKET_TIMEOUT)
         self._waiting: deque[tuple[Operation[Any], asyncio.Future[Any]]] = deque()
         self._senders: set[asyncio.Task[None]] = set()
+        self._turn = asyncio.Lock()
 
     async def run(self, operation: Operation[T]) -> T:
         """The operation's result. Large parts go to the object store before, and come from there behind it.
@@ -105,14 +109,29 @@ class AsyncStore:
             operation = await self._blobs.put(operation, self.straight)
         try:
             return await self._whole(operation, await self._ask(operation))
-        except Missing:  # its task may have expired meanwhile; a call that is repeated changes nothing
+        except (Missing, LogGone):  # its task may have expired meanwhile; a call that is repeated changes nothing
             return await self._whole(operation, await self._ask(operation))
 
     async def _whole(self, operation: Operation[T], answer: Any) -> T:
-        said, missing = read(operation, answer, {})
+        try:
+            said, missing = read(operation, answer, {})
+        except LongSnapshot as long:
+            for snapshot in long.snapshots:
+                await self._fold_log(snapshot)
+            said, missing = read(operation, answer, {})
         if missing:
             said, _ = read(operation, answer, await require(self._blobs).get(missing))
         return said
+
+    async def _fold_log(self, snapshot: list[Any]) -> None:
+        """Read the contents of a long task. Several readers take turns: one page or slice a turn of the event loop."""
+        steps = fold_log(snapshot)
+        reply = None
+        with suppress(StopIteration):
+            while True:
+                async with self._turn:
+                    request = steps.send(reply)
+                    reply = await (asyncio.sleep(0) if request is None else self.straight(request))
 
     async def straight(self, operation: Operation[T]) -> T:
         """The result of an operation without large parts, which waits for nothing else. Raises StoreUnavailable, as
@@ -219,11 +238,29 @@ class SyncStore:
         """See `AsyncStore.run`."""
         if self._blobs is not None and self._blobs.is_for(operation):
             operation = self._blobs.put_now(operation, lambda small: small.parse(self._ask(small)))
-        answer = self._ask(operation)
-        said, missing = read(operation, answer, {})
+        try:
+            return self._whole(operation, self._ask(operation))
+        except (Missing, LogGone):
+            return self._whole(operation, self._ask(operation))
+
+    def _whole(self, operation: Operation[T], answer: Any) -> T:
+        try:
+            said, missing = read(operation, answer, {})
+        except LongSnapshot as long:
+            for snapshot in long.snapshots:
+                self._fold_log(snapshot)
+            said, missing = read(operation, answer, {})
         if missing:
             said, _ = read(operation, answer, require(self._blobs).get_now(missing))
         return said
+
+    def _fold_log(self, snapshot: list[Any]) -> None:
+        steps = fold_log(snapshot)
+        reply = None
+        with suppress(StopIteration):
+            while True:
+                request = steps.send(reply)
+                reply = None if request is None else request.parse(self._ask(request))
 
     def _ask(self, operation: Operation[Any]) -> Any:
         s, keys_and_args = operation.script, (*operation.keys, *operation.args)
@@ -244,7 +281,7 @@ class SyncStore:
         try:
             self.redis.ping()
         except RedisError as e:
-            raise _translated(e, "ping") from e
+            raise translated(e, "ping") from e
 
     def names(self, pattern: str) -> list[str]:
         """The names of all sorted sets that `pattern` matches, in SCAN's language; read in steps, for operators.

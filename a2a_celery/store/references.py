@@ -134,6 +134,22 @@ def decode_as(content: type[P], stored: bytes) -> P:
     return found
 
 
+def insert_blobs(message: Proto) -> None:
+    """Replace the marks in `message` by the parts that are at hand; see `decode_as`."""
+    reading = READING.get()
+    if reading is None:
+        return
+    for part in _parts_of(message):
+        if part.url.startswith(MARK):
+            size, _, name = part.url.removeprefix(MARK).partition(":")
+            reading.met += int(size)
+            whole = reading.at_hand.get(name)
+            if whole is None:
+                reading.missing[name] = BlobRef(name, int(size))
+            else:
+                part.ParseFromString(whole)
+
+
 def has_references(stored: bytes) -> bool:
     """Whether parts of it are elsewhere."""
     return stored.startswith(TABLE)

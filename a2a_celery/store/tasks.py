@@ -26,7 +26,7 @@ from .answers import (
     Page,
     Stopped,
 )
-from .codec import event_arguments, require_kept, state_of, task_from_snapshot
+from .codec import event_arguments, require_contents, require_kept, state_of, task_from_snapshot
 from .keys import Keys, Scope
 from .limits import TaskLimits, limit_argument
 from .operation import Argument, Operation, script
@@ -255,6 +255,7 @@ def list_tasks(
 
     def parse(answer: Sequence[Any]) -> Page:
         total, more, border, *snapshots = answer
+        require_contents(snapshots)
         found: list[Task] = []
         for one in snapshots:
             found.append(task_from_snapshot(one)[0])

@@ -24,7 +24,7 @@ def chunk(text: str) -> Event:
     return TaskArtifactUpdateEvent(artifact=Artifact(parts=[Part(text=text)]))
 
 
-def text_of(event: Event) -> str:
+async def text_of(event: Event) -> str:
     assert isinstance(event, TaskArtifactUpdateEvent)
     return event.artifact.parts[0].text
 

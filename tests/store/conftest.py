@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from a2a_celery.cli.embedded import EmbeddedRedis
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.schema import SCHEMA
 from tests.support.leaks import leaks
+from tests.support.restarts import installed_servers
 from tests.support.seeds import Seeds
 from tests.support.shelves import Shelved
 
@@ -30,6 +32,15 @@ async def nothing_leaks(store: AsyncStore, keys: Keys) -> AsyncIterator[None]:
 async def opened(store: AsyncStore, keys: Keys) -> None:
     """The store has been opened by a process of this release, as a fleet's has before there are tasks."""
     await store.redis.hset(keys.installation, "schema", SCHEMA)
+
+
+@pytest.fixture(params=installed_servers(), ids=str)
+def any_server(request: pytest.FixtureRequest) -> Iterator[EmbeddedRedis]:
+    """Each installed version of Redis."""
+    server = EmbeddedRedis(server=request.param)
+    server.start()
+    yield server
+    server.stop()
 
 
 @pytest.fixture

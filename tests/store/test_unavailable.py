@@ -22,7 +22,7 @@ from a2a_celery.store.connection import MAX_BATCH, MAX_SENDERS
 from a2a_celery.store.operation import Script
 from a2a_celery.store.round_trips import RoundTrips
 from a2a_celery.store.tasks import create_task, read_task
-from tests.support.restarts import MortalRedis, installed_servers, mortal_redis
+from tests.support.restarts import MortalRedis, mortal_redis
 from tests.support.seeds import ANN, Seeds, request
 from tests.support.waiting import eventually
 
@@ -167,14 +167,6 @@ def without_replicas(redis: Redis, home: Path) -> Iterator[None]:
     redis.config_set("min-replicas-to-write", "1")
     yield
     redis.config_set("min-replicas-to-write", "0")
-
-
-@pytest.fixture(params=installed_servers(), ids=str)
-def any_server(request: pytest.FixtureRequest) -> Iterator[EmbeddedRedis]:
-    server = EmbeddedRedis(server=request.param)
-    server.start()
-    yield server
-    server.stop()
 
 
 @pytest.mark.parametrize(

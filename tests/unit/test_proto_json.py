@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 
 import pytest
 from a2a.server.routes.common import serialize_list_tasks_response
-from a2a.types import ListTasksResponse, Message, SendMessageResponse, StreamResponse, Task, TaskStatus
+from a2a.types import Artifact, ListTasksResponse, Message, Part, SendMessageResponse, StreamResponse, Task, TaskStatus
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.struct_pb2 import Value
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from a2a_celery.gateway.event_json import event_json, message_json
-from a2a_celery.gateway.proto_json import JsonWriter
+from a2a_celery.gateway.event_json import event_json, event_json_in_pieces, message_json, task_json
+from a2a_celery.gateway.proto_json import PIECE, JsonWriter
 from a2a_celery.gateway.unary import page_json
 
 from .test_event_json import ARTIFACT, EVENTS, MESSAGE, STATUS
@@ -42,13 +43,47 @@ def test_what_was_sent_is_what_the_sdk_writes(sent: Task | Message) -> None:
 
 @pytest.mark.parametrize("artifacts", [True, False])
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_is_what_the_sdk_writes(page: ListTasksResponse, artifacts: bool) -> None:
+async def test_a_page_is_what_the_sdk_writes(page: ListTasksResponse, artifacts: bool) -> None:
     if not artifacts:  # as the store has them then
         page = ListTasksResponse.FromString(page.SerializeToString())
         for task in page.tasks:
             del task.artifacts[:]
 
-    assert json.loads(page_json(page, artifacts)) == serialize_list_tasks_response(page, artifacts)
+    assert json.loads(b"".join(await page_json(page, artifacts))) == serialize_list_tasks_response(page, artifacts)
+
+
+@pytest.mark.parametrize("message", [*TASKS, *PAGES, MESSAGE, Message()])
+@pytest.mark.parametrize("says_empty", [True, False])
+def test_the_pieces_of_a_message_are_the_message(message: Task | ListTasksResponse, says_empty: bool) -> None:
+    writer = JsonWriter(lambda field: says_empty)
+
+    assert "".join(writer.pieces(message)) == writer.write(message)
+
+
+async def test_a_long_task_is_written_while_the_event_loop_serves_others() -> None:
+    parts = [Part(text=str(n)) for n in range(20 * PIECE)]
+    said = [Message(message_id=str(n), parts=[Part(text="a")]) for n in range(20 * PIECE)]
+    task = Task(id="t", history=said, artifacts=[Artifact(artifact_id="a", parts=parts)])
+    page = ListTasksResponse(tasks=[task])
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count_turns())
+    for written, expected in (
+        (task_json(task), MessageToDict(task)),
+        (event_json_in_pieces(task), {"task": MessageToDict(task)}),
+        (page_json(page, True), serialize_list_tasks_response(page, True)),
+    ):
+        turns = 0
+        text = b"".join(await written)
+        assert turns >= 40
+        assert json.loads(text) == expected
+    counting.cancel()
 
 
 @pytest.mark.parametrize("answer", [StreamResponse, SendMessageResponse, ListTasksResponse])

@@ -580,17 +580,46 @@ local function wake(keys, r)
   redis.call('PUBLISH', r.waker, keys[8] .. ' ' .. said)
 end
 
--- The snapshot as readers take it; history_length < 0 means all of it.
-local function snapshot(keys, r, history_length, with_artifacts)
-  local history = {}
+-- Entries of histories and artifacts that one call of a script may still read: Redis serves nobody meanwhile, and the tables
+-- of Redis 6.2 get slow with their length.
+local entries_left = 1000
+
+-- A list's entries, or the newest of them; nil if they are more than are left.
+local function read_entries(list, newest)
+  if entries_left < 0 then return nil end
+  local first = newest and -math.min(newest, entries_left + 1) or 0
+  local entries = redis.call('LRANGE', list, first, newest and -1 or entries_left)
+  entries_left = entries_left - #entries
+  return entries_left >= 0 and entries or nil
+end
+
+-- The history and the chunks of each artifact; nil if they are more entries than are left.
+local function read_contents(keys, history_length, with_artifacts)
+  local history, artifacts = {}, {}
   if history_length ~= 0 then
-    history = redis.call('LRANGE', keys[3], history_length < 0 and 0 or -history_length, -1)
+    history = read_entries(keys[3], history_length > 0 and history_length or nil)
+    if not history then return nil end
   end
-  local artifacts = {}
   if with_artifacts then
-    for _, artifact_id in ipairs(redis.call('LRANGE', keys[4], 0, -1)) do
-      artifacts[#artifacts + 1] = redis.call('LRANGE', keys[5] .. artifact_id, 0, -1)
+    local artifact_ids = read_entries(keys[4])
+    if not artifact_ids then return nil end
+    for i, artifact_id in ipairs(artifact_ids) do
+      artifacts[i] = read_entries(keys[5] .. artifact_id)
+      if not artifacts[i] then return nil end
     end
+  end
+  return history, artifacts
+end
+
+-- The snapshot as readers take it; history_length < 0 means all of it. For a task that is too long for one call: how much of
+-- it is wanted, and where its record and log are, see store/long_tasks.py.
+local function snapshot(keys, r, history_length, with_artifacts)
+  local history, artifacts = read_contents(keys, history_length, with_artifacts)
+  if not history then
+    return {
+      r.task_id, r.context, micros(r.version), micros(r.at), r.status, r.has_message, micros(history_length),
+      with_artifacts and '1' or '0', keys[1], keys[2],
+    }
   end
   return {
     r.task_id, r.context, micros(r.version), micros(r.at), r.status, r.has_message, history,

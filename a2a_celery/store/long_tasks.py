@@ -1,0 +1,60 @@
+"""Tasks that are too long for one command: their log is read in pages and folded in slices.
+
+The log only grows while its task exists, so the entries up to a version are one consistent prefix, whatever is written
+between two pages. A log that is gone or shorter than its snapshot (deleted, expired, archived, a store that came back
+without its last second) ends the reading: the operation is repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any
+
+from ..errors import StoreUnavailable
+from ..lifecycle.fold import TaskFold
+from .codec import FoldedTask, log_entries
+from .operation import Operation, script
+from .references import has_references
+
+PAGE = 125
+"""Entries that one command reads: about 0.05 ms of Redis 6.2, 0.4 ms of the event loop."""
+
+SLICE = 25
+"""Entries that are folded before the event loop serves others: about 0.3 ms."""
+
+
+class LogGone(StoreUnavailable):
+    """The log of a snapshot is not there any more, or not all of it."""
+
+
+def fold_log(snapshot: list[Any]) -> Generator[Operation[Any] | None, Any, None]:
+    """Read the contents of a snapshot, and add them to it.
+
+    Yields the operations to run, and takes their replies; yields None where other work may have its turn.
+
+    Raises:
+        LogGone: its log is not there.
+    """
+    version, history_length, with_artifacts = int(snapshot[2]), int(snapshot[6]), snapshot[7] == b"1"
+    folded, found_references = TaskFold(), False
+    while folded.version < version:
+        page = yield _read_page(snapshot, folded.version, min(PAGE, version - folded.version))
+        if not page:
+            raise LogGone("the log of a task is gone: it was deleted while it was read")
+        found_references = found_references or any(has_references(stored.partition(b" ")[2]) for stored in page)
+        for start in range(0, len(page), SLICE):
+            for entry in log_entries(page[start : start + SLICE], folded.version):
+                folded.add(entry)
+            yield None
+    assert folded.task is not None
+    task = folded.task
+    if 0 <= history_length < len(task.history):
+        del task.history[: len(task.history) - history_length]
+    if not with_artifacts:
+        task.ClearField("artifacts")
+    snapshot.append(FoldedTask(task, found_references))
+
+
+def _read_page(snapshot: Sequence[Any], after: int, limit: int) -> Operation[Sequence[bytes]]:
+    record, log = snapshot[8].decode(), snapshot[9].decode()
+    return Operation(script("read_log"), [record, log], [after, limit], lambda reply: reply[3], whole=False)

@@ -1,0 +1,228 @@
+"""A task that is too long for one command is read from its log in pages, and is the same task."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+from a2a.types import Task
+
+from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.errors import StoreUnavailable
+from a2a_celery.lifecycle import fold
+from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED, WORKING
+from a2a_celery.store import AsyncStore, Keys, SyncStore
+from a2a_celery.store.answers import Waiting
+from a2a_celery.store.log import read_log
+from a2a_celery.store.long_tasks import PAGE, SLICE
+from a2a_celery.store.operation import Operation, script
+from a2a_celery.store.runs import Claim
+from a2a_celery.store.tasks import continue_task, list_tasks, read_task
+from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, request, status
+from tests.support.shelves import THRESHOLD
+
+LIMIT = 1000
+"""Entries of a task that one script reads at most."""
+
+CHUNKS = 1300
+
+
+class RecordingStore(AsyncStore):
+    """A store that counts the elements of each reply, and calls `between` after each page of a log.
+
+    Attributes:
+        most: the elements of the largest reply so far.
+        pages: how many pages of logs were read.
+    """
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.most = self.pages = 0
+        self.between: Callable[[], Awaitable[object]] | None = None
+
+    async def _ask(self, operation: Operation[Any]) -> Any:
+        reply = await super()._ask(operation)
+        self.most = max(self.most, elements(reply))
+        return reply
+
+    async def straight(self, operation: Operation[Any]) -> Any:
+        page = await super().straight(operation)
+        self.pages += 1
+        if self.between is not None:
+            between, self.between = self.between, None
+            await between()
+        return page
+
+
+def elements(reply: object) -> int:
+    return sum(map(elements, reply)) if isinstance(reply, list) else 1
+
+
+@pytest.fixture
+async def recording(any_server: EmbeddedRedis) -> AsyncIterator[RecordingStore]:
+    store = RecordingStore(any_server.store_url)
+    yield store
+    await store.aclose()
+
+
+@pytest.fixture
+def long(recording: RecordingStore, keys: Keys) -> Seeds:
+    return Seeds(recording, keys)
+
+
+async def written(seeds: Seeds, claim: Claim, count: int = CHUNKS) -> int:
+    """Write `count` chunks of an artifact, among other events; return the number of events."""
+    events = [status(WORKING, "reading"), chunk("first", "b"), status(WORKING, "writing", page=1)]
+    events += [chunk(f"{n} ") for n in range(count)] + [chunk("second", "b", append=False), chunk("third", "b")]
+    for start in range(0, len(events), 500):
+        await seeds.appended(claim, *events[start : start + 500], before=start)
+    return len(events)
+
+
+async def folded(seeds: Seeds, task_id: str, until: int | None = None) -> Task:
+    """The log's own task, up to a version."""
+    log = [
+        entry
+        for after in range(0, 4 * CHUNKS, PAGE)
+        for entry in (await seeds.store.run(read_log(seeds.keys, task_id, after, PAGE))).entries
+    ]
+    return fold(log[:until])
+
+
+async def test_every_reader_gets_the_whole_task_in_small_replies(
+    recording: RecordingStore, keys: Keys, long: Seeds
+) -> None:
+    claim = await long.claimed()
+    events = await written(long, claim)
+    task_id = claim.ref.task_id
+    await long.created(task_id="short")
+    expected = await folded(long, task_id)
+    further = request("go on", task_id, CONTEXT)
+
+    found = await recording.run(read_task(keys, ANN, task_id))
+    without_artifacts = await recording.run(read_task(keys, ANN, task_id, artifacts=False, history_length=1))
+    waiting = await recording.run(continue_task(keys, ANN, task_id, further, "", caller=b"{}", nonce="n"))
+    page = await recording.run(list_tasks(keys, ANN, retention=RETENTION, page_size=10, artifacts=True))
+
+    assert found == (expected, events + 2)
+    assert [len(artifact.parts) for artifact in expected.artifacts] == [2, CHUNKS]
+    assert without_artifacts is not None
+    assert (len(without_artifacts[0].artifacts), len(without_artifacts[0].history)) == (0, 1)
+    assert isinstance(waiting, Waiting)
+    assert (waiting.task, waiting.whole) == (expected, True)
+    assert {task.id: task for task in page.tasks} == {task_id: expected, "short": await long.task("short")}
+    assert recording.most <= LIMIT + 20
+
+    await long.settled(claim, status(INPUT_REQUIRED), before=events)
+    again = await long.claimed(task_id, run=2)
+    assert again.task == await folded(long, task_id)
+    assert recording.most <= LIMIT + 20
+
+
+async def test_a_history_that_is_too_long_is_cut_as_a_short_one(
+    recording: RecordingStore, keys: Keys, long: Seeds
+) -> None:
+    claim = await long.claimed()
+    said = [status(WORKING, str(n)) for n in range(CHUNKS)]
+    for start in range(0, len(said), 500):
+        await long.appended(claim, *said[start : start + 500], before=start)
+
+    for length, pages in ((LIMIT // 2, False), (LIMIT + 1, True)):
+        recording.pages = 0
+        found = await recording.run(read_task(keys, ANN, claim.ref.task_id, history_length=length))
+        assert found is not None
+        texts = [message.parts[0].text for message in found[0].history]
+        assert texts == [str(n) for n in range(CHUNKS - 1 - length, CHUNKS - 1)]
+        assert (recording.pages > 0) == pages
+
+
+async def test_what_is_written_between_two_pages_belongs_to_the_next_reader(
+    recording: RecordingStore, keys: Keys, long: Seeds
+) -> None:
+    claim = await long.claimed()
+    events = await written(long, claim)
+
+    async def replaced() -> None:
+        await long.appended(claim, chunk("all new", append=False), before=events)
+        await long.settled(claim, status(COMPLETED), before=events + 1)
+
+    recording.between = replaced
+    found = await recording.run(read_task(keys, ANN, claim.ref.task_id))
+
+    assert found == (await folded(long, claim.ref.task_id, events + 2), events + 2)
+    assert [len(artifact.parts) for artifact in found[0].artifacts] == [2, CHUNKS]
+    [_, artifact] = (await long.task(claim.ref.task_id)).artifacts
+    assert [part.text for part in artifact.parts] == ["all new"]
+
+
+async def test_a_task_that_is_deleted_between_two_pages_is_gone(
+    recording: RecordingStore, keys: Keys, long: Seeds
+) -> None:
+    claim = await long.claimed()
+    await written(long, claim)
+    delete = Operation(script("delete_task"), keys.task(claim.ref.task_id), [str(ANN)], int)
+
+    recording.between = lambda: recording.run(delete)
+
+    assert await recording.run(read_task(keys, ANN, claim.ref.task_id)) is None
+    assert recording.pages == 2
+
+
+async def test_a_log_that_stays_shorter_than_its_task_is_unavailable(
+    recording: RecordingStore, keys: Keys, long: Seeds
+) -> None:
+    claim = await long.claimed()
+    await written(long, claim)
+    await recording.redis.ltrim(keys.task(claim.ref.task_id).log, 0, 2 * PAGE)
+
+    with pytest.raises(StoreUnavailable, match="log"):
+        await recording.run(read_task(keys, ANN, claim.ref.task_id))
+
+
+async def test_the_event_loop_serves_others_between_slices(recording: RecordingStore, keys: Keys, long: Seeds) -> None:
+    claim = await long.claimed()
+    events = await written(long, claim)
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count_turns())
+    await asyncio.sleep(0)
+    await asyncio.gather(*(recording.run(read_task(keys, ANN, claim.ref.task_id)) for _ in range(3)))
+    counting.cancel()
+
+    assert turns >= 3 * events // SLICE  # readers take turns: no two slices in one turn of the loop
+
+
+async def test_code_without_an_event_loop_reads_it_too(any_server: EmbeddedRedis, keys: Keys, long: Seeds) -> None:
+    claim = await long.claimed()
+    await written(long, claim)
+    store = SyncStore(any_server.store_url)
+
+    found = await asyncio.to_thread(store.run, read_task(keys, ANN, claim.ref.task_id))
+
+    assert found is not None
+    assert found[0] == await folded(long, claim.ref.task_id)
+    store.close()
+
+
+async def test_its_large_parts_come_from_the_object_store(large: Seeds, seeds: Seeds, keys: Keys) -> None:
+    claim = await large.claimed()
+    await written(large, claim)
+    big = "x" * 2 * THRESHOLD
+    await large.appended(claim, chunk(big), before=CHUNKS + 5)
+
+    whole = await large.store.run(read_task(keys, ANN, claim.ref.task_id))
+    marked = await large.store.run(read_task(keys, ANN, claim.ref.task_id, whole=False))
+
+    assert whole is not None
+    assert marked is not None
+    assert whole[0].artifacts[1].parts[-1].text == big
+    assert len(whole[0].artifacts[1].parts) == CHUNKS + 1
+    assert not marked[0].artifacts[1].parts[-1].text
