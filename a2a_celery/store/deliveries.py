@@ -43,6 +43,9 @@ class Line:
     trace: str = ""
     """W3C traceparent of the task's newest turn, "" for none."""
 
+    leased_at: float = field(default=0.0, compare=False)
+    """Time of the store when the line was leased, in seconds since 1970."""
+
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
@@ -213,7 +216,7 @@ def _word(answer: bytes) -> Any:
 
 
 def _line(row: Sequence[bytes], token: str) -> Line:
-    task_id, context_id, agent, config, sealed, delivered, version, failures, failing_us, trace = row
+    task_id, context_id, agent, config, sealed, delivered, version, failures, failing_us, trace, now_us = row
     return Line(
         task_id.decode(),
         context_id.decode(),
@@ -226,6 +229,7 @@ def _line(row: Sequence[bytes], token: str) -> Line:
         int(failing_us) / 1e6,
         token,
         trace.decode(),
+        int(now_us) / 1e6,
     )
 
 

@@ -64,6 +64,14 @@ PAGE = 32
 """Entries per read of a log: what is read and not delivered is read again."""
 
 
+def repeated_within(lease_ttl: float) -> float:
+    """Return the seconds after which another watcher makes the post of a killed one again, at most.
+
+    The lease of a line begins anew with each event. Waiting for a place at the host and the post itself are part of it.
+    """
+    return PATIENCE + TIMEOUT + lease_ttl
+
+
 class Deliverer:
     """Takes due lines, and delivers each in a task of its own."""
 
@@ -89,11 +97,11 @@ class Deliverer:
         self._sealer = sealer
         self._poster = poster
         self._secret_keys = secret_keys
-        # for each event: waiting for a place and the post take that long at most
-        self._lease_us = _micros(PATIENCE + TIMEOUT + lease_ttl)
+        self._lease_us = _micros(repeated_within(lease_ttl))
         self._backoff = backoff or Backoff()
         self._under_way: set[asyncio.Task[None]] = set()
         self._taking: asyncio.Task[int] | None = None
+        self._store_ahead = 0.0  # seconds between this process's monotonic clock and the store's
 
     async def tick(self) -> None:
         """Begins what is due, as far as there is room.
@@ -113,6 +121,8 @@ class Deliverer:
     async def _take(self, room: int) -> int:
         """Begins up to `room` lines; how many. Not cut off, or those that it was about to get would be nobody's."""
         lines = await self._store.run(take_due_deliveries(self._keys, limit=room, lease_us=self._lease_us))
+        if lines:
+            self._store_ahead = lines[-1].leased_at - self._clock.monotonic()
         for line in lines:
             task = asyncio.create_task(self._guarded(line), name=f"a2a-delivery-{line.task_id}")
             self._under_way.add(task)
@@ -198,7 +208,7 @@ class Deliverer:
             event,
             config,
             delivery_id=delivery_id(line.task_id, line.config_id, entry.version),
-            now=self._clock.time(),
+            now=self._clock.monotonic() + self._store_ahead,
             signer=Signer.of(config, self._secret_keys),
             protocol=subscription.protocol,
         )

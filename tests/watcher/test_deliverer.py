@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from a2a_celery.sealing import Sealer
 from a2a_celery.store import AsyncStore, Keys, Operation
 from a2a_celery.store.wake import WakeLine
 from a2a_celery.watcher import deliverer
-from a2a_celery.watcher.deliverer import Deliverer
+from a2a_celery.watcher.deliverer import Deliverer, repeated_within
 from a2a_celery.watcher.figures import WatcherFigures
 from a2a_celery.watcher.loops import Loop
 from tests.support.clocks import ManualClock
@@ -28,6 +29,7 @@ from tests.support.seeds import Seeds, at_once, chunk
 from tests.support.waiting import eventually_async
 
 SETTINGS = Settings(store_url="redis://nowhere", secret_key=SECRET_KEY, allow_networks=["127.0.0.0/8"])
+ROOT = Path(__file__).parents[2]
 DEAD_LINES = 10_000
 PER_TASK = 10
 
@@ -181,6 +183,50 @@ async def test_one_that_stops_while_it_takes_lines_gives_them_back(lines: Lines,
     stands = [await lines.webhooks.stands(task_id, f"c{number}") for number in range(PER_TASK)]
     assert not any(line.in_hand for line in stands)
     assert all(line.due_us <= line.now_us for line in stands)
+
+
+async def test_a_post_that_a_killed_watcher_held_comes_again_within_the_bound(
+    lines: Lines, live: Receiver, dead: Receiver
+) -> None:
+    task_id = await lines.owing(dead.url())
+    store, keys, secrets = lines.seeds.store, lines.seeds.keys, SETTINGS.secret_keys
+    killed = Deliverer(store, keys, Sealer(secrets), Poster(SETTINGS.push_networks), secrets, SETTINGS.lease_ttl)
+    await killed.tick()
+    await asyncio.to_thread(dead.wait_for, "/hook", 1, 30)
+    held = await lines.webhooks.stands(task_id, "c0")
+    bound_us = repeated_within(SETTINGS.lease_ttl) * 1e6
+
+    assert held.in_hand
+    assert held.now_us < held.due_us <= held.now_us + bound_us
+    dead.plan("/hook", [], then=200)
+    [name] = await store.redis.zrange(keys.deliveries, 0, -1)
+    await store.redis.zincrby(keys.deliveries, -bound_us, name)  # so much later
+    async with delivering(lines):
+        [first, again] = await asyncio.to_thread(dead.wait_for, "/hook", 2, 30)
+    await killed.aclose()
+
+    assert again.headers["webhook-id"] == first.headers["webhook-id"]
+
+
+def test_the_bound_is_documented() -> None:
+    assert repeated_within(15.0) == 31.0
+    text = (ROOT / "docs" / "webhooks.md").read_text(encoding="utf-8")
+    assert "within 16 s and `lease_ttl`, 31 s by default" in text
+
+
+async def test_a_post_carries_the_time_of_the_store(lines: Lines, live: Receiver) -> None:
+    store, keys, secrets = lines.seeds.store, lines.seeds.keys, SETTINGS.secret_keys
+    poster, wrong = Poster(SETTINGS.push_networks), ManualClock()
+    role = Deliverer(store, keys, Sealer(secrets), poster, secrets, SETTINGS.lease_ttl, clock=wrong)
+    await lines.owing(live.url())
+    before, _ = await store.redis.time()
+
+    await role.tick()
+    [post] = await asyncio.to_thread(live.wait_for, "/hook", 1, 30)
+
+    after, _ = await store.redis.time()
+    assert wrong.time() < before <= int(post.headers["webhook-timestamp"]) <= after
+    await role.aclose()
 
 
 async def test_a_delivered_event_ends_the_failures_of_those_before_it(lines: Lines, live: Receiver) -> None:
