@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from .databases import ARCHIVE_RULE, is_archive_url
 from .errors import ConfigError
 from .kinds import KINDS, are_networks, is_a
+from .store_urls import store_url_mistake
 from .telemetry.logs import FORMATS
 
 CONF_PREFIX = "a2a_"
@@ -29,7 +30,6 @@ TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 """A header's name, or the word for a scheme of authentication. Source: RFC 9110 5.6.2."""
 
 LIMITS_IN_WHOLE = ("owner_request_burst", "owner_max_concurrent_tasks", "owner_max_waiting_tasks", "agent_max_queue")
-STORE_SCHEMES = ("redis", "rediss", "unix", "redis+socket", "valkey", "valkeys")
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,8 +220,8 @@ class Settings:
             usable = parts.scheme in ("http", "https") and bool(parts.netloc)
             self._require("public_url", usable, "must begin with http:// or https:// and name a host")
         if self.store_url:
-            scheme = urlsplit(self.store_url).scheme
-            self._require("store_url", scheme in STORE_SCHEMES, f"must begin with one of {', '.join(STORE_SCHEMES)}")
+            mistake = store_url_mistake(self.store_url)
+            self._require("store_url", not mistake, mistake)
 
     @property
     def secret_keys(self) -> tuple[bytes, ...]:

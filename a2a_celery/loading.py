@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 from urllib.parse import urlsplit
 
-from .config import CONF_PREFIX, ENV_PREFIX, FILE_SUFFIX, STORE_SCHEMES, Settings
+from .config import CONF_PREFIX, ENV_PREFIX, FILE_SUFFIX, Settings
 from .errors import ConfigError
+from .store_urls import is_redis_url, store_url_mistake
 
 IN_ENVIRONMENT = " in the environment"
 IN_CONFIGURATION = " in the Celery configuration"
@@ -175,12 +176,16 @@ def _content(variable: str, path: str) -> str:
 def _store_beside(conf: Mapping[str, Any], environ: Mapping[str, str], namespace: str | None) -> tuple[str, str]:
     """Return the result backend or the broker, whichever is a Redis, and its source.
 
-    Celery's own variables win over its configuration.
+    Celery's own variables win over its configuration. A Redis that is not served comes last: the settings refuse it.
     """
+    found: list[tuple[str, str]] = []
     for variable, key in (("CELERY_RESULT_BACKEND", "result_backend"), ("CELERY_BROKER_URL", "broker_url")):
         url = str(environ.get(variable) or conf.get(key) or "")
-        if urlsplit(url).scheme in STORE_SCHEMES:
-            return url, f"{variable}{IN_ENVIRONMENT}" if environ.get(variable) else source_of(key, conf, namespace)
+        if is_redis_url(url):
+            source = f"{variable}{IN_ENVIRONMENT}" if environ.get(variable) else source_of(key, conf, namespace)
+            found.append((url, source))
+    if found:
+        return next((served for served in found if not store_url_mistake(served[0])), found[0])
     raise ConfigError(
         "a2a_store_url is not set, and neither the result backend nor the broker is a Redis: "
         "set A2A_STORE_URL=redis://host:6379/0"

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from celery import Celery
 
-from ..config import STORE_SCHEMES
+from ..store_urls import STORE_SCHEMES
 
 STORE = "A2A_STORE_URL"
 BROKER = "CELERY_BROKER_URL"

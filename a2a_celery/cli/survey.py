@@ -15,7 +15,7 @@ from ..agents import Agent
 from ..app import A2A
 from ..config import Settings
 from ..dispatch import queue_of
-from ..errors import StoreUnavailable
+from ..errors import ConfigError, StoreUnavailable
 from ..execution.import_check import import_errors
 from ..gateway.start_report import authentication_line, broker_line, settings_line, store_line
 from ..store import Keys, SyncStore
@@ -110,7 +110,7 @@ def survey(found: A2A, url: str | None, timeout: float) -> Survey:
         webhooks = _webhooks(store, keys)
         dead_letters = store.run(figures(keys)).dead_letters
         keeping = ask(store, keys, settings)
-    except StoreUnavailable as e:
+    except (StoreUnavailable, ConfigError) as e:
         server = watching = str(e)
     finally:
         store.close()

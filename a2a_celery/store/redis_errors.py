@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import re
 
-from redis.exceptions import MasterDownError, OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
+from redis.exceptions import (
+    AskError,
+    ClusterCrossSlotError,
+    ClusterDownError,
+    MasterDownError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
 
-from ..errors import StoreUnavailable
+from ..errors import ConfigError, StoreUnavailable
+from ..store_urls import NO_CLUSTER, NO_SENTINEL
 
 UNAVAILABLE_CODES = (
     "OOM",
@@ -40,17 +51,33 @@ starts with ``user_script:1:``, without the at sign.
 """
 
 
-def translated(error: Exception, operation: str) -> Exception:
-    """Return StoreUnavailable for an error of the connection or of the server's state, else `error` unchanged.
+_CLUSTER_ERRORS = (AskError, ClusterCrossSlotError, ClusterDownError, TryAgainError)
+"""Replies of a node of a cluster. To redis-py a replica's MasterDownError is one too: its code is looked for first."""
 
-    A script that is wrong must not look like an unavailable store. `operation` names the call in the message.
+_UNKNOWN_TO_SENTINEL = re.compile(r"unknown command [`'](evalsha|eval|select)['`]", re.IGNORECASE)
+"""Reply of a Sentinel to a command that each other server knows."""
+
+
+def translated(error: Exception, operation: str) -> Exception:
+    """Return the error that the store raises for `error`.
+
+    Returns:
+        StoreUnavailable for an error of the connection or of the server's state; `operation` names the call in it.
+        ConfigError if the server is a Sentinel or a node of a cluster.
+        `error` itself for all others: a script that is wrong must not look like an unavailable store.
     """
     if not isinstance(error, RedisError):
         return error
     code = _code(error)
-    if isinstance(error, ResponseError) and not code:
+    if code:
+        return StoreUnavailable(f"Redis did not carry out {operation}: {code}")
+    if isinstance(error, _CLUSTER_ERRORS) or "not allowed in cluster mode" in str(error):
+        return ConfigError(f"a2a_store_url leads to a node of a cluster. {NO_CLUSTER}")
+    if _UNKNOWN_TO_SENTINEL.search(str(error)):
+        return ConfigError(f"a2a_store_url leads to a Sentinel. {NO_SENTINEL}")
+    if isinstance(error, ResponseError):
         return error
-    return StoreUnavailable(f"Redis did not carry out {operation}: {code or type(error).__name__}")
+    return StoreUnavailable(f"Redis did not carry out {operation}: {type(error).__name__}")
 
 
 def _code(error: RedisError) -> str:

@@ -24,6 +24,7 @@ OPEN_TO_ALL = {
     "loops",
     "sealing",
     "telemetry",
+    "store_urls",
     "threads",
     "versions",
     "__version__",

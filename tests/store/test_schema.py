@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+from redis import Redis, RedisError
 
 from a2a_celery.cli.embedded import EmbeddedRedis
 from a2a_celery.errors import ConfigError, StoreUnavailable
@@ -14,7 +17,10 @@ from a2a_celery.store import AsyncStore, Keys, SyncStore, schema
 from a2a_celery.store.archiving import archive_state
 from a2a_celery.store.schema import SCHEMA, Opened, migrate, open_store, pending, require_schema
 from a2a_celery.store.tasks import create_task
+from tests.support.fleet import free_port
+from tests.support.restarts import installed_servers
 from tests.support.seeds import ANN, CONTEXT, Seeds, at_once, request
+from tests.support.waiting import eventually
 
 OPTIONS = b'{"not_before_us":7,"trace":{"traceparent":"00-ab-cd-01"},"options":{}}'
 
@@ -221,3 +227,53 @@ async def test_who_began_while_another_store_was_away_writes_nothing_to_it(
 def test_the_steps_are_in_order_and_lead_to_this_release() -> None:
     assert [step.to for step in schema.STEPS] == list(range(1, SCHEMA + 1))
     assert pending(SCHEMA) == []
+
+
+@pytest.fixture(params=installed_servers(), ids=str)
+def other_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """Starts a server of each installed version with options; returns its URL."""
+    processes = []
+
+    def start(*options: str) -> str:
+        port = str(free_port())
+        (tmp_path / "redis.conf").touch()
+        command = [request.param, tmp_path / "redis.conf", "--port", port, "--dir", tmp_path, *options]
+        processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+        with Redis(port=int(port)) as redis:
+            eventually(lambda: answers(redis), what="the server answers")
+        return f"redis://127.0.0.1:{port}"
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+def answers(redis: Redis) -> bool:
+    try:
+        return bool(redis.ping())
+    except RedisError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        (["--sentinel"], "a Sentinel. Redis Sentinel is not supported: name the primary"),
+        (["--cluster-enabled", "yes"], "a node of a cluster. Redis Cluster is not supported: name a single primary"),
+    ],
+)
+@pytest.mark.parametrize("database", ["", "/1"])
+async def test_a_server_of_another_kind_is_refused_with_one_sentence(
+    other_server: Callable[..., str], keys: Keys, options: list[str], rule: str, database: str
+) -> None:
+    url = other_server(*options) + database
+    store, sync_store = AsyncStore(url), SyncStore(url)
+
+    with pytest.raises(ConfigError, match=rf"^a2a_store_url leads to {rule}"):
+        await require_schema(store, keys)
+    with pytest.raises(ConfigError, match=rf"^a2a_store_url leads to {rule}"):
+        await asyncio.to_thread(open_store, sync_store, keys)
+
+    await store.aclose()
+    sync_store.close()

@@ -135,6 +135,36 @@ def test_a_bad_value_is_refused_with_its_field(name: str, value: Any) -> None:
         assert repr(value) in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("url", "rule"),
+    [
+        ("sentinel://:s3cret@a:26379", "Sentinel is not supported"),
+        ("sentinel://a:26379;sentinel://b:26379", "Sentinel is not supported"),
+        ("redis+cluster://a:7000/0", "Cluster is not supported"),
+        ("redis://a:6379,b:6379/0", "must name one server"),
+        ("redis://a:6379/0;redis://b:6379/0", "must name one server"),
+        ("redis://:s3cret@host/abc", "must have a number as its database"),
+        ("redis://host/0/1", "must have a number as its database"),
+        ("redis://host?db=abc", "must have a number as its database"),
+        ("redis+socket:///a.sock?virtual_host=abc", "must have a number as its database"),
+        ("redis://host:port/0", "must have a port"),
+    ],
+)
+@pytest.mark.parametrize("setting", ["a2a_store_url", "broker_url"])
+def test_a_store_that_is_not_served_is_refused_with_one_sentence(setting: str, url: str, rule: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^a2a_store_url = …: .*{rule}[^.]*$") as refused:
+        load_settings({setting: url}, {})
+
+    assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://host", "redis://host:1/", "rediss://u:p,w;d@host:1/15?ssl_cert_reqs=none", "unix:///a/b.sock?db=1"]
+)
+def test_a_store_that_is_served_is_taken(url: str) -> None:
+    assert Settings(store_url=url).store_url == url
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "soon", None, True, [1]])
 @pytest.mark.parametrize("name", ["lease_ttl", "cancel_grace", "redispatch_after", "first_event_hold", "retention"])
 def test_what_is_no_number_is_refused_with_its_field(name: str, value: object) -> None:
@@ -162,6 +192,7 @@ def test_settings_of_others_are_left_alone() -> None:
     [
         ({"result_backend": "redis://backend", "broker_url": "redis://broker"}, {}, "redis://backend"),
         ({"result_backend": "rpc://", "broker_url": "redis://broker"}, {}, "redis://broker"),
+        ({"result_backend": "sentinel://a", "broker_url": "redis://broker"}, {}, "redis://broker"),
         ({"broker_url": "redis://broker"}, {"CELERY_BROKER_URL": "rediss://env"}, "rediss://env"),
         ({"result_backend": "redis://b"}, {"CELERY_RESULT_BACKEND": "unix:///env"}, "unix:///env"),
         ({"result_backend": "redis://b", "a2a_store_url": "valkey://own"}, {}, "valkey://own"),
