@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
+from contextvars import Context
+from typing import Any
 
 import pytest
 from a2a.server.routes.common import serialize_list_tasks_response
@@ -13,10 +15,13 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.struct_pb2 import Value
 from google.protobuf.timestamp_pb2 import Timestamp
+from starlette.types import Receive, Scope, Send
 
 from a2a_celery.gateway.event_json import event_json, event_json_in_pieces, message_json, task_json
+from a2a_celery.gateway.holding import HoldsLargeParts
 from a2a_celery.gateway.proto_json import PIECE, JsonWriter
-from a2a_celery.gateway.unary import page_json
+from a2a_celery.gateway.unary import Json, page_json, rpc_response
+from a2a_celery.store.room import Room
 
 from .test_event_json import ARTIFACT, EVENTS, MESSAGE, STATUS
 
@@ -84,6 +89,33 @@ async def test_a_long_task_is_written_while_the_event_loop_serves_others() -> No
         assert turns >= 40
         assert json.loads(text) == expected
     counting.cancel()
+
+
+async def test_a_long_response_is_sent_in_pieces_and_holds_its_large_parts_until_the_last() -> None:
+    room, sent = Room(10), []
+    result = Json([b'{"id": ', b'"t"', b", ", b'"contextId": ', b'"c"}'])
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await room.enter(10)
+        room.stay(10)
+        await rpc_response(1, result)(scope, receive, send)
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        is_free = asyncio.create_task(room.enter(10), context=Context())
+        await asyncio.sleep(0)
+        sent.append((message, is_free.done()))
+        is_free.cancel()
+
+    await HoldsLargeParts(app)({"type": "http"}, None, send)  # type: ignore[arg-type]
+
+    [(start, _), *bodies] = sent
+    body = b"".join(message["body"] for message, _ in bodies)
+    assert json.loads(body) == {"jsonrpc": "2.0", "id": 1, "result": {"id": "t", "contextId": "c"}}
+    assert dict(start["headers"])[b"content-length"] == str(len(body)).encode()
+    assert len(bodies) == len(result) + 3
+    assert [message["more_body"] for message, _ in bodies] == [True] * (len(bodies) - 1) + [False]
+    assert not any(is_free for _, is_free in sent)
+    await asyncio.wait_for(room.enter(10), 10)
 
 
 @pytest.mark.parametrize("answer", [StreamResponse, SendMessageResponse, ListTasksResponse])
