@@ -49,3 +49,14 @@ def _is_port(url: str) -> bool:
         return urlsplit(url).port != 0
     except ValueError:
         return False
+
+
+def redis_url(url: str) -> str:
+    """`url` as redis-py reads it; Celery's spellings of a unix socket and of Valkey are understood too."""
+    for theirs, ours in (("redis+socket://", "unix://"), ("valkeys://", "rediss://"), ("valkey://", "redis://")):
+        if url.startswith(theirs):
+            url = ours + url[len(theirs) :]
+    url = url.replace("virtual_host=", "db=") if url.startswith("unix://") else url
+    for theirs in ("CERT_REQUIRED", "CERT_OPTIONAL", "CERT_NONE"):
+        url = url.replace(f"ssl_cert_reqs={theirs}", f"ssl_cert_reqs={theirs.removeprefix('CERT_').lower()}")
+    return url

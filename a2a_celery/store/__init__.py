@@ -4,7 +4,8 @@ One file of verbs per noun (``tasks``, ``runs``, ``log``), one Lua script per ve
 ``keys``. ``sdk`` offers the store through the A2A SDK's own interfaces, ``wake`` tells who waits that a log has grown.
 """
 
-from .connection import AsyncStore, SyncStore, redis_url
+from ..store_urls import redis_url
+from .connection import AsyncStore, SyncStore
 from .keys import Keys, Scope, TaskKeys
 from .operation import Operation
 

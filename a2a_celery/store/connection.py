@@ -16,6 +16,7 @@ from redis.retry import Retry
 
 from ..clock import SYSTEM_CLOCK
 from ..errors import StoreUnavailable
+from ..store_urls import redis_url
 from .blobs import Blobs, read, require
 from .codec import LongSnapshot
 from .long_tasks import LogGone, fold_log
@@ -48,17 +49,6 @@ SCANNED = 1000
 
 RETRIES = 2
 """Every operation answers a repeated call as it answered the first, so a broken connection is simply tried again."""
-
-
-def redis_url(url: str) -> str:
-    """`url` as redis-py reads it; Celery's spellings of a unix socket and of Valkey are understood too."""
-    for theirs, ours in (("redis+socket://", "unix://"), ("valkeys://", "rediss://"), ("valkey://", "redis://")):
-        if url.startswith(theirs):
-            url = ours + url[len(theirs) :]
-    url = url.replace("virtual_host=", "db=") if url.startswith("unix://") else url
-    for theirs in ("CERT_REQUIRED", "CERT_OPTIONAL", "CERT_NONE"):
-        url = url.replace(f"ssl_cert_reqs={theirs}", f"ssl_cert_reqs={theirs.removeprefix('CERT_').lower()}")
-    return url
 
 
 def _options(retry: Any) -> dict[str, Any]:

@@ -21,7 +21,8 @@ from redis.exceptions import RedisError
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..flag import Flag
-from .connection import CONNECT_TIMEOUT, fit, redis_url
+from ..store_urls import redis_url
+from .connection import CONNECT_TIMEOUT, fit
 from .log import LogPage
 from .news import News
 

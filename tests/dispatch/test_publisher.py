@@ -18,7 +18,7 @@ from kombu import Queue
 from a2a_celery.dispatch import Call, Publisher, RunOptions, entry_name
 from a2a_celery.dispatch.publishing import PublishingThreads
 from a2a_celery.errors import BrokerUnavailable, RunNotTaken
-from a2a_celery.store.connection import redis_url
+from a2a_celery.store import redis_url
 from tests.support.fleet import RABBITMQ_URL
 from tests.support.restarts import MortalRedis
 
