@@ -36,11 +36,12 @@ def fold_log(snapshot: list[Any]) -> Generator[Operation[Any] | None, Any, None]
         LogGone: its log is not there.
     """
     version, history_length, with_artifacts = int(snapshot[2]), int(snapshot[6]), snapshot[7] == b"1"
-    folded, found_references = TaskFold(), False
+    folded, found_references, recorded_us = TaskFold(), False, b""
     while folded.version < version:
-        page = yield _read_page(snapshot, folded.version, min(PAGE, version - folded.version))
+        page = yield _read_page(snapshot, folded.version, min(PAGE, version - folded.version), recorded_us)
         if not page:
-            raise LogGone("the log of a task is gone: it was deleted while it was read")
+            raise LogGone("the log of a task is gone, or another one: it was deleted or restored meanwhile")
+        recorded_us = page[-1].partition(b" ")[0]
         found_references = found_references or any(has_references(stored.partition(b" ")[2]) for stored in page)
         for start in range(0, len(page), SLICE):
             for entry in log_entries(page[start : start + SLICE], folded.version):
@@ -55,6 +56,8 @@ def fold_log(snapshot: list[Any]) -> Generator[Operation[Any] | None, Any, None]
     snapshot.append(FoldedTask(task, found_references))
 
 
-def _read_page(snapshot: Sequence[Any], after: int, limit: int) -> Operation[Sequence[bytes]]:
+def _read_page(snapshot: Sequence[Any], after: int, limit: int, recorded_us: bytes) -> Operation[Sequence[bytes]]:
     record, log = snapshot[8].decode(), snapshot[9].decode()
-    return Operation(script("read_log"), [record, log], [after, limit], lambda reply: reply[3], whole=False)
+    return Operation(
+        script("read_log"), [record, log], [after, limit, recorded_us], lambda reply: reply[3], whole=False
+    )
