@@ -54,7 +54,11 @@ async def test_a_page_is_what_the_sdk_writes(page: ListTasksResponse, artifacts:
         for task in page.tasks:
             del task.artifacts[:]
 
-    assert json.loads(b"".join(await page_json(page, artifacts))) == serialize_list_tasks_response(page, artifacts)
+    expected = serialize_list_tasks_response(page, artifacts)
+    for task in expected["tasks"]:
+        if not task["history"]:  # the specification (3.2.4) omits it
+            del task["history"]
+    assert json.loads(b"".join(await page_json(page, artifacts))) == expected
 
 
 @pytest.mark.parametrize("message", [*TASKS, *PAGES, MESSAGE, Message()])
