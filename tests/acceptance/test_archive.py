@@ -14,7 +14,7 @@ from google.protobuf.json_format import ParseDict
 from a2a_celery.store import SyncStore
 from tests.acceptance.test_callers import ALICE, BOB, start_guarded
 from tests.conftest import require_server
-from tests.support.clients import PATIENCE, message_json, rest
+from tests.support.clients import message_json, rest
 from tests.support.databases import Postgres, running
 from tests.support.fleet import Fleet, Gateway, running_fleet
 from tests.support.posts import DELIVERING, SECRET, with_config
@@ -71,7 +71,7 @@ class Kept:
     def left(self, *tasks: dict[str, Any]) -> None:
         """Returns when Redis has them no more."""
         gone = {task["id"] for task in tasks}
-        eventually(lambda: not gone & self.in_store(), within=PATIENCE, what="they are archived", every=0.1)
+        eventually(lambda: not gone & self.in_store(), what="they are archived", every=0.1)
 
     def said(self, task: dict[str, Any], method: str, path: str, body: Any = None, **headers: str) -> str:
         """The reason of an error about a task."""
@@ -154,7 +154,7 @@ def test_a_database_that_goes_away_and_comes_back(kept: Kept) -> None:
 
     kept.database.stop()
     late = [kept.ended() for _ in range(3)]
-    eventually(lambda: "3 ended tasks wait for it" in watcher.output(), within=PATIENCE, what="the watcher says it")
+    eventually(lambda: "3 ended tasks wait for it" in watcher.output(), what="the watcher says it")
 
     assert {task["id"] for task in late} <= kept.in_store()
     assert [kept.read(task["id"])[0] for task in (*late, archived)] == [200, 200, 200, 503]

@@ -16,14 +16,12 @@ import pytest
 from a2a_celery.lifecycle.outcomes import WORKER_LOST
 from tests.support.clients import V1, message_json, rest
 from tests.support.fleet import ASYNCIO_POOL
-from tests.support.site import PATIENCE, Site, open_site, text_of
-from tests.support.waiting import eventually
+from tests.support.site import Site, open_site, text_of
+from tests.support.waiting import LIMIT, eventually
 
 AGENTS = 1000
 FEW = 60
 """Threads, and connections, of a process that has neither for each of its agents."""
-
-MANY_TAKE = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +34,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 def pool_of(site: Site) -> dict[str, Any]:
     """What the worker says of its pool."""
     options = {name: value for name, value in site.to_worker.items() if name != "reply"}
-    answers = eventually(lambda: site.celery.control.inspect(**options).stats(), within=PATIENCE)
+    answers = eventually(lambda: site.celery.control.inspect(**options).stats())
     pool: dict[str, Any] = next(iter(answers.values()))["pool"]
     return pool
 
@@ -49,13 +47,13 @@ def working(site: Site) -> int:
 
 def test_remote_control_makes_it_larger_and_smaller(site: Site) -> None:
     first, second, third = (site.send("silent", "3600") for _ in range(3))
-    eventually(lambda: site.is_in(first, "WORKING"), within=PATIENCE, what="the first works")
-    eventually(lambda: pool_of(site)["waiting"] == 2, within=PATIENCE, what="the others wait")
+    eventually(lambda: site.is_in(first, "WORKING"), what="the first works")
+    eventually(lambda: pool_of(site)["waiting"] == 2, what="the others wait")
     pool = pool_of(site)
     assert (pool["implementation"], pool["max-concurrency"], pool["agents"]) == (ASYNCIO_POOL, 1, 1)
 
     assert site.celery.control.pool_grow(1, **site.to_worker)
-    eventually(lambda: site.is_in(second, "WORKING"), within=PATIENCE, what="there is room for a second")
+    eventually(lambda: site.is_in(second, "WORKING"), what="there is room for a second")
     assert site.celery.control.pool_shrink(1, **site.to_worker)
     site.revoke(third)
     for task_id in (first, second):
@@ -68,11 +66,10 @@ def test_remote_control_makes_it_larger_and_smaller(site: Site) -> None:
     site.goes_on()
 
 
-@pytest.mark.timeout(300)
 def test_a_thousand_wait_and_their_worker_has_no_thread_for_each(site: Site) -> None:
     assert site.celery.control.pool_grow(AGENTS + 10, **site.to_worker)
     body = {"configuration": {"returnImmediately": True}}
-    with ThreadPoolExecutor(8) as threads, httpx.Client(headers=V1, timeout=PATIENCE) as http:
+    with ThreadPoolExecutor(8) as threads, httpx.Client(headers=V1, timeout=LIMIT) as http:
 
         def send(_: int) -> str:
             answer = http.post(f"{site.gateway.url}/agents/silent/message:send", json=message_json("3600") | body)
@@ -80,7 +77,7 @@ def test_a_thousand_wait_and_their_worker_has_no_thread_for_each(site: Site) -> 
             return task_id
 
         tasks = list(threads.map(send, range(AGENTS)))
-    eventually(lambda: working(site) == AGENTS, within=MANY_TAKE, what="all work", every=0.5)
+    eventually(lambda: working(site) == AGENTS, what="all work", every=0.5)
 
     worker = psutil.Process(site.worker.pid)
     assert worker.num_threads() < FEW
@@ -92,9 +89,9 @@ def test_a_thousand_wait_and_their_worker_has_no_thread_for_each(site: Site) -> 
     site.celery.control.revoke(f"{tasks[501]}.1", terminate=True)
     assert text_of(site.ended("silent", tasks[501])) == WORKER_LOST
     site.celery_says(tasks[501], "revoked")
-    eventually(lambda: pool_of(site)["agents"] == AGENTS - 2, within=PATIENCE, what="the others go on")
+    eventually(lambda: pool_of(site)["agents"] == AGENTS - 2, what="the others go on")
 
     site.worker.kill()
     site.fleet.watcher()
-    eventually(lambda: working(site) == 0, within=MANY_TAKE, what="a watcher ends them", every=0.5)
+    eventually(lambda: working(site) == 0, what="a watcher ends them", every=0.5)
     assert text_of(site.ended("silent", tasks[0])) == WORKER_LOST

@@ -19,9 +19,6 @@ LEASE = 3
 LONG = {"A2A_LEASE_TTL": str(LEASE), "A2A_REDISPATCH_AFTER": "600"}
 """Nothing is published again because it has waited for long."""
 
-RECOVERED = LEASE + 15
-"""Seconds: the lease, and what a loaded machine adds."""
-
 IMPATIENT = "tests.support.impatient"
 ENDED = ("COMPLETED", "FAILED", "CANCELED", "REJECTED")
 
@@ -59,11 +56,10 @@ def test_what_a_killed_worker_had_fetched_runs_elsewhere(tmp_path: Path, broker:
         for task in waiting:
             eventually(
                 lambda t=task: state(read(gateway, "echo", t)) in ENDED,
-                within=RECOVERED,
                 what="what had not begun runs elsewhere",
             )
             assert states_in(log_of(fleet.redis.store_url, task)) == ["WORKING", "COMPLETED"]
-        eventually(lambda: state(read(gateway, "silent", running)) == "FAILED", within=RECOVERED, what="it is lost")
+        eventually(lambda: state(read(gateway, "silent", running)) == "FAILED", what="it is lost")
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
@@ -76,7 +72,7 @@ def test_a_run_beyond_the_visibility_timeout_starts_no_second_agent(tmp_path: Pa
         waiting = [send(gateway, "silent", "0", returnImmediately=True) for _ in range(4)]
 
         for task in running + waiting:
-            eventually(lambda t=task: state(read(gateway, "silent", t)) in ENDED, within=60, what="it ends")
+            eventually(lambda t=task: state(read(gateway, "silent", t)) in ENDED, what="it ends")
             log = log_of(fleet.redis.store_url, task)
             assert endings_in(log) == ["COMPLETED"]
             assert states_in(log).count("WORKING") == 1

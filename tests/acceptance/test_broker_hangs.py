@@ -17,10 +17,8 @@ from tests.support.restarts import MortalRedis, mortal_redis
 from tests.support.talk import cancel, read, send, state
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.every_cell, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.every_cell
 
-PATIENCE = 90.0
-"""Seconds until everything is well again: a silent line is given up after some tens of them."""
 
 SECONDS = {"A2A_REDISPATCH_AFTER": "3", "A2A_LEASE_TTL": "6"}
 PUBLISHERS = 4
@@ -50,7 +48,6 @@ def complete_once(fleet: Fleet, gateway: Gateway, tasks: list[dict[str, Any]]) -
     for task in tasks:
         eventually(
             lambda t=task: state(read(gateway, "echo", t)) not in ("SUBMITTED", "WORKING"),
-            within=PATIENCE,
             what="it ends",
         )
         assert endings_in(log_of(fleet.redis.store_url, task)) == ["COMPLETED"]
@@ -68,7 +65,6 @@ def test_a_redis_that_freezes_and_wakes_up(tmp_path: Path, redis_broker: MortalR
         tasks = accepted(gateway, 3 * PUBLISHERS)
         eventually(
             lambda: gateway.output().count(GIVEN_UP) > PUBLISHERS,
-            within=PATIENCE,
             what="the gateway's threads give up",
         )
         redis_broker.process.send_signal(signal.SIGCONT)
@@ -121,7 +117,6 @@ def test_publishers_whose_lines_die_in_silence(tmp_path: Path, broker: str, line
         assert {state(cancel(gateway, "echo", task)) for task in canceled} == {"CANCELED"}
         eventually(
             lambda: gateway.output().count(GIVEN_UP) > PUBLISHERS,
-            within=PATIENCE,
             what="the gateway's threads give up",
         )
         through.heal()

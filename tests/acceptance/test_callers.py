@@ -188,9 +188,7 @@ def test_credentials_are_written_down_nowhere(tmp_path: Path) -> None:
         assert SECRET not in queued
 
         served.fleet.worker(pool="threads")
-        eventually(
-            lambda: all(_completed(guarded, *ids) for ids in zip(("full", "data"), task_ids, strict=True)), within=60
-        )
+        eventually(lambda: all(_completed(guarded, *ids) for ids in zip(("full", "data"), task_ids, strict=True)))
         assert SECRET not in stored(served.fleet)
         assert SECRET not in served.fleet.logs()
 

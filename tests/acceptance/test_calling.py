@@ -11,10 +11,10 @@ from celery import chain, chord, group
 from a2a_celery.client.calling import CallFailed, CallInterrupted, CallRejected, CallTimedOut
 from a2a_celery.client.result import Result
 from tests.support.callers import BEARER
-from tests.support.calling import PATIENCE, Callers, calling, text_of
+from tests.support.calling import Callers, calling, text_of
 from tests.support.celery_events import celery_events
 from tests.support.fleet import Process
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT, eventually
 
 
 @pytest.fixture(scope="module")
@@ -43,13 +43,13 @@ def test_a_chord_waits_for_all_of_its_agents(site: Callers) -> None:
     gathered = chord([site.call.s("echo", text) for text in texts], site.step("texts"))()
     compared = chord([site.call.s("echo", text) for text in texts], site.call.s("echo", "Compare:"))()
 
-    assert gathered.get(timeout=PATIENCE) == texts
+    assert gathered.get(timeout=LIMIT) == texts
     assert text_of(compared) == "\n".join(["Compare:", *texts])
 
 
 @pytest.mark.usefixtures("worker")
 def test_a_group_has_each_ones_answer(site: Callers) -> None:
-    answers = group(site.call.s("echo", str(n)) for n in range(3))().get(timeout=PATIENCE)
+    answers = group(site.call.s("echo", str(n)) for n in range(3))().get(timeout=LIMIT)
 
     assert [Result.from_dict(answer).text for answer in answers] == ["0", "1", "2"]
     assert all(answer["stop_reason"] == "end_turn" and "history" not in answer["task"] for answer in answers)
@@ -63,9 +63,9 @@ def test_a_task_that_failed_stops_its_chain_and_fires_link_error(site: Callers) 
     first = last.parent
 
     with pytest.raises(CallFailed, match=r"the task failed: The agent failed\.") as caught:
-        first.get(timeout=PATIENCE)
+        first.get(timeout=LIMIT)
     assert caught.value.result.state_name == "FAILED"
-    noted = eventually(lambda: site.app.backend.get(f"noted-{first.id}"), within=PATIENCE, what="the errback ran")
+    noted = eventually(lambda: site.app.backend.get(f"noted-{first.id}"), what="the errback ran")
     assert noted.decode().startswith("CallFailed: ")
     assert site.tasks("count") == []
 
@@ -76,17 +76,17 @@ def test_each_end_that_is_no_answer_is_an_error_of_its_own(site: Callers) -> Non
     late = site.call.delay(site.url("silent"), "59", timeout=1)
 
     with pytest.raises(CallRejected, match=r"the agent rejected the task: Not today\."):
-        rejected.get(timeout=PATIENCE)
+        rejected.get(timeout=LIMIT)
     with pytest.raises(CallTimedOut, match="not done within 1 s"):
-        late.get(timeout=PATIENCE)
-    eventually(lambda: site.states("silent") == ["CANCELED"], within=PATIENCE, what="what is late is cancelled")
+        late.get(timeout=LIMIT)
+    eventually(lambda: site.states("silent") == ["CANCELED"], what="what is late is cancelled")
 
 
 @pytest.mark.usefixtures("worker")
 def test_a_question_is_an_error_unless_it_is_asked_for(site: Callers) -> None:
     with pytest.raises(CallInterrupted, match=r"the agent asks: How many\?") as caught:
-        site.call.delay(site.url("ask"), "some").get(timeout=PATIENCE)
-    asked = site.call.delay(site.url("ask"), "some", on_interrupt="return").get(timeout=PATIENCE)
+        site.call.delay(site.url("ask"), "some").get(timeout=LIMIT)
+    asked = site.call.delay(site.url("ask"), "some", on_interrupt="return").get(timeout=LIMIT)
 
     assert asked["stop_reason"] == "interrupt"
     for task_id in (caught.value.result.task_id, asked["task_id"]):
@@ -101,20 +101,20 @@ def test_a_revoked_step_cancels_its_task(site: Callers) -> None:
 
     step.revoke()
 
-    eventually(lambda: step.state == "REVOKED", within=PATIENCE, what="the step is revoked")
-    eventually(lambda: "CANCELED" in site.states("patient"), within=PATIENCE, what="its task is canceled")
+    eventually(lambda: step.state == "REVOKED", what="the step is revoked")
+    eventually(lambda: "CANCELED" in site.states("patient"), what="its task is canceled")
     assert len(site.tasks("patient")) == before + 1
 
 
 @pytest.mark.usefixtures("worker")
 def test_a_copy_of_a_step_that_has_ended_is_dropped(site: Callers, worker: Process) -> None:
     step, name = site.call.s(site.url("once"), "one 0"), str(uuid4())
-    first = step.apply_async(task_id=name).get(timeout=PATIENCE)
+    first = step.apply_async(task_id=name).get(timeout=LIMIT)
 
     step.apply_async(task_id=name)
     worker.wait_for_output(f"a2a.call[{name}] has ended already: SUCCESS")
 
-    assert site.app.AsyncResult(name).get(timeout=PATIENCE) == first
+    assert site.app.AsyncResult(name).get(timeout=LIMIT) == first
     assert [task["id"] for task in site.tasks("once")] == [first["task_id"]]
 
 
@@ -123,7 +123,7 @@ def test_credentials_are_in_no_message_no_event_and_no_log(site: Callers, worker
     with celery_events(site.fleet.broker_url) as events:
         step = site.call.delay("echo", "hush")
         assert text_of(step) == "hush"
-        eventually(lambda: "succeeded" in events.of[step.id], within=PATIENCE, what="Celery says so")
+        eventually(lambda: "succeeded" in events.of[step.id], what="Celery says so")
 
     assert "hush" in repr(events.whole), "what is sent is to be seen, who sends it is not"
     assert BEARER not in repr(events.whole)

@@ -9,17 +9,14 @@ import pytest
 from celery import chain, group
 
 from a2a_celery.client.calling.progress import JITTER, TOLD_SOONEST
-from tests.support.calling import PATIENCE, calling, text_of
+from tests.support.calling import calling, text_of
 from tests.support.fleet import free_port
 from tests.support.posts import DELIVERING
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT, eventually
 
 AT_ONCE = 200
 
-pytestmark = [
-    pytest.mark.every_cell,
-    pytest.mark.timeout(300),
-]  # several processes each, on a machine that may have others to run
+pytestmark = pytest.mark.every_cell
 
 
 def test_a_chain_goes_on_when_the_gateway_in_its_middle_was_killed(tmp_path: Path) -> None:
@@ -33,14 +30,13 @@ def test_a_chain_goes_on_when_the_gateway_in_its_middle_was_killed(tmp_path: Pat
         )
 
         end = steps()
-        eventually(lambda: site.states("pace") == ["WORKING"], within=PATIENCE, what="the agent in the middle works")
+        eventually(lambda: site.states("pace") == ["WORKING"], what="the agent in the middle works")
         site.waits(end.parent)
         middle.kill()
-        eventually(lambda: "COMPLETED" in site.states("pace"), within=PATIENCE, what="its work is done meanwhile")
+        eventually(lambda: "COMPLETED" in site.states("pace"), what="its work is done meanwhile")
         before = worker.output().count(f"a2a.call[{end.parent.id}] retry")
         eventually(
             lambda: worker.output().count(f"a2a.call[{end.parent.id}] retry") > before,
-            within=PATIENCE,
             what="the step finds no gateway",
         )
         site.fleet.again(middle)
@@ -57,7 +53,7 @@ def test_a_step_waits_for_an_agent_that_is_not_up_yet(tmp_path: Path) -> None:
         gone = site.call.delay(site.url("once", away), "one 0", unreachable_for=0.1)
         step = site.call.delay(site.url("once", away), "two 0")
         site.waits(step)
-        eventually(lambda: gone.state == "FAILURE", within=PATIENCE, what="one step does not wait for so long")
+        eventually(lambda: gone.state == "FAILURE", what="one step does not wait for so long")
 
         site.fleet.again(away)
         site.fleet.worker(pool="threads")
@@ -70,7 +66,7 @@ def test_two_hundred_calls_hold_no_worker(broker: str, tmp_path: Path) -> None:
     with calling(tmp_path, broker, agents=False) as site:
         site.worker(pool="solo" if broker == "redis" else "prefork")  # solo on RabbitMQ is slow with any task
         steps = group(site.call.s("echo", str(n)) for n in range(AT_ONCE)).apply_async()
-        eventually(lambda: all(step.state == "RETRY" for step in steps.results), within=90, what="all are under way")
+        eventually(lambda: all(step.state == "RETRY" for step in steps.results), what="all are under way")
 
         answers = [site.step("add", n, n).delay().get(timeout=30) for n in range(10)]
         assert answers == [2 * n for n in range(10)]
@@ -90,7 +86,6 @@ def test_a_killed_worker_s_calls_go_on_in_another(broker: str, tmp_path: Path) -
         # between BRPOP and the list of what is not acknowledged a message is in the worker's memory only: see the page
         eventually(
             lambda: all(first.output().count(f"a2a.call[{step.id}] received") >= 2 for step in waiting),
-            within=PATIENCE,
             what="the worker has their next looks in hand",
         )
 
@@ -137,7 +132,7 @@ def test_a_forged_post_wakes_nobody(tmp_path: Path) -> None:
         site.receiver(url)
 
         headers = {"X-A2A-Notification-Token": "guess"}
-        forged = httpx.post(f"{url}/some-step", json={"task": {"id": "t"}}, headers=headers, timeout=PATIENCE)
+        forged = httpx.post(f"{url}/some-step", json={"task": {"id": "t"}}, headers=headers, timeout=LIMIT)
 
         assert forged.status_code == 400
         assert "webhook-id is missing" in forged.json()["detail"]

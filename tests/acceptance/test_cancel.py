@@ -16,7 +16,7 @@ from tests.acceptance.test_endings import POOLS, WORKED
 from tests.support import talk
 from tests.support.clients import rest
 from tests.support.fleet import running_fleet
-from tests.support.site import PATIENCE, Site, open_site, text_of
+from tests.support.site import Site, open_site, text_of
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.every_cell
@@ -55,7 +55,7 @@ def canceled(site: Site, agent: str, task_id: str) -> dict[str, Any]:
 def begun(site: Site, agent: str, marks: Path) -> str:
     """The id of a task whose agent has made its first mark."""
     task_id = site.send(agent, str(marks))
-    eventually(lambda: marks.exists() and marks.stat().st_size > 0, within=PATIENCE, what=f"{agent} works")
+    eventually(lambda: marks.exists() and marks.stat().st_size > 0, what=f"{agent} works")
     return task_id
 
 
@@ -102,7 +102,7 @@ def test_an_agent_that_ignores_its_limit_is_ended_with_its_process(prefork: Site
 def test_a_plain_function_can_see_its_cancel_and_canceled_waits_for_it(site: Site, tmp_path: Path, agent: str) -> None:
     done = tmp_path / "done"
     task_id = site.send(agent, str(done))
-    eventually(lambda: len(site.log(task_id)) > 1 and "SUBMITTED" not in site.log(task_id)[-1], within=PATIENCE)
+    eventually(lambda: len(site.log(task_id)) > 1 and "SUBMITTED" not in site.log(task_id)[-1])
 
     task = cancel(site, agent, task_id)
 
@@ -117,7 +117,7 @@ def test_a_plain_function_can_see_its_cancel_and_canceled_waits_for_it(site: Sit
 
 def test_a_cancel_that_hangs_leaves_time_for_the_agent_itself(site: Site) -> None:
     task_id = site.send("hangs-in-cancel", "")
-    eventually(lambda: site.is_in(task_id, "WORKING"), within=PATIENCE)
+    eventually(lambda: site.is_in(task_id, "WORKING"))
 
     assert cancel(site, "hangs-in-cancel", task_id)["status"]["state"] == "TASK_STATE_CANCELED"
     assert f"run {task_id}.1: its agent {IGNORED}" not in site.worker.output()
@@ -144,7 +144,7 @@ def test_a_run_that_was_given_away_is_stopped_by_force_too(tmp_path: Path) -> No
         site.fleet.watcher()
         with site.deaf():  # the next attempt is not to reach a worker that is frozen
             site.worker.signal_group(signal.SIGSTOP)
-            eventually(lambda: site.is_in(task_id, "COMPLETED"), within=PATIENCE, what="the other worker does it")
+            eventually(lambda: site.is_in(task_id, "COMPLETED"), what="the other worker does it")
             site.worker.signal_group(signal.SIGCONT)
 
         site.worker.wait_for_output(f"{IGNORED} (it was given to another worker): ending its process")
@@ -207,7 +207,7 @@ def test_a_plain_celery_task_is_stopped_alike(tmp_path: Path, pool: str) -> None
     settings = SETTINGS | {"app": "tests.support.plain_tasks"}
     with open_site(tmp_path, pool, **settings) as site:
         task_id = site.send("sleeps", data={"seconds": 40})
-        eventually(lambda: site.is_in(task_id, "WORKING"), within=PATIENCE)
+        eventually(lambda: site.is_in(task_id, "WORKING"))
 
         assert canceled(site, "sleeps", task_id)["status"]["state"] == "TASK_STATE_CANCELED"
 
@@ -215,4 +215,4 @@ def test_a_plain_celery_task_is_stopped_alike(tmp_path: Path, pool: str) -> None
         assert site.log(task_id) == [*WORKED, "CANCELED"]
         if pool == "prefork":
             site.celery_says(task_id, "revoked")
-            eventually(lambda: site.celery.AsyncResult(f"{task_id}.1").state == "REVOKED", within=PATIENCE)
+            eventually(lambda: site.celery.AsyncResult(f"{task_id}.1").state == "REVOKED")

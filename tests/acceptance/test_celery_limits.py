@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from a2a_celery.lifecycle.outcomes import AGENT_FAILED, OUT_OF_TIME, WORKER_LOST
-from tests.acceptance.test_endings import NOWHERE, PATIENCE, POOLS, WORKED, open_site, text_of
+from tests.acceptance.test_endings import NOWHERE, POOLS, WORKED, open_site, text_of
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.every_cell
@@ -47,7 +47,7 @@ def test_a_result_backend_that_is_down_changes_no_end(tmp_path: Path, pool: str)
             assert text_of(site.ended(agent, site.send(agent, message))) == text
         if pool == "prefork":
             task_id = site.send("silent", "60")
-            eventually(lambda: site.is_in(task_id, "WORKING"), within=PATIENCE)
+            eventually(lambda: site.is_in(task_id, "WORKING"))
             site.celery.control.revoke(f"{task_id}.1", terminate=True)
             assert text_of(site.ended("silent", task_id)) == WORKER_LOST
         with site.deaf():
@@ -70,7 +70,7 @@ def test_an_agent_that_may_run_again_does_not_when_someone_terminates_it(tmp_pat
     with open_site(tmp_path, "prefork", A2A_LEASE_TTL="600") as site:
         site.fleet.watcher()
         task_id = site.send("steady", "60 60 60")
-        eventually(lambda: "artifact" in site.log(task_id), within=PATIENCE, what="it works")
+        eventually(lambda: "artifact" in site.log(task_id), what="it works")
 
         site.celery.control.revoke(f"{task_id}.1", terminate=True)
 

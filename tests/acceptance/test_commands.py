@@ -46,7 +46,7 @@ class Commands:
         def in_state() -> bool:
             return bool(self.lines("get", task)[0]["status"]["state"] == f"TASK_STATE_{state}")
 
-        eventually(in_state, within=20, what=state)
+        eventually(in_state, what=state)
 
 
 @pytest.fixture(scope="module")

@@ -83,7 +83,7 @@ class Dev:
             assert self.popen.poll() is None, self.output()
             return "# Ctrl-C stops everything" in self.output()
 
-        eventually(ready, within=START, what="it says what to try")
+        eventually(ready, what="it says what to try")
         self.processes()
         return self
 
@@ -117,7 +117,7 @@ class Dev:
         """Nothing of it is left, `STOP` seconds after `since`, and some for a loaded machine."""
         left = max(0.0, STOP + ROOM - (monotonic() - since))
         eventually(lambda: not any(map(_alive, self._known.values())), within=left, what=f"all gone: {self._alive()}")
-        eventually(lambda: not self.home.exists(), within=ROOM, what="its folder is gone")
+        eventually(lambda: not self.home.exists(), what="its folder is gone")
 
     def _alive(self) -> list[str]:
         return [" ".join(p.cmdline()) for p in self._known.values() if _alive(p)]
@@ -180,7 +180,7 @@ def busy(dev: Dev, agent: str, text: str) -> None:
         found = httpx.get(f"{dev.url}/agents/{agent}/tasks/{task['id']}", headers={"A2A-Version": "1.0"}, timeout=20)
         return bool(found.json()["status"]["state"] == "TASK_STATE_WORKING")
 
-    eventually(works, within=20, what="the agent works")
+    eventually(works, what="the agent works")
 
 
 class TestDemo:
@@ -256,7 +256,7 @@ def test_a_signal_stops_everything_also_a_busy_worker(
 @pytest.mark.parametrize("said", ["embedded Redis", "starting worker", "starting gateway", "gateway answers"])
 def test_a_signal_while_it_starts_stops_everything(said: str, devs: list[Dev], tmp_path: Path) -> None:
     devs.append(dev := Dev([*DEMO, "--port", "0"], tmp_path, tmp_path / "log"))
-    eventually(lambda: said in dev.output(), within=START, what=said)
+    eventually(lambda: said in dev.output(), what=said)
     home = dev.home
 
     dev.popen.send_signal(signal.SIGINT)
@@ -325,7 +325,7 @@ def test_a_webhook_on_this_machine_hears_of_a_task(demo: Dev) -> None:
         def ended() -> bool:
             return any(b"TASK_STATE_COMPLETED" in got.body for got in hooks.received())
 
-        eventually(ended, within=20, what="the webhook hears of the end")
+        eventually(ended, what="the webhook hears of the end")
         assert httpx.get(f"{demo.url}/.well-known/agent-card.json", timeout=20).json()["capabilities"][
             "pushNotifications"
         ]

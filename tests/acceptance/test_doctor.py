@@ -9,10 +9,7 @@ import pytest
 from tests.support import talk
 from tests.support.fleet import Fleet, running_fleet
 from tests.support.receiver import receiver
-from tests.support.site import PATIENCE
 from tests.support.waiting import eventually
-
-pytestmark = pytest.mark.timeout(300)
 
 NOWHERE = "127.0.0.1:1"
 ORDER = (
@@ -53,7 +50,7 @@ def test_a_fleet_that_is_not(tmp_path: Path) -> None:
         worker = fleet.worker(pool="threads", A2A_LEASE_TTL="3")
         gateway = fleet.gateway()
         task = talk.send(gateway, "deaf-function", str(tmp_path / "marks"), returnImmediately=True)
-        eventually((tmp_path / "marks").exists, within=PATIENCE, what="it works")
+        eventually((tmp_path / "marks").exists, what="it works")
         assert talk.state(talk.canceled(gateway, "deaf-function", task)) == "CANCELED"
         worker.wait_for_output("is left behind")
 
@@ -101,7 +98,6 @@ def test_webhooks_that_hear_nothing(tmp_path: Path) -> None:
         hooks.wait_for("/gone", 1)
         failing = eventually(
             lambda: said if "given up" in (said := doctor(fleet, "--url", gateway.url)[1]) else "",
-            within=PATIENCE,
             what="one is given up",
         )
 

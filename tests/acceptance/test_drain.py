@@ -6,16 +6,10 @@ from __future__ import annotations
 from pathlib import Path
 from socket import gethostname
 
-import pytest
-
 from tests.support.fleet import Process, running_fleet
 from tests.support.operator import Operator
 from tests.support.talk import read, send, state
 from tests.support.waiting import eventually
-
-pytestmark = pytest.mark.timeout(240)
-
-PATIENCE = 60.0
 
 
 def test_what_a_drained_worker_has_fetched_runs_elsewhere(tmp_path: Path) -> None:
@@ -27,7 +21,7 @@ def test_what_a_drained_worker_has_fetched_runs_elsewhere(tmp_path: Path) -> Non
             return f"{worker.name}-{fleet.queue}@{gethostname()}"
 
         def until(agent: str, task: dict[str, object], wanted: str) -> None:
-            eventually(lambda: state(read(gateway, agent, task)) == wanted, within=PATIENCE, what=f"{agent} {wanted}")
+            eventually(lambda: state(read(gateway, agent, task)) == wanted, what=f"{agent} {wanted}")
 
         works = send(gateway, "silent", "600", returnImmediately=True)
         until("silent", works, "WORKING")

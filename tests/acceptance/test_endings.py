@@ -20,7 +20,7 @@ from a2a_celery.lifecycle.outcomes import (
 )
 from a2a_celery.store import Keys
 from tests.support.clients import rest
-from tests.support.site import PATIENCE, Site, open_site, text_of
+from tests.support.site import Site, open_site, text_of
 from tests.support.waiting import eventually
 
 POOLS = ("prefork", "threads", "solo", "gevent", "asyncio")
@@ -130,7 +130,7 @@ def test_the_end_of_a_copy_is_not_the_end_of_the_run(site: Site, tmp_path: Path,
         return
     may_end = tmp_path / "may-end"
     task_id = site.send("until", str(may_end))
-    eventually(lambda: site.is_in(task_id, "WORKING"), within=PATIENCE)
+    eventually(lambda: site.is_in(task_id, "WORKING"))
     if copy == "revoked":
         site.revoke(task_id)
     options = {"expires": -5} if copy == "expired" else {}
@@ -160,7 +160,7 @@ def test_a_child_that_is_gone(site: Site, how: str) -> None:
 @pytest.mark.every_cell
 def test_terminated_while_it_runs(site: Site) -> None:
     task_id = site.send("silent", "60" if site.pool in TERMINATING else "2")
-    eventually(lambda: site.is_in(task_id, "WORKING"), within=PATIENCE)
+    eventually(lambda: site.is_in(task_id, "WORKING"))
 
     site.celery.control.revoke(f"{task_id}.1", terminate=True)
 
@@ -181,11 +181,11 @@ def test_terminated_after_its_client_asked_to_cancel(site: Site, signal: str) ->
     if site.pool != "prefork":
         return
     task_id = site.send("stuck", "60")
-    eventually(lambda: site.is_in(task_id, "WORKING"), within=PATIENCE)
+    eventually(lambda: site.is_in(task_id, "WORKING"))
     asked = Keys("a2a").task(task_id).record
     with ThreadPoolExecutor(1) as thread:
         answer = thread.submit(rest, site.gateway, "POST", f"/tasks/{task_id}:cancel", agent="stuck")
-        eventually(lambda: site.store.redis.hget(asked, "asked_to_cancel") == b"1", within=PATIENCE)
+        eventually(lambda: site.store.redis.hget(asked, "asked_to_cancel") == b"1")
         site.celery.control.revoke(f"{task_id}.1", terminate=True, signal=signal)
         assert answer.result().json()["status"]["state"] == "TASK_STATE_CANCELED"
 

@@ -65,7 +65,7 @@ class Watched:
     def ended(self, agent: str, *states: str, task_id: str = "") -> str:
         """Sends a message to `agent`; gives the id of its task when that is in one of `states`."""
         task = send_to(self.gateway, agent, task_id)
-        eventually(lambda: state(read(self.gateway, agent, task)) in states, within=30, what=f"{agent}: {states}")
+        eventually(lambda: state(read(self.gateway, agent, task)) in states, what=f"{agent}: {states}")
         return str(task["id"])
 
     def kept(self, task_id: str) -> list[str]:
@@ -119,7 +119,7 @@ def test_a_history_outlives_its_worker_and_without_events_nobody_is_told(watched
     assert last["seconds"] > 0
 
     watched.fleet.watcher(A2A_LEASE_TTL="2")
-    eventually(lambda: state(read(watched.gateway, "waits", task)) == "FAILED", within=30, what="it is FAILED")
+    eventually(lambda: state(read(watched.gateway, "waits", task)) == "FAILED", what="it is FAILED")
 
     said = watched.get(task["id"]).stdout.splitlines()
     assert said[0].endswith(": FAILED")

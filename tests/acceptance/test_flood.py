@@ -10,8 +10,9 @@ import httpx
 import pytest
 import redis
 
-from tests.support.clients import PATIENCE, V1, Served, message_json, serving
+from tests.support.clients import V1, Served, message_json, serving
 from tests.support.scrapes import scrape
+from tests.support.waiting import LIMIT
 
 pytestmark = pytest.mark.nightly
 
@@ -30,7 +31,7 @@ async def test_another_tenant_does_not_feel_it(served: Served) -> None:
     loud: Counter[int] = Counter()
     over = asyncio.Event()
 
-    async with httpx.AsyncClient(base_url=f"{served.url}/agents/echo", headers=V1, timeout=PATIENCE) as http:
+    async with httpx.AsyncClient(base_url=f"{served.url}/agents/echo", headers=V1, timeout=LIMIT) as http:
 
         async def flood() -> None:
             while not over.is_set() or loud.total() < FLOOD:

@@ -16,8 +16,8 @@ import pytest
 from tests.support import ROOT
 from tests.support.clients import V1
 from tests.support.fleet import free_port
-from tests.support.site import PATIENCE, Site, open_site
-from tests.support.waiting import eventually
+from tests.support.site import Site, open_site
+from tests.support.waiting import LIMIT, eventually
 
 SECRET = "7b1fe0 what a client said"
 PAGE = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
@@ -38,7 +38,7 @@ class Shown:
             run = answer.json() if answer.is_success else {}
             return run if run.get("state") == state else None
 
-        shown = eventually(found, within=PATIENCE, what=f"Flower says {state}")
+        shown = eventually(found, what=f"Flower says {state}")
         assert shown is not None
         return shown
 
@@ -61,7 +61,7 @@ def flower(site: Site) -> Iterator[Shown]:
     url = f"http://127.0.0.1:{free_port()}"
     port = f"--port={url.rpartition(':')[2]}"
     site.fleet.start("flower", *command(), port, FLOWER_UNAUTHENTICATED_API="true")
-    eventually(lambda: knows_the_worker(url), within=PATIENCE, what="Flower knows the worker")
+    eventually(lambda: knows_the_worker(url), what="Flower knows the worker")
     yield Shown(site, url)
 
 
@@ -106,7 +106,7 @@ def test_a_run_is_found_by_its_tasks_id_and_says_how_it_ended(
         assert (run["name"], run["retries"]) == (f"a2a.{agent}", 0)
         assert (run["args"], run["kwargs"]) == (f"('{task_id}', 1)", "{}")
     if flower != "FAILURE":
-        assert 0 < run["runtime"] < PATIENCE
+        assert 0 < run["runtime"] < LIMIT
     if agent == "fail":
         reference = task["status"]["message"]["metadata"]["reference"]
         assert run["exception"] == f"RunFailed('The agent failed. [reference {reference}]')"
@@ -116,8 +116,8 @@ def test_a_run_is_found_by_its_tasks_id_and_says_how_it_ended(
 
 def test_a_run_that_is_canceled_is_revoked(shown: Shown) -> None:
     task_id = shown.site.send("patient", SECRET)
-    eventually(lambda: shown.site.is_in(task_id, "WORKING"), within=PATIENCE)
-    httpx.post(f"{shown.site.gateway.url}/agents/patient/tasks/{task_id}:cancel", headers=V1, timeout=PATIENCE)
+    eventually(lambda: shown.site.is_in(task_id, "WORKING"))
+    httpx.post(f"{shown.site.gateway.url}/agents/patient/tasks/{task_id}:cancel", headers=V1, timeout=LIMIT)
     assert shown.site.ended("patient", task_id)["status"]["state"] == "TASK_STATE_CANCELED"
 
     run = shown.run(task_id, "REVOKED")
@@ -150,16 +150,15 @@ def test_each_attempt_has_its_own_row(shown: Shown) -> None:
 
 
 @pytest.mark.every_cell
-@pytest.mark.timeout(300)  # a whole fleet is begun for it
 def test_a_run_that_is_lost_with_its_whole_worker_is_over_for_flower_too(tmp_path: Path, broker: str) -> None:
     quick = {"A2A_LEASE_TTL": "2", "A2A_CANCEL_GRACE": "0.5"}
     with open_site(tmp_path, "prefork", broker, TEST_ALONE="1", **quick) as site, flower(site) as shown:
         lost, canceled = site.send("patient", SECRET), site.send("patient", SECRET)
         workers = {shown.run(task_id, "STARTED")["worker"] for task_id in (lost, canceled)}
-        eventually(lambda: site.is_in(lost, "WORKING") and site.is_in(canceled, "WORKING"), within=PATIENCE)
+        eventually(lambda: site.is_in(lost, "WORKING") and site.is_in(canceled, "WORKING"))
 
         site.worker.kill()
-        httpx.post(f"{site.gateway.url}/agents/patient/tasks/{canceled}:cancel", headers=V1, timeout=PATIENCE)
+        httpx.post(f"{site.gateway.url}/agents/patient/tasks/{canceled}:cancel", headers=V1, timeout=LIMIT)
         site.fleet.watcher()
 
         assert site.ended("patient", lost)["status"]["state"] == "TASK_STATE_FAILED"

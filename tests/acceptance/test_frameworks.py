@@ -16,8 +16,6 @@ from tests.support.waiting import eventually
 
 SAMPLES = "workers.app"
 
-pytestmark = pytest.mark.timeout(300)  # three frameworks are imported, in two workers
-
 
 class Office:
     """A fleet in which every clerk has asked something on a worker that is gone now; another works."""

@@ -6,12 +6,9 @@ import asyncio
 
 import httpx
 import psutil
-import pytest
 
-from tests.support.fleet import START, Fleet
+from tests.support.fleet import Fleet
 from tests.support.waiting import eventually
-
-pytestmark = pytest.mark.timeout(300)
 
 HEADERS = {"A2A-Version": "1.0"}
 
@@ -19,7 +16,7 @@ HEADERS = {"A2A-Version": "1.0"}
 def test_gateway_processes_share_the_port_and_each_answers_about_any_task(fleet: Fleet) -> None:
     fleet.worker()
     gateway = fleet.gateway(grpc=True, workers=3)
-    serving = eventually(lambda: serving_processes(gateway.pid, gateway.url) or None, within=START, what="all serve")
+    serving = eventually(lambda: serving_processes(gateway.pid, gateway.url) or None, what="all serve")
     assert len(serving) == 3
 
     async def send_and_read(number: int) -> str:

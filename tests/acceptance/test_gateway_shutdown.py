@@ -14,9 +14,6 @@ from tests.support.clients import Frame, message_json, rest, rpc, stream
 from tests.support.fleet import Fleet, Gateway
 from tests.support.waiting import eventually
 
-GONE = 20.0
-"""Seconds in which a gateway is gone; the agents here work for a minute."""
-
 
 def serving(fleet: Fleet, workers: int) -> Gateway:
     """A gateway of so many processes, which take their time to import."""
@@ -28,12 +25,12 @@ def serving(fleet: Fleet, workers: int) -> Gateway:
         except httpx.HTTPError:
             return False
 
-    eventually(alive, within=90, what="the gateway serves")
+    eventually(alive, what="the gateway serves")
     return gateway
 
 
 def gone(gateway: Gateway) -> None:
-    eventually(lambda: not gateway.running, within=GONE, what=f"it is gone: {gateway.output()[-2000:]}")
+    eventually(lambda: not gateway.running, what=f"it is gone: {gateway.output()[-2000:]}")
 
 
 @asynccontextmanager
@@ -49,14 +46,14 @@ async def until_working(gateway: Gateway, agent: str, count: int = 1) -> None:
         tasks = rest(gateway, "GET", "/tasks", agent=agent).json()["tasks"]
         return sum(task["status"]["state"] == "TASK_STATE_WORKING" for task in tasks) == count
 
-    await asyncio.to_thread(eventually, working, within=60, what=f"{agent} works")
+    await asyncio.to_thread(eventually, working, what=f"{agent} works")
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 async def test_a_call_under_way_gets_the_end_or_the_task_as_it_is(fleet: Fleet, workers: int) -> None:
     fleet.worker(pool="threads", concurrency=4)
     gateway = serving(fleet, workers)
-    async with asked(gateway, "silent", "60") as long:
+    async with asked(gateway, "silent", "600") as long:
         await until_working(gateway, "silent")
         async with asked(gateway, "pace", "3 1") as short:
             await until_working(gateway, "pace")
@@ -71,7 +68,7 @@ async def test_a_call_under_way_gets_the_end_or_the_task_as_it_is(fleet: Fleet, 
 async def test_json_rpc_is_answered_alike(fleet: Fleet) -> None:
     fleet.worker(pool="threads", concurrency=4)
     gateway = fleet.gateway()
-    call = asyncio.create_task(asyncio.to_thread(rpc, gateway, "SendMessage", message_json("60"), agent="silent"))
+    call = asyncio.create_task(asyncio.to_thread(rpc, gateway, "SendMessage", message_json("600"), agent="silent"))
     await until_working(gateway, "silent")
 
     gateway.signal(signal.SIGTERM)

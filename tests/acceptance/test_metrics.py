@@ -12,7 +12,6 @@ from a2a.types import CancelTaskRequest
 
 from a2a_celery.telemetry.names import FIGURES
 from tests.support.clients import (
-    PATIENCE,
     V1,
     Served,
     base_url,
@@ -28,7 +27,7 @@ from tests.support.fleet import free_port, running_fleet
 from tests.support.posts import DELIVERING, with_config
 from tests.support.receiver import receiver
 from tests.support.scrapes import Scrape, scrape
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT, eventually
 
 
 @dataclass
@@ -51,7 +50,7 @@ class Watched(Served):
             return found if said[-1] == wanted else None
 
         try:
-            found = eventually(says, within=PATIENCE)
+            found = eventually(says)
         except AssertionError:
             raise AssertionError(f"{name}{labels} was {list(dict.fromkeys(said))}, never {wanted}") from None
         assert found is not None
@@ -103,7 +102,7 @@ def test_requests_are_counted_whichever_process_took_them(served: Watched) -> No
 
 async def test_streams_are_open_until_they_are_not_and_their_lag_is_known(served: Watched) -> None:
     before = served.figures()
-    async with httpx.AsyncClient(headers=V1, timeout=PATIENCE) as http:
+    async with httpx.AsyncClient(headers=V1, timeout=LIMIT) as http:
         body = message_json("60")
         streams = [
             http.stream("POST", f"{base_url(served.gateway, 'silent')}/message:stream", json=body) for _ in range(3)
@@ -160,8 +159,8 @@ def test_a_watcher_says_that_it_looks(served: Watched) -> None:
 
     eventually(looked, what="the recoverer looks again")
     assert scrape(served.watcher).get("a2a_watcher_tick_age_seconds", role="recoverer") < 30
-    assert httpx.get(f"{served.watcher}/health/live", timeout=PATIENCE).status_code == 200
-    assert httpx.get(f"{served.watcher}/elsewhere", timeout=PATIENCE).status_code == 404
+    assert httpx.get(f"{served.watcher}/health/live", timeout=LIMIT).status_code == 200
+    assert httpx.get(f"{served.watcher}/elsewhere", timeout=LIMIT).status_code == 404
 
 
 def test_runs_that_wait_and_runs_that_are_lost_are_seen(served: Watched) -> None:

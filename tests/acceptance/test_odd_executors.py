@@ -22,8 +22,6 @@ from tests.support.clients import message_json, rest
 from tests.support.fleet import Gateway, running_fleet
 from tests.support.waiting import eventually
 
-PATIENCE = 60.0
-
 
 @dataclass
 class Site:
@@ -135,7 +133,7 @@ PARTS: list[tuple[str, list[str], list[str]]] = [
 def test_an_odd_order_has_its_meaning(site: Site, part: str, log: list[str], left: list[str]) -> None:
     task_id = site.send(part)["id"]
 
-    eventually(lambda: site.log(task_id)[1:] == log, within=PATIENCE, what=f"{part} ends")
+    eventually(lambda: site.log(task_id)[1:] == log, what=f"{part} ends")
     assert snapshot(site.read(task_id)) == [f"user: {part}", *left]
     site.send("nothing_at_all")  # the worker has gone on, so whatever came late has been said
     assert site.log(task_id) == ["SUBMITTED", *log]
@@ -174,7 +172,7 @@ def test_a_follow_up_may_begin_with_an_artifact_and_append_to_one_of_before(site
 )
 def test_what_a_client_cancels_is_canceled_once(site: Site, part: str, log: list[str], left: list[str]) -> None:
     task_id = site.send(part, wait=False)["id"]
-    eventually(lambda: site.log(task_id) == ["SUBMITTED", "WORKING"], within=PATIENCE, what=f"{part} works")
+    eventually(lambda: site.log(task_id) == ["SUBMITTED", "WORKING"], what=f"{part} works")
 
     answer = rest(site.gateway, "POST", f"/tasks/{task_id}:cancel", agent="odd").json()
 

@@ -18,9 +18,6 @@ from tests.support.operator import Operator
 from tests.support.talk import read, send, state
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.timeout(300)
-
-PATIENCE = 60.0
 NOWHERE = "127.0.0.1:1"
 
 
@@ -47,7 +44,7 @@ class Site:
     def is_in(self, agent: str, task_id: str, wanted: str) -> None:
         """Returns when the task is in that state."""
         task = {"id": task_id}
-        eventually(lambda: state(read(self.gateway, agent, task)) == wanted, within=PATIENCE, what=f"{agent}: {wanted}")
+        eventually(lambda: state(read(self.gateway, agent, task)) == wanted, what=f"{agent}: {wanted}")
 
     def begun(self, agent: str, text: str) -> str:
         """A task that a worker runs."""
@@ -206,7 +203,7 @@ def test_cancel_and_drain_change_what_they_say(site: Site) -> None:
     assert said == "1 task: 1 canceled, 0 had ended, 0 still running\n"
     [gone] = a2a.rows("drain", "--worker", bad, "--shutdown")
     assert gone["state"] == "shut_down"
-    eventually(lambda: not site.bad.running, within=PATIENCE, what="the worker ends")
+    eventually(lambda: not site.bad.running, what="the worker ends")
 
     # a queue that others use as well, and nobody else reads
     said = a2a("drain", "--agent", "echo").stdout

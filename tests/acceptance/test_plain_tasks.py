@@ -22,7 +22,7 @@ from a2a_celery.store import Keys
 from a2a_celery.store.log import read_log
 from tests.support.clients import message_json, rest
 from tests.support.fleet import running_fleet
-from tests.support.site import PATIENCE, Site, open_site, text_of
+from tests.support.site import Site, open_site, text_of
 from tests.support.talk import read, send, state
 from tests.support.waiting import eventually
 
@@ -85,7 +85,7 @@ def test_a_task_ends_once_as_celery_says(
     assert text_of(task) == text
     assert "secret" not in str(task)
     assert artifacts(task) == [task_id if one == "a task id" else one for one in given]
-    eventually(lambda: len(site.events.ends_of(f"{task_id}.1")) >= len(events), within=PATIENCE, what=f"{events}")
+    eventually(lambda: len(site.events.ends_of(f"{task_id}.1")) >= len(events), what=f"{events}")
     assert sorted(site.events.ends_of(f"{task_id}.1")) == sorted(events)  # an attempt's event may outrun the last one's
     assert site.log(task_id) == log
 
@@ -127,7 +127,7 @@ def test_a_task_that_asks_is_called_again_with_all_that_was_said(site: Site) -> 
     site.send("asks", "Rome", task_id=task_id)
     eventually(lambda: site.log(task_id)[2:] == ["INPUT_REQUIRED", "SUBMITTED", "WORKING", "INPUT_REQUIRED"])
     site.send("asks", data={"size": 3}, task_id=task_id)
-    eventually(lambda: site.is_in(task_id, "COMPLETED"), within=PATIENCE)
+    eventually(lambda: site.is_in(task_id, "COMPLETED"))
 
     assert artifacts(site.ended("asks", task_id)) == ["Rome 3"]
 
@@ -229,21 +229,21 @@ def test_the_end_of_a_canvas_is_the_end_of_its_task(site: Site, how: str, given:
 def test_a_canvas_that_is_cancelled_ends_at_once_and_its_tasks_are_revoked(site: Site) -> None:
     task_id = site.send("canvas", data={"how": "sleeps"})
     record = Keys("a2a").task(task_id).record
-    canvas = eventually(lambda: site.store.redis.hget(record, "canvas"), within=PATIENCE, what="it has begun one")
+    canvas = eventually(lambda: site.store.redis.hget(record, "canvas"), what="it has begun one")
     last, first = Canvas.from_json(canvas).ids()
 
     answer = rest(site.gateway, "POST", f"/tasks/{task_id}:cancel", agent="canvas").json()
 
     assert answer["status"]["state"] == "TASK_STATE_CANCELED"
     if site.pool == "prefork":  # elsewhere what has begun can't be ended
-        eventually(lambda: site.celery.AsyncResult(first).state == "REVOKED", within=PATIENCE, what="it is terminated")
+        eventually(lambda: site.celery.AsyncResult(first).state == "REVOKED", what="it is terminated")
     assert site.celery.AsyncResult(last).state in ("PENDING", "REVOKED")
     assert site.log(task_id) == [*WORKED, "CANCELED"]
 
 
 def test_whoever_else_calls_the_task_finds_it_unchanged(site: Site) -> None:
     result = site.celery.send_task("tests.support.plain_tasks.shout", ("hey",), queue=site.fleet.queue, task_id="x.1")
-    eventually(lambda: site.result("x", 1).state == "SUCCESS", within=PATIENCE)
+    eventually(lambda: site.result("x", 1).state == "SUCCESS")
 
     assert result.id == "x.1"
     assert site.result("x", 1).result == "HEY"
@@ -270,8 +270,8 @@ def test_a_worker_that_knows_nothing_of_runs(tmp_path: Path, broker: str) -> Non
         shouted = send(gateway, "shout", "hey", returnImmediately=True)
         raised = send(gateway, "raises", "it", returnImmediately=True)
 
-        eventually(lambda: state(read(gateway, "shout", shouted)) == "COMPLETED", within=PATIENCE)
-        eventually(lambda: state(read(gateway, "raises", raised)) == "FAILED", within=PATIENCE)
+        eventually(lambda: state(read(gateway, "shout", shouted)) == "COMPLETED")
+        eventually(lambda: state(read(gateway, "raises", raised)) == "FAILED")
         assert artifacts(read(gateway, "shout", shouted)) == ["HEY as ever"]
         assert text_of(read(gateway, "raises", raised)) == AGENT_FAILED
 
@@ -283,12 +283,12 @@ def test_a_run_that_such_a_worker_began_is_left_to_it_while_it_lives(tmp_path: P
     with running_fleet(tmp_path, broker, app="tests.support.plain_tasks", A2A_REDISPATCH_AFTER="1") as fleet:
         gateway, worker = fleet.gateway(), fleet.worker(app="tests.support.old_release")
         task = send(gateway, "waits", str(begun), returnImmediately=True)
-        eventually(begun.exists, within=PATIENCE, what="the run begins")
+        eventually(begun.exists, what="the run begins")
 
         fleet.watcher()
         with Redis.from_url(fleet.redis.store_url) as redis:
             record = Keys("a2a").task(task["id"]).record
-            eventually(lambda: int(redis.hget(record, "dispatched_again") or 0) > 1, within=PATIENCE, what="two looks")
+            eventually(lambda: int(redis.hget(record, "dispatched_again") or 0) > 1, what="two looks")
         assert state(read(gateway, "waits", task)) == "SUBMITTED"
 
         fleet.worker()  # it would take a second copy
@@ -297,5 +297,5 @@ def test_a_run_that_such_a_worker_began_is_left_to_it_while_it_lives(tmp_path: P
         else:
             (tmp_path / "begun.go").touch()
         end = "FAILED" if killed else "COMPLETED"
-        eventually(lambda: state(read(gateway, "waits", task)) == end, within=PATIENCE, what=end)
+        eventually(lambda: state(read(gateway, "waits", task)) == end, what=end)
         assert artifacts(read(gateway, "waits", task)) == ([] if killed else ["went on"])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import ROOT
-from tests.support.fleet import START, Fleet, Process, free_port
+from tests.support.fleet import Fleet, Process, free_port
 from tests.support.receiver import receiver
 from tests.support.waiting import eventually
 
@@ -66,7 +66,7 @@ def test_the_readmes_agent_is_served_by_the_readmes_commands(fleet: Fleet, tmp_p
         done = subprocess.run(curl, shell=True, capture_output=True, text=True, timeout=30, check=False)
         return json.loads(done.stdout) if done.stdout else None
 
-    task = eventually(answer, within=START, what="the README's request is answered")["task"]  # type: ignore[index]
+    task = eventually(answer, what="the README's request is answered")["task"]  # type: ignore[index]
     with receiver() as hooks:
         posted_to = with_webhook.replace("https://you.example.com/a2a-events", hooks.url())
         subprocess.run(posted_to, shell=True, check=True, capture_output=True, timeout=30)

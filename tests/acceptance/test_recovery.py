@@ -13,11 +13,9 @@ from tests.support.fleet import Fleet, running_fleet
 from tests.support.talk import read, send, state
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.every_cell, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.every_cell
 
 LEASE = {"A2A_LEASE_TTL": "2", "A2A_REDISPATCH_AFTER": "3"}
-RECOVERED = 2 + 30
-"""Seconds: the lease, and what a loaded machine adds."""
 
 
 @pytest.fixture
@@ -41,11 +39,10 @@ def test_a_worker_that_is_killed_fails_what_may_not_run_twice_and_gives_on_what_
     leased.watcher()
     leased.worker(concurrency=2)
 
-    eventually(lambda: state(read(gateway, "silent", once)) == "FAILED", within=RECOVERED, what="the first is failed")
+    eventually(lambda: state(read(gateway, "silent", once)) == "FAILED", what="the first is failed")
     assert read(gateway, "silent", once)["status"]["message"]["parts"] == [{"text": "The worker was lost."}]
     second_attempt = eventually(
         lambda: [a for a in read(gateway, "steady", again)["artifacts"] if "attempt 2" in str(a)],
-        within=RECOVERED,
         what="the second runs again",
     )
     assert len(second_attempt) == 1
@@ -53,7 +50,6 @@ def test_a_worker_that_is_killed_fails_what_may_not_run_twice_and_gives_on_what_
     assert [a["parts"][0]["text"] for a in artifacts] == ["finished", "attempt 2 "], "only what was whole is kept"
     eventually(
         lambda: state(read(gateway, "echo", waiting)) == "COMPLETED",
-        within=90,
         what="what had not begun runs elsewhere",
     )
 
@@ -114,7 +110,7 @@ def test_a_worker_that_was_frozen_finds_its_run_gone(fleet: Fleet) -> None:
     frozen.signal_group(signal.SIGSTOP)
     fleet.watcher(**LEASE)
     fleet.worker(pool="threads", **LEASE)
-    eventually(lambda: "attempt 2" in str(read(gateway, "steady", task)), within=RECOVERED, what="another goes on")
+    eventually(lambda: "attempt 2" in str(read(gateway, "steady", task)), what="another goes on")
 
     frozen.signal_group(signal.SIGCONT)
 
@@ -130,9 +126,9 @@ def test_an_agent_that_kills_its_workers_is_stopped_after_its_limit(fleet: Fleet
     task = send(gateway, "poison", "", returnImmediately=True)
     for _ in range(2):
         victim = fleet.worker(pool="solo", **LEASE)
-        eventually(lambda v=victim: not v.running, within=30, what="the worker dies of it")
+        eventually(lambda v=victim: not v.running, what="the worker dies of it")
 
-    eventually(lambda: state(read(gateway, "poison", task)) == "FAILED", within=RECOVERED, what="it is given up")
+    eventually(lambda: state(read(gateway, "poison", task)) == "FAILED", what="it is given up")
     fleet.worker(**LEASE)
     assert state(read(gateway, "poison", task)) == "FAILED"
     done = send(gateway, "echo", "still here", returnImmediately=True)

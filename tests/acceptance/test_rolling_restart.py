@@ -20,11 +20,10 @@ from a2a_celery.store import Keys, SyncStore
 from a2a_celery.store.log import read_log
 from tests.support.clients import V1, message_json
 from tests.support.fleet import Fleet, Process, running_fleet
-from tests.support.waiting import eventually, eventually_async
+from tests.support.waiting import LIMIT, eventually, eventually_async
 
 pytestmark = pytest.mark.nightly
 
-PATIENCE = 90.0
 ENDED = ("COMPLETED", "FAILED", "CANCELED", "REJECTED")
 
 JOBS = (("echo", "hi"), ("once-only", "2"), ("worth-another", "2 2 2 2 2"), ("pace", "12 0.2"), ("sync-echo", "hi"))
@@ -66,7 +65,7 @@ class Clients:
             assert answer.status_code == 200, answer.text
             return answer.json()["task"]
 
-        task = await eventually_async(sent, within=PATIENCE, what=f"{agent} is accepted")
+        task = await eventually_async(sent, what=f"{agent} is accepted")
         self.known[task["id"]] = agent
 
         async def ended() -> bool:
@@ -77,7 +76,7 @@ class Clients:
             assert answer.status_code == 200, answer.text
             return str(answer.json()["status"]["state"]).removeprefix("TASK_STATE_") in ENDED
 
-        await eventually_async(ended, within=PATIENCE, what=f"{agent} ends")
+        await eventually_async(ended, what=f"{agent} ends")
 
     @asynccontextmanager
     async def _streaming(self, url: str) -> AsyncIterator[None]:
@@ -118,7 +117,7 @@ class Clients:
 def replaced(fleet: Fleet, old: Process, new: Process) -> Process:
     """`new`, once `old` is gone in good order."""
     old.signal(15)
-    eventually(lambda: not old.running, within=PATIENCE, what=f"{old.name} is gone: {old.output()[-2000:]}")
+    eventually(lambda: not old.running, what=f"{old.name} is gone: {old.output()[-2000:]}")
     assert "Traceback" not in old.output(), old.output()[-3000:]
     return new
 
@@ -129,20 +128,19 @@ def restart_all(fleet: Fleet, clients: Clients, workers: list[Process], watchers
     for n in (0, 1):
         old = clients.gateways[n]
         new = fleet.gateway()
-        eventually(lambda url=old.url: clients.streaming[url] > 1, within=PATIENCE, what="it has streams to cut")
+        eventually(lambda url=old.url: clients.streaming[url] > 1, what="it has streams to cut")
         clients.gateways[n] = new
         replaced(fleet, old, new)
     for old in watchers:
         replaced(fleet, old, fleet.watcher())
 
 
-@pytest.mark.timeout(600)
 async def test_nothing_is_lost_and_nothing_fails(tmp_path: Path, broker: str) -> None:
     with running_fleet(tmp_path, broker, app="tests.support.leaving", TEST_FOLDER=str(tmp_path)) as fleet:
         clients = Clients(fleet)
         workers = [fleet.worker(pool=pool, concurrency=3) for pool in ("prefork", "threads")]
         watchers = [fleet.watcher(), fleet.watcher()]
-        async with httpx.AsyncClient(timeout=PATIENCE, headers=V1) as http, asyncio.TaskGroup() as group:
+        async with httpx.AsyncClient(timeout=LIMIT, headers=V1) as http, asyncio.TaskGroup() as group:
             for _ in range(8):
                 group.create_task(clients.work(http))
             await asyncio.to_thread(restart_all, fleet, clients, workers, watchers)
@@ -153,7 +151,7 @@ async def test_nothing_is_lost_and_nothing_fails(tmp_path: Path, broker: str) ->
         accepted = {key.decode().split("{")[1].split("}")[0] for key in store.redis.scan_iter("a2a:{*}:task")}
         endings: Counter[str] = Counter()
         for task_id in accepted:
-            eventually(lambda t=task_id: ends_of(store, keys, t), within=PATIENCE, what=f"{task_id} ends")
+            eventually(lambda t=task_id: ends_of(store, keys, t), what=f"{task_id} ends")
             endings.update(ends_of(store, keys, task_id))
         store.close()
         print(f"{broker}: {len(accepted)} tasks, {clients.resumed} streams resumed, {dict(endings)}")

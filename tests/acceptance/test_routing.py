@@ -133,7 +133,7 @@ async def test_a_route_gives_a_priority(served: Served, broker: str) -> None:
     async with sdk_client(served.gateway, "routed", streaming=False) as client:
         sent = {n: (await send(client, f"rank {n}", immediately=True)).id for n in (3, 9, 0, 6)}
         for task_id in sent.values():  # the gateway publishes behind its answer
-            await eventually_async(lambda task_id=task_id: is_published(served, task_id), within=60)
+            await eventually_async(lambda task_id=task_id: is_published(served, task_id))
         worker_of(served.fleet, "ranked", "-P", "solo", "--prefetch-multiplier", "1")
 
         ended = [await until_state(client, task_id, "COMPLETED") for task_id in sent.values()]
@@ -162,7 +162,7 @@ async def until_tenant_state(client: Client, task_id: str, tenant: str) -> str:
         found = state(await client.get_task(GetTaskRequest(id=task_id, tenant=tenant)))
         return found if found not in ("SUBMITTED", "WORKING") else ""
 
-    return await eventually_async(ended, within=60)
+    return await eventually_async(ended)
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
@@ -204,7 +204,7 @@ async def test_a_run_of_the_far_future_is_kept_from_the_broker(served: Served, w
         async def kept() -> bool:
             return 3600 - 660 < await due_in(served, run) < 3600 - 595
 
-        await eventually_async(kept, within=60, what="a watcher publishes it shortly before its time")
+        await eventually_async(kept, what="a watcher publishes it shortly before its time")
         assert not ran_on(served, "worker-", run)
         canceled = await client.cancel_task(CancelTaskRequest(id=task["id"]))
 

@@ -19,7 +19,6 @@ from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.every_cell
 
-PATIENCE = 60.0
 POOLS = ("prefork", "threads", "solo")
 """Celery's own cold shutdown of a gevent worker fails, in its signal handler: only its warm one is tested here."""
 
@@ -65,8 +64,8 @@ def words(folder: Path, task_id: str) -> list[str]:
 def begun(site: Site, folder: Path, agent: str, message: str) -> str:
     """A task whose agent is at work."""
     task_id = site.send(agent, message)
-    eventually(lambda: "begins 1" in words(folder, task_id), within=PATIENCE, what=f"{agent} begins")
-    eventually(lambda: site.log(task_id)[-1] == "artifact", within=PATIENCE, what="it is heard")
+    eventually(lambda: "begins 1" in words(folder, task_id), what=f"{agent} begins")
+    eventually(lambda: site.log(task_id)[-1] == "artifact", what="it is heard")
     return task_id
 
 
@@ -81,7 +80,7 @@ def stop(worker: Process, kind: str) -> None:
         worker.signal(signal.SIGQUIT)
         return
     worker.signal(signal.SIGTERM)
-    eventually(lambda: "Warm shutdown" in worker.output(), within=PATIENCE, what="it stops")
+    eventually(lambda: "Warm shutdown" in worker.output(), what="it stops")
     if kind == "second SIGTERM":
         worker.signal(signal.SIGTERM)
 
@@ -166,13 +165,13 @@ def test_what_waits_in_a_worker_runs_elsewhere_at_once(brokers_site: Site, pool:
     worker = new_worker(site, pool, kind)
     busy = [begun(site, folder, "worth-another", "until 0") for _ in range(2)]
     waiting = [site.send("once-only", "0") for _ in range(4)]
-    eventually(lambda: all(f"{t}.1" in worker.output() for t in waiting), within=PATIENCE, what="it has them")
+    eventually(lambda: all(f"{t}.1" in worker.output() for t in waiting), what="it has them")
     other = new_worker(site, pool)
 
     stop(worker, kind)
 
     for task_id in waiting:
-        eventually(lambda task_id=task_id: site.is_in(task_id, "COMPLETED"), within=PATIENCE, what="it runs")
+        eventually(lambda task_id=task_id: site.is_in(task_id, "COMPLETED"), what="it runs")
         assert site.log(task_id) == [*WORKED, "artifact", "COMPLETED"]
         assert words(folder, task_id) == ["begins 1"]
     if kind == "warm":
@@ -190,7 +189,7 @@ def test_what_waits_in_a_worker_runs_elsewhere_at_once(brokers_site: Site, pool:
 def test_a_framework_that_calls_it_a_cancel_is_not_believed(site: Site, pool: str) -> None:
     worker = new_worker(site, pool)
     task_id = site.send("reports-once", "")
-    eventually(lambda: site.is_in(task_id, "WORKING"), within=PATIENCE)
+    eventually(lambda: site.is_in(task_id, "WORKING"))
 
     stop(worker, "cold")
 
@@ -207,12 +206,12 @@ def test_an_agent_that_can_not_be_stopped_does_not_hold_up_its_worker(
 ) -> None:
     worker = new_worker(site, pool)
     task_id = site.send(agent, "")
-    eventually(lambda: words(folder, task_id) == ["blocked"], within=PATIENCE, what="it is blocked")
-    eventually(lambda: len(site.log(task_id)) == 3, within=PATIENCE, what="it is heard")
+    eventually(lambda: words(folder, task_id) == ["blocked"], what="it is blocked")
+    eventually(lambda: len(site.log(task_id)) == 3, what="it is heard")
 
     stop(worker, "second SIGTERM")
 
-    eventually(lambda: len(site.log(task_id)) == 4, within=PATIENCE, what="it is handed back")
+    eventually(lambda: len(site.log(task_id)) == 4, what="it is handed back")
     gone(worker)
     after = new_worker(site, pool)
     assert site.ended(agent, task_id)["metadata"]["attempt"] == 2
@@ -224,11 +223,11 @@ def test_an_agent_that_can_not_be_stopped_does_not_hold_up_its_worker(
 def test_a_client_that_asked_to_cancel_gets_that(site: Site, folder: Path, pool: str) -> None:
     worker = new_worker(site, pool)
     task_id = site.send("blocks-loop", "")
-    eventually(lambda: words(folder, task_id) == ["blocked"], within=PATIENCE, what="it is blocked")
+    eventually(lambda: words(folder, task_id) == ["blocked"], what="it is blocked")
     asked = Keys("a2a").task(task_id).record
     with ThreadPoolExecutor(1) as thread:
         answer = thread.submit(rest, site.gateway, "POST", f"/tasks/{task_id}:cancel", agent="blocks-loop")
-        eventually(lambda: site.store.redis.hget(asked, "asked_to_cancel") == b"1", within=PATIENCE)
+        eventually(lambda: site.store.redis.hget(asked, "asked_to_cancel") == b"1")
 
         stop(worker, "second SIGTERM")
 
@@ -246,7 +245,7 @@ def test_a_client_that_asked_to_cancel_gets_that(site: Site, folder: Path, pool:
 def test_a_plain_celery_task_is_handed_back_or_fails_alike(site: Site, folder: Path, pool: str, agent: str) -> None:
     worker = new_worker(site, pool)
     task_id = site.send(agent, "60 0")
-    eventually(lambda: words(folder, task_id) == ["begins 1"], within=PATIENCE, what="it begins")
+    eventually(lambda: words(folder, task_id) == ["begins 1"], what="it begins")
 
     stop(worker, "second SIGTERM")
 

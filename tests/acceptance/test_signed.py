@@ -18,8 +18,7 @@ from tests.support.clients import message_json, rest
 from tests.support.fleet import Fleet, Gateway, Process, free_port, running_fleet
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.every_cell, pytest.mark.timeout(300)]
-PATIENCE = 60.0
+pytestmark = pytest.mark.every_cell
 ON_ONE = pytest.mark.parametrize("broker", ["redis"], indirect=True)
 """What is the same on each broker."""
 
@@ -48,7 +47,7 @@ class Signed:
         return str(task["status"]["state"]).removeprefix("TASK_STATE_")
 
     def comes_to(self, agent: str, task_id: str, state: str) -> None:
-        eventually(lambda: self.state(agent, task_id) == state, within=PATIENCE, what=f"{agent} is {state}")
+        eventually(lambda: self.state(agent, task_id) == state, what=f"{agent} is {state}")
 
     def _send(self, agent: str, text: str, data: Any, gateway: Gateway, immediately: bool) -> Any:
         body = message_json(text) | {"configuration": {"returnImmediately": immediately}}
@@ -79,7 +78,7 @@ def signed(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Si
         gateway = fleet.gateway(workers=2 if broker == "redis" else 1, wait=False)
         worker = fleet.worker(pool="prefork", concurrency=3, TEST_REMOTE=f"{gateway.url}/agents/echo")
         fleet.watcher()
-        gateway.wait_for_output("startup complete", within=PATIENCE)
+        gateway.wait_for_output("startup complete")
         yield Signed(fleet, gateway, worker, stranger)
 
 
@@ -114,7 +113,7 @@ def test_cancels_reach_what_waits_and_what_runs(signed: Signed) -> None:
     signed.comes_to("sleeps", running, "CANCELED")
     # its process is ended by Celery's own remote control
     revoked = f"Task tests.support.plain_tasks.sleeps[{running}.1]"
-    eventually(lambda: revoked in signed.worker.output(), within=PATIENCE, what="the worker hears of it")
+    eventually(lambda: revoked in signed.worker.output(), what="the worker hears of it")
 
 
 @ON_ONE
@@ -125,7 +124,7 @@ def test_a_run_that_a_worker_hands_back_goes_on_at_another(signed: Signed) -> No
     signed.worker.signal(signal.SIGSTOP)
     try:
         task = signed.begin("steady", "60 0.2")
-        eventually(lambda: f"run {task}.1 of steady begins" in leaving.output(), within=PATIENCE, what="it begins")
+        eventually(lambda: f"run {task}.1 of steady begins" in leaving.output(), what="it begins")
     finally:
         signed.worker.signal(signal.SIGCONT)
 
@@ -148,10 +147,10 @@ def test_flower_shows_runs(signed: Signed) -> None:
             return None
         return answer.json() if answer.is_success else None
 
-    eventually(lambda: page("/api/workers?refresh=1"), within=PATIENCE, what="Flower knows the workers")
+    eventually(lambda: page("/api/workers?refresh=1"), what="Flower knows the workers")
     task_id = signed.begin("echo", "hi")
     info = f"/api/task/info/{task_id}.1"
-    eventually(lambda: (page(info) or {}).get("state") == "SUCCESS", within=PATIENCE, what="Flower shows the run")
+    eventually(lambda: (page(info) or {}).get("state") == "SUCCESS", what="Flower shows the run")
 
 
 @ON_ONE
@@ -161,7 +160,7 @@ def test_a_gateway_with_another_key_is_not_heard_and_a_watcher_publishes_again(s
     tasks = {agent: signed.begin(agent, "late", gateway=gateway) for agent in ("echo", "shout")}
     for agent, task_id in tasks.items():
         signed.comes_to(agent, task_id, "COMPLETED")
-        eventually(lambda t=task_id: f"run {t}.1 dispatched again" in signed.fleet.logs(), within=PATIENCE)
+        eventually(lambda t=task_id: f"run {t}.1 dispatched again" in signed.fleet.logs())
     said = httpx.get(f"{gateway.url}/health/ready", timeout=30).json()["workers"]
     gateway.stop()
 
@@ -185,6 +184,6 @@ def test_what_a_stranger_sends_in_a_runs_name_neither_begins_nor_ends_it(signed:
         app.close()
 
     signed.comes_to("echo", task, "COMPLETED")
-    eventually(lambda: "for an unknown agent is refused" in signed.worker.output(), within=PATIENCE)
+    eventually(lambda: "for an unknown agent is refused" in signed.worker.output())
     with redis.Redis.from_url(signed.fleet.redis.store_url) as store:
         assert store.hget(f"a2a:{{{task}}}:task", "run") == b"1"

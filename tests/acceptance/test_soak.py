@@ -27,12 +27,11 @@ MAX_GROWTH = 1.15
 HEADERS = {"A2A-Version": "1.0"}
 
 
-@pytest.mark.timeout(300)
 def test_a_hundred_clients_for_a_minute_lose_nothing_and_leave_nothing(fleet: Fleet, tmp_path: Path) -> None:
     port = free_port()
     dev = fleet.start("dev", "a2a", "dev", "--port", str(port), "--concurrency", "2")
     url = f"http://127.0.0.1:{port}"
-    eventually(lambda: ready(dev, url), within=60, what="dev is ready")
+    eventually(lambda: ready(dev, url), what="dev is ready")
     store = redis.Redis.from_url(fleet.redis.store_url)
 
     asyncio.run(soak(url, WARM_UP))

@@ -24,8 +24,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from a2a_celery.store import Keys
 from a2a_celery.store.push_configs import MAX_PUSH_CONFIGS
-from tests.support.clients import BINDINGS, PATIENCE, Served, card_of, message_json, rest, rpc, sdk_client, serving
+from tests.support.clients import BINDINGS, Served, card_of, message_json, rest, rpc, sdk_client, serving
 from tests.support.faults import fault
+from tests.support.waiting import LIMIT
 
 HOOK = "http://127.0.0.1:9/hook"
 CONFIGS = "/pushNotificationConfigs"
@@ -277,7 +278,7 @@ def test_metrics_say_how_webhooks_stand(served: Served) -> None:
     hook = {"configuration": {"taskPushNotificationConfig": {"url": HOOK}}}
     rpc(served.gateway, "SendMessage", message_json("blue", taskId=task["id"]) | hook, agent="ask")
 
-    said = httpx.get(f"{served.url}/metrics", timeout=PATIENCE)
+    said = httpx.get(f"{served.url}/metrics", timeout=LIMIT)
 
     assert said.headers["content-type"].startswith("text/plain; version=")
     figures = {

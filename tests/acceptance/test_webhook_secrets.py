@@ -48,8 +48,6 @@ WRONG: list[dict[str, Any]] = [
 """What makes a config one that is refused."""
 FINE, FAILING, GONE = "/fine", "/failing", "/gone"
 
-pytestmark = pytest.mark.timeout(300)  # what is looked at takes its time to happen
-
 
 @dataclass
 class Traces:
@@ -97,7 +95,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traces]:
         flower = f"http://127.0.0.1:{free_port()}"
         address = ("--address=127.0.0.1", f"--port={flower.rpartition(':')[2]}")
         fleet.start("flower", "flower", *address, FLOWER_UNAUTHENTICATED_API="true")
-        eventually(lambda: flower_says(flower, "/api/workers?refresh=1"), within=60, what="Flower knows the worker")
+        eventually(lambda: flower_says(flower, "/api/workers?refresh=1"), what="Flower knows the worker")
         traces = Traces(fleet, gateway, events, hooks)
         tell_everybody(traces)
         look_at_flower(traces, flower)
@@ -146,12 +144,11 @@ def tell_everybody(traces: Traces) -> None:
     rpc(gateway, "SendMessage", message_json("7", taskId=task), agent="ask")
     answers["GetTask"] = json.dumps(rpc(gateway, "GetTask", {"id": task}, agent="ask"))
     answers["ListTasks"] = json.dumps(rpc(gateway, "ListTasks", {"includeArtifacts": True}, agent="ask"))
-    eventually(lambda: ended(hooks) == len(WAYS) + 2, within=60, what="all configs hear of the end")
+    eventually(lambda: ended(hooks) == len(WAYS) + 2, what="all configs hear of the end")
     hooks.wait_for(FAILING, 2)
     hooks.wait_for(GONE, 1)
     answers["a2a deliveries list"] = eventually(
         lambda: said if {"dead", "failing"} <= set((said := operator(traces, "list")).split()) else "",
-        within=60,
         what="one line fails and one is dead",
     )
     for number, (path, failed) in enumerate(zip((FAILING, GONE), tasks[1:], strict=True)):
@@ -169,7 +166,7 @@ def tell_everybody(traces: Traces) -> None:
 
 def look_at_flower(traces: Traces, flower: str) -> None:
     """Keeps what its pages and its API say of the runs."""
-    over = eventually(lambda: flower_says(flower, "/api/tasks?state=SUCCESS"), within=60, what="Flower shows the runs")
+    over = eventually(lambda: flower_says(flower, "/api/tasks?state=SUCCESS"), what="Flower shows the runs")
     runs = json.loads(over)
     assert {run["name"] for run in runs.values()} == {"a2a.ask"}
     pages = ["/api/tasks", "/api/workers", "/workers", "/tasks", "/metrics", *(f"/task/{name}" for name in runs)]
@@ -361,7 +358,7 @@ def until_completed(hooks: Receiver, path: str) -> list[Received]:
         got = hooks.received(path)
         return got if any(b"TASK_STATE_COMPLETED" in one.body for one in got) else []
 
-    return eventually(ended, within=60, what=f"{path} hears of the end")
+    return eventually(ended, what=f"{path} hears of the end")
 
 
 def signs(secret: str, got: Received, signature: str) -> bool:

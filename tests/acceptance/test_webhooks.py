@@ -43,7 +43,6 @@ from tests.support.receiver import (
 )
 from tests.support.waiting import eventually
 
-PATIENCE = 60.0
 PATHS = (f"/hook/{number}" for number in count())
 """One for each line."""
 
@@ -93,7 +92,7 @@ def all_posts(store: SyncStore, hooks: Receiver, path: str, task_id: str, behind
     def newest_is_there() -> bool:
         return any(version_of(got) == max(owed) for got in hooks.received(path))
 
-    eventually(newest_is_there, within=PATIENCE, what=f"event {max(owed)} comes to {path}")
+    eventually(newest_is_there, what=f"event {max(owed)} comes to {path}")
     posts = hooks.received(path)
     require_signed(posts)
     require_all(posts, owed, behind=behind)
@@ -210,7 +209,7 @@ def test_gone_is_given_up_at_once_and_replayed(served: Served, store: SyncStore,
     def given_up() -> list[dict[str, Any]]:
         return [row for row in deliveries(served, "list", "--dead", "--json") if row["task"] == task["id"]]
 
-    [row] = eventually(given_up, within=PATIENCE, what="it is listed")
+    [row] = eventually(given_up, what="it is listed")
     assert (row["webhook"], row["state"], row["delivered"], row["status"]) == ("gone", "dead", 1, 410)
     [row] = deliveries(served, "show", task["id"], "gone")
     assert (row["state"], row["lastEvent"]) == ("dead", max(shown(store, task["id"])))
@@ -221,7 +220,7 @@ def test_gone_is_given_up_at_once_and_replayed(served: Served, store: SyncStore,
     assert "is due again" in replayed.stdout
     posts = all_posts(store, hooks, path, task["id"])
     assert [version_of(got) for got in posts] == [1, 2, *sorted(shown(store, task["id"]))[1:]]
-    eventually(lambda: stands(store, task["id"], "gone") == "delivered", within=PATIENCE)
+    eventually(lambda: stands(store, task["id"], "gone") == "delivered")
 
 
 def made(served: Served, agent: str, task_id: str, url: str, config_id: str) -> None:
@@ -264,7 +263,7 @@ def test_a_config_that_is_deleted_while_it_backs_off_gets_nothing_more(
     assert stands(store, task["id"], "failing") == "missing"
     hooks.plan(fine, [retry_after(9)])  # once this one comes again, the other would have come long ago
     rpc(served.gateway, "SendMessage", message_json("7", taskId=task["id"]), agent="ask")
-    again = eventually(lambda: hooks.received(fine)[1:2], within=PATIENCE)
+    again = eventually(lambda: hooks.received(fine)[1:2])
     assert again[0].at > first.at + 8
     assert hooks.received(failing) == [first]
 
@@ -301,7 +300,7 @@ def test_only_what_is_wanted_comes(served: Served, store: SyncStore, hooks: Rece
     task = rpc(served.gateway, "SendMessage", body, agent="ask", A2A_Push_Events=wanted)["result"]["task"]
     rpc(served.gateway, "SendMessage", message_json("7", taskId=task["id"]), agent="ask")
 
-    eventually(lambda: stands(store, task["id"], "some") == "delivered", within=PATIENCE, what="nothing is owed")
+    eventually(lambda: stands(store, task["id"], "some") == "delivered", what="nothing is owed")
 
     everything = ["SUBMITTED", "WORKING", "INPUT_REQUIRED", "SUBMITTED", "WORKING", "artifact", "COMPLETED"]
     assert states(hooks.received(path)) == [kind for kind in everything if kind in WANTED[wanted]]
@@ -342,7 +341,7 @@ async def test_a_client_of_0_3_gets_the_task_as_0_3_has_it(
         posts = hooks.received(path)
         return posts if posts and posts[-1].json()["status"]["state"] == "completed" else []
 
-    posts = eventually(ended, within=PATIENCE, what="the task is posted at its end")
+    posts = eventually(ended, what="the task is posted at its end")
     require_signed(posts)
     tasks = [LegacyTask.model_validate(got.json()) for got in posts]
     assert {task.id for task in tasks} == {task_id}

@@ -29,7 +29,6 @@ KILLED_EVERY = 300
 """Posts."""
 KILLS = 3
 """At least."""
-pytestmark = pytest.mark.timeout(600)
 
 PATIENCE = 240.0
 """Seconds. The lines of a killed watcher are due again after 18: a post's timeout, and lease_ttl."""
@@ -116,7 +115,7 @@ def test_every_event_of_300_tasks_comes_in_order_while_watchers_are_killed(
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(begin, range(TASKS)))
         agents = {task_id: agent for task_id, (agent, *_) in tasks.items()}
-        eventually(lambda: all_delivered(gateway, store, agents), within=PATIENCE, what="nothing is owed")
+        eventually(lambda: all_delivered(gateway, store, agents), what="nothing is owed")
 
     taken_again = 0
     for task_id, (_, hooks, path) in tasks.items():
@@ -143,7 +142,7 @@ async def test_what_handles_notifications_sees_each_event_once_while_watchers_ar
         async def reached() -> bool:
             return sum(map(len, handled.values())) >= number
 
-        await eventually_async(reached, within=PATIENCE, what=f"{number} are handled")
+        await eventually_async(reached, what=f"{number} are handled")
 
     gateway = await asyncio.to_thread(delivering.gateway)
     await asyncio.to_thread(delivering.worker, pool="threads", concurrency=8)
@@ -158,7 +157,7 @@ async def test_what_handles_notifications_sees_each_event_once_while_watchers_ar
         async def over() -> bool:
             return await asyncio.to_thread(all_delivered, gateway, store, tasks)
 
-        await eventually_async(over, within=PATIENCE, what="nothing is owed")
+        await eventually_async(over, what="nothing is owed")
 
     for task_id in tasks:
         assert handled[task_id] == sorted(shown(store, task_id).items())

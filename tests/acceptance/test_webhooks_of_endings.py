@@ -10,7 +10,7 @@ from a2a_celery.lifecycle.outcomes import WITHDRAWN, WORKER_LOST
 from tests.support.clients import message_json, rpc
 from tests.support.posts import DELIVERING, require_all, require_signed, shown, states, version_of, with_config
 from tests.support.receiver import Receiver, receiver
-from tests.support.site import PATIENCE, Site, open_site, text_of
+from tests.support.site import Site, open_site, text_of
 from tests.support.waiting import eventually
 
 
@@ -37,7 +37,7 @@ def sent(site: Site, hooks: Receiver, agent: str, text: str = "") -> tuple[str, 
 def told(site: Site, hooks: Receiver, task_id: str, path: str) -> list[str]:
     """The states that came to `path`, when the end of the log is among them; all posts are judged."""
     owed = shown(site.store, task_id)
-    eventually(lambda: {version_of(got) for got in hooks.received(path)} >= set(owed), within=PATIENCE, what=f"{owed}")
+    eventually(lambda: {version_of(got) for got in hooks.received(path)} >= set(owed), what=f"{owed}")
     posts = hooks.received(path)
     require_signed(posts)
     require_all(posts, owed)
@@ -54,7 +54,7 @@ def test_canceled_in_its_queue(site: Site, hooks: Receiver) -> None:
 
 def test_canceled_while_it_runs(site: Site, hooks: Receiver) -> None:
     task_id, path = sent(site, hooks, "silent", "60")
-    eventually(lambda: site.is_in(task_id, "WORKING"), within=PATIENCE)
+    eventually(lambda: site.is_in(task_id, "WORKING"))
 
     rpc(site.gateway, "CancelTask", {"id": task_id}, agent="silent")
 
@@ -64,7 +64,7 @@ def test_canceled_while_it_runs(site: Site, hooks: Receiver) -> None:
 
 def test_not_answered_in_time(site: Site, hooks: Receiver) -> None:
     task_id, path = sent(site, hooks, "ask")
-    eventually(lambda: site.is_in(task_id, "FAILED"), within=PATIENCE)
+    eventually(lambda: site.is_in(task_id, "FAILED"))
 
     assert told(site, hooks, task_id, path) == ["SUBMITTED", "WORKING", "INPUT_REQUIRED", "FAILED"]
 
@@ -80,7 +80,7 @@ def test_revoked_before_it_began(site: Site, hooks: Receiver) -> None:
 
 def test_terminated_while_it_runs(site: Site, hooks: Receiver) -> None:
     task_id, path = sent(site, hooks, "silent", "60")
-    eventually(lambda: site.is_in(task_id, "WORKING"), within=PATIENCE)
+    eventually(lambda: site.is_in(task_id, "WORKING"))
 
     site.celery.control.revoke(f"{task_id}.1", terminate=True)
 
@@ -100,7 +100,7 @@ def test_a_machine_that_is_gone(site: Site, hooks: Receiver) -> None:
     machine = site.fleet.worker(concurrency=8)
     with site.deaf():
         task_id, path = sent(site, hooks, "silent", "60")
-        eventually(lambda: site.is_in(task_id, "WORKING"), within=PATIENCE)
+        eventually(lambda: site.is_in(task_id, "WORKING"))
     machine.kill()
 
     assert text_of(site.ended("silent", task_id)) == WORKER_LOST

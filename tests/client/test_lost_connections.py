@@ -46,7 +46,7 @@ async def until(condition: Callable[[], bool]) -> None:
     async def so() -> bool:
         return condition()
 
-    await eventually_async(so, within=60)
+    await eventually_async(so)
 
 
 NUMBERS = "".join(f"{number} " for number in range(20))

@@ -111,13 +111,13 @@ class Deployment:
 
         unhealthy: list[str] = []
         try:
-            eventually(all_are, within=HEALTHY, every=1)
+            eventually(all_are, every=1)
         except AssertionError:
             raise AssertionError(f"not healthy within {HEALTHY:g} s: {unhealthy}") from None
 
     def wait_until_ready(self) -> None:
         """Returns when a request through nginx finds store, broker and workers."""
-        eventually(lambda: self._says(f"{self.url}/health/ready") == 200, within=HEALTHY, every=0.5, what="it is ready")
+        eventually(lambda: self._says(f"{self.url}/health/ready") == 200, every=0.5, what="it is ready")
 
     def ask_flower(self, path: str) -> Any:
         """What its API answers."""

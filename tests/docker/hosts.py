@@ -156,7 +156,7 @@ class Hosts:
         def found() -> CeleryTestNode | None:
             return next((worker for worker in self.workers if name in worker.logs()), None)
 
-        worker = eventually(found, within=RECOVERED, every=0.2, what=f"a worker gets {name}")
+        worker = eventually(found, every=0.2, what=f"a worker gets {name}")
         assert worker is not None
         return worker
 
@@ -183,5 +183,5 @@ def restart(node: CeleryTestNode) -> None:
     def ready() -> bool:
         return prompt is None or prompt in node.container._container.logs(since=int(since)).decode()
 
-    eventually(ready, within=RECOVERED, every=0.2, what=f"{node.name()} is ready again")
-    eventually(node.ready, within=RECOVERED, every=0.2, what=f"{node.name()} is reached")
+    eventually(ready, every=0.2, what=f"{node.name()} is ready again")
+    eventually(node.ready, every=0.2, what=f"{node.name()} is reached")

@@ -90,4 +90,4 @@ class Scene:
 
 def until(condition: Callable[[], Awaitable[bool]]) -> Awaitable[bool]:
     """Returns when the condition holds."""
-    return eventually_async(condition, within=10)
+    return eventually_async(condition)

@@ -103,7 +103,7 @@ async def no_connection_is_open(database: Postgres) -> None:
     async def none() -> bool:
         return await asyncio.to_thread(open_connections, database) == 0
 
-    await eventually_async(none, within=20, what="all connections are closed")
+    await eventually_async(none, what="all connections are closed")
 
 
 def agents(a2a: A2A) -> None:
@@ -207,7 +207,7 @@ async def test_a_cleanup_is_called_in_the_thread_of_the_agent(worker: Worker, ki
     async def is_cleaned() -> bool:
         return used[0] in cleaned
 
-    await eventually_async(is_cleaned, within=20, what="the cleanup was called")
+    await eventually_async(is_cleaned, what="the cleanup was called")
 
 
 async def test_a_cleanup_that_fails_changes_nothing_for_the_run(

@@ -124,5 +124,5 @@ async def test_an_ended_task_and_its_blobs_expire(shelved: Shelved, large: Seeds
         await remover.tick()
         return not shelved.blobs_of(task_id)
 
-    await eventually_async(gone, within=30)
+    await eventually_async(gone)
     assert await shelved.store.redis.exists(keys.task(task_id).record) == 0

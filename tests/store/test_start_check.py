@@ -115,9 +115,9 @@ async def test_a_watcher_begins_when_the_store_is_available(tmp_path: Path, capl
         async def says(text: str) -> bool:
             return text in caplog.text
 
-        await eventually_async(lambda: says("is unavailable"), within=20, what="it says that there is no store")
+        await eventually_async(lambda: says("is unavailable"), what="it says that there is no store")
         server.start()
-        await eventually_async(lambda: says("watching: "), within=20, what="it watches")
+        await eventually_async(lambda: says("watching: "), what="it watches")
         stop.set()
         await watching
 

@@ -16,10 +16,9 @@ from a2a_celery.client.calling import CallTask, call_task
 
 from .clients import base_url, rest
 from .fleet import Fleet, Gateway, Process, running_fleet
-from .waiting import eventually
+from .waiting import LIMIT, eventually
 
 APP = "tests.support.callers"
-PATIENCE = 60.0
 
 
 @dataclass
@@ -69,12 +68,12 @@ class Callers:
 
     def waits(self, result: AsyncResult) -> None:
         """Returns when the step waits for its next look."""
-        eventually(lambda: result.state == "RETRY", within=PATIENCE, what="the step waits")
+        eventually(lambda: result.state == "RETRY", what="the step waits")
 
 
 def text_of(result: AsyncResult) -> str:
     """What the agent said, when it has."""
-    text: str = result.get(timeout=PATIENCE)["text"]
+    text: str = result.get(timeout=LIMIT)["text"]
     return text
 
 

@@ -16,7 +16,7 @@ import psutil
 
 from .chaos_agents import MARKS, PROCESS
 from .chaos_plan import CLOCKWORK, LEASE
-from .fleet import RABBITMQ_URL, START, Fleet, Process, free_port
+from .fleet import RABBITMQ_URL, Fleet, Process, free_port
 from .restarts import MortalRedis
 from .waiting import eventually_async
 
@@ -210,7 +210,7 @@ class ChaosFleet(Fleet):
             assert place.process is not None
             return not place.process.running or await place.ready(place.process)
 
-        await eventually_async(ready, within=3 * START, what=f"{name} is up")
+        await eventually_async(ready, what=f"{name} is up")
         place.state = "up"
 
     def children(self, place: Place) -> list[int]:

@@ -27,11 +27,9 @@ from a2a.types import (
 )
 
 from .fleet import Fleet, Gateway, Process, running_fleet
-from .waiting import eventually_async
+from .waiting import LIMIT, eventually_async
 
 BINDINGS = ("JSONRPC", "HTTP+JSON", "GRPC")
-PATIENCE = 60.0
-"""Seconds an answer may take on a loaded machine before a test gives up on it."""
 
 V1 = {"A2A-Version": "1.0"}
 GRPC_V1 = (("a2a-version", "1.0"),)
@@ -70,7 +68,7 @@ def serving(
 
 async def card_of(gateway: Gateway, agent: str = "") -> AgentCard:
     """The card that a client finds; `agent` "" is the one at the root."""
-    async with httpx.AsyncClient(timeout=PATIENCE) as http:
+    async with httpx.AsyncClient(timeout=LIMIT) as http:
         return await A2ACardResolver(http, base_url(gateway, agent)).get_agent_card()
 
 
@@ -83,7 +81,7 @@ async def sdk_client(
     gateway: Gateway, agent: str = "", binding: str = "JSONRPC", *, version: str = "1.0", streaming: bool = True
 ) -> AsyncIterator[Client]:
     """The SDK's client, made from the card that it resolves; `version` "0.3" leaves it only the interfaces of 0.3."""
-    async with httpx.AsyncClient(timeout=PATIENCE) as http:
+    async with httpx.AsyncClient(timeout=LIMIT) as http:
         card = await A2ACardResolver(http, base_url(gateway, agent)).get_agent_card()
         found = [i for i in card.supported_interfaces if i.protocol_version == version]
         del card.supported_interfaces[:]
@@ -123,7 +121,7 @@ async def collect(events: AsyncIterator[StreamResponse]) -> list[StreamResponse]
     return [event async for event in events]
 
 
-async def until_state(client: Client, task_id: str, *states: str, within: float = PATIENCE) -> Task:
+async def until_state(client: Client, task_id: str, *states: str, within: float = LIMIT) -> Task:
     """The task, as soon as it is in one of `states` ("WORKING", …)."""
     wanted = {TaskState.Value(f"TASK_STATE_{state}") for state in states}
 
@@ -155,7 +153,7 @@ def message_json(text: str = "hello", **fields: Any) -> dict[str, Any]:
 def rpc(gateway: Gateway, method: str, params: Any = None, *, agent: str = "", **headers: str) -> dict[str, Any]:
     """A JSON-RPC call's response; fails unless that is one."""
     body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {} if params is None else params}
-    answer = httpx.post(f"{base_url(gateway, agent)}/", json=body, headers={**V1, **_dashed(headers)}, timeout=PATIENCE)
+    answer = httpx.post(f"{base_url(gateway, agent)}/", json=body, headers={**V1, **_dashed(headers)}, timeout=LIMIT)
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
     assert found["jsonrpc"] == "2.0"
@@ -168,7 +166,7 @@ def rest(
 ) -> httpx.Response:
     """An HTTP+JSON request's response."""
     url = base_url(gateway, agent) + path
-    return httpx.request(method, url, json=body, headers={**V1, **_dashed(headers)}, timeout=PATIENCE)
+    return httpx.request(method, url, json=body, headers={**V1, **_dashed(headers)}, timeout=LIMIT)
 
 
 def _dashed(headers: dict[str, str]) -> dict[str, str]:
@@ -211,7 +209,7 @@ async def stream(
 ) -> AsyncIterator[AsyncIterator[Frame]]:
     """An HTTP+JSON stream; fails unless it is one."""
     url = base_url(gateway, agent) + path
-    async with http.stream(method, url, json=body, headers={**V1, **_dashed(headers)}, timeout=PATIENCE) as response:
+    async with http.stream(method, url, json=body, headers={**V1, **_dashed(headers)}, timeout=LIMIT) as response:
         if response.status_code != 200:
             raise AssertionError(f"{response.status_code}: {(await response.aread()).decode()}")
         yield frames(response)

@@ -60,7 +60,7 @@ class Collector:
             return found if set(names) <= {span.name for span in found} else None
 
         try:
-            return eventually(complete, within=30, what=f"spans {names} arrive")
+            return eventually(complete, what=f"spans {names} arrive")
         except AssertionError as e:
             raise AssertionError(f"{e}; there are {sorted(span.name for span in self.of_trace(trace))}") from e
 

@@ -12,9 +12,6 @@ from .fleet import Fleet, Gateway
 from .talk import HEADERS, read, state
 from .waiting import eventually
 
-PATIENCE = 60.0
-"""Seconds: a lease, and what a loaded machine adds."""
-
 
 class Context:
     """A client's context with one agent; what its runs noted is in `notes`."""
@@ -47,7 +44,7 @@ class Context:
             found = read(self._gateway, self.agent, task)
             return found if state(found) in wanted else None
 
-        return eventually(look, within=PATIENCE, what=f"{self.agent} ends") or {}
+        return eventually(look, what=f"{self.agent} ends") or {}
 
     @property
     def notes(self) -> list[str]:

@@ -120,7 +120,7 @@ class Maria:
         ]
         with (self._folder / "log").open("ab") as log:
             self._server = subprocess.Popen([*as_user("mysql"), *command], stdout=log, stderr=log)
-        eventually(self._answers, within=START, what="MariaDB answers")
+        eventually(self._answers, what="MariaDB answers")
 
     def stop(self) -> None:
         """Ends it."""

@@ -23,15 +23,12 @@ import kombu
 from a2a_celery.cli.embedded import EmbeddedRedis
 
 from .fork_server import start
-from .waiting import eventually
+from .waiting import LIMIT, eventually
 
 AGENTS = "tests.support.agents"
 RABBITMQ_URL = os.environ.get("TEST_RABBITMQ_URL", "amqp://guest:guest@127.0.0.1:5672//")
 ASYNCIO_POOL = "a2a_celery.pool:AsyncioPool"
 """What "asyncio" means as a worker's pool."""
-
-START = 90.0
-"""Seconds a process has to come up; a loaded machine takes its time to import."""
 
 PORTS = range(
     10_000 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")),
@@ -83,7 +80,7 @@ class Process:
         """What it has printed so far."""
         return self.log.read_text(errors="replace")
 
-    def wait_for_output(self, text: str, within: float = START) -> None:
+    def wait_for_output(self, text: str, within: float = LIMIT) -> None:
         """Returns when it has printed `text`; fails when it ends without."""
 
         def printed() -> bool:
@@ -200,7 +197,7 @@ class Fleet:
         gateway = self._start(Gateway, f"gateway-{len(self.processes)}", command, env)
         gateway.url, gateway.grpc = f"http://127.0.0.1:{port}", address
         if wait:
-            eventually(lambda: self._alive(gateway), within=START, what="the gateway serves")
+            eventually(lambda: self._alive(gateway), what="the gateway serves")
         return gateway
 
     def again(self, gateway: Gateway) -> Gateway:
@@ -208,7 +205,7 @@ class Fleet:
         process = Gateway(f"{gateway.name}-again", gateway.command, gateway.env, gateway.log)
         process.url, process.grpc = gateway.url, gateway.grpc
         self.processes.append(process)
-        eventually(lambda: self._alive(process), within=START, what="the gateway serves again")
+        eventually(lambda: self._alive(process), what="the gateway serves again")
         return process
 
     def watcher(self, **env: str) -> Process:
@@ -227,7 +224,7 @@ class Fleet:
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
             process = start(self._celery(*arguments), {**self._env, **env}, output, errors)
             try:
-                code = process.wait(2 * START)
+                code = process.wait(LIMIT)
             finally:
                 process.kill()
             output.seek(0)

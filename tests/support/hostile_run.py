@@ -16,9 +16,7 @@ import grpc.aio
 
 from .clients import KNOWN_RPC_CODES
 from .hostile_requests import Grpc, Http, Request
-
-PATIENCE = 60.0
-"""Seconds an answer may take on a loaded machine. What streams has as long as `SILENCE` for its next word."""
+from .waiting import LIMIT
 
 SILENCE = 0.5
 AT_ONCE = 64
@@ -92,7 +90,7 @@ class HostileRun:
                 status, answer, sent = *(await self._exchange(request)), request.line
         except TimeoutError:
             status, answer, sent = "no answer in time", b"", b""
-            self.wrong.append(f"{request!r:.3000}: no answer within {PATIENCE:g} s")
+            self.wrong.append(f"{request!r:.3000}: no answer within {LIMIT:g} s")
         self.answered[request.binding, status] += 1
         found = [*self._misbehaviour(request, status, answer), *self._leaks(answer, sent)]
         if found and len(self.wrong) < MOST_WRONG:
@@ -108,7 +106,7 @@ class HostileRun:
                 await writer.drain()
                 if request.half:
                     return "hung up", b""
-                came = await self._answer(reader, 2 * SILENCE if request.open_end else PATIENCE)
+                came = await self._answer(reader, 2 * SILENCE if request.open_end else LIMIT)
                 if not came and request.open_end:
                     return "waited for more", b""
         finally:
@@ -126,7 +124,7 @@ class HostileRun:
             try:
                 more = await asyncio.wait_for(reader.read(1 << 16), SILENCE if _is_whole(came) else patience)
             except TimeoutError:
-                if _is_whole(came) or patience < PATIENCE:
+                if _is_whole(came) or patience < LIMIT:
                     break
                 raise
             if not more:
@@ -138,14 +136,14 @@ class HostileRun:
         """The status of a call, its words and the bytes that came."""
         came = b""
         if not request.streams:
-            unary = self._channel.unary_unary(request.method)(request.body, metadata=request.metadata, timeout=PATIENCE)
+            unary = self._channel.unary_unary(request.method)(request.body, metadata=request.metadata, timeout=LIMIT)
             with suppress(grpc.aio.AioRpcError):
                 came = await unary
             return await _ended(unary, came)
-        stream = self._channel.unary_stream(request.method)(request.body, metadata=request.metadata, timeout=PATIENCE)
+        stream = self._channel.unary_stream(request.method)(request.body, metadata=request.metadata, timeout=LIMIT)
         try:
             while True:
-                more = await asyncio.wait_for(stream.read(), SILENCE if came else PATIENCE)
+                more = await asyncio.wait_for(stream.read(), SILENCE if came else LIMIT)
                 if more is grpc.aio.EOF:
                     break
                 came += more  # type: ignore[operator]

@@ -172,7 +172,7 @@ async def _hung_up(reader: asyncio.StreamReader) -> None:
     async def at_end() -> bool:
         return reader.at_eof()
 
-    await eventually_async(at_end, within=FOR_EVER)
+    await eventually_async(at_end)
 
 
 class Receiver:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from .clients import PATIENCE
+from .waiting import LIMIT
 
 Sample = tuple[str, frozenset[tuple[str, str]]]
 
@@ -31,7 +31,7 @@ class Scrape:
 
 def scrape(url: str) -> Scrape:
     """What is said at ``/metrics`` of `url` now."""
-    answer = httpx.get(f"{url}/metrics", timeout=PATIENCE)
+    answer = httpx.get(f"{url}/metrics", timeout=LIMIT)
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"].startswith("text/plain")
     families = list(text_string_to_metric_families(answer.text))

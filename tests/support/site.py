@@ -21,8 +21,6 @@ from .clients import message_json, rest
 from .fleet import Fleet, Gateway, Process, running_fleet
 from .waiting import eventually
 
-PATIENCE = 60.0
-
 
 @dataclass
 class Site:
@@ -68,14 +66,14 @@ class Site:
     def ended(self, agent: str, task_id: str) -> dict[str, Any]:
         """The task as its client sees it, when it has ended or waits."""
         ends = ("COMPLETED", "FAILED", "CANCELED", "REJECTED", "INPUT_REQUIRED", "AUTH_REQUIRED")
-        eventually(lambda: self.is_in(task_id, *ends), within=PATIENCE, what=f"{agent} ends")
+        eventually(lambda: self.is_in(task_id, *ends), what=f"{agent} ends")
         task: dict[str, Any] = rest(self.gateway, "GET", f"/tasks/{task_id}", agent=agent).json()
         return task
 
     def celery_says(self, task_id: str, *ends: str) -> None:
         """Fails unless Celery's own events say that the run ended so."""
         name = f"{task_id}.1"
-        eventually(lambda: len(self.events.ends_of(name)) >= len(ends), within=PATIENCE, what=f"Celery says {ends}")
+        eventually(lambda: len(self.events.ends_of(name)) >= len(ends), what=f"Celery says {ends}")
         assert self.events.ends_of(name) == list(ends), self.events.ends_of(name)
 
     def goes_on(self) -> None:
@@ -90,7 +88,7 @@ class Site:
         said = "Canceling queue"  # which is later than its answer
         before = self.worker.output().count(said)
         assert self.celery.control.cancel_consumer(self.fleet.queue, **self.to_worker)
-        eventually(lambda: self.worker.output().count(said) > before, within=PATIENCE, what="it takes nothing more")
+        eventually(lambda: self.worker.output().count(said) > before, what="it takes nothing more")
         yield
         assert self.celery.control.add_consumer(self.fleet.queue, **self.to_worker)
 

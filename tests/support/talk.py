@@ -47,7 +47,6 @@ def canceled(gateway: Gateway, agent: str, task: dict[str, Any]) -> dict[str, An
     going_on = ("SUBMITTED", "WORKING")
     return eventually(
         lambda: found if state(found := read(gateway, agent, task)) not in going_on else {},
-        within=TIMEOUT,
         what=f"{agent} ends",
     )
 

@@ -47,7 +47,7 @@ class Terminal:
             assert more_may_come, f"it ended:\n{self.screen}"
             return False
 
-        eventually(shown, within=60, what=f"{text!r} is shown in\n{self.screen}")
+        eventually(shown, what=f"{text!r} is shown in\n{self.screen}")
 
     def types(self, text: str) -> None:
         """Types; a line ends with a newline, and `CTRL_C` is what it is."""

@@ -22,7 +22,6 @@ from .certificates import Authority
 from .fleet import free_port
 from .waiting import eventually
 
-PATIENCE = 90.0
 SALT = b"salt"
 RABBITMQ = (Path("/usr/lib/rabbitmq/bin/rabbitmq-server"), *map(Path, filter(None, [shutil.which("rabbitmq-server")])))
 """Debian's own first: what it has on PATH becomes another user, who may not read a test's folder."""
@@ -64,7 +63,7 @@ def redis_with_tls(folder: Path, authority: Authority, acl: str) -> Iterator[Ser
     with (folder / "redis.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
     try:
-        eventually(lambda: _answers(server, process, folder / "redis.log"), within=PATIENCE, what="Redis answers")
+        eventually(lambda: _answers(server, process, folder / "redis.log"), what="Redis answers")
         yield server
     finally:
         process.terminate()
@@ -124,9 +123,7 @@ def rabbitmq_with_tls(
         process = subprocess.Popen([str(program)], env=env, stdout=log, stderr=log, start_new_session=True)
     try:
         started = folder / "rabbitmq.log"
-        eventually(
-            lambda: "Starting broker... completed" in started.read_text(), within=PATIENCE, what="RabbitMQ starts"
-        )
+        eventually(lambda: "Starting broker... completed" in started.read_text(), what="RabbitMQ starts")
         yield server
     finally:
         with suppress(ProcessLookupError):

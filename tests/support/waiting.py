@@ -10,13 +10,21 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+LIMIT = 90.0
+"""Seconds within which a condition must come true on any machine; every wait of the tests ends by it."""
+
 EVERY = 0.02
+"""Seconds between two looks at a condition."""
 
 
-def eventually(condition: Callable[[], T], *, within: float = 15.0, what: str = "", every: float = EVERY) -> T:
-    """The first true value of `condition`; a failure that says what it last was if there is none in time.
+def eventually(condition: Callable[[], T], *, within: float = LIMIT, what: str = "", every: float = EVERY) -> T:
+    """Return the first true value of `condition`.
 
-    `every`: seconds between two looks; more for those that cost something.
+    Args:
+        condition: Called until its value is true.
+        within: Seconds after which the test fails.
+        what: Description of the condition for the failure.
+        every: Seconds between two calls; more for a condition that is expensive.
     """
     deadline = time.monotonic() + within
     while True:
@@ -28,7 +36,7 @@ def eventually(condition: Callable[[], T], *, within: float = 15.0, what: str = 
         Event().wait(every)
 
 
-async def eventually_async(condition: Callable[[], Awaitable[T]], *, within: float = 15.0, what: str = "") -> T:
+async def eventually_async(condition: Callable[[], Awaitable[T]], *, within: float = LIMIT, what: str = "") -> T:
     """`eventually`, for a coroutine function."""
     deadline = time.monotonic() + within
     while True:

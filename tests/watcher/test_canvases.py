@@ -52,7 +52,7 @@ async def end_of(seeds: Seeds, ender: CanvasEnder, task_id: str) -> TaskState:
         await ender.tick()
         return (await seeds.task(task_id)).status.state in (COMPLETED, FAILED)
 
-    await eventually_async(ended, within=20)
+    await eventually_async(ended)
     return (await seeds.task(task_id)).status.state
 
 

@@ -112,7 +112,7 @@ async def test_many_that_wait_for_a_dead_host_hold_up_no_other(lines: Lines, liv
             async def has_come(path: str = f"/{number}") -> bool:
                 return bool(live.received(path))
 
-            await eventually_async(has_come, within=30, what=f"the post to the live host, number {number}")
+            await eventually_async(has_come, what=f"the post to the live host, number {number}")
         await eventually_async(only_the_dead_wait)
 
     assert 0 < len(dead.received()) < DEAD_LINES / 100
@@ -145,7 +145,7 @@ async def test_an_event_whose_large_part_is_lost_is_a_failure_and_is_given_up_in
         return bool(await lines.seeds.store.redis.zcard(given_up))
 
     async with delivering(lines, backoff=Backoff(first=0.01, give_up_after=0.5)):
-        await eventually_async(is_given_up, within=20)
+        await eventually_async(is_given_up)
 
     assert live.received("/lost") == []
 
