@@ -41,6 +41,10 @@ class BrokerQueues:
         queue = self._app.amqp.router.route(options, task_name, (), kwargs, task).get("queue")
         return queue.name if isinstance(queue, Queue) else queue
 
+    def priority_of(self, agent: str, chosen: RunOptions) -> int | None:
+        """Return the priority in the options of a run or of its agent, or None if they name none."""
+        return {**self._options.get(agent, {}), **chosen.celery}.get("priority")
+
     async def is_empty(self, queue: str) -> bool:
         """Return whether no message of `queue` waits for a worker.
 

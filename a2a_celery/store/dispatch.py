@@ -11,6 +11,8 @@ from .runs import RunRef
 
 MAX_REDISPATCH_WAIT_US = 3600 * 1_000_000
 """The longest time between two publishes of a run that no worker claims."""
+MAX_CLAIMED_OPTIONS = 1024
+"""Bytes of options: `claimed_runs` leaves out a run that has more, such as large arguments of a plain Celery task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,15 @@ class DueRun:
     def queued_us(self) -> int:
         """How long ago it was published, in µs."""
         return self.taken_us - (self.published_us or self.taken_us)
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedRun:
+    """A run under way that was published once, at `published_us` (a time of the store, in µs)."""
+
+    agent: str
+    options: bytes
+    published_us: int
 
 
 def mark_published(keys: Keys, ref: RunRef, *, again_us: int) -> Operation[None]:
@@ -94,3 +105,13 @@ def take_due_runs(keys: Keys, *, limit: int, again_us: int) -> Operation[list[Du
     return Operation(
         script("take_due_runs"), [keys.dispatch], [keys.prefix, limit, again_us, MAX_REDISPATCH_WAIT_US], parse
     )
+
+
+def claimed_runs(keys: Keys, *, limit: int) -> Operation[list[ClaimedRun]]:
+    """Return the runs of the `limit` newest leases. Runs that were published again are left out."""
+
+    def parse(reply: Sequence[bytes]) -> list[ClaimedRun]:
+        rows = zip(*[iter(reply)] * 3, strict=True)
+        return [ClaimedRun(agent.decode(), options, int(published)) for agent, options, published in rows]
+
+    return Operation(script("claimed_runs"), [keys.leases], [keys.prefix, limit, MAX_CLAIMED_OPTIONS], parse)

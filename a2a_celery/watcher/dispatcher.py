@@ -16,7 +16,7 @@ from ..errors import BrokerUnavailable, RunNotTaken
 from ..lifecycle import Refused, final_event
 from ..lifecycle.outcomes import NOT_BEGUN_IN_TIME
 from ..store import AsyncStore, Keys
-from ..store.dispatch import MAX_REDISPATCH_WAIT_US, DueRun, postpone_runs, take_due_runs
+from ..store.dispatch import MAX_REDISPATCH_WAIT_US, DueRun, claimed_runs, postpone_runs, take_due_runs
 from ..store.runs import RunRef, end_run
 from ..store.tasks import read_task
 from ..telemetry.logs import about
@@ -31,6 +31,8 @@ LOOK_AGAIN_US = 1_000_000
 """A run that may be in its queue is looked at again when it has waited twice as long, and after this long at least."""
 MAX_QUEUES = 1000
 """Queues that are remembered at once; routes may name any number of them."""
+MAX_CLAIMS = 200
+"""Leases that are read in a tick, the newest first."""
 BROKER_BACK_US = 2_000_000
 """How long a broker that took nothing is left alone, and a run that it does not take."""
 RESULTS_PATIENCE = 5.0
@@ -40,13 +42,23 @@ RESULTS_PATIENCE = 5.0
 class Backlog:
     """Messages that the broker's queues may still hold.
 
-    A queue that was seen empty holds no message that was published before.
+    A queue that was seen empty holds no message that was published before. A queue is first in, first out: it holds no
+    message that was published well before the message of a run that a worker has claimed.
     """
 
-    def __init__(self, queues: BrokerQueues) -> None:
+    def __init__(self, store: AsyncStore, keys: Keys, queues: BrokerQueues, overtaken_after: float) -> None:
+        self._store = store
+        self._keys = keys
         self._queues = queues
+        self._overtaken_us = int(overtaken_after * 1_000_000)
         self._asked_at: dict[str, int] = {}
         self._empty_at: dict[str, int] = {}
+        self._claimed_us: dict[tuple[str, int | None], int] = {}
+        self._claims_are_read = False
+
+    def start_tick(self) -> None:
+        """Read the claimed runs again when a run of this tick needs them."""
+        self._claims_are_read = False
 
     async def may_hold(self, run: DueRun, options: RunOptions) -> bool:
         """Return whether the queue of `run` may still hold its message. A queue is asked once for runs taken together.
@@ -56,12 +68,7 @@ class Backlog:
         """
         if run.published_us is None:
             return False
-        name = entry_name(run.agent) if options.call is None else options.call.task
-        try:
-            queue = self._queues.queue_of(name, run.agent, options)
-        except Exception as e:  # a router of the app, or a queue that it does not know: publishing says what is wrong
-            logger.info("the queue of run %s is unknown: %r", run.ref.name, e)
-            return False
+        queue = self._queue_of(run.agent, options)
         if queue is None:
             return False
         if self._asked_at.get(queue) != run.taken_us and run.published_us >= self._empty_at.get(queue, 0):
@@ -71,7 +78,35 @@ class Backlog:
             self._asked_at[queue] = run.taken_us
             if await self._queues.is_empty(queue):
                 self._empty_at[queue] = run.taken_us
-        return run.published_us >= self._empty_at.get(queue, 0)
+        if run.published_us < self._empty_at.get(queue, 0):
+            return False
+        if not self._claims_are_read:
+            await self._read_claims()
+        newest_us = self._claimed_us.get((queue, self._queues.priority_of(run.agent, options)), 0)
+        return run.published_us + self._overtaken_us >= newest_us
+
+    def _queue_of(self, agent: str, options: RunOptions) -> str | None:
+        name = entry_name(agent) if options.call is None else options.call.task
+        try:
+            return self._queues.queue_of(name, agent, options)
+        except Exception as e:  # a router of the app, or a queue that it does not know: publishing says what is wrong
+            logger.info("the queue of a run of agent %s is unknown: %r", agent, e)
+            return None
+
+    async def _read_claims(self) -> None:
+        """Remember, for each queue and priority, the newest publish of a run that a worker has claimed."""
+        self._claims_are_read = True
+        newest: dict[tuple[str, bytes], int] = {}
+        for run in await self._store.run(claimed_runs(self._keys, limit=MAX_CLAIMS)):
+            source = run.agent, run.options
+            newest[source] = max(run.published_us, newest.get(source, 0))
+        if len(self._claimed_us) >= MAX_QUEUES:
+            self._claimed_us.clear()
+        for (agent, stored), published_us in newest.items():
+            options = RunOptions.from_json(stored)
+            if queue := self._queue_of(agent, options):
+                key = queue, self._queues.priority_of(agent, options)
+                self._claimed_us[key] = max(published_us, self._claimed_us.get(key, 0))
 
 
 class Dispatcher:
@@ -89,6 +124,7 @@ class Dispatcher:
         results: Results,
         figures: WatcherFigures | None = None,
         clock: Clock = SYSTEM_CLOCK,
+        overtaken_after: float = 5.0,
     ) -> None:
         self._clock = clock
         self._tell = figures or WatcherFigures()
@@ -98,11 +134,12 @@ class Dispatcher:
         self._again_us = int(redispatch_after * 1_000_000)
         self._results = results
         self._results_answer = True
-        self._backlog = Backlog(publisher.queues)
+        self._backlog = Backlog(store, keys, publisher.queues, overtaken_after)
 
     async def tick(self) -> None:
         """Publishes what is due, and rejects what has expired. What the broker does not take, or still has, is due
         again, and what is not to begin soon is due shortly before its time."""
+        self._backlog.start_tick()
         while await self._publish_due():
             pass  # runs behind many that wait in a long queue
 

@@ -70,10 +70,10 @@ class Watcher:
         if not available:
             return
         results = Results(store, keys, self._app)
-        again = self._settings.redispatch_after
+        again, report_interval = self._settings.redispatch_after, self._settings.lease_ttl / 3
         roles: list[Role] = [
             Recoverer(store, keys, self._settings.lease_ttl / 2, self._publisher),
-            Dispatcher(store, keys, self._publisher, again, results, self.figures),
+            Dispatcher(store, keys, self._publisher, again, results, self.figures, overtaken_after=report_interval),
             PauseEnder(store, keys),
             CanvasEnder(store, keys, results),
             Presence(store, keys, self._settings, alive_file),

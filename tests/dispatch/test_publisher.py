@@ -237,6 +237,14 @@ def test_the_queue_of_a_run_is_the_one_it_is_published_to() -> None:
     assert queue_of("fan") is None
 
 
+def test_the_priority_of_a_run_is_its_own_or_else_its_agent_s() -> None:
+    queues = Publisher(Celery("publisher", set_as_current=False), {"agent": {"priority": 3}}).queues
+
+    assert queues.priority_of("any", RunOptions()) is None
+    assert queues.priority_of("agent", RunOptions()) == 3
+    assert queues.priority_of("agent", RunOptions(celery={"priority": 0})) == 0
+
+
 async def test_a_broker_that_is_away_says_nothing_of_its_queues(server: MortalRedis, celery: Celery) -> None:
     queues = Publisher(celery, {}).queues
     server.die()

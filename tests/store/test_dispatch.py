@@ -7,8 +7,11 @@ import pytest
 from a2a_celery.lifecycle.states import FAILED, INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.dispatch import (
+    MAX_CLAIMED_OPTIONS,
     MAX_REDISPATCH_WAIT_US,
+    ClaimedRun,
     DueRun,
+    claimed_runs,
     hold_runs,
     mark_all_published,
     mark_published,
@@ -356,3 +359,36 @@ async def test_postponing_a_claimed_or_an_unknown_run_does_nothing(store: AsyncS
     await store.run(postpone_runs(keys, {DueRun(ref, "", b"", 1): 1 for ref in (claim.ref, RunRef("unknown", 1))}))
 
     assert await seeds.everything() == before
+
+
+async def test_claimed_runs_are_those_under_way_with_the_time_of_their_only_publish(
+    store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
+) -> None:
+    once, again, queued, unmarked, ended, large = [RunRef(await seeds.created(), 1) for _ in range(6)]
+    for ref in (once, again, queued, ended, large):
+        await store.run(mark_published(keys, ref, again_us=AGAIN_US))
+    await clock.make_due(again)
+    await clock.take()
+    await store.redis.hset(keys.task(large.task_id).record, "options", "x" * (MAX_CLAIMED_OPTIONS + 1))
+    for ref in (once, again, unmarked, large):
+        await seeds.claimed(ref.task_id)
+    await seeds.settled(await seeds.claimed(ended.task_id), status(FAILED))
+    before = await seeds.everything()
+
+    [run] = await store.run(claimed_runs(keys, limit=10))
+
+    published = await store.redis.hget(keys.task(once.task_id).record, "published_at")
+    assert run == ClaimedRun(ANN.agent, b"", int(published.split()[1]))
+    assert await seeds.everything() == before
+
+
+async def test_claimed_runs_of_the_newest_leases_are_read(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    refs = [RunRef(await seeds.created(task_id=f"t{n}"), 1) for n in range(5)]
+    for ref in refs:
+        await store.run(mark_published(keys, ref, again_us=AGAIN_US))
+        await seeds.claimed(ref.task_id)
+        await store.redis.hset(keys.task(ref.task_id).record, "published_at", f"1 {ref.task_id[1:]}")
+
+    claimed = await store.run(claimed_runs(keys, limit=2))
+
+    assert [run.published_us for run in claimed] == [4, 3]

@@ -15,7 +15,7 @@ from a2a_celery.store import AsyncStore, Keys, Operation, SyncStore
 from a2a_celery.store.blob_tasks import blobs_in_use, blobs_removed, take_doomed
 from a2a_celery.store.blobs import note_blobs
 from a2a_celery.store.checkpoints import checkpoint
-from a2a_celery.store.dispatch import DueRun, hold_runs, mark_all_published, postpone_runs, take_due_runs
+from a2a_celery.store.dispatch import DueRun, claimed_runs, hold_runs, mark_all_published, postpone_runs, take_due_runs
 from a2a_celery.store.figures import figures
 from a2a_celery.store.installation import note_watcher
 from a2a_celery.store.leases import renew_runs
@@ -132,6 +132,13 @@ async def _hold(keys: Keys, seeds: Seeds) -> Operation[Any]:
 async def _take(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await seeds.created(task_id="t")
     return take_due_runs(keys, limit=10, again_us=1)
+
+
+async def _claimed_runs(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await seeds.created(task_id="t")
+    await seeds.store.run(mark_all_published(keys, {REF: 1}))
+    await seeds.store.run(claim(keys))
+    return claimed_runs(keys, limit=10)
 
 
 async def _end_pauses(keys: Keys, seeds: Seeds) -> Operation[Any]:
@@ -251,7 +258,7 @@ async def _take_request(keys: Keys, seeds: Seeds) -> Operation[Any]:
 VERBS: list[Make] = [
     _create, _continue, _cancel, _read, _list, _log, _claim, _append, _settle, _renew, _mark, _refuse, _hold, _take,
     _end_pauses, _lapsed, _lapse, _end, _hand_back, _release, _due_canvases, _end_by_result, _scan, _letter, _requeue,
-    _note_watcher, _figures, _steps, _checkpoint, _take_request,
+    _claimed_runs, _note_watcher, _figures, _steps, _checkpoint, _take_request,
     _note_blobs, _blobs_in_use, _take_doomed, _blobs_removed, _newest, _states,
     _unlist, *VERBS_OF_KEEPING, *VERBS_OF_DELIVERIES,
 ]  # fmt: skip

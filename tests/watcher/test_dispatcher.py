@@ -6,84 +6,26 @@ import asyncio
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
-from a2a.types import Message, Part, Role, SendMessageRequest
 from billiard.exceptions import WorkerLostError
 from celery import Celery
 
-from a2a_celery.clock import SYSTEM_CLOCK, Clock
 from a2a_celery.dispatch import Call, RunOptions
 from a2a_celery.dispatch.options import LONGEST_ETA
-from a2a_celery.errors import BrokerUnavailable, RunNotTaken, StoreUnavailable
+from a2a_celery.errors import StoreUnavailable
 from a2a_celery.lifecycle.outcomes import NOT_BEGUN_IN_TIME, WORKER_LOST
 from a2a_celery.lifecycle.states import FAILED, REJECTED, SUBMITTED, WORKING
-from a2a_celery.store import AsyncStore, Keys, Operation, Scope
+from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.dispatch import mark_published
 from a2a_celery.store.runs import RunRef, claim_run, end_run
-from a2a_celery.store.tasks import create_task, read_task
-from a2a_celery.watcher.dispatcher import BATCH, BROKER_BACK_US, RESULTS_PATIENCE, Dispatcher
+from a2a_celery.store.tasks import read_task
+from a2a_celery.watcher.dispatcher import BROKER_BACK_US, RESULTS_PATIENCE, Dispatcher
 from a2a_celery.watcher.loops import BREATH, Loop
 from a2a_celery.watcher.results import Results
 from tests.support.clocks import ManualClock
+from tests.support.dispatching import DUE_NOW_US, Broker, dispatcher, made
 from tests.support.seeds import status
-
-DUE_NOW_US = -1_000_000
-
-
-class Broker:
-    """Takes runs, or doesn't."""
-
-    def __init__(self) -> None:
-        self.taken: list[tuple[str, str, int]] = []
-        self.options: dict[str, bytes] = {}
-        self.down = False
-        self.refuses: set[str] = set()
-        self.queues = self
-        self.waiting = False
-        self.asked: list[str] = []
-
-    def queue_of(self, task_name: str, agent: str, chosen: RunOptions) -> str | None:
-        return chosen.celery.get("queue", "celery")
-
-    async def is_empty(self, queue: str) -> bool:
-        if self.down:
-            raise BrokerUnavailable("down")
-        self.asked.append(queue)
-        return not (self.waiting and queue == "celery")
-
-    async def publish_async(self, agent: str, task_id: str, run: int, options: bytes) -> None:
-        if self.down:
-            raise BrokerUnavailable("down")
-        if task_id in self.refuses:
-            raise RunNotTaken("its queue is full")
-        self.taken.append((agent, task_id, run))
-        self.options[task_id] = options
-
-
-def made(keys: Keys, task_id: str, options: bytes = b"") -> Operation[Any]:
-    """A task that is to be stored."""
-    message = Message(message_id="m", role=Role.ROLE_USER, parts=[Part(text="x")])
-    request = SendMessageRequest(message=message)
-    return create_task(keys, Scope("echo"), task_id, "c", request, caller=b"{}", retention=60, options=options)
-
-
-@pytest.fixture
-async def due(store: AsyncStore, keys: Keys) -> list[str]:
-    """Three tasks whose run nobody published in time."""
-    task_ids = [f"t{n}" for n in range(3)]
-    for task_id in task_ids:
-        await store.run(made(keys, task_id))
-        await store.run(mark_published(keys, RunRef(task_id, 1), again_us=DUE_NOW_US))
-    return task_ids
-
-
-def dispatcher(
-    store: AsyncStore, keys: Keys, broker: Broker, redispatch_after: float = 60, clock: Clock = SYSTEM_CLOCK
-) -> Dispatcher:
-    results = Results(store, keys, Celery(set_as_current=False))
-    return Dispatcher(store, keys, broker, redispatch_after, results, clock=clock)  # type: ignore[arg-type]
 
 
 async def test_what_is_due_is_published_once(store: AsyncStore, keys: Keys, due: list[str]) -> None:
@@ -145,63 +87,6 @@ async def test_a_run_that_stays_unclaimed_is_published_less_and_less_often(
             await store.redis.zadd(keys.dispatch, {f"{task_id}.1": 0})
 
     assert waits == [1, 2, 4]
-
-
-async def test_what_waits_in_a_long_queue_is_not_published_again(store: AsyncStore, keys: Keys, due: list[str]) -> None:
-    broker = Broker()
-    broker.waiting = True
-    watcher = dispatcher(store, keys, broker)
-
-    for _ in range(3):
-        await watcher.tick()
-        await store.redis.zadd(keys.dispatch, {f"{task_id}.1": 1 for task_id in due})
-
-    assert broker.taken == []
-    assert broker.asked == ["celery"] * 3, "once for all runs of a queue"
-    assert await store.redis.hget(keys.task(due[0]).record, "dispatched_again") == b"0"
-
-
-async def test_what_was_published_before_its_queue_was_seen_empty_is_published_again_once(
-    store: AsyncStore, keys: Keys, due: list[str]
-) -> None:
-    """The broker has lost the messages of all three; then others wait in the queue."""
-    broker = Broker()
-    watcher = dispatcher(store, keys, broker)
-    await store.redis.zrem(keys.dispatch, f"{due[0]}.1", f"{due[1]}.1")
-    await watcher.tick()
-    broker.waiting = True
-
-    for _ in range(2):
-        await store.redis.zadd(keys.dispatch, {f"{task_id}.1": 1 for task_id in due})
-        await watcher.tick()
-
-    assert sorted(task_id for _, task_id, _ in broker.taken) == due
-
-
-async def test_a_queue_that_is_long_holds_up_no_run_of_another(store: AsyncStore, keys: Keys, due: list[str]) -> None:
-    broker = Broker()
-    broker.waiting = True
-    await store.run(made(keys, "other", b'{"celery":{"queue":"far"}}'))
-    await store.run(mark_published(keys, RunRef("other", 1), again_us=DUE_NOW_US))
-
-    await dispatcher(store, keys, broker).tick()
-
-    assert [task_id for _, task_id, _ in broker.taken] == ["other"]
-
-
-async def test_runs_behind_many_that_wait_are_published_in_the_same_tick(store: AsyncStore, keys: Keys) -> None:
-    broker = Broker()
-    broker.waiting = True
-    for n in range(BATCH):
-        await store.run(made(keys, f"t{n}"))
-        await store.run(mark_published(keys, RunRef(f"t{n}", 1), again_us=DUE_NOW_US))
-    await store.run(made(keys, "unpublished"))
-    seconds, _ = await store.redis.time()
-    await store.redis.zadd(keys.dispatch, {"unpublished.1": (seconds - 1) * 1_000_000})
-
-    await dispatcher(store, keys, broker).tick()
-
-    assert [task_id for _, task_id, _ in broker.taken] == ["unpublished"]
 
 
 async def test_a_tick_that_fails_does_not_end_the_loop() -> None:

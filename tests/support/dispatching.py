@@ -1,0 +1,65 @@
+"""A dispatcher on a broker in memory, and runs for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from a2a.types import Message, Part, Role, SendMessageRequest
+from celery import Celery
+
+from a2a_celery.clock import SYSTEM_CLOCK, Clock
+from a2a_celery.dispatch import RunOptions
+from a2a_celery.errors import BrokerUnavailable, RunNotTaken
+from a2a_celery.store import AsyncStore, Keys, Operation, Scope
+from a2a_celery.store.tasks import create_task
+from a2a_celery.watcher.dispatcher import Dispatcher
+from a2a_celery.watcher.results import Results
+
+DUE_NOW_US = -1_000_000
+
+
+class Broker:
+    """Takes runs, or doesn't."""
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[str, str, int]] = []
+        self.options: dict[str, bytes] = {}
+        self.down = False
+        self.refuses: set[str] = set()
+        self.queues = self
+        self.waiting = False
+        self.asked: list[str] = []
+
+    def queue_of(self, task_name: str, agent: str, chosen: RunOptions) -> str | None:
+        return chosen.celery.get("queue", "celery")
+
+    def priority_of(self, agent: str, chosen: RunOptions) -> int | None:
+        return chosen.celery.get("priority")
+
+    async def is_empty(self, queue: str) -> bool:
+        if self.down:
+            raise BrokerUnavailable("down")
+        self.asked.append(queue)
+        return not (self.waiting and queue == "celery")
+
+    async def publish_async(self, agent: str, task_id: str, run: int, options: bytes) -> None:
+        if self.down:
+            raise BrokerUnavailable("down")
+        if task_id in self.refuses:
+            raise RunNotTaken("its queue is full")
+        self.taken.append((agent, task_id, run))
+        self.options[task_id] = options
+
+
+def made(keys: Keys, task_id: str, options: bytes = b"") -> Operation[Any]:
+    """A task that is to be stored."""
+    message = Message(message_id="m", role=Role.ROLE_USER, parts=[Part(text="x")])
+    request = SendMessageRequest(message=message)
+    return create_task(keys, Scope("echo"), task_id, "c", request, caller=b"{}", retention=60, options=options)
+
+
+def dispatcher(
+    store: AsyncStore, keys: Keys, broker: Broker, redispatch_after: float = 60, clock: Clock = SYSTEM_CLOCK
+) -> Dispatcher:
+    results = Results(store, keys, Celery(set_as_current=False))
+    return Dispatcher(store, keys, broker, redispatch_after, results, clock=clock)  # type: ignore[arg-type]

@@ -1,0 +1,20 @@
+"""Runs that are due."""
+
+from __future__ import annotations
+
+import pytest
+
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.dispatch import mark_published
+from a2a_celery.store.runs import RunRef
+from tests.support.dispatching import DUE_NOW_US, made
+
+
+@pytest.fixture
+async def due(store: AsyncStore, keys: Keys) -> list[str]:
+    """Three tasks whose run nobody published in time."""
+    task_ids = [f"t{n}" for n in range(3)]
+    for task_id in task_ids:
+        await store.run(made(keys, task_id))
+        await store.run(mark_published(keys, RunRef(task_id, 1), again_us=DUE_NOW_US))
+    return task_ids

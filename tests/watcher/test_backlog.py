@@ -1,0 +1,209 @@
+"""A run whose message may still wait in its queue is not published again."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from a2a_celery.store import AsyncStore, Keys, Operation
+from a2a_celery.store.dispatch import mark_published
+from a2a_celery.store.runs import RunRef, claim_run
+from a2a_celery.watcher.dispatcher import BATCH
+from tests.support.dispatching import DUE_NOW_US, Broker, dispatcher, made
+
+
+async def test_what_waits_in_a_long_queue_is_not_published_again(store: AsyncStore, keys: Keys, due: list[str]) -> None:
+    broker = Broker()
+    broker.waiting = True
+    watcher = dispatcher(store, keys, broker)
+
+    for _ in range(3):
+        await watcher.tick()
+        await store.redis.zadd(keys.dispatch, {f"{task_id}.1": 1 for task_id in due})
+
+    assert broker.taken == []
+    assert broker.asked == ["celery"] * 3, "once for all runs of a queue"
+    assert await store.redis.hget(keys.task(due[0]).record, "dispatched_again") == b"0"
+
+
+async def test_what_was_published_before_its_queue_was_seen_empty_is_published_again_once(
+    store: AsyncStore, keys: Keys, due: list[str]
+) -> None:
+    """The broker has lost the messages of all three; then others wait in the queue."""
+    broker = Broker()
+    watcher = dispatcher(store, keys, broker)
+    await store.redis.zrem(keys.dispatch, f"{due[0]}.1", f"{due[1]}.1")
+    await watcher.tick()
+    broker.waiting = True
+
+    for _ in range(2):
+        await store.redis.zadd(keys.dispatch, {f"{task_id}.1": 1 for task_id in due})
+        await watcher.tick()
+
+    assert sorted(task_id for _, task_id, _ in broker.taken) == due
+
+
+START_US = (int(time.time()) - 600) * 1_000_000
+
+
+async def published_at(store: AsyncStore, keys: Keys, task_id: str, second: float) -> None:
+    """Set the time of the last publish of a run, in seconds after `START_US`, and make the run due."""
+    at = START_US + int(second * 1_000_000)
+    await store.redis.hset(keys.task(task_id).record, "published_at", f"1 {at}")
+    await store.redis.zadd(keys.dispatch, {f"{task_id}.1": 1}, xx=True)
+
+
+async def claimed(store: AsyncStore, keys: Keys, task_id: str, second: float, options: bytes = b"") -> None:
+    """Store a run that was published at that time and that a worker has claimed."""
+    await store.run(made(keys, task_id, options))
+    await published_at(store, keys, task_id, second)
+    await store.run(claim_run(keys, RunRef(task_id, 1), token="t", runner="r", lease_us=10_000_000, working=True))
+
+
+async def test_a_lost_message_in_a_queue_that_is_never_empty_is_published_again_after_a_later_claim(
+    store: AsyncStore, keys: Keys, due: list[str]
+) -> None:
+    broker = Broker()
+    broker.waiting = True
+    watcher = dispatcher(store, keys, broker)
+    for task_id, second in zip(due, (0, 20, 40), strict=True):
+        await published_at(store, keys, task_id, second)
+    await watcher.tick()
+    assert broker.taken == [], "no worker has claimed a run that was published later"
+
+    await claimed(store, keys, "later", 30)
+    for _ in range(2):
+        await store.redis.zadd(keys.dispatch, {f"{task_id}.1": 1 for task_id in due})
+        await watcher.tick()
+
+    assert sorted(broker.taken) == [("echo", "t0", 1), ("echo", "t1", 1)]
+
+
+async def test_a_claim_counts_after_its_run_has_ended(store: AsyncStore, keys: Keys, due: list[str]) -> None:
+    broker = Broker()
+    broker.waiting = True
+    watcher = dispatcher(store, keys, broker)
+    for task_id, second in zip(due, (0, 20, 20), strict=True):
+        await published_at(store, keys, task_id, second)
+    await claimed(store, keys, "later", 10)
+    await watcher.tick()
+    await store.redis.delete(keys.leases)
+    await published_at(store, keys, "t1", 4)
+
+    await watcher.tick()
+
+    assert broker.taken == [("echo", "t0", 1), ("echo", "t1", 1)]
+
+
+@pytest.mark.parametrize(
+    ("second", "options"),
+    [
+        (-1, b""),
+        (4, b""),
+        (60, b'{"celery":{"queue":"far"}}'),
+        (60, b'{"celery":{"priority":9}}'),
+    ],
+    ids=["published-before", "published-shortly-after", "another-queue", "another-priority"],
+)
+async def test_runs_of_a_slow_queue_are_not_multiplied_by_a_claim_that_overtook_none(
+    store: AsyncStore, keys: Keys, due: list[str], second: float, options: bytes
+) -> None:
+    broker = Broker()
+    broker.waiting = True
+    for task_id in due:
+        await published_at(store, keys, task_id, 0)
+    await claimed(store, keys, "other", second, options)
+
+    await dispatcher(store, keys, broker).tick()
+
+    assert broker.taken == []
+
+
+async def test_a_run_with_a_priority_is_overtaken_by_claims_of_its_own_priority_only(
+    store: AsyncStore, keys: Keys
+) -> None:
+    options = b'{"celery":{"priority":9}}'
+    broker = Broker()
+    broker.waiting = True
+    await store.run(made(keys, "waiting", options))
+    await published_at(store, keys, "waiting", 0)
+    await claimed(store, keys, "other", 60)
+    await dispatcher(store, keys, broker).tick()
+    assert broker.taken == []
+
+    await claimed(store, keys, "equal", 30, options)
+    await published_at(store, keys, "waiting", 0)
+    await dispatcher(store, keys, broker).tick()
+    assert broker.taken == [("echo", "waiting", 1)]
+
+
+async def test_a_claim_of_a_run_that_was_published_again_overtakes_no_run(
+    store: AsyncStore, keys: Keys, due: list[str]
+) -> None:
+    """The worker may have received the first message, which was published before the copy."""
+    broker = Broker()
+    broker.waiting = True
+    for task_id in due:
+        await published_at(store, keys, task_id, 0)
+    await claimed(store, keys, "copied", 60)
+    await store.redis.hset(keys.task("copied").record, "dispatched_again", 1)
+
+    await dispatcher(store, keys, broker).tick()
+
+    assert broker.taken == []
+
+
+async def test_claims_are_read_once_in_a_tick_and_only_for_queues_that_are_not_empty(
+    store: AsyncStore, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[str] = []
+    run = AsyncStore.run
+
+    async def counted(self: AsyncStore, operation: Operation[Any]) -> Any:
+        reads.append(operation.script.name)
+        return await run(self, operation)
+
+    monkeypatch.setattr(AsyncStore, "run", counted)
+    broker = Broker()
+    broker.waiting = True
+    watcher = dispatcher(store, keys, broker)
+    for n in range(BATCH + 1):
+        await store.run(made(keys, f"t{n:03}"))
+        await store.run(mark_published(keys, RunRef(f"t{n:03}", 1), again_us=DUE_NOW_US))
+
+    await watcher.tick()
+    assert reads.count("take_due_runs") == 2
+    assert reads.count("claimed_runs") == 1
+
+    broker.waiting = False
+    await store.redis.zadd(keys.dispatch, {"t000.1": 1})
+    await watcher.tick()
+    assert reads.count("claimed_runs") == 1
+
+
+async def test_a_queue_that_is_long_holds_up_no_run_of_another(store: AsyncStore, keys: Keys, due: list[str]) -> None:
+    broker = Broker()
+    broker.waiting = True
+    await store.run(made(keys, "other", b'{"celery":{"queue":"far"}}'))
+    await store.run(mark_published(keys, RunRef("other", 1), again_us=DUE_NOW_US))
+
+    await dispatcher(store, keys, broker).tick()
+
+    assert [task_id for _, task_id, _ in broker.taken] == ["other"]
+
+
+async def test_runs_behind_many_that_wait_are_published_in_the_same_tick(store: AsyncStore, keys: Keys) -> None:
+    broker = Broker()
+    broker.waiting = True
+    for n in range(BATCH):
+        await store.run(made(keys, f"t{n}"))
+        await store.run(mark_published(keys, RunRef(f"t{n}", 1), again_us=DUE_NOW_US))
+    await store.run(made(keys, "unpublished"))
+    seconds, _ = await store.redis.time()
+    await store.redis.zadd(keys.dispatch, {"unpublished.1": (seconds - 1) * 1_000_000})
+
+    await dispatcher(store, keys, broker).tick()
+
+    assert [task_id for _, task_id, _ in broker.taken] == ["unpublished"]
