@@ -30,7 +30,7 @@ from .connection import PublishingPool
 from .fleets import DEFAULT_FLEET, fleet_headers
 from .options import Call, RunOptions
 from .publishing import PublishingThreads
-from .queues import BrokerQueues
+from .queues import BrokerQueues, entry_name
 
 logger = logging.getLogger(__name__)
 
@@ -46,11 +46,6 @@ RUN_HEADER = "a2a_run"
 
 HIDDEN = {"argsrepr": "()", "kwargsrepr": "(those of its A2A task)"}
 """What Celery's events and logs show of such a call: nothing that a client said."""
-
-
-def entry_name(agent: str) -> str:
-    """The name of the Celery task that runs `agent`: route and rate-limit it like any other, ``a2a.*`` for all."""
-    return f"a2a.{agent}"
 
 
 @dataclass(frozen=True, slots=True)

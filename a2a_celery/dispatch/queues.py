@@ -9,6 +9,7 @@ from celery import Celery
 from celery.app.task import Task
 from kombu.entity import Queue
 
+from ..agents import Agent
 from ..clock import SYSTEM_CLOCK
 from ..errors import BrokerUnavailable
 from ..threads import DaemonThreads
@@ -21,6 +22,32 @@ NOT_FOUND = "404"
 KEPT_PROPERTIES = ("correlation_id", "reply_to", "priority", "delivery_mode")
 
 
+def entry_name(agent: str) -> str:
+    """Return the name of the Celery task that runs `agent`.
+
+    Route and rate-limit it like any other; ``a2a.*`` means all agents.
+    """
+    return f"a2a.{agent}"
+
+
+def queue_of(app: Celery, agent: Agent) -> str | None:
+    """Return the queue for the runs of `agent`, or None if an exchange may deliver them to any queue.
+
+    The `route` of the agent may send a run elsewhere.
+    """
+    return _route(app, agent.code.name if agent.kind == "task" else entry_name(agent.name), agent.options, {})
+
+
+def _route(app: Celery, task_name: str, options: Mapping[str, Any], kwargs: Mapping[str, Any]) -> str | None:
+    task: Task | None = app.tasks.get(task_name)
+    own = {} if task is None else {name: value for name, value in task._get_exec_options().items() if value}
+    options = {**own, **options}
+    if options.get("exchange") and not options.get("queue"):
+        return None
+    queue = app.amqp.router.route(options, task_name, (), dict(kwargs), task).get("queue")
+    return queue.name if isinstance(queue, Queue) else queue
+
+
 class BrokerQueues:
     """Queues of the broker that `app` publishes to, asked over `pool`. `options` per agent are those of its runs."""
 
@@ -30,16 +57,12 @@ class BrokerQueues:
         self._pool = pool
         self._threads = DaemonThreads(THREADS, "a2a-queues")
 
-    def queue_of(self, task_name: str, agent: str, chosen: RunOptions) -> str | None:
+    def queue_of(self, agent: str, chosen: RunOptions) -> str | None:
         """Return the name of the queue of a run, or None if an exchange may deliver it to any queue."""
-        task: Task | None = self._app.tasks.get(task_name)
-        own = {} if task is None else {name: value for name, value in task._get_exec_options().items() if value}
-        options = {**own, **self._options.get(agent, {}), **chosen.celery}
-        if options.get("exchange") and not options.get("queue"):
-            return None
-        kwargs = {} if chosen.call is None else dict(chosen.call.kwargs)
-        queue = self._app.amqp.router.route(options, task_name, (), kwargs, task).get("queue")
-        return queue.name if isinstance(queue, Queue) else queue
+        options = {**self._options.get(agent, {}), **chosen.celery}
+        if chosen.call is None:
+            return _route(self._app, entry_name(agent), options, {})
+        return _route(self._app, chosen.call.task, options, chosen.call.kwargs)
 
     def priority_of(self, agent: str, chosen: RunOptions) -> int | None:
         """Return the priority in the options of a run or of its agent, or None if they name none."""

@@ -11,7 +11,7 @@ import logging
 from datetime import timedelta
 
 from ..clock import SYSTEM_CLOCK, Clock
-from ..dispatch import BrokerQueues, Publisher, RunOptions, entry_name
+from ..dispatch import BrokerQueues, Publisher, RunOptions
 from ..errors import BrokerUnavailable, RunNotTaken
 from ..lifecycle import Refused, final_event
 from ..lifecycle.outcomes import NOT_BEGUN_IN_TIME
@@ -86,9 +86,8 @@ class Backlog:
         return run.published_us + self._overtaken_us >= newest_us
 
     def _queue_of(self, agent: str, options: RunOptions) -> str | None:
-        name = entry_name(agent) if options.call is None else options.call.task
         try:
-            return self._queues.queue_of(name, agent, options)
+            return self._queues.queue_of(agent, options)
         except Exception as e:  # a router of the app, or a queue that it does not know: publishing says what is wrong
             logger.info("the queue of a run of agent %s is unknown: %r", agent, e)
             return None

@@ -15,7 +15,8 @@ import redis
 from celery import Celery
 from kombu import Queue
 
-from a2a_celery.dispatch import Call, Publisher, RunOptions, entry_name
+from a2a_celery.agents import Agent
+from a2a_celery.dispatch import Call, Publisher, RunOptions, queue_of
 from a2a_celery.dispatch.publishing import PublishingThreads
 from a2a_celery.errors import BrokerUnavailable, RunNotTaken
 from a2a_celery.store import redis_url
@@ -201,7 +202,7 @@ async def test_a_queue_says_whether_messages_wait_in_it(broker: str, server: Mor
     queue, nowhere = f"test-{uuid4().hex}", f"test-{uuid4().hex}"
     publisher = Publisher(app, {"far": {"queue": queue}})
     queues = publisher.queues
-    assert queues.queue_of("a2a.far", "far", RunOptions()) == queue
+    assert queues.queue_of("far", RunOptions()) == queue
 
     assert await queues.is_empty(queue)
     await publisher.publish_async("far", "t", 1)
@@ -224,17 +225,32 @@ def test_the_queue_of_a_run_is_the_one_it_is_published_to() -> None:
 
     queues = Publisher(app, {"agent": {"queue": "of-the-agent"}, "fan": {"exchange": "x", "routing_key": "k"}}).queues
 
-    def queue_of(agent: str, chosen: RunOptions | None = None) -> str | None:
-        task = chosen.call.task if chosen and chosen.call else entry_name(agent)
-        return queues.queue_of(task, agent, chosen or RunOptions())
+    assert queues.queue_of("any", RunOptions()) == "celery"
+    assert queues.queue_of("routed", RunOptions()) == "by-routes"
+    assert queues.queue_of("agent", RunOptions()) == "of-the-agent"
+    assert queues.queue_of("agent", RunOptions(celery={"queue": "of-the-run"})) == "of-the-run"
+    assert queues.queue_of("x", RunOptions(call=Call("plain", {}))) == "by-routes"
+    assert queues.queue_of("x", RunOptions(call=Call("own", {}))) == "of-the-task"
+    assert queues.queue_of("fan", RunOptions()) is None
 
-    assert queue_of("any") == "celery"
-    assert queue_of("routed") == "by-routes"
-    assert queue_of("agent") == "of-the-agent"
-    assert queue_of("agent", RunOptions(celery={"queue": "of-the-run"})) == "of-the-run"
-    assert queue_of("x", RunOptions(call=Call("plain", {}))) == "by-routes"
-    assert queue_of("x", RunOptions(call=Call("own", {}))) == "of-the-task"
-    assert queue_of("fan") is None
+
+@pytest.mark.filterwarnings("ignore:(?s).*'queue' task attribute")
+def test_the_queue_of_an_agent_is_that_of_its_runs() -> None:
+    app = Celery("publisher", set_as_current=False)
+    app.conf.task_routes = {"a2a.routed": {"queue": "by-routes"}}
+
+    @app.task(name="own", queue="of-the-task", shared=False)
+    def own() -> None: ...
+
+    def queue(name: str, code: Any = None, **options: str) -> str | None:
+        return queue_of(app, Agent(name, "card", "function" if code is None else "task", code, options=options))
+
+    assert queue("any") == "celery"
+    assert queue("routed") == "by-routes"
+    assert queue("agent", queue="of-the-agent") == "of-the-agent"
+    assert queue("x", own) == "of-the-task"
+    assert queue("x", own, queue="of-the-agent") == "of-the-agent"
+    assert queue("fan", exchange="x", routing_key="k") is None
 
 
 def test_the_priority_of_a_run_is_its_own_or_else_its_agent_s() -> None:

@@ -30,7 +30,7 @@ class Broker:
         self.waiting = False
         self.asked: list[str] = []
 
-    def queue_of(self, task_name: str, agent: str, chosen: RunOptions) -> str | None:
+    def queue_of(self, agent: str, chosen: RunOptions) -> str | None:
         return chosen.celery.get("queue", "celery")
 
     def priority_of(self, agent: str, chosen: RunOptions) -> int | None:
