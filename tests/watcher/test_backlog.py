@@ -6,7 +6,10 @@ import time
 from typing import Any
 
 import pytest
+from celery import Celery
 
+from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.dispatch import Publisher
 from a2a_celery.store import AsyncStore, Keys, Operation
 from a2a_celery.store.dispatch import mark_published
 from a2a_celery.store.runs import RunRef, claim_run
@@ -79,6 +82,22 @@ async def test_a_lost_message_in_a_queue_that_is_never_empty_is_published_again_
         await watcher.tick()
 
     assert sorted(broker.taken) == [("echo", "t0", 1), ("echo", "t1", 1)]
+
+
+async def test_a_message_that_a_queue_of_redis_lost_is_published_after_the_others(
+    store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis
+) -> None:
+    app = Celery("backlog", broker=redis_server.broker_url, set_as_current=False)
+    publisher = Publisher(app, {})
+    await publisher.publish_async("echo", "waiting", 1)
+    await store.run(made(keys, "lost"))
+    await published_at(store, keys, "lost", 0)
+    await claimed(store, keys, "later", 30)
+
+    await dispatcher(store, keys, publisher).tick()  # type: ignore[arg-type]
+
+    with app.connection_for_read() as connection, connection.SimpleQueue("celery") as queue:
+        assert [queue.get(timeout=5).headers["id"] for _ in range(2)] == ["waiting.1", "lost.1"]
 
 
 async def test_a_claim_counts_after_its_run_has_ended(store: AsyncStore, keys: Keys, due: list[str]) -> None:
