@@ -195,6 +195,7 @@ def test_stuck_tasks_are_listed_with_what_they_wait_for(quick: Fleet) -> None:
 
     quick.watcher()
     eventually(lambda: whys() == found, what="a watcher sees to it")
+    assert quick.command("purge", "-f", "-Q", quick.queue).returncode == 0, "else its queue still has the message"
     eventually(
         lambda: [row for row in rows(quick, "list", "--stuck", "--older-than", "1") if row["publishedAgain"]],
         what="it is published again",
