@@ -21,6 +21,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
 
+from tests.support.fork_server import FRESH_PROCESSES
+
 from .collapse import collapsed
 from .measures import MEASURES, SHORT
 from .measures.kept import FEW
@@ -100,6 +102,7 @@ def measured(names: Sequence[str], options: Options) -> tuple[list[Result], list
 
 def main(given: Sequence[str] | None = None) -> int:
     asked = arguments(given)
+    os.environ[FRESH_PROCESSES] = "1"  # as users start them: forks share memory and objects that are not collected
     options = Options(
         rounds=asked.rounds or (3 if asked.short else Options().rounds),
         tasks=asked.tasks,

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 
 from tests.support.databases import Postgres, running
-from tests.support.fleet import START, Fleet, Gateway, Process, free_port, running_fleet
+from tests.support.fleet import Fleet, Gateway, Process, free_port, running_fleet
 from tests.support.waiting import eventually
 
 CONCURRENCY = 2
@@ -83,7 +83,7 @@ def uvicorn(app: str, folder: Path, env: Mapping[str, str]) -> Iterator[tuple[st
     server = Process(app, command, {**os.environ, **env}, folder / f"{app.partition(':')[0]}.log")
     url = f"http://127.0.0.1:{port}"
     try:
-        eventually(lambda: _serves(server, url), within=START, what=f"{app} serves")
+        eventually(lambda: _serves(server, url), what=f"{app} serves")
         yield url, server.pid
     finally:
         server.stop()

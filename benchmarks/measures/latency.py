@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import redis.asyncio
 
-from tests.support.fleet import ROOT
+from tests.support import ROOT
 
 from .. import load, sides
 from ..results import Result, Target

@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 import httpx
 
-from tests.support.fleet import START, Process, free_port
+from tests.support.fleet import Process, free_port
 from tests.support.posts import DELIVERING, SECRET
 from tests.support.waiting import eventually
 
@@ -114,7 +114,7 @@ def receiver(stage: Stage) -> Iterator[str]:
     process = Process("receiver", command, dict(os.environ), stage.folder() / "receiver.log")
     url = f"http://127.0.0.1:{port}"
     try:
-        eventually(lambda: _answers(process, url), within=START, what="the receiver answers")
+        eventually(lambda: _answers(process, url), what="the receiver answers")
         yield url
     finally:
         process.stop()

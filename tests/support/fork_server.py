@@ -56,6 +56,9 @@ READ_AT_IMPORT = ("CELERY_CUSTOM_WORKER_POOL",)
 FRESH = ("COVERAGE_", "GRPC_", "OTEL_", "PROMETHEUS_", "PYTHON")
 """Prefixes of environment variables that other modules, or the interpreter, read at import or start."""
 
+FRESH_PROCESSES = "FRESH_PROCESSES"
+"""Environment variable that, when it is set here, gives every process a fresh interpreter: for benchmarks."""
+
 UNBUFFERED = "PYTHONUNBUFFERED"
 """The one PYTHON variable that every server has."""
 
@@ -80,6 +83,8 @@ def start(
 
 def _needs_fresh_interpreter(command: list[str], env: Mapping[str, str]) -> bool:
     """Return True for other programs, for gevent, which patches modules at import, and for variables read at import."""
+    if FRESH_PROCESSES in os.environ:
+        return True
     changed = (name for name in env if name.startswith(FRESH) and env[name] != os.environ.get(name))
     return command[:2] != [sys.executable, "-m"] or "gevent" in command or any(name != UNBUFFERED for name in changed)
 
