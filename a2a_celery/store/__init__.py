@@ -1,11 +1,11 @@
-"""The only package that talks to Redis. An operation is data (``operation``); ``connection`` runs it.
+"""The only package that talks to Redis.
 
-One file of verbs per noun (``tasks``, ``runs``, ``log``), one Lua script per verb (``scripts/``), all key names in
-``keys``. ``sdk`` offers the store through the A2A SDK's own interfaces, ``wake`` tells who waits that a log has grown.
+An `Operation` is data: a Lua script of ``scripts/``, its keys and arguments, and a parser of its reply.
+`AsyncStore` and `SyncStore` run operations. ``keys`` names every key, ``sdk`` implements the A2A SDK's task store.
 """
 
-from ..store_urls import redis_url
-from .connection import AsyncStore, SyncStore
+from ..settings.urls import redis_url
+from .client.connection import AsyncStore, SyncStore
 from .keys import Keys, Scope, TaskKeys
 from .operation import Operation
 

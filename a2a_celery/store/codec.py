@@ -19,18 +19,18 @@ from a2a.types import (
 )
 from google.protobuf.struct_pb2 import Struct, Value
 
-from ..lifecycle import Event, LogEntry, kind_of, opened
+from ..lifecycle import Event, EventId, LogEntry, kind_of, opened
 from ..lifecycle.fold import answered, merge_chunk
 from ..lifecycle.steps import Step, encode_step
+from .blobs.references import Unkept, decode_as, encode, encode_again, has_references, insert_blobs, met
 from .operation import Argument
-from .references import Unkept, decode_as, encode, encode_again, has_references, insert_blobs, met
 
 LOG_BLOB_BYTES = 8 * 1024 * 1024
 """Behind so many bytes of large parts a page of a log ends: a stream, or a webhook, has one page in hand."""
 
 
 _WITHOUT_CONTENTS = 10
-"""Elements of a snapshot that has its log's place instead of its contents, see ``snapshot`` in scripts/prelude.lua."""
+"""Elements of a snapshot that has its log's place instead of its contents, see ``snapshot`` in scripts/lib."""
 
 
 class LongSnapshot(Exception):
@@ -50,7 +50,7 @@ class FoldedTask:
 
 
 def event_arguments(events: Iterable[Event | Step]) -> list[Argument]:
-    """Five arguments for each event, as scripts/prelude.lua describes them."""
+    """Five arguments for each event, as scripts/lib describes them."""
     arguments: list[Argument] = []
     for event in events:
         if isinstance(event, Step):
@@ -74,7 +74,7 @@ def event_arguments(events: Iterable[Event | Step]) -> list[Argument]:
 
 
 def whole_arguments(task: Task) -> list[Argument]:
-    """A task as a whole, as ``replace_task`` in scripts/prelude.lua takes it; one that was read without its contents
+    """A task as a whole, as ``replace_task`` in scripts/lib takes it; one that was read without its contents
     stays without them."""
     status = TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id, status=task.status)
     history: list[Argument] = [encode_again(message) for message in task.history]
@@ -114,8 +114,8 @@ def require_contents(snapshots: Sequence[list[Any]]) -> None:
         raise LongSnapshot(lacking)
 
 
-def task_from_snapshot(answer: list[Any]) -> tuple[Task, int]:
-    """The task and its version, from what ``snapshot`` in scripts/prelude.lua gives.
+def task_from_snapshot(answer: list[Any]) -> tuple[Task, EventId]:
+    """The task and the id of its newest event, from what ``snapshot`` in scripts/lib gives.
 
     Raises:
         LongSnapshot: its contents have to be read first.
@@ -124,8 +124,8 @@ def task_from_snapshot(answer: list[Any]) -> tuple[Task, int]:
     if isinstance(folded := answer[-1], FoldedTask):
         if folded.has_references:
             insert_blobs(folded.task)
-        return folded.task, int(answer[2])
-    task_id, context_id, version, at, status, _, history, metadata, artifacts = answer
+        return folded.task, event_id(answer[2])
+    task_id, context_id, newest, at, status, _, history, metadata, artifacts = answer
     task = Task(id=task_id.decode(), context_id=context_id.decode(), status=_status(status, int(at)))
     task.history.extend(_message(entry) for entry in history)
     for key, value in zip(metadata[::2], metadata[1::2], strict=True):
@@ -133,12 +133,12 @@ def task_from_snapshot(answer: list[Any]) -> tuple[Task, int]:
     task.artifacts.extend(_artifact(chunks) for chunks in artifacts)
     if not bool(int(answer[5])):
         task.status.ClearField("message")
-    return task, int(version)
+    return task, event_id(newest)
 
 
 def direct_answer(answer: Sequence[Any]) -> Message | None:
     """The message alone that the task of a snapshot was answered by: the agent's first word, right behind the task."""
-    said = _decode(answer[4]) if int(answer[2]) == 2 else None
+    said = _decode(answer[4]) if event_id(answer[2]).version == 2 else None
     return said if isinstance(said, Message) else None
 
 
@@ -165,6 +165,11 @@ def log_entries(answer: Sequence[bytes], after: int) -> list[LogEntry]:
         if met() > LOG_BLOB_BYTES:
             break
     return entries
+
+
+def event_id(answer: bytes) -> EventId:
+    """An event's id, from the text that a script gives."""
+    return EventId.parse(answer.decode())
 
 
 def state_of(answer: bytes) -> TaskState:

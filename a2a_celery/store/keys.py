@@ -31,7 +31,7 @@ class TaskKeys(NamedTuple):
     All expire `retention` seconds after its end, or are deleted once it is archived.
     """
 
-    record: str  # hash: owner, agent, state, version, run, request …; see scripts/prelude.lua for the fields
+    record: str  # hash: owner, agent, state, version, run, request …; see scripts/lib for the fields
     log: str  # list: "<recorded_us> <event>", version n at index n - 1
     history: str  # list: events whose message belongs to the history
     artifacts: str  # list: artifact ids, in order of appearance
@@ -39,7 +39,7 @@ class TaskKeys(NamedTuple):
     metadata: str  # hash: key → serialized google.protobuf.Value
     turns: str  # list: messages that wait for the run before them; gone with the task's end
     wake: str  # channel: the version just written, and " stopped" if the task has paused or ended on the way there
-    push: str  # hash: its push-notification configs and their delivery lines; see scripts/prelude.lua for the fields
+    push: str  # hash: its push-notification configs and their delivery lines; see scripts/lib for the fields
     execution: str  # list: the newest 1,000 steps of its runs, see lifecycle/steps.py
 
 
@@ -56,6 +56,11 @@ class Scope:
 
     def __str__(self) -> str:
         return "/".join(quoted(part) for part in (self.agent, self.tenant, self.owner))
+
+    @property
+    def account(self) -> str:
+        """Whose limits hold: ``/<owner>`` for an authenticated owner in all tenants, else ``<tenant>/``."""
+        return f"/{quoted(self.owner)}" if self.owner else f"{quoted(self.tenant)}/"
 
     @classmethod
     def parse(cls, text: str) -> Scope:
@@ -80,7 +85,7 @@ class Keys:
             chunks=f"{base}:artifact:",
             metadata=f"{base}:metadata",
             turns=f"{base}:turns",
-            wake=f"{base}:wake",
+            wake=f"{base}:notifications",
             push=f"{base}:push",
             execution=f"{base}:execution",
         )
@@ -96,19 +101,31 @@ class Keys:
         return f"{self.prefix}:dispatch"
 
     @property
-    def behind(self) -> str:
+    def blocked(self) -> str:
         """zset: ``<task_id>.<run>`` of each queued run that stands behind another of its context → the µs since when;
         emptied by that one's end, or its own."""
-        return f"{self.dispatch}:behind"
+        return f"{self.dispatch}:blocked"
 
     def queue(self, agent: str) -> str:
         """zset: tag of each task of the agent whose newest run waits for a worker → the µs since when; kept only while
         `agent_max_queue` is set; emptied by claims and ends."""
         return f"{self.prefix}:queue:{quoted(agent)}"
 
+    @property
+    def stored(self) -> str:
+        """hash: `Scope.account` → bytes of its tasks, ``*`` → of all; kept only while `store_max_bytes` or
+        `owner_max_stored_bytes` is set; emptied as tasks leave the store."""
+        return f"{self.prefix}:stored"
+
+    @property
+    def stored_expiring(self) -> str:
+        """zset: ``<tag> <bytes> <account>`` of each counted task whose keys expire → the µs at which they do;
+        emptied by messages that come after it."""
+        return f"{self.stored}:expiring"
+
     def requests(self, scope: Scope) -> str:
-        """string: the µs at which the owner, of whichever agent, has its whole burst again; expires then."""
-        return f"{self.prefix}:requests:{quoted(scope.tenant)}/{quoted(scope.owner)}"
+        """string: the µs at which the account, for whichever agent, has its whole burst again; expires then."""
+        return f"{self.prefix}:requests:{scope.account}"
 
     @property
     def canvases(self) -> str:
@@ -135,15 +152,30 @@ class Keys:
         due; emptied by deliverers."""
         return f"{self.prefix}:deliveries"
 
+    def posted(self, owner: str, host: str) -> str:
+        """string: the µs at which the owner of the cursor, has all its bytes for posts to the host again; expires
+        then."""
+        return f"{self.prefix}:byte_bucket:{owner}:{quoted(host)}"
+
     @property
-    def deliveries_wake(self) -> str:
+    def delivery_notifications(self) -> str:
         """channel: rung when a line that nobody had in hand is due at once."""
-        return f"{self.deliveries}:wake"
+        return f"{self.deliveries}:notifications"
+
+    @property
+    def requested_posts(self) -> str:
+        """zset: each line whose owner requested posts → the µs they are due; emptied by watchers."""
+        return f"{self.deliveries}:requested"
 
     @property
     def delivery_outcomes(self) -> str:
         """hash: delivered, failed, given_up → how many posts came to that since there is a store; stays."""
         return f"{self.deliveries}:outcomes"
+
+    def webhooks(self, account: str) -> str:
+        """zset: each delivery line of the account → the µs its task's keys go, +inf while it lives; expires with them;
+        kept only while `owner_max_webhooks` is set."""
+        return f"{self.prefix}:webhooks:{account}"
 
     @property
     def blobs(self) -> str:
@@ -152,15 +184,15 @@ class Keys:
         return f"{self.prefix}:blobs"
 
     @property
-    def doomed_blobs(self) -> str:
+    def orphaned_blobs(self) -> str:
         """zset: tag of each task that is gone → the µs its folder in the object store is removed, or tried again;
         emptied by watchers."""
-        return f"{self.blobs}:doomed"
+        return f"{self.blobs}:orphaned"
 
     @property
-    def figures(self) -> str:
-        """hash: what all tasks came to, see ``figures``; stays."""
-        return f"{self.prefix}:figures"
+    def metrics(self) -> str:
+        """hash: what all tasks came to, see ``metrics``; stays."""
+        return f"{self.prefix}:metrics"
 
     @property
     def dead_deliveries(self) -> str:
@@ -183,7 +215,8 @@ class Keys:
         """hash: what holds for the whole store; stays.
 
         schema: see ``schema``. archive: "1" where ended tasks go to an archive, ""; border: µs of the newest status
-        that went there; adopted: "1" when all that had ended before waits for it too.
+        that went there; adopted: "1" when all that had ended before waits for it too. clock: how many jumps of the
+        store's clock were corrected, see ``correct_clock``; clock_set_at: µs of the last one, by the new time.
         """
         return f"{self.prefix}:installation"
 
@@ -208,6 +241,11 @@ class Keys:
         """zset: what each watcher says of itself → the µs it last did; expires with the last of them."""
         return f"{self.prefix}:watchers"
 
+    @property
+    def workers(self) -> str:
+        """zset: what each worker without remote control announces → the µs it last did; expires with the last."""
+        return f"{self.prefix}:workers"
+
     def scope_index(self, scope: Scope) -> str:
         """Prefix of eight zsets, one per state: the scope's tasks → µs of their status. The state's number follows.
 
@@ -215,6 +253,11 @@ class Keys:
         are emptied as their members go to the archive.
         """
         return f"{self.prefix}:tasks:{scope}:"
+
+    def owner_index(self, owner: str) -> str:
+        """Prefix of a zset for each live state: tasks of an authenticated owner, of all agents, in named tenants → µs
+        of their status; they empty themselves."""
+        return f"{self.prefix}:owner:{quoted(owner)}:"
 
     def context_index(self, scope: Scope, context_id: str) -> str:
         """As `scope_index`, of one context only."""
@@ -227,31 +270,31 @@ class Keys:
         rest = f"tasks:{parts}" if context_id is None else f"context:{parts}:{quoted(context_id)}"
         return f"{self._plain_prefix}:{rest}:[1-9]"
 
-    def waker(self, process: str) -> str:
+    def reply_channel(self, process: str) -> str:
         """channel: what is said on `wake` of each task that this process has made and follows, that name before it.
 
         It also listens to one that says how many these are: ``:<number>`` behind it, see `wakers`."""
-        return f"{self.prefix}:waker:{process}"
+        return f"{self.prefix}:reply:{process}"
 
     @property
-    def wakes(self) -> str:
+    def notification_channels(self) -> str:
         """A pattern for the channel `wake` of each task."""
-        return f"{self._plain_prefix}:{{*}}:wake"
+        return f"{self._plain_prefix}:{{*}}:notifications"
 
     @property
-    def wakers(self) -> str:
+    def reply_channel_loads(self) -> str:
         """A pattern for the channels that say how many tasks are followed through `waker`; nothing is sent there."""
-        return f"{self._plain_prefix}:waker:*:*"
+        return f"{self._plain_prefix}:reply:*:*"
 
     @property
     def _plain_prefix(self) -> str:
         """The prefix, which no pattern of Redis' takes for one."""
         return "".join(f"\\{letter}" if letter in "*?[]\\^" else letter for letter in self.prefix)
 
-    def row(self, scope: Scope, context_id: str) -> str:
+    def context_queue(self, scope: Scope, context_id: str) -> str:
         """list: tags of the tasks in the context whose runs come one by one, the first has the turn; emptied by the
         ends of their runs."""
-        return f"{self.prefix}:row:{scope}:{quoted(context_id)}"
+        return f"{self.prefix}:context_queue:{scope}:{quoted(context_id)}"
 
     @property
     def sessions(self) -> str:
@@ -259,7 +302,7 @@ class Keys:
         return f"{self.prefix}:session:"
 
     def session(self, scope: Scope, context_id: str) -> str:
-        """hash: an agent's own state of a context, see scripts/prelude.lua for the fields; expires `retention` after it
+        """hash: an agent's own state of a context, see scripts/lib for the fields; expires `retention` after it
         was last saved, or a run of it last began or ended."""
         return f"{self.sessions}{scope}:{quoted(context_id)}"
 

@@ -1,32 +1,35 @@
-"""An operation is data: a script, its keys, its arguments, and how to read the answer.
+"""Store operations as data: a script, its keys, its arguments and the parser of its reply.
 
-So one definition runs on redis-py's asyncio client and on its sync client, and a test can look at it without either.
+One definition runs on the asyncio and on the sync client of redis-py, and a test can inspect it without a client.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha1
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from ..lifecycle import states
+from ..lifecycle.own_metadata import NAMESPACE, NEXT_ATTEMPT_AT, outdated_keys
 from ..lifecycle.states import INTERRUPTED, LEGAL, TERMINAL
 
 T = TypeVar("T")
 
+SCRIPTS = Path(__file__).parent / "scripts"
+
 BOUNDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
-"""Seconds: the upper bounds of the buckets that times are counted in, see ``figures``."""
+"""Upper bounds of the histogram buckets, in seconds."""
 
 Argument = str | bytes | int
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One verb's Lua, complete with what every script begins with."""
+    """Lua script, complete with the libraries that it requires."""
 
     name: str
     text: str
@@ -35,10 +38,9 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class Operation(Generic[T]):
-    """A call of one script. `parse` turns Redis' answer into the caller's type, each time the same.
+    """Call of one script.
 
-    What is not wanted `whole` is read without the object store: parts that are there are left as marks, see
-    ``references``.
+    `parse` converts the reply to the caller's type. With `whole` False, parts in the object store stay references.
     """
 
     script: Script
@@ -50,56 +52,88 @@ class Operation(Generic[T]):
 
 @cache
 def script(name: str) -> Script:
-    """The script ``scripts/<name>.lua``, and in front of it what it uses of the transition table and the prelude: Redis
-    makes all of that anew for each call, which for a short script is most of its time."""
-    package = files(__package__) / "scripts"
-    body = (package / f"{name}.lua").read_text(encoding="utf-8")
-    prelude = (package / "prelude.lua").read_text(encoding="utf-8")
-    text = "\n".join((*_used(_definitions(f"{_tables()}\n{prelude}"), body), body))
+    """Return the script ``scripts/<noun>/<name>.lua``, preceded by the libraries that its header requires.
+
+    Redis defines the functions of the libraries anew in each call, so a script requires only what it uses.
+
+    Raises:
+        ValueError: a header requires an unknown library, or libraries require each other.
+    """
+    (path,) = SCRIPTS.glob(f"*/{name}.lua")
+    text = linked(name, path.read_text("utf-8"), libraries())
     return Script(name, text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
-def _definitions(text: str) -> list[tuple[str, str]]:
-    """Name and text of each ``local`` at the beginning of a line, which goes on to the next one, in their order."""
-    starts = list(_DEFINITION.finditer(text))
-    ends = [start.start() for start in starts[1:]] + [len(text)]
-    return [(start[1], text[start.start() : end]) for start, end in zip(starts, ends, strict=True)]
-
-
-def _used(definitions: Sequence[tuple[str, str]], body: str) -> list[str]:
-    """The texts of those `definitions` that `body` uses, or one of them; each uses only what stands above it."""
-    words, used = _words(body), []
-    for name, text in reversed(definitions):
-        if name in words:
-            words |= _words(text)
-            used.append(text)
-    return used[::-1]
-
-
-def _words(text: str) -> set[str]:
-    return set(_WORD.findall(_COMMENT.sub("", text)))
-
-
-_DEFINITION = re.compile(r"^local (?:function )?(\w+)", re.MULTILINE)
-_COMMENT = re.compile(r"(?:^|\s)--.*$", re.MULTILINE)
-_WORD = re.compile(r"[A-Za-z_]\w*")
-
-
 @cache
-def _tables() -> str:
-    """The lifecycle's tables as Lua, so that a transition is legal here exactly when it is legal there."""
+def libraries() -> dict[str, str]:
+    """Return the text of each library: the files in ``scripts/lib``, and tables made from the lifecycle."""
+    return _generated_libraries() | {path.stem: path.read_text("utf-8") for path in (SCRIPTS / "lib").iterdir()}
+
+
+def linked(name: str, text: str, available: Mapping[str, str]) -> str:
+    """Return the text of a script, preceded by the libraries that it requires, directly or through another library.
+
+    Raises:
+        ValueError: a header requires an unknown library, or libraries require each other.
+    """
+    included: dict[str, str] = {}
+
+    def include(user: str, user_text: str, users: tuple[str, ...]) -> None:
+        for library in required(user_text):
+            if library not in available:
+                raise ValueError(f"script {name}: {user} requires {library!r}, which is not a library")
+            if library in users:
+                raise ValueError(f"script {name}: these libraries require each other: {', '.join((*users, library))}")
+            if library not in included:
+                include(library, available[library], (*users, library))
+                included[library] = available[library]
+
+    include(name, text, ())
+    return "\n".join((*included.values(), text))
+
+
+def required(text: str) -> list[str]:
+    """Return the names of the libraries in the line ``-- requires: a, b`` of a header."""
+    header = _REQUIRES.search(text)
+    return header[1].split(", ") if header else []
+
+
+_REQUIRES = re.compile(r"^-- requires: (.+)$", re.MULTILINE)
+
+
+def _generated_libraries() -> dict[str, str]:
+    """Return the libraries that are made from the tables of the lifecycle.
+
+    A transition is legal in a script exactly if it is legal in ``lifecycle.states``.
+    """
 
     def lua_set(members: frozenset[Any]) -> str:
-        return "{" + ", ".join(f"[{int(m)}]=true" for m in sorted(members)) + "}"
+        return "{" + ", ".join(f"[{int(member)}]=true" for member in sorted(members)) + "}"
 
-    legal = ", ".join(f"[{int(state)}]={lua_set(after)}" for state, after in LEGAL.items())
+    def lua_list(items: Sequence[str]) -> str:
+        return "{" + ", ".join(items) + "}"
+
+    def lua_strings(names: Sequence[str]) -> str:
+        return lua_list([f"'{name}'" for name in names])
+
+    legal = lua_list([f"[{int(state)}]={lua_set(after)}" for state, after in LEGAL.items()])
+    bounds = lua_list([str(int(bound * 1_000_000)) for bound in BOUNDS])
     names = ("SUBMITTED", "WORKING", "COMPLETED", "FAILED", "CANCELED")
-    return "\n".join(
-        [
-            f"local LEGAL = {{{legal}}}",
-            f"local BOUNDS = {{{', '.join(str(int(bound * 1_000_000)) for bound in BOUNDS)}}}",
-            f"local TERMINAL = {lua_set(TERMINAL)}",
-            f"local INTERRUPTED = {lua_set(INTERRUPTED)}",
-            *(f"local {name} = {int(getattr(states, name))}" for name in names),
-        ]
-    )
+    return {
+        "transitions": f"local LEGAL = {legal}",
+        "states": "\n".join(
+            [
+                f"local TERMINAL = {lua_set(TERMINAL)}",
+                f"local INTERRUPTED = {lua_set(INTERRUPTED)}",
+                *(f"local {name} = {int(getattr(states, name))}" for name in names),
+            ]
+        ),
+        "buckets": f"local BOUNDS = {bounds}",
+        "own_metadata": "\n".join(
+            [
+                f"local OUTDATED_IN_WORKING = {lua_strings(outdated_keys(states.WORKING))}",
+                f"local OUTDATED_ELSE = {lua_strings(outdated_keys(states.COMPLETED))}",
+                f"local NEXT_ATTEMPT_AT = '{NAMESPACE}{NEXT_ATTEMPT_AT}'",
+            ]
+        ),
+    }

@@ -28,17 +28,17 @@ from a2a.types import (
     TaskStatusUpdateEvent,
 )
 
-from ..lifecycle import Event, is_terminal
+from ..lifecycle import Event, EventId, is_terminal
 from ..lifecycle.states import CANCELED
+from .client.connection import AsyncStore
 from .codec import event_arguments, require_kept, whole_arguments
-from .connection import AsyncStore
-from .follow import LogFollower
 from .keys import Keys, Scope
-from .listing import list_page
-from .log import read_log
+from .log.follow import LogFollower
+from .log.pages import read_log
+from .log.pubsub import PubSubListener
 from .operation import Argument, Operation, script
-from .tasks import read_task
-from .wake import WakeLine
+from .tasks.commands import read_task
+from .tasks.listing import list_page
 
 WEEK = 7 * 24 * 3600
 
@@ -89,7 +89,7 @@ class RedisTaskStore(VersionedTaskStore):
     async def get(self, task_id: str, context: ServerCallContext) -> StoredTask | None:
         """The caller's task with its version, or None."""
         found = await self._store.run(read_task(self._keys, Scope(owner=self._owner_of(context)), task_id))
-        return None if found is None else StoredTask(found[0], TaskVersion(found[1]))
+        return None if found is None else StoredTask(found[0], TaskVersion(found[1].version))
 
     async def list(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
         """A page of the caller's tasks, newest status first."""
@@ -110,7 +110,7 @@ class RedisTaskEventStream(TaskEventStream):
         RuntimeError: `subscribe` before `start`.
     """
 
-    def __init__(self, store: AsyncStore, line: WakeLine, keys: Keys | None = None) -> None:
+    def __init__(self, store: AsyncStore, line: PubSubListener, keys: Keys | None = None) -> None:
         self._follower = LogFollower(store, keys or Keys(), line)
 
     async def publish(self, task_id: str, event: VersionedEvent) -> None:
@@ -122,7 +122,7 @@ class RedisTaskEventStream(TaskEventStream):
         now = await self._follower.store.run(read_log(self._follower.keys, task_id, start, limit=1))
         if is_terminal(now.state) and now.version <= start:
             return
-        async for page in self._follower.pages(task_id, start):
+        async for page in self._follower.pages(task_id, EventId(start)):
             for entry in page.entries:
                 yield VersionedEvent(entry.event, TaskVersion(entry.version))
             if is_terminal(page.state) and page.entries[-1].version == page.version:

@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.schema import SCHEMA
+from a2a_celery.store.admin.schema import SCHEMA
 from tests.support.leaks import leaks
+from tests.support.lines import Webhooks
 from tests.support.restarts import installed_servers
 from tests.support.seeds import Seeds
 from tests.support.shelves import Shelved
@@ -19,6 +20,21 @@ from tests.support.shelves import Shelved
 def seeds(store: AsyncStore, keys: Keys) -> Seeds:
     """Makes and reads tasks."""
     return Seeds(store, keys)
+
+
+@pytest.fixture
+def webhooks(store: AsyncStore, keys: Keys) -> Webhooks:
+    """Writes and leases the lines of webhooks."""
+    return Webhooks(store, keys)
+
+
+@pytest.fixture
+async def task_id(seeds: Seeds, webhooks: Webhooks) -> str:
+    """A task with a config, which is owed version 2."""
+    task_id = await seeds.created()
+    await webhooks.saved(task_id)
+    await seeds.claimed(task_id)
+    return task_id
 
 
 @pytest.fixture(autouse=True)

@@ -17,8 +17,8 @@ from a2a_celery.lifecycle.states import (
     WORKING,
 )
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.runs import Claim, Illegal, LeftOpen, RunLost, Settled, Written, append, settle_run
-from a2a_celery.store.tasks import continue_task
+from a2a_celery.store.runs.commands import Claim, Illegal, LeftOpen, RunLost, Settled, Written, append, settle_run
+from a2a_celery.store.tasks.commands import continue_task
 from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, request, status
 
 
@@ -37,8 +37,21 @@ async def test_events_get_versions_without_a_gap(store: AsyncStore, keys: Keys, 
     assert (first, second) == (Written(5, WORKING), Written(7, WORKING))
     log = await seeds.log(task_id)
     assert [entry.version for entry in log] == [1, 2, 3, 4, 5, 6, 7]
-    assert [entry.recorded_us for entry in log] == sorted(entry.recorded_us for entry in log)
     await seeds.require_consistent(task_id)
+
+
+async def test_each_event_is_later_than_the_one_before_when_the_clock_went_back(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    claim = await seeds.claimed()
+    task_id, hour_us = claim.ref.task_id, 3_600_000_000
+    last = (await seeds.log(task_id))[-1]
+    await store.redis.hset(keys.task(task_id).record, "recorded_at", last.recorded_us + hour_us)
+
+    await seeds.appended(claim, chunk("a"), chunk("b"), status(WORKING))
+
+    times = [entry.recorded_us - last.recorded_us - hour_us for entry in (await seeds.log(task_id))[-3:]]
+    assert times == [1, 2, 3]
 
 
 async def test_a_writer_without_the_claim_writes_nothing(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:

@@ -4,40 +4,33 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.archiving import (
+from a2a_celery.store.admin.archiving import (
     OWED_STAYS,
-    archive_state,
-    keep_ended,
-    let_go,
-    set_aside,
-    take_ended,
+    acquire_archivable,
+    defer_archiving,
+    read_archive_state,
+    remove_archived,
     try_refused_again,
+    update_archive_backlog,
 )
-from a2a_celery.store.letters import read_letter
-from a2a_celery.store.schema import require_schema
-from a2a_celery.store.tasks import list_tasks, request_cancel
+from a2a_celery.store.admin.schema import SCHEMA, require_schema
+from a2a_celery.store.tasks.commands import list_tasks, request_cancel
+from a2a_celery.store.tasks.dead_letters import read_dead_letter
 from tests.store.test_cost import Meter
 from tests.support.lines import Webhooks
 from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, chunk, status
 
 
-@pytest.fixture
-def webhooks(store: AsyncStore, keys: Keys) -> Webhooks:
-    return Webhooks(store, keys)
-
-
 async def on(store: AsyncStore, keys: Keys) -> None:
     """Ended tasks go to an archive from now on."""
-    await store.redis.hset(keys.installation, mapping={"schema": 1, "archive": "1", "adopted": "1"})
+    await store.redis.hset(keys.installation, mapping={"schema": SCHEMA, "archive": "1", "adopted": "1"})
 
 
 async def due(store: AsyncStore, keys: Keys, who: str = "me", limit: int = 10) -> list[str] | None:
     """Whose turn it is."""
-    taken = (await store.run(take_ended(keys, who=who, limit=limit, lease_ms=60_000))).tasks
+    taken = (await store.run(acquire_archivable(keys, who=who, limit=limit, lease_ms=60_000))).tasks
     return None if taken is None else [task_id for task_id, _ in taken]
 
 
@@ -68,7 +61,7 @@ async def test_what_ends_waits_without_an_expiry_until_it_is_due(store: AsyncSto
     at = (await seeds.task(task_id)).status.timestamp.ToMicroseconds()
     assert await store.redis.zscore(keys.archive, task_id) == at + RETENTION * 1_000_000
     assert await due(store, keys) == []
-    assert (await store.run(archive_state(keys))).waiting == 3
+    assert (await store.run(read_archive_state(keys))).waiting == 3
 
 
 async def test_the_oldest_come_first_to_one_archiver_at_a_time(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
@@ -97,14 +90,14 @@ async def test_what_is_let_go_leaves_nothing_and_moves_the_border(
     at = (await seeds.task(task_id)).status.timestamp.ToMicroseconds()
     assert await listed(store, keys) == ([task_id, first], None)
 
-    assert await store.run(let_go(keys, [task_id, "unknown"])) == 1
-    assert await store.run(let_go(keys, [task_id])) == 0
+    assert await store.run(remove_archived(keys, [task_id, "unknown"])) == 1
+    assert await store.run(remove_archived(keys, [task_id])) == 0
 
     assert await listed(store, keys) == ([first], at)
     assert [key async for key in store.redis.scan_iter(f"{keys.prefix}:{{{task_id}}}*")] == []
     assert await store.redis.zrange(keys.archive, 0, -1) == [first.encode()]
     # an older one that follows moves it back no more
-    await store.run(let_go(keys, [first]))
+    await store.run(remove_archived(keys, [first]))
     assert await listed(store, keys) == ([], at)
 
 
@@ -113,7 +106,7 @@ async def test_a_live_task_is_not_let_go(store: AsyncStore, keys: Keys, seeds: S
     live = await seeds.created()
     await store.redis.zadd(keys.archive, {live: 1})
 
-    assert await store.run(let_go(keys, [live])) == 0
+    assert await store.run(remove_archived(keys, [live])) == 0
     assert await due(store, keys) == []
     assert await seeds.task(live)
 
@@ -127,7 +120,7 @@ async def test_what_is_owed_to_a_webhook_outlives_the_task_in_the_lists(
     await seeds.settled(await seeds.claimed(task_id), status(COMPLETED))
     assert await store.redis.zcard(keys.deliveries) == 1
 
-    await store.run(let_go(keys, [task_id]))
+    await store.run(remove_archived(keys, [task_id]))
 
     assert (await listed(store, keys))[0] == []
     assert await store.redis.zcard(keys.deliveries) == 1
@@ -142,11 +135,11 @@ async def test_what_the_archive_refuses_holds_up_no_other_and_is_tried_again(
     refused, other = await seeds.ended(COMPLETED), await seeds.ended(COMPLETED)
     await make_due(store, keys)
 
-    await store.run(set_aside(keys, refused))
+    await store.run(defer_archiving(keys, refused))
 
     assert await due(store, keys) == [other]
     assert (await listed(store, keys))[0] == [other, refused]
-    assert (await store.run(archive_state(keys))).refused == 1
+    assert (await store.run(read_archive_state(keys))).refused == 1
     assert await store.run(try_refused_again(keys)) == 1
     assert await due(store, keys) == [refused, other]
 
@@ -161,17 +154,17 @@ async def test_what_ended_before_waits_too_and_expires_again_when_the_archive_is
     live = await seeds.created()
     await store.redis.delete(keys.deliveries)
     await require_schema_of_a_used_store(store, keys)
-    assert not (await store.run(archive_state(keys))).complete
+    assert not (await store.run(read_archive_state(keys))).complete
 
-    assert await store.run(keep_ended(keys, "0")) == ("0", 2)
+    assert await store.run(update_archive_backlog(keys, "0")) == ("0", 2)
 
-    state = await store.run(archive_state(keys))
+    state = await store.run(read_archive_state(keys))
     assert (state.on, state.complete, state.waiting) == (True, True, 2)
     assert {await store.redis.ttl(keys.task(one).record) for one in (before, task_id, live)} == {-1}
-    assert await store.run(keep_ended(keys, "0")) == ("0", 0)
+    assert await store.run(update_archive_backlog(keys, "0")) == ("0", 0)
 
-    await store.run(archive_state(keys, give_up=True))
-    assert await store.run(keep_ended(keys, "0")) == ("0", 2)
+    await store.run(read_archive_state(keys, give_up=True))
+    assert await store.run(update_archive_backlog(keys, "0")) == ("0", 2)
     assert 0 < await store.redis.ttl(keys.task(before).record) <= RETENTION
     assert await store.redis.ttl(keys.task(live).record) == -1
     assert not await store.redis.exists(keys.archive)
@@ -179,7 +172,7 @@ async def test_what_ended_before_waits_too_and_expires_again_when_the_archive_is
 
 async def require_schema_of_a_used_store(store: AsyncStore, keys: Keys) -> None:
     """A gateway with an archive begins on it."""
-    await store.redis.hset(keys.installation, "schema", 1)
+    await store.redis.hset(keys.installation, "schema", SCHEMA)
     await require_schema(store, keys, archive=True)
 
 
@@ -189,7 +182,7 @@ async def test_how_far_it_is_behind_is_said(store: AsyncStore, keys: Keys, seeds
     seconds, _ = await store.redis.time()
     await store.redis.zadd(keys.archive, {late: (seconds - 3600) * 1_000_000})
 
-    state = await store.run(archive_state(keys))
+    state = await store.run(read_archive_state(keys))
 
     assert (state.waiting, state.due, state.refused) == (2, 1, 0)
     assert 3600 <= state.behind < 3700
@@ -200,9 +193,9 @@ async def test_a_dead_letter_is_one_until_its_task_goes(store: AsyncStore, keys:
     claim = await seeds.claimed()
     await seeds.lost(claim.ref)
     [name] = await store.redis.zrange(keys.dead_letters, 0, -1)
-    assert await store.run(read_letter(keys, claim.ref.task_id))
+    assert await store.run(read_dead_letter(keys, claim.ref.task_id))
 
-    await store.run(let_go(keys, [name.decode()]))
+    await store.run(remove_archived(keys, [name.decode()]))
 
     assert not await store.redis.exists(keys.dead_letters)
 
@@ -226,7 +219,7 @@ async def test_two_that_let_go_at_once_count_each_task_once(store: AsyncStore, k
     await on(store, keys)
     ended = [await seeds.ended(COMPLETED) for _ in range(5)]
 
-    gone = await asyncio.gather(*(store.run(let_go(keys, ended)) for _ in range(4)))
+    gone = await asyncio.gather(*(store.run(remove_archived(keys, ended)) for _ in range(4)))
 
     assert sum(gone) == 5
-    assert await store.redis.hget(keys.figures, "archived agent tasks") == b"5"
+    assert await store.redis.hget(keys.metrics, "archived agent tasks") == b"5"

@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 from a2a.types import Part
 
-from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.errors import BlobsUnavailable
 from a2a_celery.lifecycle.states import COMPLETED
 from a2a_celery.store import Keys, SyncStore
-from a2a_celery.store.answers import Created
-from a2a_celery.store.blob_tasks import blobs_in_use, take_doomed
-from a2a_celery.store.blobs import note_blobs
-from a2a_celery.store.letters import Letter, read_letter, requeue_task
-from a2a_celery.store.tasks import create_task
-from a2a_celery.watcher.blobs import BlobRemover
+from a2a_celery.store.blobs.blob_store import register_blobs
+from a2a_celery.store.blobs.cleanup import acquire_orphaned_blobs, blobs_in_use
+from a2a_celery.store.tasks.commands import create_task
+from a2a_celery.store.tasks.dead_letters import DeadLetter, read_dead_letter, requeue_task
+from a2a_celery.store.tasks.results import Created
+from a2a_celery.watcher.blob_remover import BlobRemover
 from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, status
 from tests.support.shelves import Shelved, created, look_at_all, sent
 from tests.support.waiting import eventually_async
@@ -32,9 +32,9 @@ async def test_a_dead_letter_takes_its_parts_along(
     assert (await large.lost(claim.ref)).what == "failed"
     operators = SyncStore(redis_server.store_url, shelved.blobs)
 
-    letter = operators.run(read_letter(keys, task_id))
-    assert isinstance(letter, Letter)
-    assert operators.run(requeue_task(keys, letter, "new", retention=RETENTION, options=b"")) == "requeued"
+    dead_letter = operators.run(read_dead_letter(keys, task_id))
+    assert isinstance(dead_letter, DeadLetter)
+    assert operators.run(requeue_task(keys, dead_letter, "new", retention=RETENTION, options=b"")) == "requeued"
     operators.close()
     await shelved.store.redis.delete(*[key async for key in shelved.store.redis.scan_iter(f"*{{{task_id}}}*")])
     await look_at_all(shelved, keys)
@@ -62,7 +62,7 @@ async def test_blobs_go_when_their_task_has_gone(shelved: Shelved, large: Seeds,
     assert await shelved.store.run(blobs_in_use(keys)) == 1
 
 
-async def test_what_a_writer_left_behind_that_was_killed_is_removed(shelved: Shelved, large: Seeds, keys: Keys) -> None:
+async def test_what_a_writer_abandoned_that_was_killed_is_removed(shelved: Shelved, large: Seeds, keys: Keys) -> None:
     operation = create_task(
         keys, ANN, "orphan", CONTEXT, sent([Part(text=LARGE)], "orphan"), caller=b"{}", retention=RETENTION
     )
@@ -87,7 +87,7 @@ async def test_a_task_does_not_begin_with_blobs_that_may_be_gone(shelved: Shelve
         await shelved.store.run(packed)
 
     assert await shelved.store.redis.exists(keys.task("late").record) == 0
-    await shelved.store.redis.zadd(keys.doomed_blobs, {"late": 1})  # and its folder is being removed
+    await shelved.store.redis.zadd(keys.orphaned_blobs, {"late": 1})  # and its folder is being removed
     with pytest.raises(BlobsUnavailable, match="being removed"):
         await shelved.store.run(operation)
     await look_at_all(shelved, keys)
@@ -98,13 +98,13 @@ async def test_a_task_does_not_begin_with_blobs_that_may_be_gone(shelved: Shelve
 
 
 async def test_a_folder_that_can_not_be_removed_is_tried_again(shelved: Shelved, large: Seeds, keys: Keys) -> None:
-    await shelved.store.run(note_blobs(keys, "gone"))
+    await shelved.store.run(register_blobs(keys, "gone"))
     (shelved.folder / "task-gone").mkdir(parents=True)
     (shelved.folder / "task-gone" / "blob").write_bytes(b"x")
     shelved.shelf.away = True
     await look_at_all(shelved, keys)
     assert len(shelved.blobs_of("gone")) == 1
-    assert await shelved.store.run(take_doomed(keys, limit=10)) == []  # not at once
+    assert await shelved.store.run(acquire_orphaned_blobs(keys, limit=10)) == []  # not at once
     shelved.shelf.away = False
 
     await look_at_all(shelved, keys)

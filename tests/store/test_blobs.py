@@ -22,12 +22,12 @@ from a2a_celery.lifecycle.events import decode
 from a2a_celery.lifecycle.outcomes import status_event
 from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.answers import Begun
-from a2a_celery.store.listing import list_page
-from a2a_celery.store.log import read_log
-from a2a_celery.store.references import MARK, READING, Encoded, Reading, decode_as, is_whole, take_out
-from a2a_celery.store.runs import Claim, RunRef, append, claim_run
-from a2a_celery.store.tasks import continue_task, read_task
+from a2a_celery.store.blobs.references import MARK, READING, Encoded, Reading, decode_as, is_whole, take_out
+from a2a_celery.store.log.pages import read_log
+from a2a_celery.store.runs.commands import Claim, RunRef, append, claim_run
+from a2a_celery.store.tasks.commands import continue_task, read_task
+from a2a_celery.store.tasks.listing import list_page
+from a2a_celery.store.tasks.results import Begun
 from tests.support.seeds import ANN, LEASE_US, RETENTION, Seeds, chunk, request, status
 from tests.support.shelves import THRESHOLD, Shelved, created
 
@@ -245,7 +245,7 @@ async def test_a_page_ends_early_behind_large_parts(
     shelved: Shelved, large: Seeds, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("a2a_celery.store.codec.LOG_BLOB_BYTES", 12_000)
-    monkeypatch.setattr("a2a_celery.store.listing.PAGE_BLOB_BYTES", 12_000)
+    monkeypatch.setattr("a2a_celery.store.tasks.listing.PAGE_BLOB_BYTES", 12_000)
     ids = [await created(large, [Part(text=LARGE)]) for _ in range(5)]
     claim = await large.claimed(ids[0])
     await large.appended(claim, *(chunk(f"{n} {LARGE}") for n in range(6)))

@@ -8,7 +8,7 @@ import pytest
 
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, INPUT_REQUIRED, SUBMITTED, WORKING
 from a2a_celery.store import AsyncStore, Keys, Operation
-from a2a_celery.store.runs import Claim, Dropped, RunRef, claim_run
+from a2a_celery.store.runs.commands import Claim, Dropped, RunRef, claim_run
 from tests.support.seeds import LEASE_US, Seeds, at_once, chunk, status
 
 

@@ -6,10 +6,10 @@ import asyncio
 
 from a2a_celery.lifecycle.states import COMPLETED, WORKING
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.log import read_log
+from a2a_celery.store.log.pages import read_log
 from a2a_celery.store.operation import Operation
-from a2a_celery.store.runs import Claim, RunRef, append, claim_run, settle_run
-from a2a_celery.store.tasks import create_task, read_stopped
+from a2a_celery.store.runs.commands import Claim, RunRef, append, claim_run, settle_run
+from a2a_celery.store.tasks.commands import create_task, read_stopped
 from tests.support.seeds import ANN, CONTEXT, Seeds, chunk, request, status
 
 
@@ -28,6 +28,10 @@ class Meter:
         after = await self._calls()
         spent = {name: calls - before.get(name, 0) for name, calls in after.items()}
         return {name: calls for name, calls in spent.items() if calls and name not in ("cmdstat_info", "cmdstat_ping")}
+
+    async def bytes_sent(self) -> int:
+        """How many bytes the server has sent to all clients."""
+        return int((await self._store.redis.info("stats"))["total_net_output_bytes"])
 
     async def _calls(self) -> dict[str, int]:
         return {name: stat["calls"] for name, stat in (await self._store.redis.info("commandstats")).items()}
@@ -81,7 +85,7 @@ async def test_who_has_no_session_pays_for_none(store: AsyncStore, keys: Keys, s
         await meter.cost_of(settle_run(keys, RunRef("t", 1), token="k", before=0, events=[status(COMPLETED)])),
     ]
 
-    assert [sum(cost.values()) for cost in costs] == [9, 22, 34], "5 and 7 of them are figures"
+    assert [sum(cost.values()) for cost in costs] == [9, 22, 36], "5 and 7 of them are metrics"
 
 
 async def test_reading_on_costs_one_read_however_long_the_log_is(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:

@@ -15,9 +15,9 @@ from a2a_celery.lifecycle.states import (
     WORKING,
 )
 from a2a_celery.store import AsyncStore, Keys, Scope
-from a2a_celery.store.answers import Begun, Ended, Full, Missing, Waiting, WrongContext
-from a2a_celery.store.log import read_log
-from a2a_celery.store.tasks import MAX_WAITING_TURNS, continue_task, create_task, read_task
+from a2a_celery.store.log.pages import read_log
+from a2a_celery.store.tasks.commands import MAX_WAITING_TURNS, continue_task, create_task, read_task
+from a2a_celery.store.tasks.results import Begun, Ended, Full, Missing, Waiting, WrongContext
 from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, request, status
 
 
@@ -37,7 +37,7 @@ async def test_a_new_task_is_submitted_with_its_message_and_waits_for_a_worker(
     made = await store.run(create_task(keys, ANN, "t", "c", sent, caller=b"{}", retention=RETENTION))
 
     page = await store.run(read_log(keys, "t", 0))
-    assert made.version == page.version == 1
+    assert made.newest.version == page.version == 1
     assert page.running
     assert made.task == await seeds.task("t") == page.entries[0].event
     assert (made.task.id, made.task.context_id, made.task.status.state) == ("t", "c", SUBMITTED)
@@ -56,7 +56,7 @@ async def test_a_repeated_create_gives_what_the_first_gave_and_writes_nothing(
 
     again = await store.run(call)
 
-    assert (again.version, again.task.status.timestamp.ToNanoseconds()) == (1, submitted_at)
+    assert (again.newest.version, again.task.status.timestamp.ToNanoseconds()) == (1, submitted_at)
     assert await seeds.everything() == before
 
 
@@ -73,7 +73,7 @@ async def test_a_message_to_a_paused_task_begins_the_next_run(
 
     task, log = await seeds.task(task_id), await seeds.log(task_id)
     assert isinstance(answer, Begun)
-    assert (answer.run, answer.task, answer.version) == (2, task, stood + 2)
+    assert (answer.run, answer.task, answer.newest.version) == (2, task, stood + 2)
     assert [kind_of(entry.event) for entry in log[stood:]] == [EventKind.CLIENT_MESSAGE, EventKind.STATUS]
     assert task.status.state == SUBMITTED
     assert [message.parts[0].text for message in task.history] == ["hello", "which?", "this"]

@@ -4,40 +4,24 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
-from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.lifecycle.states import COMPLETED
 from a2a_celery.store import AsyncStore, Keys, SyncStore
-from a2a_celery.store.deliveries import (
+from a2a_celery.store.webhooks.deliveries import (
     Delivery,
-    DeliveryFigures,
-    Line,
+    DeliveryCursor,
+    DeliveryMetrics,
+    abandon_delivery,
     deliveries,
-    delivery_figures,
-    give_up_delivery,
+    delivery_metrics,
     postpone_delivery,
     replay_delivery,
 )
-from a2a_celery.store.push_configs import delete_push_config
+from a2a_celery.store.webhooks.push_configs import delete_push_config
 from tests.support.lines import Webhooks
 from tests.support.seeds import ANN, RETENTION, Seeds, at_once, chunk, status
 
 HOUR_US = 3_600_000_000
-
-
-@pytest.fixture
-def webhooks(store: AsyncStore, keys: Keys) -> Webhooks:
-    return Webhooks(store, keys)
-
-
-@pytest.fixture
-async def task_id(seeds: Seeds, webhooks: Webhooks) -> str:
-    """A task with a config, which is owed version 2."""
-    task_id = await seeds.created()
-    await webhooks.saved(task_id)
-    await seeds.claimed(task_id)
-    return task_id
 
 
 def everywhere(redis_server: EmbeddedRedis, keys: Keys, *, dead: bool) -> list[Delivery]:
@@ -162,7 +146,7 @@ async def test_who_holds_the_line_of_a_deleted_config_is_told(
 
     assert await webhooks.note(line, 2) == "lost"
     assert not await store.run(postpone_delivery(keys, line, after_us=0, counts=True))
-    assert not await store.run(give_up_delivery(keys, line, said={"reason": "gone"}))
+    assert not await store.run(abandon_delivery(keys, line, said={"reason": "gone"}))
     assert not {keys.deliveries, keys.task(task_id).push} & set(await seeds.everything())
 
 
@@ -178,9 +162,9 @@ async def test_who_holds_the_line_of_a_replaced_config_is_told_and_the_new_one_i
     assert (again.delivered, again.sealed) == (1, b"another")
 
 
-async def give_up(webhooks: Webhooks, line: Line) -> None:
+async def give_up(webhooks: Webhooks, line: DeliveryCursor) -> None:
     """The end of a line."""
-    call = give_up_delivery(webhooks.keys, line, said={"reason": "no", "status": 410})
+    call = abandon_delivery(webhooks.keys, line, said={"reason": "no", "status": 410})
     assert await webhooks.store.run(call)
     assert await webhooks.store.run(call)
 
@@ -259,7 +243,7 @@ async def test_what_became_of_posts_is_counted_and_a_repeated_call_is_one(
     claim = await seeds.claimed()
     await webhooks.saved(claim.ref.task_id)
     await seeds.appended(claim, chunk("a"), chunk("b"))
-    assert await store.run(delivery_figures(keys)) == DeliveryFigures(1, 0, 0, 0, 0)
+    assert await store.run(delivery_metrics(keys)) == DeliveryMetrics(1, 0, 0, 0, 0)
 
     line = await webhooks.one()
     for _ in range(2):
@@ -268,13 +252,13 @@ async def test_what_became_of_posts_is_counted_and_a_repeated_call_is_one(
         await store.run(postpone_delivery(keys, line, after_us=0, counts=True))
     again = await webhooks.one()
     await webhooks.note(again, 4, posted=False)
-    assert await store.run(delivery_figures(keys)) == DeliveryFigures(0, 0, 1, 1, 0)
+    assert await store.run(delivery_metrics(keys)) == DeliveryMetrics(0, 0, 1, 1, 0)
 
     await seeds.appended(claim, chunk("c"), before=2)
     last = await webhooks.one()
     for _ in range(2):
-        await store.run(give_up_delivery(keys, last, said={"reason": "no"}))
-    assert await store.run(delivery_figures(keys)) == DeliveryFigures(0, 1, 1, 1, 1)
+        await store.run(abandon_delivery(keys, last, said={"reason": "no"}))
+    assert await store.run(delivery_metrics(keys)) == DeliveryMetrics(0, 1, 1, 1, 1)
 
 
 async def test_a_line_that_waits_for_a_dead_host_ages_and_has_not_failed(webhooks: Webhooks, task_id: str) -> None:

@@ -6,21 +6,21 @@ import pytest
 
 from a2a_celery.lifecycle.states import FAILED, INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.dispatch import (
+from a2a_celery.store.runs.commands import RunRef
+from a2a_celery.store.runs.dispatch import (
     MAX_CLAIMED_OPTIONS,
     MAX_REDISPATCH_WAIT_US,
     ClaimedRun,
     DueRun,
+    acquire_due_runs,
     claimed_runs,
-    hold_runs,
     mark_all_published,
     mark_published,
     postpone_runs,
-    take_due_runs,
+    report_prefetched,
 )
-from a2a_celery.store.recovery import Requeued, hand_back
-from a2a_celery.store.runs import RunRef
-from a2a_celery.store.tasks import FIRST_PUBLISH_GRACE_US, continue_task, create_task
+from a2a_celery.store.runs.recovery import Requeued, hand_back
+from a2a_celery.store.tasks.commands import FIRST_PUBLISH_GRACE_US, continue_task, create_task
 from tests.support.seeds import ANN, CONTEXT, Seeds, at_once, request, status
 
 AGAIN_US = 60_000_000
@@ -45,7 +45,7 @@ class Clock:
 
     async def take(self, limit: int = 100) -> list[DueRun]:
         """What a watcher takes."""
-        return await self._store.run(take_due_runs(self._keys, limit=limit, again_us=AGAIN_US))
+        return await self._store.run(acquire_due_runs(self._keys, limit=limit, again_us=AGAIN_US))
 
 
 @pytest.fixture
@@ -182,9 +182,9 @@ async def test_a_run_in_a_worker_s_hand_is_due_when_the_worker_falls_silent(
     ref = RunRef(await seeds.created(), 1)
     await store.run(mark_published(keys, ref, again_us=AGAIN_US))
 
-    await store.run(hold_runs(keys, [ref], silent_us=15_000_000, again_us=AGAIN_US))
+    await store.run(report_prefetched(keys, [ref], silent_us=15_000_000, again_us=AGAIN_US))
     first = await clock.due_in(ref)
-    await store.run(hold_runs(keys, [ref], silent_us=20_000_000, again_us=AGAIN_US))
+    await store.run(report_prefetched(keys, [ref], silent_us=20_000_000, again_us=AGAIN_US))
 
     assert 0 < first <= 15_000_000 < await clock.due_in(ref) <= 20_000_000
 
@@ -196,7 +196,7 @@ async def test_a_busy_worker_keeps_a_run_no_longer_than_one_waits_that_was_just_
     await store.run(mark_published(keys, ref, again_us=1_000_000))
 
     for _ in range(3):
-        await store.run(hold_runs(keys, [ref], silent_us=AGAIN_US, again_us=9_000_000))
+        await store.run(report_prefetched(keys, [ref], silent_us=AGAIN_US, again_us=9_000_000))
 
     assert 1_000_000 < await clock.due_in(ref) <= 9_000_000
 
@@ -205,11 +205,11 @@ async def test_a_run_in_a_worker_s_hand_stays_there_when_the_store_learns_late_t
     store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
 ) -> None:
     ref = RunRef(await seeds.created(), 1)
-    await store.run(hold_runs(keys, [ref], silent_us=4_000_000, again_us=AGAIN_US))
+    await store.run(report_prefetched(keys, [ref], silent_us=4_000_000, again_us=AGAIN_US))
 
     await store.run(mark_published(keys, ref, again_us=AGAIN_US))
     marked = await clock.due_in(ref)
-    await store.run(hold_runs(keys, [ref], silent_us=30_000_000, again_us=AGAIN_US))
+    await store.run(report_prefetched(keys, [ref], silent_us=30_000_000, again_us=AGAIN_US))
 
     assert marked <= 4_000_000 < FIRST_PUBLISH_GRACE_US < await clock.due_in(ref) <= 30_000_000
 
@@ -219,7 +219,7 @@ async def test_a_run_that_a_worker_had_before_the_store_learned_of_it_is_not_pub
 ) -> None:
     """Until then it was due in a few seconds, as one that nobody has published: the worker's word is worth more."""
     ref = RunRef(await seeds.created(), 1)
-    await store.run(hold_runs(keys, [ref], silent_us=15_000_000, again_us=AGAIN_US))
+    await store.run(report_prefetched(keys, [ref], silent_us=15_000_000, again_us=AGAIN_US))
 
     await store.run(mark_published(keys, ref, again_us=AGAIN_US))
 
@@ -241,11 +241,11 @@ async def test_a_run_that_was_taken_from_a_silent_worker_waits_its_time_again(
 ) -> None:
     ref = RunRef(await seeds.created(), 1)
     await store.run(mark_published(keys, ref, again_us=1_000_000))
-    await store.run(hold_runs(keys, [ref], silent_us=0, again_us=AGAIN_US))
+    await store.run(report_prefetched(keys, [ref], silent_us=0, again_us=AGAIN_US))
     assert await clock.take() == [DueRun(ref, ANN.agent, b"")]
     assert await clock.take() == []
 
-    await store.run(hold_runs(keys, [ref], silent_us=30_000_000, again_us=AGAIN_US))
+    await store.run(report_prefetched(keys, [ref], silent_us=30_000_000, again_us=AGAIN_US))
 
     assert 1_000_000 < await clock.due_in(ref) <= 30_000_000
 
@@ -256,7 +256,7 @@ async def test_holding_a_claimed_or_an_unknown_run_does_nothing(
     claim = await seeds.claimed()
     before = await seeds.everything()
 
-    await store.run(hold_runs(keys, [claim.ref, RunRef("unknown", 1)], silent_us=0, again_us=AGAIN_US))
+    await store.run(report_prefetched(keys, [claim.ref, RunRef("unknown", 1)], silent_us=0, again_us=AGAIN_US))
 
     assert await seeds.everything() == before
 
@@ -269,7 +269,7 @@ async def test_options_that_a_script_cannot_read_hold_up_no_run(store: AsyncStor
     for task_id in (odd, good):
         await store.run(mark_published(keys, RunRef(task_id, 1), again_us=0))
 
-    due = await store.run(take_due_runs(keys, limit=10, again_us=60_000_000))
+    due = await store.run(acquire_due_runs(keys, limit=10, again_us=60_000_000))
     back = await store.run(hand_back(keys, RunRef(odd, 1), runner=None, lost=status(FAILED, "lost")))
 
     assert [(run.ref.task_id, run.options) for run in due] == [(odd, options), (good, b"")]
@@ -295,7 +295,7 @@ async def test_a_run_that_nobody_published_or_that_a_silent_worker_fetched_is_in
 ) -> None:
     unpublished, fetched = [RunRef(await seeds.created(), 1) for _ in range(2)]
     await store.run(mark_published(keys, fetched, again_us=AGAIN_US))
-    await store.run(hold_runs(keys, [fetched], silent_us=0, again_us=AGAIN_US))
+    await store.run(report_prefetched(keys, [fetched], silent_us=0, again_us=AGAIN_US))
     await clock.make_due(unpublished)
 
     assert [run.published_us for run in await clock.take()] == [None, None]
@@ -308,7 +308,7 @@ async def test_a_copy_of_what_a_busy_worker_has_may_be_in_its_queue(
     published = []
     for _ in range(3):
         await store.run(mark_published(keys, ref, again_us=AGAIN_US))
-        await store.run(hold_runs(keys, [ref], silent_us=AGAIN_US, again_us=AGAIN_US))
+        await store.run(report_prefetched(keys, [ref], silent_us=AGAIN_US, again_us=AGAIN_US))
         await clock.make_due(ref)
         [run] = await clock.take()
         published.append(run.published_us is not None)
@@ -341,7 +341,7 @@ async def test_a_postponed_run_is_as_it_was_before_it_was_taken(
     await store.run(mark_published(keys, refs[1], again_us=0))
     await clock.make_due(*refs)
     records = [keys.task(ref.task_id).record for ref in refs]
-    fields = ("dispatched_again", "published_at")
+    fields = ("republish_count", "published_at")
     before = [await store.redis.hmget(record, *fields) for record in records]
 
     taken = await clock.take()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from a2a.types import TaskState
 
+from a2a_celery.lifecycle.outcomes import CANCELED_BY_CLIENT
 from a2a_celery.lifecycle.states import (
     AUTH_REQUIRED,
     CANCELED,
@@ -18,9 +19,20 @@ from a2a_celery.lifecycle.states import (
     WORKING,
 )
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.dispatch import mark_published, take_due_runs
-from a2a_celery.store.runs import Kept, Over, RunLost, RunRef, Settled, append, claim_run, end_run, settle_run
-from a2a_celery.store.tasks import continue_task, request_cancel
+from a2a_celery.store.runs.commands import (
+    Over,
+    RunLost,
+    RunRef,
+    Settled,
+    Unchanged,
+    append,
+    claim_run,
+    end_run,
+    settle_run,
+)
+from a2a_celery.store.runs.dispatch import acquire_due_runs, mark_published
+from a2a_celery.store.runs.release import release_run
+from a2a_celery.store.tasks.commands import continue_task, request_cancel
 from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, at_once, chunk, request, status
 
 RUNNER = "runner"
@@ -31,7 +43,7 @@ RUNNER = "runner"
 def end(store: AsyncStore, keys: Keys) -> Any:
     """Ends a run."""
 
-    async def end(task_id: str, run: int = 1, *, runner: str | None = RUNNER, lost: bool = False) -> Over | Kept:
+    async def end(task_id: str, run: int = 1, *, runner: str | None = RUNNER, lost: bool = False) -> Over | Unchanged:
         event = status(FAILED, "The end.", why="x")
         return await store.run(end_run(keys, RunRef(task_id, run), runner=runner, event=event, lost=lost))
 
@@ -81,7 +93,7 @@ async def test_a_run_of_another_worker_is_kept(seeds: Seeds, end: Any, runner: s
     claim = await seeds.claimed()
     before = await seeds.everything()
 
-    assert await end(claim.ref.task_id, runner=runner) == Kept()
+    assert await end(claim.ref.task_id, runner=runner) == Unchanged()
 
     assert await seeds.everything() == before
 
@@ -92,8 +104,8 @@ async def test_only_the_newest_run_can_be_ended(store: AsyncStore, keys: Keys, s
     await seeds.claimed(task_id, run=2)
     before = await seeds.everything()
 
-    assert [await end(task_id, run) for run in (0, 1, 3)] == [Kept()] * 3
-    assert await end("unknown") == Kept()
+    assert [await end(task_id, run) for run in (0, 1, 3)] == [Unchanged()] * 3
+    assert await end("unknown") == Unchanged()
 
     assert await seeds.everything() == before
 
@@ -133,6 +145,7 @@ async def test_a_run_that_a_client_asked_to_cancel_ends_canceled(
     assert await end(task_id, lost=True) == Over(3, CANCELED)
 
     assert await seeds.states(task_id) == [SUBMITTED, WORKING, CANCELED]
+    assert await seeds.status_text(task_id) == CANCELED_BY_CLIENT
     await seeds.require_consistent(task_id)
 
 
@@ -152,13 +165,27 @@ async def test_a_run_that_its_lost_worker_had_not_claimed_is_published_again(
     await store.run(mark_published(keys, ref, again_us=60_000_000))
 
     for process in ("host.1.", "host.11.", "host.11.", "host.1."):  # two were lost; a repeated call is no third one
-        assert await end(ref.task_id, runner=process, lost=True) == Kept()
-        (due,) = await store.run(take_due_runs(keys, limit=10, again_us=60_000_000))
+        assert await end(ref.task_id, runner=process, lost=True) == Unchanged()
+        (due,) = await store.run(acquire_due_runs(keys, limit=10, again_us=60_000_000))
         assert due.ref == ref
     assert await end(ref.task_id, runner="host.111.", lost=True) == Over(2, FAILED)
 
     assert await seeds.states(ref.task_id) == [SUBMITTED, FAILED]
     await seeds.require_consistent(ref.task_id)
+
+
+@pytest.mark.parametrize(("retries", "is_kept"), [(0, True), (1, False), (None, False)])
+async def test_a_message_from_before_a_retry_does_not_end_it(
+    store: AsyncStore, keys: Keys, seeds: Seeds, retries: int | None, is_kept: bool
+) -> None:
+    claim = await seeds.claimed()
+    again = {"events": [status(WORKING)], "options": b'{"retries":1}', "retries": 1, "again_us": 1}
+    await store.run(release_run(keys, claim.ref, token=claim.token, before=0, **again))  # type: ignore[arg-type]
+
+    ended = await store.run(end_run(keys, claim.ref, runner=None, event=status(REJECTED), retries=retries))
+
+    assert (ended == Unchanged()) is is_kept
+    assert (await seeds.task(claim.ref.task_id)).status.state == (WORKING if is_kept else REJECTED)
 
 
 @pytest.mark.parametrize(("lost", "goes_on"), [(True, True), (False, False)])
@@ -171,7 +198,7 @@ async def test_a_lost_worker_gives_way_to_the_next_attempt_at_once(
 
     answer = await end(ref.task_id, lost=lost)
 
-    assert (answer == Kept()) is goes_on
+    assert (answer == Unchanged()) is goes_on
     if goes_on:
         lease = await store.redis.zscore(keys.leases, ref.name)
         assert lease <= (before[0] + 10) * 1_000_000 < (before[0] * 1_000_000 + LEASE_US)

@@ -16,12 +16,12 @@ from click.testing import CliRunner, Result
 
 from a2a_celery import A2A, Turn
 from a2a_celery.cli.commands import a2a as commands
-from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.errors import BrokerUnavailable
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, INPUT_REQUIRED, SUBMITTED, WORKING
 from a2a_celery.store import AsyncStore, Keys, Scope, SyncStore
-from a2a_celery.store.release import hand_on
-from a2a_celery.store.scan import all_tasks
+from a2a_celery.store.admin.scan import all_tasks
+from a2a_celery.store.runs.release import delegate_to_canvas
 from tests.support.seeds import Seeds, chunk, status
 from tests.support.waiting import eventually_async
 
@@ -121,20 +121,23 @@ class TestList:
 
         assert heading.split() == ["TASK", "STATE", "AGENT", "SINCE", "(UTC)", "TENANT", "OWNER", "CONTEXT"]
         assert first.split()[:3] == ["others", "SUBMITTED", "other"]
-        assert more == "… there are more: --limit"
+        assert more == "… more tasks exist: raise --limit"
 
     @pytest.mark.parametrize(
         ("arguments", "said"),
         [
-            (("list", "--owner", "ann"), "--owner goes with --all or --stuck"),
+            (("list", "--owner", "ann"), "--owner needs --all or --stuck"),
             (("list", "--all", "--url", "http://x"), "leave out --url"),
             (("list", "--all", "--since", "yesterday"), "write 2030-01-31T12:00 (UTC), or how long ago"),
             (("cancel", "--all", "-H", "a: b"), "leave out --header"),
             (("cancel", "--all", "waits"), "not both"),
-            (("cancel", "--yes", "waits"), "go with --all"),
-            (("cancel", "--since", "1h", "waits"), "--since goes with --all"),
+            (("cancel", "--yes", "waits"), "need --all"),
+            (("cancel", "--since", "1h", "waits"), "--since needs --all"),
             (("cancel",), "Missing argument 'TASK'"),
-            (("cancel", "--all"), "4 tasks (3 of agent, 1 of other) would be cancelled: give --yes"),
+            (
+                ("cancel", "--all"),
+                "4 tasks (3 of agent, 1 of other) would be cancelled: there is no terminal to confirm, so give --yes",
+            ),
             (("requeue", "--owner", "ann", "waits"), "not both"),
         ],
     )
@@ -179,7 +182,7 @@ async def test_times_are_of_the_state_and_of_the_run_and_not_of_the_last_progres
 async def test_a_long_list_is_read_page_by_page(
     store: AsyncStore, keys: Keys, seeds: Seeds, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("a2a_celery.store.scan.PAGE", 3)
+    monkeypatch.setattr("a2a_celery.store.admin.scan.PAGE", 3)
     made = [await seeds.created(Scope("agent", "", f"owner-{n % 4}")) for n in range(11)]
     await store.redis.zadd(f"{keys.scope_index(Scope('agent', '', 'owner-0'))}1", {"gone": 5})
     operator = SyncStore(redis_server.store_url)
@@ -233,7 +236,7 @@ class TestCancelAll:
             asyncio.to_thread(command, "cancel", "--all", "--yes", "--json", "--owner", "ann", "--limit", "4", code=1)
         )
         record = seeds.keys.task("stops").record
-        await eventually_async(lambda: seeds.store.redis.hget(record, "canceled"))  # type: ignore[arg-type]
+        await eventually_async(lambda: seeds.store.redis.hget(record, "canceled_event"))  # type: ignore[arg-type]
         await seeds.settled(claim, status(CANCELED))
 
         became = {row["task"]: row["outcome"] for row in rows(await cancelling)}
@@ -241,7 +244,7 @@ class TestCancelAll:
         assert became == {"waits": "canceled", "others": "canceled", "works": "running", "stops": "canceled"}
 
     async def test_a_person_is_asked(self, command: Command, seeds: Seeds, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("a2a_celery.cli.cancel_all._somebody_is_there", lambda: True)
+        monkeypatch.setattr("a2a_celery.cli.operator.cancel_all._is_interactive", lambda: True)
         arguments = ("cancel", "--all", "--agent", "other")
 
         refused = await asyncio.to_thread(command, *arguments, code=1, input="n\n")
@@ -275,7 +278,9 @@ async def test_what_a_task_began_is_ended_with_it(
     )
     claim = await seeds.claimed()
     canvas = '{"result":[["of-the-canvas",null],null],"until":9999999999}'
-    await seeds.store.run(hand_on(seeds.keys, claim.ref, token=claim.token, before=0, events=[], canvas=canvas))
+    await seeds.store.run(
+        delegate_to_canvas(seeds.keys, claim.ref, token=claim.token, before=0, events=[], canvas=canvas)
+    )
 
     [row] = rows(await asyncio.to_thread(command, "cancel", "--all", "--yes", "--json"))
 
@@ -294,7 +299,7 @@ async def test_without_a_broker_tasks_end_all_the_same(
 
     done = await asyncio.to_thread(command, "cancel", "--all", "--yes")
 
-    assert "workers were not told, and drop the runs when they come to them: the broker is away" in done.stderr
+    assert "runs were not revoked, and workers will drop them on receipt: the broker is away" in done.stderr
     assert (await seeds.task("waits")).status.state == CANCELED
 
 
@@ -334,7 +339,7 @@ class TestOneTask:
         self, command: Command, seeds: Seeds, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         has_read = threading.Event()
-        monkeypatch.setattr("a2a_celery.cli.stored_task.sleep", lambda _: has_read.set())
+        monkeypatch.setattr("a2a_celery.cli.operator.stored_task.sleep", lambda _: has_read.set())
         claim = await seeds.claimed(task_id=await seeds.created(BOB, task_id="grows"))
         tailing = asyncio.create_task(asyncio.to_thread(command, "tail", "grows", "--store", "--json"))
         assert await asyncio.to_thread(has_read.wait, 30)
@@ -356,7 +361,7 @@ class TestOneTask:
         done = await asyncio.to_thread(command, "cancel", "waits", "--store")
         ended = await asyncio.to_thread(command, "cancel", "waits", "--store", code=1)
 
-        assert done.stdout.splitlines()[1] == "CANCELED"
+        assert done.stdout.splitlines()[1] == "CANCELED: Stopped by an operator."
         assert await seeds.states("waits") == [SUBMITTED, CANCELED]
         assert (await seeds.task("works")).status.state == WORKING
         assert "task waits is CANCELED: it has ended" in ended.stderr
@@ -367,7 +372,7 @@ class TestOneTask:
             (("get", "x", "--store", "--url", "http://x"), "leave out --url"),
             (("get", "x", "--store", "--execution"), "leave out --store"),
             (("tail", "x", "--store", "-H", "a: b"), "leave out --header"),
-            (("cancel", "--all", "--store", "--yes"), "--store goes with TASK"),
+            (("cancel", "--all", "--store", "--yes"), "--store needs TASK"),
         ],
     )
     def test_bad_usage_says_how(self, command: Command, arguments: tuple[str, ...], said: str) -> None:

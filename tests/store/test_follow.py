@@ -10,19 +10,22 @@ from pathlib import Path
 import pytest
 from a2a.types import Task, TaskStatusUpdateEvent
 
-from a2a_celery.lifecycle import LogEntry, fold, is_terminal
+from a2a_celery.lifecycle import EventId, LogEntry, fold, is_terminal
 from a2a_celery.lifecycle.fold import apply
 from a2a_celery.lifecycle.states import COMPLETED, WORKING
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.follow import LogFollower, follow
-from a2a_celery.store.log import PAGE, read_log
-from a2a_celery.store.wake import Bell, WakeLine
+from a2a_celery.store.log.follow import LogFollower, follow
+from a2a_celery.store.log.pages import PAGE, read_log
+from a2a_celery.store.log.pubsub import LogSignal, PubSubListener
+from a2a_celery.store.tasks.commands import read_task
 from tests.support.restarts import mortal_redis
 from tests.support.seeds import Seeds, at_once, chunk, status
 from tests.support.waiting import eventually_async
 
+START = EventId(0)
 
-async def to_the_end(follower: LogFollower, task_id: str, after: int = 0) -> list[LogEntry]:
+
+async def to_the_end(follower: LogFollower, task_id: str, after: EventId = START) -> list[LogEntry]:
     """All entries behind `after`, until the task has ended."""
     entries: list[LogEntry] = []
     async with aclosing(follower.pages(task_id, after)) as pages:
@@ -44,7 +47,7 @@ async def write(seeds: Seeds, task_id: str, chunks: int) -> None:
 
 
 async def test_readers_get_every_event_in_order_while_others_write(
-    store: AsyncStore, keys: Keys, line: WakeLine, seeds: Seeds
+    store: AsyncStore, keys: Keys, line: PubSubListener, seeds: Seeds
 ) -> None:
     ids = [await seeds.created() for _ in range(5)]
     follower = LogFollower(store, keys, line)
@@ -59,7 +62,9 @@ async def test_readers_get_every_event_in_order_while_others_write(
         assert fold(entries) == await seeds.task(ids[number // 2])
 
 
-async def test_a_reader_resumes_after_any_version(store: AsyncStore, keys: Keys, line: WakeLine, seeds: Seeds) -> None:
+async def test_a_reader_resumes_after_any_version(
+    store: AsyncStore, keys: Keys, line: PubSubListener, seeds: Seeds
+) -> None:
     task_id = await seeds.created()
     await write(seeds, task_id, 10)
     log = await seeds.log(task_id)
@@ -68,7 +73,9 @@ async def test_a_reader_resumes_after_any_version(store: AsyncStore, keys: Keys,
         assert await to_the_end(LogFollower(store, keys, line), task_id, version) == log[version:]
 
 
-async def test_a_reader_far_behind_takes_pages(store: AsyncStore, keys: Keys, line: WakeLine, seeds: Seeds) -> None:
+async def test_a_reader_far_behind_takes_pages(
+    store: AsyncStore, keys: Keys, line: PubSubListener, seeds: Seeds
+) -> None:
     claim = await seeds.claimed()
     size = 2 * PAGE + 10
     for before in range(0, size, 100):
@@ -76,7 +83,7 @@ async def test_a_reader_far_behind_takes_pages(store: AsyncStore, keys: Keys, li
         await seeds.appended(claim, *chunks, before=before)
 
     lengths, versions = [], []
-    async with aclosing(LogFollower(store, keys, line).pages(claim.ref.task_id, 0)) as pages:
+    async with aclosing(LogFollower(store, keys, line).pages(claim.ref.task_id, START)) as pages:
         async for page in pages:
             lengths.append(len(page.entries))
             versions += [entry.version for entry in page.entries]
@@ -101,14 +108,14 @@ async def test_a_page_says_where_the_task_stands(store: AsyncStore, keys: Keys, 
     assert (nothing.entries, nothing.version) == ([], 0)
 
 
-async def test_a_reader_of_a_task_that_is_gone_ends(store: AsyncStore, keys: Keys, line: WakeLine) -> None:
+async def test_a_reader_of_a_task_that_is_gone_ends(store: AsyncStore, keys: Keys, line: PubSubListener) -> None:
     async with asyncio.timeout(10):
-        assert [page async for page in LogFollower(store, keys, line).pages("none", 0)] == []
+        assert [page async for page in LogFollower(store, keys, line).pages("none", START)] == []
 
 
 async def test_a_reader_goes_on_without_gap_or_repeat_when_redis_died(tmp_path: Path, keys: Keys) -> None:
     with mortal_redis(tmp_path) as server:
-        store, line = AsyncStore(server.store_url), WakeLine(server.store_url)
+        store, line = AsyncStore(server.store_url), PubSubListener(server.store_url)
         seeds = Seeds(store, keys)
         await line.start()
         claim = await seeds.claimed()
@@ -133,9 +140,9 @@ async def test_a_reader_goes_on_without_gap_or_repeat_when_redis_died(tmp_path: 
         await store.aclose()
 
 
-async def read_pages(store: AsyncStore, keys: Keys, task_id: str, bell: Bell, read: list[LogEntry]) -> None:
+async def read_pages(store: AsyncStore, keys: Keys, task_id: str, signal: LogSignal, read: list[LogEntry]) -> None:
     """Fold what a reader reads, from the task's beginning on."""
-    async with aclosing(follow(store, keys, bell, task_id, 0)) as pages:
+    async with aclosing(follow(store, keys, signal, task_id, START)) as pages:
         async for page in pages:
             read += page.entries
 
@@ -145,22 +152,22 @@ async def test_a_reader_of_entries_that_the_store_lost_begins_anew(
     store: AsyncStore, keys: Keys, seeds: Seeds, later: int
 ) -> None:
     """Also when the log is as long again as what the reader has read, or longer."""
-    claim, bell = await seeds.claimed(max_attempts=2), Bell()
+    claim, signal = await seeds.claimed(max_attempts=2), LogSignal()
     task_id = claim.ref.task_id
     await seeds.appended(claim, chunk("kept"))
     backup = await seeds.backup()
     await seeds.appended(claim, *(chunk(str(n)) for n in range(5)), before=1)
     read: list[LogEntry] = []
-    reading = asyncio.create_task(read_pages(store, keys, task_id, bell, read))
+    reading = asyncio.create_task(read_pages(store, keys, task_id, signal, read))
     await eventually_async(lambda: asyncio.sleep(0, len(read) == 8))
 
     await seeds.restore(backup)
     if later:
         await seeds.appended(claim, *(chunk(f"other {n}") for n in range(later)), before=1)
-    bell.ring()
+    signal.notify()
     await eventually_async(lambda: asyncio.sleep(0, len(read) == 10))
     await seeds.settled(claim, chunk("the last"), status(COMPLETED), before=1 + later)
-    bell.ring()
+    signal.notify()
     await eventually_async(lambda: asyncio.sleep(0, len(read) == 12))
     reading.cancel()
 
@@ -169,17 +176,61 @@ async def test_a_reader_of_entries_that_the_store_lost_begins_anew(
     assert [entry.version for entry in read[8:]] == [3 + later, 3 + later, 4 + later, 5 + later]
 
 
+@pytest.mark.parametrize("later", [0, 1, 5, 8], ids=lambda n: f"{n} events since")
+async def test_a_reader_that_comes_back_behind_a_lost_event_begins_anew(
+    store: AsyncStore, keys: Keys, seeds: Seeds, later: int
+) -> None:
+    """Also when the log has grown to the event's version again, or beyond it."""
+    claim = await seeds.claimed(max_attempts=2)
+    task_id = claim.ref.task_id
+    await seeds.appended(claim, chunk("kept"))
+    backup = await seeds.backup()
+    await seeds.appended(claim, *(chunk(str(n)) for n in range(5)), before=1)
+    found = await store.run(read_task(keys, None, task_id))
+    assert found is not None
+    known = (await seeds.log(task_id))[-1].id
+    await seeds.restore(backup)
+    if later:
+        await seeds.appended(claim, *(chunk(f"other {n}") for n in range(later)), before=1)
+
+    async with aclosing(follow(store, keys, LogSignal(), task_id, known)) as pages:
+        page = await anext(pages)
+
+    assert found[1] == known == EventId(8, known.recorded_us)
+    assert page.restored
+    assert reduce(apply, page.entries, Task()) == await seeds.task(task_id)
+    assert [entry.id for entry in page.entries] == [(await seeds.log(task_id))[-1].id] * 2
+
+
+async def test_a_reader_that_comes_back_behind_an_event_that_was_kept_goes_on(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    claim = await seeds.claimed(max_attempts=2)
+    task_id = claim.ref.task_id
+    await seeds.appended(claim, chunk("kept"))
+    known = (await seeds.log(task_id))[-1].id
+    backup = await seeds.backup()
+    await seeds.appended(claim, chunk("lost"), before=1)
+    await seeds.restore(backup)
+    await seeds.appended(claim, chunk("other"), before=1)
+
+    for after in (known, EventId(known.version)):  # the latter is of a client of an older release
+        async with aclosing(follow(store, keys, LogSignal(), task_id, after)) as pages:
+            page = await anext(pages)
+        assert (page.restored, page.entries) == (False, (await seeds.log(task_id))[-1:])
+
+
 async def test_a_reader_of_a_task_that_the_store_lost_is_told_that_it_is_gone(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
     backup = await seeds.backup()
-    task_id, bell = await seeds.created(), Bell()
+    task_id, signal = await seeds.created(), LogSignal()
     read: list[LogEntry] = []
-    reading = asyncio.create_task(read_pages(store, keys, task_id, bell, read))
+    reading = asyncio.create_task(read_pages(store, keys, task_id, signal, read))
     await eventually_async(lambda: asyncio.sleep(0, len(read) == 1))
 
     await seeds.restore(backup)
-    bell.ring()
+    signal.notify()
 
     async with asyncio.timeout(20):
         await reading

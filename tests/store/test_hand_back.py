@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import pytest
 
+from a2a_celery.lifecycle.outcomes import CANCELED_BY_CLIENT
+from a2a_celery.lifecycle.own_metadata import ATTEMPT, HANDED_BACK, MAX_ATTEMPTS, own_metadata
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, SUBMITTED, WORKING
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.recovery import (
-    EndedSo,
+from a2a_celery.store.runs.commands import Claim, Dropped, RunLost, RunRef, Unchanged, append, claim_run, settle_run
+from a2a_celery.store.runs.recovery import (
     GivenUp,
     HandedBack,
     Lapse,
     Lapsed,
     Requeued,
+    RunEnded,
     give_next_attempt,
     hand_back,
     lapsed_runs,
 )
-from a2a_celery.store.runs import Claim, Dropped, Kept, RunLost, RunRef, append, claim_run, settle_run
-from a2a_celery.store.tasks import request_cancel
+from a2a_celery.store.tasks.commands import request_cancel
 from a2a_celery.watcher.recoverer import Recoverer
 from tests.support.seeds import ANN, CONTEXT, LEASE_US, Seeds, at_once, chunk, status
 
@@ -59,7 +61,7 @@ async def test_at_most_once_ends_at_once(store: AsyncStore, keys: Keys, seeds: S
 
     first, again = await give_up(store, keys, ref), await give_up(store, keys, ref)
 
-    assert first == again == EndedSo(FAILED)
+    assert first == again == RunEnded(FAILED)
     assert await store.redis.zcard(keys.dead_letters) == 1, "someone may requeue it"
     assert await seeds.states(ref.task_id) == [SUBMITTED, WORKING, FAILED]
     late = settle_run(keys, ref, token=claim.token, before=0, events=[status(COMPLETED)])
@@ -88,7 +90,7 @@ async def test_the_next_attempt_follows_and_this_one_does_not_count(
         task = await seeds.task(task_id)
         assert task.status.state == WORKING
         assert not task.artifacts
-        assert dict(task.metadata) == {"attempt": n + 1, "maxAttempts": n + 2, "handedBack": n}
+        assert dict(task.metadata) == own_metadata({ATTEMPT: n + 1, MAX_ATTEMPTS: n + 2, HANDED_BACK: n})
     await seeds.require_consistent(task_id)
 
     for n in (4, 5):  # two that are lost are one too many
@@ -113,7 +115,7 @@ async def test_a_watcher_gives_the_next_attempt_if_the_worker_can_not(
 
     task = await seeds.task(ref.task_id)
     assert task.status.state == WORKING
-    assert dict(task.metadata) == {"attempt": 2, "maxAttempts": 3, "handedBack": 1}
+    assert dict(task.metadata) == own_metadata({ATTEMPT: 2, MAX_ATTEMPTS: 3, HANDED_BACK: 1})
 
 
 @pytest.mark.parametrize("max_attempts", [1, 5])
@@ -124,9 +126,10 @@ async def test_a_client_that_asked_for_it_gets_its_cancel(
     await begun(store, keys, ref, max_attempts=max_attempts)
     await store.run(request_cancel(keys, ANN, ref.task_id, CONTEXT))
 
-    assert await give_up(store, keys, ref) == EndedSo(CANCELED)
+    assert await give_up(store, keys, ref) == RunEnded(CANCELED)
     assert await store.redis.zcard(keys.dead_letters) == 0
     assert await seeds.states(ref.task_id) == [SUBMITTED, WORKING, CANCELED]
+    assert await seeds.status_text(ref.task_id) == CANCELED_BY_CLIENT
 
 
 @pytest.mark.parametrize("runner", [None, "here.2.", "there.1."])
@@ -136,6 +139,6 @@ async def test_another_workers_run_is_left_alone(
     ref = RunRef(await seeds.created(), 1)
     await begun(store, keys, ref, max_attempts=5)
 
-    assert await give_up(store, keys, ref, runner=runner) == Kept()
-    assert await give_up(store, keys, RunRef(ref.task_id, 7), runner=runner) == Kept()
-    assert await give_up(store, keys, RunRef("unknown", 1), runner=runner) == Kept()
+    assert await give_up(store, keys, ref, runner=runner) == Unchanged()
+    assert await give_up(store, keys, RunRef(ref.task_id, 7), runner=runner) == Unchanged()
+    assert await give_up(store, keys, RunRef("unknown", 1), runner=runner) == Unchanged()

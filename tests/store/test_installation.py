@@ -6,17 +6,24 @@ import asyncio
 
 import pytest
 
-from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.errors import StoreUnavailable
 from a2a_celery.store import AsyncStore, Keys, Operation, SyncStore
-from a2a_celery.store.archiving import archive_state
-from a2a_celery.store.installation import Server, note_watcher, server_of, watchers
-from a2a_celery.store.schema import SCHEMA, require_schema
+from a2a_celery.store.admin.archiving import read_archive_state
+from a2a_celery.store.admin.installation import (
+    Server,
+    announce_worker,
+    announced_workers,
+    record_heartbeat,
+    server_of,
+    watchers,
+)
+from a2a_celery.store.admin.schema import SCHEMA, require_schema
 from tests.support.waiting import eventually_async
 
 
 def here(keys: Keys, said: str, *, archives: bool = False) -> Operation[list[str]]:
-    return note_watcher(keys, said, schema=SCHEMA, archives=archives)
+    return record_heartbeat(keys, said, schema=SCHEMA, archives=archives)
 
 
 async def test_a_watcher_tells_a_store_that_was_emptied_what_it_was(store: AsyncStore, keys: Keys) -> None:
@@ -30,9 +37,9 @@ async def test_a_watcher_tells_a_store_that_was_emptied_what_it_was(store: Async
 
     assert await store.redis.hgetall(keys.installation) == before
     await require_schema(store, keys, archive=True)
-    await store.run(archive_state(keys, give_up=True))
+    await store.run(read_archive_state(keys, give_up=True))
     await store.run(here(keys, "one", archives=True))
-    assert not (await store.run(archive_state(keys))).on
+    assert not (await store.run(read_archive_state(keys))).on
 
 
 async def test_watchers_are_known_until_they_are_not_heard_of(
@@ -42,7 +49,7 @@ async def test_watchers_are_known_until_they_are_not_heard_of(
     await store.run(here(keys, "two"))
     for _ in range(2):
         assert await store.run(here(keys, "one")) == ["one", "two"]
-    monkeypatch.setattr("a2a_celery.store.installation.HEARD_US", 500_000)
+    monkeypatch.setattr("a2a_celery.store.admin.installation.ANNOUNCEMENT_TTL_US", 500_000)
 
     async def only_one_is_left() -> bool:
         await store.run(here(keys, "one"))
@@ -50,6 +57,15 @@ async def test_watchers_are_known_until_they_are_not_heard_of(
 
     await eventually_async(only_one_is_left)
     await eventually_async(lambda: _gone(store, keys))
+
+
+async def test_workers_announce_themselves_apart_from_watchers(store: AsyncStore, keys: Keys) -> None:
+    await store.run(announce_worker(keys, "worker", schema=SCHEMA))
+    await store.run(here(keys, "watcher"))
+
+    assert await store.run(announced_workers(keys)) == ["worker"]
+    assert await store.run(watchers(keys)) == ["watcher"]
+    assert await store.redis.pttl(keys.workers) > 0
 
 
 async def _gone(store: AsyncStore, keys: Keys) -> bool:

@@ -11,8 +11,8 @@ from a2a_celery.lifecycle.execution import Transition
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, WORKING
 from a2a_celery.lifecycle.steps import Step
 from a2a_celery.store import AsyncStore, Keys, Scope
-from a2a_celery.store.runs import RunRef
-from a2a_celery.store.tasks import continue_task, request_cancel
+from a2a_celery.store.runs.commands import RunRef
+from a2a_celery.store.tasks.commands import continue_task, request_cancel
 from tests.support.leaks import leaks
 from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, request, status
 
@@ -68,7 +68,7 @@ async def test_when_all_tasks_have_ended_every_key_expires(
     running = replace(claim, ref=RunRef(task_id, 2), token=token, turn=2)
     await seeds.settled(running, status(CANCELED), before=1)
 
-    assert await store.redis.delete(keys.figures)  # these stay
+    assert await store.redis.delete(keys.metrics)  # these stay
     async for key in store.redis.scan_iter():
         assert 0 < await store.redis.ttl(key) <= RETENTION, key
 
@@ -87,6 +87,7 @@ async def test_the_leak_checker_finds_what_breaks_a_rule(store: AsyncStore, keys
         keys.dispatch: lambda key: store.redis.zadd(key, {f"{ended}.1": 1}),
         keys.dead_letters: lambda key: store.redis.zadd(key, {"gone": 1}),
         keys.deliveries: lambda key: store.redis.zadd(key, {f"{live} c": 1}),
+        keys.requested_posts: lambda key: store.redis.zadd(key, {f"{live} c": 1}),
         keys.task(ended).push: lambda key: store.redis.hset(key, "c:sealed", "x"),
         keys.delivery_outcomes: lambda key: store.redis.hset(key, "lost", 1),
         keys.secrets: lambda key: store.redis.hset(key, "f0", "elsewhere"),

@@ -10,26 +10,33 @@ from uuid import uuid4
 
 import pytest
 
-from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.lifecycle.execution import ExecutionState, Transition
 from a2a_celery.lifecycle.outcomes import status_event
 from a2a_celery.lifecycle.states import (
+    AUTH_REQUIRED,
+    COMPLETED,
     FAILED,
     INPUT_REQUIRED,
     WORKING,
 )
-from a2a_celery.store import AsyncStore, Keys, Scope
-from a2a_celery.store.answers import Begun, Created, Known, Limited, Waiting
-from a2a_celery.store.limits import TaskLimits, take_request
-from a2a_celery.store.recovery import hand_back
-from a2a_celery.store.release import release_run
-from a2a_celery.store.tasks import Once, continue_task, create_task, request_cancel
+from a2a_celery.lifecycle.steps import Step
+from a2a_celery.store import AsyncStore, Keys, Operation, Scope
+from a2a_celery.store.admin.archiving import remove_archived
+from a2a_celery.store.operation import script
+from a2a_celery.store.runs.recovery import hand_back
+from a2a_celery.store.runs.release import release_run
+from a2a_celery.store.tasks.commands import IdempotencyKey, continue_task, create_task, request_cancel
+from a2a_celery.store.tasks.limits import TaskLimits, acquire_request
+from a2a_celery.store.tasks.results import Begun, Created, Known, Limited, Waiting
 from tests.store.test_cost import Meter
 from tests.store.test_racing_writers import stores
 from tests.store.test_rows import ENDS, Ends
-from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, request, status
+from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, chunk, request, status
 
 AGENTS = ("agent", "other")
 ONE = TaskLimits(AGENTS, concurrent=1, waiting=1, queued=1)
+STEP = Step(1, 1, "r", Transition(1, ExecutionState.IDLE, ExecutionState.INITIALIZING, 1))
 EACH = [replace(TaskLimits(AGENTS), **{name: 1}) for name in ("concurrent", "waiting", "queued")]
 
 
@@ -57,6 +64,22 @@ async def answered(seeds: Seeds, task_id: str, limits: TaskLimits) -> object:
     return await seeds.store.run(more)
 
 
+async def stored_bytes(seeds: Seeds, task_id: str) -> int:
+    """The bytes of a task that limits count, as Redis has them."""
+    redis, names = seeds.store.redis, seeds.keys.task(task_id)
+    lists = [names.log, names.history, names.turns, names.execution]
+    lists += [names.chunks + name.decode() for name in await redis.lrange(names.artifacts, 0, -1)]
+    entries = [entry for name in lists for entry in await redis.lrange(name, 0, -1)]
+    fields = await redis.hmget(names.record, "request", "caller", "options")
+    return sum(map(len, entries)) + sum(len(value or b"") for value in fields)
+
+
+async def counted_bytes(seeds: Seeds, scope: Scope = ANN) -> tuple[int, int]:
+    """The bytes that are counted of an owner and of all."""
+    owner, everybody = await seeds.store.redis.hmget(seeds.keys.stored, scope.account, "*")
+    return int(owner or 0), int(everybody or 0)
+
+
 @pytest.mark.parametrize("limits", EACH, ids=["concurrent", "waiting", "queued"])
 async def test_one_too_many_leaves_nothing(seeds: Seeds, limits: TaskLimits) -> None:
     paused = await seeds.ended(INPUT_REQUIRED)
@@ -74,8 +97,43 @@ async def test_owners_are_apart_and_agents_are_not(seeds: Seeds) -> None:
     most = TaskLimits(AGENTS, waiting=1)
     assert isinstance(await created(seeds, most), Created)
     assert isinstance(await created(seeds, most, BOB), Created)
-    assert isinstance(await created(seeds, most, replace(ANN, tenant="t")), Created)
     assert isinstance(await created(seeds, most, replace(ANN, agent="other")), Limited)
+
+
+async def test_an_owner_has_the_same_places_in_all_tenants_together(seeds: Seeds) -> None:
+    most = TaskLimits(AGENTS, waiting=1, paused=1)
+    first = await created(seeds, most, replace(ANN, tenant="one"))
+    assert isinstance(first, Created)
+    for scope in (ANN, replace(ANN, tenant="two"), replace(ANN, tenant="two", agent="other")):
+        assert isinstance(await created(seeds, most, scope), Limited), scope
+    assert isinstance(await created(seeds, most, replace(BOB, tenant="one")), Created)
+
+    await seeds.settled(await seeds.claimed(first.task.id), status(INPUT_REQUIRED))
+
+    assert await created(seeds, most, replace(ANN, tenant="two")) == Limited("paused", 1, 60.0)
+    await seeds.store.run(request_cancel(seeds.keys, replace(ANN, tenant="one"), first.task.id, CONTEXT))
+    assert not await seeds.store.redis.keys(seeds.keys.owner_index("ann") + "*")
+    assert isinstance(await created(seeds, most, ANN), Created)
+    assert isinstance(await created(seeds, most, replace(ANN, tenant="two")), Limited)
+
+
+async def test_callers_whom_nobody_has_authenticated_are_apart_by_tenant(seeds: Seeds) -> None:
+    most = TaskLimits(AGENTS, waiting=1)
+    assert isinstance(await created(seeds, most, Scope("agent", "one")), Created)
+    assert isinstance(await created(seeds, most, Scope("agent", "two")), Created)
+    assert isinstance(await created(seeds, most, Scope("other", "one")), Limited)
+
+
+async def test_bytes_of_an_owner_count_in_all_tenants_together(seeds: Seeds) -> None:
+    first = await created(seeds, TaskLimits(AGENTS, owner_bytes=10**9), replace(ANN, tenant="one"))
+    assert isinstance(first, Created)
+    size, _ = await counted_bytes(seeds)
+    assert size == await stored_bytes(seeds, first.task.id)
+
+    refused = await created(seeds, TaskLimits(AGENTS, owner_bytes=size + 1), replace(ANN, tenant="two"))
+
+    assert refused == Limited("owner_bytes", size + 1, 60.0)
+    assert isinstance(await created(seeds, TaskLimits(AGENTS, owner_bytes=10**9), Scope("agent", "one")), Created)
 
 
 async def test_a_queue_is_its_agents_whoever_waits_in_it(seeds: Seeds) -> None:
@@ -141,7 +199,7 @@ async def test_what_is_requeued_waits_again(store: AsyncStore, keys: Keys, seeds
 
 
 async def test_what_was_accepted_is_known_also_where_nothing_more_is(seeds: Seeds) -> None:
-    sent, once = request(), Once("m", "digest", 60_000)
+    sent, once = request(), IdempotencyKey("m", "digest", 60_000)
     first = await created(seeds, ONE, sent=sent, once=once)
     assert isinstance(first, Created)
 
@@ -165,6 +223,82 @@ async def test_a_place_that_nobody_holds_is_found_before_anybody_is_refused(
     assert record[b"queue"].decode() == keys.queue("agent")
 
 
+async def test_a_paused_task_that_is_gone_is_found_before_anybody_is_refused(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    await store.redis.zadd(keys.scope_index(ANN) + str(int(INPUT_REQUIRED)), {"gone": 1})
+    most = TaskLimits(AGENTS, paused=1)
+    assert isinstance(await created(seeds, most), Created)
+
+    await seeds.ended(AUTH_REQUIRED)
+
+    assert isinstance(await created(seeds, most), Limited)
+
+
+async def test_each_byte_of_a_task_counts_until_its_keys_expire(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    most = TaskLimits(AGENTS, owner_bytes=10**9)
+    answer = await created(seeds, most)
+    assert isinstance(answer, Created)
+    task_id, names = answer.task.id, keys.task(answer.task.id)
+
+    async def require_exact() -> None:
+        exact = await stored_bytes(seeds, task_id)
+        assert await counted_bytes(seeds) == (exact, exact)
+
+    await require_exact()
+    claim = await seeds.claimed(task_id)
+    await seeds.appended(claim, chunk("a" * 100), chunk("b" * 100), status(WORKING, "half"), STEP)
+    await require_exact()
+    assert isinstance(await answered(seeds, task_id, most), Waiting)
+    await require_exact()
+    await seeds.settled(claim, status(INPUT_REQUIRED, "?"), before=4)
+    await require_exact()
+    assert isinstance(await answered(seeds, task_id, most), Waiting)
+    await seeds.settled(await seeds.claimed(task_id, run=2), chunk("c" * 100, "b"), status(COMPLETED, "bye"))
+    await require_exact()
+
+    assert isinstance(await created(seeds, most, BOB), Created), "of another owner"
+    [(entry, at)] = await store.redis.zrange(keys.stored_expiring, 0, -1, withscores=True)
+    seconds, _ = await store.redis.time()
+    assert abs(at / 1e6 - seconds - await store.redis.ttl(names.record)) < 3, "when its keys expire"
+    await store.redis.zadd(keys.stored_expiring, {entry: 1})
+    await created(seeds, most, BOB)
+    assert (await counted_bytes(seeds))[0] == 0
+
+
+async def test_bytes_of_a_task_that_is_deleted_or_archived_leave_the_sums(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    most = TaskLimits(AGENTS, owner_bytes=10**9)
+    ended, archived = [await created(seeds, most) for _ in range(2)]
+    assert isinstance(ended, Created)
+    assert isinstance(archived, Created)
+    await seeds.settled(await seeds.claimed(ended.task.id), status(COMPLETED))
+    await store.redis.hset(keys.installation, "archive", "1")
+    await seeds.settled(await seeds.claimed(archived.task.id), status(COMPLETED))
+    assert (await counted_bytes(seeds))[0] > 0
+
+    await store.run(remove_archived(keys, [archived.task.id]))
+    await store.run(Operation(script("delete_task"), keys.task(ended.task.id), [str(ANN)], int))
+
+    assert not await store.redis.exists(keys.stored, keys.stored_expiring)
+
+
+async def test_a_message_that_would_exceed_the_bytes_is_refused_and_a_smaller_one_is_not(seeds: Seeds) -> None:
+    first = await created(seeds, TaskLimits(AGENTS, owner_bytes=10**9), sent=request("x" * 5_000))
+    assert isinstance(first, Created)
+    size, _ = await counted_bytes(seeds)
+    tight = TaskLimits(AGENTS, owner_bytes=size + 3_000)
+
+    refused = await created(seeds, tight, sent=request("x" * 1_000))
+    waiting = await answered(seeds, first.task.id, TaskLimits(AGENTS, store_bytes=size + 100))
+
+    assert refused == Limited("owner_bytes", size + 3_000, 60.0)
+    assert waiting == Limited("store_bytes", size + 100, 60.0)
+    assert isinstance(await created(seeds, tight, BOB, sent=request("x" * 1_000)), Created)
+    assert isinstance(await created(seeds, tight), Created)
+
+
 async def test_limits_cost_the_same_however_much_there_is(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     meter, many = Meter(store), TaskLimits(AGENTS, concurrent=10_000, waiting=10_000, queued=10_000)
 
@@ -178,8 +312,9 @@ async def test_limits_cost_the_same_however_much_there_is(store: AsyncStore, key
         await created(seeds, many)
     late = await cost(many, ANN)
 
-    assert late == early == without + 2 * len(AGENTS) + 4, (
-        "the lists of both states; the queue, the time, a place there, and its name"
+    assert late == early == without + 2 * (len(AGENTS) + 1) + 5, (
+        "whether there is room; the lists of both states, of each agent and of the owner; the queue, the time, a place "
+        "there, and its name"
     )
 
 
@@ -193,21 +328,22 @@ async def test_of_many_at_once_the_last_place_goes_to_one(redis_server: Embedded
 
 async def test_a_bucket_gives_its_burst_and_then_one_at_a_time(store: AsyncStore, keys: Keys) -> None:
     async def take() -> float:
-        return await store.run(take_request(keys, ANN, per_second=0.1, burst=3))
+        return await store.run(acquire_request(keys, ANN, per_second=0.1, burst=3))
 
     taken = [await take() for _ in range(3)]
     waits = [await take() for _ in range(3)]
 
     assert taken == [0, 0, 0]
     assert all(1 < wait <= 10 for wait in waits), "who is refused takes nothing"
-    assert await store.run(take_request(keys, BOB, per_second=0.1, burst=3)) == 0
-    assert await store.run(take_request(keys, replace(ANN, agent="other"), per_second=0.1, burst=3)) > 0
+    assert await store.run(acquire_request(keys, BOB, per_second=0.1, burst=3)) == 0
+    for scope in (replace(ANN, agent="other"), replace(ANN, tenant="other")):
+        assert await store.run(acquire_request(keys, scope, per_second=0.1, burst=3)) > 0
     assert 20_000 < await store.redis.pttl(keys.requests(ANN)) <= 30_000
 
 
 async def test_a_bucket_is_never_fuller_than_it_can_be(store: AsyncStore, keys: Keys) -> None:
     await store.redis.set(keys.requests(ANN), 2**52, px=60_000)  # by a clock that was ahead
 
-    wait = await store.run(take_request(keys, ANN, per_second=0.1, burst=3))
+    wait = await store.run(acquire_request(keys, ANN, per_second=0.1, burst=3))
 
     assert 9 < wait <= 10

@@ -13,7 +13,7 @@ from uuid import uuid4
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.lifecycle.outcomes import status_event
 from a2a_celery.lifecycle.states import (
     COMPLETED,
@@ -26,15 +26,14 @@ from a2a_celery.lifecycle.states import (
     WORKING,
 )
 from a2a_celery.store import Keys, Scope
-from a2a_celery.store.answers import Created, Limited
-from a2a_celery.store.limits import TaskLimits
 from a2a_celery.store.operation import Operation, script
-from a2a_celery.store.pauses import end_pauses
-from a2a_celery.store.recovery import hand_back
-from a2a_celery.store.release import end_by_result, hand_on, release_run
-from a2a_celery.store.runs import Claim, RunRef, end_run
-from a2a_celery.store.tasks import continue_task, request_cancel
-from tests.store.test_limits import AGENTS, created
+from a2a_celery.store.runs.commands import Claim, RunRef, end_run
+from a2a_celery.store.runs.recovery import hand_back
+from a2a_celery.store.runs.release import delegate_to_canvas, end_by_result, release_run
+from a2a_celery.store.tasks.commands import continue_task, end_pauses, request_cancel
+from a2a_celery.store.tasks.limits import TaskLimits
+from a2a_celery.store.tasks.results import Created, Limited
+from tests.store.test_limits import AGENTS, created, stored_bytes
 from tests.store.test_racing_writers import stores
 from tests.support.leaks import leaks
 from tests.support.seeds import ANN, BOB, CONTEXT, Seeds, chunk, request, status
@@ -63,9 +62,9 @@ class World:
     async def act(self, move: str) -> None:
         """One move, with a task that it may or may not fit."""
         if move == "create":
-            many = TaskLimits(AGENTS, concurrent=1000, waiting=1000, queued=1000)
-            one_by_one = self.chance.random() < 0.5
-            await created(self.seeds, many, self.chance.choice([ANN, BOB]), one_by_one=one_by_one)
+            many = TaskLimits(AGENTS, concurrent=1000, waiting=1000, queued=1000, store_bytes=10**12)
+            serialize_context = self.chance.random() < 0.5
+            await created(self.seeds, many, self.chance.choice([ANN, BOB]), serialize_context=serialize_context)
             return
         records = await self.records()
         if records:
@@ -133,10 +132,10 @@ class World:
                 )
             )
 
-    async def hand_on(self, task_id: str, r: dict[str, str]) -> None:
+    async def delegate_to_canvas(self, task_id: str, r: dict[str, str]) -> None:
         if claim := self.claims.pop(task_id, None):
             await self.seeds.store.run(
-                hand_on(self.seeds.keys, claim.ref, token=claim.token, before=0, events=[], canvas="{}")
+                delegate_to_canvas(self.seeds.keys, claim.ref, token=claim.token, before=0, events=[], canvas="{}")
             )
 
     async def result(self, task_id: str, r: dict[str, str]) -> None:
@@ -164,6 +163,9 @@ class World:
             keys = [key async for key in self.seeds.store.redis.scan_iter(f"{self.seeds.keys.prefix}:{{{task_id}}}:*")]
             await self.seeds.store.redis.delete(*keys)
             await self.seeds.store.redis.zrem(self.seeds.keys.dead_letters, task_id)
+            for entry in await self.seeds.store.redis.zrange(self.seeds.keys.stored_expiring, 0, -1):
+                if entry.split()[0].decode() == task_id:
+                    await self.seeds.store.redis.zadd(self.seeds.keys.stored_expiring, {entry: 1})
 
     async def _end(self, task_id: str, events: list[Any]) -> None:
         if claim := self.claims.get(task_id):
@@ -183,10 +185,23 @@ MOVES: dict[str, Callable[[World, str, dict[str, str]], Awaitable[None]]] = {
     move.__name__: move
     for move in (
         World.claim, World.events, World.end, World.pause, World.answer, World.cancel, World.lose, World.kill,
-        World.hand_back, World.retry, World.hand_on, World.result, World.forget_pauses, World.requeue, World.delete,
-        World.expire,
+        World.hand_back, World.retry, World.delegate_to_canvas, World.result, World.forget_pauses, World.requeue,
+        World.delete, World.expire,
     )
 }  # fmt: skip
+
+
+async def require_bytes_counted(seeds: Seeds, records: dict[str, dict[str, str]]) -> None:
+    """Fail unless each task counts the bytes it has, or more, and each owner those of its tasks."""
+    await created(seeds, TaskLimits(AGENTS, store_bytes=1))  # what has expired leaves the sums
+    sums: Counter[str] = Counter()
+    for task_id, record in records.items():
+        assert int(record["size"]) >= await stored_bytes(seeds, task_id), record
+        sums[record["scope"].partition("/")[2]] += int(record["size"])
+    counted = await seeds.store.redis.hgetall(seeds.keys.stored)
+    assert {owner.decode(): int(size) for owner, size in counted.items()} == (
+        {**sums, "*": sums.total()} if sums else {}
+    )
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
@@ -201,7 +216,9 @@ def test_what_is_counted_is_what_there_is(redis_server: EmbeddedRedis, moves: li
             world = World(Seeds(store, keys), random.Random(seed))
             for move in moves:
                 await world.act(move)
-            records = (await world.records()).values()
+            by_id = await world.records()
+            records = by_id.values()
+            await require_bytes_counted(world.seeds, by_id)
             queued = sum(r["phase"] == "queued" for r in records)
             assert await store.redis.zcard(keys.queue("agent")) == queued
             assert await leaks(store, keys) == []

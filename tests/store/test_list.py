@@ -12,8 +12,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from a2a_celery.lifecycle import TERMINAL
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED, SUBMITTED, WORKING
 from a2a_celery.store import AsyncStore, Keys, Scope
-from a2a_celery.store.listing import list_page
-from a2a_celery.store.tasks import unlist_task
+from a2a_celery.store.admin.schema import SCHEMA
+from a2a_celery.store.tasks.commands import unlist_task
+from a2a_celery.store.tasks.listing import list_page
 from tests.support.leaks import leaks
 from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, chunk, status
 from tests.support.waiting import eventually_async
@@ -260,7 +261,7 @@ async def test_a_task_that_is_unlisted_can_be_read_by_its_id_alone(
 
 
 async def test_a_task_that_is_unlisted_is_not_archived(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    await store.redis.hset(keys.installation, mapping={"schema": 1, "archive": "1", "adopted": "1"})
+    await store.redis.hset(keys.installation, mapping={"schema": SCHEMA, "archive": "1", "adopted": "1"})
     ended = await seeds.ended(COMPLETED)
     assert await store.redis.ttl(keys.task(ended).record) == -1
 

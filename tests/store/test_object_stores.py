@@ -12,11 +12,11 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
-from a2a_celery.config import Settings
 from a2a_celery.errors import BlobsUnavailable, ConfigError
-from a2a_celery.store.blobs import blobs_of
-from a2a_celery.store.object_store import CALLS_AT_ONCE, Missing, ObjectStore
-from a2a_celery.store.room import Room, guest
+from a2a_celery.settings import Settings
+from a2a_celery.store.blobs.blob_store import blobs_of
+from a2a_celery.store.blobs.memory_budget import MemoryBudget, reserve_memory
+from a2a_celery.store.blobs.object_store import CALLS_AT_ONCE, BlobMissing, ObjectStore
 
 
 @pytest.fixture(scope="session")
@@ -44,7 +44,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 async def test_what_was_put_is_there_until_its_folder_is_removed(url: str) -> None:
     objects = ObjectStore(url)
     content = bytes(range(256)) * 5000
-    with pytest.raises(Missing):
+    with pytest.raises(BlobMissing):
         await objects.get("t1/a")
 
     await objects.put("t1/a", content)
@@ -58,7 +58,7 @@ async def test_what_was_put_is_there_until_its_folder_is_removed(url: str) -> No
     await other.remove("t1")
     await other.aclose()
     for name in ("t1/a", "t1/b"):
-        with pytest.raises(Missing):
+        with pytest.raises(BlobMissing):
             await objects.get(name)
     assert await objects.get("t2/a") == b"other"
     await objects.aclose()
@@ -66,7 +66,7 @@ async def test_what_was_put_is_there_until_its_folder_is_removed(url: str) -> No
 
 def test_code_without_a_loop_writes_and_reads_the_same(url: str) -> None:
     objects = ObjectStore(url)
-    with pytest.raises(Missing):
+    with pytest.raises(BlobMissing):
         objects.get_now("t/a")
 
     objects.put_now("t/a", b"now")
@@ -108,7 +108,7 @@ async def test_a_blob_is_whole_or_not_there(tmp_path: Path) -> None:
 
 
 async def test_a_call_that_hangs_blocks_no_loop_and_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("a2a_celery.store.object_store.CALL_TIMEOUT", 0.3)
+    monkeypatch.setattr("a2a_celery.store.blobs.object_store.CALL_TIMEOUT", 0.3)
     objects, hangs = ObjectStore(f"file://{tmp_path}"), threading.Event()
     under_way = []
 
@@ -127,38 +127,38 @@ async def test_a_call_that_hangs_blocks_no_loop_and_is_bounded(tmp_path: Path, m
 
 
 async def test_readers_take_turns() -> None:
-    room, reading, most = Room(100), set(), 0
+    budget, reading, most = MemoryBudget(100), set(), 0
 
     async def read(name: int) -> None:
         nonlocal most
-        with guest():
-            await room.enter(60)
-            room.stay(60)
+        with reserve_memory():
+            await budget.acquire(60)
+            budget.hold(60)
             reading.add(name)
             most = max(most, len(reading))
             await asyncio.sleep(0)
-            await room.enter(10)  # what was read before is out of its hands
-            room.stay(10)
+            await budget.acquire(10)  # what was read before is out of its hands
+            budget.hold(10)
             reading.discard(name)
 
     await asyncio.gather(*map(read, range(6)))
     assert most == 1
-    with guest():
-        await room.enter(500)  # one that is too large for the room has it alone
-        room.stay(500)
-    await room.enter(100)
+    with reserve_memory():
+        await budget.acquire(500)  # one that is larger than the budget is held alone
+        budget.hold(500)
+    await budget.acquire(100)
 
 
-async def test_one_that_waits_too_long_for_room_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("a2a_celery.store.room.ROOM_TIMEOUT", 0.05)
-    room = Room(100)
-    await room.enter(60)
+async def test_one_that_waits_too_long_for_memory_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("a2a_celery.store.blobs.memory_budget.BUDGET_TIMEOUT", 0.05)
+    budget = MemoryBudget(100)
+    await budget.acquire(60)
 
     with pytest.raises(BlobsUnavailable, match="too many"):
-        await room.enter(60)
+        await budget.acquire(60)
 
-    room.leave(60)
-    await room.enter(60)
+    budget.release(60)
+    await budget.acquire(60)
 
 
 @pytest.mark.parametrize(

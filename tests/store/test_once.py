@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys, Operation, Scope
-from a2a_celery.store.answers import Begun, Conflict, Created, Ended, Known, Missing, Waiting
 from a2a_celery.store.operation import script
-from a2a_celery.store.tasks import Once, continue_task, create_task
+from a2a_celery.store.tasks.commands import IdempotencyKey, continue_task, create_task
+from a2a_celery.store.tasks.results import Begun, Conflict, Created, Ended, Known, Missing, Waiting
 from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, at_once, request, status
 from tests.support.waiting import eventually_async
 
 WINDOW_MS = 600_000
-HELLO = Once("m", "digest of hello", WINDOW_MS)
-OTHER = Once("m", "digest of another", WINDOW_MS)
+HELLO = IdempotencyKey("m", "digest of hello", WINDOW_MS)
+OTHER = IdempotencyKey("m", "digest of another", WINDOW_MS)
 
 
 class Messages:
@@ -28,12 +28,12 @@ class Messages:
     def __init__(self, store: AsyncStore, keys: Keys) -> None:
         self._store, self._keys = store, keys
 
-    async def new(self, task_id: str, once: Once | None = HELLO, scope: Scope = ANN) -> Any:
+    async def new(self, task_id: str, once: IdempotencyKey | None = HELLO, scope: Scope = ANN) -> Any:
         sent = request("hello", task_id, CONTEXT)
         call = create_task(self._keys, scope, task_id, CONTEXT, sent, caller=b"{}", retention=RETENTION, once=once)
         return await self._store.run(call)
 
-    async def further(self, task_id: str, once: Once = HELLO, *, context: str = "", nonce: str = "n") -> Any:
+    async def further(self, task_id: str, once: IdempotencyKey = HELLO, *, context: str = "", nonce: str = "n") -> Any:
         sent = request("more", task_id, CONTEXT)
         call = continue_task(self._keys, ANN, task_id, sent, context, caller=b"{}", nonce=nonce, once=once)
         return await self._store.run(call)
@@ -137,7 +137,7 @@ async def test_a_further_message_begins_one_turn(store: AsyncStore, keys: Keys, 
 
     again = await messages.further(task_id, nonce="another call")
 
-    assert again == Known(task_id, begun.version, 0)
+    assert again == Known(task_id, begun.newest.version, 0)
     assert await seeds.everything() == before
 
 
@@ -145,14 +145,14 @@ async def test_a_message_that_waits_waits_once(store: AsyncStore, keys: Keys, se
     messages = Messages(store, keys)
     claim = await seeds.claimed()
     task_id = claim.ref.task_id
-    await messages.further(task_id, Once("first", "d", WINDOW_MS), nonce="1")
+    await messages.further(task_id, IdempotencyKey("first", "d", WINDOW_MS), nonce="1")
     waits = await messages.further(task_id, nonce="2")
     assert isinstance(waits, Waiting)
 
-    assert await messages.further(task_id, nonce="3") == Known(task_id, waits.version, ahead=2)
+    assert await messages.further(task_id, nonce="3") == Known(task_id, waits.newest.version, ahead=2)
     assert await store.redis.llen(keys.task(task_id).turns) == 2
     await seeds.settled(claim, status(INPUT_REQUIRED))
-    assert await messages.further(task_id, nonce="4") == Known(task_id, waits.version, ahead=2)
+    assert await messages.further(task_id, nonce="4") == Known(task_id, waits.newest.version, ahead=2)
 
 
 async def test_a_message_whose_task_has_ended_is_known_still(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
@@ -161,8 +161,8 @@ async def test_a_message_whose_task_has_ended_is_known_still(store: AsyncStore, 
     begun = await messages.further(task_id)
     await seeds.settled(await seeds.claimed(task_id, run=2), status(COMPLETED))
 
-    assert await messages.further(task_id, nonce="another call") == Known(task_id, begun.version, 0)
-    assert await messages.further(task_id, Once("new", "d", WINDOW_MS), nonce="x") == Ended(COMPLETED)
+    assert await messages.further(task_id, nonce="another call") == Known(task_id, begun.newest.version, 0)
+    assert await messages.further(task_id, IdempotencyKey("new", "d", WINDOW_MS), nonce="x") == Ended(COMPLETED)
 
 
 async def test_a_message_that_was_refused_is_not_remembered(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:

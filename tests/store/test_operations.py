@@ -4,38 +4,64 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from importlib.resources import files
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from a2a_celery.cli.embedded import EmbeddedRedis
-from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED, WORKING
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.dispatch import Call, RunOptions
+from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys, Operation, SyncStore
-from a2a_celery.store.blob_tasks import blobs_in_use, blobs_removed, take_doomed
-from a2a_celery.store.blobs import note_blobs
-from a2a_celery.store.checkpoints import checkpoint
-from a2a_celery.store.dispatch import DueRun, claimed_runs, hold_runs, mark_all_published, postpone_runs, take_due_runs
-from a2a_celery.store.figures import figures
-from a2a_celery.store.installation import note_watcher
-from a2a_celery.store.leases import renew_runs
-from a2a_celery.store.letters import Letter, read_letter, requeue_task
-from a2a_celery.store.limits import take_request
-from a2a_celery.store.log import read_log
-from a2a_celery.store.pauses import end_pauses
-from a2a_celery.store.recovery import Lapsed, hand_back, lapse_run, lapsed_runs
-from a2a_celery.store.release import due_canvases, end_by_result, hand_on, release_run
-from a2a_celery.store.runs import (
+from a2a_celery.store.admin.installation import record_heartbeat
+from a2a_celery.store.admin.memory import read_memory
+from a2a_celery.store.admin.metrics import read_metrics
+from a2a_celery.store.admin.scan import newest_tasks, read_states, scan_list
+from a2a_celery.store.admin.schema import SCHEMA
+from a2a_celery.store.blobs.blob_store import register_blobs
+from a2a_celery.store.blobs.cleanup import acquire_orphaned_blobs, blobs_in_use, forget_removed_blobs
+from a2a_celery.store.log.pages import read_log
+from a2a_celery.store.operation import SCRIPTS
+from a2a_celery.store.runs.commands import (
     RunRef,
     append,
+    checkpoint,
     claim_run,
     end_run,
+    renew_runs,
+    revoke_run,
     settle_run,
 )
-from a2a_celery.store.scan import newest_tasks, read_states, scan_list
-from a2a_celery.store.sessions import SessionState
-from a2a_celery.store.steps import read_steps
-from a2a_celery.store.tasks import continue_task, create_task, list_tasks, read_task, request_cancel, unlist_task
+from a2a_celery.store.runs.dispatch import (
+    DueRun,
+    acquire_due_runs,
+    claimed_runs,
+    mark_all_published,
+    postpone_runs,
+    report_prefetched,
+)
+from a2a_celery.store.runs.recovery import Lapsed, hand_back, lapse_run, lapsed_runs
+from a2a_celery.store.runs.release import (
+    delegate_to_canvas,
+    due_canvases,
+    end_by_result,
+    record_result,
+    release_run,
+    retry_run,
+)
+from a2a_celery.store.runs.sessions import SessionState
+from a2a_celery.store.runs.steps import read_steps
+from a2a_celery.store.tasks.commands import (
+    continue_task,
+    create_task,
+    end_pauses,
+    list_tasks,
+    read_task,
+    request_cancel,
+    unlist_task,
+)
+from a2a_celery.store.tasks.dead_letters import DeadLetter, read_dead_letter, requeue_task
+from a2a_celery.store.tasks.limits import acquire_request
 from tests.store.verbs_of_deliveries import VERBS_OF_DELIVERIES
 from tests.store.verbs_of_keeping import VERBS_OF_KEEPING
 from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, status
@@ -49,6 +75,14 @@ async def claimed(keys: Keys, seeds: Seeds) -> None:
     """The task "t", with its run under way."""
     await seeds.created(task_id="t")
     await seeds.store.run(claim(keys))
+
+
+async def called(keys: Keys, seeds: Seeds) -> None:
+    """The task "t", whose run calls a plain task and waits for a worker."""
+    options = RunOptions(call=Call("tasks.resize", {})).to_json()
+    await seeds.store.run(
+        create_task(keys, ANN, "t", CONTEXT, request(task_id="t"), caller=b"{}", retention=RETENTION, options=options)
+    )
 
 
 def claim(keys: Keys) -> Operation[Any]:
@@ -126,12 +160,12 @@ async def _refuse(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 async def _hold(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await seeds.created(task_id="t")
-    return hold_runs(keys, [REF, RunRef("unknown", 1)], silent_us=1, again_us=1)
+    return report_prefetched(keys, [REF, RunRef("unknown", 1)], silent_us=1, again_us=1)
 
 
 async def _take(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await seeds.created(task_id="t")
-    return take_due_runs(keys, limit=10, again_us=1)
+    return acquire_due_runs(keys, limit=10, again_us=1)
 
 
 async def _claimed_runs(keys: Keys, seeds: Seeds) -> Operation[Any]:
@@ -180,14 +214,14 @@ async def _states(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 async def _letter(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await dead(keys, seeds)
-    return read_letter(keys, "t")
+    return read_dead_letter(keys, "t")
 
 
 async def _requeue(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await dead(keys, seeds)
-    letter = await seeds.store.run(read_letter(keys, "t"))
-    assert isinstance(letter, Letter)
-    return requeue_task(keys, letter, "new", retention=RETENTION, options=b"")
+    dead_letter = await seeds.store.run(read_dead_letter(keys, "t"))
+    assert isinstance(dead_letter, DeadLetter)
+    return requeue_task(keys, dead_letter, "new", retention=RETENTION, options=b"")
 
 
 async def _end(keys: Keys, seeds: Seeds) -> Operation[Any]:
@@ -195,25 +229,40 @@ async def _end(keys: Keys, seeds: Seeds) -> Operation[Any]:
     return end_run(keys, REF, runner=None, event=status(FAILED, "over"))
 
 
+async def _revoke(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await claimed(keys, seeds)
+    return revoke_run(keys, REF, event=status(CANCELED, "stop"), terminate=True)
+
+
 async def _release(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await claimed(keys, seeds)
     return release_run(keys, REF, token=TOKEN, before=0, events=[status(WORKING)], options=b"", retries=1, again_us=0)
 
 
+async def _retry(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await claimed(keys, seeds)
+    return retry_run(keys, REF, runner="r", event=status(WORKING), options=b'{"retries":1}', retries=1, again_us=0)
+
+
 async def _due_canvases(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await claimed(keys, seeds)
-    await seeds.store.run(hand_on(keys, REF, token=TOKEN, before=0, events=[], canvas="{}"))
+    await seeds.store.run(delegate_to_canvas(keys, REF, token=TOKEN, before=0, events=[], canvas="{}"))
     return due_canvases(keys, limit=10, again_us=0)
 
 
 async def _end_by_result(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await claimed(keys, seeds)
-    await seeds.store.run(hand_on(keys, REF, token=TOKEN, before=0, events=[], canvas="{}"))
+    await seeds.store.run(delegate_to_canvas(keys, REF, token=TOKEN, before=0, events=[], canvas="{}"))
     return end_by_result(keys, REF, [chunk("a"), status(COMPLETED)])
 
 
-async def _note_watcher(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    return note_watcher(keys, "here", schema=1, archives=True)
+async def _record_result(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await called(keys, seeds)
+    return record_result(keys, REF, before="", noted="1 0 d", event=status(WORKING))
+
+
+async def _record_heartbeat(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    return record_heartbeat(keys, "here", schema=SCHEMA, archives=True)
 
 
 async def _hand_back(keys: Keys, seeds: Seeds) -> Operation[Any]:
@@ -226,45 +275,51 @@ async def _steps(keys: Keys, seeds: Seeds) -> Operation[Any]:
     return read_steps(keys, "t")
 
 
-async def _figures(keys: Keys, seeds: Seeds) -> Operation[Any]:
+async def _read_metrics(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await seeds.ended(COMPLETED)
-    return figures(keys)
+    return read_metrics(keys)
 
 
-async def _note_blobs(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    noting = note_blobs(keys, await seeds.created())
+async def _register_blobs(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    noting = register_blobs(keys, await seeds.created())
     await seeds.store.run(noting)
     return noting
 
 
 async def _blobs_in_use(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await seeds.store.run(note_blobs(keys, await seeds.created()))
+    await seeds.store.run(register_blobs(keys, await seeds.created()))
     return blobs_in_use(keys)
 
 
-async def _take_doomed(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await seeds.store.run(note_blobs(keys, await seeds.created()))
-    return take_doomed(keys, limit=10)
+async def _acquire_orphaned_blobs(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await seeds.store.run(register_blobs(keys, await seeds.created()))
+    return acquire_orphaned_blobs(keys, limit=10)
 
 
-async def _blobs_removed(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    return blobs_removed(keys, ["t"])
+async def _forget_removed_blobs(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    return forget_removed_blobs(keys, ["t"])
 
 
-async def _take_request(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    return take_request(keys, ANN, per_second=1, burst=2)
+async def _acquire_request(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    return acquire_request(keys, ANN, per_second=1, burst=2)
+
+
+async def _read_memory(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    operation = read_memory()
+    return replace(operation, parse=lambda reply: operation.parse([b"0", *reply[1:]]))  # the used bytes differ
 
 
 VERBS: list[Make] = [
     _create, _continue, _cancel, _read, _list, _log, _claim, _append, _settle, _renew, _mark, _refuse, _hold, _take,
-    _end_pauses, _lapsed, _lapse, _end, _hand_back, _release, _due_canvases, _end_by_result, _scan, _letter, _requeue,
-    _claimed_runs, _note_watcher, _figures, _steps, _checkpoint, _take_request,
-    _note_blobs, _blobs_in_use, _take_doomed, _blobs_removed, _newest, _states,
-    _unlist, *VERBS_OF_KEEPING, *VERBS_OF_DELIVERIES,
+    _end_pauses, _lapsed, _lapse, _end, _hand_back, _release, _retry, _due_canvases, _end_by_result, _record_result,
+    _scan, _letter, _requeue, _claimed_runs, _record_heartbeat, _read_metrics, _steps, _checkpoint, _acquire_request,
+    _register_blobs, _blobs_in_use, _acquire_orphaned_blobs, _forget_removed_blobs, _newest, _states,
+    _unlist, _read_memory, _revoke, *VERBS_OF_KEEPING, *VERBS_OF_DELIVERIES,
 ]  # fmt: skip
 
-BESIDE = {"prelude", "save_task", "delete_task"}
-"""What stands in front of every script, and the two verbs that only `sdk.RedisTaskStore` speaks (see test_sdk)."""
+TESTED_ELSEWHERE = {"save_task", "delete_task", "correct_clock"}
+"""Scripts that only `sdk.RedisTaskStore` calls (see test_sdk), and one whose reply is a time (see
+tests/watcher/test_store_clock.py)."""
 
 
 @pytest.fixture
@@ -307,9 +362,9 @@ async def test_every_script_is_a_verb_that_is_tested_here(keys: Keys, seeds: See
     for make in VERBS:
         await seeds.store.redis.flushall()
         tested.add((await make(keys, seeds)).script.name)
-    scripts = {p.name.removesuffix(".lua") for p in (files("a2a_celery.store") / "scripts").iterdir()}
+    scripts = {path.stem for path in SCRIPTS.glob("*/*.lua") if path.parent.name != "lib"}
 
-    assert tested == scripts - BESIDE
+    assert tested == scripts - TESTED_ELSEWHERE
 
 
 async def test_many_operations_at_once_each_get_their_own_answer(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:

@@ -6,25 +6,20 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from a2a_celery.dispatch import Call, RunOptions
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys, Operation
 from a2a_celery.store.operation import script
-from a2a_celery.store.pauses import end_pauses
-from a2a_celery.store.recovery import Lapsed, hand_back, lapse_run
-from a2a_celery.store.release import end_by_result, hand_on, release_run
-from a2a_celery.store.runs import RunRef, append, claim_run, end_run, settle_run
-from a2a_celery.store.tasks import continue_task, create_task, request_cancel
+from a2a_celery.store.runs.commands import RunRef, append, claim_run, end_run, settle_run
+from a2a_celery.store.runs.recovery import Lapsed, hand_back, lapse_run
+from a2a_celery.store.runs.release import delegate_to_canvas, end_by_result, record_result, release_run, retry_run
+from a2a_celery.store.tasks.commands import continue_task, create_task, end_pauses, request_cancel
 from tests.store.test_cost import Meter
 from tests.support.lines import Webhooks, new
 from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, status
 
 REF = RunRef("t", 1)
 Write = Callable[[Keys, Seeds], Awaitable[Operation[object]]]
-
-
-@pytest.fixture
-def webhooks(store: AsyncStore, keys: Keys) -> Webhooks:
-    return Webhooks(store, keys)
 
 
 async def claimed(keys: Keys, seeds: Seeds, *, lease_us: int = LEASE_US, attempts: int = 1) -> None:
@@ -104,15 +99,28 @@ async def _release(keys: Keys, seeds: Seeds) -> Operation[object]:
     )
 
 
+async def _retry(keys: Keys, seeds: Seeds) -> Operation[object]:
+    await claimed(keys, seeds)
+    return retry_run(  # type: ignore[return-value]
+        keys, REF, runner="r", event=status(WORKING), options=b"", retries=1, again_us=0
+    )
+
+
 async def _end_by_result(keys: Keys, seeds: Seeds) -> Operation[object]:
     await claimed(keys, seeds)
-    await seeds.store.run(hand_on(keys, REF, token="k", before=0, events=[], canvas="{}"))
+    await seeds.store.run(delegate_to_canvas(keys, REF, token="k", before=0, events=[], canvas="{}"))
     return end_by_result(keys, REF, [chunk("a"), status(COMPLETED)])  # type: ignore[return-value]
+
+
+async def _record_result(keys: Keys, seeds: Seeds) -> Operation[object]:
+    options = RunOptions(call=Call("tasks.resize", {})).to_json()
+    await seeds.store.redis.hset(keys.task("t").record, "options", options)
+    return record_result(keys, REF, before="", noted="1 0 d", event=status(WORKING))  # type: ignore[return-value]
 
 
 WRITERS: list[Write] = [
     _append, _claim, _settle, _pause, _end_pauses, _continue, _cancel, _lapse, _again, _end, _lost, _hand_back,
-    _release, _end_by_result,
+    _release, _retry, _end_by_result, _record_result,
 ]  # fmt: skip
 
 
@@ -191,13 +199,13 @@ async def test_a_task_without_configs_pays_nothing_and_one_with_them_little(
 async def test_who_waits_for_work_is_rung(store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks) -> None:
     task_id = await seeds.created()
     await webhooks.saved(task_id)
-    async with store.redis.pubsub() as bell:
-        await bell.subscribe(keys.deliveries_wake)
-        await bell.get_message(timeout=5)
+    async with store.redis.pubsub() as pubsub:
+        await pubsub.subscribe(keys.delivery_notifications)
+        await pubsub.get_message(timeout=5)
 
         await seeds.claimed(task_id)
 
-        assert await bell.get_message(ignore_subscribe_messages=True, timeout=5) is not None
+        assert await pubsub.get_message(ignore_subscribe_messages=True, timeout=5) is not None
 
 
 async def test_a_deleted_task_leaves_no_line(store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks) -> None:

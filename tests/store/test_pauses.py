@@ -10,10 +10,9 @@ from a2a.types import TaskStatus, TaskStatusUpdateEvent
 from a2a_celery.lifecycle import fold
 from a2a_celery.lifecycle.states import CANCELED, FAILED, INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.log import read_log
-from a2a_celery.store.pauses import end_pauses
-from a2a_celery.store.runs import Claim, Settled, settle_run
-from a2a_celery.store.tasks import continue_task, request_cancel
+from a2a_celery.store.log.pages import read_log
+from a2a_celery.store.runs.commands import Claim, Settled, settle_run
+from a2a_celery.store.tasks.commands import continue_task, end_pauses, request_cancel
 from tests.support.seeds import ANN, CONTEXT, Seeds, request, status
 from tests.support.waiting import eventually_async
 

@@ -6,8 +6,9 @@ import pytest
 
 from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.answers import Missing, TooManyConfigs
-from a2a_celery.store.push_configs import (
+from a2a_celery.store.tasks.commands import continue_task, create_task
+from a2a_celery.store.tasks.results import Limited, Missing, TooManyConfigs
+from a2a_celery.store.webhooks.push_configs import (
     MAX_PUSH_CONFIGS,
     delete_push_config,
     list_push_configs,
@@ -15,14 +16,8 @@ from a2a_celery.store.push_configs import (
     save_push_config,
     secrets_in_use,
 )
-from a2a_celery.store.tasks import continue_task
 from tests.support.lines import Webhooks, new
 from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, request, status
-
-
-@pytest.fixture
-def webhooks(store: AsyncStore, keys: Keys) -> Webhooks:
-    return Webhooks(store, keys)
 
 
 @pytest.mark.parametrize("config_id", ["plain", "a:b", "with space", "{brace}", "new\nline", "ünï", "%41", ":sealed"])
@@ -72,6 +67,45 @@ async def test_one_more_than_there_may_be_is_refused_and_a_replacement_is_not(
     await webhooks.saved(task_id, "c3", b"another")
     found = await store.run(list_push_configs(keys, ANN, task_id))
     assert [config_id for config_id, _ in found or []] == [f"c{number}" for number in range(MAX_PUSH_CONFIGS)]
+
+
+async def test_an_owner_has_so_many_in_all_tasks_together_until_they_are_deleted_or_gone(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    first, second = await seeds.created(retention=1), await seeds.ended(INPUT_REQUIRED)
+    for task_id in (first, second):
+        assert await store.run(save_push_config(keys, ANN, task_id, new(most=2))) is None
+    sent = request("more", second, CONTEXT)
+    further = continue_task(keys, ANN, second, sent, "", caller=b"{}", nonce="n", push=new("more", most=2))
+    fresh = request("hello", "fresh", CONTEXT)
+    created = create_task(
+        keys, ANN, "fresh", CONTEXT, fresh, caller=b"{}", retention=RETENTION, push=new("more", most=2)
+    )
+    added = save_push_config(keys, ANN, second, new("more", most=2))
+    limited = Limited("webhooks", 2, 60.0)
+    before = await seeds.everything()
+
+    assert [await store.run(call) for call in (further, created, added)] == [limited] * 3
+    assert await seeds.everything() == before
+    assert await store.run(save_push_config(keys, ANN, second, new("c", b"another", most=2))) is None
+    assert await store.run(delete_push_config(keys, ANN, second, "c"))
+    assert await store.run(added) is None
+
+    claim = await seeds.claimed(first)
+    await seeds.settled(claim, status(COMPLETED))
+    assert await store.redis.zscore(keys.webhooks(ANN.account), f"{first} c") < float("inf")
+    await store.redis.zadd(keys.webhooks(ANN.account), {f"{first} c": 1})  # its retention is over
+    assert not isinstance(await store.run(created), Limited)
+
+
+async def test_the_list_of_an_owner_expires_with_the_last_task(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    task_id = await seeds.created()
+    await store.run(save_push_config(keys, ANN, task_id, new(most=2)))
+    assert await store.redis.ttl(keys.webhooks(ANN.account)) == -1
+
+    await seeds.settled(await seeds.claimed(task_id), status(COMPLETED))
+
+    assert RETENTION - 60 < await store.redis.ttl(keys.webhooks(ANN.account)) <= RETENTION
 
 
 async def test_the_same_call_again_changes_nothing(

@@ -14,7 +14,7 @@ from a2a.types import Task, TaskStatusUpdateEvent
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.lifecycle import TERMINAL, is_terminal
 from a2a_celery.lifecycle.states import (
     AUTH_REQUIRED,
@@ -26,9 +26,9 @@ from a2a_celery.lifecycle.states import (
     WORKING,
 )
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.answers import Begun, CanceledNow
-from a2a_celery.store.runs import Claim, RunLost, RunRef, Settled, Written, append, claim_run, settle_run
-from a2a_celery.store.tasks import continue_task, request_cancel
+from a2a_celery.store.runs.commands import Claim, RunLost, RunRef, Settled, Written, append, claim_run, settle_run
+from a2a_celery.store.tasks.commands import continue_task, request_cancel
+from a2a_celery.store.tasks.results import Begun, CanceledNow
 from tests.support.leaks import leaks
 from tests.support.seeds import ANN, CONTEXT, LEASE_US, Seeds, at_once, chunk, request, status
 

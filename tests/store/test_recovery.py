@@ -6,27 +6,32 @@ import asyncio
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
 import pytest
 from a2a.types import TaskArtifactUpdateEvent, TaskState
 
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.dispatch import Call, Publisher, RunOptions
+from a2a_celery.errors import StoreUnavailable
 from a2a_celery.lifecycle import LogEntry
+from a2a_celery.lifecycle.outcomes import CANCELED_BY_CLIENT
+from a2a_celery.lifecycle.own_metadata import ATTEMPT, MAX_ATTEMPTS, own_metadata
 from a2a_celery.lifecycle.states import AUTH_REQUIRED, CANCELED, COMPLETED, FAILED, WORKING
 from a2a_celery.store import AsyncStore, Keys, Operation
-from a2a_celery.store.checkpoints import checkpoint
-from a2a_celery.store.leases import renew_runs
-from a2a_celery.store.recovery import Lapse, Lapsed, hand_back, lapse_run, lapsed_runs, left_open
-from a2a_celery.store.release import hand_on
-from a2a_celery.store.runs import Claim, RunLost, RunRef, append, claim_run, settle_run
-from a2a_celery.store.sessions import SessionState
-from a2a_celery.store.tasks import continue_task, create_task, request_cancel
-from a2a_celery.watcher.recoverer import Recoverer
+from a2a_celery.store.runs.commands import Claim, RunLost, RunRef, append, checkpoint, claim_run, renew_runs, settle_run
+from a2a_celery.store.runs.recovery import Lapse, Lapsed, hand_back, lapse_run, lapsed_runs, left_open
+from a2a_celery.store.runs.release import delegate_to_canvas
+from a2a_celery.store.runs.sessions import SessionState
+from a2a_celery.store.tasks.commands import continue_task, create_task, request_cancel
+from a2a_celery.watcher.recoverer import RETRY_AFTER, Recoverer
+from tests.store.test_cost import Meter
 from tests.support.clocks import ManualClock
-from tests.support.restarts import mortal_redis
+from tests.support.restarts import allow_writes, mortal_redis, refuse_writes
 from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, at_once, chunk, request, status
 from tests.support.waiting import eventually_async
+
+T = TypeVar("T")
 
 
 async def lost(store: AsyncStore, keys: Keys, seeds: Seeds, *, max_attempts: int = 1) -> Claim:
@@ -64,12 +69,83 @@ async def test_a_worker_that_wakes_up_can_write_nothing_more(store: AsyncStore, 
     assert (await seeds.task(claim.ref.task_id)).status.state == WORKING
 
 
+class Selective(AsyncStore):
+    """A store that cannot read the task `unreadable`, and is away after so many `looks` for lapsed runs."""
+
+    unreadable = ""
+    looks = 1000
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.unread: list[str] = []
+
+    async def run(self, operation: Operation[T]) -> T:
+        """See `AsyncStore.run`."""
+        if operation.script.name == "read_task" and self.unreadable and self.unreadable in operation.keys[0]:
+            self.unread.append(operation.keys[0].partition("{")[2].partition("}")[0])
+            raise StoreUnavailable("it took too long")
+        if operation.script.name == "lapsed_runs":
+            self.looks -= 1
+            if self.looks < 0:
+                raise StoreUnavailable("away")
+        return await super().run(operation)
+
+
+async def test_a_task_that_cannot_be_read_does_not_stop_the_recovery_of_others(
+    redis_server: EmbeddedRedis, store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    first, *others = [(await lost(store, keys, seeds)).ref.task_id for _ in range(4)]
+    selective, clock = Selective(redis_server.store_url), ManualClock()
+    selective.unreadable = first
+    recoverer = Recoverer(selective, keys, clock=clock)
+
+    await recoverer.tick()
+    assert [(await seeds.states(task_id))[-1] for task_id in (first, *others)] == [WORKING, FAILED, FAILED, FAILED]
+
+    selective.unreadable = ""
+    await recoverer.tick()
+    assert (await seeds.states(first))[-1] == WORKING, "not at once: its reading may take long"
+    clock.advance(RETRY_AFTER)
+    await recoverer.tick()
+    assert (await seeds.states(first))[-1] == FAILED
+    await selective.aclose()
+
+
+async def test_a_store_that_is_away_stops_the_look_at_once(
+    redis_server: EmbeddedRedis, store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    claims = [await lost(store, keys, seeds) for _ in range(2)]
+    selective = Selective(redis_server.store_url)
+    selective.unreadable = "{"  # any task
+    selective.looks = 1
+
+    with pytest.raises(StoreUnavailable, match="away"):
+        await Recoverer(selective, keys).tick()
+
+    assert selective.unread == [claims[0].ref.task_id]
+    await selective.aclose()
+
+
+async def test_the_contents_of_a_task_are_not_read_to_fail_it(
+    redis_server: EmbeddedRedis, store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    claim = await lost(store, keys, seeds)
+    await seeds.appended(claim, chunk("x" * 100_000, append=False))
+    meter, recording = Meter(store), Recoverer(store, keys)
+
+    before = await meter.bytes_sent()
+    await recording.tick()
+
+    assert await meter.bytes_sent() - before < 20_000
+    assert (await seeds.states(claim.ref.task_id))[-1] == FAILED
+
+
 async def test_an_agent_may_be_run_again_as_often_as_it_says(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claim = await lost(store, keys, seeds, max_attempts=3)
     for attempt in (2, 3):
         await Recoverer(store, keys).tick()
         task = await seeds.task(claim.ref.task_id)
-        assert dict(task.metadata) == {"attempt": attempt, "maxAttempts": 3}
+        assert dict(task.metadata) == own_metadata({ATTEMPT: attempt, MAX_ATTEMPTS: 3})
         again = await store.run(
             claim_run(
                 keys,
@@ -109,6 +185,7 @@ async def test_a_cancel_that_its_worker_never_heard_is_carried_out(store: AsyncS
     await Recoverer(store, keys).tick()
 
     assert (await seeds.task(claim.ref.task_id)).status.state == CANCELED
+    assert await seeds.status_text(claim.ref.task_id) == CANCELED_BY_CLIENT
 
 
 async def half_restored(seeds: Seeds, **created: int) -> Claim:
@@ -132,7 +209,7 @@ CHECKPOINT = SessionState(ANN, CONTEXT, 0, b"{}")
         lambda keys, claim: append(keys, claim.ref, token=claim.token, before=6, events=END),
         lambda keys, claim: settle_run(keys, claim.ref, token=claim.token, before=6, events=END),
         lambda keys, claim: settle_run(keys, claim.ref, token=claim.token, before=6, events=END, session=CHECKPOINT),
-        lambda keys, claim: hand_on(keys, claim.ref, token=claim.token, before=6, events=[], canvas="{}"),
+        lambda keys, claim: delegate_to_canvas(keys, claim.ref, token=claim.token, before=6, events=[], canvas="{}"),
         lambda keys, claim: checkpoint(keys, claim.ref, token=claim.token, confirmed=6, session=CHECKPOINT),
     ],
     ids=["append", "append the end", "settle", "settle with a session", "release", "checkpoint"],
@@ -279,6 +356,31 @@ async def test_after_a_start_the_workers_come_first(store: AsyncStore, keys: Key
     await recoverer.tick()
 
     assert (await seeds.task(claim.ref.task_id)).status.state == FAILED
+
+
+async def test_a_store_that_refused_writes_gives_the_workers_time_to_renew(tmp_path: Path, keys: Keys) -> None:
+    with mortal_redis(tmp_path) as server:
+        store, clock = AsyncStore(server.store_url), ManualClock()
+        seeds = Seeds(store, keys)
+        claim = await lost(store, keys, seeds)
+        recoverer = Recoverer(store, keys, grace=10, clock=clock)
+        await recoverer.tick()  # its start, after which it has grace too
+        refuse_writes(server, "OOM")
+        for _ in range(4):  # the grace that the first refusal gave is over between two ticks
+            clock.advance(6)
+            with pytest.raises(StoreUnavailable):
+                await recoverer.tick()
+        allow_writes(server)
+
+        clock.advance(9)
+        await recoverer.tick()
+
+        assert (await seeds.task(claim.ref.task_id)).status.state == WORKING
+        for _ in range(2):
+            clock.advance(6)
+            await recoverer.tick()
+        assert (await seeds.task(claim.ref.task_id)).status.state == FAILED
+        await store.aclose()
 
 
 async def test_another_attempt_still_knows_which_pause_its_message_answers(

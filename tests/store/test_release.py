@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import pytest
 
-from a2a_celery.lifecycle.states import COMPLETED, FAILED, WORKING
+from a2a_celery.dispatch import RunOptions
+from a2a_celery.lifecycle import Retried, final_event
+from a2a_celery.lifecycle.own_metadata import ATTEMPT, CELERY_STATE, EXECUTION, MAX_ATTEMPTS, own_metadata
+from a2a_celery.lifecycle.states import COMPLETED, FAILED, SUBMITTED, WORKING
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.answers import CanceledNow
-from a2a_celery.store.dispatch import hold_runs, mark_published, take_due_runs
-from a2a_celery.store.recovery import Requeued, hand_back
-from a2a_celery.store.release import Released, hand_on, release_run
-from a2a_celery.store.runs import Behind, Claim, Dropped, RunLost, RunRef, append, claim_run
-from a2a_celery.store.tasks import request_cancel
+from a2a_celery.store.runs.commands import Claim, Dropped, RetryUnrecorded, RunLost, RunRef, append, claim_run
+from a2a_celery.store.runs.dispatch import acquire_due_runs, mark_published, report_prefetched
+from a2a_celery.store.runs.recovery import Requeued, give_next_attempt, hand_back, lapsed_runs
+from a2a_celery.store.runs.release import Released, delegate_to_canvas, release_run
+from a2a_celery.store.tasks.commands import request_cancel
+from a2a_celery.store.tasks.results import CanceledNow
 from tests.support.seeds import ANN, CONTEXT, LEASE_US, Seeds, chunk, status
 
 OPTIONS = b'{"retries":1}'
 
 
-async def claimed(store: AsyncStore, keys: Keys, ref: RunRef, token: str, retries: int = 0) -> Claim | Dropped | Behind:
+async def claimed(
+    store: AsyncStore, keys: Keys, ref: RunRef, token: str, retries: int = 0
+) -> Claim | Dropped | RetryUnrecorded:
     """What a worker gets that has a message of the `retries`-th retry, and tells of it if it must."""
     event = status(WORKING, attempt=retries + 1)
     lease = {"runner": "here.1.x", "lease_us": LEASE_US, "working": True}
     answer = await store.run(claim_run(keys, ref, token=token, retries=retries, **lease))  # type: ignore[arg-type]
-    if isinstance(answer, Behind):
+    if isinstance(answer, RetryUnrecorded):
         again = claim_run(keys, ref, token=token, retries=retries, retried=event, **lease)  # type: ignore[arg-type]
         answer = await store.run(again)
     return answer
@@ -103,19 +108,21 @@ async def test_a_retry_in_hand_is_not_due_since_the_first_message_was(
 ) -> None:
     ref = RunRef(await seeds.created(), 1)
     await store.run(mark_published(keys, ref, again_us=1000))
-    await store.run(hold_runs(keys, [ref], silent_us=LEASE_US, again_us=LEASE_US))
+    await store.run(report_prefetched(keys, [ref], silent_us=LEASE_US, again_us=LEASE_US))
     assert isinstance(await claimed(store, keys, ref, "first"), Claim)
     await retried(store, keys, ref, "first")
 
-    await store.run(hold_runs(keys, [ref], silent_us=LEASE_US, again_us=LEASE_US))
+    await store.run(report_prefetched(keys, [ref], silent_us=LEASE_US, again_us=LEASE_US))
 
-    assert await store.run(take_due_runs(keys, limit=10, again_us=0)) == []
+    assert await store.run(acquire_due_runs(keys, limit=10, again_us=0)) == []
 
 
 async def test_a_canvas_that_is_cancelled_is_named_in_each_answer(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     """The first answer may be lost on its way, and the canvas is to be revoked."""
     claim = await seeds.claimed()
-    await store.run(hand_on(keys, claim.ref, token=claim.token, before=0, events=[], canvas='{"result":["x",null]}'))
+    await store.run(
+        delegate_to_canvas(keys, claim.ref, token=claim.token, before=0, events=[], canvas='{"result":["x",null]}')
+    )
     operation = request_cancel(keys, ANN, claim.ref.task_id, CONTEXT)
 
     first, again = await store.run(operation), await store.run(operation)
@@ -123,3 +130,56 @@ async def test_a_canvas_that_is_cancelled_is_named_in_each_answer(store: AsyncSt
     assert isinstance(first, CanceledNow)
     assert first.canvas == b'{"result":["x",null]}'
     assert again == first
+
+
+async def test_what_says_when_a_retry_comes_leaves_the_task_with_its_claim(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    ref = RunRef(await seeds.created(), 1)
+    assert isinstance(await claimed(store, keys, ref, "first"), Claim)
+    waiting = final_event(Retried(2, 4, "2030-01-01T08:00:00+00:00", "ConnectionError"), ref.task_id, CONTEXT)
+    assert waiting is not None
+    await store.run(
+        release_run(
+            keys, ref, token="first", before=0, events=[waiting], options=OPTIONS, retries=1, again_us=60_000_000
+        )
+    )
+    assert (await seeds.task(ref.task_id)).metadata == waiting.metadata
+
+    assert isinstance(await claimed(store, keys, ref, "retry", retries=1), Claim)
+
+    assert dict((await seeds.task(ref.task_id)).metadata) == own_metadata({ATTEMPT: 2, MAX_ATTEMPTS: 4})
+    assert await seeds.states(ref.task_id) == [SUBMITTED, WORKING, WORKING, WORKING]
+    await seeds.require_consistent(ref.task_id)
+
+
+async def test_no_metadata_about_a_run_is_left_in_an_ended_task(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await seeds.claimed()
+    progress = status(WORKING, **own_metadata({CELERY_STATE: "PROGRESS", EXECUTION: {"state": "MODEL_CALL"}}))
+    await seeds.appended(claim, progress)
+    assert (await seeds.task(claim.task.id)).metadata == progress.metadata
+
+    await seeds.appended(claim, status(COMPLETED), before=1)
+
+    assert dict((await seeds.task(claim.task.id)).metadata) == {}
+    await seeds.require_consistent(claim.task.id)
+
+
+async def test_retries_and_attempts_after_lost_workers_are_counted_apart(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    task_id = await seeds.created()
+    begun = await seeds.claimed(task_id, max_attempts=2)
+    await retried(store, keys, RunRef(task_id, 1), begun.token)
+    lease = {"runner": "lost", "lease_us": -1, "working": True, "max_attempts": 2}
+    again = await store.run(claim_run(keys, RunRef(task_id, 1), token="retry", retries=1, **lease))  # type: ignore[arg-type]
+    assert isinstance(again, Claim)
+    [lapsed] = await store.run(lapsed_runs(keys, limit=10))
+
+    await give_next_attempt(store, keys, lapsed, again_us=0)
+    after = await claimed(store, keys, RunRef(task_id, 2), "next", retries=1)
+
+    assert isinstance(after, Claim)
+    counts = [(claim.attempt, RunOptions.from_json(claim.options).retries) for claim in (begun, again, after)]
+    assert counts == [(1, 0), (1, 1), (2, 1)]
+    await seeds.require_consistent(task_id)

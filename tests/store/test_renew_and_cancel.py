@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from a2a.types import TaskState
 
+from a2a_celery.lifecycle.outcomes import CANCELED_BY_CLIENT, CANCELED_BY_OPERATOR
 from a2a_celery.lifecycle.states import (
     AUTH_REQUIRED,
     CANCELED,
@@ -18,10 +19,9 @@ from a2a_celery.lifecycle.states import (
     WORKING,
 )
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.leases import Renewal, renew_runs
-from a2a_celery.store.runs import RunRef
-from a2a_celery.store.tasks import CancelAsked, CanceledNow, Ended, Missing, continue_task, request_cancel
-from a2a_celery.store.wake import WakeLine
+from a2a_celery.store.log.pubsub import PubSubListener
+from a2a_celery.store.runs.commands import Renewal, RunRef, renew_runs
+from a2a_celery.store.tasks.commands import CancelAsked, CanceledNow, Ended, Missing, continue_task, request_cancel
 from tests.support.seeds import ANN, BOB, CONTEXT, LEASE_US, Seeds, request, status
 from tests.support.waiting import eventually_async
 
@@ -69,6 +69,7 @@ async def test_a_queued_task_is_canceled_at_once(store: AsyncStore, keys: Keys, 
 
     assert answer == CanceledNow(1, 2)
     assert await seeds.states(task_id) == [SUBMITTED, CANCELED]
+    assert await seeds.status_text(task_id) == CANCELED_BY_CLIENT
     assert await store.redis.zcard(keys.dispatch) == 0
     await seeds.require_consistent(task_id)
 
@@ -81,11 +82,12 @@ async def test_a_paused_task_is_canceled_at_once(store: AsyncStore, keys: Keys, 
 
     assert answer == CanceledNow(None, 4)
     assert await seeds.states(task_id) == [SUBMITTED, WORKING, pause, CANCELED]
+    assert await seeds.status_text(task_id) == CANCELED_BY_CLIENT
     await seeds.require_consistent(task_id)
 
 
 async def test_the_runner_of_a_running_task_is_told(
-    store: AsyncStore, keys: Keys, seeds: Seeds, line: WakeLine
+    store: AsyncStore, keys: Keys, seeds: Seeds, line: PubSubListener
 ) -> None:
     told: list[bytes] = []
     await line.on_message(keys.runner("runner"), told.append)
@@ -142,4 +144,32 @@ async def test_a_cancel_that_meets_a_pause_ends_the_task(store: AsyncStore, keys
 
     assert (answer.state, answer.next_run) == (CANCELED, None)
     assert await seeds.states(task_id) == [SUBMITTED, WORKING, INPUT_REQUIRED, CANCELED]
+    assert await seeds.status_text(task_id) == CANCELED_BY_CLIENT
     await seeds.require_consistent(task_id)
+
+
+@pytest.mark.parametrize(
+    ("ask", "by"), [({}, CANCELED_BY_CLIENT), ({"text": CANCELED_BY_OPERATOR}, CANCELED_BY_OPERATOR)]
+)
+async def test_an_agent_that_stops_silently_is_canceled_by_who_asked(
+    store: AsyncStore, keys: Keys, seeds: Seeds, ask: dict[str, str], by: str
+) -> None:
+    claim = await seeds.claimed()
+    await store.run(request_cancel(keys, ANN, claim.ref.task_id, CONTEXT, **ask))
+
+    await seeds.settled(claim, status(CANCELED, cost=3))
+
+    task = await seeds.task(claim.ref.task_id)
+    assert await seeds.status_text(task.id) == by
+    assert dict(task.metadata) == {"cost": 3}
+    assert dict((await seeds.log(task.id))[-1].event.metadata) == {"cost": 3}
+    await seeds.require_consistent(task.id)
+
+
+async def test_an_agent_that_says_why_it_stopped_is_quoted(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await seeds.claimed()
+    await store.run(request_cancel(keys, ANN, claim.ref.task_id, CONTEXT))
+
+    await seeds.settled(claim, status(CANCELED, "rolled back"))
+
+    assert await seeds.status_text(claim.ref.task_id) == "rolled back"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from redis.asyncio import Connection
 
-from a2a_celery.store.round_trips import Command, packed
+from a2a_celery.store.client.round_trips import Command, packed
 
 
 @pytest.mark.parametrize(

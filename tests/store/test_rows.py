@@ -10,20 +10,19 @@ import pytest
 from a2a_celery.lifecycle.outcomes import status_event
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED, SUBMITTED
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.answers import Begun, Created
-from a2a_celery.store.dispatch import hold_runs, take_due_runs
 from a2a_celery.store.operation import Operation, script
-from a2a_celery.store.pauses import end_pauses
-from a2a_celery.store.recovery import hand_back
-from a2a_celery.store.release import end_by_result, hand_on, release_run
-from a2a_celery.store.runs import Dropped, Kept, RunRef, Settled, claim_run, end_run, settle_run
-from a2a_celery.store.tasks import continue_task, create_task, request_cancel
+from a2a_celery.store.runs.commands import Dropped, RunRef, Settled, Unchanged, claim_run, end_run, settle_run
+from a2a_celery.store.runs.dispatch import acquire_due_runs, report_prefetched
+from a2a_celery.store.runs.recovery import hand_back
+from a2a_celery.store.runs.release import delegate_to_canvas, end_by_result, release_run
+from a2a_celery.store.tasks.commands import continue_task, create_task, end_pauses, request_cancel
+from a2a_celery.store.tasks.results import Begun, Created
 from tests.support.seeds import ANN, BOB, CONTEXT, LEASE_US, RETENTION, Seeds, at_once, request, status
 
 
 async def row(seeds: Seeds, count: int = 2) -> list[str]:
     """So many tasks of one context."""
-    return [await seeds.created(task_id=f"t{n}", one_by_one=True) for n in range(count)]
+    return [await seeds.created(task_id=f"t{n}", serialize_context=True) for n in range(count)]
 
 
 async def due(seeds: Seeds) -> list[str]:
@@ -33,7 +32,7 @@ async def due(seeds: Seeds) -> list[str]:
 
 async def behind(seeds: Seeds) -> list[str]:
     """The runs that stand behind others."""
-    return [name.decode() for name in await seeds.store.redis.zrange(seeds.keys.behind, 0, -1)]
+    return [name.decode() for name in await seeds.store.redis.zrange(seeds.keys.blocked, 0, -1)]
 
 
 async def answered(seeds: Seeds, task_id: str) -> Begun:
@@ -47,7 +46,9 @@ async def answered(seeds: Seeds, task_id: str) -> Begun:
 async def test_who_comes_second_waits_and_is_not_published(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     def create(task_id: str, scope: Any = ANN, context_id: str = CONTEXT) -> Any:
         sent = request(task_id=task_id, context_id=context_id)
-        return create_task(keys, scope, task_id, context_id, sent, caller=b"{}", retention=RETENTION, one_by_one=True)
+        return create_task(
+            keys, scope, task_id, context_id, sent, caller=b"{}", retention=RETENTION, serialize_context=True
+        )
 
     first, second = await store.run(create("one")), await store.run(create("two"))
     others = [await store.run(create("bob", BOB)), await store.run(create("else", context_id="another"))]
@@ -70,12 +71,12 @@ async def test_a_run_that_stands_behind_can_not_be_claimed_held_or_handed_back(
     lost = status_event(waits, CONTEXT, FAILED)
 
     claim = await store.run(claim_run(keys, ref, token="t", runner="r", lease_us=LEASE_US, working=True))
-    await store.run(hold_runs(keys, [ref], silent_us=1, again_us=LEASE_US))
-    assert await store.run(hand_back(keys, ref, runner=None, lost=lost)) == Kept()
+    await store.run(report_prefetched(keys, [ref], silent_us=1, again_us=LEASE_US))
+    assert await store.run(hand_back(keys, ref, runner=None, lost=lost)) == Unchanged()
 
     assert claim == Dropped("another run of its context comes first")
     assert await seeds.everything() == before
-    assert await store.run(end_run(keys, ref, runner="r", event=lost, lost=True)) == Kept()
+    assert await store.run(end_run(keys, ref, runner="r", event=lost, lost=True)) == Unchanged()
     assert await behind(seeds) == [ref.name]
     assert ref.name not in await due(seeds)
 
@@ -129,7 +130,9 @@ async def _stop(seeds: Seeds, task_id: str) -> object:
 
 async def _canvas(seeds: Seeds, task_id: str) -> object:
     claim = await seeds.claimed(task_id)
-    await seeds.store.run(hand_on(seeds.keys, claim.ref, token=claim.token, before=0, events=[], canvas="{}"))
+    await seeds.store.run(
+        delegate_to_canvas(seeds.keys, claim.ref, token=claim.token, before=0, events=[], canvas="{}")
+    )
     assert await due(seeds) == [], "what a canvas works for is not over"
     return await seeds.store.run(end_by_result(seeds.keys, claim.ref, [status(COMPLETED)]))
 
@@ -160,7 +163,7 @@ async def test_whatever_ends_the_first_gives_the_next_its_turn(seeds: Seeds, end
     await seeds.settled(await seeds.claimed(second), status(COMPLETED))
     assert (await due(seeds), await behind(seeds)) == ([f"{third}.1"], [])
     await seeds.settled(await seeds.claimed(third), status(COMPLETED))
-    assert not [key for key in await seeds.everything() if ":row:" in key]
+    assert not [key for key in await seeds.everything() if ":context_queue:" in key]
 
 
 @pytest.mark.parametrize("end", [_cancel, _expire, _delete, _elsewhere], ids=lambda end: end.__name__[1:])
@@ -183,9 +186,9 @@ async def test_the_next_is_said_to_who_settles_and_due_at_once_for_a_watcher_els
 
     assert isinstance(settled, Settled)
     assert (settled.next_run, settled.other) == (None, RunRef(second, 1))
-    assert await store.run(take_due_runs(keys, limit=9, again_us=1)) == [], "who settled publishes it"
+    assert await store.run(acquire_due_runs(keys, limit=9, again_us=1)) == [], "who settled publishes it"
     await _cancel(seeds, second)
-    assert [one.ref for one in await store.run(take_due_runs(keys, limit=9, again_us=1))] == [RunRef(third, 1)]
+    assert [one.ref for one in await store.run(acquire_due_runs(keys, limit=9, again_us=1))] == [RunRef(third, 1)]
 
 
 async def test_what_goes_on_keeps_its_turn(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
@@ -196,7 +199,7 @@ async def test_what_goes_on_keeps_its_turn(store: AsyncStore, keys: Keys, seeds:
         release_run(keys, claim.ref, token=claim.token, before=0, events=[], options=b"", retries=1, again_us=1)
     )
     assert await due(seeds) == [claim.ref.name]
-    assert await store.run(hand_back(keys, claim.ref, runner=None, lost=lost)) != Kept()
+    assert await store.run(hand_back(keys, claim.ref, runner=None, lost=lost)) != Unchanged()
     assert await due(seeds) == [f"{first}.2"]
     claim = await seeds.claimed(first, run=2, max_attempts=3)
     await seeds.lost(claim.ref)
@@ -271,7 +274,7 @@ async def test_a_requeued_one_stands_behind_too(store: AsyncStore, keys: Keys, s
 
 
 async def test_all_at_once_have_one_turn_each_and_never_two(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    tasks = await at_once(*(seeds.created(one_by_one=True) for _ in range(30)))
+    tasks = await at_once(*(seeds.created(serialize_context=True) for _ in range(30)))
     had: list[str] = []
     left = set(tasks)
 

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from redis import Redis, RedisError
 
-from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.errors import ConfigError, StoreUnavailable
-from a2a_celery.lifecycle.states import COMPLETED
-from a2a_celery.store import AsyncStore, Keys, SyncStore, schema
-from a2a_celery.store.archiving import archive_state
-from a2a_celery.store.schema import SCHEMA, Opened, migrate, open_store, pending, require_schema
-from a2a_celery.store.tasks import create_task
+from a2a_celery.lifecycle.states import COMPLETED, SUBMITTED
+from a2a_celery.store import AsyncStore, Keys, SyncStore
+from a2a_celery.store.admin import schema
+from a2a_celery.store.admin.archiving import read_archive_state
+from a2a_celery.store.admin.schema import SCHEMA, Opened, migrate, open_store, pending, require_schema
+from a2a_celery.store.operation import Operation, script
+from a2a_celery.store.tasks.commands import create_task, request_cancel
+from a2a_celery.store.tasks.limits import TaskLimits
+from a2a_celery.store.tasks.results import Limited
 from tests.support.fleet import free_port
+from tests.support.leaks import leaks
 from tests.support.restarts import installed_servers
-from tests.support.seeds import ANN, CONTEXT, Seeds, at_once, request
+from tests.support.seeds import ANN, CONTEXT, Seeds, at_once, request, status
 from tests.support.waiting import eventually
 
 OPTIONS = b'{"not_before_us":7,"trace":{"traceparent":"00-ab-cd-01"},"options":{}}'
@@ -44,22 +51,21 @@ async def of_a_release_without_schemas(store: AsyncStore, keys: Keys, seeds: See
 
 
 def carried_out(store: SyncStore, keys: Keys, *, dry_run: bool = False) -> int:
-    [step] = pending(0)
-    return migrate(store, keys, step, 0, dry_run=dry_run)
+    return sum(migrate(store, keys, step, step.to - 1, dry_run=dry_run) for step in pending(0))
 
 
 async def test_the_first_process_says_the_schema_of_an_empty_store(
     store: AsyncStore, sync_store: SyncStore, keys: Keys
 ) -> None:
     await store.redis.set("somebody:else", 1)
-    await store.redis.set(f"{keys.prefix}-too:figures", 1)
+    await store.redis.set(f"{keys.prefix}-too:metrics", 1)
     assert await asyncio.to_thread(open_store, sync_store, keys, stamp=False) == Opened(SCHEMA, False)
     assert not await store.redis.exists(keys.installation)
 
     await require_schema(store, keys)
 
     assert await store.redis.hgetall(keys.installation) == {b"schema": str(SCHEMA).encode()}
-    await store.redis.delete("somebody:else", f"{keys.prefix}-too:figures")
+    await store.redis.delete("somebody:else", f"{keys.prefix}-too:metrics")
 
 
 async def test_processes_that_begin_at_once_on_an_empty_store_all_begin(
@@ -80,9 +86,9 @@ async def test_the_look_costs_one_call_and_nothing_of_it_is_written(
     await require_schema(store, keys)
     before = await seeds.everything()
     calls: list[str] = []
-    straight = store.straight
+    run_raw = store.run_raw
     monkeypatch.setattr(
-        store, "straight", lambda operation: (calls.append(operation.script.name), straight(operation))[1]
+        store, "run_raw", lambda operation: (calls.append(operation.script.name), run_raw(operation))[1]
     )
 
     await require_schema(store, keys)
@@ -160,6 +166,61 @@ async def test_a_migration_that_is_cut_off_or_run_twice_at_once_does_no_harm(
     assert await store.redis.hmget(keys.task("one").record, "begins_at", "trace") == [b"7", b"00-ab-cd-01"]
 
 
+async def of_schema_1(store: AsyncStore, keys: Keys, seeds: Seeds) -> tuple[str, str]:
+    """A store as schema 1 had it, with the ids of a live and an ended task of Ann, whose bytes count, in tenants."""
+    limits = TaskLimits((ANN.agent,), owner_bytes=10**9)
+    live, ended = "live", "ended"
+    sums: Counter[str] = Counter()
+    for task_id, tenant in ((live, "one"), (ended, "two"), ("other", "")):
+        sent = request(task_id=task_id, context_id=CONTEXT)
+        scope = replace(ANN, tenant=tenant)
+        await store.run(create_task(keys, scope, task_id, CONTEXT, sent, caller=b"{}", retention=60, limits=limits))
+    await seeds.settled(await seeds.claimed(ended), status(COMPLETED))
+    for task_id, tenant in ((live, "one"), (ended, "two"), ("other", "")):
+        size = int(await store.redis.hget(keys.task(task_id).record, "size"))
+        sums.update({f"{tenant}/ann": size, "*": size})
+        await store.redis.hset(keys.task(task_id).record, "quota_account", "1")
+    [(entry, expires_at)] = await store.redis.zrange(keys.stored_expiring, 0, -1, withscores=True)
+    old_entry = entry.decode().replace(" /ann", " two/ann")
+    await store.redis.delete(keys.stored, keys.stored_expiring, *await store.redis.keys(keys.owner_index("ann") + "*"))
+    await store.redis.hset(keys.stored, mapping=dict(sums))
+    await store.redis.zadd(keys.stored_expiring, {old_entry: expires_at})
+    await store.redis.hset(keys.installation, "schema", 1)
+    return live, ended
+
+
+async def test_schema_2_counts_an_owners_tasks_in_all_tenants_together(
+    store: AsyncStore, sync_store: SyncStore, keys: Keys, seeds: Seeds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema, "PAGE", 1)
+    live, ended = await of_schema_1(store, keys, seeds)
+    [step] = pending(1)
+    before = await seeds.everything()
+    with pytest.raises(ConfigError, match=r"has schema 1, this release needs 2.*in all tenants together"):
+        await require_schema(store, keys)
+
+    assert await asyncio.to_thread(migrate, sync_store, keys, step, 1, dry_run=True) == 3
+    assert await seeds.everything() == before
+    await at_once(*(asyncio.to_thread(migrate, sync_store, keys, step, 1) for _ in range(2)))
+
+    await require_schema(store, keys)
+    total = await store.redis.hget(keys.stored, "*")
+    assert await store.redis.hgetall(keys.stored) == {b"/ann": total, b"*": total}
+    assert await store.redis.zrange(keys.owner_index("ann") + str(int(SUBMITTED)), 0, -1) == [live.encode()]
+    assert await leaks(store, keys) == []
+    two = TaskLimits((ANN.agent,), waiting=2)
+    sent = request()
+    one_more = create_task(keys, ANN, "more", CONTEXT, sent, caller=b"{}", retention=60, limits=two)
+    assert isinstance(await store.run(one_more), Limited)
+    for task_id, tenant in ((live, "one"), ("other", "")):
+        await store.run(request_cancel(keys, replace(ANN, tenant=tenant), task_id, CONTEXT))
+    for name in (live, ended, "other"):
+        tenant = {live: "one", ended: "two"}.get(name, "")
+        scope = str(replace(ANN, tenant=tenant))
+        await store.run(Operation(script("delete_task"), keys.task(name), [scope], int))
+    assert not await store.redis.exists(keys.stored, keys.stored_expiring), "nothing was counted twice, or lost"
+
+
 async def test_where_ended_tasks_go_to_an_archive_nobody_serves_or_watches_without_it(
     store: AsyncStore, keys: Keys
 ) -> None:
@@ -170,7 +231,7 @@ async def test_where_ended_tasks_go_to_an_archive_nobody_serves_or_watches_witho
         await require_schema(store, keys, archive=False)
     await require_schema(store, keys)  # a worker needs none
 
-    await store.run(archive_state(keys, give_up=True))
+    await store.run(read_archive_state(keys, give_up=True))
     await require_schema(store, keys, archive=False)
 
 
@@ -235,13 +296,16 @@ def other_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cal
     processes = []
 
     def start(*options: str) -> str:
-        port = str(free_port())
         (tmp_path / "redis.conf").touch()
-        command = [request.param, tmp_path / "redis.conf", "--port", port, "--dir", tmp_path, *options]
-        processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
-        with Redis(port=int(port)) as redis:
-            eventually(lambda: answers(redis), what="the server answers")
-        return f"redis://127.0.0.1:{port}"
+        while True:  # a node of a cluster ends if the port 10,000 above its own is taken
+            port = str(free_port())
+            command = [request.param, tmp_path / "redis.conf", "--port", port, "--dir", tmp_path, *options]
+            process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+            processes.append(process)
+            with Redis(port=int(port)) as redis:
+                eventually(lambda r=redis, p=process: answers(r) or p.poll() is not None, what="the server answers")
+            if process.poll() is None:
+                return f"redis://127.0.0.1:{port}"
 
     yield start
     for process in processes:
@@ -257,22 +321,32 @@ def answers(redis: Redis) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("options", "rule"),
+    ("options", "database", "rule"),
     [
-        (["--sentinel"], "a Sentinel. Redis Sentinel is not supported: name the primary"),
-        (["--cluster-enabled", "yes"], "a node of a cluster. Redis Cluster is not supported: name a single primary"),
+        (["--sentinel"], "", "leads to a Sentinel: write sentinel://host"),
+        (["--sentinel"], "/1", "leads to a Sentinel: write sentinel://host"),
+        (
+            ["--cluster-enabled", "yes"],
+            "",
+            "leads to a node of a cluster. Redis Cluster is not supported: name a single",
+        ),
+        (
+            ["--cluster-enabled", "yes"],
+            "/1",
+            "(leads to a node of a cluster|names a database that its server does not)",
+        ),
+        ([], "/16", "names a database that its server does not have"),
     ],
 )
-@pytest.mark.parametrize("database", ["", "/1"])
 async def test_a_server_of_another_kind_is_refused_with_one_sentence(
     other_server: Callable[..., str], keys: Keys, options: list[str], rule: str, database: str
 ) -> None:
     url = other_server(*options) + database
     store, sync_store = AsyncStore(url), SyncStore(url)
 
-    with pytest.raises(ConfigError, match=rf"^a2a_store_url leads to {rule}"):
+    with pytest.raises(ConfigError, match=rf"^a2a_store_url {rule}"):
         await require_schema(store, keys)
-    with pytest.raises(ConfigError, match=rf"^a2a_store_url leads to {rule}"):
+    with pytest.raises(ConfigError, match=rf"^a2a_store_url {rule}"):
         await asyncio.to_thread(open_store, sync_store, keys)
 
     await store.aclose()

@@ -18,8 +18,8 @@ from a2a.types import GetTaskRequest, ListTasksRequest, Task, TaskState, TaskSta
 from a2a_celery.caller import Caller
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, INPUT_REQUIRED, SUBMITTED, WORKING
 from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.log.pubsub import PubSubListener
 from a2a_celery.store.sdk import RedisTaskEventStream, RedisTaskStore
-from a2a_celery.store.wake import WakeLine
 from tests.support.agents import card
 from tests.support.seeds import CONTEXT, RETENTION, Seeds, at_once, chunk, request, status
 
@@ -33,7 +33,7 @@ def tasks(store: AsyncStore, keys: Keys) -> RedisTaskStore:
 
 
 @pytest.fixture
-def stream(store: AsyncStore, keys: Keys, line: WakeLine) -> RedisTaskEventStream:
+def stream(store: AsyncStore, keys: Keys, line: PubSubListener) -> RedisTaskEventStream:
     return RedisTaskEventStream(store, line, keys)
 
 

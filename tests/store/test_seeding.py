@@ -8,11 +8,11 @@ from typing import Any
 
 from a2a.types import Message, Part, Role, SendMessageRequest
 
-from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.lifecycle.states import COMPLETED
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.runs import Claim, RunRef, claim_run
-from a2a_celery.store.tasks import create_task, list_tasks
+from a2a_celery.store.runs.commands import Claim, RunRef, claim_run
+from a2a_celery.store.tasks.commands import create_task, list_tasks
 from benchmarks.peers.seeded import seeded_context, seeded_id
 from benchmarks.seeding import BATCH, Mould, seed
 from tests.support.seeds import ANN, LEASE_US, RETENTION, Seeds, chunk, status

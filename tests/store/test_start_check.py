@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from a2a_celery import A2A
 from a2a_celery.cli.commands import a2a as commands
-from a2a_celery.execution.starting import worker_starts
+from a2a_celery.execution.celery.start_check import worker_starts
 from tests.support.restarts import MortalRedis, mortal_redis
 from tests.support.waiting import eventually_async
 
@@ -117,7 +117,7 @@ async def test_a_watcher_begins_when_the_store_is_available(tmp_path: Path, capl
 
         await eventually_async(lambda: says("is unavailable"), what="it says that there is no store")
         server.start()
-        await eventually_async(lambda: says("watching: "), what="it watches")
+        await eventually_async(lambda: says("watcher started with the roles: "), what="it watches")
         stop.set()
         await watching
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from a2a.types import TaskState
 
 from a2a_celery.lifecycle.execution import ExecutionState, Transition
-from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED
+from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED, WORKING
 from a2a_celery.lifecycle.steps import Step, decode_step, encode_step
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.operation import Operation, script
-from a2a_celery.store.runs import append
-from a2a_celery.store.steps import read_steps
+from a2a_celery.store.runs.commands import Claim, append, claim_run
+from a2a_celery.store.runs.release import release_run
+from a2a_celery.store.runs.sessions import SessionState
+from a2a_celery.store.runs.steps import read_steps
+from a2a_celery.store.tasks.commands import continue_task
 from tests.support.leaks import leaks
-from tests.support.seeds import ANN, RETENTION, Seeds, chunk, status
+from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, status
 
 from .test_cost import Meter
 
@@ -102,3 +108,75 @@ async def test_the_history_goes_with_its_task(store: AsyncStore, keys: Keys, see
     else:
         assert 0 < await store.redis.ttl(names.execution) <= RETENTION
         assert await store.redis.llen(names.execution) == 2
+
+
+async def test_the_next_attempt_is_given_the_steps_of_the_lost_one(seeds: Seeds) -> None:
+    first = await seeds.claimed(max_attempts=2)
+    assert first.execution == ()
+    await seeds.appended(first, step(1), step(2, tool="search"))
+    await seeds.lost(first.ref)
+
+    again = await seeds.claimed(first.ref.task_id, run=2)
+
+    assert again.execution == (step(1), step(2, tool="search"))
+
+
+@pytest.mark.parametrize("is_released", [True, False], ids=["released", "message first"])
+async def test_a_retry_gets_the_steps_of_the_attempt_before_it(
+    store: AsyncStore, keys: Keys, seeds: Seeds, is_released: bool
+) -> None:
+    first = await seeds.claimed(session=True)
+    await seeds.appended(first, step(1), step(2, tool="search"))
+    if is_released:
+        again = {"events": [status(WORKING)], "options": b'{"retries":1}', "retries": 1, "again_us": 1}
+        await store.run(release_run(keys, first.ref, token=first.token, before=2, **again))  # type: ignore[arg-type]
+
+    retry = await store.run(
+        claim_run(
+            keys,
+            first.ref,
+            token="retry",
+            runner="runner",
+            lease_us=LEASE_US,
+            working=True,
+            retries=1,
+            retried=status(WORKING),
+            session=True,
+        )
+    )
+
+    assert isinstance(retry, Claim)
+    assert (retry.turn, retry.attempt) == (1, 1)
+    assert retry.execution == (step(1), step(2, tool="search"))
+
+
+async def test_the_next_turn_is_given_the_newest_steps(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    first = await seeds.claimed()
+    await seeds.appended(first, *(step(n) for n in range(1, 150)))
+    await seeds.settled(first, status(INPUT_REQUIRED, "?"), before=149)
+    answer = request("yes", first.ref.task_id, CONTEXT)
+    await store.run(continue_task(keys, ANN, first.ref.task_id, answer, "", caller=b"{}", nonce="n"))
+
+    claim = await seeds.claimed(first.ref.task_id, run=2)
+
+    assert [s.transition.number for s in claim.execution] == list(range(50, 150))
+
+
+@pytest.mark.parametrize("end", [COMPLETED, FAILED])
+async def test_the_next_task_of_a_session_is_given_its_steps(seeds: Seeds, end: TaskState) -> None:
+    saved = SessionState(ANN, CONTEXT, 0, b"{}")
+    first = await seeds.claimed(session=True)
+    await seeds.settled(first, step(1), step(2), status(COMPLETED), session=saved)
+    second = await seeds.claimed(session=True)
+    assert second.execution == (step(1), step(2))
+    await seeds.settled(second, step(3), status(end), session=replace(saved, version=1, state=b""))
+
+    assert (await seeds.claimed(session=True)).execution == (step(3),)
+    assert (await seeds.claimed()).execution == ()
+
+
+async def test_a_session_that_was_never_saved_keeps_no_steps(seeds: Seeds) -> None:
+    first = await seeds.claimed(session=True)
+    await seeds.settled(first, step(1), status(COMPLETED), session=SessionState(ANN, CONTEXT, 0, b""))
+
+    assert (await seeds.claimed(session=True)).execution == ()

@@ -7,11 +7,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from a2a_celery.cli.embedded import EmbeddedRedis
-from a2a_celery.cli.operating import duration
-from a2a_celery.cli.stuck import Why, stuck_tasks
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.cli.operator.store_access import duration
+from a2a_celery.cli.operator.stuck_tasks import Why, stuck_tasks
 from a2a_celery.store import AsyncStore, Keys, SyncStore
-from a2a_celery.store.runs import RunRef, claim_run
+from a2a_celery.store.runs.commands import RunRef, claim_run
+from a2a_celery.store.runs.release import delegate_to_canvas
 from tests.support.seeds import Seeds
 
 
@@ -47,6 +48,16 @@ async def test_a_run_at_work_is_not_stuck_and_a_lease_just_over_is_the_watchers(
     found = list(stuck_tasks(operator, keys, 60))
 
     assert [(one.task.ref.task_id, one.why) for one in found] == [("long", Why.LAPSED)]
+
+
+async def test_a_canvas_that_does_not_end_is_stuck(
+    store: AsyncStore, keys: Keys, seeds: Seeds, operator: SyncStore
+) -> None:
+    claim = await seeds.claimed()
+    await store.run(delegate_to_canvas(keys, claim.ref, token=claim.token, before=0, events=[], canvas="{}"))
+
+    assert [(each.task.ref, each.why) for each in stuck_tasks(operator, keys, 0)] == [(claim.ref, Why.CANVAS)]
+    assert list(stuck_tasks(operator, keys, 60)) == []
 
 
 @pytest.mark.parametrize(

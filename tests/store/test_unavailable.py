@@ -14,14 +14,14 @@ from redis import Redis
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeout
 
-from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.errors import StoreUnavailable
 from a2a_celery.store import AsyncStore, Keys, Operation, SyncStore, redis_url
-from a2a_celery.store.answers import Created
-from a2a_celery.store.connection import MAX_BATCH, MAX_SENDERS
+from a2a_celery.store.client.connection import MAX_BATCH, MAX_SENDERS
+from a2a_celery.store.client.round_trips import RoundTrips
 from a2a_celery.store.operation import Script
-from a2a_celery.store.round_trips import RoundTrips
-from a2a_celery.store.tasks import create_task, read_task
+from a2a_celery.store.tasks.commands import create_task, read_task
+from a2a_celery.store.tasks.results import Created
 from tests.support.restarts import MortalRedis, mortal_redis
 from tests.support.seeds import ANN, Seeds, request
 from tests.support.waiting import eventually

@@ -13,11 +13,11 @@ from click.testing import CliRunner, Result
 
 from a2a_celery import A2A
 from a2a_celery.cli.commands import a2a as commands
-from a2a_celery.cli.embedded import EmbeddedRedis
-from a2a_celery.cli.stats import CLEAR
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.cli.operator.stats import CLEAR
 from a2a_celery.lifecycle.states import AUTH_REQUIRED, COMPLETED
 from a2a_celery.store import AsyncStore, Keys, SyncStore
-from a2a_celery.store.usage import Usage, usage
+from a2a_celery.store.admin.usage import Usage, usage
 from tests.support.seeds import Seeds
 
 pytestmark = pytest.mark.usefixtures("opened")
@@ -48,7 +48,7 @@ async def test_an_empty_store(redis_server: EmbeddedRedis, store: AsyncStore, ke
 async def test_tasks_are_counted_or_told_from_a_sample(
     redis_server: EmbeddedRedis, seeds: Seeds, keys: Keys, monkeypatch: pytest.MonkeyPatch, sampled: int
 ) -> None:
-    monkeypatch.setattr("a2a_celery.store.usage.SAMPLED", sampled)
+    monkeypatch.setattr("a2a_celery.store.admin.usage.SAMPLED", sampled)
     await asyncio.gather(*(seeds.created() for _ in range(400)))
     await seeds.store.redis.mset({f"foreign-{n}": "x" * 1000 for n in range(400)})
 
@@ -64,7 +64,9 @@ async def test_tasks_are_counted_or_told_from_a_sample(
 
 async def test_what_is_followed_is_counted(redis_server: EmbeddedRedis, store: AsyncStore, keys: Keys) -> None:
     async with store.redis.pubsub() as line:
-        await line.subscribe(keys.task("a").wake, keys.task("b").wake, "another", keys.runner("r"), keys.waker("w"))
+        await line.subscribe(
+            keys.task("a").wake, keys.task("b").wake, "another", keys.runner("r"), keys.reply_channel("w")
+        )
         assert (await line.get_message(timeout=5)) is not None
 
         found = await asyncio.to_thread(used, redis_server, keys)
@@ -120,7 +122,7 @@ async def test_it_looks_again_until_it_is_interrupted(
             if len(waited) == 2:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr("a2a_celery.cli.stats.Event", Twice)
+    monkeypatch.setattr("a2a_celery.cli.operator.stats.Event", Twice)
 
     done = await asyncio.to_thread(stats, redis_server, *watch, "--json")
 

@@ -5,26 +5,32 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from a2a_celery.lifecycle import EventId
 from a2a_celery.store import Keys, Operation
-from a2a_celery.store.deliveries import (
-    Line,
-    delivery_figures,
-    give_up_delivery,
-    note_delivered,
+from a2a_celery.store.runs.commands import RunRef, claim_run
+from a2a_celery.store.webhooks.deliveries import (
+    Attempt,
+    DeliveryCursor,
+    abandon_delivery,
+    acquire_bytes,
+    acquire_due_deliveries,
+    acquire_requested_posts,
+    delivery_metrics,
     postpone_delivery,
     read_delivery,
+    record_delivery,
     replay_delivery,
+    request_post,
     scan_deliveries,
-    take_due_deliveries,
+    settle_requested_post,
 )
-from a2a_celery.store.push_configs import (
+from a2a_celery.store.webhooks.push_configs import (
     NewPushConfig,
     delete_push_config,
     list_push_configs,
     save_push_config,
     secrets_in_use,
 )
-from a2a_celery.store.runs import RunRef, claim_run
 from tests.support.seeds import ANN, LEASE_US, Seeds
 
 Make = Callable[[Keys, Seeds], Awaitable[Operation[Any]]]
@@ -37,12 +43,12 @@ async def _save_push(keys: Keys, seeds: Seeds) -> Operation[Any]:
     return save_push_config(keys, ANN, "t", PUSH)
 
 
-async def owed(keys: Keys, seeds: Seeds) -> Line:
+async def owed(keys: Keys, seeds: Seeds) -> DeliveryCursor:
     """The line of a config of the task "t", in hand."""
     await seeds.created(task_id="t")
     await seeds.store.run(save_push_config(keys, ANN, "t", PUSH))
     await seeds.store.run(claim_run(keys, RunRef("t", 1), token="token", runner="r", lease_us=LEASE_US, working=True))
-    [line] = await seeds.store.run(take_due_deliveries(keys, limit=1, lease_us=LEASE_US))
+    [line] = await seeds.store.run(acquire_due_deliveries(keys, limit=1, lease_us=LEASE_US))
     return line
 
 
@@ -63,11 +69,11 @@ async def _secrets(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 async def _take_deliveries(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await owed(keys, seeds)
-    return take_due_deliveries(keys, limit=1, lease_us=LEASE_US)
+    return acquire_due_deliveries(keys, limit=1, lease_us=LEASE_US)
 
 
 async def _note(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    return note_delivered(keys, await owed(keys, seeds), 2, lease_us=LEASE_US)
+    return record_delivery(keys, await owed(keys, seeds), EventId(2), lease_us=LEASE_US)
 
 
 async def _postpone(keys: Keys, seeds: Seeds) -> Operation[Any]:
@@ -75,7 +81,7 @@ async def _postpone(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 
 async def _give_up(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    return give_up_delivery(keys, await owed(keys, seeds), said={"reason": "no"})
+    return abandon_delivery(keys, await owed(keys, seeds), said={"reason": "no"})
 
 
 async def _replay(keys: Keys, seeds: Seeds) -> Operation[Any]:
@@ -93,12 +99,39 @@ async def _scan_deliveries(keys: Keys, seeds: Seeds) -> Operation[Any]:
     return scan_deliveries(keys)
 
 
-async def _delivery_figures(keys: Keys, seeds: Seeds) -> Operation[Any]:
+async def _acquire_bytes(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    return acquire_bytes(keys, "tenant/ann", "a.example", 1_000_000, per_hour=1_000_000)
+
+
+async def _delivery_metrics(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await seeds.store.run(await _give_up(keys, seeds))
-    return delivery_figures(keys)
+    return delivery_metrics(keys)
+
+
+async def _request_post(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await owed(keys, seeds)
+    return request_post(keys, ANN, "t", "c", "ping-1")
+
+
+async def requested(keys: Keys, seeds: Seeds) -> tuple[DeliveryCursor, list[str]]:
+    """The line of a config of the task "t" with a requested ping, taken."""
+    await seeds.store.run(await _request_post(keys, seeds))
+    [taken] = await seeds.store.run(acquire_requested_posts(keys, limit=1, lease_us=LEASE_US))
+    return taken
+
+
+async def _acquire_requested_posts(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await requested(keys, seeds)
+    return acquire_requested_posts(keys, limit=1, lease_us=LEASE_US)
+
+
+async def _settle_requested_post(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    line, [post] = await requested(keys, seeds)
+    return settle_requested_post(keys, line, post, Attempt(post, "delivered", 200, 9), after_us=0)
 
 
 VERBS_OF_DELIVERIES: list[Make] = [
     _save_push, _list_push, _delete_push, _secrets, _take_deliveries, _note, _postpone, _give_up, _replay,
-    _read_delivery, _scan_deliveries, _delivery_figures,
+    _read_delivery, _scan_deliveries, _delivery_metrics, _acquire_bytes,
+    _request_post, _acquire_requested_posts, _settle_requested_post,
 ]  # fmt: skip

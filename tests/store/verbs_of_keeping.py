@@ -7,8 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 from a2a_celery.lifecycle.states import COMPLETED
-from a2a_celery.store import Keys, Operation, schema
-from a2a_celery.store.archiving import archive_state, keep_ended, let_go, set_aside, take_ended
+from a2a_celery.store import Keys, Operation
+from a2a_celery.store.admin import schema
+from a2a_celery.store.admin.archiving import (
+    acquire_archivable,
+    defer_archiving,
+    read_archive_state,
+    remove_archived,
+    update_archive_backlog,
+)
 from tests.support.seeds import Seeds
 
 Make = Callable[[Keys, Seeds], Awaitable[Operation[Any]]]
@@ -19,27 +26,27 @@ async def _ended_of_an_archive(keys: Keys, seeds: Seeds) -> str:
     return await seeds.ended(COMPLETED)
 
 
-async def _take_ended(keys: Keys, seeds: Seeds) -> Operation[Any]:
+async def _acquire_archivable(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await _ended_of_an_archive(keys, seeds)
-    taking = take_ended(keys, who="me", limit=1, lease_ms=60_000)
+    taking = acquire_archivable(keys, who="me", limit=1, lease_ms=60_000)
     return replace(taking, parse=lambda answer: taking.parse(answer).tasks)
 
 
-async def _let_go(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    return let_go(keys, [await seeds.ended(COMPLETED)])
+async def _remove_archived(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    return remove_archived(keys, [await seeds.ended(COMPLETED)])
 
 
-async def _set_aside(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    return set_aside(keys, await _ended_of_an_archive(keys, seeds))
+async def _defer_archiving(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    return defer_archiving(keys, await _ended_of_an_archive(keys, seeds))
 
 
-async def _keep_ended(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    return keep_ended(keys, "0")
+async def _update_archive_backlog(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    return update_archive_backlog(keys, "0")
 
 
-async def _archive_state(keys: Keys, seeds: Seeds) -> Operation[Any]:
+async def _read_archive_state(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await _ended_of_an_archive(keys, seeds)
-    return archive_state(keys)
+    return read_archive_state(keys)
 
 
 def _of_schema(number: int) -> Make:
@@ -56,10 +63,15 @@ def _of_schema(number: int) -> Make:
     return make
 
 
-async def _migrate(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    return schema.page_of(keys, schema.STEPS[0], "0", dry_run=False)
+def _migrate(step: schema.Migration) -> Make:
+    async def make(keys: Keys, seeds: Seeds) -> Operation[Any]:
+        return schema.page_of(keys, step, "0", dry_run=False)
+
+    make.__name__ = f"_{step.script}"
+    return make
 
 
 VERBS_OF_KEEPING: list[Make] = [
-    _take_ended, _let_go, _set_aside, _keep_ended, _archive_state, _migrate, *(_of_schema(n) for n in range(3)),
+    _acquire_archivable, _remove_archived, _defer_archiving, _update_archive_backlog, _read_archive_state,
+    *(_migrate(step) for step in schema.STEPS), *(_of_schema(n) for n in range(3)),
 ]  # fmt: skip

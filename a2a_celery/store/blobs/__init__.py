@@ -1,0 +1,1 @@
+"""Large parts of messages, kept in an object store."""

@@ -1,0 +1,59 @@
+"""Find tasks that are gone and whose blobs can be removed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from ...errors import ConfigError, StoreUnavailable
+from ...settings import Settings
+from ..client.connection import AsyncStore
+from ..keys import Keys
+from ..operation import Argument, Operation, script
+
+logger = logging.getLogger(__name__)
+
+RECHECK_AFTER_US = 3_600_000_000
+"""µs between two checks whether a live task still exists."""
+
+REMOVE_FOR_US = 300_000_000
+"""µs that a watcher has to remove a folder before another watcher tries."""
+
+
+def blobs_in_use(keys: Keys) -> Operation[int]:
+    """Count the tasks that have blobs, or folders to be removed."""
+    return Operation(script("blobs_in_use"), [keys.blobs, keys.orphaned_blobs], [], int)
+
+
+def acquire_orphaned_blobs(keys: Keys, *, limit: int) -> Operation[list[str]]:
+    """The tags of up to `limit` tasks that are gone and whose folders are to be removed, now, by whoever asked."""
+
+    def parse(answer: Sequence[bytes]) -> list[str]:
+        return [tag.decode() for tag in answer]
+
+    arguments: list[Argument] = [keys.prefix, limit, RECHECK_AFTER_US, REMOVE_FOR_US]
+    return Operation(script("acquire_orphaned_blobs"), [keys.blobs, keys.orphaned_blobs], arguments, parse)
+
+
+def forget_removed_blobs(keys: Keys, tags: Sequence[str]) -> Operation[None]:
+    """Record that the folders of these tasks were removed."""
+    return Operation(script("forget_removed_blobs"), [keys.orphaned_blobs], list(tags), lambda _: None)
+
+
+def require_blobs_in(settings: Settings, in_use: int) -> None:
+    """Raise ConfigError if `in_use` tasks have blobs and no object store is configured."""
+    if in_use and settings.blob_url is None:
+        raise ConfigError(
+            f"a2a_blob_url is not set, and {in_use} tasks have parts in an object store: set A2A_BLOB_URL as for the "
+            "processes that wrote them, until these tasks have expired"
+        )
+
+
+async def require_blobs_known(store: AsyncStore, keys: Keys, settings: Settings) -> None:
+    """Check `require_blobs_in`, unless the store is unavailable."""
+    try:
+        in_use = await store.run(blobs_in_use(keys))
+    except StoreUnavailable as e:
+        logger.warning("could not check whether tasks have parts in an object store: %s", e)
+        return
+    require_blobs_in(settings, in_use)

@@ -1,0 +1,131 @@
+"""One folder of an object store, through fsspec: put, get, remove; without a loop, or never blocking one.
+
+File systems of fsspec that are made for asyncio (S3, GCS, Azure) are called on the loop; all others in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import cached_property, partial
+from typing import Any
+from uuid import uuid4
+
+from ...errors import BlobsUnavailable, ConfigError
+from ...threads import DaemonThreads
+
+CALLS_AT_ONCE = 8
+"""Concurrent calls of one process, and threads for calls that block."""
+
+CALL_TIMEOUT = 30.0
+"""Seconds that a call may take. A call in a thread is abandoned after that."""
+
+
+class BlobMissing(BlobsUnavailable):
+    """The object store has no blob of that name."""
+
+
+class ObjectStore:
+    """What is under `url`, which is anything that fsspec reads. Use the coroutines on one loop only.
+
+    Raises:
+        ConfigError: fsspec, or what it needs for such a URL, is not installed, or it can't read the URL.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            # an extra: only who has blobs needs it
+            from fsspec.core import url_to_fs  # noqa: PLC0415
+        except ImportError as e:
+            raise ConfigError(f"a2a_blob_url needs an extra: pip install 'a2a-celery[blobs]' ({e})") from e
+        self._open = partial(url_to_fs, url.rstrip("/"), skip_instance_cache=True, use_listings_cache=False)
+        try:
+            self._fs, self._root = self._open(asynchronous=True)
+        except (ImportError, ValueError, KeyError) as e:
+            raise ConfigError(f"a2a_blob_url can't be used: {e}") from e
+        self._native = bool(self._fs.async_impl)
+        self._used = False
+        self._threads = DaemonThreads(CALLS_AT_ONCE, "a2a-blobs")
+        self._calls = asyncio.Semaphore(CALLS_AT_ONCE)
+
+    async def put(self, name: str, content: bytes) -> None:
+        """Write a blob atomically, replacing one of the same name."""
+        if self._native:
+            await self._bounded("put", lambda: self._fs._pipe_file(self._path(name), content))
+        else:
+            await self._threaded("put", lambda: self._put(name, content))
+
+    async def get(self, name: str) -> bytes:
+        """What is there under that name.
+
+        Raises:
+            Missing: nothing.
+        """
+        if self._native:
+            return bytes(await self._bounded("get", lambda: self._fs._cat_file(self._path(name))))
+        return bytes(await self._threaded("get", lambda: self._fs.cat_file(self._path(name))))
+
+    async def remove(self, folder: str) -> None:
+        """Remove a folder with its contents, if it exists."""
+        try:
+            if self._native:
+                await self._bounded("remove", lambda: self._fs._rm(self._path(folder), recursive=True))
+            else:
+                await self._threaded("remove", lambda: self._fs.rm(self._path(folder), recursive=True))
+        except BlobMissing:
+            pass
+
+    async def aclose(self) -> None:
+        """Close the connections, if there are any."""
+        if self._native and self._used and hasattr(self._fs, "set_session"):
+            session = await self._fs.set_session()
+            await session.close()
+
+    def put_now(self, name: str, content: bytes) -> None:
+        """`put`, for code without a loop."""
+        try:
+            self._put(name, content)
+        except Exception as e:
+            raise _translated(e, "put") from e
+
+    def get_now(self, name: str) -> bytes:
+        """`get`, for code without a loop."""
+        try:
+            return bytes(self._blocking.cat_file(self._path(name)))
+        except Exception as e:
+            raise _translated(e, "get") from e
+
+    def _path(self, name: str) -> str:
+        folder, slash, rest = name.partition("/")
+        return f"{self._root}/task-{folder}{slash}{rest}"  # a folder called ".." would be another
+
+    @cached_property
+    def _blocking(self) -> Any:
+        """The file system for code without a loop."""
+        return self._open()[0] if self._native else self._fs
+
+    def _put(self, name: str, content: bytes) -> None:
+        path = self._path(name)
+        if self._native:  # an object store: there is no folder to make, and nobody sees half an object
+            self._blocking.pipe_file(path, content)
+            return
+        self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+        beside = f"{path}.{uuid4().hex}"
+        self._fs.pipe_file(beside, content)
+        self._fs.mv(beside, path)
+
+    async def _threaded(self, what: str, call: Any) -> Any:
+        return await self._bounded(what, lambda: self._threads.call(call))
+
+    async def _bounded(self, what: str, call: Any) -> Any:
+        self._used = True
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT), self._calls:
+                return await call()
+        except Exception as e:  # each file system has errors of its own
+            raise _translated(e, what) from e
+
+
+def _translated(error: Exception, what: str) -> BlobsUnavailable:
+    if isinstance(error, FileNotFoundError):
+        return BlobMissing(f"the object store has nothing to {what}")
+    return BlobsUnavailable(f"the object store did not {what}: {type(error).__name__}: {error}")

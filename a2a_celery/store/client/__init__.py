@@ -1,0 +1,1 @@
+"""Redis connections: run operations on an event loop or without one."""

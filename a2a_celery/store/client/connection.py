@@ -1,0 +1,320 @@
+"""Run operations on redis-py: `AsyncStore` on an event loop, `SyncStore` without one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import redis
+import redis.asyncio
+from redis.backoff import ExponentialWithJitterBackoff
+from redis.exceptions import NoScriptError, RedisError
+from redis.retry import Retry
+
+from ...clock import SYSTEM_CLOCK
+from ...errors import StoreUnavailable
+from ..blobs.blob_store import Blobs, read, require
+from ..blobs.object_store import BlobMissing
+from ..codec import LongSnapshot
+from ..log.long_tasks import LogIncomplete, fold_log
+from ..operation import Operation
+from .redis_clients import CONNECT_TIMEOUT, aclose_client, async_client, close_client, sync_client
+from .redis_errors import translated
+from .replication import Replicas
+from .round_trips import Command, RoundTrips
+
+T = TypeVar("T")
+
+SOCKET_TIMEOUT = 5.0
+"""Seconds that a reply may take. Scripts take microseconds."""
+
+RETRY_TIMEOUT = 30.0
+"""Seconds for which `run_with_retry` retries while the store is unavailable."""
+
+RETRY_INTERVAL = 0.5
+
+MAX_SENDERS = 4
+"""Concurrent pipelines: a large read in one of them does not delay the others."""
+
+MAX_BATCH = 64
+
+SEND_TIMEOUT = 17.0
+"""Seconds that a pipeline may take, retries included."""
+
+SCANNED = 1000
+"""COUNT of one SCAN call, which blocks Redis for about a millisecond."""
+
+RETRIES = 2
+"""Retries after a broken connection. Every operation is idempotent."""
+
+
+def _options(retry: Any) -> dict[str, Any]:
+    return {
+        "socket_timeout": SOCKET_TIMEOUT,
+        "socket_connect_timeout": CONNECT_TIMEOUT,
+        "socket_keepalive": True,
+        "health_check_interval": 30,
+        "retry": retry,
+        "protocol": 2,
+    }
+
+
+class _Lane:
+    """Queue of operations, and the tasks that send them."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[tuple[Operation[Any], asyncio.Future[Any]]] = deque()
+        self.senders: set[asyncio.Task[None]] = set()
+
+
+class AsyncStore:
+    """The store for one event loop: gateway, watcher, the runs of a worker.
+
+    Concurrent operations share a pipeline, which saves round trips. Background tasks send the pipelines, so a caller
+    that is cancelled leaves every connection usable.
+    """
+
+    first: Callable[[], Awaitable[None]] | None = None
+    """Check to run, with `run_raw`, before the first operation; None if there is none or it has passed."""
+
+    def __init__(self, url: str, blobs: Blobs | None = None, *, wait_replicas: int = 0) -> None:
+        self._blobs = blobs
+        self._replicas = Replicas(wait_replicas)
+        retry = redis.asyncio.retry.Retry(ExponentialWithJitterBackoff(cap=0.5, base=0.05), RETRIES)
+        options = {**_options(retry), "socket_timeout": None}  # see `RoundTrips`
+        # Never more connections than senders, and one for a ping.
+        self.redis = async_client(url, max_connections=2 * MAX_SENDERS + 4, **options)
+        self._round_trips = RoundTrips(self.redis.connection_pool, SOCKET_TIMEOUT)
+        self._lane, self._confirmed_lane = _Lane(), _Lane()  # replicas that are late hold up no read
+        self._turn = asyncio.Lock()
+
+    async def run(self, operation: Operation[T]) -> T:
+        """Run an operation. Large parts are written to the object store first, and read from there afterwards.
+
+        Raises:
+            StoreUnavailable: Redis can't be reached, or refuses (out of memory, read-only replica, loading).
+            BlobsUnavailable: the object store can't be reached; if a part was to be written, nothing was.
+        """
+        if self.first is not None:
+            await self.first()
+            self.first = None
+        if self._blobs is not None and self._blobs.is_for(operation):
+            operation = await self._blobs.put(operation, self.run_raw)
+        try:
+            return await self._whole(operation, await self._ask(operation))
+        except (
+            BlobMissing,
+            LogIncomplete,
+        ):  # the task may have expired; operations are idempotent
+            return await self._whole(operation, await self._ask(operation))
+
+    async def _whole(self, operation: Operation[T], answer: Any) -> T:
+        try:
+            said, missing = read(operation, answer, {})
+        except LongSnapshot as long:
+            for snapshot in long.snapshots:
+                await self._fold_log(snapshot)
+            said, missing = read(operation, answer, {})
+        if missing:
+            said, _ = read(operation, answer, await require(self._blobs).get(missing))
+        return said
+
+    async def _fold_log(self, snapshot: list[Any]) -> None:
+        """Read the contents of a long task, one page or slice per turn of the event loop."""
+        steps = fold_log(snapshot)
+        reply = None
+        with suppress(StopIteration):
+            while True:
+                async with self._turn:
+                    request = steps.send(reply)
+                    reply = await (asyncio.sleep(0) if request is None else self.run_raw(request))
+
+    async def run_raw(self, operation: Operation[T]) -> T:
+        """Run an operation without large parts and without the check of `first`.
+
+        Raises:
+            StoreUnavailable: as `run`.
+        """
+        return operation.parse(await self._ask(operation))
+
+    async def _ask(self, operation: Operation[Any]) -> Any:
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        lane = self._confirmed_lane if self._replicas.confirm(operation) else self._lane
+        lane.waiting.append((operation, answer))
+        if len(lane.senders) < MAX_SENDERS:
+            sender = asyncio.create_task(self._send_waiting(lane), name="a2a-store")
+            lane.senders.add(sender)
+            sender.add_done_callback(lane.senders.discard)
+        return await answer
+
+    async def ping(self) -> None:
+        """Wait for a reply of Redis.
+
+        Raises:
+            StoreUnavailable: Redis does not reply.
+        """
+        try:
+            await self._round_trips.make([("PING",)])
+        except RedisError as e:
+            raise translated(e, "ping") from e
+
+    async def aclose(self) -> None:
+        """Close the connections after pending operations have been sent."""
+        senders = self._lane.senders | self._confirmed_lane.senders
+        if senders:
+            await asyncio.wait(senders)
+        await self._round_trips.aclose()
+        await aclose_client(self.redis)
+        if self._blobs is not None:
+            await self._blobs.aclose()
+
+    async def _send_waiting(self, lane: _Lane) -> None:
+        while lane.waiting:
+            batch = [lane.waiting.popleft() for _ in range(min(len(lane.waiting), MAX_BATCH))]
+            batch = [(operation, answer) for operation, answer in batch if not answer.done()]
+            if not batch:
+                continue
+            try:
+                # redis-py's own timeouts leave a frozen server on a unix socket alone
+                async with asyncio.timeout(SEND_TIMEOUT):
+                    await self._send(batch)
+            except TimeoutError:
+                self._refuse(batch, StoreUnavailable(f"Redis did not answer within {SEND_TIMEOUT:g} s"))
+            except Exception as e:
+                self._refuse(batch, translated(e, batch[0][0].script.name))
+
+    def _refuse(self, batch: list[tuple[Operation[Any], asyncio.Future[Any]]], error: Exception) -> None:
+        for _, answer in batch:
+            if not answer.done():
+                answer.set_exception(error)
+
+    async def _send(self, batch: list[tuple[Operation[Any], asyncio.Future[Any]]]) -> None:
+        results = await self._pipelined([o for o, _ in batch], with_text=False)
+        unknown = [i for i, result in enumerate(results) if isinstance(result, NoScriptError)]
+        if unknown:
+            again = await self._pipelined([batch[i][0] for i in unknown], with_text=True)
+            for i, result in zip(unknown, again, strict=True):
+                results[i] = result
+        for (operation, answer), result in zip(batch, results, strict=True):
+            if answer.done():  # its caller was cancelled
+                continue
+            if isinstance(result, Exception):
+                answer.set_exception(translated(result, operation.script.name))
+            else:
+                answer.set_result(result)
+
+    async def _pipelined(self, operations: list[Operation[Any]], *, with_text: bool) -> list[Any]:
+        """Return the replies, an error in place of each write that too few replicas confirmed."""
+        commands: list[Command] = []
+        for operation in operations:
+            call = ("EVAL", operation.script.text) if with_text else ("EVALSHA", operation.script.sha)
+            commands.append((*call, len(operation.keys), *operation.keys, *operation.args))
+        if not self._replicas.confirm(operations[0]):  # of one lane
+            return await self._round_trips.make(commands)
+        *replies, confirmed = await self._round_trips.make([*commands, self._replicas.command])
+        return self._replicas.checked(operations, replies, confirmed)
+
+
+async def run_with_retry(store: AsyncStore, operation: Operation[T]) -> T:
+    """Run an operation, and retry while the store is unavailable.
+
+    Raises:
+        StoreUnavailable: the store was unavailable for `RETRY_TIMEOUT` seconds.
+    """
+    until = SYSTEM_CLOCK.monotonic() + RETRY_TIMEOUT
+    while True:
+        try:
+            return await store.run(operation)
+        except StoreUnavailable:
+            if SYSTEM_CLOCK.monotonic() > until:
+                raise
+        await asyncio.sleep(RETRY_INTERVAL)
+
+
+class SyncStore:
+    """The store for code without an event loop: signal handlers, commands."""
+
+    def __init__(self, url: str, blobs: Blobs | None = None, *, wait_replicas: int = 0) -> None:
+        self._blobs = blobs
+        self._replicas = Replicas(wait_replicas)
+        retry = Retry(ExponentialWithJitterBackoff(cap=0.5, base=0.05), RETRIES)
+        self.redis = sync_client(url, **_options(retry))
+
+    def run(self, operation: Operation[T]) -> T:
+        """See `AsyncStore.run`."""
+        if self._blobs is not None and self._blobs.is_for(operation):
+            operation = self._blobs.put_now(operation, lambda small: small.parse(self._ask(small)))
+        try:
+            return self._whole(operation, self._ask(operation))
+        except (BlobMissing, LogIncomplete):
+            return self._whole(operation, self._ask(operation))
+
+    def _whole(self, operation: Operation[T], answer: Any) -> T:
+        try:
+            said, missing = read(operation, answer, {})
+        except LongSnapshot as long:
+            for snapshot in long.snapshots:
+                self._fold_log(snapshot)
+            said, missing = read(operation, answer, {})
+        if missing:
+            said, _ = read(operation, answer, require(self._blobs).get_now(missing))
+        return said
+
+    def _fold_log(self, snapshot: list[Any]) -> None:
+        steps = fold_log(snapshot)
+        reply = None
+        with suppress(StopIteration):
+            while True:
+                request = steps.send(reply)
+                reply = None if request is None else request.parse(self._ask(request))
+
+    def _ask(self, operation: Operation[Any]) -> Any:
+        s, keys_and_args = operation.script, (len(operation.keys), *operation.keys, *operation.args)
+        try:
+            try:
+                return self._execute(operation, "EVALSHA", s.sha, *keys_and_args)
+            except NoScriptError:
+                return self._execute(operation, "EVAL", s.text, *keys_and_args)
+        except RedisError as e:
+            raise translated(e, s.name) from e
+
+    def _execute(self, operation: Operation[Any], *command: Any) -> Any:
+        if not self._replicas.confirm(operation):
+            return self.redis.execute_command(*command)  # type: ignore[no-untyped-call]
+        with self.redis.pipeline(transaction=False) as pipeline:
+            pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
+            pipeline.execute_command(*self._replicas.command)  # type: ignore[no-untyped-call]
+            reply, confirmed = pipeline.execute(raise_on_error=False)
+        [reply] = self._replicas.checked([operation], [reply], confirmed)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def ping(self) -> None:
+        """Return when Redis has answered.
+
+        Raises:
+            StoreUnavailable: Redis can't be reached, or refuses.
+        """
+        try:
+            self.redis.ping()
+        except RedisError as e:
+            raise translated(e, "ping") from e
+
+    def names(self, pattern: str) -> list[str]:
+        """Return the names of all sorted sets that match the SCAN `pattern`.
+
+        Raises:
+            StoreUnavailable: Redis can't be reached, or refuses.
+        """
+        try:
+            return sorted({name.decode() for name in self.redis.scan_iter(pattern, count=SCANNED, _type="zset")})
+        except RedisError as e:
+            raise translated(e, "scan") from e
+
+    def close(self) -> None:
+        """Close the connections."""
+        close_client(self.redis)

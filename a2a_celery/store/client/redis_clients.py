@@ -1,0 +1,141 @@
+"""redis-py clients for the URL of a store: of one server, or of the primary that Sentinels name.
+
+redis-py's Sentinel support asks the Sentinels for the primary when it opens a connection, and breaks a connection whose
+server says that it is a replica now. So a client that reconnects follows a failover.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import redis
+import redis.asyncio
+import redis.asyncio.sentinel
+import redis.sentinel
+from redis.backoff import NoBackoff
+from redis.connection import parse_url
+from redis.exceptions import TimeoutError as RedisTimeout
+from redis.retry import Retry
+
+from ...settings.urls import SentinelAddress, is_sentinel_url, redis_url
+
+CONNECT_TIMEOUT = 2.0
+"""Seconds that a server may take to accept a connection."""
+
+SENTINEL_TIMEOUT = 1.0
+"""Seconds that a Sentinel may take to accept a connection, and to reply, before the next one is asked."""
+
+
+def async_client(url: str, **options: Any) -> redis.asyncio.Redis:
+    """Return a client for an event loop; `options` are redis-py's. `aclose_client` closes it."""
+    if not is_sentinel_url(url):
+        return redis.asyncio.Redis.from_url(redis_url(url), **_fitting(url, options))
+    address = SentinelAddress.of(url)
+    sentinels = redis.asyncio.Sentinel([], address.min_other_sentinels)  # type: ignore[no-untyped-call]
+    retry = redis.asyncio.retry.Retry(NoBackoff(), 0)
+    asked = {**_sentinel_options(address, options), "socket_timeout": None, "retry": retry}
+    sentinels.sentinels = [_SentinelClient(host=host, port=port, **asked) for host, port in address.sentinels]
+    primary = _read(address.primary_url)
+    primary["connection_class"] = _AsyncTLSConnection if primary.pop("ssl", False) else _AsyncConnection
+    client: redis.asyncio.Redis = sentinels.master_for(address.master_name, **primary, **options)
+    return client
+
+
+def sync_client(url: str, **options: Any) -> redis.Redis:
+    """Return a client for code without an event loop; `options` are redis-py's. `close_client` closes it."""
+    if not is_sentinel_url(url):
+        return redis.Redis.from_url(redis_url(url), **_fitting(url, options))
+    address = SentinelAddress.of(url)
+    asked = {**_sentinel_options(address, options), "retry": Retry(NoBackoff(), 0)}
+    sentinels = redis.sentinel.Sentinel(address.sentinels, address.min_other_sentinels, asked)  # type: ignore[no-untyped-call]
+    primary = _read(address.primary_url)
+    primary["connection_class"] = _TLSConnection if primary.pop("ssl", False) else _Connection
+    client: redis.Redis = sentinels.master_for(address.master_name, **primary, **options)  # type: ignore[no-untyped-call]
+    return client
+
+
+async def aclose_client(client: redis.asyncio.Redis) -> None:
+    """Close the connections of `client`, those to Sentinels too."""
+    await client.aclose()
+    if isinstance(client.connection_pool, redis.asyncio.SentinelConnectionPool):
+        await client.connection_pool.sentinel_manager.aclose()
+
+
+def close_client(client: redis.Redis) -> None:
+    """Close the connections of `client`, those to Sentinels too."""
+    client.close()
+    if isinstance(client.connection_pool, redis.sentinel.SentinelConnectionPool):
+        client.connection_pool.sentinel_manager.close()
+
+
+class _Connection(redis.sentinel.SentinelManagedConnection):
+    """Connection that asks the Sentinels each time that it connects.
+
+    redis-py 8.1 asks them when a connection leaves its pool. When it sends on a connection that broke, as it does when
+    it tries a command again, it connects to the previous primary.
+    """
+
+    def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        """Connect if need be, and send."""
+        if not self.is_connected:
+            self.connect()  # type: ignore[no-untyped-call]
+        super().send_packed_command(command, check_health)  # type: ignore[no-untyped-call]
+
+
+class _TLSConnection(_Connection, redis.sentinel.SentinelManagedSSLConnection):
+    """`_Connection` with TLS."""
+
+
+class _AsyncConnection(redis.asyncio.sentinel.SentinelManagedConnection):
+    """`_Connection` for an event loop."""
+
+    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        """Connect if need be, and send."""
+        if not self.is_connected:
+            await self.connect()  # type: ignore[no-untyped-call]
+        await super().send_packed_command(command, check_health)
+
+
+class _AsyncTLSConnection(_AsyncConnection, redis.asyncio.sentinel.SentinelManagedSSLConnection):
+    """`_Connection` with TLS, for an event loop."""
+
+
+class _SentinelClient(redis.asyncio.Redis):
+    """A client of one Sentinel, bounded by a timeout around the query.
+
+    With a ``socket_timeout`` redis-py writes inside ``wait_for``, which on Python 3.11 swallows a cancellation: a task
+    that is cancelled while it asks a Sentinel would go on for ever.
+    """
+
+    async def sentinel_masters(self) -> Any:
+        """Return the primaries that this Sentinel watches."""
+        try:
+            async with asyncio.timeout(SENTINEL_TIMEOUT):
+                return await super().sentinel_masters()
+        except TimeoutError:
+            raise RedisTimeout("the Sentinel did not reply") from None
+
+
+def _fitting(url: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return `options` without those that a unix socket does not know."""
+    is_socket = redis_url(url).startswith("unix://")
+    return {
+        n: v for n, v in options.items() if not is_socket or n not in ("socket_keepalive", "socket_connect_timeout")
+    }
+
+
+def _read(url: str) -> dict[str, Any]:
+    """Return redis-py's options for a URL, without its host."""
+    options: dict[str, Any] = dict(parse_url(url))  # type: ignore[no-untyped-call]
+    options.pop("host")
+    if options.pop("connection_class", None) is not None:
+        options["ssl"] = True
+    return options
+
+
+def _sentinel_options(address: SentinelAddress, options: dict[str, Any]) -> dict[str, Any]:
+    own = _read(address.sentinel_url)
+    own.pop("db")
+    timeouts = {"socket_timeout": SENTINEL_TIMEOUT, "socket_connect_timeout": SENTINEL_TIMEOUT}
+    return {**own, **timeouts, "protocol": options["protocol"]}

@@ -1,0 +1,1 @@
+"""A task's log: read it, follow it, receive its notifications."""

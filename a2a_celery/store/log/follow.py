@@ -1,0 +1,102 @@
+"""Follow a task's log: yield every entry after a version, in order, as it is written."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager
+from uuid import uuid4
+
+from a2a.types import TaskStatusUpdateEvent
+
+from ...lifecycle import EventId, LogEntry
+from ..client.connection import AsyncStore, run_with_retry
+from ..keys import Keys
+from ..tasks.commands import ReplyChannel, read_task
+from .pages import LogPage, read_log
+from .pubsub import LogSignal, PubSubListener
+
+
+async def follow(
+    store: AsyncStore,
+    keys: Keys,
+    signal: LogSignal,
+    task_id: str,
+    after: EventId,
+    *,
+    new: bool = False,
+    whole: bool = True,
+    seen: Callable[[LogPage], None] | None = None,
+) -> AsyncGenerator[LogPage, None]:
+    """Pages of `task_id`'s log behind the event `after`, without a gap or a repeat; those that a ring has brought are
+    not read. A page is empty if a poll found nothing new; polls are at most `POLL_INTERVAL` seconds apart.
+
+    `signal` must be listening already; `new` says that `after` was written since then, so that whatever follows rings.
+    Entries that are not `whole` are for no one to see. `seen` is called with each page before it is given.
+
+    Ends when the task is gone; else it goes on until the reader leaves: what ends a stream is the reader's to say.
+
+    A reader that is slow holds one page; it slows nobody.
+
+    If the store comes back without entries that were read, or `after` is of a history that it has lost, a page that is
+    `restored` has the task as a whole, and its status under the same id, whose version may be a lower one.
+    """
+    if new:
+        await signal.wait(behind=after.version)
+    while True:
+        page = signal.page(after)
+        if page is None:
+            page = await run_with_retry(store, read_log(keys, task_id, after, whole=whole))
+        if page.restored:
+            page = await _restored_page(store, keys, task_id, page, whole=whole)
+        if page.version == 0:
+            return
+        if page.entries:
+            after = page.entries[-1].id
+        if seen is not None:
+            seen(page)
+        all_read = page.version <= after.version
+        yield page
+        del page
+        if all_read:
+            await signal.wait(behind=after.version)
+
+
+async def _restored_page(store: AsyncStore, keys: Keys, task_id: str, page: LogPage, *, whole: bool) -> LogPage:
+    """Return a page with the complete task and its status, from which a reader starts over."""
+    found = await run_with_retry(store, read_task(keys, None, task_id, whole=whole))
+    if found is None:
+        return LogPage([], 0, page.state, running=False)
+    task, newest = found
+    status = TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id, status=task.status)
+    entries = [LogEntry(*newest, task), LogEntry(*newest, status)]
+    return LogPage(entries, newest.version, task.status.state, page.running, restored=True)
+
+
+class LogFollower:
+    """Log reader of one process: a store, its keys and its pub/sub listener."""
+
+    def __init__(self, store: AsyncStore, keys: Keys, line: PubSubListener) -> None:
+        self.store = store
+        self.keys = keys
+        self.line = line
+        self._waker = keys.reply_channel(uuid4().hex)
+
+    def waker(self, *, stops: bool) -> ReplyChannel:
+        """Return the reply channel of this process; with `stops`, for interrupted and terminal states only."""
+        return ReplyChannel(self._waker, stops)
+
+    def listen(
+        self, task_id: str, waker: ReplyChannel | None = None, *, stops: bool = False
+    ) -> AbstractAsyncContextManager[LogSignal]:
+        """Return a signal that new log entries of `task_id` notify; with `stops`, interrupted and terminal states only.
+
+        Listen before reading the log. A task created with the reply channel `waker` needs no round trip.
+        """
+        return self.line.listen(self.keys.task(task_id).wake, through=waker.channel if waker else "", stops=stops)
+
+    async def pages(self, task_id: str, after: EventId) -> AsyncGenerator[LogPage, None]:
+        """Yield the pages of `follow` that have entries, with a separate signal."""
+        async with self.listen(task_id) as signal:
+            async for page in follow(self.store, self.keys, signal, task_id, after):
+                if page.entries:
+                    yield page

@@ -1,0 +1,64 @@
+"""Read tasks that are too long for one command: page through the log and fold it in slices.
+
+The log only grows while its task exists, so the entries up to a version are one consistent prefix, whatever is written
+between two pages. A log that is gone or shorter than its snapshot (deleted, expired, archived, a store that came back
+without its last second) ends the reading: the operation is repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any
+
+from ...errors import StoreUnavailable
+from ...lifecycle.fold import TaskFold
+from ..blobs.references import has_references
+from ..codec import FoldedTask, event_id, log_entries
+from ..operation import Operation, script
+from .pages import PAGE_BYTES
+
+PAGE = 125
+"""Entries that one command reads: about 0.05 ms of Redis 6.2, 0.4 ms of the event loop."""
+
+SLICE = 25
+"""Entries folded before control returns to the event loop: about 0.3 ms."""
+
+
+class LogIncomplete(StoreUnavailable):
+    """The log of a snapshot was deleted or truncated."""
+
+
+def fold_log(snapshot: list[Any]) -> Generator[Operation[Any] | None, Any, None]:
+    """Read the contents of a snapshot, and add them to it.
+
+    Yields the operations to run, and takes their replies; yields None where other work may have its turn.
+
+    Raises:
+        LogGone: its log is not there.
+    """
+    version, history_length, with_artifacts = event_id(snapshot[2]).version, int(snapshot[6]), snapshot[7] == b"1"
+    folded, found_references, recorded_us = TaskFold(), False, b""
+    while folded.version < version:
+        page = yield _read_page(snapshot, folded.version, min(PAGE, version - folded.version), recorded_us)
+        if not page:
+            raise LogIncomplete("the log of a task was deleted or restored while it was read")
+        recorded_us = page[-1].partition(b" ")[0]
+        found_references = found_references or any(has_references(stored.partition(b" ")[2]) for stored in page)
+        for start in range(0, len(page), SLICE):
+            for entry in log_entries(page[start : start + SLICE], folded.version):
+                folded.add(entry)
+            yield None
+    assert folded.task is not None
+    task = folded.task
+    if 0 <= history_length < len(task.history):
+        del task.history[: len(task.history) - history_length]
+    if not with_artifacts:
+        task.ClearField("artifacts")
+    snapshot.append(FoldedTask(task, found_references))
+
+
+def _read_page(snapshot: Sequence[Any], after: int, limit: int, recorded_us: bytes) -> Operation[Sequence[bytes]]:
+    record, log = snapshot[8].decode(), snapshot[9].decode()
+    return Operation(
+        script("read_log"), [record, log], [after, limit, recorded_us, PAGE_BYTES], lambda reply: reply[3], whole=False
+    )

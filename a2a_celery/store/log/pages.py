@@ -1,0 +1,65 @@
+"""Read a task's log in pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from a2a.types import TaskState
+
+from ...lifecycle import EventId, LogEntry
+from ..codec import log_entries, state_of
+from ..keys import Keys
+from ..operation import Operation, script
+
+PAGE = 256
+"""Entries per page."""
+
+PAGE_BYTES = 1024 * 1024
+"""Bytes after which a page ends. A page has at least one entry, so it may exceed this by one entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogPage:
+    """Page of a log.
+
+    Attributes:
+        entries: entries in order.
+        version: newest version of the log; 0 if the task does not exist.
+        state: current state of the task.
+        running: True if a run of the task is queued or claimed.
+        restored: True if the log does not continue the entries read before, because the store lost its newest writes.
+    """
+
+    entries: list[LogEntry]
+    version: int
+    state: TaskState
+    running: bool
+    restored: bool = False
+
+
+def read_log(
+    keys: Keys,
+    task_id: str,
+    after: EventId | int,
+    limit: int = PAGE,
+    *,
+    max_bytes: int = PAGE_BYTES,
+    whole: bool = True,
+) -> Operation[LogPage]:
+    """Read up to `limit` entries after the event `after`, or after that version, up to about `max_bytes` of them but
+    one at least.
+
+    Entries that are not `whole` are for no one to see.
+    The page is `restored` if the log does not have the event `after`.
+    """
+    event = EventId(after) if isinstance(after, int) else after
+
+    def parse(answer: Sequence[Any]) -> LogPage:
+        version, state, phase, stored, restored = answer
+        entries = log_entries(stored, event.version)
+        return LogPage(entries, int(version), state_of(state), phase != b"", restored == b"1")
+
+    arguments = [event.version, limit, event.recorded_us or "", max_bytes]
+    return Operation(script("read_log"), keys.task(task_id), arguments, parse, whole)

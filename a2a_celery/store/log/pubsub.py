@@ -1,0 +1,301 @@
+"""Pub/sub listener: one Redis connection per process for the notifications of any number of tasks.
+
+A notification says that a log has grown, and may carry the new entries. The log is authoritative: every signal is
+notified after a reconnect, and a waiter polls every `POLL_INTERVAL` seconds, so a lost notification delays an event
+and never loses it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from itertools import chain
+from typing import Any
+
+import redis.asyncio
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from ...clock import SYSTEM_CLOCK, Clock
+from ...lean_event import LeanEvent
+from ...lifecycle import EventId
+from ..client.redis_clients import CONNECT_TIMEOUT, aclose_client, async_client
+from .inline_entries import InlineEntries
+from .pages import LogPage
+
+logger = logging.getLogger(__name__)
+
+POLL_INTERVAL = 15.0
+"""Seconds after which a waiter reads the log without a notification."""
+
+PING_EVERY = 3.0
+"""Seconds without a message after which the listener sends a PING."""
+
+SILENCE = 10.0
+"""Seconds without a message after which the connection counts as broken: NAT or a failover can drop it silently."""
+
+RECONNECT_EVERY = 0.2
+"""Seconds between two attempts to reconnect."""
+
+COUNT_EVERY = 1.0
+"""Seconds between two updates of the number of signals on each channel of this process."""
+
+
+class LogSignal:
+    """Wake-up signal of one waiter; repeated notifications coalesce.
+
+    With `stops`, only interrupted and terminal states notify it.
+    """
+
+    __slots__ = ("_flag", "_inline", "_stops", "_version")  # each stream that is open has one
+
+    def __init__(self, *, stops: bool = False) -> None:
+        self._flag = LeanEvent()
+        self._stops = stops
+        self._version = 0.0
+        self._inline: InlineEntries | None = None
+
+    def notify(self, version: float = math.inf) -> None:
+        """Wake the waiter, now or at its next wait, unless it waits for a version after `version`.
+
+        Inline entries that end before `version` are incomplete and are dropped.
+        """
+        if self._inline is not None and version > self._inline.version:
+            self._inline = None
+        self._version = max(self._version, version)
+        self._flag.set()
+
+    def receive(self, said: bytes) -> None:
+        """Rings for what ``wake`` in scripts/lib says of a task; for anything else too."""
+        told, _, news = said.partition(b"\n")
+        version, _, what = told.partition(b" ")
+        if news:
+            later = InlineEntries.of(int(version), news)
+            self._inline = later if self._inline is None else self._inline.joined_with(later)
+        if what == b"stopped" or not self._stops:
+            self.notify(int(version) if version.isdigit() else math.inf)
+
+    def page(self, after: EventId) -> LogPage | None:
+        """Return the inline entries after the event `after`, once, or None if the log must be read."""
+        news, self._inline = self._inline, None
+        return None if news is None else news.page(after)
+
+    async def wait(self, timeout: float | None = POLL_INTERVAL, behind: int = 0) -> None:
+        """Wait until notified of a version after `behind`, or for `timeout` seconds.
+
+        A notification since the last wait counts. A `timeout` of None waits indefinitely.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while self._version <= behind:
+                    self._flag.clear()
+                    await self._flag.wait()
+        self._version = 0.0
+
+
+class PubSubListener:
+    """Pub/sub subscriptions of this process. The first signal starts the connection, `stop` closes it.
+
+    One background task talks to Redis, so a waiter that is cancelled leaves the connection intact.
+    """
+
+    def __init__(self, url: str, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
+        options = {
+            "socket_connect_timeout": CONNECT_TIMEOUT,
+            "socket_keepalive": True,
+            # None, or redis-py writes inside wait_for, which on Python 3.11 swallows a cancellation: stop() would hang
+            "socket_timeout": None,
+            "protocol": 2,
+            # redis-py would reconnect silently, and messages missed during the gap must be read from the log
+            "retry": redis.asyncio.retry.Retry(NoBackoff(), 0),
+        }
+        self._redis = async_client(url, **options)
+        self._signals: dict[str, set[LogSignal]] = {}
+        self._multiplexed: dict[str, dict[str, LogSignal]] = {}  # reply channel → signals by task channel
+        self._counted: set[str] = set()  # channels whose names carry the number of signals
+        self._handlers: dict[str, Callable[[bytes], None]] = {}
+        self._changed = asyncio.Event()  # a signal was added or removed
+        self._subscribed: set[str] = set()  # channels subscribed to, confirmed or not
+        self._unconfirmed: dict[str, int] = {}  # unanswered SUBSCRIBE requests per channel
+        self._waiters: dict[str, list[asyncio.Future[None]]] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._up = False
+
+    async def start(self) -> None:
+        """Connect in the background and return at once."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._stay_connected(), name="a2a-pubsub")
+
+    async def stop(self) -> None:
+        """Close the connection, and notify every signal a last time."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+            self._task = None
+        self._notify_all()
+        await aclose_client(self._redis)
+
+    @property
+    def channels(self) -> int:
+        """Number of channels with a signal or a handler."""
+        return len(self._signals) + len(self._handlers) + len(self._multiplexed)
+
+    def listen(self, channel: str, *, through: str = "", stops: bool = False) -> AbstractAsyncContextManager[LogSignal]:
+        """Return a signal that messages of `channel` notify; while the connection is down, the reconnect notifies it.
+
+        A reply channel of this process carries the messages of many channels, each preceded by the name of its
+        channel. A signal that listens `through` a reply channel costs no round trip, because the reply channel stays
+        subscribed. One signal per channel may listen through it.
+        """
+        signal = LogSignal(stops=stops)
+        return self._listen_through(through, channel, signal) if through else self._listen(channel, signal)
+
+    @asynccontextmanager
+    async def _listen_through(self, through: str, channel: str, signal: LogSignal) -> AsyncIterator[LogSignal]:
+        await self.start()
+        signals = self._multiplexed.setdefault(through, {})
+        signals[channel] = signal
+        try:
+            await self._confirmed(through)
+            yield signal
+        finally:
+            del signals[channel]
+
+    @asynccontextmanager
+    async def _listen(self, channel: str, signal: LogSignal) -> AsyncIterator[LogSignal]:
+        await self.start()  # a mounted application receives no startup event
+        self._signals.setdefault(channel, set()).add(signal)
+        try:
+            await self._confirmed(channel)
+            yield signal
+        finally:
+            signals = self._signals[channel]
+            signals.discard(signal)
+            if not signals:
+                del self._signals[channel]
+                self._changed.set()
+
+    async def on_message(self, channel: str, handler: Callable[[bytes], None]) -> None:
+        """Call `handler` with each message of `channel` until `stop`. Messages can be missed."""
+        self._handlers[channel] = handler
+        await self._confirmed(channel)
+
+    async def _confirmed(self, channel: str) -> None:
+        """Wait until the subscription to `channel` is confirmed, or the connection is down."""
+        if not self._up or (channel in self._subscribed and channel not in self._unconfirmed):
+            return  # the reconnect notifies signals that were added while the connection was down
+        self._changed.set()
+        confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.setdefault(channel, []).append(confirmed)
+        await confirmed
+
+    async def _stay_connected(self) -> None:
+        while True:
+            pubsub: Any = self._redis.pubsub()
+            try:
+                await self._serve(pubsub)
+            except* Exception as e:  # any error: without a reconnect every waiter would hang
+                if self._up:  # log once per outage
+                    logger.warning("the pub/sub connection is down, reconnecting: %s", type(e.exceptions[0]).__name__)
+            finally:
+                self._disconnect()
+                with suppress(RedisError, OSError):
+                    await pubsub.aclose()
+            await asyncio.sleep(RECONNECT_EVERY)
+
+    async def _serve(self, pubsub: Any) -> None:
+        await pubsub.connect()
+        self._up = True
+        self._changed.set()
+        await self._update(pubsub)
+        self._notify_all()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._keep_updated(pubsub))
+            group.create_task(self._keep_count())
+            group.create_task(self._read_messages(pubsub))
+
+    async def _keep_updated(self, pubsub: Any) -> None:
+        while True:
+            await self._changed.wait()
+            await self._update(pubsub)
+
+    async def _keep_count(self) -> None:
+        """Publish the number of followed tasks as a channel name, which operators read with PUBSUB CHANNELS."""
+        while True:
+            counted = {f"{through}:{len(signals)}" for through, signals in self._multiplexed.items() if signals}
+            if counted != self._counted:
+                self._counted = counted
+                self._changed.set()
+            await asyncio.sleep(COUNT_EVERY)
+
+    async def _update(self, pubsub: Any) -> None:
+        """Subscribe to new channels and unsubscribe from unused ones."""
+        self._changed.clear()
+        wanted = self._signals.keys() | self._handlers.keys() | self._multiplexed.keys() | self._counted
+        joined, left = wanted - self._subscribed, self._subscribed - wanted
+        self._subscribed = set(wanted)
+        for channel in joined:
+            self._unconfirmed[channel] = self._unconfirmed.get(channel, 0) + 1
+        if left:
+            await pubsub.unsubscribe(*left)
+        if joined:
+            await pubsub.subscribe(*joined)
+
+    async def _read_messages(self, pubsub: Any) -> None:
+        heard = self._clock.monotonic()
+        while True:
+            message = await pubsub.get_message(timeout=PING_EVERY)
+            if message is None:
+                if self._clock.monotonic() - heard > SILENCE:
+                    raise redis.ConnectionError(f"no message for {SILENCE:g} s, and no reply to a ping")
+                await pubsub.ping()
+                continue
+            heard = self._clock.monotonic()
+            if message["channel"] is None:
+                continue  # the reply to a ping
+            channel = message["channel"].decode()
+            match message["type"]:
+                case "subscribe":
+                    self._confirm(channel)
+                case "message":
+                    self._dispatch(channel, message["data"])
+
+    def _dispatch(self, channel: str, said: bytes) -> None:
+        if channel in self._multiplexed:
+            name, _, said = said.partition(b" ")
+            if signal := self._multiplexed[channel].get(name.decode()):
+                signal.receive(said)
+        for signal in self._signals.get(channel, ()):
+            signal.receive(said)
+        if channel in self._handlers:
+            self._handlers[channel](said)
+
+    def _confirm(self, channel: str) -> None:
+        """Release the waiters of `channel` when its last pending request is confirmed."""
+        left = self._unconfirmed.pop(channel, 1) - 1
+        if left > 0:
+            self._unconfirmed[channel] = left
+        else:
+            self._release(self._waiters.pop(channel, []))
+
+    def _disconnect(self) -> None:
+        self._up = False
+        self._subscribed.clear()
+        self._unconfirmed.clear()
+        waiters, self._waiters = self._waiters, {}
+        for futures in waiters.values():
+            self._release(futures)
+        self._notify_all()  # waiters read the log
+
+    def _release(self, futures: list[asyncio.Future[None]]) -> None:
+        for future in futures:
+            if not future.done():
+                future.set_result(None)
+
+    def _notify_all(self) -> None:
+        for signal in chain(*self._signals.values(), *(signals.values() for signals in self._multiplexed.values())):
+            signal.notify()

@@ -1,0 +1,1 @@
+"""Runs: claim, append and settle, dispatch, release, recovery, sessions and steps."""

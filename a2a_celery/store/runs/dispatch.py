@@ -1,0 +1,117 @@
+"""Commands on queued runs: find those to publish, and record what was published."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..keys import Keys
+from ..operation import Argument, Operation, script
+from .commands import RunRef
+
+MAX_REDISPATCH_WAIT_US = 3600 * 1_000_000
+"""The longest time between two publishes of a run that no worker claims."""
+MAX_CLAIMED_OPTIONS = 1024
+"""Bytes of options: `claimed_runs` leaves out a run that has more, such as large arguments of a plain Celery task."""
+
+
+@dataclass(frozen=True, slots=True)
+class DueRun:
+    """A run to publish, of the agent of that name; `options` are those that it was stored with.
+
+    `published_us` is the time of its last publish, if its queue may still hold the message, and `taken_us` the time at
+    which it was found to be due; both are times of the store, in µs.
+    """
+
+    ref: RunRef
+    agent: str
+    options: bytes
+    published_us: int | None = None
+    taken_us: int = field(default=0, compare=False)
+
+    @property
+    def queued_us(self) -> int:
+        """How long ago it was published, in µs."""
+        return self.taken_us - (self.published_us or self.taken_us)
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedRun:
+    """A run under way that was published once, at `published_us` (a time of the store, in µs)."""
+
+    agent: str
+    options: bytes
+    published_us: int
+
+
+def mark_published(keys: Keys, ref: RunRef, *, again_us: int) -> Operation[None]:
+    """The broker has the run: a watcher looks at it only if no worker claims it within `again_us`."""
+    return mark_all_published(keys, {ref: again_us})
+
+
+def mark_all_published(keys: Keys, runs: Mapping[RunRef, int]) -> Operation[None]:
+    """`mark_published` for several `runs`, each with its own time in µs."""
+    records = [keys.task(ref.task_id).record for ref in runs]
+    arguments: list[Argument] = []
+    for ref, again_us in runs.items():
+        arguments += [ref.name, again_us]
+    return Operation(script("mark_published"), [keys.dispatch, *records], arguments, lambda _: None)
+
+
+def postpone_runs(keys: Keys, runs: Mapping[DueRun, int]) -> Operation[None]:
+    """Make runs that `acquire_due_runs` gave, and that were not published, due again, each after its time in µs.
+
+    This time doesn't count.
+    """
+    records = [keys.task(run.ref.task_id).record for run in runs]
+    arguments: list[Argument] = []
+    for run, again_us in runs.items():
+        arguments += [run.ref.name, again_us, "" if run.published_us is None else run.published_us]
+    return Operation(script("postpone_runs"), [keys.dispatch, *records], arguments, lambda _: None)
+
+
+def report_prefetched(keys: Keys, refs: Sequence[RunRef], *, silent_us: int, again_us: int) -> Operation[None]:
+    """A worker has these runs in hand and has not begun them: they are due `silent_us` after it last said so.
+
+    They are due `again_us` after it first said so in any case.
+    """
+    arguments: list[Argument] = [silent_us, again_us]
+    for ref in refs:
+        arguments += [ref.task_id, ref.run]
+    records = [keys.task(ref.task_id).record for ref in refs]
+    return Operation(script("report_prefetched"), [keys.dispatch, *records], arguments, lambda _: None)
+
+
+def acquire_due_runs(keys: Keys, *, limit: int, again_us: int) -> Operation[list[DueRun]]:
+    """Up to `limit` runs that want to be published; the caller publishes them.
+
+    Each is due again after `again_us`, then after twice that, and so on; one that shall not begin before a certain time
+    that long after it.
+    """
+
+    def parse(answer: Sequence[bytes]) -> list[DueRun]:
+        taken_us, rows = int(answer[0]), zip(*[iter(answer[1:])] * 5, strict=True)
+        return [
+            DueRun(
+                RunRef(task_id.decode(), int(run)),
+                agent.decode(),
+                options,
+                int(published) if published else None,
+                taken_us,
+            )
+            for task_id, run, agent, options, published in rows
+        ]
+
+    return Operation(
+        script("acquire_due_runs"), [keys.dispatch], [keys.prefix, limit, again_us, MAX_REDISPATCH_WAIT_US], parse
+    )
+
+
+def claimed_runs(keys: Keys, *, limit: int) -> Operation[list[ClaimedRun]]:
+    """Return the runs of the `limit` newest leases. Runs that were published again are left out."""
+
+    def parse(reply: Sequence[bytes]) -> list[ClaimedRun]:
+        rows = zip(*[iter(reply)] * 3, strict=True)
+        return [ClaimedRun(agent.decode(), options, int(published)) for agent, options, published in rows]
+
+    return Operation(script("claimed_runs"), [keys.leases], [keys.prefix, limit, MAX_CLAIMED_OPTIONS], parse)

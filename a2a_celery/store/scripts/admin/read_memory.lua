@@ -1,0 +1,13 @@
+-- read_memory: the memory of the store's server; nothing changes.
+-- KEYS  none
+-- ARGV  none
+-- returns {bytes that count against maxmemory, maxmemory, '1' if the server refuses writes beyond it instead of evicting keys};
+--       {} if the store's user may not ask
+-- requires: time
+local info = redis.pcall('INFO', 'memory')
+if type(info) == 'table' then return {} end
+local function number(name) return tonumber(string.match(info, '\n' .. name .. ':(%d+)') or 0) end
+return {
+  micros(number('used_memory') - number('mem_not_counted_for_evict')), micros(number('maxmemory')),
+  string.find(info, '\nmaxmemory_policy:noeviction', 1, true) and '1' or '0',
+}

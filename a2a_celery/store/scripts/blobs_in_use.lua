@@ -1,5 +1,0 @@
--- blobs_in_use: how many tasks have blobs, or folders that are to be removed.
--- KEYS  [1] blobs  [2] doomed blobs
--- ARGV  none
--- gives the number
-return redis.call('ZCARD', KEYS[1]) + redis.call('ZCARD', KEYS[2])

@@ -1,6 +1,0 @@
--- blobs_removed: folders of tasks that are gone are removed.
--- KEYS  [1] doomed blobs
--- ARGV  their tags
--- gives nothing
-for _, name in ipairs(ARGV) do redis.call('ZREM', KEYS[1], name) end
-

@@ -1,6 +1,0 @@
--- delivery_figures: how many posts came to what, and how many lines wait or were given up.
--- KEYS  [1] deliveries  [2] dead deliveries
--- ARGV  none
--- gives {waiting, dead, outcome, times, …}
-prune(KEYS[2])
-return {redis.call('ZCARD', KEYS[1]), redis.call('ZCARD', KEYS[2]), unpack(redis.call('HGETALL', KEYS[1] .. ':outcomes'))}

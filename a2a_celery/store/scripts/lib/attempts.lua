@@ -1,0 +1,29 @@
+-- requires: time
+
+-- Number of attempts that are kept for each config.
+local MAX_ATTEMPTS = 20
+
+-- Record a delivery attempt, replacing the oldest one. '' records nothing. The next try is in after_us, nil for none.
+-- The attempt was made at the time `at`, nil for now.
+local function record_attempt(keys, config, attempt, after_us, at)
+  if attempt == '' then return end
+  at = at or now()
+  local number = redis.call('HINCRBY', keys[9], config .. ':attempts', 1)
+  redis.call('HSET', keys[9], config .. ':attempt:' .. number % MAX_ATTEMPTS,
+    micros(at) .. ' ' .. micros(after_us and at + after_us or 0) .. ' ' .. attempt)
+end
+
+-- Return the recorded attempts, newest first.
+local function read_attempts(keys, config)
+  local newest, found = tonumber(redis.call('HGET', keys[9], config .. ':attempts') or '0'), {}
+  for number = newest, math.max(1, newest - MAX_ATTEMPTS + 1), -1 do
+    found[#found + 1] = redis.call('HGET', keys[9], config .. ':attempt:' .. number % MAX_ATTEMPTS) or nil
+  end
+  return found
+end
+
+local function remove_attempts(keys, config)
+  local fields = {config .. ':attempts', config .. ':requested'}
+  for number = 0, MAX_ATTEMPTS - 1 do fields[#fields + 1] = config .. ':attempt:' .. number end
+  redis.call('HDEL', keys[9], unpack(fields))
+end

@@ -1,0 +1,34 @@
+-- requires: keys, runs, time
+
+-- Return true if another run of the context comes first. The tasks of a context with open runs form a queue by their
+-- tags; only the run of the first task is published. The other runs are queued and in the list of blocked runs.
+local function is_blocked(keys, r)
+  if not r.context_queue then return false end
+  local first = redis.call('LINDEX', r.context_queue, 0)
+  return first and first ~= task_tag(keys)
+end
+
+-- Remove the task from the queue of its context. A watcher publishes the run that is unblocked in after_us. Return
+-- the id, run and options of the unblocked task, all '' if there is none.
+local function leave_context_queue(keys, r, after_us)
+  if not r.context_queue then return '', '', '' end
+  local first = redis.call('LINDEX', r.context_queue, 0)
+  redis.call('LREM', r.context_queue, 1, task_tag(keys))
+  redis.call('ZREM', r.dispatch .. ':blocked', run_name(r))
+  if first ~= task_tag(keys) then return '', '', '' end
+  local prefix = string.match(keys[1], '^(.*):{')
+  first = redis.call('LINDEX', r.context_queue, 0)
+  while first do
+    local next = redis.call('HMGET', keys_of(prefix, first)[1], 'task_id', 'run', 'phase', 'options')
+    if next[3] == 'queued' then
+      local name = next[1] .. '.' .. next[2]
+      redis.call('ZREM', r.dispatch .. ':blocked', name)
+      redis.call('ZADD', r.dispatch, micros(now() + after_us), name)
+      redis.call('HSET', keys_of(prefix, first)[1], 'unblocked_at', micros(now()))
+      return next[1], next[2], next[4] or ''
+    end
+    redis.call('LPOP', r.context_queue) -- it is gone
+    first = redis.call('LINDEX', r.context_queue, 0)
+  end
+  return '', '', ''
+end

@@ -1,0 +1,13 @@
+-- requires: blobs, configs, deliveries, keys, stored_bytes, time, webhooks
+
+-- Delete all keys of a task at once. The caller has removed the task from the indexes.
+local function delete_task(keys, r)
+  if r.quota_account then
+    redis.call('ZREM', stored_key(r) .. ':expiring', expiring_entry(keys, r))
+    add_to_sums(stored_key(r), r.quota_account, -r.size)
+  end
+  for _, artifact_id in ipairs(redis.call('LRANGE', keys[4], 0, -1)) do redis.call('DEL', keys[5] .. artifact_id) end
+  for _, config in ipairs(config_ids(keys)) do remove_config(keys, r, config, load_delivery(keys, config)) end
+  redis.call('DEL', keys[1], keys[2], keys[3], keys[4], keys[6], keys[7], keys[10])
+  redis.call('ZADD', blobs_key(r.leases), 'XX', micros(now()), task_tag(keys))
+end

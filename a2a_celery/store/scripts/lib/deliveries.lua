@@ -1,0 +1,85 @@
+-- requires: keys, time
+
+-- A delivery cursor is the position of a push-notification config in the task's log; the log itself is the queue. The config and
+-- its cursor are fields of the hash `push`, each with the prefix "<config id, quoted>:".
+--   sealed, secret             config, and the key of the list of cursors whose configs are sealed with the same secret
+--   listed                     key of the list of the owner's cursors; absent without a limit
+--   delivered                  version of the last delivered event
+--   token                      of the deliverer that has leased the cursor
+--   settled                    token of the deliverer that last released or replayed the cursor, for repeated calls
+--   failures, first_failed_at  failures since the last delivered event, and the µs of the first
+--   last_error, last_error_at  JSON: description of the newest failure since then, or of the end, and its µs
+--   abandoned_at               µs at which the delivery was given up
+--   attempts                   number of recorded attempts
+--   attempt:<number modulo MAX_ATTEMPTS>
+--                              one of the newest attempts: "<µs> <µs of the next try, 0 for none> <JSON>"
+--   requested                  ids of the requested posts that are not made yet, each followed by a space
+-- Lists name a cursor "<tag of its task> <config id, quoted>".
+
+local DELIVERY_FIELDS = {'sealed', 'secret', 'listed', 'delivered', 'token', 'settled', 'failures', 'first_failed_at', 'last_error',
+  'last_error_at', 'abandoned_at'}
+
+-- Return a cursor as a table, or nil if the config does not exist. `config` is its id, quoted.
+local function load_delivery(keys, config)
+  local fields = {}
+  for i, field in ipairs(DELIVERY_FIELDS) do fields[i] = config .. ':' .. field end
+  local values = redis.call('HMGET', keys[9], unpack(fields))
+  if not values[1] then return nil end
+  local line = {}
+  for i, field in ipairs(DELIVERY_FIELDS) do line[field] = values[i] or nil end
+  line.delivered, line.failures = tonumber(line.delivered), tonumber(line.failures or '0')
+  return line
+end
+
+-- Set fields of a cursor, given as pairs of name and value; false deletes a field.
+local function update_delivery(keys, config, ...)
+  local pairs_of = {...}
+  for i = 1, #pairs_of, 2 do
+    local field = config .. ':' .. pairs_of[i]
+    if pairs_of[i + 1] then redis.call('HSET', keys[9], field, pairs_of[i + 1]) else redis.call('HDEL', keys[9], field) end
+  end
+end
+
+-- Schedule the next delivery after_us from the time `at` (nil for now), if the log has undelivered events.
+local function schedule_delivery(keys, r, config, delivered, after_us, at)
+  if delivered < r.version then
+    redis.call('ZADD', r.deliveries, micros((at or now()) + after_us), task_tag(keys) .. ' ' .. config)
+    if after_us == 0 then redis.call('PUBLISH', r.deliveries .. ':notifications', '') end
+  else
+    redis.call('ZREM', r.deliveries, task_tag(keys) .. ' ' .. config)
+  end
+end
+
+-- Count the outcome of a post.
+local function count_outcome(r, outcome) redis.call('HINCRBY', r.deliveries .. ':outcomes', outcome, 1) end
+
+-- Enable or disable the delivery of events to a config.
+local function set_delivery_enabled(keys, r, config, is_owed)
+  local others = {}
+  for other in string.gmatch(r.enabled_configs or '', '%S+') do
+    if other ~= config then others[#others + 1] = other .. ' ' end
+  end
+  r.enabled_configs = table.concat(others) .. (is_owed and config .. ' ' or '')
+  redis.call('HSET', keys[1], 'enabled_configs', r.enabled_configs)
+end
+
+-- Schedule the events that were not delivered at once, also after the delivery was given up. Return false if no delivery failed,
+-- or if a deliverer has leased the cursor.
+local function retry_delivery(keys, r, config, line, nonce)
+  if line.abandoned_at then
+    update_delivery(keys, config, 'abandoned_at', false, 'failures', false, 'first_failed_at', false, 'settled', nonce)
+    set_delivery_enabled(keys, r, config, true)
+    redis.call('ZREM', r.dead_deliveries, task_tag(keys) .. ' ' .. config)
+  elseif not line.first_failed_at or line.token then
+    return false
+  end
+  schedule_delivery(keys, r, config, line.delivered, 0)
+  return true
+end
+
+-- Return the cursor if `token` still holds its lease. Otherwise return nil, and true if that token was the last to release it.
+local function leased_delivery(keys, config, token)
+  local line = load_delivery(keys, config)
+  if line and line.token == token then return line end
+  return nil, line and line.settled == token
+end

@@ -1,0 +1,23 @@
+-- requires: keys, metrics, options, runs, stored_bytes, time
+
+-- Queue a run: a watcher publishes it at `due` (µs), unless another run of its context blocks it.
+local function queue_run(keys, r, due)
+  enter_queue(r)
+  if r.context_queue and redis.call('RPUSH', r.context_queue, task_tag(keys)) > 1 then
+    redis.call('ZADD', r.dispatch .. ':blocked', micros(now()), run_name(r))
+  else
+    redis.call('ZADD', r.dispatch, micros(due), run_name(r))
+  end
+end
+
+-- Queue the next attempt of a closed run, the retries-th retry. A watcher publishes it with `options` in again_us,
+-- unless a worker has claimed it by then.
+local function queue_retry(keys, r, options, retries, again_us)
+  if r.quota_account then add_size(r, #options - redis.call('HSTRLEN', keys[1], 'options')) end
+  set_options(keys[1], options)
+  redis.call('HSET', keys[1], 'retry_state', micros(r.run) .. ' ' .. retries)
+  redis.call('HDEL', keys[1], 'republish_count', 'prefetched', 'published_at')
+  enter_queue(r)
+  count_metric(r, 'retried', 'runs')
+  redis.call('ZADD', r.dispatch, micros(now() + tonumber(again_us)), run_name(r))
+end

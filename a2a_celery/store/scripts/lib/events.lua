@@ -1,0 +1,96 @@
+-- requires: artifacts, full_store, log, metrics, states, status, stored_bytes, tasks, time, transitions
+
+-- A script receives events as five arguments each, from ARGV[first] to ARGV[last] (nil for the last argument): kind, subject,
+-- flag, bytes, packed metadata.
+--   S  status update: new state, '1' if the status has a message
+--   A  artifact update: id of the artifact, '1' if the chunk is appended
+--   M  message of the agent that completes the task
+--   U  message of the client
+--   X  step of the run's execution, which is not part of the log; never after the terminal event
+
+-- Return the number of the first event that is illegal in its order, or nil if all events are legal.
+local function first_illegal(r, first, last)
+  local state = r.state
+  for i = first, last or #ARGV, 5 do
+    if TERMINAL[state] then return (i - first) / 5 + 1 end
+    local after
+    if ARGV[i] == 'S' then after = tonumber(ARGV[i + 1]) end
+    if ARGV[i] == 'M' then after = COMPLETED end
+    if after then
+      if not LEGAL[state][after] then return (i - first) / 5 + 1 end
+      state = after
+    end
+  end
+  return nil
+end
+
+-- Bytes of events that a run may write at the memory limit.
+local SMALL_WRITE = 8192
+
+-- Let Redis run the script at its memory limit if the events and `more` bytes are small; otherwise let Redis refuse
+-- it.
+local function allow_small_write(keys, first, more, last)
+  local bytes = more or 0
+  for i = first, last or #ARGV, 5 do bytes = bytes + #ARGV[i + 3] + #ARGV[i + 4] end
+  if bytes <= SMALL_WRITE then allow_on_full_store(keys[1]) else refuse_on_full_store(keys[1]) end
+end
+
+-- Return true if the events only change the state, apart from steps.
+local function changes_only_state(r, first)
+  local state = r.state
+  for i = first, #ARGV, 5 do
+    if ARGV[i] ~= 'X' then
+      local after = ARGV[i] == 'S' and tonumber(ARGV[i + 1]) or ARGV[i] == 'M' and COMPLETED
+      if not after or after == state then return false end
+      state = after
+    end
+  end
+  return true
+end
+
+-- Return the CANCELED event and its message flag for an agent that stopped without a message: with the message of the
+-- requested cancel, if there is one. Two concatenated protobuf messages are one merged message.
+local function with_cancel_message(r, bytes)
+  if not r.canceled_event then return bytes, '0' end
+  return bytes .. r.canceled_event, '1'
+end
+
+local MAX_STEPS = 1000 -- of a task's executions, the newest
+
+-- Apply events to the task. The caller has checked them, and saves the record afterwards.
+local function apply_events(keys, r, first, last)
+  for i = first, last or #ARGV, 5 do
+    local kind, subject, flag, bytes, metadata = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]
+    local after = kind == 'S' and tonumber(subject) or kind == 'M' and COMPLETED
+    if after == CANCELED and flag == '0' then bytes, flag = with_cancel_message(r, bytes) end
+    append_waiting_messages(keys, r, after)
+    local at = kind ~= 'X' and next_timestamp(r)
+    if at and kind ~= 'U' then append_entry(keys, r, at, bytes) end
+    if kind == 'S' then
+      set_status(keys, r, after, flag, bytes, at)
+      merge_metadata(keys, metadata)
+    elseif kind == 'M' then
+      set_status(keys, r, COMPLETED, '1', bytes, at)
+    elseif kind == 'A' then
+      add_chunk(keys, r, subject, flag, bytes)
+    elseif kind == 'U' then
+      append_client_message(keys, r, at, bytes)
+    elseif kind == 'X' then
+      add_size(r, #bytes)
+      if redis.call('RPUSH', keys[10], bytes) > MAX_STEPS then add_size(r, -#redis.call('LPOP', keys[10])) end
+    end
+  end
+end
+
+-- Observe the time to the first event of a run, if the arguments from ARGV[first] on have it. `before` events were
+-- written before.
+local function observe_first_event(keys, r, before, first)
+  if before > 0 and r.run_without_events ~= micros(r.run) then return end
+  for i = first, #ARGV, 5 do
+    if ARGV[i] ~= 'X' then
+      if r.run_without_events then redis.call('HDEL', keys[1], 'run_without_events') end
+      return observe_duration(r, 'first', r.claimed_at)
+    end
+  end
+  redis.call('HSET', keys[1], 'run_without_events', micros(r.run))
+end

@@ -1,0 +1,37 @@
+-- requires: keys, states, time
+
+-- Return true if ended tasks are archived. They then have no expiry until their copy is in the archive, see
+-- remove_archived.
+local function is_archiving(keys, r)
+  if rawget(r, 'archiving') == nil then
+    r.archiving = redis.call('HGET', string.match(keys[1], '^(.*):{') .. ':installation', 'archive') == '1'
+  end
+  return r.archiving
+end
+
+-- Return the prefixes of the indexes of a task in `state`: of its scope, of its context and, for a live task of an
+-- authenticated owner in a tenant, of the owner in all tenants. The owner's limits count by the last.
+local function indexes_of(r, state)
+  local tenant, owner = string.match(r.scope, '/([^/]*)/([^/]*)$')
+  if tenant == '' or owner == '' or TERMINAL[state] then return {r.scope_index, r.context_index} end
+  local prefix = string.sub(r.scope_index, 1, -#('tasks:' .. r.scope .. ':') - 1)
+  return {r.scope_index, r.context_index, prefix .. 'owner:' .. owner .. ':'}
+end
+
+local function add_to_indexes(keys, r, state, at)
+  for _, index in ipairs(indexes_of(r, state)) do
+    redis.call('ZADD', index .. state, micros(at), task_tag(keys))
+    if TERMINAL[state] and is_archiving(keys, r) then
+      redis.call('PERSIST', index .. state)
+    elseif TERMINAL[state] then
+      redis.call('ZREMRANGEBYSCORE', index .. state, '-inf', micros(at - tonumber(r.retention) * 1000000))
+      redis.call('EXPIRE', index .. state, r.retention)
+    end
+  end
+end
+
+local function remove_from_indexes(keys, r, state)
+  for _, index in ipairs(indexes_of(r, state)) do
+    redis.call('ZREM', index .. state, task_tag(keys))
+  end
+end

@@ -1,0 +1,21 @@
+-- requires: keys, notifications, stored_bytes, time
+
+-- Schedule a delivery to each enabled config at once. A cursor that is leased or backs off keeps its time.
+local function schedule_deliveries(keys, r)
+  r.deliveries_scheduled = true
+  local new = 0
+  for config in string.gmatch(r.enabled_configs, '%S+') do
+    new = new + redis.call('ZADD', r.deliveries, 'NX', micros(now()), task_tag(keys) .. ' ' .. config)
+  end
+  if new > 0 then redis.call('PUBLISH', r.deliveries .. ':notifications', '') end
+end
+
+local function append_entry(keys, r, at, bytes)
+  r.version, r.recorded_at = r.version + 1, at
+  local entry = micros(at) .. ' ' .. bytes
+  redis.call('RPUSH', keys[2], entry)
+  add_size(r, #entry)
+  r.largest = math.max(r.largest or 0, #entry)
+  if r.reply_channel and r.terminal_only ~= '1' then buffer_inline_entry(r, entry) end
+  if r.enabled_configs and not r.deliveries_scheduled then schedule_deliveries(keys, r) end
+end

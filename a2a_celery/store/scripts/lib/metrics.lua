@@ -1,0 +1,21 @@
+-- requires: buckets, time
+
+-- Increment a metric of the deployment, see store/admin/metrics.py. Tasks of another engine have no agent and are not
+-- counted.
+local function count_metric(r, what, label, times)
+  local agent = string.match(r.scope or '', '^[^/]+')
+  if agent then
+    redis.call('HINCRBY', string.gsub(r.leases, 'leases$', 'metrics'), what .. ' ' .. agent .. ' ' .. label, times or 1)
+  end
+end
+
+-- Count the time since `since` (µs, nil for unknown) in the first bucket of BOUNDS that is not shorter.
+local function observe_duration(r, what, since)
+  if not since then return end
+  local us, bucket = math.max(0, now() - tonumber(since)), #BOUNDS + 1
+  for i = #BOUNDS, 1, -1 do
+    if us <= BOUNDS[i] then bucket = i end
+  end
+  count_metric(r, what, bucket)
+  count_metric(r, what, 'sum', micros(us))
+end

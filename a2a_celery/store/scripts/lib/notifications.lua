@@ -1,0 +1,36 @@
+-- requires: time
+
+-- Largest size of the entries in a notification: reading so many bytes from a notification is faster than from the
+-- log.
+local MAX_INLINE_BYTES = 8192
+
+-- Longest log that a notification includes as a whole; most turns are shorter.
+local MAX_INLINE_ENTRIES = 16
+
+-- Buffer a log entry for the notification, unless the entry has parts in the object store.
+local function buffer_inline_entry(r, entry)
+  local is_elsewhere = string.byte(entry, string.find(entry, ' ', 1, true) + 1) == 0
+  r.inline_bytes = r.inline_bytes + (is_elsewhere and MAX_INLINE_BYTES + 1 or #entry)
+  if r.inline_bytes <= MAX_INLINE_BYTES then r.inline_entries[#r.inline_entries + 1] = struct.pack('>I4', #entry) .. entry end
+end
+
+-- Notify the followers of the task, see store/log/pubsub.py. The reply channel also receives the entries of this
+-- script or, if it receives terminal states only, a whole short log.
+local function notify(keys, r)
+  local said = micros(r.version) .. (r.has_settled and ' stopped' or '')
+  redis.call('PUBLISH', keys[8], said)
+  if not r.reply_channel or (r.terminal_only == '1' and not r.has_settled) then return end
+  if r.terminal_only == '1' and r.version <= MAX_INLINE_ENTRIES then
+    local i = 1
+    while i < r.version and r.inline_bytes <= MAX_INLINE_BYTES do -- what is large is not taken into hands
+      buffer_inline_entry(r, redis.call('LINDEX', keys[2], i))
+      i = i + 1
+    end
+  end
+  if #r.inline_entries > 0 and r.inline_bytes <= MAX_INLINE_BYTES then
+    local before_us = r.terminal_only == '1' and 0 or r.before_us
+    said = said .. '\n' .. micros(r.state) .. (r.phase == '' and ' 0 ' or ' 1 ') .. micros(before_us) .. ' ' ..
+      table.concat(r.inline_entries)
+  end
+  redis.call('PUBLISH', r.reply_channel, keys[8] .. ' ' .. said)
+end

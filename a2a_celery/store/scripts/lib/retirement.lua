@@ -1,0 +1,40 @@
+-- requires: context_queue, indexes, keys, metrics, runs, states, stored_bytes, tasks, time, webhooks
+
+-- Let all keys of an ended task expire together, `retention` seconds from now.
+local function expire_task(keys, r)
+  if r.quota_account then
+    count_growth(r)
+    redis.call('ZADD', stored_key(r) .. ':expiring', micros(now() + tonumber(r.retention) * 1000000), expiring_entry(keys, r))
+  end
+  for _, artifact_id in ipairs(redis.call('LRANGE', keys[4], 0, -1)) do
+    redis.call('EXPIRE', keys[5] .. artifact_id, r.retention)
+  end
+  for _, i in ipairs({1, 2, 3, 4, 6, 10}) do redis.call('EXPIRE', keys[i], r.retention) end
+  if r.enabled_configs then expire_deliveries(keys, r) end
+end
+
+-- End the task and its run. The keys of the task expire together, or wait for the archive. With `dead_letters` (a
+-- key) the task may be requeued: the record keeps request and options.
+local function end_task(keys, r, dead_letters)
+  close_run(r)
+  leave_context_queue(keys, r, 0)
+  count_metric(r, 'ended', micros(r.state))
+  if r.state == CANCELED then observe_duration(r, 'cancel', r.cancel_requested_at) end
+  end_pause(keys, r)
+  redis.call('DEL', keys[7])
+  if dead_letters then
+    redis.call('HDEL', keys[1], 'working_event', 'canceled_event', 'settled', 'pause_timeout', 'canvas', 'recorded_result', 'worker', 'reply_channel', 'terminal_only')
+    redis.call('ZREMRANGEBYSCORE', dead_letters, '-inf', micros(now()))
+    redis.call('ZADD', dead_letters, micros(now() + tonumber(r.retention) * 1000000), task_tag(keys))
+    redis.call('EXPIRE', dead_letters, math.max(tonumber(r.retention), redis.call('TTL', dead_letters)))
+  else
+    if r.quota_account then add_size(r, -size_of_request(keys)) end
+    redis.call('HDEL', keys[1], 'working_event', 'canceled_event', 'settled', 'pause_timeout', 'canvas', 'recorded_result', 'worker', 'reply_channel',
+      'terminal_only', 'request', 'caller', 'options', 'begins_at', unpack(r.enabled_configs and {} or {'trace'}))
+  end
+  if is_archiving(keys, r) then
+    redis.call('ZADD', string.match(keys[1], '^(.*):{') .. ':archive', micros(r.at + tonumber(r.retention) * 1000000), task_tag(keys))
+  else
+    expire_task(keys, r)
+  end
+end

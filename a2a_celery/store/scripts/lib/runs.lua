@@ -1,0 +1,31 @@
+-- requires: keys, metrics, time
+
+local function run_name(r) return r.task_id .. '.' .. micros(r.run) end
+
+-- Add the newest run to the agent's bounded queue, with the µs since which it waits.
+local function enter_queue(r)
+  if r.queue then redis.call('ZADD', r.queue, 'NX', micros(now()), quoted(r.task_id)) end
+end
+
+local function leave_queue(r)
+  if r.queue then redis.call('ZREM', r.queue, quoted(r.task_id)) end
+end
+
+local function close_run(r)
+  if r.phase == 'running' then observe_duration(r, 'run', r.claimed_at) end
+  if r.phase == 'queued' then leave_queue(r) end
+  redis.call('ZREM', r.leases, run_name(r))
+  redis.call('ZREM', r.dispatch, run_name(r))
+  if r.phase == 'handed' then redis.call('ZREM', r.canvases, run_name(r)) end
+  r.phase, r.runner = '', ''
+end
+
+-- Return how many of a claimed run's confirmed events are missing, or nil if none is. Events are missing after the
+-- store was restored from an older state. The run is then fenced off and its lease ends, so that a watcher lapses the
+-- run.
+local function missing_events(keys, r, confirmed)
+  if r.seq >= confirmed then return nil end
+  redis.call('HSET', keys[1], 'token', '')
+  redis.call('ZADD', r.leases, micros(now()), run_name(r))
+  return micros(confirmed - r.seq)
+end

@@ -1,0 +1,51 @@
+-- requires: expiry, time
+
+-- A session is a hash for each scope and context.
+--   version, state       number of saves, and the newest state, sealed or in clear
+--   task, turn, token    task, turn and claim of the run that saved it
+--   secret               key of the list of values sealed with the same secret; absent if the state is in clear
+--   execution            newest steps of the task whose run saved it last, one a line
+--
+-- A script receives a session as six arguments from ARGV[first] on: key, version that the state was derived from, state ('' if
+-- unchanged), fingerprint of the secret ('' for a state in clear), key of the list sealed with that secret, key of the secrets.
+
+-- Return the version that another run has saved since, or nil. An expired session has no version.
+local function newer_version(first)
+  local version = ARGV[first + 2] ~= '' and redis.call('HGET', ARGV[first], 'version')
+  return version and tonumber(version) ~= tonumber(ARGV[first + 1]) and version or nil
+end
+
+-- Extend an existing session by the task's retention.
+local function renew_session(r, session)
+  if redis.call('EXPIRE', session, r.retention) == 0 then return end
+  local list = redis.call('HGET', session, 'secret')
+  if list then
+    redis.call('ZADD', list, micros(now() + tonumber(r.retention) * 1000000), session)
+    prune_expired(list)
+  end
+end
+
+-- Number of steps that a later run starts with.
+local SAVED_STEPS = 100
+
+-- Save the session with the newest steps of the task, and extend it. A session that was never saved is not created.
+local function save_session(keys, r, first)
+  local session, before, state, fingerprint, secret, secrets = unpack(ARGV, first, first + 5)
+  if state ~= '' then
+    local known = redis.call('HGET', session, 'secret')
+    if known and known ~= secret then
+      redis.call('ZREM', known, session)
+      redis.call('HDEL', session, 'secret')
+    end
+    redis.call('HSET', session, 'version', micros(tonumber(before) + 1), 'state', state, 'task', r.task_id,
+      'turn', micros(r.turn), 'token', r.token)
+    if fingerprint ~= '' then
+      redis.call('HSET', session, 'secret', secret)
+      redis.call('HSET', secrets, fingerprint, secret)
+    end
+  end
+  if redis.call('EXISTS', session) == 1 then
+    redis.call('HSET', session, 'execution', table.concat(redis.call('LRANGE', keys[10], -SAVED_STEPS, -1), '\n'))
+  end
+  renew_session(r, session)
+end

@@ -1,0 +1,58 @@
+-- requires: time
+
+-- Return the fields of the record that `snapshot` reads, with scope and state, or nil if the task does not exist.
+local function load_summary(keys)
+  local v = redis.call('HMGET', keys[1], 'task_id', 'scope', 'context', 'version', 'at', 'status', 'has_message', 'state', 'size',
+    'recorded_at')
+  return v[1] and {task_id = v[1], scope = v[2], context = v[3], version = v[4], at = v[5], status = v[6],
+    has_message = v[7], state = tonumber(v[8]), size = tonumber(v[9] or 0), recorded_at = v[10]}
+end
+
+-- Entries of histories and artifacts that one call may still read. A script blocks Redis, and long tables are slow in
+-- Redis 6.2.
+local entries_left = 1000
+
+-- Return the entries of a list, or the newest of them, or nil if they are more than may be read.
+local function read_entries(list, newest)
+  if entries_left < 0 then return nil end
+  local first = newest and -math.min(newest, entries_left + 1) or 0
+  local entries = redis.call('LRANGE', list, first, newest and -1 or entries_left)
+  entries_left = entries_left - #entries
+  return entries_left >= 0 and entries or nil
+end
+
+-- Return the history and the chunks of each artifact, or nil if they have more entries than may be read.
+local function read_contents(keys, history_length, with_artifacts)
+  local history, artifacts = {}, {}
+  if history_length ~= 0 then
+    history = read_entries(keys[3], history_length > 0 and history_length or nil)
+    if not history then return nil end
+  end
+  if with_artifacts then
+    local artifact_ids = read_entries(keys[4])
+    if not artifact_ids then return nil end
+    for i, artifact_id in ipairs(artifact_ids) do
+      artifacts[i] = read_entries(keys[5] .. artifact_id)
+      if not artifacts[i] then return nil end
+    end
+  end
+  return history, artifacts
+end
+
+-- Return the snapshot of a task with the id of its newest entry. history_length < 0 reads the whole history. For a
+-- task that is too long for one call, return the wanted length and the keys of record and log instead, see
+-- store/tasks.
+local function snapshot(keys, r, history_length, with_artifacts)
+  local event_id = micros(r.version) .. '-' .. micros(r.recorded_at or 0)
+  local history, artifacts = read_contents(keys, history_length, with_artifacts)
+  if not history then
+    return {
+      r.task_id, r.context, event_id, micros(r.at), r.status, r.has_message, micros(history_length),
+      with_artifacts and '1' or '0', keys[1], keys[2],
+    }
+  end
+  return {
+    r.task_id, r.context, event_id, micros(r.at), r.status, r.has_message, history,
+    redis.call('HGETALL', keys[6]), artifacts,
+  }
+end

@@ -1,0 +1,72 @@
+-- requires: indexes, log, own_metadata, states, stored_bytes, tasks, time
+
+-- Append the message of the current status, if there is one, to the history.
+local function move_status_to_history(keys, r)
+  if r.has_message ~= '1' then return end
+  redis.call('RPUSH', keys[3], r.status)
+  add_size(r, #r.status)
+end
+
+-- Append a client's message to log and history, after the agent's previous message.
+local function append_client_message(keys, r, at, message)
+  append_entry(keys, r, at, message)
+  move_status_to_history(keys, r)
+  r.has_message = '0'
+  redis.call('RPUSH', keys[3], message)
+  add_size(r, #message)
+end
+
+-- Remove and return the first waiting message, as continue_task stored it: message, SUBMITTED event, request, caller,
+-- options, and the suffix of a message that the task never processed. Return nil if no message waits.
+local function next_waiting(keys, r)
+  local waiting = redis.call('LPOP', keys[7])
+  if waiting then
+    add_size(r, -#waiting)
+    return {struct.unpack('>I4c0I4c0I4c0I4c0I4c0I4c0', waiting)}
+  end
+end
+
+-- Append waiting messages to the history if the task will end in `state`, marked as not processed. Two concatenated
+-- protobuf messages are one merged message.
+local function append_waiting_messages(keys, r, state)
+  if not TERMINAL[state] then return end
+  local waiting = next_waiting(keys, r)
+  while waiting do
+    append_client_message(keys, r, next_timestamp(r), waiting[1] .. waiting[6])
+    waiting = next_waiting(keys, r)
+  end
+end
+
+local function set_status(keys, r, state, has_message, bytes, at)
+  move_status_to_history(keys, r)
+  if r.state ~= state then
+    remove_from_indexes(keys, r, r.state)
+    if r.entered_at then redis.call('HDEL', keys[1], 'entered_at') end
+    r.entered_at = false
+  elseif not r.entered_at then
+    r.entered_at = micros(r.at)
+    redis.call('HSET', keys[1], 'entered_at', r.entered_at)
+  end
+  add_to_indexes(keys, r, state, at)
+  redis.call('HDEL', keys[6], unpack(state == WORKING and OUTDATED_IN_WORKING or OUTDATED_ELSE))
+  r.state, r.at, r.status, r.has_message = state, at, bytes, has_message
+  if TERMINAL[state] or INTERRUPTED[state] then r.has_settled = true end
+end
+
+-- Write an event of the script itself that changes the status only.
+local function write_status(keys, r, state, has_message, bytes)
+  append_waiting_messages(keys, r, state)
+  local at = next_timestamp(r)
+  append_entry(keys, r, at, bytes)
+  set_status(keys, r, state, has_message, bytes, at)
+end
+
+-- Merge packed metadata: pairs of key and value, each after its length in four bytes (big-endian).
+local function merge_metadata(keys, packed)
+  local position = 1
+  while position <= #packed do
+    local key, value
+    key, value, position = struct.unpack('>I4c0I4c0', packed, position)
+    redis.call('HSET', keys[6], key, value)
+  end
+end

@@ -1,0 +1,41 @@
+-- requires: keys, time
+
+-- The size of a task is the sum of the bytes of its log, history, artifacts, steps and waiting messages. With a limit of stored
+-- bytes, the task has a `quota_account`: its size then includes request, caller and options, and the hash `stored` has the sum
+-- of each account and of all accounts ('*'). The list `stored:expiring` has an entry "<tag> <bytes> <account>" for each task
+-- with an expiry, so that its bytes are subtracted after its keys have expired.
+
+local function stored_key(r) return (string.gsub(r.leases, 'leases$', 'stored')) end
+
+-- Return the account whose limits apply in a scope: "/<owner>", or "<tenant>/" for anonymous callers. See
+-- `Scope.account`.
+local function account_of(scope)
+  local tenant, owner = string.match(scope, '/([^/]*)/([^/]*)$')
+  return owner == '' and tenant .. '/' or '/' .. owner
+end
+
+local function add_to_sums(stored, account, bytes)
+  for _, field in ipairs({account, '*'}) do
+    if redis.call('HINCRBY', stored, field, micros(bytes)) <= 0 then redis.call('HDEL', stored, field) end
+  end
+end
+
+-- Add bytes to the size of the task. The caller saves the record.
+local function add_size(r, bytes)
+  r.size, r.size_growth = (r.size or 0) + bytes, (r.size_growth or 0) + bytes
+end
+
+local function count_growth(r)
+  if not r.quota_account or r.size_growth == 0 then return end
+  add_to_sums(stored_key(r), r.quota_account, r.size_growth)
+  r.size_growth = 0
+end
+
+-- Return the bytes of request, caller and options.
+local function size_of_request(keys)
+  local size = 0
+  for _, field in ipairs({'request', 'caller', 'options'}) do size = size + redis.call('HSTRLEN', keys[1], field) end
+  return size
+end
+
+local function expiring_entry(keys, r) return task_tag(keys) .. ' ' .. micros(r.size) .. ' ' .. r.quota_account end

@@ -1,0 +1,105 @@
+-- requires: keys, stored_bytes, time
+
+-- Fields of a record. A field without a value is absent, unless stated otherwise.
+--   task_id, scope, scope_index, context_index
+--                              identity of the task and the prefixes of its indexes
+--   agent, context, owner      as in the request
+--   state, at, status, has_message
+--                              current status: number, µs, the event that set it, '1' if the status has a message
+--   entered_at                 µs at which the task entered its state, if that is before `at`
+--   version, recorded_at       number of the newest log entry, and the µs at which it was recorded ('0' for unknown)
+--   run, phase, token, runner, seq
+--                              newest run: number; 'queued', 'running', 'handed' (delegated to a canvas) or '' (over);
+--                              token of its claim; its worker process; number of its events in the log
+--   turn, attempt              current turn, and the number of the run in the turn
+--   max_attempts               runs that a turn may have, returned runs included; set by the claim
+--   returned_run, uncounted_attempts
+--                              newest run that a worker returned at its shutdown, and the number of claimed runs of the
+--                              turn that were returned; they do not count against the agent's own limit
+--   request, caller            input of the run and its caller; deleted at the task's end. A dead letter keeps both until
+--                              it is requeued
+--   options                    JSON: options of the publish, '' for the agent's own; deleted with the request
+--   begins_at, trace           not_before_us and the W3C traceparent of the options; absent without options. After the
+--                              task's end, `trace` stays only if the task has webhooks
+--   working_event, canceled_event
+--                              WORKING event for the next claim; CANCELED event of a requested cancel. Both are deleted
+--                              at the task's end
+--   cancel_requested, cancel_requested_at
+--                              '1' after a client requested the cancel; µs of the first request during an open run
+--   nonce                      of the last accepted call, to detect a repeated call: the nonce of a waiting message;
+--                              'begun ' and the nonce of a message that started a run; 'canceled ', the nonce of a cancel,
+--                              the run and the canvas that it ended
+--   retention                  seconds
+--   settled                    token, version, state and next run of the last settlement that started a turn; the reply
+--                              to a repeated call
+--   retry_state                run, and the number of its retries by Celery: older copies of its message are dropped
+--   canvas, canvases           JSON of the canvas that a delegated run waits for, and the key of the list of such runs
+--   republish_count            number of times that the newest run was published again
+--   recorded_result            "<run> <retries> <digest>": newest state in the result backend of a run that a worker
+--                              without this package executes; deleted at the task's end
+--   claimed_at, worker         µs of the newest claim, and the worker's Celery node name ('' if events are off); `worker` is
+--                              deleted at the task's end
+--   run_without_events         newest run, if it has recorded steps but no event
+--   prefetched                 "<run> <µs> <µs>": a worker has prefetched the run; µs at which the run is published again
+--                              in any case, and µs at which its worker counts as lost
+--   published_at               "<run> <µs>": the last confirmation of the broker, or the attempt of a watcher to publish
+--   lost_processes             worker processes that were lost before they claimed the run, each followed by a space
+--   ask_count                  number of answers that the agent's `ask` has received or waits for
+--   interrupted_state          state before the message of the current turn; absent in the first turn
+--   pause_timeout, pauses      event that ends an unanswered pause ('' if pauses have no timeout), and the key of the list of
+--                              pauses; the event is deleted at the task's end
+--   requeued_as, requeued_from the task that a dead letter became; ids of the dead letters before this task, quoted, each
+--                              followed by a space
+--   enabled_configs            ids of the push-notification configs that receive events, quoted, each followed by a space;
+--                              without those that were given up
+--   deliveries, dead_deliveries
+--                              keys of the lists of delivery cursors; present if the task has configs
+--   leases, dispatch           keys of the lists of claimed and of queued runs
+--   queue                      key of the agent's bounded queue; absent if the queue has no limit
+--   reply_channel, terminal_only
+--                              notification channel of the gateway that created the task; '1' if the channel receives only
+--                              interrupted and terminal states. Both are deleted at the task's end
+--   context_queue, unblocked_at
+--                              key of the queue of the context, if its runs are serialized, and the µs at which a run of the
+--                              task last became its first
+--   size, largest              bytes of the task (see lib/stored_bytes.lua), and of the largest entry of its log
+--   quota_account              account whose sum of stored bytes includes the task; absent without a limit of stored bytes
+
+local FIELDS = {'state', 'at', 'version', 'run', 'seq', 'turn', 'attempt', 'size', 'largest', 'recorded_at', 'task_id',
+  'scope', 'scope_index', 'context_index', 'context', 'status', 'has_message', 'phase', 'token', 'runner', 'cancel_requested', 'nonce',
+  'retention', 'leases', 'dispatch', 'settled', 'pauses', 'max_attempts', 'enabled_configs', 'context_queue', 'claimed_at', 'run_without_events', 'queue',
+  'reply_channel', 'terminal_only', 'entered_at', 'quota_account'}
+
+local NUMBERS = 10 -- the first ten of FIELDS are numbers
+
+-- Return the record as a table, or nil if the task does not exist. Large and rarely used fields (request, caller …) are read
+-- on access, so that the cost of an append does not depend on the request. An absent field of FIELDS is false.
+local function load_record(keys)
+  local values = redis.call('HMGET', keys[1], unpack(FIELDS))
+  if not values[NUMBERS + 1] then return nil end
+  local r = {}
+  for i, field in ipairs(FIELDS) do r[field] = i <= NUMBERS and tonumber(values[i]) or values[i] end
+  r.deliveries_scheduled, r.has_settled, r.inline_entries, r.inline_bytes, r.size_growth = false, false, {}, 0, 0 -- changes of this script
+  r.before_us = r.recorded_at or 0 -- time of the entry before those of this script
+  return setmetatable(r, {__index = function(_, field) return redis.call('HGET', keys[1], field) or nil end})
+end
+
+-- Return the time of a new entry: the server's time, but later than the entry before it.
+local function next_timestamp(r)
+  return math.max(now(), (r.at or 0) + 1, (r.recorded_at or 0) + 1)
+end
+
+local function end_pause(keys, r)
+  if r.pauses then redis.call('ZREM', r.pauses, task_tag(keys)) end
+end
+
+-- Write the fields that a script may have changed.
+local function save_record(keys, r)
+  count_growth(r)
+  redis.call('HSET', keys[1],
+    'size', micros(r.size), 'largest', micros(r.largest), 'state', micros(r.state), 'at', micros(r.at), 'status', r.status, 'has_message', r.has_message,
+    'version', micros(r.version), 'recorded_at', micros(r.recorded_at or 0), 'run', micros(r.run), 'phase', r.phase,
+    'token', r.token, 'runner', r.runner,
+    'seq', micros(r.seq), 'turn', micros(r.turn), 'attempt', micros(r.attempt),
+    'cancel_requested', r.cancel_requested, 'nonce', r.nonce)
+end

@@ -1,8 +1,0 @@
--- save_push_config: a task's push-notification config, new or in place of the one with its id; no event. What is owed to
--- one that is replaced is due at once, at its new address; who has the old one in hand has lost it.
--- KEYS  a task's ten
--- ARGV  [1] scope, '*' for any  [2…9] the config: what save_config takes
--- gives 'missing' | 'saved' | 'full': the task has too many
-local r = load(KEYS)
-if not r or (ARGV[1] ~= '*' and r.scope ~= ARGV[1]) then return 'missing' end
-return save_config(KEYS, r, 2, r.version) and 'saved' or 'full'

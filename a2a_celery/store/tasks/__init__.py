@@ -1,0 +1,1 @@
+"""Tasks: commands, their results, ListTasks, limits and dead letters."""

@@ -1,0 +1,128 @@
+"""The verbs about dead letters: FAILED tasks whose worker was lost, and the new task that one of them becomes.
+
+Nothing leaves FAILED. So a dead letter is not revived but sent once more: a new task in the same context, of the same
+caller, with the same message, which refers to the dead one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from a2a.types import Message, Role, SendMessageRequest, Task, TaskState, TaskStatus
+
+from ...lifecycle.outcomes import status_event
+from ...lifecycle.states import SUBMITTED, WORKING
+from ..blobs.references import decode_as, encode, encode_request
+from ..codec import require_kept, state_of, task_from_snapshot, whole_arguments
+from ..keys import Keys, Scope
+from ..operation import Operation, script
+from .commands import FIRST_PUBLISH_GRACE_US, TASK_ENDED_FIRST
+from .results import Ended, Missing
+
+REQUEUED_FROM = "requeuedFrom"
+"""The key of a task's metadata that names the dead letter it was made from."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A dead letter: `task` is its snapshot without artifacts, `request` and `options` are those of its last run."""
+
+    agent: str
+    scope: Scope
+    request: SendMessageRequest
+    options: bytes
+    task: Task
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadyRequeued:
+    """It was requeued before, as the task `task_id`."""
+
+    task_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """The task has not ended; `state` says how it stands."""
+
+    state: TaskState
+
+
+def read_dead_letter(keys: Keys, task_id: str) -> Operation[DeadLetter | Missing | AlreadyRequeued | Alive | Ended]:
+    """The dead letter that the task `task_id` left; `Ended`: it ended otherwise than by the loss of its worker."""
+
+    def parse(answer: Sequence[Any]) -> DeadLetter | Missing | AlreadyRequeued | Alive | Ended:
+        match answer[0]:
+            case b"missing":
+                return Missing()
+            case b"requeued":
+                return AlreadyRequeued(answer[1].decode())
+            case b"alive":
+                return Alive(state_of(answer[1]))
+            case b"ended":
+                return Ended(state_of(answer[1]))
+            case _:
+                _, agent, scope, request, options, snapshot = answer
+                task, _newest = task_from_snapshot(snapshot)
+                sent = decode_as(SendMessageRequest, request)
+                return DeadLetter(agent.decode(), Scope.parse(scope.decode()), sent, options, task)
+
+    return Operation(script("read_dead_letter"), keys.task(task_id), [keys.dead_letters], parse)
+
+
+def requeue_task(
+    keys: Keys, dead_letter: DeadLetter, task_id: str, *, retention: int, options: bytes
+) -> Operation[Literal["requeued", "behind", "gone"]]:
+    """Makes the new task `task_id` of a dead letter and takes that out, once; "gone": somebody else did.
+
+    The caller publishes its run 1 with `options`, unless it stands "behind" another of its context.
+    `retention` is in seconds.
+    """
+    request, task = resubmission(dead_letter, task_id)
+
+    def parse(answer: Sequence[bytes]) -> Literal["requeued", "behind", "gone"]:
+        require_kept(answer)
+        return cast(Literal["requeued", "behind", "gone"], answer[0].decode())
+
+    return Operation(
+        script("requeue_task"),
+        [*keys.task(dead_letter.task.id), *keys.task(task_id)],
+        [
+            keys.dead_letters,
+            task_id,
+            retention,
+            FIRST_PUBLISH_GRACE_US,
+            encode_request(request),
+            options,
+            encode(status_event(task_id, task.context_id, WORKING)),
+            *whole_arguments(task),
+        ],
+        parse,
+    )
+
+
+def resubmission(dead_letter: DeadLetter, task_id: str) -> tuple[SendMessageRequest, Task]:
+    """The request and the new task, as the run shall see them.
+
+    What was said before the message comes along: it may answer a question of the agent. What the lost run said doesn't.
+    """
+    request = SendMessageRequest()
+    request.CopyFrom(dead_letter.request)
+    request.message.task_id = task_id
+    request.message.reference_task_ids.append(dead_letter.task.id)
+    task = Task(id=task_id, context_id=dead_letter.task.context_id, status=TaskStatus(state=SUBMITTED))
+    for message in _before_the_last(dead_letter.task.history):
+        said = task.history.add()
+        said.CopyFrom(message)
+        said.task_id = task_id
+    task.history.append(request.message)
+    task.metadata.update({REQUEUED_FROM: dead_letter.task.id})
+    return request, task
+
+
+def _before_the_last(history: Sequence[Message]) -> Sequence[Message]:
+    """What stands before the client's last message that had its turn."""
+    said = [n for n, one in enumerate(history) if one.role == Role.ROLE_USER and TASK_ENDED_FIRST not in one.metadata]
+    return history[: said[-1]] if said else []

@@ -1,0 +1,1 @@
+"""Webhooks: push-notification configs and the deliveries that are owed to them."""

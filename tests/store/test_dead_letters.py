@@ -1,0 +1,334 @@
+"""Dead letters: which ends leave one, what becomes of it, once however many operators requeue, and that it expires."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from a2a.types import Role, TaskState
+
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.lifecycle.outcomes import WORKER_LOST
+from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, REJECTED, SUBMITTED, WORKING
+from a2a_celery.store import AsyncStore, Keys, SyncStore
+from a2a_celery.store.admin.scan import TaskSummary, listed
+from a2a_celery.store.runs.commands import Claim, RunRef, claim_run, end_run
+from a2a_celery.store.tasks.commands import continue_task, create_task, request_cancel
+from a2a_celery.store.tasks.dead_letters import Alive, AlreadyRequeued, DeadLetter, read_dead_letter, requeue_task
+from a2a_celery.store.tasks.results import Ended, Missing
+from a2a_celery.watcher.recoverer import Recoverer
+from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, at_once, chunk, request, status
+
+CALLER = b'{"user": "ann"}'
+ROUTE = b'{"celery":{"queue":"gpu"}}'
+
+
+class Graveyard:
+    """Makes dead letters and requeues them."""
+
+    def __init__(self, store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+        self._store, self._keys, self._seeds = store, keys, seeds
+
+    async def lapsed(self, task_id: str = "", *, run: int = 1, attempts: int = 1) -> str:
+        """A task whose worker was lost so often; its last run's lease is over."""
+        task_id = task_id or await self.created()
+        for attempt in range(attempts):
+            if attempt:
+                await Recoverer(self._store, self._keys).tick()
+            ref = RunRef(task_id, run + attempt)
+            claim = claim_run(self._keys, ref, token="t", runner="r", lease_us=-1, working=True, max_attempts=attempts)
+            assert isinstance(await self._store.run(claim), Claim)
+        return task_id
+
+    async def dead(self, task_id: str = "", **lapsed: int) -> str:
+        """A task that a watcher gave up."""
+        task_id = await self.lapsed(task_id, **lapsed)
+        await Recoverer(self._store, self._keys).tick()
+        return task_id
+
+    async def created(self) -> str:
+        task_id = await self._seeds.created()
+        record = self._keys.task(task_id).record
+        await self._store.redis.hset(record, mapping={"caller": CALLER, "options": ROUTE})
+        return task_id
+
+    async def dead_letter(self, task_id: str) -> DeadLetter:
+        found = await self._store.run(read_dead_letter(self._keys, task_id))
+        assert isinstance(found, DeadLetter), found
+        return found
+
+    async def requeue(self, dead_letter: DeadLetter, new: str, store: AsyncStore | None = None) -> str:
+        call = requeue_task(self._keys, dead_letter, new, retention=RETENTION, options=b"{}")
+        return await (store or self._store).run(call)
+
+    async def claim(self, task_id: str) -> Claim:
+        call = claim_run(self._keys, RunRef(task_id, 1), token="n", runner="r", lease_us=LEASE_US, working=True)
+        claim = await self._store.run(call)
+        assert isinstance(claim, Claim)
+        return claim
+
+
+@pytest.fixture
+def graveyard(store: AsyncStore, keys: Keys, seeds: Seeds) -> Graveyard:
+    return Graveyard(store, keys, seeds)
+
+
+async def letters(store: AsyncStore, keys: Keys) -> list[str]:
+    return [tag.decode() for tag in await store.redis.zrange(keys.dead_letters, 0, -1)]
+
+
+@pytest.mark.parametrize("attempts", [1, 3])
+async def test_a_task_whose_attempts_are_used_up_leaves_one(
+    store: AsyncStore, keys: Keys, graveyard: Graveyard, attempts: int
+) -> None:
+    task_id = await graveyard.lapsed(attempts=attempts)
+    assert await letters(store, keys) == []
+
+    await at_once(*(Recoverer(store, keys).tick() for _ in range(4)))
+
+    assert await letters(store, keys) == [task_id]
+    dead_letter = await graveyard.dead_letter(task_id)
+    assert (dead_letter.agent, dead_letter.scope, dead_letter.options) == (ANN.agent, ANN, ROUTE)
+    assert dead_letter.request.message.parts[0].text == "hello"
+    assert dead_letter.task.status.message.parts[0].text == WORKER_LOST
+
+
+@pytest.mark.parametrize(("lost", "dies"), [(True, True), (False, False)])
+async def test_an_end_from_outside_leaves_one_if_its_worker_was_lost(
+    store: AsyncStore, keys: Keys, seeds: Seeds, lost: bool, dies: bool
+) -> None:
+    claim = await seeds.claimed()
+    end = end_run(keys, claim.ref, runner="runner", event=status(FAILED, "over"), lost=lost)
+
+    first = await store.run(end)
+    before = await seeds.everything()
+
+    assert await store.run(end) == first
+    assert await seeds.everything() == before
+    assert await letters(store, keys) == [claim.ref.task_id] * dies
+
+
+@pytest.mark.parametrize("state", [COMPLETED, FAILED, CANCELED, REJECTED])
+async def test_an_end_by_the_agent_leaves_none(store: AsyncStore, keys: Keys, seeds: Seeds, state: TaskState) -> None:
+    task_id = await seeds.ended(state)
+
+    assert await letters(store, keys) == []
+    assert await store.run(read_dead_letter(keys, task_id)) == Ended(state)
+
+
+@pytest.mark.parametrize("by", ["watcher", "worker"])
+async def test_a_task_that_was_to_be_cancelled_leaves_none(
+    store: AsyncStore, keys: Keys, graveyard: Graveyard, by: str
+) -> None:
+    task_id = await graveyard.lapsed()
+    await store.run(request_cancel(keys, ANN, task_id, CONTEXT))
+
+    if by == "watcher":
+        await Recoverer(store, keys).tick()
+    else:
+        await store.run(end_run(keys, RunRef(task_id, 1), runner="r", event=status(FAILED), lost=True))
+
+    assert await store.run(read_dead_letter(keys, task_id)) == Ended(CANCELED)
+    assert await letters(store, keys) == []
+
+
+async def test_what_is_no_dead_letter_says_what_it_is(
+    store: AsyncStore, keys: Keys, seeds: Seeds, graveyard: Graveyard
+) -> None:
+    waits, pauses = await seeds.created(), await seeds.ended(INPUT_REQUIRED)
+    was = await graveyard.dead()
+    await graveyard.requeue(await graveyard.dead_letter(was), "new")
+
+    wanted = {"nobody": Missing(), waits: Alive(SUBMITTED), pauses: Alive(INPUT_REQUIRED), was: AlreadyRequeued("new")}
+    assert {task_id: await store.run(read_dead_letter(keys, task_id)) for task_id in wanted} == wanted
+
+
+async def test_a_requeued_one_is_a_new_task_of_the_same_caller_that_refers_to_it(
+    store: AsyncStore, keys: Keys, seeds: Seeds, graveyard: Graveyard
+) -> None:
+    dead = await graveyard.dead(attempts=2)
+    before = await seeds.task(dead)
+
+    assert await graveyard.requeue(await graveyard.dead_letter(dead), "new") == "requeued"
+
+    task = await seeds.task("new")
+    assert (task.context_id, task.status.state) == (CONTEXT, SUBMITTED)
+    assert dict(task.metadata) == {"requeuedFrom": dead}
+    [message] = task.history
+    assert (message.task_id, message.parts[0].text) == ("new", "hello")
+    assert message.message_id == before.history[0].message_id
+    assert list(message.reference_task_ids) == [dead]
+    assert await seeds.task(dead) == before
+    assert await letters(store, keys) == []
+    await seeds.require_consistent("new")
+    claim = await graveyard.claim("new")
+    assert (claim.attempt, claim.turn, claim.caller, claim.scope) == (1, 1, CALLER, ANN)
+    assert claim.request.message == message
+    await seeds.settled(claim, status(COMPLETED))
+    assert await seeds.states("new") == [SUBMITTED, WORKING, COMPLETED]
+    await seeds.require_consistent("new")
+
+
+async def test_its_run_is_due_if_nobody_publishes_it(store: AsyncStore, keys: Keys, graveyard: Graveyard) -> None:
+    await graveyard.requeue(await graveyard.dead_letter(await graveyard.dead()), "new")
+
+    [(name, due)] = await store.redis.zrange(keys.dispatch, 0, -1, withscores=True)
+    seconds, micros = await store.redis.time()
+    assert name == b"new.1"
+    assert 0 < due - (seconds * 1_000_000 + micros) <= 5_000_000
+
+
+async def test_the_conversation_before_comes_along_and_what_the_lost_run_said_does_not(
+    store: AsyncStore, keys: Keys, seeds: Seeds, graveyard: Graveyard
+) -> None:
+    first = await seeds.claimed(await graveyard.created())
+    task_id = first.ref.task_id
+    await seeds.settled(first, status(INPUT_REQUIRED, "Name?"))
+    await store.redis.hset(keys.task(task_id).record, "ask_count", 1)
+    answer = request("Ada", task_id, CONTEXT)
+    await store.run(continue_task(keys, ANN, task_id, answer, "", caller=CALLER, nonce="n"))
+    await graveyard.lapsed(task_id, run=2)
+    claim = replace(first, ref=RunRef(task_id, 2), token="t")
+    await seeds.appended(claim, status(WORKING, "busy"), status(WORKING, "busier"), chunk("half"))
+    late = request("a message that had no turn", task_id, CONTEXT)
+    await store.run(continue_task(keys, ANN, task_id, late, "", caller=CALLER, nonce="late"))
+    await Recoverer(store, keys).tick()
+
+    await graveyard.requeue(await graveyard.dead_letter(task_id), "new")
+
+    claim = await graveyard.claim("new")
+    assert [message.parts[0].text for message in claim.task.history] == ["hello", "Name?", "Ada"]
+    assert [message.role for message in claim.task.history] == [Role.ROLE_USER, Role.ROLE_AGENT, Role.ROLE_USER]
+    assert {message.task_id for message in claim.task.history} == {"new"}
+    assert (claim.turn, claim.asked, len(claim.task.artifacts)) == (2, 1, 0)
+    assert claim.paused_in == INPUT_REQUIRED
+    await seeds.require_consistent("new")
+
+
+async def test_a_repeated_call_is_answered_alike_and_writes_nothing(seeds: Seeds, graveyard: Graveyard) -> None:
+    dead_letter = await graveyard.dead_letter(await graveyard.dead())
+    assert await graveyard.requeue(dead_letter, "new") == "requeued"
+    before = await seeds.everything()
+
+    assert await graveyard.requeue(dead_letter, "new") == "requeued"
+    assert await graveyard.requeue(dead_letter, "another") == "gone"
+
+    assert await seeds.everything() == before
+
+
+@pytest.mark.parametrize("round_", range(3))
+async def test_of_many_operators_at_once_one_makes_a_task(
+    redis_server: EmbeddedRedis, store: AsyncStore, keys: Keys, seeds: Seeds, graveyard: Graveyard, round_: int
+) -> None:
+    dead = await graveyard.dead()
+    dead_letter = await graveyard.dead_letter(dead)
+    others = [AsyncStore(redis_server.store_url) for _ in range(4)]
+
+    answers = await at_once(*(graveyard.requeue(dead_letter, f"new-{n}", others[n % 4]) for n in range(20)))
+
+    for other in others:
+        await other.aclose()
+    assert sorted(set(answers)) == ["gone", "requeued"]
+    [number] = [n for n, answer in enumerate(answers) if answer == "requeued"]
+    assert await store.run(read_dead_letter(keys, dead)) == AlreadyRequeued(f"new-{number}")
+    assert [name async for name in store.redis.scan_iter(f"{keys.prefix}:{{new-*}}:task")] == [
+        keys.task(f"new-{number}").record.encode()
+    ]
+    assert await store.redis.zrange(keys.dispatch, 0, -1) == [f"new-{number}.1".encode()]
+
+
+async def test_a_requeued_one_that_dies_again_is_a_dead_letter_again(
+    store: AsyncStore, keys: Keys, seeds: Seeds, graveyard: Graveyard
+) -> None:
+    dead = await graveyard.dead()
+    await graveyard.requeue(await graveyard.dead_letter(dead), "second")
+    await graveyard.dead("second")
+    await graveyard.requeue(await graveyard.dead_letter("second"), "third")
+
+    third = await seeds.task("third")
+    assert list(third.history[0].reference_task_ids) == [dead, "second"]
+    assert dict(third.metadata) == {"requeuedFrom": "second"}
+
+
+async def test_they_expire_with_their_tasks(store: AsyncStore, keys: Keys, graveyard: Graveyard) -> None:
+    dead = await graveyard.dead()
+    names = keys.task(dead)
+
+    for key in (keys.dead_letters, names.record, names.log, names.history):
+        assert RETENTION - 60 < await store.redis.ttl(key) <= RETENTION
+    await store.redis.zadd(keys.dead_letters, {"over": 1})
+    await graveyard.dead()
+    assert "over" not in await letters(store, keys)
+
+
+async def test_a_task_that_is_kept_shortly_does_not_shorten_the_life_of_others(
+    store: AsyncStore, keys: Keys, graveyard: Graveyard
+) -> None:
+    long = await graveyard.dead()
+    sent = request(task_id="short", context_id=CONTEXT)
+    await store.run(create_task(keys, ANN, "short", CONTEXT, sent, caller=b"{}", retention=60))
+
+    await graveyard.dead("short")
+
+    assert set(await letters(store, keys)) == {long, "short"}
+    assert await store.redis.ttl(keys.dead_letters) > RETENTION - 60
+
+
+@pytest.fixture
+def listing(redis_server: EmbeddedRedis, keys: Keys) -> Any:
+    """What stands in a list, by task id."""
+
+    def read(name: str) -> dict[str, TaskSummary]:
+        store = SyncStore(redis_server.store_url)
+        try:
+            return {row.ref.task_id: row for row in listed(store, keys, name)}
+        finally:
+            store.close()
+
+    return read
+
+
+ODD_IDS = ["plain", "a:b", "with space", "{brace}", "ünï", "%41", "t.1"]
+
+
+@pytest.mark.parametrize("task_id", ODD_IDS)
+async def test_what_stands_in_each_list(
+    store: AsyncStore, keys: Keys, seeds: Seeds, graveyard: Graveyard, listing: Any, task_id: str
+) -> None:
+    await seeds.created(task_id=task_id)
+    waits = listing(keys.dispatch)[task_id]
+    await seeds.claimed(task_id)
+    await store.run(request_cancel(keys, ANN, task_id, CONTEXT))
+    runs = listing(keys.leases)[task_id]
+    await seeds.ended(INPUT_REQUIRED, task_id=f"{task_id}-2")
+    pauses = listing(keys.pauses)[f"{task_id}-2"]
+    await seeds.created(task_id=f"{task_id}-3")
+    await graveyard.dead(f"{task_id}-3")
+    dead = listing(keys.dead_letters)[f"{task_id}-3"]
+
+    assert (waits.state, waits.runner, waits.agent, waits.context_id) == (SUBMITTED, "", ANN.agent, CONTEXT)
+    assert (runs.state, runs.runner, runs.ref.run) == (WORKING, "runner", 1)
+    assert waits.cancel_asked_us is None
+    assert runs.since_us <= (runs.cancel_asked_us or 0) <= runs.now_us < runs.score
+    assert (pauses.state, pauses.score) == (INPUT_REQUIRED, float("inf"))
+    assert (dead.state, dead.attempt, dead.max_attempts) == (FAILED, 1, 1)
+
+
+async def test_a_long_list_comes_whole_page_by_page(store: AsyncStore, keys: Keys, seeds: Seeds, listing: Any) -> None:
+    ids = await at_once(*(seeds.created() for _ in range(900)))
+    await store.redis.zadd(keys.dispatch, {"gone.1": 1, f"{ids[0]}.7": 1})
+
+    assert set(listing(keys.dispatch)) == set(ids)
+    await store.redis.zrem(keys.dispatch, "gone.1", f"{ids[0]}.7")
+
+
+async def test_asking_again_to_cancel_does_not_move_the_time(
+    store: AsyncStore, keys: Keys, seeds: Seeds, listing: Any
+) -> None:
+    task_id = (await seeds.claimed()).ref.task_id
+    await store.run(request_cancel(keys, ANN, task_id, CONTEXT))
+    first = listing(keys.leases)[task_id].cancel_asked_us
+    await store.run(request_cancel(keys, ANN, task_id, CONTEXT))
+
+    assert listing(keys.leases)[task_id].cancel_asked_us == first

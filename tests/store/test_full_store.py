@@ -1,0 +1,336 @@
+"""A store at its memory limit: which scripts it carries out, which it refuses, and that no running task fails by it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import pytest
+from a2a.server.cluster import TaskVersion
+from a2a.types import Task, TaskStatus
+
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.errors import StoreUnavailable
+from a2a_celery.lifecycle import Event
+from a2a_celery.lifecycle.execution import ExecutionState, Transition
+from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED, WORKING
+from a2a_celery.lifecycle.steps import Step
+from a2a_celery.store import AsyncStore, Keys, Operation, Scope
+from a2a_celery.store.admin.archiving import read_archive_state, remove_archived
+from a2a_celery.store.admin.installation import correct_due_times
+from a2a_celery.store.blobs.cleanup import acquire_orphaned_blobs
+from a2a_celery.store.operation import SCRIPTS, script
+from a2a_celery.store.runs.commands import Renewal, append, end_run, renew_runs, settle_run
+from a2a_celery.store.runs.dispatch import acquire_due_runs
+from a2a_celery.store.runs.recovery import Lapsed, hand_back, lapse_run
+from a2a_celery.store.runs.release import delegate_to_canvas, due_canvases, end_by_result
+from a2a_celery.store.runs.sessions import SessionState
+from a2a_celery.store.sdk import _save_task
+from a2a_celery.store.tasks.commands import continue_task, create_task, end_pauses, request_cancel
+from a2a_celery.store.tasks.limits import TaskLimits
+from a2a_celery.store.webhooks.deliveries import acquire_due_deliveries, acquire_requested_posts
+from a2a_celery.watcher.recoverer import Recoverer
+from tests.store.test_operations import REF, TOKEN, VERBS, Make, claimed
+from tests.store.verbs_of_deliveries import owed, requested
+from tests.support.restarts import allow_writes, installed_servers, refuse_writes
+from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, status
+
+LARGE = "x" * 10_000
+
+
+class WhenFull(StrEnum):
+    """What a full store does with a call of a script."""
+
+    REFUSED = "refused, and nothing is changed"
+    WRITTEN = "carried out"
+    READ = "answered, and nothing is changed"
+
+
+REFUSED, WRITTEN, READ = WhenFull.REFUSED, WhenFull.WRITTEN, WhenFull.READ
+
+BY_SCRIPT = {
+    # a run goes on, and ends
+    "renew_runs": WRITTEN, "settle_run": WRITTEN, "release_run": WRITTEN, "append": REFUSED, "checkpoint": REFUSED,
+    "request_cancel": WRITTEN, "revoke_run": WRITTEN, "end_run": WRITTEN, "return_run": WRITTEN,
+    "end_by_result": WRITTEN, "record_result": WRITTEN, "retry_run": WRITTEN,
+    "due_canvases": WRITTEN, "report_prefetched": WRITTEN, "mark_published": WRITTEN,
+    # nothing begins, and no run is taken from its worker
+    "create_task": REFUSED, "continue_task": REFUSED, "requeue_task": REFUSED, "claim_run": REFUSED,
+    "acquire_due_runs": REFUSED, "postpone_runs": REFUSED, "lapsed_runs": REFUSED, "lapse_run": REFUSED,
+    "save_task": REFUSED, "save_push_config": REFUSED, "register_blobs": REFUSED,
+    "request_post": REFUSED,
+    # what ends, is delivered, archived or deleted makes room
+    "end_pauses": WRITTEN, "delete_task": WRITTEN, "delete_push_config": WRITTEN, "unlist_task": WRITTEN,
+    "acquire_due_deliveries": WRITTEN, "record_delivery": WRITTEN, "postpone_delivery": WRITTEN,
+    "abandon_delivery": WRITTEN, "replay_delivery": WRITTEN, "acquire_requested_posts": WRITTEN,
+    "settle_requested_post": WRITTEN, "acquire_archivable": WRITTEN, "remove_archived": WRITTEN,
+    "defer_archiving": WRITTEN, "acquire_orphaned_blobs": WRITTEN, "forget_removed_blobs": READ,
+    # reads
+    "read_task": READ, "list_tasks": READ, "read_log": READ, "read_states": READ, "read_steps": READ,
+    "read_dead_letter": READ, "read_push_configs": READ, "read_delivery": READ, "scan_deliveries": READ, "scan_list":
+    READ,
+    "newest_tasks": READ, "read_metrics": READ, "delivery_metrics": READ, "claimed_runs": READ, "correct_clock": READ,
+    "blobs_in_use": READ, "secrets_in_use": READ, "read_archive_state": READ, "find_keys": READ, "open_store": READ,
+    "acquire_request": WRITTEN, "acquire_bytes": WRITTEN, "read_memory": READ, "record_heartbeat": WRITTEN,
+    # operators
+    "set_schema": REFUSED, "update_archive_backlog": WRITTEN, "migrate_to_1": READ, "migrate_to_2": READ,
+}  # fmt: skip
+"""What a full store does with the call in ``test_operations`` of each script. A new script belongs here too."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call of a script on a full store."""
+
+    name: str
+    make: Make
+    expected: WhenFull | None = None
+    """None: as `BY_SCRIPT` says."""
+
+
+def _appended(*events: Event | Step) -> Make:
+    async def make(keys: Keys, seeds: Seeds) -> Operation[Any]:
+        await claimed(keys, seeds)
+        return append(keys, REF, token=TOKEN, before=0, events=events)
+
+    return make
+
+
+def _settled(*events: Event | Step, session: bytes | None = None) -> Make:
+    async def make(keys: Keys, seeds: Seeds) -> Operation[Any]:
+        await claimed(keys, seeds)
+        state = SessionState(ANN, CONTEXT, 0, session) if session is not None else None
+        return settle_run(keys, REF, token=TOKEN, before=0, events=events, session=state)
+
+    return make
+
+
+def _lapsed(*, attempts: int) -> Make:
+    async def make(keys: Keys, seeds: Seeds) -> Operation[Any]:
+        await seeds.claimed(await seeds.created(task_id="t"), max_attempts=attempts)
+        await seeds.store.redis.zadd(keys.leases, {REF.name: 1})
+        return lapse_run(keys, Lapsed(REF, "agent", 1, attempts), await seeds.task("t"), 2, again_us=0)
+
+    return make
+
+
+def _handed(*events: Event) -> Make:
+    async def make(keys: Keys, seeds: Seeds) -> Operation[Any]:
+        await claimed(keys, seeds)
+        await seeds.store.run(delegate_to_canvas(keys, REF, token=TOKEN, before=0, events=[], canvas="{}"))
+        return end_by_result(keys, REF, events)
+
+    return make
+
+
+def _handed_back(*, attempts: int) -> Make:
+    async def make(keys: Keys, seeds: Seeds) -> Operation[Any]:
+        await seeds.claimed(await seeds.created(task_id="t"), max_attempts=attempts)
+        return hand_back(keys, REF, runner="runner", lost=status(FAILED, "lost"))
+
+    return make
+
+
+def _ended(*, attempts: int) -> Make:
+    async def make(keys: Keys, seeds: Seeds) -> Operation[Any]:
+        await seeds.claimed(await seeds.created(task_id="t"), max_attempts=attempts)
+        return end_run(keys, REF, runner="runner", event=status(FAILED, "lost"), lost=True)
+
+    return make
+
+
+async def _canvas_is_due(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await claimed(keys, seeds)
+    await seeds.store.run(delegate_to_canvas(keys, REF, token=TOKEN, before=0, events=[], canvas="{}"))
+    await seeds.store.redis.zadd(keys.canvases, {REF.name: 1})
+    return due_canvases(keys, limit=10, again_us=LEASE_US)
+
+
+async def _pause_is_over(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await seeds.ended(INPUT_REQUIRED, task_id="t")
+    await seeds.store.redis.hset(keys.task("t").record, "pause_timeout", b"")
+    await seeds.store.redis.zadd(keys.pauses, {"t": 1})
+    return end_pauses(keys, limit=10)
+
+
+async def _run_is_due(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await seeds.created(task_id="t")
+    await seeds.store.redis.zadd(keys.dispatch, {REF.name: 1})
+    return acquire_due_runs(keys, limit=10, again_us=1)
+
+
+async def _cancel_of_a_running_task(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await claimed(keys, seeds)
+    return request_cancel(keys, ANN, "t", CONTEXT)
+
+
+async def _message_that_waits(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await claimed(keys, seeds)
+    return continue_task(keys, ANN, "t", request("more", "t", CONTEXT), "", caller=b"{}", nonce="n")
+
+
+async def _delivery_is_due(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await owed(keys, seeds)
+    await seeds.store.redis.zadd(keys.deliveries, {"t c": 1})
+    return acquire_due_deliveries(keys, limit=1, lease_us=LEASE_US)
+
+
+async def _requested_post_is_due(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await requested(keys, seeds)
+    await seeds.store.redis.zadd(keys.requested_posts, {"t c": 1})
+    return acquire_requested_posts(keys, limit=1, lease_us=LEASE_US)
+
+
+async def _archived(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await seeds.store.redis.hset(keys.installation, "archive", "1")
+    return remove_archived(keys, [await seeds.ended(COMPLETED)])
+
+
+async def _blobs_of_a_task_that_is_gone(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await seeds.store.redis.zadd(keys.blobs, {"gone": 1})
+    return acquire_orphaned_blobs(keys, limit=10)
+
+
+async def _archive_is_given_up(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await seeds.store.redis.hset(keys.installation, "archive", "1")
+    return read_archive_state(keys, give_up=True)
+
+
+async def _delete(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await claimed(keys, seeds)
+    return Operation(script("delete_task"), keys.task("t"), [str(ANN)], lambda answer: answer)
+
+
+async def _clock_jumped(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await claimed(keys, seeds)
+    return correct_due_times(keys, 3_600_000_000, corrections=0, lease_us=LEASE_US)
+
+
+async def _save(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    task = Task(id="t", context_id=CONTEXT, status=TaskStatus(state=WORKING))
+    return _save_task(keys, Scope(), task, event=None, prev_version=TaskVersion.MISSING, retention=RETENTION)
+
+
+STEP = Step(1, 1, "r", Transition(1, ExecutionState.IDLE, ExecutionState.INITIALIZING, 1))
+
+NOTHING_TO_DO = {
+    "end_pauses", "lapse", "due_canvases", "acquire_orphaned_blobs", "remove_archived", "take_deliveries",
+    "acquire_requested_posts",
+}  # fmt: skip
+"""Calls in ``test_operations`` that find nothing: each has a case below that does."""
+
+CASES = [
+    *(Case(make.__name__[1:], make, READ if make.__name__[1:] in NOTHING_TO_DO else None) for make in VERBS),
+    Case("delete_task", _delete),
+    Case("save_task", _save),
+    Case("append_a_state", _appended(STEP, status(INPUT_REQUIRED, "?")), WRITTEN),
+    Case("append_the_end", _appended(status(COMPLETED)), WRITTEN),
+    Case("append_progress", _appended(status(WORKING, "half-way")), REFUSED),
+    Case("append_a_large_end", _appended(status(COMPLETED, LARGE)), REFUSED),
+    Case("settle_with_a_result", _settled(chunk("42"), status(COMPLETED)), WRITTEN),
+    Case("settle_with_a_large_result", _settled(chunk(LARGE), status(COMPLETED)), REFUSED),
+    Case("settle_with_a_large_text", _settled(status(COMPLETED, LARGE)), REFUSED),
+    Case("settle_with_a_session", _settled(status(COMPLETED), session=b"{}"), WRITTEN),
+    Case("settle_with_a_large_session", _settled(status(COMPLETED), session=LARGE.encode()), REFUSED),
+    Case("pause", _settled(status(INPUT_REQUIRED, "?")), WRITTEN),
+    Case("lapse_at_most_once", _lapsed(attempts=1), REFUSED),
+    Case("lapse_with_another_attempt", _lapsed(attempts=2), REFUSED),
+    Case("end_by_a_small_result", _handed(chunk("42"), status(COMPLETED)), WRITTEN),
+    Case("end_by_a_large_result", _handed(chunk(LARGE), status(COMPLETED)), REFUSED),
+    Case("hand_back_at_most_once", _handed_back(attempts=1), WRITTEN),
+    Case("hand_back_with_another_attempt", _handed_back(attempts=2), WRITTEN),
+    Case("end_of_a_lost_process", _ended(attempts=1), WRITTEN),
+    Case("end_of_a_lost_process_with_another_attempt", _ended(attempts=2), WRITTEN),
+    Case("a_canvas_is_due", _canvas_is_due, WRITTEN),
+    Case("a_run_is_due", _run_is_due, REFUSED),
+    Case("a_pause_is_over", _pause_is_over, WRITTEN),
+    Case("cancel_of_a_running_task", _cancel_of_a_running_task, WRITTEN),
+    Case("a_message_that_waits", _message_that_waits, REFUSED),
+    Case("a_delivery_is_due", _delivery_is_due, WRITTEN),
+    Case("a_requested_post_is_due", _requested_post_is_due, WRITTEN),
+    Case("archived", _archived, WRITTEN),
+    Case("the_clock_jumped", _clock_jumped, WRITTEN),
+    Case("blobs_of_a_task_that_is_gone", _blobs_of_a_task_that_is_gone, WRITTEN),
+    Case("the_archive_is_given_up", _archive_is_given_up, WRITTEN),
+]
+
+
+@pytest.fixture(scope="module", params=installed_servers(), ids=str)
+def server(request: pytest.FixtureRequest) -> Iterator[EmbeddedRedis]:
+    """A server of each installed version of Redis, for the whole module."""
+    server = EmbeddedRedis(server=request.param)
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+async def store(server: EmbeddedRedis) -> AsyncIterator[AsyncStore]:
+    """An empty store with room."""
+    allow_writes(server)
+    store = AsyncStore(server.store_url)
+    await store.redis.flushall()
+    yield store
+    allow_writes(server)
+    await store.aclose()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+async def test_each_script_is_carried_out_or_refused(
+    server: EmbeddedRedis, store: AsyncStore, keys: Keys, seeds: Seeds, case: Case
+) -> None:
+    operation = await case.make(keys, seeds)
+    expected = case.expected or BY_SCRIPT[operation.script.name]
+    before = await seeds.everything()
+    refuse_writes(server, "OOM")
+
+    if expected is REFUSED:
+        with pytest.raises(StoreUnavailable, match="OOM"):
+            await store.run(operation)
+    else:
+        await store.run(operation)
+
+    assert (await seeds.everything() != before) == (expected is WRITTEN)
+
+
+def test_each_script_has_its_place_in_the_table() -> None:
+    scripts = {path.stem for path in SCRIPTS.glob("*/*.lua") if path.parent.name != "lib"}
+
+    assert set(BY_SCRIPT) == scripts
+
+
+async def test_a_place_that_nobody_holds_lets_no_task_into_a_full_store(
+    server: EmbeddedRedis, store: AsyncStore, keys: Keys
+) -> None:
+    await store.redis.zadd(
+        keys.scope_index(ANN) + str(int(WORKING)), {"gone": 1}
+    )  # its removal is a write before others
+    limits = TaskLimits(("agent",), concurrent=1)
+    create = create_task(keys, ANN, "t", CONTEXT, request(), caller=b"{}", retention=RETENTION, limits=limits)
+    refuse_writes(server, "OOM")
+
+    with pytest.raises(StoreUnavailable, match="OOM"):
+        await store.run(create)
+
+    await store.redis.flushall()
+
+
+async def test_a_full_store_fails_no_running_task(
+    server: EmbeddedRedis, store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    claim = await seeds.claimed()
+    await store.redis.zadd(keys.leases, {claim.ref.name: 1})  # the watcher looks before the worker renews
+    recoverer = Recoverer(store, keys)
+    refuse_writes(server, "OOM")
+
+    with pytest.raises(StoreUnavailable):
+        await recoverer.tick()
+    renewal = await store.run(renew_runs(keys, [(claim.ref, claim.token)], lease_us=LEASE_US))
+    await recoverer.tick()
+
+    assert renewal == Renewal(frozenset(), frozenset())
+    assert (await seeds.task(claim.ref.task_id)).status.state == WORKING
+    await seeds.settled(claim, chunk("42"), status(COMPLETED))
+    assert (await seeds.task(claim.ref.task_id)).status.state == COMPLETED

@@ -1,0 +1,86 @@
+"""Bytes bound what one command reads: a page of tasks, a page of a log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from a2a.types import ListTasksRequest
+
+from a2a_celery.lifecycle.states import COMPLETED
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.log.pages import PAGE, PAGE_BYTES, read_log
+from a2a_celery.store.tasks.listing import PAGE_BYTES as TASKS_BYTES
+from a2a_celery.store.tasks.listing import list_page
+from tests.support.seeds import ANN, RETENTION, Seeds, chunk, status
+
+MIB = 2**20
+
+
+async def large_task(seeds: Seeds, size: int) -> str:
+    """A task that has ended with an artifact of `size` bytes."""
+    claim = await seeds.claimed()
+    await seeds.settled(claim, chunk("x" * size), status(COMPLETED))
+    return claim.ref.task_id
+
+
+async def pages(store: AsyncStore, keys: Keys, **asked: Any) -> list[tuple[list[str], int]]:
+    """The ids of each page of tasks, and its bytes."""
+    found, token = [], ""
+    while True:
+        params = ListTasksRequest(page_size=100, page_token=token, **asked)
+        page = await list_page(store, keys, ANN, params, retention=RETENTION)
+        found.append(([task.id for task in page.tasks], page.ByteSize()))
+        token = page.next_page_token
+        if not token:
+            return found
+
+
+async def test_a_page_of_tasks_ends_before_it_is_too_large(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    ids = [await large_task(seeds, 1 * MIB) for _ in range(25)]
+
+    found = await pages(store, keys, include_artifacts=True)
+
+    assert [task_id for page, _ in found for task_id in page] == ids[::-1], "each once, the newest first"
+    assert max(size for _, size in found) <= TASKS_BYTES
+    assert len(found) > 1
+
+
+async def test_a_task_that_is_larger_than_a_page_is_one(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    small, large = await large_task(seeds, 10), await large_task(seeds, TASKS_BYTES)
+    newest = await large_task(seeds, 10)
+
+    found = await pages(store, keys, include_artifacts=True)
+
+    assert [page for page, _ in found] == [[newest], [large], [small]]
+
+
+async def test_what_is_not_read_does_not_count(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    for _ in range(12):
+        await large_task(seeds, 1 * MIB)
+
+    [(ids, size)] = await pages(store, keys, history_length=0)
+
+    assert len(ids) == 12
+    assert size < 10_000
+
+
+@pytest.mark.parametrize(
+    "sizes", [[10] * 300, [200_000] * 12, [10] * 20 + [3 * MIB] * 3 + [10] * 20, [100_000, 10] * 30]
+)
+async def test_a_page_of_a_log_ends_behind_so_many_bytes(
+    store: AsyncStore, keys: Keys, seeds: Seeds, sizes: list[int]
+) -> None:
+    claim = await seeds.claimed()
+    for before, size in enumerate(sizes):
+        await seeds.appended(claim, chunk("x" * size), before=before)
+    version, seen = 2 + len(sizes), []
+
+    while len(seen) < version:
+        page = await store.run(read_log(keys, claim.ref.task_id, len(seen)))
+        entries = [len(entry.event.SerializeToString()) for entry in page.entries]
+        assert 0 < len(entries) <= PAGE
+        assert sum(entries[:-1]) < PAGE_BYTES, "the last one alone may be beyond"
+        seen += [entry.version for entry in page.entries]
+
+    assert seen == list(range(1, version + 1))

@@ -1,0 +1,113 @@
+"""Writes that replicas confirm: an accepted message is refused without them, an end counts and is logged."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from a2a.types import TaskState
+
+from a2a_celery.errors import StoreUnavailable
+from a2a_celery.store import AsyncStore, Keys, SyncStore
+from a2a_celery.store.client import replication
+from a2a_celery.store.client.connection import MAX_BATCH, MAX_SENDERS
+from a2a_celery.store.operation import SCRIPTS
+from a2a_celery.store.tasks.commands import read_task, request_cancel
+from tests.support.restarts import installed_servers
+from tests.support.seeds import ANN, CONTEXT, Seeds, status
+from tests.support.sentinels import SentinelGroup, running_sentinels
+
+pytestmark = pytest.mark.merge
+
+UNCONFIRMED = {"append", "save_task"}
+"""Scripts that may end a task, and for which nothing waits: a run holds its terminal event back for settle_run, and
+save_task serves the SDK's own request handler, which accepts its messages in memory."""
+
+
+def test_each_script_that_may_end_a_task_is_known() -> None:
+    scripts = [path for path in SCRIPTS.glob("*/*.lua") if path.parent.name != "lib"]
+
+    assert {path.stem for path in scripts if "end_task(" in path.read_text()} - UNCONFIRMED == replication.ENDING
+
+
+@pytest.fixture(params=installed_servers(), ids=str)
+def group(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SentinelGroup]:
+    """A primary and a replica of each installed version."""
+    with running_sentinels(tmp_path, server=request.param, replicas=1) as group:
+        yield group
+
+
+@pytest.fixture
+async def confirmed(group: SentinelGroup, keys: Keys) -> AsyncIterator[Seeds]:
+    """A store whose writes a replica confirms."""
+    store = AsyncStore(group.store_url, wait_replicas=1)
+    yield Seeds(store, keys)
+    await store.aclose()
+
+
+@contextmanager
+def late(group: SentinelGroup) -> Iterator[None]:
+    """Freeze the replica: it is connected, and confirms nothing."""
+    process = group.processes[group.ports[1]]
+    process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGCONT)
+
+
+async def test_a_replica_has_what_was_accepted(group: SentinelGroup, confirmed: Seeds, keys: Keys) -> None:
+    task_id = await confirmed.created()
+
+    with group.client(group.ports[1]) as replica:
+        assert replica.exists(keys.task(task_id).record)
+
+
+async def test_an_accepted_message_that_no_replica_confirms_is_refused_and_a_repetition_finds_it(
+    group: SentinelGroup, confirmed: Seeds, keys: Keys
+) -> None:
+    task_id = str(uuid4())
+    with late(group):
+        with pytest.raises(StoreUnavailable, match="0 of 1 replicas confirmed create_task within 1000 ms"):
+            await confirmed.created(task_id=task_id)
+        assert await confirmed.store.run(read_task(keys, ANN, task_id))
+
+    assert await confirmed.created(task_id=task_id) == task_id
+
+
+async def test_an_end_that_no_replica_confirms_counts_and_is_logged(
+    group: SentinelGroup, confirmed: Seeds, keys: Keys, caplog: pytest.LogCaptureFixture
+) -> None:
+    sync_store = SyncStore(group.store_url, wait_replicas=1)
+    ended, canceled = await confirmed.claimed(), await confirmed.created()
+    caplog.set_level(logging.WARNING, logger="a2a_celery")
+    with late(group):
+        await confirmed.settled(ended, status(TaskState.TASK_STATE_COMPLETED))
+        await asyncio.to_thread(sync_store.run, request_cancel(keys, ANN, canceled, CONTEXT))
+
+    assert [
+        (record.__dict__["a2a"]["action"], verb)
+        for record, verb in zip(caplog.records, ("settle_run", "request_cancel"), strict=True)
+        if f"0 of 1 replicas confirmed {verb}" in record.getMessage()
+    ] == [("store.replicas_late", "settle_run"), ("store.replicas_late", "request_cancel")]
+    sync_store.close()
+
+
+async def test_a_replica_that_is_late_holds_up_no_read(
+    group: SentinelGroup, confirmed: Seeds, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task_id = await confirmed.created()
+    monkeypatch.setattr(replication, "REPLICA_TIMEOUT_MS", 4000)
+    with late(group):
+        creates = [asyncio.create_task(confirmed.created()) for _ in range(MAX_BATCH * MAX_SENDERS)]
+        await asyncio.sleep(0)
+        assert await confirmed.store.run(read_task(keys, ANN, task_id))
+        assert not any(create.done() for create in creates)
+
+    assert len(await asyncio.gather(*creates)) == len(creates)

@@ -1,0 +1,104 @@
+"""A retry that Celery tells of, written from outside of its run: once, and only for the process that has the run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from a2a_celery.lifecycle.states import CANCELED, WORKING
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.runs.commands import Claim, RunRef, Unchanged, claim_run
+from a2a_celery.store.runs.release import Released, RetriedByCelery, read_retry, release_run, retry_run
+from a2a_celery.store.tasks.commands import request_cancel
+from tests.support.seeds import ANN, CONTEXT, LEASE_US, Seeds, status
+
+REF = RunRef("t", 1)
+RUNNER = "here.1."
+OPTIONS = b'{"retries":1}'
+
+
+@pytest.fixture
+def seeds(store: AsyncStore, keys: Keys) -> Seeds:
+    return Seeds(store, keys)
+
+
+def claim(keys: Keys, retries: int = 0, runner: str = f"{RUNNER}x", **more: Any) -> Any:
+    """A claim of the run, by the attempt after so many retries."""
+    return claim_run(
+        keys, REF, token=f"token {retries}", runner=runner, lease_us=LEASE_US, working=True, retries=retries, **more
+    )
+
+
+def retry(keys: Keys) -> Any:
+    """What the receiver writes after the first attempt."""
+    event = status(WORKING, attempt=2)
+    return retry_run(keys, REF, runner=RUNNER, event=event, options=OPTIONS, retries=1, again_us=0)
+
+
+async def states(seeds: Seeds) -> list[int]:
+    return [entry.event.status.state for entry in (await seeds.log("t"))[1:] if hasattr(entry.event, "status")]
+
+
+async def test_the_run_waits_for_its_next_attempt(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    await seeds.created(task_id="t")
+    await store.run(claim(keys))
+    read = read_retry(keys, REF, runner=RUNNER, retries=1)
+    assert await store.run(read) == RetriedByCelery(CONTEXT, b"")
+
+    for _ in range(2):  # the second is a repeated call
+        assert isinstance(await store.run(retry(keys)), Released)
+
+    assert await store.run(read) is None
+    assert await store.redis.zscore(keys.dispatch, REF.name) is not None
+    assert await store.redis.zscore(keys.leases, REF.name) is None
+    taken = await store.run(claim(keys, retries=1))
+    assert isinstance(taken, Claim)
+    assert taken.options == OPTIONS
+    assert await states(seeds) == [WORKING, WORKING]
+
+
+async def _other_process(store: AsyncStore, keys: Keys) -> None:
+    await store.run(claim(keys, runner="here.10.x"))
+
+
+async def _written(store: AsyncStore, keys: Keys) -> None:
+    """By the run itself."""
+    await store.run(claim(keys))
+    event = status(WORKING, attempt=2)
+    await store.run(
+        release_run(keys, REF, token="token 0", before=0, events=[event], options=OPTIONS, retries=1, again_us=0)
+    )
+
+
+async def _next_attempt(store: AsyncStore, keys: Keys) -> None:
+    """Celery's message came first, to the same process."""
+    await store.run(claim(keys))
+    await store.run(claim(keys, retries=1, retried=status(WORKING, attempt=2)))
+
+
+@pytest.mark.parametrize("seed", [_other_process, _written, _next_attempt], ids=lambda seed: seed.__name__[1:])
+async def test_a_retry_that_is_known_or_anothers_changes_nothing(
+    store: AsyncStore, keys: Keys, seeds: Seeds, seed: Any
+) -> None:
+    await seeds.created(task_id="t")
+    await seed(store, keys)
+    before = await seeds.everything()
+
+    assert await store.run(read_retry(keys, REF, runner=RUNNER, retries=1)) is None
+    if seed is not _written:  # there the call answers as a repeated one
+        assert isinstance(await store.run(retry(keys)), Unchanged)
+    else:
+        await store.run(retry(keys))
+
+    assert await seeds.everything() == before
+
+
+async def test_a_run_that_a_client_cancelled_is_not_retried(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    await seeds.created(task_id="t")
+    await store.run(claim(keys))
+    await store.run(request_cancel(keys, ANN, "t", CONTEXT))
+
+    await store.run(retry(keys))
+
+    assert (await states(seeds))[-1] == CANCELED

@@ -1,0 +1,102 @@
+"""An operator revokes a run: it ends at once if no worker has it, and only where the operator wants that if one has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from a2a_celery.lifecycle import final_event
+from a2a_celery.lifecycle.outcomes import CANCELED_BY_CLIENT, CANCELED_BY_OPERATOR, revoked_by
+from a2a_celery.lifecycle.states import CANCELED, COMPLETED, SUBMITTED, WORKING
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.runs.commands import Over, RunRef, Unchanged, end_run, revoke_run
+from a2a_celery.store.runs.release import delegate_to_canvas, release_run
+from a2a_celery.store.tasks.commands import request_cancel
+from a2a_celery.store.tasks.results import CancelAsked
+from tests.support.seeds import ANN, CONTEXT, Seeds, status
+
+
+@pytest.fixture
+def revoke(store: AsyncStore, keys: Keys) -> Any:
+    async def revoke(task_id: str, run: int = 1, *, terminate: bool = False) -> Over | CancelAsked | Unchanged:
+        event = final_event(revoked_by("revoke"), task_id, CONTEXT)
+        assert event is not None
+        return await store.run(revoke_run(keys, RunRef(task_id, run), event=event, terminate=terminate))
+
+    return revoke
+
+
+@pytest.mark.parametrize("terminate", [False, True])
+async def test_a_queued_run_ends_at_once(
+    store: AsyncStore, keys: Keys, seeds: Seeds, revoke: Any, terminate: bool
+) -> None:
+    task_id = await seeds.created()
+
+    first, again = await revoke(task_id, terminate=terminate), await revoke(task_id, terminate=terminate)
+
+    assert first == again == Over(2, CANCELED)
+    assert await seeds.states(task_id) == [SUBMITTED, CANCELED]
+    message = (await seeds.task(task_id)).status.message
+    assert (message.parts[0].text, dict(message.metadata)) == (CANCELED_BY_OPERATOR, {"command": "revoke"})
+    assert await store.redis.zcard(keys.dispatch) == 0
+    await seeds.require_consistent(task_id)
+
+
+async def test_a_run_that_celery_retries_ends_at_once(store: AsyncStore, keys: Keys, seeds: Seeds, revoke: Any) -> None:
+    claim = await seeds.claimed()
+    released = release_run(keys, claim.ref, token=claim.token, before=0, events=[], options=b"", retries=1, again_us=0)
+    await store.run(released)
+
+    assert await revoke(claim.ref.task_id) == Over(3, CANCELED)
+
+
+async def test_a_running_run_goes_on_unless_it_is_terminated(seeds: Seeds, revoke: Any) -> None:
+    claim = await seeds.claimed(max_attempts=3)
+    task_id = claim.ref.task_id
+
+    assert await revoke(task_id) == Unchanged()
+    assert await seeds.states(task_id) == [SUBMITTED, WORKING]
+    assert await revoke(task_id, terminate=True) == CancelAsked(2)
+    await seeds.settled(claim, status(CANCELED))
+
+    assert await seeds.states(task_id) == [SUBMITTED, WORKING, CANCELED]
+    message = (await seeds.task(task_id)).status.message
+    assert (message.parts[0].text, dict(message.metadata)) == (CANCELED_BY_OPERATOR, {"command": "revoke"})
+    await seeds.require_consistent(task_id)
+
+
+async def test_a_terminated_run_whose_process_is_gone_is_not_tried_again(
+    store: AsyncStore, keys: Keys, seeds: Seeds, revoke: Any
+) -> None:
+    claim = await seeds.claimed(max_attempts=3)
+    task_id = claim.ref.task_id
+    await revoke(task_id, terminate=True)
+
+    ended = await store.run(end_run(keys, claim.ref, runner="runner", event=status(CANCELED, "x"), lost=True))
+
+    assert ended == Over(3, CANCELED)
+    assert await seeds.status_text(task_id) == CANCELED_BY_OPERATOR
+
+
+async def test_who_asked_first_is_named(store: AsyncStore, keys: Keys, seeds: Seeds, revoke: Any) -> None:
+    claim = await seeds.claimed()
+    await store.run(request_cancel(keys, ANN, claim.ref.task_id, CONTEXT))
+    await revoke(claim.ref.task_id, terminate=True)
+
+    await seeds.settled(claim, status(CANCELED))
+
+    assert await seeds.status_text(claim.ref.task_id) == CANCELED_BY_CLIENT
+
+
+async def test_other_runs_are_kept(store: AsyncStore, keys: Keys, seeds: Seeds, revoke: Any) -> None:
+    queued, ended, handed = await seeds.created(), await seeds.ended(COMPLETED), await seeds.claimed()
+    await store.run(delegate_to_canvas(keys, handed.ref, token=handed.token, before=0, events=[], canvas="{}"))
+    before = await seeds.everything()
+
+    assert await revoke(queued, 2, terminate=True) == Unchanged()
+    assert await revoke("unknown", terminate=True) == Unchanged()
+    assert await revoke(handed.ref.task_id, terminate=True) == Unchanged()
+    assert isinstance(await revoke(ended, terminate=True), Over)
+
+    assert await seeds.everything() == before

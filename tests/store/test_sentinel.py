@@ -1,0 +1,162 @@
+"""A store behind Sentinels: found by them, with TLS and passwords, and found again after a failover."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from redis.asyncio.sentinel import SentinelConnectionPool
+
+from a2a_celery.errors import StoreUnavailable
+from a2a_celery.store import AsyncStore, Keys, SyncStore
+from a2a_celery.store.admin.installation import server_of
+from a2a_celery.store.client.connection import run_with_retry
+from a2a_celery.store.log.pubsub import PubSubListener
+from a2a_celery.store.tasks.commands import read_task
+from tests.support.certificates import Authority
+from tests.support.restarts import installed_servers
+from tests.support.seeds import ANN, Seeds
+from tests.support.sentinels import LOCALHOST, MASTER_NAME, SentinelGroup, running_sentinels
+from tests.support.tls_servers import built_with_tls
+from tests.support.waiting import eventually, eventually_async
+
+pytestmark = pytest.mark.merge
+
+
+@pytest.fixture(params=installed_servers(), ids=str)
+def group(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SentinelGroup]:
+    """A primary, a replica and three Sentinels of each installed version."""
+    with running_sentinels(tmp_path, server=request.param, replicas=1) as group:
+        yield group
+
+
+async def created(store: AsyncStore, keys: Keys) -> str:
+    """Create a task as soon as the store takes it, and return its id."""
+
+    async def create() -> str:
+        with suppress(StoreUnavailable):
+            return await Seeds(store, keys).created()
+        return ""
+
+    return await eventually_async(create, what="the store takes a task")
+
+
+def is_replicated(group: SentinelGroup) -> bool:
+    """Return whether the replicas have all that the primary has."""
+    with group.client(group.primary()) as client:
+        return bool(client.wait(1, 1000) >= 1)
+
+
+async def test_store_and_notifications_follow_a_failover(group: SentinelGroup, keys: Keys) -> None:
+    store, sync_store, line = AsyncStore(group.store_url), SyncStore(group.store_url), PubSubListener(group.store_url)
+    task_id = await created(store, keys)
+    assert sync_store.run(read_task(keys, ANN, task_id))
+    eventually(lambda: is_replicated(group), what="the replica has the task")
+    async with line.listen("channel") as bell:
+
+        async def is_heard() -> bool:
+            await store.redis.publish("channel", "1")
+            await bell.wait(timeout=1, behind=0)
+            return line.channels > 0 and await store.redis.pubsub_numsub("channel") == [(b"channel", 1)]
+
+        await eventually_async(is_heard, what="a notification is received")
+        await asyncio.to_thread(group.wait_for_failover, group.kill_primary())
+
+        assert await run_with_retry(store, read_task(keys, ANN, task_id))
+        await created(store, keys)
+        await asyncio.to_thread(eventually, lambda: sync_store.run(read_task(keys, ANN, task_id)))
+        await eventually_async(is_heard, what="a notification of the new primary is received")
+
+    assert server_of(sync_store).primary
+    await line.stop()
+    await store.aclose()
+    sync_store.close()
+
+
+async def test_connections_leave_a_primary_that_another_connection_found_replaced(
+    group: SentinelGroup, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = AsyncStore(group.store_url)
+    task_id = await created(store, keys)
+    eventually(lambda: is_replicated(group), what="the replica has the task")
+    pool = store.redis.connection_pool
+    assert isinstance(pool, SentinelConnectionPool)
+    [replica] = set(group.ports) - {group.primary()}
+
+    async def promoted(_: str) -> tuple[str, int]:
+        return LOCALHOST, replica
+
+    monkeypatch.setattr(pool.sentinel_manager, "discover_master", promoted)
+    await pool.get_master_address()  # as a connection asks that is opened
+    assert await store.run(read_task(keys, ANN, task_id))
+
+    with group.client(replica) as client:
+        assert "cmdstat_eval" in client.info("commandstats")
+    await store.aclose()
+
+
+async def test_a_sentinel_that_is_silent_is_passed_over(group: SentinelGroup, keys: Keys) -> None:
+    store, sync_store = AsyncStore(group.store_url), SyncStore(group.store_url)
+    silent = group.processes[group.sentinel_ports[0]]
+    silent.send_signal(signal.SIGSTOP)
+
+    await store.ping()
+    await asyncio.to_thread(sync_store.ping)
+
+    silent.send_signal(signal.SIGCONT)
+    await store.aclose()
+    sync_store.close()
+
+
+def test_a_name_that_no_sentinel_knows_is_said(group: SentinelGroup) -> None:
+    store = SyncStore(group.store_url.replace(MASTER_NAME, "other"))
+
+    with pytest.raises(StoreUnavailable, match="the Sentinels name no primary that is up"):
+        store.ping()
+    store.close()
+
+
+async def test_primary_and_sentinels_have_tls_and_passwords_of_their_own(tmp_path: Path, keys: Keys) -> None:
+    authority = Authority.in_folder(tmp_path)
+    key, certificate = authority.issue("redis", "127.0.0.1")
+    tls = {"tls-cert-file": certificate, "tls-key-file": key, "tls-ca-cert-file": authority.file}
+    shared = {**tls, "tls-replication": "yes", "tls-auth-clients": "no", "port": "0"}
+    client = {"ssl": True, "ssl_ca_certs": str(authority.file)}
+    with running_sentinels(
+        tmp_path,
+        server=built_with_tls(),
+        replicas=1,
+        options=[
+            word
+            for name, value in {**shared, "requirepass": "of-primary", "masterauth": "of-primary"}.items()
+            for word in (f"--{name}", str(value))
+        ],
+        sentinel_lines=[
+            *(f"{name} {value}" for name, value in shared.items()),
+            "requirepass of-sentinels",
+            f"sentinel auth-pass {MASTER_NAME} of-primary",
+        ],
+        client={**client, "password": "of-primary"},
+        sentinel_client={**client, "password": "of-sentinels"},
+        port_option="tls-port",
+    ) as group:
+        options = f"?master_name={MASTER_NAME}&ssl_ca_certs={authority.file}&sentinel_password=of-sentinels"
+        url = f"sentinels://:of-primary@{group.hosts}/0{options}"
+        store, sync_store = AsyncStore(url), SyncStore(url)
+
+        task_id = await created(store, keys)
+        assert sync_store.run(read_task(keys, ANN, task_id))
+        for wrong in (url.replace("of-primary", "other"), url.replace("of-sentinels", "other")):
+            refused = SyncStore(wrong)
+            with pytest.raises(StoreUnavailable):
+                refused.ping()
+            refused.close()
+
+        await asyncio.to_thread(group.wait_for_failover, group.kill_primary())
+        await created(store, keys)
+        await store.aclose()
+        sync_store.close()
