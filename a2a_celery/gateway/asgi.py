@@ -1,4 +1,4 @@
-"""The gateway as an ASGI application: every agent under ``/agents/{name}/``, the first one at the root too."""
+"""ASGI application of the gateway: every agent under ``/agents/{name}/``, and the first agent at the root too."""
 
 from __future__ import annotations
 
@@ -17,42 +17,49 @@ from starlette.routing import BaseRoute, Mount, Route, Router
 
 from ..agents import Agent
 from ..clock import SYSTEM_CLOCK, Clock
-from ..config import Settings
-from ..discretion import keep_secrets_out_of_logs
 from ..errors import ConfigError
+from ..log_redaction import redact_logs
+from ..settings import Settings
+from ..store import Keys
 from ..telemetry.sdk import only_where_traced
 from .auth.authenticator import Authenticator
+from .auth.cross_origin import CrossOriginProtection
 from .auth.http import authentication
+from .bindings.call_context import CallContextBuilder
+from .bindings.endpoints import count_unparsed, guard_rest, guard_rpc
+from .bindings.errors import A2AJsonResponse, rest_error, rpc_error
+from .bindings.jsonrpc import RpcDispatcher
+from .bindings.legacy import legacy_rest_routes
+from .bindings.rest import rest_routes
+from .bindings.shared_address import SharedAddress
 from .cards import MountPath, card_routes
-from .extensions import Endpoint, echo_extensions
 from .handler import GatewayHandler
 from .health import Health
-from .holding import HoldsLargeParts
-from .http import CallContextBuilder, RpcDispatcher, guard_rest, guard_rpc
-from .legacy import legacy_rest_routes
-from .observing import TraceContext
+from .middleware.extensions import Endpoint, echo_extensions
+from .middleware.instrumentation import TraceContext
+from .middleware.large_responses import LargeResponseMiddleware
 from .page import list_route, shell_routes
-from .parts import Parts
-from .rest import rest_routes
-from .rest_errors import A2AJsonResponse, rest_error
-from .tenants import SharedAddress
+from .services import GatewayServices
+from .signing_keys import key_routes
 
 
 def build_asgi(app: Celery, agents: Mapping[str, Agent], settings: Settings, clock: Clock = SYSTEM_CLOCK) -> Starlette:
-    """The application. It connects when it is first asked, on the event loop it is then in, and lives on that one.
+    """Return the application. It connects on its first use, and belongs to the event loop of that use.
 
     Raises:
-        ConfigError: there is no agent, gRPC, an object store or an archive is wanted without its extra, or nobody could
-            be authenticated as it is set.
+        ConfigError: There is no agent, an extra is missing (gRPC, object store, archive), or the authentication
+            settings admit no caller.
     """
     if not agents:
         raise ConfigError("no agent is registered: a2a.add_agent(…), @a2a.agent(…); see the README")
-    keep_secrets_out_of_logs()
+    redact_logs()
     only_where_traced()
-    parts = Parts(app, agents, settings, clock)
-    handlers = parts.handlers
-    health, shell = Health(app, parts.store, clock).routes(), shell_routes() if settings.ui else []
-    routes: list[BaseRoute] = [*health, *parts.metrics.routes(), *shell]
+    services = GatewayServices(app, agents, settings, clock)
+    handlers = services.handlers
+    health = Health(app, services.store, Keys(settings.key_prefix), clock).routes()
+    signing_keys = key_routes(settings)
+    shell = shell_routes() if settings.ui else []
+    routes: list[BaseRoute] = [*health, *signing_keys, *services.metrics.routes(), *shell]
     if settings.ui:
         routes.append(list_route(handlers))
     for name, handler in handlers.items():
@@ -61,59 +68,71 @@ def build_asgi(app: Celery, agents: Mapping[str, Agent], settings: Settings, clo
     routes += _agent_routes(first, settings, "", SharedAddress.of(handlers))
     asgi = Starlette(
         routes=routes,
-        lifespan=parts.lifespan,
+        lifespan=services.lifespan,
         exception_handlers={HTTPException: _unknown},
         middleware=[
             Middleware(TraceContext),
             Middleware(MountPath),
-            *_authentication(parts.authenticator, handlers, health, shell),
-            *([Middleware(HoldsLargeParts)] if parts.blobs is not None else []),
+            _authentication(services.authenticator, settings, handlers, [*health, *signing_keys], shell),
+            *([Middleware(LargeResponseMiddleware)] if services.blobs is not None else []),
         ],
     )
     # every path of one word begins a tenant's paths: it would be sent from /word to /word/, where nothing is either
     asgi.router.redirect_slashes = False
-    asgi.state.leaving = parts.leaving  # for whoever hears first that the process is to stop
+    asgi.state.shutdown = services.shutdown  # for whoever hears first that the process is to stop
     return asgi
 
 
 def _authentication(
-    authenticator: Authenticator | None, agents: Iterable[str], health: Iterable[Route], shell: Iterable[Route]
-) -> list[Middleware]:
-    """What looks at who asks, if anything does: for all there is, but probes and cards.
+    authenticator: Authenticator | None,
+    settings: Settings,
+    agents: Iterable[str],
+    open_to_all: Iterable[Route],
+    shell: Iterable[Route],
+) -> Middleware:
+    """Return the middleware that authenticates callers, or without an authenticator the one that rejects other origins'
+    pages.
 
-    The files of the operator's page, its `shell`, are for everybody where a person types in who they are: a browser
-    sends no token before the page asks for it.
+    With an authenticator, the routes `open_to_all` and the cards stay public. So do the files of the operator's page,
+    its `shell`: a browser sends no token before the page asks its user for one.
     """
-    if authenticator is None:
-        return []
     paths = ["", *(f"/agents/{name}" for name in agents)]
-    public = {route.path for route in health} | {path + AGENT_CARD_WELL_KNOWN_PATH for path in paths}
-    if authenticator.takes_tokens:
-        public |= {route.path for route in shell}
     rpc = {place for path in paths for place in (path, f"{path}/")}
-    return [authentication(authenticator, public=public, rpc=rpc)]
+    if authenticator is None:
+        return Middleware(CrossOriginProtection, settings=settings, rpc=rpc)
+    public = {route.path for route in open_to_all} | {path + AGENT_CARD_WELL_KNOWN_PATH for path in paths}
+    if authenticator.accepts_client_credentials:
+        public |= {route.path for route in shell}
+    return authentication(authenticator, public=public, rpc=rpc)
 
 
 def _agent_routes(
     handler: GatewayHandler, settings: Settings, path: str, shared: GatewayHandler | None = None
 ) -> list[BaseRoute]:
-    """Return what is served under `path`, "" for the root, where `shared` answers clients of protocol 1.0."""
+    """Return the routes under `path`, "" for the root, where `shared` serves the clients of protocol 1.0."""
     context_builder, limit = CallContextBuilder(path), settings.max_request_bytes
     serving = shared or handler
 
     def echoing(endpoint: Endpoint) -> Endpoint:
         return echo_extensions(endpoint, handler.agent.card, shared=shared is not None)
 
-    rpc = echoing(guard_rpc(RpcDispatcher(serving, path, legacy=handler).handle_requests, limit))
+    def counting(endpoint: Endpoint) -> Endpoint:
+        return count_unparsed(endpoint, handler, rest_error)
+
+    def around(endpoint: Endpoint) -> Endpoint:
+        return echoing(counting(endpoint))
+
+    dispatch = guard_rpc(RpcDispatcher(serving, path, legacy=handler).handle_requests, limit)
+    rpc = echoing(count_unparsed(dispatch, handler, rpc_error))
     older = CallContextBuilder(path, PROTOCOL_VERSION_0_3)
-    legacy = legacy_rest_routes(handler, older, handler.leaving, handler.clock)
+    legacy = legacy_rest_routes(handler, older, handler.shutdown, handler.clock)
     routes: list[BaseRoute] = [
         # first what is asked for most, for routes are tried one behind the other
-        *guard_rest(rest_routes(serving, context_builder), limit, echoing),
+        *guard_rest(rest_routes(serving, context_builder), limit, around),
         Route("/", rpc, methods=["POST"]),
         *card_routes(handler.agent, settings, path),
-        *guard_rest(legacy, limit),
-        *guard_rest(rest_routes(serving, context_builder, "/{tenant}"), limit, echoing),
+        *guard_rest(legacy, limit, counting),
+        *guard_rest(rest_routes(serving, context_builder, "/{tenant}"), limit, around),
     ]
     plain = Router(routes, redirect_slashes=False)  # as of the application itself, see there
     # a mount does not answer at its own path without a slash, where JSON-RPC clients may well look for it
@@ -121,7 +140,7 @@ def _agent_routes(
 
 
 async def _unknown(request: Request, error: Exception) -> Response:
-    """A path or a method that is nobody's, in the words of the HTTP+JSON binding."""
+    """Return the error for an unknown path or method, as the HTTP+JSON binding formats it."""
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
         return rest_error(MethodNotFoundError(f"Nothing is served at {request.method} {request.url.path}"))

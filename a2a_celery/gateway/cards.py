@@ -1,11 +1,11 @@
-"""Agent cards as they are served: with interfaces that lead here.
+"""Agent cards with the interfaces of this gateway.
 
-A card that names interfaces is served as it is. One that names none gets JSON-RPC and HTTP+JSON at `public_url`, or at
-the address its request came to. Protocol 0.3 stands beside 1.0, for clients that look for it.
+A card that names interfaces is served unchanged. A card without gets JSON-RPC and HTTP+JSON at `public_url`, or at the
+address of the request; 1.0 first and 0.3 for older clients.
 
-gRPC is on a card only where `grpc_public_address` says so. No address of a port of its own suits every client: gRPC's
-libraries (Python, JavaScript, Go) take ``host:port`` and no URL, and google-adk's client refuses a whole card for one
-interface that is not at the card's own origin.
+gRPC is on a card only if `grpc_public_address` is set. No default address suits every client: gRPC's libraries (Python,
+JavaScript, Go) accept ``host:port`` and no URL, and google-adk's client rejects a whole card for one interface with an
+origin other than the card's own.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..agents import Agent
 from ..clock import SYSTEM_CLOCK
-from ..config import Settings
 from ..errors import ConfigError
+from ..settings import Settings
 
 _base_url: ContextVar[str] = ContextVar("base_url")
 
 ADDRESS = "a2a_address"
-"""Where a binding leaves, in a call context, how to get the base URL a request came to ("" over gRPC, where it can't be
-known) and the path of its agent below that."""
+"""Key of a call context for a function that returns the base URL of the request, "" over gRPC where it is unknown, and
+the path of the agent below it."""
 
 
 class MountPath:
@@ -53,7 +53,7 @@ class MountPath:
 
 
 def card_routes(agent: Agent, settings: Settings, path: str) -> list[Route]:
-    """The well-known card of `agent`, which lives under `path` ("" for the root)."""
+    """Return the route of the well-known card of `agent`, which is served under `path` ("" for the root)."""
 
     async def with_interfaces(card: AgentCard) -> AgentCard:
         return public_card(agent, settings, path, _base_url.get())
@@ -76,9 +76,9 @@ def card_routes(agent: Agent, settings: Settings, path: str) -> list[Route]:
 
 
 def _dated(response: Response, request: Request, since: datetime) -> Response:
-    """`response` with Last-Modified, or 304 if the client has seen it since.
+    """Return `response` with Last-Modified, or 304 if the client's copy is current.
 
-    Source: RFC 9110 13.1.3: a client that sends If-None-Match too is answered by that alone.
+    Source: RFC 9110 13.1.3: If-None-Match takes precedence.
     """
     response.headers["Last-Modified"] = format_datetime(since, usegmt=True)
     seen = request.headers.get("if-modified-since")
@@ -91,12 +91,12 @@ def _dated(response: Response, request: Request, since: datetime) -> Response:
         return response
     if not unchanged:
         return response
-    kept = {name: value for name, value in response.headers.items() if not name.startswith("content-")}
-    return Response(status_code=304, headers=kept)
+    headers = {name: value for name, value in response.headers.items() if not name.startswith("content-")}
+    return Response(status_code=304, headers=headers)
 
 
 def cached_card(response: Response, request: Request) -> Response:
-    """Return `response`, an extended card, with its caching headers, or 304 to a client that has the same card.
+    """Return `response`, an extended card, with its caching headers, or 304 if the client's copy is current.
 
     Source: A2A specification 8.6.1; RFC 9110 13.1.2.
     """
@@ -110,9 +110,10 @@ def cached_card(response: Response, request: Request) -> Response:
 
 
 def extended_card(agent: Agent, settings: Settings, context: ServerCallContext) -> AgentCard | None:
-    """The extended card of `agent`, with interfaces as the public one has: clients put it in that one's place.
+    """Return the extended card of `agent` with the interfaces of its public card, which it replaces, or None without
+    one.
 
-    None if it has none. Source: A2A specification 3.1.11.
+    Source: A2A specification 3.1.11.
     """
     if agent.extended_card is None:
         return None
@@ -124,10 +125,10 @@ def extended_card(agent: Agent, settings: Settings, context: ServerCallContext) 
 
 
 def card_of(agent: Agent, settings: Settings) -> AgentCard:
-    """The card of `agent`; one that does not say whether there are push notifications says what this deployment has.
+    """Return the card of `agent`. A card that leaves push notifications open declares what this deployment supports.
 
     Raises:
-        ConfigError: it promises them, and there is no key that their secrets could be kept with.
+        ConfigError: The card promises push notifications, and there is no key to encrypt their secrets.
     """
     card = agent.card
     if card.capabilities.push_notifications and not settings.secret_key:
@@ -144,7 +145,7 @@ def card_of(agent: Agent, settings: Settings) -> AgentCard:
 
 
 def public_card(agent: Agent, settings: Settings, path: str, base_url: str) -> AgentCard:
-    """The card that a client at `base_url` gets."""
+    """Return the card for a client at `base_url`."""
     return _with_interfaces(card_of(agent, settings), agent, settings, path, base_url)
 
 

@@ -1,12 +1,15 @@
-"""The operations of A2A, over the store and the broker; one handler per agent.
+"""Request handler of one agent: the operations of A2A over the store and the broker.
 
-Source: A2A specification 3.1. Errors are raised as A2A errors only, see ``faults``.
+`operation` wraps each of them: metrics and span first, then the owner's limits, then the mapping to A2A errors.
+
+Source: A2A specification 3.1.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import Any
 
 from a2a.server.context import ServerCallContext
 from a2a.server.request_handlers.request_handler import RequestHandler
@@ -38,197 +41,214 @@ from a2a.utils.task import apply_history_length
 from google.protobuf.message import Message as Proto
 
 from ..agents import Agent
+from ..child_tasks import BY_PARENT, CANCELED_BY
 from ..clock import SYSTEM_CLOCK, Clock
-from ..config import Settings
 from ..dispatch import Canvas
-from ..lifecycle import Event, is_interrupted, is_terminal
-from ..store import AsyncStore, Keys, Scope, answers, tasks
-from ..store.follow import LogFollower
-from ..store.runs import RunRef
-from . import checks
+from ..lifecycle import Event, EventId, is_interrupted, is_terminal
+from ..lifecycle.outcomes import CANCELED_BY_CLIENT, CANCELED_BY_PARENT
+from ..settings import Settings
+from ..store import AsyncStore, Keys, Scope
+from ..store.log.follow import LogFollower
+from ..store.runs.commands import RunRef
+from ..store.tasks import commands as tasks
+from ..store.tasks import results as answers
 from .cards import card_of, extended_card
-from .faults import invalid, speaks_a2a
-from .handing_over import HandingOver
-from .intake import Intake
-from .kept import KeptTasks, ended_already
-from .leaving import Leaving
-from .limits import Limits, within_limits
-from .observing import cancel_asked, told_of
-from .push_configs import PushConfigs
-from .required import require_fields
-from .streams import VERSIONS, Shown, TurnWatch, each_of
-from .turns import TurnFollower
+from .middleware.instrumentation import log_cancel_request
+from .middleware.operation import operation
+from .operations import validation as checks
+from .operations.background_publisher import BackgroundPublisher
+from .operations.limits import OwnerLimits
+from .operations.push_configs import REPLAYED, PushConfigs
+from .operations.send_message import MessageAcceptor
+from .operations.streams import EVENT_IDS, StreamEvent, TurnWatch, events_of
+from .operations.task_reader import TaskReader, already_ended_error
+from .operations.turns import TurnFollower
+from .operations.validation import require_fields
+from .protocol_errors import invalid
+from .shutdown import GracefulShutdown
 
 CANCEL_MARGIN = 2.0
-"""Seconds beyond the agents' grace that CancelTask waits for the end before it answers with the task as it is."""
+"""Seconds beyond the agent's cancel grace that CancelTask waits for the end of the task."""
 
 
-@told_of
-@within_limits
 class GatewayHandler(RequestHandler):
-    """Serves one agent."""
+    """Request handler of one agent."""
 
     def __init__(
         self,
         agent: Agent,
         settings: Settings,
         follower: LogFollower,
-        handing_over: HandingOver,
-        leaving: Leaving,
+        publisher: BackgroundPublisher,
+        shutdown: GracefulShutdown,
         push_configs: PushConfigs | None,
-        limits: Limits,
-        kept: KeptTasks,
+        limits: OwnerLimits,
+        task_reader: TaskReader,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.agent = agent
         self.metrics, self.limits = limits.metrics, limits
-        self.leaving, self.clock = leaving, clock
+        self.shutdown, self.clock = shutdown, clock
         self._card: AgentCard = card_of(agent, settings)
         self._push_configs = push_configs
         self._settings = settings
         self._follower = follower
         self._store: AsyncStore = follower.store
         self._keys: Keys = follower.keys
-        self._publisher = handing_over.publisher
-        self._kept = kept
-        self._intake = Intake(agent, settings, follower, handing_over, push_configs, limits, kept)
-        # a function agent never answers with a message alone
+        self._publisher = publisher.publisher
+        self._task_reader = task_reader
+        self._acceptor = MessageAcceptor(agent, settings, follower, publisher, push_configs, limits, task_reader)
+        # a function agent gives no direct answers
         self._turns = TurnFollower(
             follower, settings.first_event_hold if agent.kind == "executor" else 0, limits.metrics, clock
         )
 
-    @speaks_a2a
+    @operation("SendMessage")
     async def on_message_send(self, params: SendMessageRequest, context: ServerCallContext) -> Task | Message:
-        """Accepts a message; returns the task when it has ended or paused, or at once if asked, or a direct answer.
+        """Accept a message and wait for the end of its turn.
 
-        A gateway that stops returns it as it is: then at least its client knows it.
+        Returns:
+            The agent's direct answer, or the task once it is terminal or interrupted. With `return_immediately`, and
+            when the gateway shuts down, the task in its current state, so that the client learns its id.
         """
         self._check_send(params, context)
         if params.configuration.return_immediately:
-            sent = await self._intake.accept(params, context, self._scope(context))
-            return apply_history_length(sent.task, params.configuration)
+            accepted = await self._acceptor.accept(params, context, self._scope(context))
+            return apply_history_length(accepted.task, params.configuration)
         scope, length = self._scope(context), _history_length(params.configuration)
-        async with self._intake.accepting(params, context, scope, stops=True) as (sent, bell):
+        async with self._acceptor.accepting(params, context, scope, stops=True) as (accepted, signal):
             end = None
-            with self.leaving.may_be_cut_short():
-                end = await self._turns.end_of(sent, bell, scope, length)
+            with self.shutdown.waiting():
+                end = await self._turns.wait_for_end(accepted, signal, scope, length)
         if isinstance(end, Message):
-            await self._turns.unlist(sent.task.id)
+            await self._turns.unlist(accepted.task.id)
         if isinstance(end, Message | Task):
             return end
-        task = await self._read(sent.task.id, context, params.configuration)
+        task = await self._read(accepted.task.id, context, params.configuration)
         if end is not None and not (is_terminal(task.status.state) or is_interrupted(task.status.state)):
-            task.status.CopyFrom(end)  # a message that waited has begun the next turn since
+            task.status.CopyFrom(end)  # a queued message has started the next turn
         return task
 
-    @speaks_a2a
+    @operation("SendStreamingMessage")
     async def message_pages(
         self, params: SendMessageRequest, context: ServerCallContext
-    ) -> AsyncGenerator[list[Shown], None]:
-        """Accepts a message; yields the task and its events until it ends or pauses, or a direct answer alone.
+    ) -> AsyncGenerator[list[StreamEvent], None]:
+        """Accept a message and stream its turn.
 
-        As many events together as there are, the task before them; none when nothing has happened for a while.
+        Yields:
+            Pages of events that became available together: first the task, then its updates until it is terminal or
+            interrupted. An agent's direct answer is the only event. An empty page means that nothing has happened for a
+            while.
         """
         self._check_send(params, context)
         checks.require_streaming(self._card)
         async with (
-            self._intake.accepting(params, context, self._scope(context)) as (sent, bell),
-            aclosing(self._turns.pages_of(sent, bell, params.configuration)) as pages,
+            self._acceptor.accepting(params, context, self._scope(context)) as (accepted, signal),
+            aclosing(self._turns.stream_pages(accepted, signal, params.configuration)) as pages,
         ):
-            del params, context, sent  # what is open for long holds little, however large the message and its task
+            del params, context, accepted  # a long stream must not keep the request in memory
             async for page in pages:
                 yield page
                 del page
 
-    @speaks_a2a
+    @operation("SubscribeToTask")
     async def subscription_pages(
         self, params: SubscribeToTaskRequest, context: ServerCallContext
-    ) -> AsyncGenerator[list[Shown], None]:
-        """Yields the task and what follows, until it ends or pauses, see `message_pages`. With Last-Event-ID: what
-        follows that event."""
+    ) -> AsyncGenerator[list[StreamEvent], None]:
+        """Stream the task and its updates until the task is terminal or interrupted, in pages as `message_pages`.
+
+        With ``Last-Event-ID`` the stream starts after that event. If the store has lost the event, it starts with the
+        task.
+        """
         self._check(params, context)
         checks.require_streaming(self._card)
         after = checks.last_event_id(context)
-        async with self._follower.listen(params.id) as bell:
-            kept = await self._kept.read(self._scope(context), params.id)
-            task, version = kept.task, kept.version
-            if (after is None or kept.archived) and is_terminal(task.status.state):
+        async with self._follower.listen(params.id) as signal:
+            stored = await self._task_reader.read(self._scope(context), params.id)
+            task, newest = stored.task, stored.newest
+            if (after is None or stored.archived) and is_terminal(task.status.state):
                 state = TaskState.Name(task.status.state)
                 raise UnsupportedOperationError(
                     f"The task has ended ({state}): read it with GetTask", data={"taskId": task.id}
                 )
             if after is None:
-                yield [Shown(version, task)]
-            elif after > version:
-                raise invalid(checks.LAST_EVENT_ID, f"The task stands at event {version}.")
-            if after is not None and after == version and is_terminal(task.status.state):
+                yield [StreamEvent(newest, task)]
+                after = newest
+            elif after.version > newest.version and not after.recorded_us:
+                raise invalid(checks.LAST_EVENT_ID, f"The newest event of the task is {newest}.")
+            if not after.differs_from(newest) and is_terminal(task.status.state):
                 return
             watch, ended = TurnWatch(), False
-            start = version if after is None else after
-            task = Task(id=task.id, context_id=task.context_id)  # all that is asked of it now
-            del params, context, kept
-            async with aclosing(self._turns.pages(task.id, bell, start)) as pages:
+            task = Task(id=task.id, context_id=task.context_id)  # a long stream must not keep the task in memory
+            del params, context, stored
+            async with aclosing(self._turns.pages(task.id, signal, after)) as pages:
                 while not ended and (page := await anext(pages, None)) is not None:
-                    version = 0 if page.restored else version  # versions begin anew
-                    seen, ended = watch.read(page.entries, task, until=version)
-                    yield seen
-                    del seen, page
+                    newest = EventId(0) if page.restored else newest  # versions start again
+                    events, ended = watch.read(page.entries, task, until=newest.version)
+                    yield events
+                    del events, page
 
     def on_message_send_stream(
         self, params: SendMessageRequest, context: ServerCallContext
     ) -> AsyncGenerator[Event, None]:
-        """`message_pages`, event by event."""
-        return each_of(self.message_pages(params, context), context.state.get(VERSIONS))
+        """Return the events of `message_pages` one by one."""
+        return events_of(self.message_pages(params, context), context.state.get(EVENT_IDS))
 
     def on_subscribe_to_task(
         self, params: SubscribeToTaskRequest, context: ServerCallContext
     ) -> AsyncGenerator[Event, None]:
-        """`subscription_pages`, event by event."""
-        return each_of(self.subscription_pages(params, context), context.state.get(VERSIONS))
+        """Return the events of `subscription_pages` one by one."""
+        return events_of(self.subscription_pages(params, context), context.state.get(EVENT_IDS))
 
-    @speaks_a2a
+    @operation("GetTask")
     async def on_get_task(self, params: GetTaskRequest, context: ServerCallContext) -> Task:
-        """The task as it is now."""
+        """Return the current task."""
         self._check(params, context)
         checks.check_history_length(params)
         return await self._read(params.id, context, params)
 
-    @speaks_a2a
+    @operation("ListTasks")
     async def on_list_tasks(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
-        """The caller's tasks of this agent, newest status first, a page at a time."""
+        """Return a page of the caller's tasks of this agent, newest status first."""
         self._check(params, context)
         checks.check_list(params)
-        return await self._kept.page(self._scope(context), params)
+        return await self._task_reader.page(self._scope(context), params)
 
-    @speaks_a2a
+    @operation("CancelTask")
     async def on_cancel_task(self, params: CancelTaskRequest, context: ServerCallContext) -> Task:
-        """Cancels; returns the task when it has ended, or as it is when its agent has not stopped within its grace."""
+        """Cancel a task and wait for its end.
+
+        Returns:
+            The terminal task, or the current task if its agent has not stopped within its grace period.
+        """
         self._check(params, context)
         scope = self._scope(context)
-        async with self._follower.listen(params.id) as bell:
-            found = await self._kept.read(scope, params.id, history_length=0, artifacts=False, whole=False)
-            context_id = found.task.context_id
-            answer = await self._store.run(tasks.request_cancel(self._keys, scope, params.id, context_id))
-            cancel_asked(self.agent.name, params.id, answer)
-            match answer:
+        async with self._follower.listen(params.id) as signal:
+            stored = await self._task_reader.read(scope, params.id, history_length=0, artifacts=False, whole=False)
+            context_id = stored.task.context_id
+            text = CANCELED_BY_PARENT if _is_by_parent(params) else CANCELED_BY_CLIENT
+            result = await self._store.run(tasks.request_cancel(self._keys, scope, params.id, context_id, text=text))
+            log_cancel_request(self.agent.name, params.id, result)
+            match result:
                 case answers.Missing():
-                    raise await self._kept.not_cancelable(scope, params.id)
+                    raise await self._task_reader.not_cancelable_error(scope, params.id)
                 case answers.Ended(state):
-                    raise ended_already(params.id, state)
+                    raise already_ended_error(params.id, state)
                 case answers.CanceledNow(run, _, canvas):
                     if run is not None:
                         self._publisher.revoke_soon([RunRef(params.id, run).name])
                     if canvas:
                         self._publisher.revoke_soon(Canvas.from_json(canvas).ids(), terminate=True)
                 case answers.CancelAsked(version):
-                    await self._turns.stopped(params.id, bell, version, self._settings.cancel_grace + CANCEL_MARGIN)
+                    within = self.agent.grace(self._settings) + CANCEL_MARGIN
+                    await self._turns.wait_until_final(params.id, signal, version, within)
         return await self._read(params.id, context, None)
 
-    @speaks_a2a
+    @operation("GetExtendedAgentCard", counted=False)
     async def on_get_extended_agent_card(
         self, params: GetExtendedAgentCardRequest, context: ServerCallContext
     ) -> AgentCard:
-        """The extended card."""
+        """Return the extended card."""
         self._check(params, context)
         checks.require_extended_card(self._card, context)
         card = extended_card(self.agent, self._settings, context)
@@ -236,36 +256,59 @@ class GatewayHandler(RequestHandler):
             raise ExtendedAgentCardNotConfiguredError
         return card
 
-    @speaks_a2a
+    @operation("CreateTaskPushNotificationConfig")
     async def on_create_task_push_notification_config(
         self, params: TaskPushNotificationConfig, context: ServerCallContext
     ) -> TaskPushNotificationConfig:
-        """Has the task's events posted to a webhook, from now on."""
+        """Register a webhook for the further events of a task."""
         return await self._push(params, context).create(self._scope(context), params, context)
 
-    @speaks_a2a
+    @operation("GetTaskPushNotificationConfig")
     async def on_get_task_push_notification_config(
         self, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> TaskPushNotificationConfig:
-        """A config, without its secrets."""
+        """Return a config without its secrets."""
         return await self._push(params, context).get(self._scope(context), params.task_id, params.id)
 
-    @speaks_a2a
+    @operation("ListTaskPushNotificationConfigs")
     async def on_list_task_push_notification_configs(
         self, params: ListTaskPushNotificationConfigsRequest, context: ServerCallContext
     ) -> ListTaskPushNotificationConfigsResponse:
-        """The configs of a task, without their secrets."""
+        """Return the configs of a task without their secrets."""
         return await self._push(params, context).list(self._scope(context), params)
 
-    @speaks_a2a
+    @operation("DeleteTaskPushNotificationConfig")
     async def on_delete_task_push_notification_config(
         self, params: DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> None:
-        """Nothing more is posted for the config."""
+        """Delete a config. Deliveries to its webhook stop."""
         await self._push(params, context).delete(self._scope(context), params.task_id, params.id)
 
+    @operation("GetWebhookDeliveries")
+    async def on_get_webhook_deliveries(
+        self, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext
+    ) -> dict[str, Any]:
+        """Return the newest deliveries of a config. This operation is not part of A2A."""
+        return await self._push(params, context).deliveries(self._scope(context), params.task_id, params.id)
+
+    @operation("ReplayWebhookDeliveries")
+    async def on_replay_webhook_deliveries(
+        self, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext
+    ) -> dict[str, Any]:
+        """Deliver one event, or all failed events, again. This operation is not part of A2A."""
+        configs, event = self._push(params, context), context.state.get(REPLAYED, "")
+        return await configs.replay(self._scope(context), params.task_id, params.id, event)
+
+    @operation("PingWebhook")
+    async def on_ping_webhook(
+        self, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext
+    ) -> dict[str, Any]:
+        """Deliver a test ping. This operation is not part of A2A."""
+        return await self._push(params, context).ping(self._scope(context), params.task_id, params.id)
+
     def _push(self, params: Proto, context: ServerCallContext) -> PushConfigs:
-        """What it is done by. An agent without push notifications says so first, whatever is wrong with the request."""
+        """Return the push configs. Without push notifications their error comes before any error of the request's
+        fields."""
         checks.require_tenant(context)
         if self._push_configs is None or not self._card.capabilities.push_notifications:
             raise PushNotificationNotSupportedError("Push notifications are not supported by this agent")
@@ -284,11 +327,17 @@ class GatewayHandler(RequestHandler):
         return Scope(agent=self.agent.name, tenant=context.tenant, owner=context.user.user_name)
 
     async def _read(
-        self, task_id: str, context: ServerCallContext, limits: SendMessageConfiguration | GetTaskRequest | None
+        self, task_id: str, context: ServerCallContext, options: SendMessageConfiguration | GetTaskRequest | None
     ) -> Task:
-        return (await self._kept.read(self._scope(context), task_id, history_length=_history_length(limits))).task
+        return (
+            await self._task_reader.read(self._scope(context), task_id, history_length=_history_length(options))
+        ).task
 
 
-def _history_length(limits: SendMessageConfiguration | GetTaskRequest | None) -> int | None:
-    """How much of the history a request wants; None: all."""
-    return limits.history_length if limits is not None and limits.HasField("history_length") else None
+def _history_length(options: SendMessageConfiguration | GetTaskRequest | None) -> int | None:
+    """Return the number of messages that a request wants, or None for the whole history."""
+    return options.history_length if options is not None and options.HasField("history_length") else None
+
+
+def _is_by_parent(params: CancelTaskRequest) -> bool:
+    return dict(params.metadata).get(CANCELED_BY) == BY_PARENT

@@ -1,11 +1,13 @@
-"""Whether this gateway can do its work: store, broker, and at least one worker that consumes.
+"""Health checks: ``/health/live`` for the process, ``/health/ready`` for store, broker and at least one consuming
+worker.
 
-``/health/live`` says that the process serves; ``/health/ready`` asks the others and says what is missing, and why.
+Workers that Celery's remote control does not reach announce themselves in the store.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from threading import Thread
@@ -17,43 +19,45 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from ..clock import SYSTEM_CLOCK, Clock
-from ..errors import A2ACeleryError
-from ..store import AsyncStore
+from ..errors import A2ACeleryError, StoreUnavailable
+from ..store import AsyncStore, Keys
+from ..store.admin.installation import announced_workers
 
 WORKER_TIMEOUT = 1.0
-"""Seconds workers have to answer a ping through the broker. The first answer ends the wait."""
+"""Seconds in which workers must answer a ping through the broker. The first answer ends the wait."""
 
 STORE_TIMEOUT = 2.0
 BROKER_TIMEOUT = 2.0
-"""Seconds to connect; see also `_OneAtATime`, for a broker that takes connections and is silent."""
+"""Seconds to connect. `_SingleCall` bounds a broker that accepts connections and never responds."""
 
 FRESH = 1.0
-"""Seconds an answer is good for, so that probes in numbers cost one round."""
+"""Seconds for which a result is reused, so that many probes cost one check."""
 
 
 class Health:
-    """Checks what a gateway depends on."""
+    """Checks of the gateway's dependencies."""
 
-    def __init__(self, app: Celery, store: AsyncStore, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, app: Celery, store: AsyncStore, keys: Keys, clock: Clock = SYSTEM_CLOCK) -> None:
         self._app = app
+        self._keys = keys
         self._clock = clock
         self._store = store
         self._checked_at = float("-inf")
         self._found: dict[str, str] = {}
         self._lock = asyncio.Lock()
-        self._connecting = _OneAtATime(self._connect)
-        self._asking = _OneAtATime(self._ask)
+        self._connecting = _SingleCall(self._connect)
+        self._inspecting = _SingleCall(self._inspect)
 
     def routes(self) -> list[Route]:
-        """``/health/live`` and ``/health/ready``."""
+        """Return the routes ``/health/live`` and ``/health/ready``."""
         return [Route("/health/live", self._live), Route("/health/ready", self._ready)]
 
     async def check(self) -> dict[str, str]:
-        """What is found of "store", "broker" and "workers": "ok", or what is wrong with it."""
+        """Return "ok" or the problem, for each of "store", "broker" and "workers"."""
         async with self._lock:
             if self._clock.monotonic() - self._checked_at > FRESH:
-                store, broker = await asyncio.gather(_said(self._ping), _said(self._broker))
-                workers = await _said(self._workers) if broker == "ok" else "unknown: the broker can't be reached"
+                store, broker = await asyncio.gather(_outcome_of(self._ping), _outcome_of(self._broker))
+                workers = await _outcome_of(self._workers) if broker == "ok" else "unknown: the broker can't be reached"
                 self._found = {"store": store, "broker": broker, "workers": workers}
                 self._checked_at = self._clock.monotonic()
             return self._found
@@ -68,16 +72,27 @@ class Health:
         with self._app.connection_for_write(connect_timeout=BROKER_TIMEOUT) as connection:
             connection.ensure_connection(max_retries=1, interval_start=0.1, timeout=BROKER_TIMEOUT)
 
-    def _ask(self) -> Any:
+    def _inspect(self) -> Any:
         # active_queues, not ping: a worker may answer and consume nothing
         return self._app.control.inspect(timeout=WORKER_TIMEOUT, limit=1).active_queues()
 
     async def _workers(self) -> None:
-        answers = await self._asking.result(WORKER_TIMEOUT + BROKER_TIMEOUT)
-        if not answers:
+        announced = await self._announced_queues()
+        if any(announced):
+            return
+        answers = await self._inspecting.result(WORKER_TIMEOUT + BROKER_TIMEOUT)
+        if not answers and not announced:
             raise _Missing(f"no worker answered within {WORKER_TIMEOUT:g} s: start one with celery -A … worker")
-        if not any(queues for queues in answers.values()):
+        if not any(queues for queues in (answers or {}).values()):
             raise _Missing("no worker consumes a queue")
+
+    async def _announced_queues(self) -> list[list[str]]:
+        """Return the queues of each announced worker; none if the store does not respond."""
+        try:
+            announcements = await asyncio.wait_for(self._store.run(announced_workers(self._keys)), STORE_TIMEOUT)
+        except (StoreUnavailable, TimeoutError):
+            return []
+        return [json.loads(announcement)["queues"] for announcement in announcements]
 
     async def _live(self, request: Request) -> JSONResponse:
         return JSONResponse({"status": "ok"})
@@ -88,18 +103,18 @@ class Health:
         return JSONResponse({"status": "ok" if ready else "unavailable", **found}, status_code=200 if ready else 503)
 
 
-class _OneAtATime:
-    """A blocking call in a thread that probes wait for so long and no longer; one that hangs is not made again."""
+class _SingleCall:
+    """Blocking call in a thread, at most one at a time. A call that hangs is not repeated."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call
         self._made: asyncio.Future[Any] | None = None
 
     async def result(self, timeout: float) -> Any:
-        """What the call gives.
+        """Return the result of the call.
 
         Raises:
-            TimeoutError: it takes longer than `timeout` seconds, or the last one has not come back yet.
+            TimeoutError: The call takes more than `timeout` seconds, or the previous one is still running.
         """
         if self._made is not None and not self._made.done():
             raise TimeoutError
@@ -127,8 +142,9 @@ class _Missing(A2ACeleryError):
     pass
 
 
-async def _said(check: Callable[[], Awaitable[None]]) -> str:
-    """ "ok", or the reason: our own words, or the kind of a foreign error (its text may hold an address)."""
+async def _outcome_of(check: Callable[[], Awaitable[None]]) -> str:
+    """Return "ok", or the problem: the text of an own error, or the class of a foreign one, whose text may hold an
+    address."""
     try:
         await check()
     except A2ACeleryError as e:

@@ -1,7 +1,7 @@
-"""``/metrics``, for Prometheus: what the store says of the whole deployment, and what this gateway counts itself.
+"""``/metrics`` for Prometheus: metrics of the whole deployment from the store, and metrics of this gateway.
 
-A gateway command with several processes, or a server that is given PROMETHEUS_MULTIPROC_DIR, counts in that folder: the
-port is shared, so whichever process is asked speaks for all of them.
+Several processes of one gateway share their metrics in the folder PROMETHEUS_MULTIPROC_DIR, because a scrape reaches
+any one of them.
 """
 
 from __future__ import annotations
@@ -13,34 +13,39 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
+from a2a.types import TaskState
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import Metric as PrometheusMetric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import StoreUnavailable
+from ..lifecycle.states import TERMINAL
 from ..store import AsyncStore, Keys
-from ..store.deliveries import DeliveryFigures, delivery_figures
-from ..store.figures import Figures, figures
-from ..store.log import LogPage
+from ..store.admin.metrics import FleetMetrics, read_metrics
+from ..store.log.pages import LogPage
+from ..store.webhooks.deliveries import DeliveryMetrics, delivery_metrics
 from ..telemetry import names
 from ..telemetry.exposition import ours
-from .deployment import Deployment
+from ..telemetry.names import Metric
 
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
-"""prometheus_client's own variable: where processes that share a port count together."""
+"""Variable of prometheus_client: the folder in which processes that share a port share their metrics."""
 
-FRESH = 1.0
-"""Seconds for which what the store said is said again: whoever can reach the port may ask as often as they like."""
+MAX_AGE = 1.0
+"""Seconds for which the store's metrics are reused, so that frequent scrapes do not load the store."""
 
 LAG_BOUNDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
 
 class Metrics:
-    """What a gateway counts, and where it is asked. `agents` are named also when there is nothing to say of them."""
+    """Metrics of a gateway and their endpoint. Every agent's series start at 0."""
 
     def __init__(self, store: AsyncStore, keys: Keys, agents: Iterable[str], clock: Clock = SYSTEM_CLOCK) -> None:
         self._store = store
@@ -48,44 +53,44 @@ class Metrics:
         self._keys = keys
         self._agents = tuple(agents)
         self._registry = registry = CollectorRegistry(auto_describe=False)
-        counted, refused, open_streams, lag = names.REQUESTS, names.REFUSALS, names.OPEN_STREAMS, names.TAIL_LAG
-        self._requests = Counter(counted.name, counted.help, counted.labels, registry=registry)
-        self._refused = Counter(refused.name, refused.help, refused.labels, registry=registry)
+        requests, limited, streams, lag = names.REQUESTS, names.REFUSALS, names.OPEN_STREAMS, names.TAIL_LAG
+        self._requests = Counter(requests.name, requests.help, requests.labels, registry=registry)
+        self._limited = Counter(limited.name, limited.help, limited.labels, registry=registry)
         self._streams = Gauge(
-            open_streams.name, open_streams.help, open_streams.labels, registry=registry, multiprocess_mode="livesum"
+            streams.name, streams.help, streams.labels, registry=registry, multiprocess_mode="livesum"
         )
         self._lag = Histogram(lag.name, lag.help, buckets=LAG_BOUNDS, registry=registry)
-        self._ahead = 0.0
-        self._found: tuple[Figures, DeliveryFigures] | None = None
-        self._asked_at = float("-inf")
-        self._asking: asyncio.Task[tuple[Figures, DeliveryFigures]] | None = None
+        self._clock_lead = 0.0
+        self._store_metrics: tuple[FleetMetrics, DeliveryMetrics] | None = None
+        self._read_at = float("-inf")
+        self._read_task: asyncio.Task[tuple[FleetMetrics, DeliveryMetrics]] | None = None
 
     def routes(self) -> list[Route]:
-        """``/metrics``."""
+        """Return the route of ``/metrics``."""
         return [Route("/metrics", self._metrics)]
 
     async def start(self) -> None:
-        """Learns how far this clock is ahead of the store's; forgets the streams of processes that are gone."""
-        _forget_the_dead()
+        """Measure how far this clock is ahead of the store's, and drop the open streams of dead processes."""
+        _drop_dead_processes()
         with suppress(StoreUnavailable):
-            await self._ask()
+            await self._read_store()
 
-    def requested(self, agent: str, operation: str, outcome: str) -> None:
-        """Counts a request; `outcome` is "ok", or the name of the protocol's error."""
+    def count_request(self, agent: str, operation: str, outcome: str) -> None:
+        """Count a request. `outcome` is "ok", "disconnected" or the class of the protocol's error."""
         self._requests.labels(agent, operation, outcome).inc()
 
-    def may_refuse(self, agent: str, limits: Iterable[str]) -> None:
-        """Says 0 of each limit, until one is reached: what is not there can't be watched."""
+    def declare_limits(self, agent: str, limits: Iterable[str]) -> None:
+        """Start the series of each limit at 0, so that alerts on them work before a limit is reached."""
         for limit in limits:
-            self._refused.labels(agent, limit)
+            self._limited.labels(agent, limit)
 
-    def refused(self, agent: str, limit: str) -> None:
-        """Counts a request that a limit was against."""
-        self._refused.labels(agent, limit).inc()
+    def count_limit_error(self, agent: str, limit: str) -> None:
+        """Count a request that exceeded `limit`."""
+        self._limited.labels(agent, limit).inc()
 
     @contextmanager
-    def streaming(self, agent: str) -> Iterator[None]:
-        """A block for which a stream is open."""
+    def open_stream(self, agent: str) -> Iterator[None]:
+        """Count an open stream within a block."""
         gauge = self._streams.labels(agent)
         gauge.inc()
         try:
@@ -93,66 +98,68 @@ class Metrics:
         finally:
             gauge.dec()
 
-    def lag(self) -> Callable[[LogPage], None]:
-        """Notes how late each page of a log comes that it is called with, by its oldest event. What was recorded before
-        now is no measure of anything."""
-        return partial(self._late, self._store_time())
+    def lag_observer(self) -> Callable[[LogPage], None]:
+        """Return a function that observes the lag of log pages, by the oldest event of each.
 
-    def _late(self, began: float, page: LogPage) -> None:
+        Events that were recorded before this call have no lag: their reader was not there yet.
+        """
+        return partial(self._observe_page, self._store_time())
+
+    def _observe_page(self, began: float, page: LogPage) -> None:
         if page.entries and page.entries[0].recorded_us / 1e6 >= began:
-            self.handed_on(page.entries[0].recorded_us)
+            self.observe_lag(page.entries[0].recorded_us)
 
-    def handed_on(self, recorded_us: int) -> None:
-        """What was recorded at that time is read."""
+    def observe_lag(self, recorded_us: int) -> None:
+        """Observe the lag of an event that was recorded at this time, in microseconds of the store's clock."""
         self._lag.observe(max(0.0, self._store_time() - recorded_us / 1e6))
 
     def _store_time(self) -> float:
-        return self._clock.time() - self._ahead
+        return self._clock.time() - self._clock_lead
 
     async def _metrics(self, _: Request) -> Response:
         try:
-            found = await self._latest()
+            store_metrics = await self._current_store_metrics()
         except StoreUnavailable:
-            return PlainTextResponse("the store is away\n", status_code=503)
+            return PlainTextResponse("the store is unavailable\n", status_code=503)
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(Deployment(*found, self._agents))
-        said = generate_latest(registry) + generate_latest(self._own())
-        return Response(said, media_type=CONTENT_TYPE_LATEST)
+        registry.register(FleetCollector(*store_metrics, self._agents))
+        exposition = generate_latest(registry) + generate_latest(self._process_registry())
+        return Response(exposition, media_type=CONTENT_TYPE_LATEST)
 
-    async def _latest(self) -> tuple[Figures, DeliveryFigures]:
-        """What the store says. Who comes while it is asked gets the same answer, or failure, which may take a while."""
-        if self._found is None or self._clock.monotonic() - self._asked_at > FRESH:
-            if self._asking is None or self._asking.done():
-                self._asking = asyncio.create_task(self._ask(), name="a2a-figures")
-            self._found = await asyncio.shield(self._asking)
-            self._asked_at = self._clock.monotonic()
-        return self._found
+    async def _current_store_metrics(self) -> tuple[FleetMetrics, DeliveryMetrics]:
+        """Return the store's metrics. Concurrent scrapes share one read and its failure."""
+        if self._store_metrics is None or self._clock.monotonic() - self._read_at > MAX_AGE:
+            if self._read_task is None or self._read_task.done():
+                self._read_task = asyncio.create_task(self._read_store(), name="a2a-metrics")
+            self._store_metrics = await asyncio.shield(self._read_task)
+            self._read_at = self._clock.monotonic()
+        return self._store_metrics
 
-    async def _ask(self) -> tuple[Figures, DeliveryFigures]:
-        asked, began = self._clock.time(), self._clock.monotonic()
-        found, posts = await asyncio.gather(
-            self._store.run(figures(self._keys)), self._store.run(delivery_figures(self._keys))
+    async def _read_store(self) -> tuple[FleetMetrics, DeliveryMetrics]:
+        asked_at, began = self._clock.time(), self._clock.monotonic()
+        store_metrics, posts = await asyncio.gather(
+            self._store.run(read_metrics(self._keys)), self._store.run(delivery_metrics(self._keys))
         )
-        self._ahead = asked + (self._clock.monotonic() - began) / 2 - found.now_us / 1e6
-        return found, posts
+        self._clock_lead = asked_at + (self._clock.monotonic() - began) / 2 - store_metrics.now_us / 1e6
+        return store_metrics, posts
 
-    def _own(self) -> CollectorRegistry:
+    def _process_registry(self) -> CollectorRegistry:
         if FOLDER not in os.environ:
             return ours(self._registry)
         return ours(MultiProcessCollector(None))  # type: ignore[no-untyped-call]
 
 
-def _forget_the_dead() -> None:
-    """Takes out what processes had open that are gone; what they counted stays."""
+def _drop_dead_processes() -> None:
+    """Remove the gauges of dead processes; their counters stay."""
     if FOLDER not in os.environ:
         return
     for path in Path(os.environ[FOLDER]).glob("gauge_live*_*.db"):
         pid = path.stem.rpartition("_")[2]
-        if pid.isdecimal() and not _alive(int(pid)):
+        if pid.isdecimal() and not _is_alive(int(pid)):
             mark_process_dead(int(pid))  # type: ignore[no-untyped-call]
 
 
-def _alive(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -160,3 +167,78 @@ def _alive(pid: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+LOST = ("again", "failed", "canceled", "handed_back")
+"""Outcomes of lost runs."""
+
+TIMES = {"queue": names.RUN_QUEUE, "first": names.RUN_FIRST_EVENT, "run": names.RUN_TIME, "cancel": names.CANCEL_TIME}
+
+
+class FleetCollector(Collector):
+    """Metrics of the whole deployment, from the store. Every agent's series start at 0.
+
+    Each gateway exports the same values: scrape one gateway, or aggregate with ``max``.
+    """
+
+    def __init__(self, store_metrics: FleetMetrics, posts: DeliveryMetrics, agents: Iterable[str]) -> None:
+        self._store_metrics = store_metrics
+        self._posts = posts
+        self._agents = tuple(agents)
+
+    def collect(self) -> Iterable[PrometheusMetric]:
+        """Yield every metric."""
+        store_metrics = self._store_metrics
+        yield self._by_agent(names.TASKS_ENDED, "ended", {str(int(state)): _short(state) for state in sorted(TERMINAL)})
+        yield self._by_agent(names.RUNS_LOST, "lost", {outcome: outcome for outcome in LOST})
+        retried = {agent: times for (agent, _), times in store_metrics.counted("retried").items()}
+        yield self._counted(names.RUNS_RETRIED, retried)
+        for what, metric in TIMES.items():
+            yield self._times(what, metric)
+        yield _gauge(names.RUNS, {(phase,): many for phase, many in store_metrics.runs.items()})
+        ages = dict.fromkeys(self._agents, 0.0) | dict(store_metrics.oldest)
+        yield _gauge(names.QUEUE_AGE, {(agent,): age for agent, age in ages.items()})
+        yield _gauge(names.PAUSES, {(): store_metrics.paused})
+        yield _gauge(names.DEAD_LETTERS, {(): store_metrics.dead_letters})
+        archived = {agent: times for (agent, _), times in store_metrics.counted("archived").items()}
+        yield self._counted(names.TASKS_ARCHIVED, archived)
+        yield _gauge(
+            names.ARCHIVE_WAITING, {("due",): store_metrics.to_archive, ("refused",): store_metrics.archive_refused}
+        )
+        yield _gauge(names.ARCHIVE_BEHIND, {(): store_metrics.archive_behind})
+        posts = CounterMetricFamily(names.WEBHOOK_POSTS.name, names.WEBHOOK_POSTS.help, labels=["outcome"])
+        for outcome in ("delivered", "failed", "given_up"):
+            posts.add_metric([outcome], getattr(self._posts, outcome))
+        yield posts
+        yield _gauge(names.WEBHOOKS, {(state,): getattr(self._posts, state) for state in ("waiting", "dead")})
+
+    def _by_agent(self, metric: Metric, what: str, labels: dict[str, str]) -> PrometheusMetric:
+        counted = self._store_metrics.counted(what)
+        family = CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
+        for agent in dict.fromkeys([*self._agents, *(agent for agent, _ in counted)]):
+            for label, name in labels.items():
+                family.add_metric([agent, name], counted.get((agent, label), 0))
+        return family
+
+    def _counted(self, metric: Metric, counted: dict[str, int]) -> PrometheusMetric:
+        family = CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
+        for agent in dict.fromkeys([*self._agents, *counted]):
+            family.add_metric([agent], counted.get(agent, 0))
+        return family
+
+    def _times(self, what: str, metric: Metric) -> PrometheusMetric:
+        family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+        for agent, times in self._store_metrics.times(what).items():
+            family.add_metric([agent], times.cumulated, times.sum)
+        return family
+
+
+def _gauge(metric: Metric, values: dict[tuple[str, ...], float]) -> PrometheusMetric:
+    family = GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
+    for labels, value in values.items():
+        family.add_metric(labels, value)
+    return family
+
+
+def _short(state: TaskState) -> str:
+    return TaskState.Name(state).removeprefix("TASK_STATE_").lower()

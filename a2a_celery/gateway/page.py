@@ -1,9 +1,9 @@
-"""The operator's page, ``/ui/``: a few static files, and the list of the agents that are served here.
+"""Operator's page ``/ui/``: static files, and the list of the agents of this gateway.
 
-The page is a client like any other: it reads the agents' cards and speaks A2A with them. What is served here holds no
-task and no secret, but the names of the agents; those are asked for with the credentials that the gateway asks for.
+The page is an A2A client: it reads the agents' cards and sends A2A requests. Its files hold no task and no secret. The
+list of agents requires the credentials of the gateway.
 
-Each file has a route of its own, so there is no path that could lead out of the folder.
+Each file has a route, so no path can leave the folder.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MEDIA_TYPES = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
-"""Of the files that the page consists of, by their ends; others in the folder are not served."""
+"""Media types of the page's files by file extension. Other files in the folder are not served."""
 
 POLICY = {
     "default-src": "'none'",
@@ -39,8 +39,8 @@ POLICY = {
     "require-trusted-types-for": "'script'",
     "trusted-types": "'none'",
 }
-"""What a browser lets the page do: its own files, and requests to its own origin. No text can become markup or code, by
-the browser's word. The page has the same policy in its head, for where it is served by somebody else."""
+"""Content security policy: the page loads its own files and sends requests to its own origin. Text never becomes markup
+or code. The page repeats the policy in its head, for another server in front of it."""
 
 HEADERS = {
     "Content-Security-Policy": "; ".join(f"{name} {value}" for name, value in POLICY.items())
@@ -55,7 +55,7 @@ HEADERS = {
 
 
 def list_route(agents: Iterable[str]) -> Route:
-    """``/ui/agents.json``: where the cards of `agents` are, relative to that file."""
+    """Return the route of ``/ui/agents.json``: the cards of `agents`, relative to that file."""
     cards = [{"name": name, "card": f"../agents/{name}/.well-known/agent-card.json"} for name in agents]
 
     async def listed(_: Request) -> Response:
@@ -65,7 +65,7 @@ def list_route(agents: Iterable[str]) -> Route:
 
 
 def shell_routes() -> list[Route]:
-    """``/ui/`` and its files, which are the same for everybody."""
+    """Return the routes of ``/ui/`` and its files, which are the same for every user."""
 
     async def with_slash(request: Request) -> Response:
         # relative, for a proxy may serve all of this below a path of its own

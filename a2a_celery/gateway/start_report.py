@@ -7,8 +7,10 @@ import os
 
 from celery import Celery
 
-from ..config import shown
-from ..loading import IN_ENVIRONMENT, LoadedSettings, source_of, url_address
+from ..settings import shown
+from ..settings.loading import IN_ENVIRONMENT, LoadedSettings, source_of
+from ..settings.urls import url_address
+from .signing_keys import signatures_line
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +37,9 @@ def report_start(app: Celery, loaded: LoadedSettings) -> None:
     logger.info("broker: %s", broker_line(app))
     enabled = authentication_line(loaded)
     logger.log(logging.INFO if enabled else logging.WARNING, "authentication: %s", enabled or NO_AUTHENTICATION)
+    signatures = signatures_line(loaded.settings)
+    if signatures:
+        logger.info("signatures of webhooks: %s", signatures)
     others = settings_line(loaded)
     if others:
         logger.info("settings: %s", others)

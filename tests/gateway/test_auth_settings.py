@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import logging
 from typing import Any
 
@@ -15,14 +17,16 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 
 from a2a_celery import A2A
 from a2a_celery.agents import Agent
-from a2a_celery.config import Settings
 from a2a_celery.errors import ConfigError
 from a2a_celery.gateway.auth.card import secured
-from a2a_celery.gateway.auth.configured import authenticator_of
+from a2a_celery.gateway.auth.from_settings import authenticator_from_settings
+from a2a_celery.gateway.auth.jwks import FetchedKeys
 from a2a_celery.gateway.auth.proxies import ProxyIdentity
-from a2a_celery.gateway.auth.schemes import Presented, Refused
+from a2a_celery.gateway.auth.schemes import CredentialsRefused, PresentedCredentials
+from a2a_celery.gateway.auth.tokens import BearerTokens
+from a2a_celery.settings import Settings
 from tests.support.agents import card
-from tests.support.credentials import api_key_entry
+from tests.support.credentials import api_key_entry, rsa_key
 
 SECRET = "a-secret-of-the-tests-that-is-long-enough-for-512-bits-of-hash-and-more"
 TOKENS: dict[str, Any] = {
@@ -56,7 +60,7 @@ def settings(**given: Any) -> Settings:
 
 
 def test_nobody_is_asked_where_nothing_is_set() -> None:
-    assert authenticator_of(settings()) is None
+    assert authenticator_from_settings(settings()) is None
 
 
 @pytest.mark.parametrize(
@@ -74,7 +78,7 @@ def test_nobody_is_asked_where_nothing_is_set() -> None:
     ],
 )
 def test_what_makes_sense_is_taken(given: dict[str, Any], names: list[str]) -> None:
-    found = authenticator_of(settings(**given))
+    found = authenticator_from_settings(settings(**given))
     assert found is not None
     assert [scheme.name for scheme in found.schemes] == names
 
@@ -128,6 +132,7 @@ NONSENSE: dict[str, tuple[dict[str, Any], str]] = {
     "secrets that all may see": (JWKS | {"auth_jwt_algorithms": ["HS256"]}, "no shared secret"),
     "two sources": (JWKS | {"auth_jwt_key": SECRET}, "leave one out"),
     "keys that anybody may change": (JWKS | {"auth_jwks_url": "http://issuer.example.com"}, "https://"),
+    "a password": (JWKS | {"auth_jwks_url": "https://me:pass@issuer.example.com/"}, "no user or password"),
     "no port": (JWKS | {"auth_jwks_url": "https://issuer.example.com:keys/"}, "must name a host"),
     "no place": (JWKS | {"auth_jwks_url": "https://"}, "must name a host"),
     "no address": (JWKS | {"auth_jwks_url": "/etc/keys"}, "https://"),
@@ -170,11 +175,34 @@ NONSENSE: dict[str, tuple[dict[str, Any], str]] = {
 def test_nonsense_is_refused_and_says_what_to_change(name: str) -> None:
     given, says = NONSENSE[name]
     with pytest.raises(ConfigError) as refused:
-        authenticator_of(settings(**given))
+        authenticator_from_settings(settings(**given))
 
     text = str(refused.value)
     assert says in text
     assert not [secret for secret in (SECRET, "a-secret-key", PRIVATE, "0" * 64) if secret in text]
+
+
+async def test_keys_on_this_machine_are_asked_for_without_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        body = json.dumps({"keys": [rsa_key("first").as_dict(private=False)]}).encode()
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        await writer.drain()
+        writer.close()
+
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        found = authenticator_from_settings(settings(**JWKS | {"auth_jwks_url": f"http://127.0.0.1:{port}/jwks"}))
+        assert found is not None
+        [scheme] = found.schemes
+        assert isinstance(scheme, BearerTokens)
+        assert isinstance(scheme.keys, FetchedKeys)
+
+        assert await scheme.keys.find("first", "RS256") is not None
 
 
 def test_it_is_refused_before_anything_is_served() -> None:
@@ -184,6 +212,27 @@ def test_it_is_refused_before_anything_is_served() -> None:
     a2a.agent("echo")(lambda turn: turn.text)
     with pytest.raises(ConfigError, match="a2a_auth_api_keys: entry 1"):
         a2a.asgi()
+
+
+GRPC = {"grpc_port": 50051}
+
+
+def embedded(**given: Any) -> A2A:
+    app = Celery("test", broker="redis://host", set_as_current=False)
+    app.conf.update(a2a_store_url="redis://host", **{f"a2a_{name}": value for name, value in given.items()})
+    a2a = A2A(app)
+    a2a.agent("echo")(lambda turn: turn.text)
+    return a2a
+
+
+def test_grpc_beside_an_application_of_ones_own_is_not_open_unnoticed() -> None:
+    with pytest.raises(ConfigError, match=r"sees no gRPC.*A2A_GRPC_WITHOUT_AUTHENTICATION=on"):
+        embedded(**GRPC).asgi()
+
+    assert embedded().asgi()
+    assert embedded(**GRPC).asgi(standalone=True)
+    assert embedded(**GRPC, **KEYS).asgi()
+    assert embedded(**GRPC, grpc_without_authentication=True).asgi()
 
 
 BEARER = {"httpAuthSecurityScheme": {"scheme": "bearer"}}
@@ -205,7 +254,7 @@ def declaring(schemes: dict[str, Any], *requirements: tuple[str, ...]) -> Agent:
 @pytest.mark.parametrize("scheme", [BEARER, OAUTH, OIDC, API_KEY, MTLS])
 def test_a_card_keeps_its_own_words_where_they_are_ours(scheme: dict[str, Any]) -> None:
     agent = declaring({"mine": scheme}, ("mine",))
-    found = secured(agent, authenticator_of(settings(**TOKENS, **KEYS, **PROXY)))
+    found = secured(agent, authenticator_from_settings(settings(**TOKENS, **KEYS, **PROXY)))
     assert MessageToDict(found.card) == MessageToDict(agent.card)
 
 
@@ -229,7 +278,7 @@ def test_a_card_keeps_its_own_words_where_they_are_ours(scheme: dict[str, Any]) 
 )
 def test_a_card_that_contradicts_is_refused(agent: Agent, says: str) -> None:
     with pytest.raises(ConfigError, match="agent 'careful': its card") as refused:
-        secured(agent, authenticator_of(settings(**KEYS)))
+        secured(agent, authenticator_from_settings(settings(**KEYS)))
     assert says in str(refused.value)
 
 
@@ -253,22 +302,22 @@ def test_without_authentication_a_card_says_what_it_likes() -> None:
 )
 async def test_a_proxy_is_known_by_its_address(peer: str | None, believed: bool) -> None:
     scheme = ProxyIdentity("X-Subject", ["10.0.0.0/8", "fd00::/8"])
-    shown = Presented(lambda name: ["CN=alice"] if name == "x-subject" else [], peer)
+    shown = PresentedCredentials(lambda name: ["CN=alice"] if name == "x-subject" else [], peer)
     if believed:
         found = await scheme.identify(shown)
         assert found is not None
         assert found.owner == "CN=alice"
     else:
-        with pytest.raises(Refused):
+        with pytest.raises(CredentialsRefused):
             await scheme.identify(shown)
 
 
 async def test_a_proxy_that_says_nothing_says_nobody() -> None:
     scheme = ProxyIdentity("X-Subject", ["10.0.0.0/8"])
-    assert await scheme.identify(Presented(lambda _: [], "10.1.2.3")) is None
-    assert await scheme.identify(Presented(lambda _: [" "], "10.1.2.3")) is None
-    with pytest.raises(Refused):
-        await scheme.identify(Presented(lambda _: [""], "192.0.2.1"))
+    assert await scheme.identify(PresentedCredentials(lambda _: [], "10.1.2.3")) is None
+    assert await scheme.identify(PresentedCredentials(lambda _: [" "], "10.1.2.3")) is None
+    with pytest.raises(CredentialsRefused):
+        await scheme.identify(PresentedCredentials(lambda _: [""], "192.0.2.1"))
 
 
 @pytest.mark.parametrize(
@@ -276,11 +325,11 @@ async def test_a_proxy_that_says_nothing_says_nobody() -> None:
 )
 async def test_what_another_site_makes_a_browser_send_is_nobody_s(site: str, fine: bool) -> None:
     headers = {"x-subject": ["CN=alice"], "sec-fetch-site": [site]}
-    presented = Presented(lambda name: headers.get(name, []), "10.1.2.3")
+    presented = PresentedCredentials(lambda name: headers.get(name, []), "10.1.2.3")
     scheme = ProxyIdentity("X-Subject", ["10.0.0.0/8"])
 
     if fine:
         assert await scheme.identify(presented) is not None
     else:
-        with pytest.raises(Refused):
+        with pytest.raises(CredentialsRefused):
             await scheme.identify(presented)

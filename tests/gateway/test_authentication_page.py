@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from a2a.types import a2a_pb2
 
-from a2a_celery.config import Settings
 from a2a_celery.gateway.auth import jwks, tokens
 from a2a_celery.gateway.auth.api_keys import ApiKeys
 from a2a_celery.gateway.auth.authenticator import Authenticator
-from a2a_celery.gateway.auth.configured import authenticator_of
+from a2a_celery.gateway.auth.from_settings import authenticator_from_settings
 from a2a_celery.gateway.auth.keys import KEY_TYPES
-from a2a_celery.gateway.auth.schemes import Presented
-from a2a_celery.gateway.faults import OWN_RPC_CODES
-from a2a_celery.loading import load_settings
+from a2a_celery.gateway.auth.schemes import PresentedCredentials
+from a2a_celery.gateway.protocol_errors import EXTRA_RPC_CODES
+from a2a_celery.settings import Settings
+from a2a_celery.settings.loading import load_settings
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "authentication.md").read_text(encoding="utf-8")
 
@@ -43,7 +43,7 @@ def told_by(script: str) -> str:
 
 
 def set_up(environ: dict[str, str]) -> Authenticator:
-    found = authenticator_of(load_settings({"a2a_store_url": "redis://host"}, environ))
+    found = authenticator_from_settings(load_settings({"a2a_store_url": "redis://host"}, environ))
     assert found is not None
     return found
 
@@ -67,7 +67,7 @@ async def test_an_api_key_is_made_that_is_known(tmp_path: Path, monkeypatch: pyt
     entry = (tmp_path / "api_keys").read_text()
 
     assert entry == f"alice:sha256:{sha256(made.encode()).hexdigest()}\n"
-    found = await ApiKeys(entry.split(), "X-API-Key").identify(Presented(lambda _: [made], None))
+    found = await ApiKeys(entry.split(), "X-API-Key").identify(PresentedCredentials(lambda _: [made], None))
     assert found is not None
     assert found.owner == "alice"
 
@@ -94,7 +94,7 @@ def test_its_numbers_are_the_codes() -> None:
     assert f"with {tokens.LEEWAY} seconds for clocks" in PAGE
     assert f"every {jwks.REFRESH_EVERY:.0f} seconds: for so long" in PAGE
     assert f"every {jwks.ASK_AGAIN_AFTER:.0f} seconds at most" in PAGE
-    for code in OWN_RPC_CODES.values():
+    for code in EXTRA_RPC_CODES.values():
         assert f"| {code} |" in PAGE
     named = set(re.findall(r"`([A-Z]{2}\d{3})` to `[A-Z]{2}\d{3}`", PAGE))
     assert named == {name for name in KEY_TYPES if name.endswith("256")}

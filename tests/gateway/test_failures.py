@@ -14,9 +14,10 @@ from celery import Celery
 from google.protobuf.json_format import ParseDict
 
 from a2a_celery import A2A, Turn
-from a2a_celery.cli.embedded import EmbeddedRedis
-from a2a_celery.gateway import handler, turns
-from a2a_celery.store.log import LogPage
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.gateway import handler
+from a2a_celery.gateway.operations import turns
+from a2a_celery.store.log.pages import LogPage
 from tests.support.clients import GRPC_V1, frames, message_json
 from tests.support.faults import from_grpc, from_rest, from_rpc
 from tests.support.fleet import free_port
@@ -43,7 +44,7 @@ async def served(redis_server: EmbeddedRedis) -> AsyncIterator[Served]:
     async def echo(turn: Turn) -> str:
         return turn.text
 
-    asgi = a2a.asgi()
+    asgi = a2a.asgi(standalone=True)
     served.grpc = f"127.0.0.1:{port}"
     async with (
         asgi.router.lifespan_context(asgi),
@@ -73,7 +74,7 @@ def only_a_reference(said: Any, log: pytest.LogCaptureFixture) -> None:
     assert said.reason == "INTERNAL_ERROR"
     assert said.message == "Internal error"
     assert list(said.metadata) in (["reference"], [])
-    explained = [record for record in log.records if record.name == "a2a_celery.gateway.faults"]
+    explained = [record for record in log.records if record.name == "a2a_celery.gateway.protocol_errors"]
     assert explained[-1].exc_info is not None
     assert SECRET in str(explained[-1].exc_info[1])
     assert said.metadata.get("reference", "reference") in explained[-1].getMessage()
@@ -114,7 +115,7 @@ async def test_in_mid_stream_over_http_and_json_rpc(served: Served, caplog: pyte
         async with served.http.stream("POST", path, json=body, headers=V1) as response:
             first, last = [frame async for frame in frames(response)]
 
-        assert first.id == "1"
+        assert first.version == 1
         assert last.event == "error"
         assert last.id == ""
         details = last.data["error"].get("details") or last.data["error"]["data"]
@@ -154,7 +155,7 @@ async def test_in_mid_stream_over_protocol_03(served: Served, caplog: pytest.Log
         async with served.http.stream("POST", path, json=body, headers=V03) as response:
             first, last = [frame async for frame in frames(response)]
 
-        assert first.id == "1"
+        assert first.version == 1
         assert "error" in last.data
         assert last.id == ""
         assert SECRET not in str(last)

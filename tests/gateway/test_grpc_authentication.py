@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+
 import grpc.aio
 import pytest
 from a2a.types import GetTaskRequest, a2a_pb2_grpc
@@ -9,10 +12,11 @@ from a2a.types import GetTaskRequest, a2a_pb2_grpc
 from a2a_celery.gateway.auth.authenticator import Authenticator
 from a2a_celery.gateway.auth.grpc import _address
 from a2a_celery.gateway.auth.identity import Identity
-from a2a_celery.gateway.auth.schemes import KeysUnavailable, Presented
-from a2a_celery.gateway.grpc import GrpcServer
+from a2a_celery.gateway.auth.schemes import KeysUnavailable, PresentedCredentials
+from a2a_celery.gateway.bindings.grpc import GrpcServer
 from tests.support.faults import Fault, from_grpc
 from tests.support.fleet import free_port
+from tests.support.waiting import LIMIT
 
 
 class Broken(Authenticator):
@@ -22,9 +26,17 @@ class Broken(Authenticator):
         super().__init__([])
         self._error = error
 
-    async def identify(self, presented: Presented) -> Identity:
+    async def identify(self, presented: PresentedCredentials) -> Identity:
         """Fails."""
         raise self._error
+
+
+class Known(Authenticator):
+    """Knows every caller."""
+
+    async def identify(self, presented: PresentedCredentials) -> Identity:
+        """Return the same identity for every caller."""
+        return Identity("ann")
 
 
 async def refused_by(error: Exception) -> Fault:
@@ -49,6 +61,45 @@ async def test_a_failure_of_ours_is_told_without_a_word_of_it() -> None:
 async def test_without_keys_it_is_for_later() -> None:
     found = await refused_by(KeysUnavailable())
     assert (found.status, found.reason) == ("UNAVAILABLE", "SERVICE_UNAVAILABLE")
+
+
+@pytest.mark.parametrize(("method", "streams"), [("SendMessage", False), ("SendStreamingMessage", True)])
+@pytest.mark.parametrize("service", ["lf.a2a.v1.A2AService", "a2a.v1.A2AService"])
+async def test_a_caller_is_refused_before_its_request_is_read(service: str, method: str, streams: bool) -> None:
+    port, never = free_port(), asyncio.Event()
+    server = GrpcServer({}, "127.0.0.1", port, 1024, Authenticator([]))
+
+    async def no_request() -> AsyncIterator[bytes]:
+        await never.wait()
+        yield b""
+
+    await server.start()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            open_call = channel.stream_stream if streams else channel.stream_unary
+            call = open_call(f"/{service}/{method}")(no_request(), timeout=LIMIT)
+            assert await call.code() == grpc.StatusCode.UNAUTHENTICATED
+    finally:
+        await server.stop(0)
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_a_call_without_a_request_is_refused(streams: bool) -> None:
+    port = free_port()
+    server = GrpcServer({}, "127.0.0.1", port, 1024, Known([]))
+
+    async def no_request() -> AsyncIterator[bytes]:
+        for body in ():
+            yield body
+
+    await server.start()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            open_call = channel.stream_stream if streams else channel.stream_unary
+            call = open_call("/lf.a2a.v1.A2AService/SendMessage")(no_request(), timeout=LIMIT)
+            assert await call.code() == grpc.StatusCode.INVALID_ARGUMENT
+    finally:
+        await server.stop(0)
 
 
 @pytest.mark.parametrize(

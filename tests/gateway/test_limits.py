@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from hashlib import sha256
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 from a2a.types import SendMessageRequest, a2a_pb2_grpc
 from google.protobuf.json_format import ParseDict
 
-from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.errors import StoreUnavailable
 from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys, Operation, Scope
@@ -28,7 +28,15 @@ LIMITS: dict[str, dict[str, Any]] = {
     "waiting": {"owner_max_waiting_tasks": 1},
     "queued": {"agent_max_queue": 1},
 }
-SECONDS = {"requests": 50}
+SECONDS = {
+    "requests": 50,
+    "streams": 10,
+    "memory": 30,
+    "paused": 60,
+    "webhooks": 60,
+    "owner_bytes": 60,
+    "store_bytes": 60,
+}
 """When to come again; for tasks a second, where no run has ended yet."""
 
 NOBODY = Scope("echo")
@@ -129,6 +137,93 @@ async def test_what_was_accepted_is_never_refused_when_it_comes_again(
         assert (await gateway.sent(messageId="again"))["id"] == task["id"]
 
 
+async def test_tasks_that_wait_for_their_client_refuse_new_ones_in_every_binding_and_no_answers(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds
+) -> None:
+    paused = await seeds.ended(INPUT_REQUIRED, scope=NOBODY)
+    await seeds.ended(COMPLETED, scope=NOBODY)
+    async with limited(store, redis_server.store_url, keys, owner_max_paused_tasks=1) as gateway:
+        before = await seeds.everything()
+        for way in WAYS:
+            require_told(await gateway.refusal(*way), "paused", way)
+        assert await seeds.everything() == before
+
+        assert (await gateway.sent(taskId=paused))["status"]["state"] == "TASK_STATE_SUBMITTED"
+        assert (await gateway.try_to_send()).status_code == 200
+
+
+async def test_one_webhook_more_than_an_owner_may_have_is_refused(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
+) -> None:
+    config = {"url": "https://hooks.example.com/a"}
+    setting = {"owner_max_webhooks": 1, "secret_key": "0123456789abcdef0123456789abcdef"}
+    async with limited(store, redis_server.store_url, keys, **setting) as gateway:
+        task = await gateway.sent()
+        path, version = f"/tasks/{task['id']}/pushNotificationConfigs", {"A2A-Version": "1.0"}
+        added = [await gateway.http.post(path, json=config, headers=version) for _ in range(2)]
+        brought = message_json() | {"configuration": {"taskPushNotificationConfig": config}}
+
+        assert [answer.status_code for answer in added] == [200, 429]
+        for way in (("JSONRPC", "1.0", "SendMessage"), ("HTTP+JSON", "1.0", "SendMessage")):
+            require_told(await gateway.refusal(*way, brought), "webhooks", way)
+        assert (await gateway.try_to_send()).status_code == 200
+
+
+@pytest.mark.parametrize("setting", ["owner_max_stored_bytes", "store_max_bytes"])
+async def test_stored_bytes_refuse_every_message_in_every_binding(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds, setting: str
+) -> None:
+    limit = {"owner_max_stored_bytes": "owner_bytes", "store_max_bytes": "store_bytes"}[setting]
+    async with limited(store, redis_server.store_url, keys, **{setting: 12_000}) as gateway:
+        task = await gateway.sent(text="x" * 3_000)
+        assert (await gateway.try_to_send(text="x" * 3_000)).status_code == 429
+        assert (await gateway.try_to_send(text="x" * 3_000, taskId=task["id"])).status_code == 429, "it would wait"
+        assert (await gateway.try_to_send()).status_code == 200, "there is room for a small one"
+    async with limited(store, redis_server.store_url, keys, **{setting: 10}) as gateway:
+        before = await seeds.everything()
+        for way in WAYS:
+            require_told(await gateway.refusal(*way), limit, way)
+        assert await seeds.everything() == before
+
+
+@pytest.fixture
+async def above_the_watermark(store: AsyncStore) -> AsyncIterator[dict[str, Any]]:
+    """Settings of a gateway whose store uses more than its share of 1 GiB."""
+    await store.redis.config_set("maxmemory", "1gb")
+    yield {"store_watermark": 1e-5}
+    await store.redis.config_set("maxmemory", "0")
+
+
+async def test_above_the_watermark_no_message_is_accepted_and_what_runs_ends(
+    store: AsyncStore,
+    redis_server: EmbeddedRedis,
+    keys: Keys,
+    seeds: Seeds,
+    above_the_watermark: dict[str, Any],
+) -> None:
+    running, paused = await seeds.claimed(scope=NOBODY), await seeds.ended(INPUT_REQUIRED, scope=NOBODY)
+    async with limited(store, redis_server.store_url, keys, **above_the_watermark) as gateway:
+        before = await seeds.everything()
+        for way in WAYS:
+            require_told(await gateway.refusal(*way), "memory", way)
+        for task_id in (running.ref.task_id, paused):
+            assert (await gateway.try_to_send(taskId=task_id)).status_code == 429
+        assert await seeds.everything() == before
+        assert (await read(gateway, of=paused))[0] == 200
+
+    assert (await seeds.settled(running, status(COMPLETED))).state == COMPLETED
+
+
+async def test_above_the_watermark_a_message_that_was_accepted_is_found_again(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, above_the_watermark: dict[str, Any]
+) -> None:
+    async with limited(store, redis_server.store_url, keys, store_watermark=None) as gateway:
+        task = await gateway.sent(messageId="again")
+    async with limited(store, redis_server.store_url, keys, **above_the_watermark) as gateway:
+        assert (await gateway.try_to_send()).status_code == 429
+        assert (await gateway.sent(messageId="again"))["id"] == task["id"]
+
+
 async def test_of_two_gateways_one_gets_the_last_place(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds
 ) -> None:
@@ -140,9 +235,9 @@ async def test_of_two_gateways_one_gets_the_last_place(
     assert await store.redis.zcard(keys.scope_index(NOBODY) + "1") == 7
 
 
-async def read(gateway: Limited, tenant: str = "") -> tuple[int, str]:
+async def read(gateway: Limited, tenant: str = "", of: str = "none") -> tuple[int, str]:
     """A read that costs nothing but its token: its status, and when to come again."""
-    path = f"/agents/echo/{tenant}/tasks/none" if tenant else "/tasks/none"
+    path = f"/agents/echo/{tenant}/tasks/{of}" if tenant else f"/tasks/{of}"
     answer = await gateway.http.get(path, headers={"A2A-Version": "1.0"})
     return answer.status_code, answer.headers.get("retry-after", "")
 
@@ -162,6 +257,92 @@ async def test_a_tenant_that_a_caller_may_not_use_is_no_owner_of_its_own(
         assert (await gateway.http.get("/agents/echo/acme/tasks/none", headers=alice)).status_code == 404
         assert (await gateway.http.get("/agents/echo/acme/tasks/none", headers=alice)).status_code == 429
         assert (await gateway.http.get("/agents/echo/beta/tasks/none", headers=alice)).status_code == 403
+
+
+ANN = f"ann:sha256:{sha256(b'key').hexdigest()}"
+AS_ANN = {"A2A-Version": "1.0", "X-API-Key": "key"}
+
+
+@pytest.mark.parametrize("limit", ["owner_requests_per_second", "owner_max_concurrent_tasks"])
+async def test_a_caller_gets_no_more_by_naming_many_tenants(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, limit: str
+) -> None:
+    most = {limit: 0.01 if limit.endswith("second") else 1, "auth_api_keys": (ANN,)}
+    async with limited(store, redis_server.store_url, keys, **most) as gateway:
+        body = message_json() | {"configuration": {"returnImmediately": True}}
+        paths = [f"/agents/echo/tenant-{n}/message:send" for n in range(5)]
+        answers = [await gateway.http.post(path, json=body, headers=AS_ANN) for path in paths]
+
+    assert [answer.status_code for answer in answers] == [200, 429, 429, 429, 429]
+
+
+BAD_BODIES = {
+    "no JSON": b"[",
+    "values": b"[" + b"0," * 20_001 + b"0]",
+    "depth": b"[" * 200 + b"]" * 200,
+    "bytes": b" " * 1_100_000,
+    "no request": b"{}",
+}
+
+
+@pytest.mark.parametrize("bad", BAD_BODIES)
+@pytest.mark.parametrize("path", ["/", "/message:send", "/acme/message:send", "/v1/message:send"])
+async def test_what_is_refused_before_it_is_parsed_takes_a_token(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, path: str, bad: str
+) -> None:
+    most = {
+        "owner_requests_per_second": 0.01,
+        "owner_request_burst": 2,
+        "auth_api_keys": (ANN,),
+        "max_request_bytes": 1_000_000,
+    }
+    headers = AS_ANN | {"Content-Type": "application/json"} | ({"A2A-Version": "0.3"} if "v1" in path else {})
+    async with limited(store, redis_server.store_url, keys, **most) as gateway:
+        answers = [await gateway.http.post(path, content=BAD_BODIES[bad], headers=headers) for _ in range(4)]
+        good = await gateway.http.get("/tasks", headers=AS_ANN)
+
+    assert [answer.status_code == 429 for answer in answers] == [False, False, True, True]
+    assert [int(answer.headers["retry-after"]) > 50 for answer in (*answers[2:], good)] == [True] * 3
+    assert answers[3].json()["error"]["message"].startswith("The rate limit of requests is reached")
+
+
+async def test_a_large_body_of_a_caller_without_tokens_is_not_read(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
+) -> None:
+    read = []
+
+    async def large() -> AsyncGenerator[bytes, None]:
+        for _ in range(5):
+            read.append(1)
+            yield b" " * 50_000
+
+    most = {"owner_requests_per_second": 0.01, "auth_api_keys": (ANN,)}
+    async with limited(store, redis_server.store_url, keys, **most) as gateway:
+        headers = AS_ANN | {"Content-Type": "application/json"}
+        statuses = [(await gateway.http.get("/tasks", headers=headers)).status_code for _ in range(2)]
+        refused = await gateway.http.post("/", content=large(), headers=headers)
+
+    assert [*statuses, refused.status_code] == [200, 429, 429]
+    assert not read
+
+
+async def test_over_grpc_too_what_is_refused_before_it_is_parsed_takes_a_token(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
+) -> None:
+    most = {"owner_requests_per_second": 0.01, "owner_request_burst": 2, "auth_api_keys": (ANN,)}
+    metadata = (*GRPC_V1, ("x-api-key", "key"))
+    codes = []
+    async with (
+        limited(store, redis_server.store_url, keys, **most) as gateway,
+        grpc.aio.insecure_channel(gateway.grpc) as channel,
+    ):
+        send: Any = channel.unary_unary("/lf.a2a.v1.A2AService/SendMessage")
+        for body in (b"\x0a\xff", b"\x0a\x00" * 500_001, b"\x0a\xff", b"\x0a\x00" * 500_001):
+            with pytest.raises(grpc.aio.AioRpcError) as raised:
+                await send(body, metadata=metadata, timeout=30)
+            codes.append(raised.value.code().name)
+
+    assert codes == ["INVALID_ARGUMENT"] * 2 + ["RESOURCE_EXHAUSTED"] * 2
 
 
 async def test_a_burst_then_as_many_as_the_rate_gives(
@@ -186,7 +367,7 @@ async def test_a_flood_does_not_reach_the_store(store: AsyncStore, redis_server:
         assert [(await read(gateway))[0] for _ in range(2)] == [404, 429]
         await store.redis.delete(keys.requests(Scope()))
 
-        assert [(await read(gateway))[0] for _ in range(20)] == [429] * 20
+        assert [status for status, _ in await asyncio.gather(*(read(gateway) for _ in range(20)))] == [429] * 20
         assert not await store.redis.exists(keys.requests(Scope()))
         assert (await read(gateway, "another"))[0] == 404
 
@@ -234,8 +415,95 @@ async def test_a_store_that_is_away_is_asked_once(
         card = await gateway.http.get("/extendedAgentCard", headers={"A2A-Version": "1.0"})
 
     assert [answer.status_code for answer in answers] == [503] * 3, "as without limits, and not later"
-    assert asked == ["take_request"] * 3
+    assert asked == ["acquire_request"] * 3
     assert card.status_code == 400, "it has none"
+
+
+STREAM_WAYS = [way for way in WAYS if way[2] == "SendStreamingMessage"]
+
+
+def has_free_place(gateway: Limited) -> Callable[[], Awaitable[bool]]:
+    """Return a condition: the one place for a stream is free again."""
+
+    async def is_free() -> bool:
+        async with grpc.aio.insecure_channel(gateway.grpc) as channel:
+            call = streamed(channel)
+            try:
+                return bool(await call.read())
+            except grpc.aio.AioRpcError as refusal:
+                return refusal.code() != grpc.StatusCode.RESOURCE_EXHAUSTED
+            finally:
+                call.cancel()
+
+    return is_free
+
+
+def streamed(channel: grpc.aio.Channel) -> Any:
+    """Return the stream of a message that no worker takes."""
+    request = ParseDict(message_json(), SendMessageRequest())
+    return a2a_pb2_grpc.A2AServiceStub(channel).SendStreamingMessage(request, metadata=GRPC_V1, timeout=60)
+
+
+async def test_streams_of_an_owner_are_bounded_over_all_bindings_together(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
+) -> None:
+    limits = {"owner_max_streams": 2, "first_event_hold": 0}
+    async with limited(store, redis_server.store_url, keys, **limits) as gateway, gateway.served() as http:
+        rpc = {"jsonrpc": "2.0", "id": 1, "method": "SendStreamingMessage", "params": message_json()}
+        async with (
+            grpc.aio.insecure_channel(gateway.grpc) as channel,
+            http.stream("POST", "/", json=rpc, headers={"A2A-Version": "1.0"}) as over_http,
+        ):
+            lines = over_http.aiter_lines()
+            assert await anext(lines)
+            over_grpc = streamed(channel)
+            assert await over_grpc.read()
+            streaming = await gateway.ids()
+            task_id = streaming[0]
+            for way in STREAM_WAYS:
+                require_told(await gateway.refusal(*way), "streams", way)
+            subscription = await gateway.http.get(f"/tasks/{task_id}:subscribe", headers={"A2A-Version": "1.0"})
+            assert subscription.status_code == 429
+            assert (await read(gateway, of=task_id))[0] == 200, "what is no stream is not refused"
+            assert await gateway.ids() == streaming, "nothing is stored of what was refused"
+            over_grpc.cancel()
+            await eventually_async(has_free_place(gateway), what="the stream over gRPC has given its place back")
+
+
+@pytest.mark.parametrize("ends", ["client", "task"])
+async def test_a_stream_that_ends_gives_its_place_back(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds, ends: str
+) -> None:
+    limits = {"owner_max_streams": 1, "first_event_hold": 0}
+    async with limited(store, redis_server.store_url, keys, **limits) as gateway, gateway.served() as http:
+        task_id = (await gateway.sent())["id"]
+        path, version = f"/tasks/{task_id}:subscribe", {"A2A-Version": "1.0"}
+        async with http.stream("GET", path, headers=version) as stream:
+            assert stream.status_code == 200
+            assert (await gateway.http.get(path, headers=version)).status_code == 429
+            if ends == "task":
+                await gateway.http.post(f"/tasks/{task_id}:cancel", headers=version)
+                assert [line async for line in stream.aiter_lines()]
+
+        await eventually_async(has_free_place(gateway), what="the place is free")
+
+
+async def test_a_task_at_its_maximum_size_takes_no_more_messages(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds
+) -> None:
+    paused = await seeds.ended(INPUT_REQUIRED, scope=NOBODY)
+    async with limited(store, redis_server.store_url, keys, task_max_bytes=5_000) as gateway:
+        running = (await gateway.sent(text="x" * 1_000))["id"]
+        before = await seeds.everything()
+        for task_id in (paused, running):
+            answer = await gateway.try_to_send(taskId=task_id, text="x" * 3_000)
+            error = answer.json()["error"]
+            assert (answer.status_code, error["details"][0]["reason"]) == (400, "UNSUPPORTED_OPERATION")
+            assert error["message"].startswith("This message would make the task larger than 5000 bytes")
+        assert await seeds.everything() == before
+
+        for task_id in (paused, running):
+            assert (await gateway.try_to_send(taskId=task_id)).status_code == 200, "a small one fits"
 
 
 LONG = "x" * 257
@@ -269,10 +537,10 @@ async def test_a_name_that_is_too_long_is_refused(
 @pytest.mark.parametrize(
     "many",
     [
-        {"parts": [{"text": ""}] * 100_001},
-        {"parts": [{"text": "x"}], "extensions": ["x"] * 100_001},
-        {"parts": [{"text": "x", "metadata": {"x": [0] * 100_001}}]},
-        {"parts": [{"text": "x"}], "metadata": {str(n): 0 for n in range(100_001)}},
+        {"parts": [{"text": ""}] * 20_001},
+        {"parts": [{"text": "x"}], "extensions": ["x"] * 20_001},
+        {"parts": [{"text": "x", "metadata": {"x": [0] * 20_001}}]},
+        {"parts": [{"text": "x"}], "metadata": {str(n): 0 for n in range(20_001)}},
     ],
     ids=["parts", "extensions", "values", "keys"],
 )

@@ -12,7 +12,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.types import Receive, Scope, Send
 
-from a2a_celery.gateway.metrics import FOLDER, FRESH, Metrics, _forget_the_dead
+from a2a_celery.gateway.metrics import FOLDER, MAX_AGE, Metrics, _drop_dead_processes
 from a2a_celery.store import AsyncStore, Keys
 from tests.execution.scene import Gate
 from tests.support.clocks import ManualClock
@@ -20,8 +20,8 @@ from tests.support.clocks import ManualClock
 PROCESS = """
 from a2a_celery.gateway.metrics import Metrics
 metrics = Metrics(None, None, ["echo"])
-metrics.requested("echo", "GetTask", "ok")
-with metrics.streaming("echo"):
+metrics.count_request("echo", "GetTask", "ok")
+with metrics.open_stream("echo"):
     {then}
 """
 
@@ -48,7 +48,7 @@ def test_streams_of_a_process_that_was_killed_are_forgotten_and_its_requests_are
     assert 'a2a_gateway_open_streams{agent="echo"} 1.0' in before
 
     monkeypatch.setenv(FOLDER, str(tmp_path))
-    _forget_the_dead()
+    _drop_dead_processes()
 
     after = said(LOOK, tmp_path)
     assert "a2a_gateway_open_streams{" not in after
@@ -74,7 +74,7 @@ async def test_who_asks_while_the_store_hangs_gets_one_answer_with_the_others(st
         answers = await asyncio.gather(*(client.get("/metrics") for _ in range(5)))
 
         assert [answer.status_code for answer in answers] == [503] * 5
-        assert sorted(gate.calls) == ["delivery_figures", "figures"]
+        assert sorted(gate.calls) == ["delivery_metrics", "read_metrics"]
         assert (await client.get("/metrics")).status_code == 200
 
 
@@ -83,7 +83,7 @@ async def test_the_store_is_asked_again_when_its_answer_is_not_fresh(store: Asyn
     metrics = Metrics(gate, keys, ["echo"], clock)
     transport = httpx.ASGITransport(Starlette(routes=metrics.routes()))
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
-        for seconds, asked in ((0, 1), (FRESH, 1), (0.1, 2), (FRESH, 2)):
+        for seconds, asked in ((0, 1), (MAX_AGE, 1), (0.1, 2), (MAX_AGE, 2)):
             clock.advance(seconds)
             await client.get("/metrics")
-            assert gate.calls.count("figures") == asked
+            assert gate.calls.count("read_metrics") == asked

@@ -12,7 +12,7 @@ import pytest
 from celery import Celery
 
 from a2a_celery import A2A, Turn
-from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.gateway import page
 from a2a_celery.gateway.page import HEADERS, POLICY
 from tests.support.credentials import api_key_entry

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -20,7 +21,7 @@ from a2a.types import (
 )
 from google.protobuf.json_format import ParseDict
 
-from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.lifecycle.states import COMPLETED
 from a2a_celery.store import AsyncStore, Keys, Scope
 from tests.support.clients import message_json
@@ -29,6 +30,7 @@ from tests.support.limited import Limited, limited
 from tests.support.seeds import Seeds
 
 V1 = {"A2A-Version": "1.0"}
+V03 = {"A2A-Version": "0.3"}
 MEDIA_TYPE = "application/a2a+json"
 KINDS = {
     "ListTasks": ListTasksRequest,
@@ -314,6 +316,44 @@ async def test_base64_of_any_kind_is_read(gateway: Limited, raw: str) -> None:
     assert "result" in await over_rpc(gateway, "SendMessage", part(raw))
 
 
+NO_BASE64_OF_03 = ["no base64!", "AAAAA", "AA", "AA=A", "A===", "\u00e9AAA", "-_-_"]
+"""The last is URL-safe base64: the SDK's decoder of 0.3 drops its characters without a word."""
+
+
+@pytest.mark.parametrize("content", NO_BASE64_OF_03)
+@pytest.mark.parametrize("method", ["send", "stream"])
+async def test_a_file_that_is_no_base64_is_refused_under_03(gateway: Limited, method: str, content: str) -> None:
+    parts = [{"kind": "text", "text": "a"}, {"kind": "file", "file": {"bytes": content}}]
+    params = {"message": {"kind": "message", "messageId": "m", "role": "user", "parts": parts}}
+    packed = {"file": {"fileWithBytes": b64encode(content.encode()).decode()}}
+    message = {"messageId": "m", "role": "ROLE_USER", "content": [{"text": "a"}, packed]}
+
+    body = {"jsonrpc": "2.0", "id": 1, "method": f"message/{method}", "params": params}
+    rpc = json.loads((await gateway.http.post("/", json=body, headers=V03)).text.strip().removeprefix("data:"))
+    rest = await gateway.http.post(f"/agents/echo/v1/message:{method}", json={"message": message}, headers=V03)
+
+    assert rpc["error"]["code"] == -32602
+    assert [error["field"] for error in rpc["error"]["data"]["errors"]] == ["message.parts[1].file.bytes"]
+    assert (rest.status_code, list(from_rest(rest).fields)) == (400, ["message.parts[1].file.bytes"])
+
+
+@pytest.mark.parametrize("content", ["no base64!", "AA=A"])
+async def test_bytes_that_are_no_base64_are_refused_over_http_under_03(gateway: Limited, content: str) -> None:
+    message = {"messageId": "m", "role": "ROLE_USER", "content": [{"file": {"fileWithBytes": content}}]}
+
+    rest = await gateway.http.post("/agents/echo/v1/message:send", json={"message": message}, headers=V03)
+
+    assert rest.status_code == 400
+
+
+async def test_base64_is_read_under_03(gateway: Limited) -> None:
+    parts = [{"kind": "file", "file": {"bytes": content}} for content in ("", "AAAA", "AA==", "+/+/")]
+    message = {"kind": "message", "messageId": "m", "role": "user", "parts": parts}
+    params = {"message": message, "configuration": {"blocking": False}}
+
+    assert "result" in await over_rpc(gateway, "message/send", params, **V03)
+
+
 async def test_an_event_source_of_an_ended_task_is_told_to_stop(
     gateway: Limited, store: AsyncStore, keys: Keys
 ) -> None:
@@ -343,3 +383,16 @@ async def test_frames_end_in_line_feeds(gateway: Limited, store: AsyncStore, key
     assert b"\r" not in answer.content
     frames = [frame for frame in answer.text.split("\n\n") if frame]
     assert all(json.loads(frame.partition("data: ")[2]) for frame in frames)
+
+
+@pytest.mark.parametrize("request_id", ["a\nb", "\x1b[2J", "x" * 100_000], ids=["lines", "escape", "long"])
+async def test_an_id_comes_back_and_spoils_no_log(
+    gateway: Limited, request_id: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    body = {"jsonrpc": "2.0", "id": request_id, "method": "nothing" + request_id}
+    answer = (await gateway.http.post("/", json=body, headers=V1)).json()
+
+    assert (answer["id"], answer["error"]["code"]) == (request_id, -32601)
+    lines = [logged.getMessage() for logged in caplog.records]
+    assert any("JSON-RPC error -32601" in line for line in lines)
+    assert all(len(line) < 2000 and (line.isprintable() or not line.startswith("JSON-RPC")) for line in lines)

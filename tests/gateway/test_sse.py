@@ -10,14 +10,14 @@ import pytest
 from a2a.types import Artifact, Part, TaskArtifactUpdateEvent
 
 from a2a_celery.clock import SYSTEM_CLOCK, Clock
-from a2a_celery.gateway import sse
-from a2a_celery.gateway.leaving import Leaving
-from a2a_celery.gateway.sse import EventStream, frames_of
-from a2a_celery.gateway.streams import Shown
-from a2a_celery.lifecycle import Event
+from a2a_celery.gateway.bindings import sse
+from a2a_celery.gateway.bindings.sse import EventStream, frames_of
+from a2a_celery.gateway.operations.streams import StreamEvent
+from a2a_celery.gateway.shutdown import GracefulShutdown
+from a2a_celery.lifecycle import Event, EventId
 from tests.support.clocks import ManualClock
 
-Pages = AsyncGenerator[list[Shown], None]
+Pages = AsyncGenerator[list[StreamEvent], None]
 
 
 def chunk(text: str) -> Event:
@@ -34,7 +34,7 @@ class Served:
 
     def __init__(self, pages: Pages, clock: Clock = SYSTEM_CLOCK) -> None:
         self.clock = clock
-        self.leaving = Leaving()
+        self.leaving = GracefulShutdown()
         self.began, self.left = asyncio.Event(), asyncio.Event()
         self.sent: list[dict[str, Any]] = []
         self.frames = frames_of(pages, text_of, lambda error: type(error).__name__)
@@ -44,7 +44,7 @@ class Served:
         return [message["body"].decode() for message in self.sent[1:]]
 
     async def run(self) -> None:
-        stream = await EventStream.begun(self.frames, self.leaving, self.clock)
+        stream = await EventStream.start(self.frames, self.leaving, self.clock)
         await stream({"type": "http"}, self._receive, self._send)
 
     async def _receive(self) -> dict[str, Any]:
@@ -57,7 +57,7 @@ class Served:
             self.began.set()
 
 
-async def pages_of(*pages: list[Shown], error: Exception | None = None) -> Pages:
+async def stream_pages(*pages: list[StreamEvent], error: Exception | None = None) -> Pages:
     for page in pages:
         yield page
     if error is not None:
@@ -72,14 +72,18 @@ class Endless:
 
     async def pages(self) -> Pages:
         try:
-            yield [Shown(1, chunk("a"))]
+            yield [StreamEvent(EventId(1), chunk("a"))]
             await asyncio.Event().wait()
         finally:
             self.closed = True
 
 
 async def test_a_page_is_one_write() -> None:
-    served = Served(pages_of([Shown(1, chunk("a"))], [Shown(2, chunk("b")), Shown(None, chunk("c"))]))
+    served = Served(
+        stream_pages(
+            [StreamEvent(EventId(1), chunk("a"))], [StreamEvent(EventId(2), chunk("b")), StreamEvent(None, chunk("c"))]
+        )
+    )
 
     await served.run()
 
@@ -92,7 +96,7 @@ async def test_a_page_is_one_write() -> None:
 
 async def test_what_is_large_is_written_bit_by_bit() -> None:
     large = "x" * (sse.WRITE // 2)
-    served = Served(pages_of([Shown(n, chunk(large)) for n in range(5)]))
+    served = Served(stream_pages([StreamEvent(EventId(n), chunk(large)) for n in range(5)]))
 
     await served.run()
 
@@ -101,9 +105,9 @@ async def test_what_is_large_is_written_bit_by_bit() -> None:
 
 async def test_an_error_of_the_first_page_is_the_callers_and_a_later_one_an_event() -> None:
     with pytest.raises(LookupError):
-        await Served(pages_of(error=LookupError())).run()
+        await Served(stream_pages(error=LookupError())).run()
 
-    served = Served(pages_of([Shown(1, chunk("a"))], error=LookupError()))
+    served = Served(stream_pages([StreamEvent(EventId(1), chunk("a"))], error=LookupError()))
     await served.run()
 
     assert served.bodies[1:] == ["event: error\ndata: LookupError\n\n", ""]
@@ -113,7 +117,7 @@ async def test_a_silent_stream_says_now_and_then_that_it_is_there() -> None:
     clock = ManualClock()
 
     async def pages() -> Pages:
-        yield [Shown(1, chunk("a"))]
+        yield [StreamEvent(EventId(1), chunk("a"))]
         for _ in range(3):
             clock.advance(sse.PING_AFTER)
             yield []  # just as long as it may be silent

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from joserfc.jwk import ECKey, OctKey, RSAKey
 
 from a2a_celery.gateway.auth.identity import Identity
-from a2a_celery.gateway.auth.keys import GivenKeys, KeySet, read_key
-from a2a_celery.gateway.auth.schemes import Presented, Refused, Why
+from a2a_celery.gateway.auth.keys import KeySet, StaticKeys, read_key
+from a2a_celery.gateway.auth.schemes import CredentialsRefused, PresentedCredentials, RefusalReason
 from a2a_celery.gateway.auth.tokens import LEEWAY, MAX_LENGTH, BearerTokens
 from tests.support.credentials import AUDIENCE, ISSUER, SHARED, claims, rsa_key, token
 
@@ -30,9 +30,9 @@ KEY, OTHER = rsa_key("first"), rsa_key("first")
 PEM = KEY.public_key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
-def tokens(keys: GivenKeys | None = None, *algorithms: str, **options: Any) -> BearerTokens:
+def tokens(keys: StaticKeys | None = None, *algorithms: str, **options: Any) -> BearerTokens:
     return BearerTokens(
-        keys or GivenKeys(KeySet([KEY])),
+        keys or StaticKeys(KeySet([KEY])),
         algorithms=algorithms or ("RS256",),
         issuer=ISSUER,
         audiences=[AUDIENCE, "https://other.example.com"],
@@ -42,7 +42,7 @@ def tokens(keys: GivenKeys | None = None, *algorithms: str, **options: Any) -> B
 
 async def identified(scheme: BearerTokens, given: str) -> Identity | None:
     """Whom `scheme` makes of an Authorization header."""
-    return await scheme.identify(Presented(lambda name: [given] if name == "authorization" else [], None))
+    return await scheme.identify(PresentedCredentials(lambda name: [given] if name == "authorization" else [], None))
 
 
 async def test_a_good_token_says_its_owner() -> None:
@@ -141,48 +141,60 @@ def signed(header: dict[str, Any]) -> str:
 
 
 NOW = int(time.time())
-BAD: dict[str, tuple[Why, Callable[[], str]]] = {
-    "no signature": (Why.ALGORITHM, lambda: altered(lambda p: [encoded({"alg": "none", "kid": "first"}), p[1], ""])),
-    "none, in capitals": (Why.ALGORITHM, lambda: altered(lambda p: [encoded({"alg": "NONE"}), p[1], p[2]])),
-    "the public key as a secret": (Why.ALGORITHM, hmac_by_public_key),
-    "another algorithm of the same key": (Why.ALGORITHM, lambda: token(KEY, "RS512")),
-    "no algorithm": (Why.UNREADABLE, lambda: altered(lambda p: [encoded({"kid": "first"}), p[1], p[2]])),
-    "an algorithm that is no word": (Why.ALGORITHM, lambda: altered(lambda p: [encoded({"alg": ["RS256"]}), *p[1:]])),
-    "another key": (Why.SIGNATURE, lambda: token(OTHER, "RS256")),
-    "another owner": (Why.SIGNATURE, lambda: altered(lambda p: [p[0], encoded({"sub": "bob"}), p[2]])),
-    "half a signature": (Why.SIGNATURE, lambda: altered(lambda p: [*p[:2], p[2][:100]])),
-    "an empty signature": (Why.SIGNATURE, lambda: altered(lambda p: [*p[:2], ""])),
+BAD: dict[str, tuple[RefusalReason, Callable[[], str]]] = {
+    "no signature": (
+        RefusalReason.ALGORITHM,
+        lambda: altered(lambda p: [encoded({"alg": "none", "kid": "first"}), p[1], ""]),
+    ),
+    "none, in capitals": (RefusalReason.ALGORITHM, lambda: altered(lambda p: [encoded({"alg": "NONE"}), p[1], p[2]])),
+    "the public key as a secret": (RefusalReason.ALGORITHM, hmac_by_public_key),
+    "another algorithm of the same key": (RefusalReason.ALGORITHM, lambda: token(KEY, "RS512")),
+    "no algorithm": (RefusalReason.UNREADABLE, lambda: altered(lambda p: [encoded({"kid": "first"}), p[1], p[2]])),
+    "an algorithm that is no word": (
+        RefusalReason.ALGORITHM,
+        lambda: altered(lambda p: [encoded({"alg": ["RS256"]}), *p[1:]]),
+    ),
+    "another key": (RefusalReason.SIGNATURE, lambda: token(OTHER, "RS256")),
+    "another owner": (RefusalReason.SIGNATURE, lambda: altered(lambda p: [p[0], encoded({"sub": "bob"}), p[2]])),
+    "half a signature": (RefusalReason.SIGNATURE, lambda: altered(lambda p: [*p[:2], p[2][:100]])),
+    "an empty signature": (RefusalReason.SIGNATURE, lambda: altered(lambda p: [*p[:2], ""])),
     "a key of its own": (
-        Why.UNKNOWN_KEY,
+        RefusalReason.UNKNOWN_KEY,
         lambda: token(OTHER, "RS256", header={"jwk": OTHER.as_dict(private=False), "kid": "mine"}),
     ),
-    "an unknown key": (Why.UNKNOWN_KEY, lambda: token(OTHER, "RS256", header={"kid": "second"})),
-    "a name that is none": (Why.UNREADABLE, lambda: altered(lambda p: [encoded({"alg": "RS256", "kid": 1}), *p[1:]])),
-    "what must be understood": (Why.SIGNATURE, lambda: signed({"alg": "RS256", "crit": ["x"], "x": 1})),
-    "a payload that is not encoded": (Why.SIGNATURE, lambda: signed({"alg": "RS256", "crit": ["b64"], "b64": False})),
-    "over": (Why.EXPIRED, lambda: token(KEY, "RS256", exp=NOW - LEEWAY - 60)),
-    "to come": (Why.EXPIRED, lambda: token(KEY, "RS256", nbf=int(time.time()) + LEEWAY + 60)),
-    "from the future": (Why.EXPIRED, lambda: token(KEY, "RS256", iat=int(time.time()) + LEEWAY + 60)),
-    "for ever": (Why.CLAIMS, lambda: token(KEY, "RS256", exp=None)),
-    "an end that is no time": (Why.CLAIMS, lambda: token(KEY, "RS256", exp="tomorrow")),
-    "an end that is no number": (Why.CLAIMS, lambda: token(KEY, "RS256", exp=float("nan"))),
-    "for somebody else": (Why.CLAIMS, lambda: token(KEY, "RS256", aud="https://else.example.com")),
-    "for nobody": (Why.CLAIMS, lambda: token(KEY, "RS256", aud=None)),
-    "for an odd one": (Why.CLAIMS, lambda: token(KEY, "RS256", aud={AUDIENCE: 1})),
-    "by somebody else": (Why.CLAIMS, lambda: token(KEY, "RS256", iss=f"{ISSUER}/else")),
-    "by nobody": (Why.CLAIMS, lambda: token(KEY, "RS256", iss=None)),
-    "by several": (Why.CLAIMS, lambda: token(KEY, "RS256", iss=[ISSUER])),
-    "no owner": (Why.OWNER, lambda: token(KEY, "RS256", None)),
-    "an empty owner": (Why.OWNER, lambda: token(KEY, "RS256", "")),
-    "an owner too long": (Why.OWNER, lambda: token(KEY, "RS256", "x" * 257)),
-    "an owner with a line of its own": (Why.OWNER, lambda: token(KEY, "RS256", "alice\nbob")),
-    "nothing": (Why.UNREADABLE, lambda: ""),
-    "two parts": (Why.UNREADABLE, lambda: "a.b"),
-    "an encrypted one": (Why.UNREADABLE, lambda: "a.b.c.d.e"),
-    "claims that are no object": (Why.SIGNATURE, lambda: altered(lambda p: [p[0], encoded([1]), p[2]])),
-    "a header that is no object": (Why.UNREADABLE, lambda: altered(lambda p: [encoded([1]), *p[1:]])),
-    "a header without end": (Why.UNREADABLE, lambda: altered(lambda p: [encoded(b"[" * 3000), *p[1:]])),
-    "too much": (Why.UNREADABLE, lambda: token(KEY, "RS256", much="x" * MAX_LENGTH)),
+    "an unknown key": (RefusalReason.UNKNOWN_KEY, lambda: token(OTHER, "RS256", header={"kid": "second"})),
+    "a name that is none": (
+        RefusalReason.UNREADABLE,
+        lambda: altered(lambda p: [encoded({"alg": "RS256", "kid": 1}), *p[1:]]),
+    ),
+    "what must be understood": (RefusalReason.SIGNATURE, lambda: signed({"alg": "RS256", "crit": ["x"], "x": 1})),
+    "a payload that is not encoded": (
+        RefusalReason.SIGNATURE,
+        lambda: signed({"alg": "RS256", "crit": ["b64"], "b64": False}),
+    ),
+    "over": (RefusalReason.EXPIRED, lambda: token(KEY, "RS256", exp=NOW - LEEWAY - 60)),
+    "to come": (RefusalReason.EXPIRED, lambda: token(KEY, "RS256", nbf=int(time.time()) + LEEWAY + 60)),
+    "from the future": (RefusalReason.EXPIRED, lambda: token(KEY, "RS256", iat=int(time.time()) + LEEWAY + 60)),
+    "for ever": (RefusalReason.CLAIMS, lambda: token(KEY, "RS256", exp=None)),
+    "an end that is no time": (RefusalReason.CLAIMS, lambda: token(KEY, "RS256", exp="tomorrow")),
+    "an end that is no number": (RefusalReason.CLAIMS, lambda: token(KEY, "RS256", exp=float("nan"))),
+    "for somebody else": (RefusalReason.CLAIMS, lambda: token(KEY, "RS256", aud="https://else.example.com")),
+    "for nobody": (RefusalReason.CLAIMS, lambda: token(KEY, "RS256", aud=None)),
+    "for an odd one": (RefusalReason.CLAIMS, lambda: token(KEY, "RS256", aud={AUDIENCE: 1})),
+    "by somebody else": (RefusalReason.CLAIMS, lambda: token(KEY, "RS256", iss=f"{ISSUER}/else")),
+    "by nobody": (RefusalReason.CLAIMS, lambda: token(KEY, "RS256", iss=None)),
+    "by several": (RefusalReason.CLAIMS, lambda: token(KEY, "RS256", iss=[ISSUER])),
+    "no owner": (RefusalReason.OWNER, lambda: token(KEY, "RS256", None)),
+    "an empty owner": (RefusalReason.OWNER, lambda: token(KEY, "RS256", "")),
+    "an owner too long": (RefusalReason.OWNER, lambda: token(KEY, "RS256", "x" * 257)),
+    "an owner with a line of its own": (RefusalReason.OWNER, lambda: token(KEY, "RS256", "alice\nbob")),
+    "nothing": (RefusalReason.UNREADABLE, lambda: ""),
+    "two parts": (RefusalReason.UNREADABLE, lambda: "a.b"),
+    "an encrypted one": (RefusalReason.UNREADABLE, lambda: "a.b.c.d.e"),
+    "claims that are no object": (RefusalReason.SIGNATURE, lambda: altered(lambda p: [p[0], encoded([1]), p[2]])),
+    "a header that is no object": (RefusalReason.UNREADABLE, lambda: altered(lambda p: [encoded([1]), *p[1:]])),
+    "a header without end": (RefusalReason.UNREADABLE, lambda: altered(lambda p: [encoded(b"[" * 3000), *p[1:]])),
+    "too much": (RefusalReason.UNREADABLE, lambda: token(KEY, "RS256", much="x" * MAX_LENGTH)),
 }
 
 
@@ -190,7 +202,7 @@ BAD: dict[str, tuple[Why, Callable[[], str]]] = {
 async def test_a_bad_token_is_refused_for_what_it_is(name: str) -> None:
     why, make = BAD[name]
     given = make()
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(CredentialsRefused) as refused:
         await identified(tokens(), f"Bearer {given}")
 
     assert refused.value.why == why
@@ -203,12 +215,12 @@ async def test_a_bad_token_is_refused_for_what_it_is(name: str) -> None:
 @given(st.one_of(st.text(max_size=200), st.lists(st.binary(max_size=40), max_size=5)))
 async def test_whatever_comes_is_refused_and_breaks_nothing(raw: str | list[bytes]) -> None:
     text = raw if isinstance(raw, str) else ".".join(encoded(part) for part in raw)
-    with pytest.raises(Refused):
+    with pytest.raises(CredentialsRefused):
         await identified(tokens(), f"Bearer {text}")
 
 
 async def test_a_token_of_a_secret_is_nothing_where_public_keys_are_meant() -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(CredentialsRefused):
         await identified(tokens(), f"Bearer {token(SHARED, 'HS256', header={'kid': 'first'})}")
 
 
@@ -216,8 +228,8 @@ async def test_a_key_without_a_name_is_every_tokens_and_one_of_several_is_named(
     pem = read_key(PEM.decode(), ["RS256"])
     assert await identified(tokens(pem), f"Bearer {token(KEY, 'RS256', header={'kid': 'any'})}") == Identity("alice")
     nameless = rsa_key(None)
-    both = GivenKeys(KeySet([KEY, rsa_key("second")]))
-    with pytest.raises(Refused):
+    both = StaticKeys(KeySet([KEY, rsa_key("second")]))
+    with pytest.raises(CredentialsRefused):
         await identified(tokens(both), f"Bearer {token(nameless, 'RS256')}")
 
 

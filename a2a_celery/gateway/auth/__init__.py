@@ -1,5 +1,5 @@
-"""Who asks: bearer tokens, API keys, and what a proxy says of client certificates, over HTTP and gRPC.
+"""Authentication of callers over HTTP and gRPC: bearer tokens, API keys, and client certificates verified by a proxy.
 
-``configured`` makes an `Authenticator` of the settings; ``http`` and ``grpc`` put it before a binding; an `Identity` is
-what comes out. Nothing of a credential gets past this package: not into a log, an error, or what a run is told.
+``from_settings`` creates an `Authenticator`; ``http`` and ``grpc`` put it in front of a binding; an `Identity` is its
+result. Credentials never leave this package: neither for a log, nor an error, nor a run.
 """

@@ -1,6 +1,6 @@
-"""API keys: only their hashes are known here, and all of them are compared with what comes.
+"""API keys. The settings hold their hashes only.
 
-A key is random, and long enough that nobody tries them all: so one round of SHA-256 is as good as a slow hash.
+A key is long and random, so one round of SHA-256 is as strong as a slow hash.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from a2a.types import APIKeySecurityScheme, SecurityScheme
 
 from ...errors import ConfigError
 from .identity import Identity, is_owner
-from .schemes import Presented, Refused, Why
+from .schemes import CredentialsRefused, PresentedCredentials, RefusalReason
 
 ENTRY = re.compile(r"(?P<owner>[^:\s]+):sha256:(?P<hash>[0-9a-fA-F]{64})(?::(?P<tenants>[^:\s]+))?")
 FORM = "owner:sha256:<64 hexadecimal digits>, or with :tenant,tenant behind that"
 
 
 class ApiKeys:
-    """Knows owners by the API key in `header`.
+    """Authenticates owners by the API key in `header`.
 
     Raises:
-        ConfigError: an entry is no `FORM`, or two have the same hash. It is named by its place: it may be a key itself.
+        ConfigError: An entry does not have the form `FORM`, or two have the same hash. The text names an entry by its
+            position, because the entry may be a key.
     """
 
     name = "apiKey"
@@ -41,19 +42,19 @@ class ApiKeys:
                 )
             self._known[hashed] = identity
 
-    def described(self) -> SecurityScheme:
-        """A header."""
+    def security_scheme(self) -> SecurityScheme:
+        """Return the scheme of a header."""
         return SecurityScheme(api_key_security_scheme=APIKeySecurityScheme(location="header", name=self._header))
 
-    async def identify(self, presented: Presented) -> Identity | None:
-        """Whose key it is; takes as long for one that is nobody's."""
+    async def identify(self, presented: PresentedCredentials) -> Identity | None:
+        """Return the owner of the key, or None without a key. An unknown key takes as long as a known one."""
         given = presented.only(self._header)
         if given is None:
             return None
         hashed = sha256(given.encode()).digest()
         found = [identity for known, identity in self._known.items() if compare_digest(known, hashed)]
         if not found:
-            raise Refused(Why.API_KEY)
+            raise CredentialsRefused(RefusalReason.API_KEY)
         return found[0]
 
 

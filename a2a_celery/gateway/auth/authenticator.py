@@ -1,50 +1,56 @@
-"""All the schemes of a deployment: any one of them is enough."""
+"""Authentication by any one of several schemes, and the errors for rejected callers."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
+from a2a.utils.errors import A2AError
+
+from ...telemetry.logs import about
+from ...telemetry.names import Action
+from ..protocol_errors import ServiceUnavailableError, UnauthenticatedError
 from .identity import Identity
 from .proxies import ProxyIdentity
-from .schemes import Presented, Refused, Scheme, Why
+from .schemes import CredentialsRefused, PresentedCredentials, RefusalReason, Scheme
 from .tokens import BearerTokens
 
 REALM = "a2a"
 
 
 class Authenticator:
-    """Says who a request is from. The first of `schemes` that finds credentials of its own decides, for good or ill.
+    """Authenticates callers. The first of `schemes` that finds credentials of its kind decides.
 
-    Bearer tokens and API keys come before what a proxy says: a mesh puts its header on every request, also on one that
-    brings its user's token along.
+    Bearer tokens and API keys come before a proxy's header: a mesh sets its header on every request, even on one with
+    its user's token.
     """
 
     def __init__(self, schemes: Sequence[Scheme]) -> None:
         self.schemes = tuple(schemes)
 
-    async def identify(self, presented: Presented) -> Identity:
-        """Who it is.
+    async def identify(self, presented: PresentedCredentials) -> Identity:
+        """Return the caller.
 
         Raises:
-            Refused: nobody we know.
-            KeysUnavailable: it can't be known now.
+            CredentialsRefused: The caller is unknown.
+            KeysUnavailable: The issuer's keys are unavailable.
         """
         for scheme in self.schemes:
             if isinstance(scheme, ProxyIdentity):
-                scheme.require_believable(presented)
+                scheme.require_trusted_proxy(presented)
         for scheme in self.schemes:
             found = await scheme.identify(presented)
             if found is not None:
                 return found
-        raise Refused(Why.MISSING)
+        raise CredentialsRefused(RefusalReason.MISSING)
 
     @property
-    def takes_tokens(self) -> bool:
-        """Whether a client may bring credentials itself, and not only a proxy for it."""
+    def accepts_client_credentials(self) -> bool:
+        """Return whether clients can send credentials themselves, rather than a proxy for them."""
         return any(not isinstance(scheme, ProxyIdentity) for scheme in self.schemes)
 
     def challenges(self, *, bad_token: bool = False) -> str:
-        """The header ``WWW-Authenticate``; of a bad token it says no more than that (RFC 6750 3)."""
+        """Return the header ``WWW-Authenticate``, with ``invalid_token`` for a bad bearer token (RFC 6750 3)."""
         error = ', error="invalid_token"'
         return ", ".join(
             f'{scheme.challenge} realm="{REALM}"{error if bad_token and isinstance(scheme, BearerTokens) else ""}'
@@ -52,13 +58,27 @@ class Authenticator:
         )
 
     async def start(self) -> None:
-        """Begins to look after the keys of bearer tokens."""
+        """Start refreshing the issuer's keys."""
         for scheme in self.schemes:
             if isinstance(scheme, BearerTokens):
                 await scheme.keys.start()
 
     async def stop(self) -> None:
-        """Ends that."""
+        """Stop refreshing the issuer's keys."""
         for scheme in self.schemes:
             if isinstance(scheme, BearerTokens):
                 await scheme.keys.stop()
+
+
+logger = logging.getLogger(__name__)
+
+
+def protocol_error(error: Exception) -> A2AError:
+    """Return the protocol's error for a failed authentication, and log the reason without any part of the request.
+
+    Clients receive the same error for every reason.
+    """
+    if isinstance(error, CredentialsRefused):
+        logger.info("a request was refused: %s", error.why.value, extra=about(Action.REQUEST_REFUSED))
+        return UnauthenticatedError()
+    return ServiceUnavailableError()

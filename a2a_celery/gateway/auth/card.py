@@ -1,4 +1,4 @@
-"""What a card says of authentication: as the settings have it, or its own word where that is no other.
+"""Security schemes of cards, from the settings or from the card itself.
 
 Source: A2A specification 4.5: `security_requirements` are alternatives, each of schemes that are all needed.
 """
@@ -15,14 +15,14 @@ from .authenticator import Authenticator
 from .tokens import BearerTokens
 
 TOKENS = ("http_auth_security_scheme", "oauth2_security_scheme", "open_id_connect_security_scheme")
-"""Schemes whose credentials come as bearer tokens, however a client got them."""
+"""Schemes whose credentials are bearer tokens."""
 
 
 def secured(agent: Agent, authenticator: Authenticator | None) -> Agent:
-    """`agent` with cards that tell clients how to get in; a card that says something itself keeps that.
+    """Return `agent` with the security schemes of the settings on its cards. A card that declares schemes keeps them.
 
     Raises:
-        ConfigError: what it says is not what is asked for here.
+        ConfigError: The declared schemes do not match the settings.
     """
     if authenticator is None:
         return agent
@@ -41,7 +41,7 @@ def _with_schemes(card: AgentCard, authenticator: Authenticator, agent: str) -> 
     filled = AgentCard()
     filled.CopyFrom(card)
     for scheme in authenticator.schemes:
-        filled.security_schemes[scheme.name].CopyFrom(scheme.described())
+        filled.security_schemes[scheme.name].CopyFrom(scheme.security_scheme())
         filled.security_requirements.append(SecurityRequirement(schemes={scheme.name: StringList()}))
     return filled
 
@@ -61,7 +61,7 @@ def _require_agreement(card: AgentCard, authenticator: Authenticator, agent: str
         [name] = requirement.schemes
         if name not in card.security_schemes:
             raise ConfigError(f"{about} requires {name!r}, which is not among its security_schemes")
-        if not any(_agree(card.security_schemes[name], scheme.described()) for scheme in authenticator.schemes):
+        if not any(_agree(card.security_schemes[name], scheme.security_scheme()) for scheme in authenticator.schemes):
             raise ConfigError(
                 f"{about} requires {name!r}, and this gateway takes {_names(authenticator)}: change the card, or the "
                 "settings a2a_auth_…"
@@ -69,7 +69,7 @@ def _require_agreement(card: AgentCard, authenticator: Authenticator, agent: str
 
 
 def _agree(declared: SecurityScheme, ours: SecurityScheme) -> bool:
-    """Whether a client that does as `declared` gets in by `ours`."""
+    """Return whether credentials for the scheme `declared` are accepted by `ours`."""
     kind = declared.WhichOneof("scheme")
     if ours.HasField("http_auth_security_scheme"):
         http = declared.http_auth_security_scheme

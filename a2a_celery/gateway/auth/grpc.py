@@ -1,4 +1,4 @@
-"""Authentication over gRPC: the same credentials, as metadata. Needs the extra ``grpc``."""
+"""Authentication over gRPC, with credentials in the metadata. Needs the extra ``grpc``."""
 
 from __future__ import annotations
 
@@ -9,68 +9,77 @@ from typing import Any
 from urllib.parse import unquote
 
 import grpc.aio
-from a2a.server.request_handlers.grpc_handler import GrpcHandler
-from a2a.utils.errors import A2AError
+from a2a.utils.errors import InvalidRequestError
 from starlette.authentication import AuthenticationError
 
-from ..faults import to_a2a
-from .authenticator import Authenticator
+from ..bindings.grpc_errors import abort
+from ..protocol_errors import to_a2a
+from .authenticator import Authenticator, protocol_error
 from .identity import Identity
-from .refusing import refusal
-from .schemes import Presented
+from .schemes import PresentedCredentials
 
 caller: ContextVar[Identity | None] = ContextVar("caller", default=None)
-"""Who made the call that is being served; None where nobody checks."""
+"""Authenticated caller of the current call, or None without authentication."""
 
 
-class Authenticates(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Lets nobody through whom `authenticator` does not know; the request itself is not even parsed before."""
+class AuthenticationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+    """Refuse callers that `authenticator` does not know, before their request is read from the connection.
+
+    gRPC reads the request of a unary handler before it calls the handler. So each method is served by a handler of a
+    stream of requests, which reads the one request of the call. On the wire both are the same.
+    """
 
     def __init__(self, authenticator: Authenticator) -> None:
         self._authenticator = authenticator
 
     async def intercept_service(self, continuation: Any, details: grpc.HandlerCallDetails) -> Any:
-        """The method's handler, behind the check; None for a method that nobody serves."""
+        """Return the method's handler with authentication, or None for a method that is not served."""
         found = await continuation(details)
         if found is None:
             return None
         parse = found.request_deserializer or _as_it_is
 
-        async def unary(body: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-            await self._let_in(context)
-            return await found.unary_unary(parse(body), context)
+        async def unary(_: object, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+            return await found.unary_unary(parse(await self._read(context)), context)
 
-        async def stream(body: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncGenerator[Any, None]:
-            await self._let_in(context)
-            async with aclosing(found.unary_stream(parse(body), context)) as events:
+        async def stream(_: object, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncGenerator[Any, None]:
+            async with aclosing(found.unary_stream(parse(await self._read(context)), context)) as events:
                 async for event in events:
                     yield event
 
         if found.response_streaming:
-            return grpc.unary_stream_rpc_method_handler(stream, None, found.response_serializer)
-        return grpc.unary_unary_rpc_method_handler(unary, None, found.response_serializer)
+            return grpc.stream_stream_rpc_method_handler(stream, None, found.response_serializer)
+        return grpc.stream_unary_rpc_method_handler(unary, None, found.response_serializer)
+
+    async def _read(self, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
+        """Authenticate the caller, then return the request."""
+        await self._let_in(context)
+        body: Any = await context.read()
+        if not isinstance(body, bytes):
+            await abort(InvalidRequestError("The call has no request message"), context)
+        request: bytes = body
+        return request
 
     async def _let_in(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         try:
             caller.set(await self._authenticator.identify(presented(context)))
         except AuthenticationError as e:
-            await _abort(refusal(e), context)
+            await abort(protocol_error(e), context)
         except Exception as e:  # gRPC would send its text
-            await _abort(to_a2a(e), context)
+            await abort(to_a2a(e), context)
 
 
-async def _abort(error: A2AError, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-    await GrpcHandler.abort_context(None, error, context)  # type: ignore[arg-type]  # it uses no self
-
-
-def presented(context: grpc.aio.ServicerContext[Any, Any]) -> Presented:
-    """What a call shows of who makes it."""
+def presented(context: grpc.aio.ServicerContext[Any, Any]) -> PresentedCredentials:
+    """Return the credentials of a call."""
     metadata = [(key.lower(), value) for key, value in context.invocation_metadata() or () if isinstance(value, str)]
-    return Presented(lambda name: [value for key, value in metadata if key == name], _address(context.peer()))
+    return PresentedCredentials(
+        lambda name: [value for key, value in metadata if key == name], _address(context.peer())
+    )
 
 
 def _address(peer: str) -> str | None:
-    """The address in what gRPC calls a peer: ``ipv4:192.0.2.1:4711``, ``ipv6:%5B2001:db8::1%5D:4711``; else None."""
+    """Return the address in gRPC's name of a peer, such as ``ipv4:192.0.2.1:4711`` or ``ipv6:%5B2001:db8::1%5D:4711``,
+    or None."""
     kind, _, rest = unquote(peer).partition(":")
     if kind not in ("ipv4", "ipv6"):
         return None

@@ -1,4 +1,4 @@
-"""Authentication over HTTP: Starlette's, before anything else of a request is looked at."""
+"""Authentication over HTTP, by Starlette's middleware, before any other part of a request is read."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Set
 from typing import Any
 
 from a2a.server.request_handlers.response_helpers import build_error_response
+from a2a.utils.errors import A2AError
 from starlette.authentication import AuthCredentials, AuthenticationBackend, BaseUser
 from starlette.middleware import Middleware
 from starlette.middleware.authentication import AuthenticationMiddleware
@@ -13,69 +14,78 @@ from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ..faults import UnauthenticatedError, rpc_status
-from ..rest_errors import rest_error
-from .authenticator import Authenticator
-from .refusing import refusal
-from .schemes import Presented, Refused
+from ..bindings.errors import rest_error
+from ..protocol_errors import UnauthenticatedError, rpc_status
+from .authenticator import Authenticator, protocol_error
+from .schemes import CredentialsRefused, PresentedCredentials
 
 PEER = "a2a_peer"
-"""Where, in a request's scope, the address of whoever is connected is, if `KeepsPeer` was there before a server's
-middleware put the word of a proxy in its place."""
+"""Key of a request's scope for the peer's address. `PeerAddressMiddleware` sets it before a server's proxy middleware
+replaces the address of the connection by the one that the proxy names."""
 
 
 class Backend(AuthenticationBackend):
-    """Starlette's interface to `authenticator`; what is at `public` paths is for everybody to read."""
+    """Starlette's interface to `authenticator`. The `public` paths need no authentication."""
 
     def __init__(self, authenticator: Authenticator, public: Set[str]) -> None:
         self._authenticator = authenticator
         self._public = public
 
     async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, BaseUser] | None:
-        """Who asks; None for a public path. Raises AuthenticationError for everybody else."""
+        """Return the caller, or None for a public path. Raise AuthenticationError for an unknown caller."""
         if _path(conn) in self._public and conn.scope.get("method") in ("GET", "HEAD"):
             return None
         identity = await self._authenticator.identify(presented(conn))
         return AuthCredentials(["authenticated"]), identity
 
 
-def presented(conn: HTTPConnection) -> Presented:
-    """What `conn` shows of who sends it."""
+def presented(conn: HTTPConnection) -> PresentedCredentials:
+    """Return the credentials of `conn`."""
     peer: Any = conn.scope.get(PEER, conn.scope.get("client"))
-    return Presented(conn.headers.getlist, peer[0] if peer else None)
+    return PresentedCredentials(conn.headers.getlist, peer[0] if peer else None)
 
 
 def authentication(authenticator: Authenticator, *, public: Set[str], rpc: Set[str]) -> Middleware:
-    """The middleware. At the paths `rpc` JSON-RPC is spoken, elsewhere HTTP+JSON: so are refusals."""
+    """Return the middleware. Its errors are those of JSON-RPC at the paths `rpc`, and those of HTTP+JSON elsewhere."""
 
     def refuse(conn: HTTPConnection, error: Exception) -> Response:
-        told = refusal(error)
-        if conn.scope.get("method") == "POST" and _path(conn) in rpc:
-            answer = build_error_response(None, told)
-            response = JSONResponse(answer, status_code=rpc_status(answer))
-        else:
-            response = rest_error(told)
-        if isinstance(told, UnauthenticatedError):
-            bad_token = isinstance(error, Refused) and error.bad_token
+        client_error = protocol_error(error)
+        response = error_response(conn, client_error, rpc)
+        if isinstance(client_error, UnauthenticatedError):
+            bad_token = isinstance(error, CredentialsRefused) and error.bad_token
             response.headers["WWW-Authenticate"] = authenticator.challenges(bad_token=bad_token)
         return response
 
     return Middleware(AuthenticationMiddleware, backend=Backend(authenticator, public), on_error=refuse)
 
 
-def _path(conn: HTTPConnection) -> str:
-    """The path inside of this application, which may be mounted in another."""
-    path: str = conn.scope["path"]
-    return path.removeprefix(conn.scope.get("root_path", ""))
+def error_response(connection: HTTPConnection, error: A2AError, rpc: Set[str]) -> Response:
+    """Return the response for `error` in the binding of the request.
+
+    Args:
+        connection: The refused request.
+        error: What the client receives.
+        rpc: Paths at which JSON-RPC is spoken; elsewhere it is HTTP+JSON.
+    """
+    if connection.scope.get("method") == "POST" and _path(connection) in rpc:
+        answer = build_error_response(None, error)
+        return JSONResponse(answer, status_code=rpc_status(answer))
+    return rest_error(error)
 
 
-class KeepsPeer:
-    """An ASGI application that remembers who is really connected, for `presented`."""
+def _path(connection: HTTPConnection) -> str:
+    """Return the path inside of this application, which may be mounted in another."""
+    path: str = connection.scope["path"]
+    return path.removeprefix(connection.scope.get("root_path", ""))
+
+
+class PeerAddressMiddleware:
+    """ASGI middleware that saves the address of the connection for `presented`."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves the request."""
+        """Serve the request."""
         scope[PEER] = scope.get("client")
         await self._app(scope, receive, send)

@@ -1,4 +1,4 @@
-"""Who a request is from, once that is known."""
+"""Identity of an authenticated caller."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from a2a.auth.user import User
 from starlette.authentication import BaseUser
 
 MAX_OWNER_LENGTH = 256
-"""Characters; it is a part of keys in the store."""
+"""Maximum characters of an owner: the name is a part of keys in the store."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity(BaseUser, User):
-    """An authenticated caller, as Starlette and as the SDK know users.
+    """Authenticated caller, in the form of Starlette's and the SDK's users.
 
-    The same `owner` is the same caller, whichever scheme said so. `tenants` are those it may use; None: every one, and
-    none too.
+    The same `owner` is the same caller in every scheme. `tenants` are the allowed ones ("" for requests without a
+    tenant), or None for all.
     """
 
     owner: str
@@ -39,10 +39,11 @@ class Identity(BaseUser, User):
         return self.owner
 
     def may_use(self, tenant: str) -> bool:
-        """Whether it may ask in `tenant`, "" for none."""
+        """Return whether the caller may use `tenant`, "" for none."""
         return self.tenants is None or tenant in self.tenants
 
 
 def is_owner(name: object) -> bool:
-    """Whether `name` can be an owner's: "" is nobody's, and what can't be printed can't be looked for in a log."""
+    """Return whether `name` can be an owner: not empty, not too long, and printable, so that it can be found in a
+    log."""
     return isinstance(name, str) and 0 < len(name) <= MAX_OWNER_LENGTH and name.isprintable()

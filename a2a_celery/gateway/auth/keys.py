@@ -1,4 +1,4 @@
-"""Keys that sign bearer tokens: which algorithms go with which, and which are fit for use."""
+"""Keys that verify bearer tokens, and the algorithms that each type of key allows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEY_TYPES = {
     **dict.fromkeys(("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"), "RSA"),
     **dict.fromkeys(("ES256", "ES384", "ES512"), "EC"),
 }
-"""Each algorithm that can be allowed, and the one type of key it goes with: a public key is no shared secret."""
+"""Type of key for each supported algorithm: a public key must never serve as a shared secret."""
 
 CURVES = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
 
@@ -29,24 +29,24 @@ MAX_KEYS = 100
 
 
 class KeySource(Protocol):
-    """Where the key of a token is found."""
+    """Source of the keys that verify tokens."""
 
     async def find(self, kid: str | None, algorithm: str) -> Key | None:
-        """The key that a token names; None if there is none for `algorithm`.
+        """Return the key of a token, or None without one for `algorithm`.
 
         Raises:
-            KeysUnavailable: no keys can be had.
+            KeysUnavailable: No keys are available.
         """
 
     async def start(self) -> None:
-        """Begins to look after the keys."""
+        """Start refreshing the keys."""
 
     async def stop(self) -> None:
-        """Ends that."""
+        """Stop refreshing the keys."""
 
 
 class KeySet:
-    """Keys by their names."""
+    """Keys with their ids."""
 
     def __init__(self, keys: Iterable[Key]) -> None:
         self._keys = tuple(keys)
@@ -55,33 +55,34 @@ class KeySet:
         return len(self._keys)
 
     def named(self, kid: str | None, algorithm: str) -> Key | None:
-        """The key `kid` if it may sign with `algorithm`. A token that names none was signed with the only such key."""
+        """Return the key `kid` if it allows `algorithm`, or None. A token without a key id matches the only key that
+        does."""
         fit = [key for key in self._keys if fits(key, algorithm)]
         if kid is None:
             return fit[0] if len(fit) == 1 else None
         return next((key for key in fit if key.get("kid") == kid), None)
 
 
-class GivenKeys:
-    """Keys that the settings have. A single one that has no name is every token's, whatever name those give."""
+class StaticKeys:
+    """Keys from the settings. A single key without an id verifies every token, whatever key id the token names."""
 
     def __init__(self, keys: KeySet, *, nameless: bool = False) -> None:
         self._keys = keys
         self._nameless = nameless
 
     async def find(self, kid: str | None, algorithm: str) -> Key | None:
-        """The key that a token names."""
+        """Return the key of a token."""
         return self._keys.named(None if self._nameless else kid, algorithm)
 
     async def start(self) -> None:
-        """Nothing."""
+        """Do nothing: the keys never change."""
 
     async def stop(self) -> None:
-        """Nothing."""
+        """Do nothing: the keys never change."""
 
 
 def fits(key: Key, algorithm: str) -> bool:
-    """Whether `key` may verify what was signed with `algorithm`, by its type, its curve, and its own word."""
+    """Return whether `key` may verify signatures of `algorithm`, by type, curve, and declared use and algorithm."""
     if key.key_type != KEY_TYPES[algorithm] or key.get("use", "sig") != "sig" or key.get("alg", algorithm) != algorithm:
         return False
     return not isinstance(key, ECKey) or key.get("crv") == CURVES[algorithm]
@@ -117,16 +118,16 @@ def _is_long(key: RSAKey) -> bool:
     return isinstance(public, RSAPublicKey) and public.key_size >= MIN_RSA_BITS
 
 
-def read_key(text: str, algorithms: Sequence[str]) -> GivenKeys:
-    """The setting `auth_jwt_key`: a JWK Set, a public key, or a secret that is shared with the issuer.
+def read_key(text: str, algorithms: Sequence[str]) -> StaticKeys:
+    """Return the keys of the setting `auth_jwt_key`: a JWK Set, a public key, or a secret shared with the issuer.
 
     Raises:
-        ConfigError: it can't be used, or not with these algorithms; says nothing of a secret.
+        ConfigError: The setting is not usable, or not with these algorithms; the text contains no secret.
     """
     text = text.strip()
     if text.startswith("{"):
         try:
-            keys = GivenKeys(read_set(json.loads(text)))
+            keys = StaticKeys(read_set(json.loads(text)))
         except ValueError as e:
             raise ConfigError(f"a2a_auth_jwt_key: {e}") from None
         return keys
@@ -137,7 +138,7 @@ def read_key(text: str, algorithms: Sequence[str]) -> GivenKeys:
             f"a2a_auth_jwt_algorithms has {', '.join(unfit)}, which does not go together with {_kind(key)}, "
             "as a2a_auth_jwt_key is"
         )
-    return GivenKeys(KeySet([key]), nameless=True)
+    return StaticKeys(KeySet([key]), nameless=True)
 
 
 def _kind(key: Key) -> str:
@@ -163,7 +164,7 @@ def _from_pem(text: str) -> Key:
 
 
 def _secret(text: str, algorithms: Sequence[str]) -> Key:
-    """A secret is at least as long as the hash (RFC 7518 3.2)."""
+    """Return the secret, which must be at least as long as the hash (RFC 7518 3.2)."""
     bits = max((int(name[2:]) for name in algorithms if KEY_TYPES[name] == "oct"), default=0)
     if not bits:
         raise ConfigError(

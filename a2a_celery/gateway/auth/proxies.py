@@ -1,4 +1,4 @@
-"""Mutual TLS that ends at a proxy: the proxy verifies the client's certificate, and says in a header whose it is."""
+"""Mutual TLS that ends at a proxy, which verifies the client's certificate and sets its subject in a header."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_netw
 from a2a.types import MutualTlsSecurityScheme, SecurityScheme
 
 from .identity import Identity, is_owner
-from .schemes import Presented, Refused, Why
+from .schemes import CredentialsRefused, PresentedCredentials, RefusalReason
 
 OWN_SITE = ("same-origin", "none")
-"""Who made a browser ask: a page of ours, or its user."""
+"""Values of ``Sec-Fetch-Site`` for a page of this origin or the user."""
 
 
 class ProxyIdentity:
-    """Believes `header` of whoever is connected from one of `networks`; from anybody else the request is refused.
+    """Accepts the identity in `header` from the proxies in `networks`.
 
-    It is never just passed over: where it comes from elsewhere, a proxy is not in front, or lets it through.
+    The header from any other address is refused, not ignored: a proxy is missing, or lets a client's header through.
 
-    A browser shows its user's certificate whoever's page makes it ask: what it says is another site's is refused.
-    Source: Fetch Metadata Request Headers (W3C), ``Sec-Fetch-Site``.
+    A browser presents its user's certificate for the pages of every site, so requests that it marks as another site's
+    are refused. Source: Fetch Metadata Request Headers (W3C), ``Sec-Fetch-Site``.
     """
 
     name = "mutualTls"
@@ -30,26 +30,26 @@ class ProxyIdentity:
         self._header = header
         self._networks = tuple(ip_network(network) for network in networks)
 
-    def described(self) -> SecurityScheme:
-        """Mutual TLS."""
+    def security_scheme(self) -> SecurityScheme:
+        """Return the scheme of mutual TLS."""
         return SecurityScheme(mtls_security_scheme=MutualTlsSecurityScheme())
 
-    async def identify(self, presented: Presented) -> Identity | None:
-        """Whose certificate it was."""
-        self.require_believable(presented)
+    async def identify(self, presented: PresentedCredentials) -> Identity | None:
+        """Return the subject of the certificate, or None without the header."""
+        self.require_trusted_proxy(presented)
         given = presented.only(self._header)
         if given is None:
             return None
         if presented.values("sec-fetch-site") and presented.only("sec-fetch-site") not in OWN_SITE:
-            raise Refused(Why.OTHER_SITE)
+            raise CredentialsRefused(RefusalReason.OTHER_SITE)
         if not is_owner(given):
-            raise Refused(Why.OWNER)
+            raise CredentialsRefused(RefusalReason.OWNER)
         return Identity(given)
 
-    def require_believable(self, presented: Presented) -> None:
-        """Raises Refused if the header is there, and comes from elsewhere."""
+    def require_trusted_proxy(self, presented: PresentedCredentials) -> None:
+        """Raise CredentialsRefused if the header is present and the peer is not a trusted proxy."""
         if presented.values(self._header.lower()) and not _is_in(presented.peer, self._networks):
-            raise Refused(Why.PROXY)
+            raise CredentialsRefused(RefusalReason.PROXY)
 
 
 def _is_in(peer: str | None, networks: Sequence[IPv4Network | IPv6Network]) -> bool:

@@ -1,4 +1,4 @@
-"""What a scheme of authentication is, what it is shown of a request, and why it may refuse."""
+"""Interface of the authentication schemes: the credentials of a request, and the reasons to refuse them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from starlette.authentication import AuthenticationError
 from .identity import Identity
 
 
-class Why(StrEnum):
-    """Why a request was refused: for the operator's log, never for the client."""
+class RefusalReason(StrEnum):
+    """Reason to refuse a request, for the operator's log and never for the client."""
 
     MISSING = "no credentials"
     SEVERAL = "the same header twice"
@@ -30,61 +30,63 @@ class Why(StrEnum):
     OTHER_SITE = "another site's page made the browser send it"
 
 
-class Refused(AuthenticationError):
-    """The request is from nobody we know. `bad_token` says that it had a bearer token.
+class CredentialsRefused(AuthenticationError):
+    """The caller is unknown. `bad_token` marks a request with a bearer token.
 
-    Source: RFC 6750 3: a request without credentials is told no error, one with a bad token ``invalid_token``.
+    Source: RFC 6750 3: a request without credentials gets no error code, one with a bad token ``invalid_token``.
     """
 
-    def __init__(self, why: Why, *, bad_token: bool = False) -> None:
+    def __init__(self, why: RefusalReason, *, bad_token: bool = False) -> None:
         super().__init__(why)
         self.why = why
         self.bad_token = bad_token
 
 
 class KeysUnavailable(AuthenticationError):
-    """No token can be judged, as its issuer's keys can't be had; the same request may succeed later."""
+    """Tokens cannot be verified, because their issuer's keys are unavailable; the client may repeat the request
+    later."""
 
 
 @dataclass(frozen=True, slots=True)
-class Presented:
-    """What a request shows of who sends it.
+class PresentedCredentials:
+    """Credentials of a request.
 
-    `values` gives all values of a header, or of gRPC metadata, by its lower-case name. `peer` is the address of whoever
-    is connected; None if that is not known.
+    Attributes:
+        values: Function that returns all values of a header, or of gRPC metadata, by its lower-case name.
+        peer: Address of the connection's other end, or None if it is unknown.
     """
 
     values: Callable[[str], Sequence[str]]
     peer: str | None
 
     def only(self, name: str) -> str | None:
-        """The value of the header `name`; None if it is not there, or empty.
+        """Return the value of the header `name`, or None if it is missing or empty.
 
         Raises:
-            Refused: it is there twice, so that one who comes first may have hidden what came behind.
+            CredentialsRefused: The header has several values: a client may have added one to a proxy's.
         """
         values = self.values(name.lower())
         if len(values) > 1:
-            raise Refused(Why.SEVERAL, bad_token=name.lower() == "authorization")
+            raise CredentialsRefused(RefusalReason.SEVERAL, bad_token=name.lower() == "authorization")
         return (values[0].strip() or None) if values else None
 
 
 class Scheme(Protocol):
-    """A way to say who one is."""
+    """Authentication scheme."""
 
     name: str
-    """What the card calls it."""
+    """Name of the scheme on the card."""
 
     challenge: str
-    """The word for it in ``WWW-Authenticate``."""
+    """Name of the scheme in ``WWW-Authenticate``."""
 
-    def described(self) -> SecurityScheme:
-        """What the card says of it."""
+    def security_scheme(self) -> SecurityScheme:
+        """Return the scheme for the card."""
 
-    async def identify(self, presented: Presented) -> Identity | None:
-        """Who it is; None if there are no credentials of this scheme.
+    async def identify(self, presented: PresentedCredentials) -> Identity | None:
+        """Return the caller, or None without credentials of this scheme.
 
         Raises:
-            Refused: they are no good.
-            KeysUnavailable: it can't be known now whether they are.
+            CredentialsRefused: The credentials are invalid.
+            KeysUnavailable: The credentials cannot be verified now.
         """

@@ -1,6 +1,6 @@
 """Bearer tokens: JSON Web Tokens that an issuer has signed for this deployment.
 
-Source: RFC 6750 (bearer), RFC 7519 (JWT), RFC 8725 (what to beware of).
+Source: RFC 6750 (bearer), RFC 7519 (JWT), RFC 8725 (best current practices).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from joserfc.jwk import Key
 
 from .identity import Identity, is_owner
 from .keys import KeySource
-from .schemes import Presented, Refused, Why
+from .schemes import CredentialsRefused, PresentedCredentials, RefusalReason
 
 LEEWAY = 30
-"""Seconds that the issuer's clock and this one may differ."""
+"""Seconds by which the issuer's clock may differ from this one."""
 
 MAX_LENGTH = 16 * 1024
-"""Characters of a token; what is longer is not looked at."""
+"""Maximum characters of a token. A longer one is refused unread."""
 
 
 class _Registry(jws.JWSRegistry):
@@ -29,10 +29,10 @@ class _Registry(jws.JWSRegistry):
 
 
 class BearerTokens:
-    """Knows owners by the bearer token in ``Authorization``.
+    """Authenticates owners by the bearer token in ``Authorization``.
 
-    `algorithms` are the only ones that are believed, `issuer` is every token's, and each is for one of `audiences`.
-    `tenants_claim` None: an owner may use every tenant.
+    A token must be signed with one of `algorithms`, come from `issuer` and name one of `audiences`. Without a
+    `tenants_claim` an owner may use every tenant.
     """
 
     name = "bearer"
@@ -60,69 +60,72 @@ class BearerTokens:
         self._owner_claim = owner_claim
         self._tenants_claim = tenants_claim
 
-    def described(self) -> SecurityScheme:
-        """HTTP's scheme Bearer."""
+    def security_scheme(self) -> SecurityScheme:
+        """Return HTTP's scheme Bearer."""
         return SecurityScheme(http_auth_security_scheme=HTTPAuthSecurityScheme(scheme="Bearer", bearer_format="JWT"))
 
-    async def identify(self, presented: Presented) -> Identity | None:
-        """Whom the token is about."""
+    async def identify(self, presented: PresentedCredentials) -> Identity | None:
+        """Return the subject of the token, or None without a bearer token."""
         scheme, _, token = (presented.only("authorization") or "").partition(" ")
         if scheme.lower() != "bearer":
             return None
         return self._identity(await self._verified(token.strip()))
 
     async def _verified(self, token: str) -> Mapping[str, Any]:
-        """The claims of `token`. What is wrong with it stays here, and so does its text: `from None`."""
+        """Return the claims of `token`. Errors give no cause (`from None`), because its text may contain the token."""
         kid, algorithm = self._header(token)
         key = await self.keys.find(kid, algorithm)
         if key is None:
-            raise _bad(Why.UNKNOWN_KEY)
+            raise _bad(RefusalReason.UNKNOWN_KEY)
         claims = self._signed(token, key, algorithm)
         try:
             self._claims.validate(claims)
         except ExpiredTokenError:
-            raise _bad(Why.EXPIRED) from None
+            raise _bad(RefusalReason.EXPIRED) from None
         except JoseError as e:
-            raise _bad(Why.EXPIRED if getattr(e, "claim", "") in ("nbf", "iat") else Why.CLAIMS) from None
+            raise _bad(
+                RefusalReason.EXPIRED if getattr(e, "claim", "") in ("nbf", "iat") else RefusalReason.CLAIMS
+            ) from None
         except Exception:  # claims are whatever their issuer likes: what can't be read is refused
-            raise _bad(Why.CLAIMS) from None
+            raise _bad(RefusalReason.CLAIMS) from None
         return claims
 
     def _header(self, token: str) -> tuple[str | None, str]:
-        """Which key and algorithm `token` names; nothing is fetched for an algorithm that is not allowed."""
+        """Return the key id and the algorithm of `token`. No key is fetched for an algorithm that is not allowed."""
         if len(token) > MAX_LENGTH:
-            raise _bad(Why.UNREADABLE)
+            raise _bad(RefusalReason.UNREADABLE)
         try:
             header = jws.extract_compact(token.encode(), registry=self._registry).headers()
         except Exception:  # as above: it is a stranger's
-            raise _bad(Why.UNREADABLE) from None
+            raise _bad(RefusalReason.UNREADABLE) from None
         kid, algorithm = header.get("kid"), header.get("alg")
         if algorithm not in self._algorithms:
-            raise _bad(Why.ALGORITHM)
+            raise _bad(RefusalReason.ALGORITHM)
         if kid is not None and not isinstance(kid, str):
-            raise _bad(Why.UNREADABLE)
+            raise _bad(RefusalReason.UNREADABLE)
         return kid, algorithm
 
     def _signed(self, token: str, key: Key, algorithm: str) -> dict[str, Any]:
         try:
             return jwt.decode(token, key, algorithms=[algorithm], registry=self._registry).claims
         except Exception:  # as above
-            raise _bad(Why.SIGNATURE) from None
+            raise _bad(RefusalReason.SIGNATURE) from None
 
     def _identity(self, claims: Mapping[str, Any]) -> Identity:
         owner = claims.get(self._owner_claim)
         if not isinstance(owner, str) or not is_owner(owner):
-            raise _bad(Why.OWNER)
+            raise _bad(RefusalReason.OWNER)
         if self._tenants_claim is None:
             return Identity(owner)
         return Identity(owner, _tenants(claims.get(self._tenants_claim)))
 
 
 def _tenants(claim: object) -> frozenset[str]:
-    """The tenants of a claim, a list or a single one; "" is what is in no tenant. Nothing but texts are tenants."""
+    """Return the tenants of a claim, a list or a single one; "" stands for no tenant. Values that are not strings are
+    ignored."""
     found = claim if isinstance(claim, list) else [claim]
     return frozenset(tenant for tenant in found if isinstance(tenant, str))
 
 
-def _bad(why: Why) -> Refused:
-    return Refused(why, bad_token=True)
+def _bad(why: RefusalReason) -> CredentialsRefused:
+    return CredentialsRefused(why, bad_token=True)

@@ -11,10 +11,15 @@ const FIRST_WAIT = 1000;
 const LONGEST_WAIT = 15_000;
 const LOOK = 2000;
 
+/** The version in an event's id, `<version>` or `<version>-<time>`; null in any other id. */
+function versionOf(id) {
+  return /^\d+(-\d+)?$/.test(id ?? "") ? parseInt(id, 10) : null;
+}
+
 export class Follower {
   task = null;
-  /** The version of the newest event, where the server gives versions. */
-  version = null;
+  /** The id of the newest event, where the server gives ids that begin with a version. */
+  lastId = null;
   /** The newest answer of GetTask. */
   seen = null;
   /** The version of the first event that was seen: what came before can be asked for. */
@@ -46,10 +51,10 @@ export class Follower {
       let progress = false;
       let broke = null;
       try {
-        if (stream === null && (doubt || this.version === null)) await this.#look();
+        if (stream === null && (doubt || this.lastId === null)) await this.#look();
         if (!this.agent.streams) progress = true;
-        else if (this.version !== null || !this.#ended) {
-          stream ??= this.agent.subscribe(this.id, this.version, this.stopped.signal);
+        else if (this.lastId !== null || !this.#ended) {
+          stream ??= this.agent.subscribe(this.id, this.lastId, this.stopped.signal);
           for await (const one of stream) {
             if (!progress) this.told.connection("live", "Live");
             progress = true;
@@ -73,12 +78,13 @@ export class Follower {
     this.told.connection("ended", "Ended");
   }
 
-  /** An event of the stream; one that was seen before, by its version, is dropped. */
+  /** An event of the stream; one that was seen before, by its id, is dropped. */
   take({ id, event }) {
-    const version = id !== null && /^\d+$/.test(id) ? Number(id) : null;
+    const version = versionOf(id);
     if (version !== null) {
-      if (this.version !== null && version <= Number(this.version) && kindOf(event) !== "task") return;
-      this.version = id;
+      const seen = id === this.lastId || (this.lastId !== null && version < versionOf(this.lastId));
+      if (seen && kindOf(event) !== "task") return;
+      this.lastId = id;
       this.first ??= version;
     }
     this.task = apply(this.task, event);
@@ -100,7 +106,7 @@ export class Follower {
     const until = this.first ?? Infinity;
     try {
       for await (const { id, event } of this.agent.subscribe(this.id, "0", AbortSignal.any([signal, this.stopped.signal]))) {
-        const version = id !== null && /^\d+$/.test(id) ? Number(id) : null;
+        const version = versionOf(id);
         if (version === null) return null; // it begins with now, whatever it is asked for
         if (version >= until) break;
         found.push({ id: version, event, at: null });
@@ -122,7 +128,7 @@ export class Follower {
   async #look() {
     this.seen = await this.agent.get(this.id);
     if (this.gone) return;
-    if (this.version === null) this.#adopt(this.seen); // else the stream goes on from where it was
+    if (this.lastId === null) this.#adopt(this.seen); // else the stream goes on from where it was
     if (this.agent.streams) this.told.connection("live", "Live");
     else this.told.connection("looking", "Looks every 2 s: this agent does not stream");
   }
@@ -154,7 +160,7 @@ export class Follower {
       this.told.failed(error);
       return true;
     }
-    if (error.violations?.length && this.version !== null) this.version = null; // it does not know that version
+    if (error.violations?.length && this.lastId !== null) this.lastId = null; // it does not know that event
     return false;
   }
 

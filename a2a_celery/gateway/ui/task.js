@@ -8,6 +8,7 @@ import { Follower } from "./follow.js";
 import { Log } from "./log.js";
 import { partsOf } from "./parts.js";
 import { TaskView } from "./task_view.js";
+import { Webhooks } from "./webhooks.js";
 import { explain, isEnded } from "./words.js";
 
 export class TaskPane {
@@ -23,6 +24,8 @@ export class TaskPane {
     this.answer = new Composer("Your answer", "Answer", (parts) => this.#answer(parts));
     this.dialog = this.#confirmation();
     this.view = new TaskView(this.answer.element, (what) => (what === "cancel" ? this.dialog.showModal() : this.draw()));
+    this.webhooks = new Webhooks((error) => app.notify(error));
+    this.view.element.append(this.webhooks.element);
     this.back = el("a", { class: "back", href: "#" }, "‹ Tasks");
     element.append(this.back, this.empty, this.direct, this.view.element, this.dialog);
   }
@@ -83,6 +86,7 @@ export class TaskPane {
     this.view.reset(this.log.element);
     this.answer.clear();
     this.direct.hidden = this.empty.hidden = true;
+    this.webhooks.show(agent, id);
     this.#looked = new AbortController();
     const mine = (tell) => (...said) => this.#follower === follower && tell(...said);
     const follower = new Follower(agent, id, {
@@ -100,6 +104,7 @@ export class TaskPane {
 
   #leave() {
     this.#looked.abort();
+    this.webhooks.leave();
     this.#follower?.stop();
     this.#follower = null;
     if (this.dialog.open) this.dialog.close();

@@ -69,12 +69,30 @@ export class Agent {
     return this.#call("CancelTask", { id }, "POST", `/tasks/${encodeURIComponent(id)}:cancel`, {});
   }
 
-  /** Yields `{ id, event }` of a message's stream: `id` is the event's version where the server gives one, else null. */
+  /** The push notification configs of a task. */
+  async webhooks(taskId) {
+    const path = `/tasks/${encodeURIComponent(taskId)}/pushNotificationConfigs`;
+    return (await this.#call("ListTaskPushNotificationConfigs", { taskId }, "GET", path, {})).configs ?? [];
+  }
+
+  /** The deliveries of a webhook; a POST has some made again. These are paths of this gateway, which A2A does not know. */
+  async deliveries(taskId, id, verb = "GET", path = "/deliveries") {
+    const url = new URL(this.cardUrl);
+    const [base, rest] = url.pathname.split("/.well-known/");
+    if (rest !== "agent-card.json") throw new A2AError("", { status: 404 });
+    const tenant = this.tenant ? `/${encodeURIComponent(this.tenant)}` : "";
+    url.pathname = `${base}${tenant}/webhooks/${encodeURIComponent(taskId)}/${encodeURIComponent(id)}${path}`;
+    const headers = { "A2A-Version": VERSION, Accept: "application/json", ...this.headers() };
+    const body = verb === "GET" ? {} : { headers: { ...headers, "Content-Type": "application/json" }, body: "{}" };
+    return json(await ask(url.href, { method: verb, headers, ...body, signal: AbortSignal.timeout(PATIENCE) }));
+  }
+
+  /** Yields `{ id, event }` of a message's stream: `id` is the event's id where the server gives one, else null. */
   sendStreaming(params, signal) {
     return this.#stream("SendStreamingMessage", params, "POST", "/message:stream", {}, signal);
   }
 
-  /** The same of a task. `after`, a version, asks for all behind it; servers that know no versions ignore that. */
+  /** The same of a task. `after`, an id, asks for all behind that event; servers that give no ids ignore it. */
   subscribe(id, after, signal) {
     const headers = after === null ? {} : { "Last-Event-ID": after };
     return this.#stream("SubscribeToTask", { id }, "GET", `/tasks/${encodeURIComponent(id)}:subscribe`, headers, signal);

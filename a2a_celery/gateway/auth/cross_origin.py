@@ -1,0 +1,117 @@
+"""Protection of a gateway without authentication against the web pages that its users visit.
+
+A browser on the same machine or network reaches the gateway. Two checks keep pages of other sites from using that:
+
+* **Cross-origin requests.** A request that may change something is refused if a page of another origin sent it.
+* **DNS rebinding.** A request is refused if its ``Host`` is a name that an attacker can register and point at the
+  gateway. Addresses, names without a dot and names under a private suffix are accepted.
+
+Clients that are no browsers send neither ``Sec-Fetch-Site`` nor ``Origin``, and pass the first check.
+
+Source: Fetch Metadata Request Headers (W3C); Go's ``net/http.CrossOriginProtection``; RFC 6761, RFC 6762, RFC 8375 and
+ICANN resolution 2024.07.29.06 (suffixes for private use).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Set
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from starlette.requests import HTTPConnection
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ...settings import Settings
+from ...telemetry.logs import about
+from ...telemetry.names import Action
+from ..protocol_errors import PermissionDeniedError
+from .http import error_response
+from .proxies import OWN_SITE
+
+logger = logging.getLogger(__name__)
+
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+"""Methods that change nothing. A page of another origin cannot read their responses."""
+
+PRIVATE_SUFFIXES = (".localhost", ".local", ".internal", ".home.arpa", ".test", ".svc")
+"""Last labels of names that no attacker can register. Kubernetes names Services under ``svc``, no top-level domain."""
+
+OTHER_ORIGIN = (
+    "A page of another origin sent the request, and the gateway does not authenticate its callers. "
+    "Set a2a_trusted_origins to allow the origin of the page."
+)
+OTHER_HOST = (
+    "The gateway does not serve this Host, and does not authenticate its callers. "
+    "Set a2a_public_url or a2a_allowed_hosts to the name that clients use."
+)
+
+
+class CrossOriginProtection:
+    """ASGI middleware that refuses requests which another site's page can have caused.
+
+    Args:
+        app: The protected application.
+        settings: `public_url`, `allowed_hosts` and `trusted_origins` are read.
+        rpc: Paths at which JSON-RPC is spoken; errors elsewhere are those of HTTP+JSON.
+    """
+
+    def __init__(self, app: ASGIApp, settings: Settings, rpc: Set[str]) -> None:
+        self._app = app
+        public = urlsplit(settings.public_url or "")
+        self._hosts = {host.lower() for host in settings.allowed_hosts} | {(public.hostname or "").lower()}
+        self._origins = {origin.lower() for origin in settings.trusted_origins}
+        if settings.public_url:
+            self._origins.add(f"{public.scheme}://{public.netloc}".lower())
+        self._rpc = rpc
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve the request, or refuse it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        connection = HTTPConnection(scope)
+        problem = self._problem(connection)
+        if problem is None:
+            await self._app(scope, receive, send)
+        else:
+            logger.info("a request was refused: %s", problem, extra=about(Action.REQUEST_REFUSED))
+            await error_response(connection, PermissionDeniedError(problem), self._rpc)(scope, receive, send)
+
+    def _problem(self, connection: HTTPConnection) -> str | None:
+        """Return why the request is refused, or None if it is not."""
+        if connection.scope["method"] not in SAFE_METHODS and not self._is_own_origin(connection):
+            return OTHER_ORIGIN
+        authenticated = getattr(connection.scope.get("user"), "is_authenticated", False)
+        if not authenticated and not self._is_served(_host_name(connection.headers.get("host", ""))):
+            return OTHER_HOST
+        return None
+
+    def _is_own_origin(self, connection: HTTPConnection) -> bool:
+        origin = connection.headers.get("origin", "").lower()
+        if origin in self._origins:
+            return True
+        site = connection.headers.get("sec-fetch-site")
+        if site is not None:
+            return site in OWN_SITE
+        # Browsers send Sec-Fetch-Site to https and to loopback addresses only.
+        return not origin or urlsplit(origin).netloc == connection.headers.get("host", "").lower()
+
+    def _is_served(self, name: str) -> bool:
+        if "." not in name or name in self._hosts or "*" in self._hosts:
+            return True
+        if name.endswith(PRIVATE_SUFFIXES):
+            return True
+        try:
+            ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+
+def _host_name(host: str) -> str:
+    """Return the name or address in a ``Host`` header, without the port and in lower case, or "" without any."""
+    try:
+        return (urlsplit(f"//{host}").hostname or "").rstrip(".")
+    except ValueError:
+        return host.lower()

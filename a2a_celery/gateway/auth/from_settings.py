@@ -1,0 +1,141 @@
+"""Authenticator from the settings."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from ...caller import CARRIED_HEADERS
+from ...clock import SYSTEM_CLOCK, Clock
+from ...crypto.jwk_sets import jwks_url_mistake
+from ...errors import ConfigError
+from ...settings import Settings
+from ..operations.validation import LAST_EVENT_ID
+from .api_keys import ApiKeys
+from .authenticator import Authenticator
+from .jwks import FetchedKeys
+from .keys import KEY_TYPES, KeySource, read_key
+from .proxies import ProxyIdentity
+from .schemes import Scheme
+from .tokens import BearerTokens
+
+MEANS_NOTHING = "means nothing without {}: set that, or leave it out"
+
+NEEDED_BY_TOKENS = ("auth_jwt_algorithms", "auth_jwt_issuer", "auth_jwt_audience")
+
+
+def authenticator_from_settings(settings: Settings, clock: Clock = SYSTEM_CLOCK) -> Authenticator | None:
+    """Return the authenticator, or None if the settings require no authentication.
+
+    Raises:
+        ConfigError: The settings contradict each other or are incomplete; the text says what to set.
+    """
+    schemes: list[Scheme] = []
+    if settings.auth_jwks_url is not None or settings.auth_jwt_key is not None:
+        schemes.append(_tokens(settings, clock))
+    else:
+        needed = (*NEEDED_BY_TOKENS, "auth_jwt_tenants_claim")
+        _require_unset(settings, needed, MEANS_NOTHING.format("a2a_auth_jwks_url or a2a_auth_jwt_key"))
+    if settings.auth_api_keys is not None:
+        if not settings.api_keys:
+            raise ConfigError("a2a_auth_api_keys is empty, so nobody could come in: add a key, or leave it out")
+        schemes.append(ApiKeys(settings.api_keys, settings.auth_api_key_header))
+    if settings.auth_identity_header is not None:
+        if not settings.auth_proxy_networks:
+            raise ConfigError(
+                "a2a_auth_identity_header is set, and a2a_auth_proxy_networks is not: name the networks of your proxies"
+            )
+        schemes.append(ProxyIdentity(settings.auth_identity_header, settings.auth_proxy_networks))
+    else:
+        _require_unset(settings, ("auth_proxy_networks",), MEANS_NOTHING.format("a2a_auth_identity_header"))
+    _require_own_headers(settings)
+    if schemes:
+        checks = "a gateway with authentication does not check that: leave it out"
+        _require_unset(settings, ("allowed_hosts", "trusted_origins"), checks)
+    return Authenticator(schemes) if schemes else None
+
+
+def _require_unset(settings: Settings, names: tuple[str, ...], reason: str) -> None:
+    """Raise ConfigError with `reason` for each of the settings that is set and has no effect."""
+    for name in names:
+        if getattr(settings, name):
+            raise ConfigError(f"a2a_{name} is set, and {reason}")
+
+
+def require_grpc_authentication(settings: Settings) -> None:
+    """Raise ConfigError for an open gRPC port next to an application that may authenticate its HTTP callers."""
+    if (
+        settings.grpc_port is None
+        or settings.grpc_without_authentication
+        or authenticator_from_settings(settings) is not None
+    ):
+        return
+    raise ConfigError(
+        f"a2a_grpc_port = {settings.grpc_port}: an application around a2a.asgi() sees no gRPC, so everybody who "
+        "reaches the port may use it. Set A2A_AUTH_JWKS_URL, A2A_AUTH_API_KEYS or A2A_AUTH_IDENTITY_HEADER, leave the "
+        "port out, or set A2A_GRPC_WITHOUT_AUTHENTICATION=on"
+    )
+
+
+def _require_own_headers(settings: Settings) -> None:
+    names = [
+        name.lower()
+        for name, used in (
+            ("Authorization", settings.auth_jwks_url or settings.auth_jwt_key),
+            (settings.auth_api_key_header, settings.auth_api_keys),
+            (settings.auth_identity_header or "", settings.auth_identity_header),
+        )
+        if used is not None
+    ]
+    reserved = {*CARRIED_HEADERS, LAST_EVENT_ID} & set(names)
+    if reserved:
+        raise ConfigError(
+            f"a2a_auth_api_key_header and a2a_auth_identity_header: {', '.join(sorted(reserved))} means something else"
+        )
+    if len(set(names)) < len(names):
+        raise ConfigError(
+            "a2a_auth_api_key_header and a2a_auth_identity_header: two schemes in one header; give each its own"
+        )
+
+
+def _tokens(settings: Settings, clock: Clock) -> BearerTokens:
+    missing = [f"a2a_{name}" for name in NEEDED_BY_TOKENS if not getattr(settings, name)]
+    if missing:
+        raise ConfigError(
+            f"bearer tokens need {', '.join(missing)} too: without, a token that was signed for somebody else, or in a "
+            "way that nobody meant, would be believed"
+        )
+    algorithms = settings.auth_jwt_algorithms
+    unknown = [name for name in algorithms if name not in KEY_TYPES]
+    if unknown:
+        raise ConfigError(f"a2a_auth_jwt_algorithms = {', '.join(unknown)}: known are {', '.join(KEY_TYPES)}")
+    if len({KEY_TYPES[name] == "oct" for name in algorithms}) > 1:
+        raise ConfigError(
+            f"a2a_auth_jwt_algorithms = {', '.join(algorithms)}: shared secrets and public keys do not go together"
+        )
+    return BearerTokens(
+        _keys(settings, clock),
+        algorithms=algorithms,
+        issuer=settings.auth_jwt_issuer or "",
+        audiences=settings.auth_jwt_audience,
+        owner_claim=settings.auth_jwt_owner_claim,
+        tenants_claim=settings.auth_jwt_tenants_claim,
+    )
+
+
+def _keys(settings: Settings, clock: Clock) -> KeySource:
+    if settings.auth_jwks_url is None:
+        return read_key(settings.auth_jwt_key or "", settings.auth_jwt_algorithms)
+    if settings.auth_jwt_key is not None:
+        raise ConfigError("both a2a_auth_jwks_url and a2a_auth_jwt_key are set: leave one out")
+    secret = [name for name in settings.auth_jwt_algorithms if KEY_TYPES[name] == "oct"]
+    if secret:
+        raise ConfigError(
+            f"a2a_auth_jwt_algorithms has {', '.join(secret)}: what a JWKS shows to everybody is no shared secret; "
+            "RS256 or ES256 is meant, or a2a_auth_jwt_key"
+        )
+    if "@" in urlsplit(settings.auth_jwks_url).netloc:
+        raise ConfigError("a2a_auth_jwks_url must hold no user or password: logs and `a2a doctor` show the address")
+    mistake = jwks_url_mistake(settings.auth_jwks_url)
+    if mistake:
+        raise ConfigError(f"a2a_auth_jwks_url = {settings.auth_jwks_url!r}: {mistake}")
+    return FetchedKeys(settings.auth_jwks_url, clock=clock)

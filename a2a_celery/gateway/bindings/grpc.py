@@ -1,0 +1,274 @@
+"""gRPC binding of the protocols 1.0 and 0.3, on one port for all agents: the request's tenant names the agent.
+
+Needs the extra ``grpc``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from contextvars import ContextVar
+from typing import Any
+
+import grpc.aio
+from a2a.auth.user import User
+from a2a.compat.v0_3 import a2a_v0_3_pb2_grpc
+from a2a.compat.v0_3.grpc_handler import CompatGrpcHandler
+from a2a.extensions.common import HTTP_EXTENSION_HEADER
+from a2a.server.context import ServerCallContext
+from a2a.server.request_handlers import grpc_handler
+from a2a.server.request_handlers.request_handler import RequestHandler
+from a2a.types import a2a_pb2_grpc
+from a2a.utils.errors import A2AError, InvalidParamsError
+from google.protobuf import descriptor_pool
+
+from ..auth.authenticator import Authenticator
+from ..auth.grpc import AuthenticationInterceptor, caller
+from ..handler import GatewayHandler
+from ..middleware.bodies import MAX_JSON_VALUES
+from ..middleware.extensions import active_extensions
+from ..protocol_errors import REACHED, LimitExceededError
+from .call_context import require_version
+from .grpc_errors import abort, retry_after
+from .legacy import StrictLegacyHandler, map_legacy_error
+from .shared_address import choose_agent
+from .wire_fields import has_more_fields
+
+MAX_CONCURRENT_CALLS = 10_000
+"""Maximum concurrent calls of a gateway process, streams included. Further calls are RESOURCE_EXHAUSTED."""
+
+MAX_FIELDS = 5 * MAX_JSON_VALUES
+"""Maximum protobuf fields of a request. A value in a Struct takes four or five."""
+
+MAX_SMALL_BODY = 1 << 16
+"""Bytes of a request whose fields are not counted, because the request is too small to exceed the maximum."""
+
+POOL = descriptor_pool.Default()
+
+CONNECTION_OPTIONS = (
+    ("grpc.so_reuseport", 1),  # several gateway processes share the port
+    ("grpc.max_concurrent_streams", 1000),
+    ("grpc.server_handshake_timeout_ms", 20_000),
+    ("grpc.max_connection_idle_ms", 600_000),
+    ("grpc.keepalive_time_ms", 60_000),  # find clients that are gone without a word
+    ("grpc.keepalive_timeout_ms", 20_000),
+)
+"""Channel arguments that bound the calls of a connection, and the connections without any.
+
+Source: https://grpc.github.io/grpc/core/group__grpc__arg__keys.html
+"""
+
+_call: ContextVar[ServerCallContext | None] = ContextVar("call", default=None)
+"""Call context of the current request, if the request had one before it failed."""
+
+
+class CallContextBuilder(grpc_handler.DefaultGrpcServerCallContextBuilder):
+    """The SDK's builder, with the metadata as headers and a check of the version (3.6), which the SDK lacks."""
+
+    def __init__(self, version: str) -> None:
+        self._version = version
+
+    def build_user(self, context: grpc.aio.ServicerContext[Any, Any]) -> User:
+        """Return the caller."""
+        return caller.get() or super().build_user(context)
+
+    def build(self, context: grpc.aio.ServicerContext[Any, Any]) -> ServerCallContext:
+        """Return the call context of a request."""
+        call = super().build(context)
+        metadata = {k.lower(): v for k, v in context.invocation_metadata() or () if isinstance(v, str)}
+        call.state["headers"] = metadata
+        call.state["grpc_expected_version"] = self._version
+        _call.set(call)
+        require_version(metadata.get("a2a-version", ""), self._version)
+        return call
+
+
+class GrpcBinding(grpc_handler.GrpcHandler):
+    """The SDK's servicer, whose errors have all of their details, see `grpc_errors`."""
+
+    async def abort_context(self, error: A2AError, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        """End the call with `error`."""
+        await abort(error, context)
+
+
+class LegacyGrpcBinding(CompatGrpcHandler):
+    """The SDK's servicer for 0.3, which has no typed details. The metadata of a limit error has the time to retry
+    after."""
+
+    def __init__(self, request_handler: RequestHandler, context_builder: CallContextBuilder) -> None:
+        super().__init__(request_handler, context_builder)
+        self.handler03 = StrictLegacyHandler(request_handler)
+
+    async def abort_context(self, error: A2AError, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        """End the call with `error`."""
+        if isinstance(error, LimitExceededError):
+            context.set_trailing_metadata(retry_after(error))
+        await super().abort_context(error, context)
+
+
+class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+    """Maps the exceptions of servicers and undecodable requests to errors: gRPC would send the exception's text.
+
+    A call that reaches no operation of `handler`, one of the served ones, takes a token of its caller, too.
+    """
+
+    def __init__(self, handler: GatewayHandler | None = None) -> None:
+        self._handler = handler
+
+    async def intercept_service(self, continuation: Any, details: grpc.HandlerCallDetails) -> Any:
+        """Return the method's handler with error mapping, or None for a method that is not served."""
+        found = await continuation(details)
+        if found is None:
+            return None
+        parse = _bounded(found.request_deserializer, details.method)
+
+        async def unary(body: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+            try:
+                await self._require_token(body)
+                return await found.unary_unary(parse(body), context)
+            except grpc.aio.AbortError as e:
+                await self._count(e)
+                raise
+            except Exception as e:
+                await abort(map_legacy_error(await self._count(e), _call.get()), context)
+
+        async def stream(body: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncGenerator[Any, None]:
+            try:
+                await self._require_token(body)
+                async with aclosing(found.unary_stream(parse(body), context)) as events:
+                    async for event in events:
+                        yield event
+            except grpc.aio.AbortError as e:
+                await self._count(e)
+                raise
+            except Exception as e:
+                await abort(map_legacy_error(await self._count(e), _call.get()), context)
+
+        if found.response_streaming:
+            return grpc.unary_stream_rpc_method_handler(stream, None, found.response_serializer)
+        return grpc.unary_unary_rpc_method_handler(unary, None, found.response_serializer)
+
+    async def _require_token(self, body: bytes) -> None:
+        """Raise LimitExceededError for a large `body` of a caller that is known to have no token left."""
+        if self._handler is not None and len(body) > MAX_SMALL_BODY:
+            await self._handler.limits.require_token(self._handler.agent.name, _owner())
+
+    async def _count(self, error: Exception) -> Exception:
+        """Return `error`, or the refusal of a call that reached no operation and is one too many."""
+        call = _call.get()
+        is_counted = isinstance(error, LimitExceededError) or (call is not None and REACHED in call.state)
+        if self._handler is None or is_counted:
+            return error
+        try:
+            await self._handler.limits.count_unparsed_request(self._handler.agent.name, _owner())
+        except LimitExceededError as e:
+            return e
+        return error
+
+
+def _owner() -> str:
+    """Return the owner of the current call, "" for an unauthenticated caller."""
+    identity = caller.get()
+    return "" if identity is None else identity.owner
+
+
+def _bounded(parse: Callable[[bytes], Any], path: str) -> Callable[[bytes], Any]:
+    """Return `parse`, the parser of the requests to the method at `path`, with a bound for the number of fields."""
+    service, _, name = path.removeprefix("/").rpartition("/")
+    request = POOL.FindServiceByName(service).methods_by_name[name].input_type
+
+    def parse_bounded(body: bytes) -> Any:
+        if len(body) > MAX_SMALL_BODY and has_more_fields(body, request, MAX_FIELDS):
+            raise InvalidParamsError(
+                f"The request has more than {MAX_FIELDS} fields, or is not well-formed: send large data as a file part"
+            )
+        return parse(body)
+
+    return parse_bounded
+
+
+async def _echo_extensions(handler: GatewayHandler, context: ServerCallContext) -> None:
+    """Send the active extensions in the initial metadata to a client of protocol 1.0."""
+    active = active_extensions(handler.agent.card, context.requested_extensions)
+    if active and context.state["grpc_expected_version"] == "1.0":
+        await context.state["grpc_context"].send_initial_metadata(((HTTP_EXTENSION_HEADER.lower(), active),))
+
+
+def route_by_tenant(handlers: Mapping[str, GatewayHandler]) -> RequestHandler:
+    """Return a handler that passes each request to the agent that its tenant names, see `choose_agent`."""
+    methods = {
+        name: _routed(name, handlers)
+        for name, method in inspect.getmembers(RequestHandler, inspect.isfunction)
+        if name.startswith("on_")
+    }
+    routed: RequestHandler = type("AgentRouter", (RequestHandler,), methods)()
+    return routed
+
+
+def _routed(name: str, handlers: Mapping[str, GatewayHandler]) -> Callable[..., Any]:
+    if inspect.isasyncgenfunction(getattr(RequestHandler, name)):
+
+        async def stream(_: object, params: Any, context: ServerCallContext) -> Any:
+            handler = choose_agent(handlers, context)
+            await _echo_extensions(handler, context)
+            events = getattr(handler, name)(params, context)
+            try:
+                async for event in events:
+                    yield event
+            finally:
+                await events.aclose()
+
+        return stream
+
+    async def unary(_: object, params: Any, context: ServerCallContext) -> Any:
+        handler = choose_agent(handlers, context)
+        await _echo_extensions(handler, context)
+        return await getattr(handler, name)(params, context)
+
+    return unary
+
+
+class GrpcServer:
+    """Server for `handlers`, by agent name, on `port` of `host`. Without an `authenticator` every caller is served."""
+
+    def __init__(
+        self,
+        handlers: Mapping[str, GatewayHandler],
+        host: str,
+        port: int,
+        max_bytes: int,
+        authenticator: Authenticator | None = None,
+    ) -> None:
+        self._guards = [
+            *([] if authenticator is None else [AuthenticationInterceptor(authenticator)]),
+            ErrorInterceptor(next(iter(handlers.values()), None)),
+        ]
+        self._handler = route_by_tenant(handlers)
+        self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._max_bytes = max_bytes
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self) -> None:
+        """Open the port.
+
+        Raises:
+            RuntimeError: The port is in use.
+        """
+        options = (("grpc.max_receive_message_length", self._max_bytes), *CONNECTION_OPTIONS)
+        self._server = grpc.aio.server(
+            interceptors=self._guards, options=options, maximum_concurrent_rpcs=MAX_CONCURRENT_CALLS
+        )
+        a2a_pb2_grpc.add_A2AServiceServicer_to_server(  # type: ignore[no-untyped-call]
+            GrpcBinding(self._handler, CallContextBuilder("1.0")), self._server
+        )
+        a2a_v0_3_pb2_grpc.add_A2AServiceServicer_to_server(  # type: ignore[no-untyped-call]
+            LegacyGrpcBinding(self._handler, CallContextBuilder("0.3")), self._server
+        )
+        self._server.add_insecure_port(self._address)
+        await self._server.start()
+
+    async def stop(self, grace: float = 1.0) -> None:
+        """Stop the server, and its streams after `grace` seconds."""
+        if self._server is not None:
+            await self._server.stop(grace)

@@ -1,0 +1,74 @@
+"""Errors in the gRPC binding of protocol 1.0: google.rpc.Status with typed details.
+
+The SDK sends an ErrorInfo without metadata. Here it has the data of the error, as in the other bindings: the task's id,
+the extension, the reference of an entry in the log.
+
+Source: A2A specification 9.5, 10.6; a2a-sdk 1.3.0.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import grpc
+import grpc.aio
+from a2a.server.request_handlers import grpc_handler
+from a2a.utils.error_handlers import A2A_DOMAIN
+from a2a.utils.errors import A2A_ERROR_REASONS, A2AError, InvalidParamsError
+from a2a.utils.grpc_status import status_to_grpc
+from a2a.utils.proto_utils import validation_errors_to_bad_request
+from google.rpc import error_details_pb2, status_pb2
+
+from ..middleware.retry_after import HEADER, retry_seconds
+from ..protocol_errors import (
+    LimitExceededError,
+    PermissionDeniedError,
+    RequestTooLargeError,
+    ServiceUnavailableError,
+    UnauthenticatedError,
+)
+
+# As in faults: the SDK looks its codes up in a table, which lacks these.
+grpc_handler._ERROR_CODE_MAP.update(
+    {
+        ServiceUnavailableError: grpc.StatusCode.UNAVAILABLE,
+        RequestTooLargeError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+        UnauthenticatedError: grpc.StatusCode.UNAUTHENTICATED,
+        PermissionDeniedError: grpc.StatusCode.PERMISSION_DENIED,
+        LimitExceededError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    }
+)
+
+
+async def abort(error: A2AError, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    """End the call with `error`. The metadata of a limit error has the time to retry after."""
+    rich = status_to_grpc(error_status(error))
+    again = retry_after(error) if isinstance(error, LimitExceededError) else ()
+    context.set_trailing_metadata((*(context.trailing_metadata() or ()), *again, *rich.trailing_metadata))
+    await context.abort(rich.code, rich.details)
+
+
+def error_status(error: A2AError) -> status_pb2.Status:
+    """Return `error` as google.rpc.Status."""
+    code = grpc_handler._ERROR_CODE_MAP.get(type(error), grpc.StatusCode.UNKNOWN)
+    status = status_pb2.Status(code=code.value[0], message=error.message)
+    reason = A2A_ERROR_REASONS.get(type(error), "UNKNOWN_ERROR")
+    metadata = {str(name): _text(value) for name, value in (error.data or {}).items()}
+    status.details.add().Pack(error_details_pb2.ErrorInfo(reason=reason, domain=A2A_DOMAIN, metadata=metadata))
+    if isinstance(error, InvalidParamsError) and error.data and error.data.get("errors"):
+        status.details.add().Pack(validation_errors_to_bad_request(error.data["errors"]))
+    if isinstance(error, LimitExceededError):
+        again = error_details_pb2.RetryInfo()
+        again.retry_delay.FromSeconds(retry_seconds(error))
+        status.details.add().Pack(again)
+    return status
+
+
+def retry_after(error: LimitExceededError) -> tuple[tuple[str, str], ...]:
+    """Return the trailing metadata with the seconds after which the caller may retry."""
+    return ((HEADER.lower(), str(retry_seconds(error))),)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)

@@ -1,0 +1,256 @@
+"""Protocol 0.3, by the SDK's adapters, with the gaps of these closed.
+
+The adapters expect that a request can be converted to protocol 1.0. Any other request (a part without content, a
+history length that is not a number) results in an internal error, or breaks a stream.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any
+
+from a2a.compat.v0_3.jsonrpc_adapter import JSONRPC03Adapter
+from a2a.compat.v0_3.request_handler import RequestHandler03
+from a2a.compat.v0_3.rest_adapter import REST03Adapter
+from a2a.compat.v0_3.types import (
+    FilePart,
+    FileWithBytes,
+    Message,
+    SendMessageRequest,
+    SendStreamingMessageSuccessResponse,
+    Task,
+)
+from a2a.server.context import ServerCallContext
+from a2a.server.jsonrpc_models import JSONRPCError
+from a2a.server.request_handlers.request_handler import RequestHandler
+from a2a.server.request_handlers.response_helpers import build_error_response
+from a2a.server.routes.common import ServerCallContextBuilder
+from a2a.utils.constants import PROTOCOL_VERSION_0_3
+from a2a.utils.errors import (
+    A2AError,
+    ExtensionSupportRequiredError,
+    InvalidParamsError,
+    InvalidRequestError,
+    UnsupportedOperationError,
+    VersionNotSupportedError,
+)
+from google.protobuf.json_format import ParseError
+from pydantic import ValidationError
+from sse_starlette import EventSourceResponse
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Match, Route
+from starlette.types import Scope
+
+from ...clock import SYSTEM_CLOCK, Clock
+from ...lifecycle import EventId
+from ..middleware.extensions import Endpoint
+from ..middleware.retry_after import LIMIT_ERRORS
+from ..operations.push_configs import PROTOCOL
+from ..operations.streams import EVENT_IDS
+from ..protocol_errors import REACHED, FieldErrors, fields_text, invalid, rpc_status, to_a2a
+from ..shutdown import GracefulShutdown
+from .call_context import asked_version, served_as
+from .errors import rest_error, rest_fault
+from .json_results import one_line
+from .request_parser import is_padded_base64
+from .sse import EventStream, frame
+
+MAX_FIELDS = 10
+"""Maximum number of invalid fields in an error."""
+
+
+class LegacyRpc(JSONRPC03Adapter):
+    """JSON-RPC of protocol 0.3."""
+
+    def __init__(
+        self,
+        handler: RequestHandler,
+        context_builder: ServerCallContextBuilder,
+        shutdown: GracefulShutdown,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        super().__init__(handler, context_builder)
+        self._shutdown = shutdown
+        self._clock = clock
+        self.handler = _ErrorMapper(StrictLegacyHandler(self.handler.request_handler), _in_legacy_terms)  # type: ignore[assignment]
+
+    async def handle_request(  # type: ignore[override]  # streams are not sse-starlette's
+        self, request_id: Any, method: str, body: dict[str, Any], request: Request
+    ) -> Response:
+        """Return the SDK's response. A rejected stream becomes a JSON response."""
+        response = await super().handle_request(request_id, method, body, request)
+        if not isinstance(response, EventSourceResponse):
+            return response
+        sdk_events: Any = response.body_iterator
+        first = await anext(sdk_events, None)
+        if first is not None and request.scope.get(LIMIT_ERRORS):
+            return JSONResponse(json.loads(first["data"]))
+        return await EventStream.start(_frames(first, sdk_events, request), self._shutdown, self._clock)
+
+    def _generate_error_response(self, request_id: Any, error: Any) -> JSONResponse:
+        status = 200
+        if isinstance(error, A2AError):
+            status = rpc_status(build_error_response(request_id, error))
+            error = _in_legacy_terms(error)
+        elif isinstance(error, JSONRPCError) and isinstance(error.data, str):
+            # the text of what the SDK has just caught, which speaks of its models and of who checks them
+            wrong = _wrong_fields(sys.exception())
+            message = {} if wrong is None else {"message": fields_text(wrong["errors"])}
+            error = error.model_copy(update={"data": wrong, **message})
+        response: JSONResponse = super()._generate_error_response(request_id, error)
+        response.status_code = status
+        return response
+
+
+def _wrong_fields(error: BaseException | None) -> dict[str, Any] | None:
+    """Return the invalid fields of a request as data of an error of 0.3, or None if `error` does not name fields."""
+    if not isinstance(error, ValidationError):
+        return None
+    found = error.errors(include_url=False, include_context=False, include_input=False)[:MAX_FIELDS]
+    return {"errors": [{"field": ".".join(map(str, one["loc"])), "message": one["msg"]} for one in found]}
+
+
+def _in_legacy_terms(error: A2AError) -> A2AError:
+    """Return `error` for a client of 0.3: its fields instead of typed details, and with a code that 0.3 has.
+
+    The SDK sends an error without a code in 0.3 as an internal error.
+    """
+    if isinstance(error, VersionNotSupportedError | ExtensionSupportRequiredError):
+        return UnsupportedOperationError(error.message, error.data)
+    if isinstance(error.data, FieldErrors):
+        return type(error)(error.message, {"errors": error.data["errors"]})
+    return error
+
+
+def legacy_rest_routes(
+    handler: RequestHandler,
+    context_builder: ServerCallContextBuilder,
+    shutdown: GracefulShutdown,
+    clock: Clock = SYSTEM_CLOCK,
+) -> list[Route]:
+    """Return the HTTP+JSON routes of protocol 0.3, below ``/v1``."""
+    adapter = REST03Adapter(handler, context_builder)
+    adapter.handler.handler03 = StrictLegacyHandler(adapter.handler.handler03.request_handler)
+    adapter.handler = _ErrorMapper(adapter.handler)  # type: ignore[assignment]
+
+    def written(endpoint: Endpoint) -> Endpoint:
+        async def answered(request: Request) -> Response:
+            response = await endpoint(request)
+            if not isinstance(response, EventSourceResponse):
+                return response
+            sdk_events: Any = response.body_iterator
+            try:  # an error is answered as one; the SDK does so for protocol 1.0
+                first = await anext(sdk_events, None)
+            except Exception as e:
+                return rest_error(to_a2a(e))
+            return await EventStream.start(_frames(first, sdk_events, request), shutdown, clock)
+
+        return answered
+
+    return [
+        LegacyRoute(path, written(endpoint), methods=[method]) for (path, method), endpoint in adapter.routes().items()
+    ]
+
+
+class LegacyRoute(Route):
+    """Route of 0.3 below ``/v1``. For a request that names another version, `v1` is a tenant."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Return how far `scope` matches."""
+        if scope["type"] != "http" or served_as(asked_version(HTTPConnection(scope))) != PROTOCOL_VERSION_0_3:
+            return Match.NONE, {}
+        return super().matches(scope)
+
+
+async def _frames(first: Any, sdk_events: Any, request: Request) -> AsyncGenerator[str, None]:
+    """Yield the frames of an `EventStream` for what the SDK's adapters stream, each with its event id."""
+    ids: list[EventId | None] = request.scope.get(EVENT_IDS, [])
+
+    def written(one: Any) -> str:
+        what = one if isinstance(one, dict) else {"data": one}
+        return frame(one_line(what["data"]), ids.pop(0) if ids else None, what.get("event"))
+
+    async with aclosing(sdk_events):
+        if first is not None:
+            yield written(first)
+        try:
+            async for one in sdk_events:
+                yield written(one)
+        except Exception as e:
+            yield frame(rest_fault(e), event="error")
+
+
+class StrictLegacyHandler(RequestHandler03):
+    """The SDK's handler of 0.3 with strict base64. The SDK skips every character that is not base64."""
+
+    async def on_message_send(self, request: SendMessageRequest, context: ServerCallContext) -> Task | Message:
+        """Send a message. Raises InvalidParamsError for a file that is not base64."""
+        _require_base64(request.params.message)
+        return await super().on_message_send(request, context)
+
+    async def on_message_send_stream(
+        self, request: SendMessageRequest, context: ServerCallContext
+    ) -> AsyncGenerator[SendStreamingMessageSuccessResponse, None]:
+        """Send a message and stream its turn. Raises InvalidParamsError for a file that is not base64."""
+        _require_base64(request.params.message)
+        async for event in super().on_message_send_stream(request, context):
+            yield event
+
+
+def _require_base64(message: Message) -> None:
+    for number, part in enumerate(message.parts):
+        file = part.root.file if isinstance(part.root, FilePart) else None
+        if isinstance(file, FileWithBytes) and not is_padded_base64(file.bytes):
+            raise invalid(f"message.parts[{number}].file.bytes", "Base64 with padding.")
+
+
+class _ErrorMapper:
+    """Proxy of an SDK handler for 0.3 that raises protocol errors only."""
+
+    def __init__(self, inner: Any, put: Callable[[A2AError], A2AError] = lambda error: error) -> None:
+        self._inner = inner
+        self._put = put
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self._inner, name)
+        streams = inspect.isasyncgenfunction(inspect.unwrap(method))
+        return self._stream(method) if streams else self._unary(method)
+
+    def _unary(self, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        @functools.wraps(method)
+        async def translated(request: Any, context: ServerCallContext) -> Any:
+            context.state[PROTOCOL] = "0.3"
+            try:
+                return await method(request, context)
+            except Exception as e:
+                raise self._put(map_legacy_error(e, context)) from None
+
+        return translated
+
+    def _stream(self, method: Callable[..., AsyncGenerator[Any, None]]) -> Callable[..., AsyncGenerator[Any, None]]:
+        @functools.wraps(method)
+        async def translated(request: Any, context: ServerCallContext) -> AsyncGenerator[Any, None]:
+            context.state[PROTOCOL] = "0.3"
+            try:
+                # the wrapper of a method raises too, before there is anything to iterate
+                async for event in method(request, context):
+                    yield event
+            except Exception as e:
+                raise self._put(map_legacy_error(e, context)) from None
+
+        return translated
+
+
+def map_legacy_error(error: Exception, context: ServerCallContext | None) -> A2AError:
+    """Return the protocol's error for `error`. `context` is None for a request that could not become a call."""
+    if isinstance(error, A2AError) or (context is not None and context.state.get(REACHED)):
+        return to_a2a(error)
+    if isinstance(error, ParseError):
+        return InvalidRequestError(str(error))
+    return InvalidParamsError("The request can't be read: a field is missing or has a value of the wrong kind")

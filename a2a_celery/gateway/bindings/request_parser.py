@@ -1,0 +1,150 @@
+"""Parser of requests, from JSON and query parameters to protobuf, strict where protobuf's own parser is lenient.
+
+protobuf drops an unknown status and accepts any text as base64. The SDK reads every boolean but "true" as false. Either
+would execute a request that the client has not made.
+
+Source: A2A specification 3.3.2 (validation errors), 11.5 (query parameters); ProtoJSON.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from a2a.utils.errors import InvalidParamsError
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.json_format import ParseDict
+from google.protobuf.message import Message as Proto
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from ..protocol_errors import invalid
+
+P = TypeVar("P", bound=Proto)
+
+_INT32 = range(-(2**31), 2**31)
+_WHOLE = re.compile(r"-?[0-9]{1,10}", re.ASCII)
+_PADDED_BASE64 = re.compile(r"[A-Za-z0-9+/]*={0,2}", re.ASCII)
+_BASE64 = re.compile(r"[A-Za-z0-9+/_-]*={0,2}", re.ASCII)
+
+
+def parse_json(value: Any, kind: type[P]) -> P:
+    """Return the request in the JSON `value`.
+
+    Raises:
+        InvalidParamsError: `value` is not a request of this kind.
+    """
+    if not isinstance(value, Mapping):
+        raise invalid("params", "An object.")
+    _require_known_names(value, kind)
+    _require_base64(value)
+    try:
+        return ParseDict(dict(value), kind(), ignore_unknown_fields=True)
+    except Exception as e:
+        raise unreadable(e) from None
+
+
+def unreadable(error: Exception) -> InvalidParamsError:
+    """Return the error for a request that protobuf cannot read.
+
+    The text of protobuf's JSON parser names the place. Other exceptions describe Python types.
+    """
+    text = str(error)
+    return invalid("params", text if text.startswith("Failed to parse") else "No parameters of this method.")
+
+
+def parse_query(query: Mapping[str, str], kind: type[P]) -> P:
+    """Return the request in the parameters of a query. Unknown and nested parameters are ignored.
+
+    Raises:
+        InvalidParamsError: A parameter has no value of its type.
+    """
+    params = kind()
+    for field in kind.DESCRIPTOR.fields:
+        text = query.get(field.json_name)
+        if text is None:
+            continue
+        if field.message_type is not None and field.message_type is Timestamp.DESCRIPTOR:
+            getattr(params, field.name).CopyFrom(_timestamp(field, text))
+        elif (read := _SCALARS.get(field.type)) is not None:
+            setattr(params, field.name, read(field, text))
+    return params
+
+
+def one_tenant(*tenants: str) -> str:
+    """Return the tenant in the path, the query or the body of a request, or "" without one.
+
+    Raises:
+        InvalidParamsError: The request names two tenants.
+    """
+    named = {tenant for tenant in tenants if tenant}
+    if len(named) > 1:
+        raise invalid("tenant", "The path, the query and the body name one tenant, or leave it out.")
+    return next(iter(named), "")
+
+
+def _boolean(field: Any, text: str) -> bool:
+    if text not in ("true", "false"):
+        raise invalid(field.name, "true or false.")
+    return text == "true"
+
+
+def _int32(field: Any, text: str) -> int:
+    if _WHOLE.fullmatch(text) is None or int(text) not in _INT32:
+        raise invalid(field.name, "A whole number.")
+    return int(text)
+
+
+def _enum(field: Any, text: str) -> int:
+    assert field.enum_type is not None
+    known = field.enum_type.values_by_name
+    if text not in known:
+        raise invalid(field.name, f"One of {', '.join(known)}.")
+    return int(known[text].number)
+
+
+def _timestamp(field: Any, text: str) -> Timestamp:
+    time = Timestamp()
+    try:
+        time.FromJsonString(text)
+    except ValueError:
+        raise invalid(field.name, "A time such as 2030-01-01T08:00:00Z.") from None
+    return time
+
+
+_SCALARS: dict[int, Callable[[Any, str], Any]] = {
+    FieldDescriptor.TYPE_STRING: lambda field, text: text,
+    FieldDescriptor.TYPE_BOOL: _boolean,
+    FieldDescriptor.TYPE_INT32: _int32,
+    FieldDescriptor.TYPE_ENUM: _enum,
+}
+
+
+def _require_known_names(value: Mapping[str, Any], kind: type[Proto]) -> None:
+    """Raise InvalidParamsError for the name of an enum's value that the enum does not have."""
+    for field in kind.DESCRIPTOR.fields:
+        text = value.get(field.json_name)
+        if field.enum_type is not None and isinstance(text, str):
+            _enum(field, text)
+
+
+def _require_base64(value: Mapping[str, Any]) -> None:
+    """Raise InvalidParamsError for a message's part whose `raw` is no base64: standard or URL-safe, padded or not."""
+    message = value.get("message")
+    parts = message.get("parts") if isinstance(message, Mapping) else None
+    for number, part in enumerate(parts if isinstance(parts, list) else ()):
+        raw = part.get("raw") if isinstance(part, Mapping) else None
+        if isinstance(raw, str) and not is_base64(raw):
+            raise invalid(f"message.parts[{number}].raw", "Base64, standard or URL-safe.")
+
+
+def is_padded_base64(text: str) -> bool:
+    """Return whether `text` is base64 as A2A 0.3 has it: standard, with padding."""
+    return len(text) % 4 == 0 and _PADDED_BASE64.fullmatch(text) is not None
+
+
+def is_base64(text: str) -> bool:
+    """Return whether `text` is base64 as ProtoJSON defines it: standard or URL-safe, padded or not."""
+    if _BASE64.fullmatch(text) is None:
+        return False
+    return len(text) % 4 == 0 if text.endswith("=") else len(text) % 4 != 1

@@ -1,0 +1,240 @@
+"""HTTP+JSON binding of protocol 1.0: the SDK's paths, with strict parameters and the tenant of path, query or body.
+
+Source: A2A specification 11; the HTTP rules of ``a2a.proto``.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
+
+from a2a.server.context import ServerCallContext
+from a2a.server.routes.common import ServerCallContextBuilder
+from a2a.types import (
+    CancelTaskRequest,
+    DeleteTaskPushNotificationConfigRequest,
+    GetExtendedAgentCardRequest,
+    GetTaskPushNotificationConfigRequest,
+    GetTaskRequest,
+    ListTaskPushNotificationConfigsRequest,
+    ListTasksRequest,
+    SendMessageRequest,
+    SubscribeToTaskRequest,
+    TaskPushNotificationConfig,
+)
+from a2a.utils.constants import A2A_JSON_MEDIA_TYPE
+from a2a.utils.telemetry import SpanKind, trace_function
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message as Proto
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from ..cards import cached_card
+from ..handler import GatewayHandler
+from ..middleware.extensions import Endpoint
+from ..operations.push_configs import REPLAYED
+from ..protocol_errors import to_a2a
+from .errors import rest_error, rest_fault
+from .json_results import event_json_in_pieces, event_line, json_response, message_json, page_json, task_json
+from .request_parser import one_tenant, parse_json, parse_query
+from .sse import EventStream, frames_of
+
+
+class Operation(NamedTuple):
+    """HTTP method and path of an operation, its request type, and the function that serves it."""
+
+    verbs: tuple[str, ...]
+    path: str
+    kind: type[Proto]
+    answer: Callable[[GatewayHandler, Any, ServerCallContext, Request], Awaitable[Response]]
+
+
+def rest_routes(handler: GatewayHandler, context_builder: ServerCallContextBuilder, below: str = "") -> list[Route]:
+    """Return the routes of every operation, below the path `below`, which may hold a tenant."""
+    return [
+        Route(below + one.path, _endpoint(one, handler, context_builder), methods=list(one.verbs)) for one in OPERATIONS
+    ]
+
+
+def _endpoint(operation: Operation, handler: GatewayHandler, context_builder: ServerCallContextBuilder) -> Endpoint:
+    @functools.wraps(operation.answer)
+    async def endpoint(request: Request) -> Response:
+        try:
+            context = context_builder.build(request)
+            params = await _params(request, operation.kind, context)
+            return await operation.answer(handler, params, context, request)
+        except Exception as e:
+            return rest_error(to_a2a(e))
+
+    name = f"{__name__}.{operation.answer.__name__}"
+    traced: Endpoint = trace_function(span_name=name, kind=SpanKind.SERVER)(endpoint)
+    return traced
+
+
+async def _params(request: Request, kind: type[Proto], context: ServerCallContext) -> Proto:
+    """Return the request, and put its tenant into `context`."""
+    if request.method == "POST":
+        params = parse_json(await request.json() if await request.body() else {}, kind)
+    else:
+        params = parse_query(request.query_params, kind)
+    for name, value in request.path_params.items():
+        if name == "event":
+            context.state[REPLAYED] = value
+        elif name != "tenant":
+            setattr(params, name, value)
+    context.tenant = one_tenant(
+        request.path_params.get("tenant", ""),
+        request.query_params.get("tenant", ""),
+        params.tenant,  # type: ignore[attr-defined]  # every request has one
+    )
+    return params
+
+
+def _response(text: str) -> Response:
+    return Response(text, media_type=A2A_JSON_MEDIA_TYPE)
+
+
+def _pieces(pieces: Sequence[bytes]) -> Response:
+    return json_response(pieces, A2A_JSON_MEDIA_TYPE)
+
+
+async def send_message(
+    handler: GatewayHandler, params: SendMessageRequest, context: ServerCallContext, _: Request
+) -> Response:
+    """Serve SendMessage."""
+    return _pieces(await event_json_in_pieces(await handler.on_message_send(params, context)))
+
+
+async def send_streaming_message(
+    handler: GatewayHandler, params: SendMessageRequest, context: ServerCallContext, _: Request
+) -> Response:
+    """Serve SendStreamingMessage."""
+    frames = frames_of(handler.message_pages(params, context), event_line, rest_fault)
+    return await EventStream.start(frames, handler.shutdown, handler.clock)
+
+
+async def subscribe_to_task(
+    handler: GatewayHandler, params: SubscribeToTaskRequest, context: ServerCallContext, request: Request
+) -> Response:
+    """Serve SubscribeToTask.
+
+    An EventSource, which sends GET, reconnects after each end of a stream until it receives 204.
+
+    Source: HTML standard 9.2.
+    """
+    frames = frames_of(handler.subscription_pages(params, context), event_line, rest_fault)
+    stream = await EventStream.start(frames, handler.shutdown, handler.clock)
+    return Response(status_code=204) if request.method == "GET" and stream.is_empty else stream
+
+
+async def get_task(handler: GatewayHandler, params: GetTaskRequest, context: ServerCallContext, _: Request) -> Response:
+    """Serve GetTask."""
+    return _pieces(await task_json(await handler.on_get_task(params, context)))
+
+
+async def list_tasks(
+    handler: GatewayHandler, params: ListTasksRequest, context: ServerCallContext, _: Request
+) -> Response:
+    """Serve ListTasks."""
+    return _pieces(await page_json(await handler.on_list_tasks(params, context), params.include_artifacts))
+
+
+async def cancel_task(
+    handler: GatewayHandler, params: CancelTaskRequest, context: ServerCallContext, _: Request
+) -> Response:
+    """Serve CancelTask."""
+    return _pieces(await task_json(await handler.on_cancel_task(params, context)))
+
+
+async def create_push_config(
+    handler: GatewayHandler, params: TaskPushNotificationConfig, context: ServerCallContext, _: Request
+) -> Response:
+    """Serve CreateTaskPushNotificationConfig."""
+    return _response(message_json(await handler.on_create_task_push_notification_config(params, context)))
+
+
+async def get_push_config(
+    handler: GatewayHandler, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext, _: Request
+) -> Response:
+    """Serve GetTaskPushNotificationConfig."""
+    return _response(message_json(await handler.on_get_task_push_notification_config(params, context)))
+
+
+async def list_push_configs(
+    handler: GatewayHandler, params: ListTaskPushNotificationConfigsRequest, context: ServerCallContext, _: Request
+) -> Response:
+    """Serve ListTaskPushNotificationConfigs."""
+    return _response(message_json(await handler.on_list_task_push_notification_configs(params, context)))
+
+
+async def delete_push_config(
+    handler: GatewayHandler, params: DeleteTaskPushNotificationConfigRequest, context: ServerCallContext, _: Request
+) -> Response:
+    """Serve DeleteTaskPushNotificationConfig."""
+    await handler.on_delete_task_push_notification_config(params, context)
+    return _response("{}")
+
+
+async def get_extended_card(
+    handler: GatewayHandler, params: GetExtendedAgentCardRequest, context: ServerCallContext, request: Request
+) -> Response:
+    """Serve GetExtendedAgentCard."""
+    card = await handler.on_get_extended_agent_card(params, context)
+    return cached_card(_response(json.dumps(MessageToDict(card))), request)
+
+
+async def get_webhook_deliveries(
+    handler: GatewayHandler, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext, _: Request
+) -> Response:
+    """Return the newest deliveries of a webhook."""
+    found = await handler.on_get_webhook_deliveries(params, context)
+    return JSONResponse(found, headers={"Cache-Control": "no-store"})
+
+
+async def replay_webhook_deliveries(
+    handler: GatewayHandler, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext, _: Request
+) -> Response:
+    """Deliver one event, or all failed events, again."""
+    return JSONResponse(await handler.on_replay_webhook_deliveries(params, context), status_code=202)
+
+
+async def ping_webhook(
+    handler: GatewayHandler, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext, _: Request
+) -> Response:
+    """Deliver a test ping."""
+    return JSONResponse(await handler.on_ping_webhook(params, context), status_code=202)
+
+
+_CONFIGS = "/tasks/{task_id}/pushNotificationConfigs"
+_WEBHOOK = "/webhooks/{task_id}/{id}"
+"""Beginning of the gateway's own paths on webhooks, which the specification does not know."""
+
+OPERATIONS = (
+    # Starlette tries routes in this order: the operations that clients use most come first, and a subscription comes
+    # before GetTask, whose path matches the one of a subscription too.
+    Operation(("POST",), "/message:send", SendMessageRequest, send_message),
+    Operation(("POST",), "/message:stream", SendMessageRequest, send_streaming_message),
+    Operation(("GET", "POST"), "/tasks/{id}:subscribe", SubscribeToTaskRequest, subscribe_to_task),
+    Operation(("POST",), "/tasks/{id}:cancel", CancelTaskRequest, cancel_task),
+    Operation(("GET",), "/tasks/{id}", GetTaskRequest, get_task),
+    Operation(("GET",), "/tasks", ListTasksRequest, list_tasks),
+    Operation(("GET",), _CONFIGS + "/{id}", GetTaskPushNotificationConfigRequest, get_push_config),
+    Operation(("DELETE",), _CONFIGS + "/{id}", DeleteTaskPushNotificationConfigRequest, delete_push_config),
+    Operation(("POST",), _CONFIGS, TaskPushNotificationConfig, create_push_config),
+    Operation(("GET",), _CONFIGS, ListTaskPushNotificationConfigsRequest, list_push_configs),
+    Operation(("GET",), "/extendedAgentCard", GetExtendedAgentCardRequest, get_extended_card),
+    Operation(("GET",), f"{_WEBHOOK}/deliveries", GetTaskPushNotificationConfigRequest, get_webhook_deliveries),
+    Operation(
+        ("POST",), f"{_WEBHOOK}/deliveries:replay", GetTaskPushNotificationConfigRequest, replay_webhook_deliveries
+    ),
+    Operation(
+        ("POST",),
+        f"{_WEBHOOK}/deliveries/{{event}}:replay",
+        GetTaskPushNotificationConfigRequest,
+        replay_webhook_deliveries,
+    ),
+    Operation(("POST",), f"{_WEBHOOK}:ping", GetTaskPushNotificationConfigRequest, ping_webhook),
+)

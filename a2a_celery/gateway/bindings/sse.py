@@ -1,0 +1,144 @@
+"""Streams over HTTP as server-sent events. One write contains all events that are ready.
+
+The SDK's response, sse-starlette's, has four tasks for each stream and one write for each event. Clients receive the
+same bytes from both.
+
+Source: HTML standard 9.2 (server-sent events).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from ...clock import SYSTEM_CLOCK, Clock
+from ...lifecycle import Event, EventId
+from ..operations.streams import StreamEvent
+from ..shutdown import GracefulShutdown
+
+PING_AFTER = 10.0
+"""Seconds of silence after which a comment is written, because proxies close silent connections. The source of a stream
+checks for events more often than that."""
+
+PING = ": ping\n\n"
+
+WRITE = 64 * 1024
+"""Characters after which a write ends. This bounds the server's buffer of a slow client."""
+
+
+def frame(data: str, event_id: EventId | None = None, event: str | None = None) -> str:
+    """Return an event of a stream. `data` is one line; a client resumes with `event_id`."""
+    numbered = "" if event_id is None else f"id: {event_id}\n"
+    named = "" if event is None else f"event: {event}\n"
+    return f"{numbered}{named}data: {data}\n\n"
+
+
+async def frames_of(
+    pages: AsyncGenerator[list[StreamEvent], None],
+    encode: Callable[[Event], Awaitable[str]],
+    encode_error: Callable[[Exception], str],
+) -> AsyncGenerator[str, None]:
+    """Yield the writes of an `EventStream` for `pages`. An error after the first page becomes the last frame.
+
+    Args:
+        say: Function that formats an event.
+        fault: Function that formats an error.
+    """
+    async with aclosing(pages):
+        first = await anext(pages, None)
+        if first is None:
+            return
+        writes = _writes(first, encode)
+        del first
+        async for some in writes:
+            yield some
+            del some
+        del writes
+        try:
+            async for page in pages:
+                async for some in _writes(page, encode):
+                    yield some
+                    del some
+                del page
+        except Exception as e:
+            yield frame(encode_error(e), event="error")
+
+
+async def _writes(page: list[StreamEvent], encode: Callable[[Event], Awaitable[str]]) -> AsyncGenerator[str, None]:
+    ready: list[str] = []
+    size = 0
+    for one in page:
+        ready.append(frame(await encode(one.event), one.id))
+        size += len(ready[-1])
+        if size >= WRITE:
+            yield "".join(ready)
+            ready, size = [], 0
+    if ready or not page:
+        yield "".join(ready)
+
+
+class EventStream(Response):
+    """Response that writes `first` and `frames`, where "" stands for a sign of life. Closes the frames in any case."""
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        first: str | None,
+        frames: AsyncGenerator[str, None],
+        shutdown: GracefulShutdown,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.status_code = 200
+        self.background = None
+        self.init_headers({"Cache-Control": "no-store", "Connection": "keep-alive", "X-Accel-Buffering": "no"})
+        self.is_empty = first is None
+        """Whether the frames ended before the first."""
+        self._first = first or ""
+        self._frames = frames
+        self._shutdown = shutdown
+        self._clock = clock
+
+    @classmethod
+    async def start(
+        cls, frames: AsyncGenerator[str, None], shutdown: GracefulShutdown, clock: Clock = SYSTEM_CLOCK
+    ) -> EventStream:
+        """Return a response with the first of the `frames` read. Errors before that frame are the caller's to map."""
+        return cls(await anext(frames, None), frames, shutdown, clock)
+
+    async def discard(self) -> None:
+        """Close the frames without writing any."""
+        await self._frames.aclose()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Write until the frames end, the client disconnects or the server stops."""
+        with self._shutdown.streaming() as cut:
+            disconnected = asyncio.create_task(_wait_for_disconnect(receive), name="a2a-client-gone")
+            disconnected.add_done_callback(cut)
+            try:
+                async with aclosing(self._frames):
+                    await self._write(send)
+            finally:
+                disconnected.remove_done_callback(cut)
+                disconnected.cancel()
+
+    async def _write(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        if self._first:
+            await send({"type": "http.response.body", "body": self._first.encode(), "more_body": True})
+        self._first, written_at = "", self._clock.monotonic()
+        async for some in self._frames:
+            if some or self._clock.monotonic() - written_at > PING_AFTER:
+                await send({"type": "http.response.body", "body": (some or PING).encode(), "more_body": True})
+                written_at = self._clock.monotonic()
+            del some
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _wait_for_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,186 @@
+"""Checks of request bodies: size, media type and JSON.
+
+The SDK reads any media type and any size, and maps some invalid JSON (bad UTF-8, NaN, deep nesting) to an internal
+error.
+
+Source: A2A specification 9.1 and 11.1 (media types), 5.4 (ContentTypeNotSupportedError is 400 over HTTP+JSON, not 415).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from itertools import islice
+from typing import Any, NoReturn
+
+from a2a.utils.errors import ContentTypeNotSupportedError, InvalidRequestError
+from starlette.requests import Request
+
+from ..protocol_errors import RequestTooLargeError
+
+MEDIA_TYPES = ("application/json", "application/a2a+json")
+"""Media types of a request's body."""
+
+MAX_JSON_DEPTH = 100
+"""Maximum nesting, as in protobuf's own JSON parser."""
+
+MAX_JSON_VALUES = 20_000
+"""Maximum values of a body. Each one blocks the gateway's event loop for several microseconds, mostly in protobuf's
+parser."""
+
+CHARGE = "a2a_charge"
+"""Key of a request's scope for a coroutine function that takes the number of the body's values, and may refuse them."""
+
+TOO_MANY_VALUES = f"The body has more than {MAX_JSON_VALUES} values: send large data as a file part"
+
+SEPARATORS = (b",", b"[", b"{")
+"""Bytes of which one precedes each value but the first."""
+
+_TO_SEPARATOR = re.compile(
+    rb"""
+    (?: [^",\[{]++                                  # anything else
+      | " (?: [^"\\]++ | \\. )*+ (?: " | \\?\Z )   # a string, whose end may be missing
+      | [\[{] [ \t\r\n]*+ [\]}]                     # an empty list or object
+    )*+
+    (?: [,\[{] | \Z )
+    """,
+    re.DOTALL | re.VERBOSE,
+)
+"""Text up to the next separator outside of strings. It matches at every position, so a search takes linear time."""
+
+BODY_TIMEOUT = 30.0
+"""Seconds in which a body must arrive; more for a large one, see `MIN_BODY_RATE`."""
+
+MIN_BODY_RATE = 1 << 14
+"""Bytes of a received body that extend `BODY_TIMEOUT` by a second."""
+
+
+async def require_json(request: Request, max_bytes: int, *, may_be_empty: bool = False) -> None:
+    """Read the body within its bounds and keep it for the endpoint.
+
+    Raises:
+        RequestTooLargeError, ContentTypeNotSupportedError, InvalidRequestError: The body is not usable.
+        LimitExceededError: The caller may not send as many values at the moment.
+    """
+    body = await read_bounded(request, max_bytes)
+    if not body and may_be_empty:
+        return
+    _require_media_type(request)
+    _require_few_values(body)
+    try:
+        parsed = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
+        if b"\\ud" in body or b"\\uD" in body:
+            json.dumps(parsed, ensure_ascii=False).encode()  # half a surrogate pair could be neither kept nor echoed
+    except (ValueError, RecursionError) as e:
+        raise InvalidRequestError(f"The body is not JSON: {_reason(e)}") from None
+    values = _require_bounded(parsed)
+    if CHARGE in request.scope:
+        await request.scope[CHARGE](values)
+    request._json = parsed  # what request.json() would keep: the endpoint need not parse again
+    if not isinstance(parsed, dict) and may_be_empty:
+        raise InvalidRequestError("The body is a JSON object")
+
+
+def _require_media_type(request: Request) -> None:
+    """Refuse a body of another media type, or of none.
+
+    A browser asks the server before a page of another origin may send JSON. It does not ask for a form, plain text, or
+    a body without a media type.
+    """
+    given = request.headers.get("content-type", "")
+    if given.partition(";")[0].strip().lower() not in MEDIA_TYPES:
+        raise ContentTypeNotSupportedError(f"The body is {' or '.join(MEDIA_TYPES)}: say so in Content-Type")
+
+
+async def read_bounded(request: Request, max_bytes: int) -> bytes:
+    """Return the body, and keep it for later readers.
+
+    Raises:
+        RequestTooLargeError: The body is too large; the rest of it is not read.
+        InvalidRequestError: The body does not arrive in time, see `BODY_TIMEOUT`.
+    """
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > max_bytes:
+        raise _too_large(max_bytes)
+    chunks, size = [], 0
+    began = asyncio.get_running_loop().time()
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT) as limit:
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > max_bytes:
+                    raise _too_large(max_bytes)
+                chunks.append(chunk)
+                limit.reschedule(began + BODY_TIMEOUT + size / MIN_BODY_RATE)
+    except TimeoutError:
+        raise InvalidRequestError("The body did not arrive in time: send it faster, or large data by URL") from None
+    request._body = b"".join(chunks)  # what request.body() would keep
+    return request._body
+
+
+def forget_body(request: Request) -> None:
+    """Drop the body of a served `request` from memory. Starlette keeps the request for as long as its stream is
+    open."""
+    vars(request).pop("_json", None)
+    request._body = b""
+
+
+def _too_large(max_bytes: int) -> RequestTooLargeError:
+    return RequestTooLargeError(f"A request may have {max_bytes} bytes at most")
+
+
+def _reason(error: ValueError | RecursionError) -> str:
+    """Return the problem of the text. The texts of some exceptions describe Python, not the request."""
+    match error:
+        case json.JSONDecodeError():
+            return f"{error.msg} at line {error.lineno}, column {error.colno}"
+        case UnicodeDecodeError():
+            return f"no UTF-8 at byte {error.start}"
+        case UnicodeEncodeError():
+            return "half a surrogate pair is no character"
+        case RecursionError():
+            return "nested too deeply"
+        case _NoValue():
+            return str(error)
+        case _:
+            return "a number has too many digits"
+
+
+class _NoValue(ValueError):
+    pass
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise _NoValue(f"{name} is no JSON value")
+
+
+def _require_few_values(body: bytes) -> None:
+    """Raise InvalidRequestError for too many values before they are parsed, which takes much time and memory."""
+    if sum(map(body.count, SEPARATORS)) > MAX_JSON_VALUES:
+        ends = _TO_SEPARATOR.finditer(body)
+        if next(islice(ends, MAX_JSON_VALUES + 1, None), None) is not None:  # the end of the body is found up to twice
+            raise InvalidRequestError(TOO_MANY_VALUES)
+
+
+def _require_bounded(value: Any) -> int:
+    """Return the number of values that `value` holds. Without recursion, since `value` may be hostile.
+
+    Raises:
+        InvalidRequestError: There are too many values, or they are nested too deeply.
+    """
+    depth, values, level = 0, 0, [value]
+    while level:
+        values += len(level)
+        if depth > MAX_JSON_DEPTH:
+            raise InvalidRequestError(f"The body is nested more than {MAX_JSON_DEPTH} deep")
+        if values > MAX_JSON_VALUES:
+            raise InvalidRequestError(TOO_MANY_VALUES)
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        depth += 1
+    return values

@@ -1,0 +1,44 @@
+"""Extensions that the client requests and the card declares are active for a call; the response names them.
+
+The response has them in the request's service parameter, as the specification does not say how an agent names them.
+
+Source: A2A specification 3.2.6 and 4.6; unknown extensions are ignored (4.6.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from a2a.extensions.common import HTTP_EXTENSION_HEADER, get_requested_extensions
+from a2a.types import AgentCard
+from starlette.requests import Request
+from starlette.responses import Response
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+CARDS = "a2a_cards"
+"""Key of a request's scope and its call context for the card of the agent that the tenant named."""
+
+
+def active_extensions(card: AgentCard, asked: set[str]) -> str:
+    """Return the extensions of `card` that were requested, in the format of the header; "" for none."""
+    return ",".join(sorted({extension.uri for extension in card.capabilities.extensions} & asked))
+
+
+def echo_extensions(endpoint: Endpoint, card: AgentCard, *, shared: bool = False) -> Endpoint:
+    """Return `endpoint` with the active extensions in the header ``A2A-Extensions`` of its responses.
+
+    The extensions are those of `card`, or at a `shared` address those of the agent that the tenant named.
+    """
+    if not card.capabilities.extensions and not shared:
+        return endpoint
+
+    async def echoing(request: Request) -> Response:
+        response = await endpoint(request)
+        asked = get_requested_extensions(request.headers.getlist(HTTP_EXTENSION_HEADER))
+        active = active_extensions((request.scope.get(CARDS) or [card])[-1], asked)
+        if active:
+            response.headers[HTTP_EXTENSION_HEADER] = active
+        return response
+
+    return echoing

@@ -1,0 +1,224 @@
+"""Limits of an owner: requests per second, tasks and open streams.
+
+An owner is an authenticated user, across all tenants and agents. The unauthenticated callers of a tenant are one owner,
+because they see each other's tasks; an address does not identify a caller whose requests pass a proxy.
+
+Source: A2A specification 13.4 (rate limits on all operations); RFC 6585 4 (429); RFC 9110 10.2.3 (Retry-After).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from math import ceil
+from random import uniform
+from typing import NoReturn
+
+from a2a.server.context import ServerCallContext
+
+from ...clock import SYSTEM_CLOCK, Clock
+from ...errors import StoreUnavailable
+from ...settings import Settings
+from ...store import AsyncStore, Keys, Scope
+from ...store.admin.memory import MemoryWatermark
+from ...store.tasks.limits import TaskLimits, acquire_request
+from ...store.tasks.results import Limited
+from ..metrics import Metrics
+from ..protocol_errors import LimitExceededError
+
+REQUESTS, STREAMS = "requests", "streams"
+"""Names of the limits of requests and streams. `TaskLimits` names those of tasks."""
+
+MAX_REMEMBERED_OWNERS = 10_000
+"""Owners without a token that a gateway remembers. For any further owner it asks the store."""
+
+VALUES_PER_TOKEN = 1_000
+"""Values of a JSON body that cost as much of the gateway's time as a small request."""
+
+REFUSAL_DELAY = 1.0
+"""Seconds, at most, that the response to a caller that ignores Retry-After is delayed. Half of it is random, so that
+the connections of such a caller do not send their next requests all at once."""
+
+MAX_DELAYED = 1_000
+"""Refusals that are delayed at the same time. Further ones are sent at once."""
+
+STREAM_WAIT = 10
+"""Seconds that the client of a rejected stream has to wait. The end of another stream is unknown."""
+
+MAX_WAIT = 60
+"""Maximum of the seconds that the client of a rejected message has to wait: they are an estimate."""
+
+LIMIT_TEXTS = {
+    REQUESTS: "The rate limit of requests is reached",
+    "concurrent": "The limit of {} running tasks is reached",
+    "waiting": "The limit of {} tasks that wait for a worker is reached",
+    "paused": "The limit of {} interrupted tasks is reached: answer or cancel one",
+    "webhooks": "The limit of {} push notification configs is reached: delete one",
+    STREAMS: "The limit of {} open streams is reached: close one",
+    "queued": "The limit of {} queued messages of this agent is reached",
+    "owner_bytes": "The limit of {} stored bytes is reached: this message does not fit",
+    "store_bytes": "The storage of this service is full",
+    "memory": "The memory of this service is nearly full",
+}
+
+
+class OwnerLimits:
+    """Limits of the owners of a deployment that serves `agents`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: AsyncStore,
+        keys: Keys,
+        agents: Iterable[str],
+        metrics: Metrics,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.metrics = metrics
+        self._clock = clock
+        self._store = store
+        self._keys = keys
+        self._per_second = settings.owner_requests_per_second
+        self._blocked_until: dict[str, float] = {}  # by account
+        self._retry_at: dict[str, float] = {}  # by account
+        self._delayed = 0
+        self._max_streams = settings.owner_max_streams
+        self._streams: Counter[str] = Counter()  # by account
+        self._burst = settings.owner_request_burst or max(1, ceil(self._per_second or 0))
+        agent_names = tuple(agents)
+        for agent in agent_names:
+            metrics.declare_limits(agent, LIMIT_TEXTS)
+        limits = TaskLimits(
+            agent_names,
+            settings.owner_max_concurrent_tasks,
+            settings.owner_max_waiting_tasks,
+            settings.owner_max_paused_tasks,
+            settings.agent_max_queue,
+            settings.owner_max_stored_bytes,
+            settings.store_max_bytes,
+        )
+        self._task_limits: TaskLimits | None = limits if limits != TaskLimits(agent_names) else None
+        self._nearly_full = TaskLimits(agent_names, memory=True)
+        self._watermark = MemoryWatermark(store, settings.store_watermark, clock)
+
+    async def task_limits(self) -> TaskLimits | None:
+        """Return the limits for new messages, or None without limits."""
+        return self._nearly_full if await self._watermark.is_reached() else self._task_limits
+
+    async def count_request(self, agent: str, context: ServerCallContext) -> None:
+        """Take a token of the caller's request rate.
+
+        This costs one round trip to the store; none without a rate limit, and none until the time at which the caller's
+        next token is due.
+
+        Raises:
+            LimitExceededError: The caller has no token.
+            StoreUnavailable: The store is unavailable.
+        """
+        await self._count(agent, _scope_of(context))
+
+    async def count_unparsed_request(self, agent: str, owner: str) -> None:
+        """Take a token for a request that reached no operation. `owner` is "" for an unknown caller.
+
+        Raises:
+            LimitExceededError: The caller has no token.
+        """
+        with suppress(StoreUnavailable):
+            await self._count(agent, Scope(owner=owner))
+
+    async def charge_values(self, agent: str, owner: str, values: int) -> None:
+        """Take a token of `owner` for each `VALUES_PER_TOKEN` values of a body, before the request is built from it.
+
+        They are taken only if a token is left for the operation itself, and never cost more than a full bucket.
+
+        Raises:
+            LimitExceededError: The owner has too few tokens.
+        """
+        cost = min(values // VALUES_PER_TOKEN, self._burst - 1)
+        if cost > 0:
+            with suppress(StoreUnavailable):
+                await self._count(agent, Scope(owner=owner), cost, spare=1)
+
+    async def require_token(self, agent: str, owner: str) -> None:
+        """Raise LimitExceededError if `owner` was refused by this process and comes again before Retry-After."""
+        account = Scope(owner=owner).account
+        wait = self._retry_at.get(account, 0.0) - self._clock.monotonic()
+        if owner and wait > 0:
+            await self._refuse(agent, account, wait)
+
+    @property
+    def counts_requests(self) -> bool:
+        """Return whether requests are limited."""
+        return self._per_second is not None
+
+    async def _count(self, agent: str, scope: Scope, cost: int = 1, spare: int = 0) -> None:
+        if self._per_second is None:
+            return
+        wait = self._blocked_until.get(scope.account, 0.0) - self._clock.monotonic()
+        if wait <= 0:
+            wait = await self._store.run(
+                acquire_request(
+                    self._keys, scope, per_second=self._per_second, burst=self._burst, cost=cost, spare=spare
+                )
+            )
+            if cost == 1:  # until then the owner may have tokens for a request that costs less
+                _remember(self._blocked_until, scope.account, wait, self._clock.monotonic())
+        if wait > 0:
+            await self._refuse(agent, scope.account, wait)
+
+    async def _refuse(self, agent: str, account: str, wait: float) -> NoReturn:
+        """Raise LimitExceededError; late, if the caller comes before the Retry-After of an earlier refusal."""
+        now = self._clock.monotonic()
+        if now >= self._retry_at.get(account, 0.0):
+            _remember(self._retry_at, account, ceil(wait), now)
+        elif self._delayed < MAX_DELAYED:
+            self._delayed += 1
+            try:
+                await self._clock.sleep(uniform(REFUSAL_DELAY / 2, REFUSAL_DELAY))
+            finally:
+                self._delayed -= 1
+        raise self._error(agent, REQUESTS, LIMIT_TEXTS[REQUESTS], ceil(wait))
+
+    @contextmanager
+    def stream(self, agent: str, context: ServerCallContext) -> Iterator[None]:
+        """Count an open stream of the caller within a block.
+
+        Raises:
+            LimitExceededError: The caller has too many open streams in this process.
+        """
+        account = _scope_of(context).account
+        if self._max_streams is not None and self._streams[account] >= self._max_streams:
+            raise self._error(agent, STREAMS, LIMIT_TEXTS[STREAMS].format(self._max_streams), STREAM_WAIT)
+        self._streams[account] += 1
+        try:
+            yield
+        finally:
+            self._streams[account] -= 1
+            if not self._streams[account]:
+                del self._streams[account]
+
+    def limit_error(self, agent: str, limited: Limited) -> LimitExceededError:
+        """Return the error for a message that exceeds a limit."""
+        seconds = min(MAX_WAIT, max(1, ceil(limited.retry_in)))
+        return self._error(agent, limited.limit, LIMIT_TEXTS[limited.limit].format(limited.most), seconds)
+
+    def _error(self, agent: str, limit: str, text: str, seconds: int) -> LimitExceededError:
+        self.metrics.count_limit_error(agent, limit)
+        text = f"{text}. Retry in {seconds} s."
+        return LimitExceededError(text, data={"limit": limit, "retryAfter": str(seconds)})
+
+
+def _remember(times: dict[str, float], account: str, wait: float, now: float) -> None:
+    """Remember the time until which an account has to wait. If the table is full, drop the times that are over."""
+    times.pop(account, None)
+    if len(times) >= MAX_REMEMBERED_OWNERS:
+        for other in [other for other, until in times.items() if until <= now]:
+            del times[other]
+    if wait > 0 and len(times) < MAX_REMEMBERED_OWNERS:
+        times[account] = now + wait
+
+
+def _scope_of(context: ServerCallContext) -> Scope:
+    """Return the scope of a caller, without an agent."""
+    return Scope(tenant=context.tenant, owner=context.user.user_name)

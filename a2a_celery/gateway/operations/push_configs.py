@@ -1,0 +1,312 @@
+"""Push notification configs: validated when they are set, stored encrypted, returned without their secrets."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+from a2a.server.context import ServerCallContext
+from a2a.types import (
+    ListTaskPushNotificationConfigsRequest,
+    ListTaskPushNotificationConfigsResponse,
+    SendMessageRequest,
+    TaskPushNotificationConfig,
+)
+from a2a.utils.errors import TaskNotFoundError, UnsupportedOperationError
+
+from ...crypto.sealing import Sealer
+from ...lifecycle import EventId
+from ...lifecycle.shown import shown_event
+from ...push import Poster, Subscription, Target, TargetRefused, check_config, parse_event_kinds
+from ...settings import Settings
+from ...store import AsyncStore, Keys, Scope
+from ...store.log.pages import read_log
+from ...store.tasks import results as answers
+from ...store.webhooks.deliveries import (
+    MAX_REQUESTED_POSTS,
+    PING,
+    Attempt,
+    Delivery,
+    read_delivery,
+    replay_delivery,
+    request_post,
+)
+from ...store.webhooks.push_configs import (
+    MAX_PUSH_CONFIGS,
+    NewPushConfig,
+    delete_push_config,
+    list_push_configs,
+    read_push_config,
+    save_push_config,
+)
+from ..protocol_errors import MAX_ID_LENGTH, LimitExceededError, invalid
+from .limits import OwnerLimits
+from .task_reader import TaskReader
+
+EVENTS = "a2a-push-events"
+"""Service parameter (a header, or gRPC metadata) with the events that a config subscribes to; all of them by
+default."""
+
+CONSENT_TIMEOUT = 5.0
+"""Seconds in which a receiver must consent."""
+
+REPLAYED = "a2a_replayed_event"
+"""Key of a call context for the id of the event to deliver again; "" for all that failed."""
+
+PROTOCOL = "a2a_protocol"
+"""Key of a call context for the protocol version of a client that uses 0.3."""
+
+QUEUE_FULL_WAIT = 5
+"""Seconds after which the client of a rejected replay or ping may retry."""
+
+
+class PushConfigs:
+    """Push notification configs of all agents of a deployment."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        sealer: Sealer,
+        store: AsyncStore,
+        keys: Keys,
+        task_reader: TaskReader,
+        limits: OwnerLimits,
+    ) -> None:
+        self._allow = settings.push_networks
+        self._sealer = sealer
+        self._store = store
+        self._keys = keys
+        self._task_reader = task_reader
+        self._limits = limits
+        self._max_webhooks = settings.owner_max_webhooks
+        self._origin = (urlsplit(settings.public_url or "").hostname or "") if settings.webhook_consent else ""
+        self._poster = Poster(self._allow, timeout=CONSENT_TIMEOUT) if self._origin else None
+
+    async def aclose(self) -> None:
+        """Close the connections that asked receivers for their consent."""
+        if self._poster is not None:
+            await self._poster.aclose()
+
+    async def config_of_message(
+        self, params: SendMessageRequest, context: ServerCallContext, task_id: str
+    ) -> NewPushConfig | None:
+        """Return the config in a message to `task_id`, for the script that stores the message, or None without a
+        config.
+
+        Raises:
+            InvalidParamsError: The config is invalid.
+        """
+        if not params.configuration.HasField("task_push_notification_config"):
+            return None
+        config = params.configuration.task_push_notification_config
+        field = "configuration.task_push_notification_config."
+        if config.task_id not in ("", task_id):
+            raise invalid(f"{field}task_id", "Leave the task id out: the config belongs to the task of this message.")
+        return self._sealed(await self._checked(config, context, task_id, field), context)
+
+    async def create(
+        self, scope: Scope, config: TaskPushNotificationConfig, context: ServerCallContext
+    ) -> TaskPushNotificationConfig:
+        """Store a config, which replaces one with the same id. A config without an id gets one."""
+        subscription = await self._checked(config, context, config.task_id, "")
+        new = self._sealed(subscription, context)
+        match await self._store.run(save_push_config(self._keys, scope, config.task_id, new)):
+            case answers.Missing():
+                await self._task_reader.read(scope, config.task_id, history_length=0, artifacts=False)
+                text = "The task has ended and is archived: it has no further events to deliver"
+                raise UnsupportedOperationError(text, data={"taskId": config.task_id})
+            case answers.Limited() as limited:
+                raise self._limits.limit_error(scope.agent, limited)
+            case answers.TooManyConfigs():
+                raise too_many_configs(config.task_id)
+        return subscription.without_secrets()
+
+    async def get(self, scope: Scope, task_id: str, config_id: str) -> TaskPushNotificationConfig:
+        """Return one config."""
+        sealed = await self._store.run(read_push_config(self._keys, scope, task_id, config_id))
+        if sealed is None:
+            raise _no_config(task_id, config_id)
+        return self._opened(task_id, config_id, sealed)
+
+    async def list(
+        self, scope: Scope, params: ListTaskPushNotificationConfigsRequest
+    ) -> ListTaskPushNotificationConfigsResponse:
+        """Return a page of the configs of a task in the order of their ids; all of them without a page size."""
+        if params.page_size < 0:
+            raise invalid("page_size", "Send a number of configs, or leave it out.")
+        found = await self._store.run(list_push_configs(self._keys, scope, params.task_id))
+        if found is None:  # an archived task has no configs
+            await self._task_reader.read(scope, params.task_id, history_length=0, artifacts=False)
+        left = [pair for pair in found or () if pair[0] > params.page_token]
+        page = left[: params.page_size or None]
+        return ListTaskPushNotificationConfigsResponse(
+            configs=[self._opened(params.task_id, config_id, sealed) for config_id, sealed in page],
+            next_page_token=page[-1][0] if len(page) < len(left) else "",
+        )
+
+    async def delete(self, scope: Scope, task_id: str, config_id: str) -> None:
+        """Delete a config, if it exists."""
+        if not await self._store.run(delete_push_config(self._keys, scope, task_id, config_id)):
+            await self._task_reader.read(scope, task_id, history_length=0, artifacts=False)
+
+    async def deliveries(self, scope: Scope, task_id: str, config_id: str) -> dict[str, Any]:
+        """Return the newest deliveries of a config and its pending ones."""
+        found = await self._store.run(read_delivery(self._keys, task_id, config_id, scope))
+        if found is None:
+            raise _no_config(task_id, config_id)
+        return _deliveries_json(found)
+
+    async def replay(self, scope: Scope, task_id: str, config_id: str, event: str) -> dict[str, Any]:
+        """Deliver the event with the id `event` again, or for "" every failed event; return the deliveries."""
+        if event:
+            await self._request(scope, task_id, config_id, await self._event_id(scope, task_id, config_id, event))
+        else:
+            await self._store.run(replay_delivery(self._keys, task_id, config_id, scope))
+        return await self.deliveries(scope, task_id, config_id)
+
+    async def ping(self, scope: Scope, task_id: str, config_id: str) -> dict[str, Any]:
+        """Deliver a test ping; return its id and the deliveries."""
+        ping = f"{PING}{uuid4().hex}"
+        await self._request(scope, task_id, config_id, ping)
+        return {"ping": ping, **await self.deliveries(scope, task_id, config_id)}
+
+    async def _request(self, scope: Scope, task_id: str, config_id: str, post: EventId | str) -> None:
+        match await self._store.run(request_post(self._keys, scope, task_id, config_id, post)):
+            case "missing":
+                raise _no_config(task_id, config_id)
+            case "gone":
+                raise _no_event(task_id, str(post))
+            case "full":
+                text = (
+                    f"{MAX_REQUESTED_POSTS} replays and pings of this webhook are queued: retry in {QUEUE_FULL_WAIT} s"
+                )
+                raise LimitExceededError(text, data={"limit": "webhook_posts", "retryAfter": str(QUEUE_FULL_WAIT)})
+
+    async def _event_id(self, scope: Scope, task_id: str, config_id: str, text: str) -> EventId:
+        """Return the id of an event that the config subscribes to.
+
+        Raises:
+            A2AError: The config or the event does not exist.
+        """
+        try:
+            asked = EventId.parse(text)
+        except ValueError:
+            raise invalid("event", "Send the id of an event, such as 7-1767225600000000.") from None
+        sealed = await self._store.run(read_push_config(self._keys, scope, task_id, config_id))
+        if sealed is None:
+            raise _no_config(task_id, config_id)
+        subscription = Subscription.from_bytes(self._sealer.open(sealed, task_id, config_id))
+        read = read_log(self._keys, task_id, max(asked.version - 1, 0), limit=1, whole=False)
+        entries = (await self._store.run(read)).entries
+        if not entries or entries[0].id.differs_from(asked):
+            raise _no_event(task_id, text)
+        event = shown_event(entries[0], task_id, "")
+        if event is None or not subscription.includes(event):
+            data = {"taskId": task_id, "event": text}
+            raise UnsupportedOperationError(f"Event {text} is not delivered to this webhook", data=data)
+        return entries[0].id
+
+    async def _checked(
+        self, requested: TaskPushNotificationConfig, context: ServerCallContext, task_id: str, field: str
+    ) -> Subscription:
+        """Validate a config without resolving its host, because the result would tell which names this network has.
+
+        Each delivery checks the addresses that the host resolves to.
+        """
+        if len(requested.id) > MAX_ID_LENGTH or not requested.id.isprintable():
+            raise invalid(f"{field}id", f"Send at most {MAX_ID_LENGTH} characters, printable ones.")
+        try:
+            events = parse_event_kinds(context.state.get("headers", {}).get(EVENTS, ""))
+        except ValueError as e:
+            raise invalid("A2A-Push-Events", f"{e}.") from None
+        config = TaskPushNotificationConfig()
+        config.CopyFrom(requested)
+        config.id = requested.id or str(uuid4())
+        config.task_id = task_id
+        config.ClearField("tenant")  # the task's scope has the tenant
+        try:
+            target = check_config(config, self._allow)
+            await self._require_consent(target, context)
+        except TargetRefused as e:
+            raise invalid(f"{field}{e.field}", f"{e.rule}.") from None
+        return Subscription(config, context.state.get(PROTOCOL, "1.0"), events)
+
+    async def _require_consent(self, target: Target, context: ServerCallContext) -> None:
+        """Ask the receiver for its consent, if the deployment requires consent.
+
+        Raises:
+            TargetRefused: The receiver does not consent or does not respond. The text does not tell these apart, so
+                that clients cannot scan the network.
+        """
+        if self._poster is None:
+            return
+        if not await self._poster.has_consent(target.url, self._origin, owner=_account(context)):
+            wanted = f"OPTIONS with WebHook-Request-Origin: {self._origin} by WebHook-Allowed-Origin: {self._origin}"
+            raise TargetRefused("url", f"its receiver must consent: it must answer {wanted} within a few seconds")
+
+    def _sealed(self, subscription: Subscription, context: ServerCallContext) -> NewPushConfig:
+        config = subscription.config
+        sealed = self._sealer.seal(subscription.to_bytes(), config.task_id, config.id)
+        return NewPushConfig(config.id, sealed, self._sealer.fingerprint, _account(context), self._max_webhooks)
+
+    def _opened(self, task_id: str, config_id: str, sealed: bytes) -> TaskPushNotificationConfig:
+        return Subscription.from_bytes(self._sealer.open(sealed, task_id, config_id)).without_secrets()
+
+
+def _account(context: ServerCallContext) -> str:
+    return Scope(tenant=context.tenant, owner=context.user.user_name).account
+
+
+def _no_config(task_id: str, config_id: str) -> TaskNotFoundError:
+    return TaskNotFoundError("No such push notification config", data={"taskId": task_id, "id": config_id})
+
+
+def _no_event(task_id: str, event: str) -> UnsupportedOperationError:
+    text = f"Event {event} cannot be delivered again: it is no longer in the task's log"
+    return UnsupportedOperationError(text, data={"taskId": task_id, "event": event})
+
+
+def _deliveries_json(found: Delivery) -> dict[str, Any]:
+    """Return the deliveries of a config as its owner receives them, newest first. Times of 0 are left out."""
+    waits = found.how in ("failing", "waiting")
+    times = {"nextTry": found.due_us if waits and not found.in_hand else 0, "givenUpAt": found.died_us}
+    return {
+        "taskId": found.task_id,
+        "id": found.config_id,
+        "state": found.how,
+        "delivered": found.delivered,
+        "lastEvent": found.version,
+        "failures": found.failures,
+        **_times(times),
+        "requested": list(found.requested),
+        "deliveries": [_attempt_json(attempt) for attempt in found.attempts],
+    }
+
+
+def _attempt_json(attempt: Attempt) -> dict[str, Any]:
+    kind = "ping" if attempt.post.startswith(PING) else "event"
+    optional = {"status": attempt.status, "latencyMs": attempt.latency_ms, "reason": attempt.reason or None}
+    return {
+        **_times({"time": attempt.at_us}),
+        **({kind: attempt.post} if attempt.post else {}),
+        "outcome": attempt.outcome,
+        **{name: value for name, value in optional.items() if value is not None},
+        **_times({"nextTry": attempt.next_us}),
+    }
+
+
+def _times(times: dict[str, int]) -> dict[str, str]:
+    return {
+        name: datetime.fromtimestamp(at_us / 1_000_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        for name, at_us in times.items()
+        if at_us
+    }
+
+
+def too_many_configs(task_id: str) -> UnsupportedOperationError:
+    """Return the error for a task with the maximum number of configs."""
+    return UnsupportedOperationError(
+        f"A task has at most {MAX_PUSH_CONFIGS} push notification configs: delete one", data={"taskId": task_id}
+    )

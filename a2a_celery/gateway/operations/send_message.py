@@ -1,0 +1,311 @@
+"""Acceptance of messages: validate, write to the store, then publish the run. An accepted message is never lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from uuid import uuid4
+
+from a2a.server.context import ServerCallContext
+from a2a.types import Message, Role, SendMessageConfiguration, SendMessageRequest, Task
+from a2a.utils.errors import InvalidParamsError, UnsupportedOperationError
+from google.protobuf.json_format import MessageToDict
+
+from ...agents import Agent
+from ...caller import Caller
+from ...dispatch import BadCall, Call, CallSignature
+from ...lifecycle import EventId, is_terminal
+from ...settings import Settings
+from ...store import Scope
+from ...store.log.follow import LogFollower
+from ...store.log.pubsub import LogSignal
+from ...store.runs.commands import RunRef
+from ...store.tasks import commands as tasks
+from ...store.tasks import results as answers
+from ...store.tasks.commands import IdempotencyKey
+from ...store.webhooks.push_configs import NewPushConfig
+from ..protocol_errors import invalid, not_found
+from .background_publisher import BackgroundPublisher
+from .limits import OwnerLimits
+from .push_configs import PushConfigs, too_many_configs
+from .routing import run_options
+from .task_reader import TaskReader, closed_task_error
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedMessage:
+    """Accepted message, with its task up to the event `newest`.
+
+    Attributes:
+        since: The message's turn is in the log after this event.
+        ahead: Number of turns that start after `since` and before the message's own turn, see `TurnWatch`.
+        new: Whether the log ends at `newest`.
+        whole: False if blob references of `task` are not resolved: a client must not receive it, see `with_full_task`.
+    """
+
+    task: Task
+    newest: EventId
+    since: EventId
+    ahead: int
+    new: bool = False
+    whole: bool = True
+
+    @property
+    def is_first(self) -> bool:
+        """Return whether the message created the task."""
+        return self.since.version == 1 and not self.ahead
+
+
+class MessageAcceptor:
+    """Accepts the messages for one agent."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        settings: Settings,
+        follower: LogFollower,
+        publisher: BackgroundPublisher,
+        push_configs: PushConfigs | None,
+        limits: OwnerLimits,
+        task_reader: TaskReader,
+    ) -> None:
+        self._agent = agent
+        self._settings = settings
+        self._follower = follower
+        self._store = follower.store
+        self._keys = follower.keys
+        self._publisher = publisher
+        self._push_configs = push_configs
+        self._limits = limits
+        self._task_reader = task_reader
+        self._signature = CallSignature.of(agent.code) if agent.kind == "task" else None
+
+    @asynccontextmanager
+    async def accepting(
+        self, params: SendMessageRequest, context: ServerCallContext, scope: Scope, *, stops: bool = False
+    ) -> AsyncGenerator[tuple[AcceptedMessage, LogSignal], None]:
+        """Accept a message and subscribe to its task.
+
+        Yields:
+            The accepted message and a signal for every later write to its task; with `stops`, only for interrupted and
+            terminal states.
+        """
+        task_id = params.message.task_id or str(uuid4())
+        waker = None if params.message.task_id else self._follower.waker(stops=stops)
+        async with AsyncExitStack() as stack:
+            # subscribe before the write, so that no event is missed
+            signal = await stack.enter_async_context(self._follower.listen(task_id, waker, stops=stops))
+            accepted = await self._accept(params, context, scope, task_id, waker)
+            if accepted.task.id != task_id:
+                signal = await stack.enter_async_context(self._follower.listen(accepted.task.id, stops=stops))
+            accepted_and_signal = [(accepted, signal)]
+            del params, context, accepted  # a long wait must not keep the request in memory
+            yield accepted_and_signal.pop()
+
+    async def accept(self, params: SendMessageRequest, context: ServerCallContext, scope: Scope) -> AcceptedMessage:
+        """Accept a message and resolve the blob references of its task."""
+        return await with_full_task(self._follower, await self._accept(params, context, scope))
+
+    async def _accept(
+        self,
+        params: SendMessageRequest,
+        context: ServerCallContext,
+        scope: Scope,
+        task_id: str = "",
+        waker: tasks.ReplyChannel | None = None,
+    ) -> AcceptedMessage:
+        """Store the message and publish its run. A message without a task id creates a task, with the id `task_id` if
+        given.
+
+        A message that was accepted within the agent's `idempotency_window` before is looked up instead.
+
+        Raises:
+            A2AError: The task of the message cannot accept it.
+        """
+        if params.message.task_id:
+            return await self._continue(params, context, scope)
+        task_id = task_id or str(uuid4())
+        request = _with_ids(params, context.tenant, task_id, params.message.context_id or str(uuid4()))
+        caller = Caller.of(context)
+        options = run_options(self._agent, request, caller, self._call([request.message]))
+        answer = await self._store.run(
+            tasks.create_task(
+                self._keys,
+                scope,
+                task_id,
+                request.message.context_id,
+                request,
+                caller=caller.to_json(),
+                retention=self._settings.retention,
+                options=options.to_json(),
+                once=idempotency_key(self._agent, params),
+                push=await self._push(params, context, task_id),
+                serialize_context=self._agent.serialize_context,
+                limits=await self._limits.task_limits(),
+                waker=waker,
+            )
+        )
+        match answer:
+            case answers.Created(task, newest, behind):
+                if not behind:
+                    self._publisher.publish(self._agent.name, RunRef(task_id, 1), options)
+                return AcceptedMessage(task, newest, since=newest, ahead=0, new=True)
+            case answers.Known():
+                return await self._accepted_before(answer, scope)
+            case answers.Conflict():
+                raise self._message_id_conflict(params)
+            case answers.Limited():
+                raise self._limits.limit_error(self._agent.name, answer)
+
+    async def _accepted_before(self, known: answers.Known, scope: Scope) -> AcceptedMessage:
+        stored = await self._task_reader.read(scope, known.task_id)
+        return AcceptedMessage(stored.task, stored.newest, since=EventId(known.version), ahead=known.ahead)
+
+    def _message_id_conflict(self, params: SendMessageRequest) -> InvalidParamsError:
+        return invalid(
+            "message.message_id",
+            f"Another message had this id within the last {self._agent.idempotency_window:g} seconds: send a new id.",
+        )
+
+    async def _continue(self, params: SendMessageRequest, context: ServerCallContext, scope: Scope) -> AcceptedMessage:
+        task_id = params.message.task_id
+        length = 0 if self._signature is None else None  # a call takes all of the client's messages
+        whole = self._signature is not None
+        stored = await self._task_reader.read(scope, task_id, history_length=length, artifacts=False, whole=whole)
+        task = stored.task
+        if stored.archived:
+            raise closed_task_error(task_id, task.status.state)
+        request = _with_ids(params, context.tenant, task_id, task.context_id)
+        caller = Caller.of(context)
+        client_messages = [message for message in task.history if message.role == Role.ROLE_USER]
+        call = None if is_terminal(task.status.state) else self._call([*client_messages, request.message])
+        options = run_options(self._agent, request, caller, call)
+        answer = await self._store.run(
+            tasks.continue_task(
+                self._keys,
+                scope,
+                task_id,
+                request,
+                params.message.context_id,
+                caller=caller.to_json(),
+                nonce=uuid4().hex,
+                options=options.to_json(),
+                once=idempotency_key(self._agent, params),
+                push=await self._push(params, context, task_id),
+                limits=await self._limits.task_limits(),
+                max_bytes=self._settings.task_max_bytes,
+            )
+        )
+        match answer:
+            case answers.TooManyConfigs():
+                raise too_many_configs(task_id)
+            case answers.Missing():
+                raise await self._task_reader.closed_task_error(scope, task_id)
+            case answers.WrongContext(context_id):
+                raise invalid(
+                    "message.context_id", f"The task belongs to context {context_id!r}: send this context id or none."
+                )
+            case answers.Ended(state):
+                raise closed_task_error(task_id, state)
+            case answers.Full():
+                raise UnsupportedOperationError(
+                    f"{tasks.MAX_WAITING_TURNS} messages wait for this task: send this message again later",
+                    data={"taskId": task_id},
+                )
+            case answers.TooLarge():
+                raise _too_large(task_id, self._settings.task_max_bytes)
+            case answers.Begun(run, task, newest, behind, whole):
+                if not behind:
+                    self._publisher.publish(self._agent.name, RunRef(task_id, run), options)
+                return AcceptedMessage(task, newest, since=newest, ahead=0, new=True, whole=whole)
+            case answers.Waiting(place, task, newest, whole):
+                return AcceptedMessage(task, newest, since=newest, ahead=place, whole=whole)
+            case answers.Known():
+                return await self._accepted_before(answer, scope)
+            case answers.Conflict():
+                raise self._message_id_conflict(params)
+            case answers.Limited():
+                raise self._limits.limit_error(self._agent.name, answer)
+
+    async def _push(self, params: SendMessageRequest, context: ServerCallContext, task_id: str) -> NewPushConfig | None:
+        """Return the push notification config of a message, or None if the message has none."""
+        return (
+            None if self._push_configs is None else await self._push_configs.config_of_message(params, context, task_id)
+        )
+
+    def _call(self, messages: list[Message]) -> Call | None:
+        """Return the call of a plain Celery task with `messages`, or None for another agent."""
+        if self._signature is None:
+            return None
+        try:
+            return Call(self._agent.code.name, self._signature.call(messages))
+        except BadCall as e:
+            raise invalid("message.parts", str(e)) from None
+
+
+async def with_full_task(follower: LogFollower, accepted: AcceptedMessage) -> AcceptedMessage:
+    """Return `accepted` with its blob references resolved. The task may have newer events by then.
+
+    Raises:
+        StoreUnavailable: The task cannot be read.
+    """
+    if accepted.whole:
+        return accepted
+    stored = await follower.store.run(tasks.read_task(follower.keys, None, accepted.task.id))
+    if stored is None:
+        raise not_found(accepted.task.id)
+    return replace(accepted, task=stored[0], newest=stored[1], whole=True)
+
+
+def _too_large(task_id: str, max_bytes: int | None) -> UnsupportedOperationError:
+    text = (
+        f"This message would make the task larger than {max_bytes} bytes: send the message without a task id, in the "
+        "same context, to create a new task"
+    )
+    return UnsupportedOperationError(text, data={"taskId": task_id})
+
+
+def _with_ids(params: SendMessageRequest, tenant: str, task_id: str, context_id: str) -> SendMessageRequest:
+    """Return the request for the run and the agent's route.
+
+    The tenant is the validated one. The message names its task and context. The push notification config is removed,
+    because it may hold secrets.
+    """
+    request = SendMessageRequest()
+    request.CopyFrom(params)
+    request.tenant = tenant
+    request.configuration.ClearField("task_push_notification_config")
+    request.message.task_id = task_id
+    request.message.context_id = context_id
+    return request
+
+
+def idempotency_key(agent: Agent, params: SendMessageRequest) -> IdempotencyKey | None:
+    """Return the idempotency key of a request as the client sent it, or None if the agent has no
+    `idempotency_window`."""
+    if agent.idempotency_window is None:
+        return None
+    return IdempotencyKey(params.message.message_id, message_digest(params), int(agent.idempotency_window * 1000))
+
+
+def message_digest(params: SendMessageRequest) -> str:
+    """Return a digest that is equal for two requests if and only if they ask for the same work, in any binding.
+
+    `return_immediately` and `history_length` are left out, so that a client can wait for a task by sending its message
+    again. The tenant is left out because it is part of the scope.
+
+    Source: A2A specification 3.3.1: an agent may detect duplicates by the message id.
+    """
+    work = SendMessageRequest()
+    work.CopyFrom(params)
+    work.ClearField("tenant")
+    work.ClearField("configuration")
+    asked = SendMessageConfiguration()
+    asked.CopyFrom(params.configuration)
+    asked.ClearField("return_immediately")
+    asked.ClearField("history_length")
+    canonical = json.dumps([MessageToDict(work), MessageToDict(asked)], sort_keys=True, separators=(",", ":"))
+    return sha256(canonical.encode()).hexdigest()

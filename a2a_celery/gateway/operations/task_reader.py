@@ -1,0 +1,164 @@
+"""Reads of tasks, from the store first, then from the archive.
+
+A task is archived before it leaves the store, so this order never misses a task.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from a2a.types import ListTasksRequest, ListTasksResponse, Task, TaskState
+from a2a.utils.errors import TaskNotCancelableError, UnsupportedOperationError
+
+from ...archive import Archive, ArchivedPage, Filter
+from ...lifecycle import EventId, is_terminal
+from ...store import AsyncStore, Keys, Scope
+from ...store.keys import quoted
+from ...store.tasks.commands import list_tasks, read_task
+from ...store.tasks.listing import ListQuery, asked, response
+from ...store.tasks.results import Page
+from ..protocol_errors import not_found
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTask:
+    """Task with the id of its newest event. An `archived` task is in the archive only, and has no log."""
+
+    task: Task
+    newest: EventId
+    archived: bool = False
+
+
+class TaskReader:
+    """Reads tasks. Without an `archive`, ended tasks are deleted after `retention` seconds."""
+
+    def __init__(self, store: AsyncStore, keys: Keys, archive: Archive | None, retention: int) -> None:
+        self._store = store
+        self._keys = keys
+        self._archive = archive
+        self._retention = retention
+
+    async def read(
+        self,
+        scope: Scope,
+        task_id: str,
+        *,
+        history_length: int | None = None,
+        artifacts: bool = True,
+        whole: bool = True,
+    ) -> StoredTask:
+        """Return the current task.
+
+        Args:
+            history_length: Number of messages of its history, or None for all.
+            whole: False leaves blob references unresolved, which saves a read of the object store.
+
+        Raises:
+            TaskNotFoundError: There is no such task in `scope`.
+            ArchiveUnavailable: The task is not in the store, and the archive is unavailable.
+        """
+        stored = await self._store.run(
+            read_task(self._keys, scope, task_id, history_length=history_length, artifacts=artifacts, whole=whole)
+        )
+        if stored is not None:
+            return StoredTask(*stored)
+        archived = None if self._archive is None else await self._archive.read(scope, task_id)
+        if archived is None:
+            raise not_found(task_id)
+        return StoredTask(
+            cut(archived.task, history_length, artifacts=artifacts), EventId(archived.version), archived=True
+        )
+
+    async def page(self, scope: Scope, params: ListTasksRequest) -> ListTasksResponse:
+        """Return the page of tasks that `params` asks for, from store and archive.
+
+        A task is listed in one of the two: the script that removes it from the store's lists moves the border up to
+        which the archive is read.
+
+        Raises:
+            InvalidParamsError: The page token is invalid.
+            ArchiveUnavailable: The page or its total needs the archive, which is unavailable.
+        """
+        query = asked(params)
+        page = await self._store.run(
+            list_tasks(
+                self._keys, scope, retention=self._retention, archived=self._archive is not None, **query.of_store()
+            )
+        )
+        archived = await self._archived(scope, query, page)
+        return response(query, page if archived is None else joined(page, archived, query.size))
+
+    async def not_cancelable_error(self, scope: Scope, task_id: str) -> TaskNotCancelableError:
+        """Return the error for the cancellation of a task that is not in the store.
+
+        Raises:
+            TaskNotFoundError: The task is not in the archive either.
+        """
+        stored = await self.read(scope, task_id, history_length=0, artifacts=False)
+        return already_ended_error(task_id, stored.task.status.state)
+
+    async def closed_task_error(self, scope: Scope, task_id: str) -> UnsupportedOperationError:
+        """Return the error for a message or a webhook for a task that is not in the store.
+
+        Raises:
+            TaskNotFoundError: The task is not in the archive either.
+        """
+        stored = await self.read(scope, task_id, history_length=0, artifacts=False)
+        return closed_task_error(task_id, stored.task.status.state)
+
+    async def _archived(self, scope: Scope, query: ListQuery, page: Page) -> ArchivedPage | None:
+        """Return the archive's part of a page, or None if the archive cannot hold a task of this query."""
+        border = page.border_us
+        if self._archive is None or border is None:
+            return None
+        if query.state is not None and not is_terminal(query.state):
+            return None
+        if query.not_before_us is not None and query.not_before_us > border:
+            return None
+        at = Filter(scope, border, query.context_id, query.state, query.not_before_us)
+        newer = page.more and page.tasks and page.tasks[-1].status.timestamp.ToMicroseconds() > border
+        stored = await self._archive.page(
+            at, size=0 if newer else query.size, cursor=query.cursor, artifacts=query.artifacts
+        )
+        for task in stored.tasks:
+            cut(task, query.history_length, artifacts=query.artifacts)
+        return stored
+
+
+def joined(page: Page, archived: ArchivedPage, size: int) -> Page:
+    """Return one page with the tasks of both."""
+    tasks = {task.id: task for task in (*archived.tasks, *page.tasks)}
+    newest_first = sorted(tasks.values(), key=_place, reverse=True)
+    for half in (page, archived):
+        if half.more and half.tasks:  # it may have ended early, for its size: what is behind it is for the next page
+            newest_first = [task for task in newest_first if _place(task) >= _place(half.tasks[-1])]
+    more = page.more or archived.more or len(newest_first) > size
+    return Page(newest_first[:size], page.total + archived.total, more)
+
+
+def _place(task: Task) -> tuple[int, str]:
+    return task.status.timestamp.ToMicroseconds(), quoted(task.id)
+
+
+def cut(task: Task, history_length: int | None, *, artifacts: bool = True) -> Task:
+    """Trim `task` in place to the newest messages of its history and, without `artifacts`, to no artifacts. Return
+    it."""
+    if history_length is not None and history_length < len(task.history):
+        del task.history[: len(task.history) - history_length]
+    if not artifacts:
+        task.ClearField("artifacts")
+    return task
+
+
+def already_ended_error(task_id: str, state: TaskState) -> TaskNotCancelableError:
+    """Return the error for the cancellation of a terminal task."""
+    return TaskNotCancelableError(f"The task has ended already: {TaskState.Name(state)}", data={"taskId": task_id})
+
+
+def closed_task_error(task_id: str, state: TaskState) -> UnsupportedOperationError:
+    """Return the error for a message to a terminal task."""
+    return UnsupportedOperationError(
+        f"The task has ended ({TaskState.Name(state)}) and takes no more messages: send this one without a task id, "
+        "with this task in referenceTaskIds",
+        data={"taskId": task_id},
+    )

@@ -1,0 +1,200 @@
+"""Wait for the end of a turn, or stream its events, from the accepted message to a terminal or interrupted state."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+from dataclasses import replace
+from functools import reduce
+
+from a2a.types import Message, SendMessageConfiguration, Task, TaskStatus, TaskStatusUpdateEvent
+from a2a.utils.errors import UnsupportedOperationError
+from a2a.utils.task import apply_history_length
+
+from ...clock import SYSTEM_CLOCK, Clock
+from ...errors import StoreUnavailable
+from ...lifecycle import Event, EventId, EventKind, LogEntry, is_interrupted, is_terminal, kind_of
+from ...lifecycle.fold import apply
+from ...store import Scope
+from ...store.blobs.references import is_whole
+from ...store.log.follow import LogFollower, follow
+from ...store.log.pages import LogPage, read_log
+from ...store.log.pubsub import LogSignal
+from ...store.tasks.commands import read_stopped, unlist_task
+from ...store.tasks.results import Stopped
+from ..metrics import Metrics
+from .send_message import AcceptedMessage, with_full_task
+from .streams import StreamEvent, TurnWatch, entries_of
+from .task_reader import cut
+
+
+class TurnFollower:
+    """Follows the turns of one agent's tasks.
+
+    Args:
+        hold: Seconds to hold back a new task while its agent may still give a direct answer; 0 for agents without.
+    """
+
+    def __init__(self, follower: LogFollower, hold: float, metrics: Metrics, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._follower = follower
+        self._clock = clock
+        self._metrics = metrics
+        self._hold = hold
+
+    async def wait_for_end(
+        self, accepted: AcceptedMessage, signal: LogSignal, scope: Scope, history_length: int | None
+    ) -> Message | Task | TaskStatus | None:
+        """Wait for the end of the turn.
+
+        Returns:
+            The agent's direct answer; the task in its final state for this turn; the status that ended the turn, if the
+            task has moved on or cannot be read; or None if the end is unknown.
+        """
+        if is_terminal(accepted.task.status.state) and not accepted.ahead:  # a repeated message
+            return await self._repeated_answer(accepted)
+        if accepted.new:
+            await signal.wait(behind=accepted.newest.version)
+            stopped = self._task_in_notification(accepted, signal, history_length) or await self._read_final(
+                accepted, scope, history_length
+            )
+            if stopped:
+                self._metrics.observe_lag(stopped.task.status.timestamp.ToMicroseconds())
+                return stopped.answer or stopped.task
+        watch = TurnWatch(accepted.ahead)
+        async with aclosing(self.entries(accepted.task.id, signal, accepted.since, whole=False)) as entries:
+            async for entry in entries:
+                if accepted.is_first and _is_direct_answer(entry):
+                    event = await self._resolved(accepted.task.id, entry)
+                    assert isinstance(event, Message)
+                    return event
+                if watch.ends_with(entry):
+                    _require_begun(watch, accepted)
+                    event = await self._resolved(accepted.task.id, entry)
+                    return event.status if isinstance(event, TaskStatusUpdateEvent) else None
+        return None
+
+    def _task_in_notification(
+        self, accepted: AcceptedMessage, signal: LogSignal, history_length: int | None
+    ) -> Stopped | None:
+        """Return the task of a new turn from the notification's inlined entries, or None if the task must be read."""
+        page = signal.page(accepted.newest)
+        if page is None or not accepted.whole or not (is_terminal(page.state) or is_interrupted(page.state)):
+            return None
+        task = reduce(apply, page.entries, accepted.task)
+        first = page.entries[0]
+        answer = first.event if _is_direct_answer(first) else None
+        return Stopped(cut(task, history_length), page.version, answer if isinstance(answer, Message) else None)
+
+    async def _read_final(self, accepted: AcceptedMessage, scope: Scope, history_length: int | None) -> Stopped | None:
+        """Return the task of a new turn if it is terminal or interrupted, or None if the caller must follow the log."""
+        read = read_stopped(self._follower.keys, scope, accepted.task.id, history_length=history_length)
+        try:
+            return await self._follower.store.run(read)
+        except StoreUnavailable:
+            return None
+
+    async def _resolved(self, task_id: str, entry: LogEntry) -> Event | None:
+        """Return the event of `entry` with its blob references resolved, or None if the event is deleted."""
+        if is_whole(entry.event):
+            return entry.event
+        page = await self._follower.store.run(read_log(self._follower.keys, task_id, entry.version - 1, limit=1))
+        return page.entries[0].event if page.entries else None
+
+    async def stream_pages(
+        self, accepted: AcceptedMessage, signal: LogSignal, configuration: SendMessageConfiguration
+    ) -> AsyncGenerator[list[StreamEvent], None]:
+        """Yield the task and its events until the turn ends, in pages of events that became available together.
+
+        An agent's direct answer is the only event of its stream. An empty page means that nothing has happened for a
+        while.
+        """
+        new = accepted.new
+        if accepted.is_first and self._hold:
+            new = False  # the wait for the first entry has consumed the notification
+            first = await self._first_entry(accepted, signal)
+            if first is not None and _is_direct_answer(first):
+                await self.unlist(accepted.task.id)
+                yield [StreamEvent(first.id, first.event)]
+                return
+            del first
+        accepted = await with_full_task(self._follower, accepted)
+        yield [StreamEvent(accepted.newest, apply_history_length(accepted.task, configuration))]
+        if is_terminal(accepted.task.status.state) and not accepted.ahead:
+            return
+        del configuration
+        accepted = replace(
+            accepted, task=Task(id=accepted.task.id, context_id=accepted.task.context_id)
+        )  # a long stream must not keep the task
+        watch = TurnWatch(accepted.ahead)
+        async with aclosing(self.pages(accepted.task.id, signal, accepted.since, new=new)) as pages:
+            async for page in pages:
+                if page.restored:
+                    accepted = replace(accepted, newest=EventId(0))  # versions start again
+                events, ended = watch.read(page.entries, accepted.task, after_version=accepted.newest.version)
+                del page
+                yield events
+                del events
+                if ended:
+                    _require_begun(watch, accepted)
+                    return
+
+    async def unlist(self, task_id: str) -> None:
+        """Remove the task of a direct answer from the lists of tasks: its client receives the message alone."""
+        with suppress(StoreUnavailable):
+            await self._follower.store.run(unlist_task(self._follower.keys, task_id))
+
+    async def wait_until_final(self, task_id: str, signal: LogSignal, version: int, within: float) -> None:
+        """Wait until an event after `version` ends or interrupts the task, at most `within` seconds."""
+        with suppress(TimeoutError):
+            entries = self.entries(task_id, signal, EventId(version), whole=False)
+            async with self._clock.timeout(within), aclosing(entries):
+                async for entry in entries:
+                    if TurnWatch().ends_with(entry):
+                        return
+
+    async def _first_entry(self, accepted: AcceptedMessage, signal: LogSignal) -> LogEntry | None:
+        """Return the first entry of the run, or None if it takes longer than the hold."""
+        until = self._clock.monotonic() + self._hold
+        while (left := until - self._clock.monotonic()) > 0:
+            page = await self._follower.store.run(
+                read_log(self._follower.keys, accepted.task.id, accepted.since, limit=1)
+            )
+            if page.entries:
+                return page.entries[0]
+            await signal.wait(left)
+        return None
+
+    async def _repeated_answer(self, accepted: AcceptedMessage) -> Message | None:
+        page = await self._follower.store.run(read_log(self._follower.keys, accepted.task.id, accepted.since, limit=1))
+        if accepted.is_first and page.entries and _is_direct_answer(page.entries[0]):
+            assert isinstance(page.entries[0].event, Message)
+            return page.entries[0].event
+        return None
+
+    def entries(
+        self, task_id: str, signal: LogSignal, after: EventId, *, whole: bool = True
+    ) -> AsyncGenerator[LogEntry, None]:
+        """Return the entries of a log after the event `after`, see `follow`."""
+        return entries_of(self.pages(task_id, signal, after, whole=whole))
+
+    def pages(
+        self, task_id: str, signal: LogSignal, after: EventId, *, new: bool = False, whole: bool = True
+    ) -> AsyncGenerator[LogPage, None]:
+        """Return the pages of a log after the event `after`, see `follow`."""
+        follower, observer = self._follower, self._metrics.lag_observer()
+        return follow(follower.store, follower.keys, signal, task_id, after, new=new, whole=whole, seen=observer)
+
+
+def _is_direct_answer(entry: LogEntry) -> bool:
+    """Return whether the agent answered with a message and no task: entry 2, directly after the task."""
+    return entry.version == 2 and kind_of(entry.event) is EventKind.ANSWER
+
+
+def _require_begun(watch: TurnWatch, accepted: AcceptedMessage) -> None:
+    """Raise UnsupportedOperationError if the task ended before the turn of a queued message started."""
+    if watch.is_waiting:
+        raise UnsupportedOperationError(
+            "The task ended before the turn of this message: send the message without a task id, with this task in "
+            "referenceTaskIds",
+            data={"taskId": accepted.task.id},
+        )

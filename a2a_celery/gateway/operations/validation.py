@@ -1,0 +1,258 @@
+"""Validation of requests before anything is stored, each failure with the specification's error.
+
+Required fields are checked without the SDK, which reads the .proto's options again for every message of every request
+and descends into structured data. The SDK names the missing fields of an incomplete request.
+
+Source: A2A specification 3.3.4 (capabilities), 3.4 (identifiers), 4.6.3 (required extensions), 5.7 (required fields,
+``google.api.field_behavior``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any
+
+from a2a.server.context import ServerCallContext
+from a2a.types import AgentCard, ListTasksRequest, Message, Role, SendMessageRequest, TaskState
+from a2a.utils.errors import (
+    ExtensionSupportRequiredError,
+    InvalidParamsError,
+    PushNotificationNotSupportedError,
+    UnsupportedOperationError,
+)
+from a2a.utils.input_mode_validator import validate_input_modes
+from a2a.utils.proto_utils import validate_proto_required_fields
+from google.api.field_behavior_pb2 import FieldBehavior, field_behavior
+from google.protobuf.json_format import MessageToDict, SerializeToJsonError
+from google.protobuf.message import Message as Proto
+from google.protobuf.struct_pb2 import Value
+
+from ...lifecycle import EventId
+from ..auth.identity import Identity
+from ..middleware.bodies import MAX_JSON_VALUES
+from ..protocol_errors import MAX_ID_LENGTH, PermissionDeniedError, invalid, invalid_fields
+
+LAST_EVENT_ID = "last-event-id"
+
+BOUNDS = {**dict.fromkeys(("tenant", "id", "task_id", "context_id"), MAX_ID_LENGTH), "page_token": 1024}
+"""Maximum length of the fields that name something: most become a part of a key."""
+
+MAX_REFERENCES = 16
+"""Maximum number of tasks that a message refers to: the worker reads each of them before the agent starts."""
+
+
+def require_tenant(context: ServerCallContext) -> None:
+    """Raise PermissionDeniedError for a tenant that the caller may not use, whether the tenant has any tasks or not."""
+    if isinstance(context.user, Identity) and not context.user.may_use(context.tenant):
+        raise PermissionDeniedError("Not permitted in this tenant: name one of yours")
+
+
+def require_extended_card(card: AgentCard, context: ServerCallContext) -> None:
+    """Raise UnsupportedOperationError unless the card declares an extended card.
+
+    Raises PermissionDeniedError for an unauthenticated request that the authentication of an outer application let
+    through.
+    """
+    if not card.capabilities.extended_agent_card:
+        raise UnsupportedOperationError("This agent has no extended card")
+    if "auth" in context.state and not context.user.is_authenticated:
+        raise PermissionDeniedError("The extended card is for authenticated callers")
+
+
+def require_streaming(card: AgentCard) -> None:
+    """Raise UnsupportedOperationError unless the card declares streaming."""
+    if not card.capabilities.streaming:
+        raise UnsupportedOperationError("Streaming is not supported by this agent")
+
+
+def require_push(card: AgentCard) -> None:
+    """Raise PushNotificationNotSupportedError unless the card declares push notifications."""
+    if not card.capabilities.push_notifications:
+        raise PushNotificationNotSupportedError("Push notifications are not supported by this agent")
+
+
+def require_extensions(card: AgentCard, context: ServerCallContext) -> None:
+    """Raise ExtensionSupportRequiredError if the client did not declare an extension that the card requires."""
+    missing = sorted(
+        extension.uri
+        for extension in card.capabilities.extensions
+        if extension.required and extension.uri not in context.requested_extensions
+    )
+    if missing:
+        raise ExtensionSupportRequiredError(
+            f"This agent requires the extension {missing[0]}: name it in A2A-Extensions", data={"extension": missing[0]}
+        )
+
+
+def check_send(params: SendMessageRequest, card: AgentCard, context: ServerCallContext) -> None:
+    """Validate a message as far as this needs no task.
+
+    Raises:
+        A2AError: The first failure.
+    """
+    require_extensions(card, context)
+    message, configuration = params.message, params.configuration
+    if message.role != Role.ROLE_USER:
+        raise invalid("message.role", "A client's message has the role ROLE_USER.")
+    _check_ids(message)
+    for number, part in enumerate(message.parts):
+        if part.WhichOneof("content") is None:
+            raise invalid(f"message.parts[{number}]", "A part holds one of: text, raw, url, data.")
+    if configuration.HasField("task_push_notification_config"):
+        require_push(card)
+    check_history_length(configuration, "configuration.history_length")
+    validate_input_modes(message, card)
+    _require_json(params)
+
+
+def check_bounds(params: Proto, context: ServerCallContext) -> None:
+    """Raise InvalidParamsError for a name or page token that is too long, or a message with too many values.
+
+    Over gRPC nothing else counts the values of a message.
+    """
+    if isinstance(params, SendMessageRequest) and _values_of(params) > MAX_JSON_VALUES:
+        raise invalid("message.parts", f"At most {MAX_JSON_VALUES} values: send large data as a file part.")
+    given = [(name, getattr(params, name)) for name in BOUNDS if name in params.DESCRIPTOR.fields_by_name]
+    for name, value in [*given, ("tenant", context.tenant)]:  # which a path has, and not the request in it
+        if len(value) > BOUNDS[name]:
+            raise invalid(name, f"At most {BOUNDS[name]} characters.")
+
+
+def check_history_length(holder: Proto, field: str = "history_length") -> None:
+    """Raise InvalidParamsError for a negative history length."""
+    if getattr(holder, "history_length", 0) < 0:
+        raise invalid(field, "A number of messages: 0 for none, or more.")
+
+
+def last_event_id(context: ServerCallContext) -> EventId | None:
+    """Return the event after which a stream resumes, or None if the client sent none.
+
+    Raises:
+        InvalidParamsError: The header is not the id of an event.
+    """
+    given = context.state.get("headers", {}).get(LAST_EVENT_ID)
+    if not given:
+        return None
+    try:
+        return EventId.parse(given)
+    except ValueError:
+        raise invalid(LAST_EVENT_ID, "The id of an event of this task's stream, as 7 or 7-1767225600000000.") from None
+
+
+def check_list(params: ListTasksRequest) -> None:
+    """Raise InvalidParamsError for an unknown status, or a page size or history length out of range."""
+    check_history_length(params)
+    if params.status not in TaskState.values():
+        raise invalid("status", f"One of {', '.join(TaskState.keys())}.")
+    if params.HasField("page_size") and not 1 <= params.page_size <= 100:
+        raise invalid("page_size", "A number of tasks from 1 to 100.")
+    if params.HasField("status_timestamp_after"):
+        try:
+            params.status_timestamp_after.ToDatetime()
+        except (ValueError, OverflowError):
+            raise invalid("status_timestamp_after", "A time between the years 1 and 9999.") from None
+
+
+def _check_ids(message: Message) -> None:
+    for field in ("message_id", "context_id", "task_id"):
+        if len(getattr(message, field)) > MAX_ID_LENGTH:
+            raise invalid(f"message.{field}", f"At most {MAX_ID_LENGTH} characters.")
+    if len(message.reference_task_ids) > MAX_REFERENCES:
+        raise invalid("message.reference_task_ids", f"At most {MAX_REFERENCES} tasks.")
+    if any(len(task_id) > MAX_ID_LENGTH for task_id in message.reference_task_ids):
+        raise invalid("message.reference_task_ids", f"At most {MAX_ID_LENGTH} characters each.")
+
+
+def _require_json(params: SendMessageRequest) -> None:
+    """Protobuf carries numbers that JSON has no words for; stored, they would make the task unreadable."""
+    structured = params.metadata.fields or params.message.metadata.fields
+    if structured or any(part.HasField("data") or part.metadata.fields for part in params.message.parts):
+        try:
+            MessageToDict(params)
+        except (SerializeToJsonError, ValueError):
+            raise invalid(
+                "message", "Values must be finite numbers and valid text: JSON has no NaN, no infinity."
+            ) from None
+
+
+def _values_of(params: SendMessageRequest) -> int:
+    """Return the number of parts, of strings in lists and of structured values in a message, see `_values_in`."""
+    message = params.message
+    count = len(message.parts) + len(message.extensions) + len(params.configuration.accepted_output_modes)
+    if count > MAX_JSON_VALUES:
+        return count
+    structs = [params.metadata, message.metadata, *(part.metadata for part in message.parts)]
+    data = [part.data for part in message.parts if part.HasField("data")]
+    return count + _values_in([*data, *(value for struct in structs for value in struct.fields.values())])
+
+
+def _values_in(level: list[Value]) -> int:
+    """Return the number of values inside those of `level`, counted up to about `MAX_JSON_VALUES`."""
+    count = 0
+    while level and count <= MAX_JSON_VALUES:
+        count += len(level)
+        level = [inner for outer in level for inner in (*outer.list_value.values, *outer.struct_value.fields.values())]
+    return count
+
+
+WHAT_TO_SEND = {
+    "message.role": 'Send ROLE_USER: A2A 1.0 has no role "user".',
+    "message.message_id": "Send an id of your choice that is new, such as a UUID.",
+    "message.parts": 'Send one part or more, such as {"text": "hello"}.',
+}
+"""Example value of a required field, where the SDK only says that the field is required."""
+
+
+def require_fields(params: Proto) -> None:
+    """Raise InvalidParamsError with the names of the required fields that are missing or empty."""
+    if _complete(params):
+        return
+    try:
+        validate_proto_required_fields(params)
+    except InvalidParamsError as e:
+        errors = (e.data or {}).get("errors", [])
+        raise invalid_fields(
+            [error | {"message": WHAT_TO_SEND.get(error["field"], error["message"])} for error in errors]
+        ) from None
+
+
+def _complete(message: Proto) -> bool:
+    required, below = _checked(message.DESCRIPTOR)
+    filled = {field.name: value for field, value in message.ListFields()}
+    return required <= filled.keys() and all(
+        _complete(inner) for name in below if name in filled for inner in _messages(filled[name])
+    )
+
+
+def _messages(value: Any) -> Iterable[Any]:
+    if isinstance(value, Proto):
+        return (value,)
+    return value.values() if isinstance(value, Mapping) else value
+
+
+@cache
+def _checked(kind: Any) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Return the required fields of a message type, and its fields whose messages have required fields."""
+    required = frozenset(field.name for field in kind.fields if _is_required(field))
+    return required, tuple(
+        field.name for field in kind.fields if field.message_type is not None and _requires(field.message_type, ())
+    )
+
+
+def _requires(kind: Any, above: tuple[Any, ...]) -> bool:
+    """Return whether a type or a type inside it has required fields. `above` are the types that contain it, which end a
+    recursion."""
+    return any(
+        _is_required(field)
+        or (
+            field.message_type is not None
+            and field.message_type not in above
+            and _requires(field.message_type, (*above, kind))
+        )
+        for field in kind.fields
+    )
+
+
+def _is_required(field: Any) -> bool:
+    return FieldBehavior.REQUIRED in field.GetOptions().Extensions[field_behavior]

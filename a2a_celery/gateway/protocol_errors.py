@@ -1,0 +1,159 @@
+"""Errors of the protocol: those that the SDK lacks, and the mapping of every exception to one of them.
+
+Source: A2A specification 3.3.2 and 5.4; ``google.rpc`` error details.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from a2a.server.jsonrpc_models import JSONRPCError
+from a2a.server.request_handlers.response_helpers import EXCEPTION_MAP
+from a2a.utils.errors import (
+    A2A_ERROR_MAPPING,
+    A2A_ERROR_REASONS,
+    JSON_RPC_ERROR_CODE_MAP,
+    A2AError,
+    ErrorMapping,
+    InternalError,
+    InvalidParamsError,
+    TaskNotFoundError,
+)
+
+from ..errors import ArchiveUnavailable, StoreUnavailable
+from ..telemetry.logs import about
+from ..telemetry.names import Action
+
+logger = logging.getLogger(__name__)
+
+MAX_ID_LENGTH = 256
+"""Maximum length of a message's or context's id, and of an id in an error's text."""
+
+REACHED = "a2a_reached"
+"""Key of a call context. Every operation sets it first: later failures are not the fault of the request's syntax."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class ServiceUnavailableError(A2AError):
+    """The service is unavailable; the client may repeat the request later (3.3.2, system errors)."""
+
+    message = "The service is temporarily unavailable: try again later"
+
+
+class RequestTooLargeError(A2AError):
+    """The body of the request exceeds the limit."""
+
+    message = "The request is too large"
+
+
+class UnauthenticatedError(A2AError):
+    """The caller is unknown. The error gives no reason (3.3.2, authentication errors)."""
+
+    message = "Authentication is required, by one of the schemes in the agent's card"
+
+
+class PermissionDeniedError(A2AError):
+    """The caller lacks the permission (3.3.2, authorization errors)."""
+
+    message = "Not permitted"
+
+
+class LimitExceededError(A2AError):
+    """A limit of the caller or of the service is reached, and nothing was done.
+
+    `data` has the name of the `limit`, and `retryAfter`, the whole seconds after which the caller may retry.
+    """
+
+    message = "Too many requests"
+
+
+# The SDK has no words for these; its tables are where its bindings look them up. What JSON-RPC has no entry for is an
+# internal error (-32603), which is what 3.3.2 says of system errors.
+EXTRA_MAPPINGS: dict[type[A2AError], ErrorMapping] = {
+    UnauthenticatedError: ErrorMapping(401, "UNAUTHENTICATED", "UNAUTHENTICATED"),
+    PermissionDeniedError: ErrorMapping(403, "PERMISSION_DENIED", "PERMISSION_DENIED"),
+    ServiceUnavailableError: ErrorMapping(503, "UNAVAILABLE", "SERVICE_UNAVAILABLE"),
+    RequestTooLargeError: ErrorMapping(413, "INVALID_ARGUMENT", "REQUEST_TOO_LARGE"),
+    LimitExceededError: ErrorMapping(429, "RESOURCE_EXHAUSTED", "LIMIT_EXCEEDED"),
+}
+A2A_ERROR_MAPPING.update(EXTRA_MAPPINGS)
+EXTRA_RPC_CODES: dict[type[A2AError], int] = {UnauthenticatedError: -31401, PermissionDeniedError: -31403}
+"""Own codes: JSON-RPC leaves codes above -32000 to applications, and A2A has none for these errors."""
+JSON_RPC_ERROR_CODE_MAP.update(EXTRA_RPC_CODES)
+EXCEPTION_MAP.update(dict.fromkeys(EXTRA_RPC_CODES, JSONRPCError))
+A2A_ERROR_REASONS.update({error: mapping.reason for error, mapping in EXTRA_MAPPINGS.items()})
+
+
+_RPC_STATUS = {code: EXTRA_MAPPINGS[error].http_code for error, code in EXTRA_RPC_CODES.items()}
+
+
+def rpc_status(answer: Mapping[str, Any]) -> int:
+    """Return the HTTP status of a JSON-RPC response: 200 for most errors, but 401 and 403 where proxies and clients act
+    on them."""
+    return _RPC_STATUS.get(answer.get("error", {}).get("code"), 200)
+
+
+class FieldErrors(dict[str, Any]):
+    """Violations of an InvalidParamsError, from which the SDK makes a BadRequest; as a mapping it is empty.
+
+    The SDK also sends an error's whole ``data`` as ErrorInfo.metadata, which maps strings to strings: a list in it
+    makes the detail unreadable for clients that follow the type.
+    """
+
+    def __init__(self, errors: list[Any]) -> None:
+        super().__init__()
+        self._errors = errors
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return the violations for "errors", and `default` for any other key."""
+        return self._errors if key == "errors" else default
+
+    def __missing__(self, key: str) -> Any:
+        return {"errors": self._errors}[key]
+
+    def __bool__(self) -> bool:
+        return bool(self._errors)
+
+
+MAX_NAMED = 3
+"""Maximum number of fields in the text of an error; its details have all of them."""
+
+
+def invalid(field: str, rule: str) -> InvalidParamsError:
+    """Return an InvalidParamsError that names `field`, as in the .proto, and the `rule` that it breaks."""
+    return invalid_fields([{"field": field, "message": rule}])
+
+
+def invalid_fields(errors: Sequence[Mapping[str, str]]) -> InvalidParamsError:
+    """Return an InvalidParamsError for several fields, each with "field" and "message"."""
+    return InvalidParamsError(fields_text(errors), data=FieldErrors(list(errors)))
+
+
+def fields_text(errors: Sequence[Mapping[str, str]]) -> str:
+    """Return the field errors as text, for clients that show the text of an error and not its details."""
+    named = " ".join(f"{error['field']}: {error['message'].rstrip('.')}." for error in errors[:MAX_NAMED])
+    return f"{named} {len(errors) - MAX_NAMED} more fields are wrong." if len(errors) > MAX_NAMED else named
+
+
+def not_found(task_id: str) -> TaskNotFoundError:
+    """Return the same error for a missing task and for another owner's task."""
+    return TaskNotFoundError("Task not found", data={"taskId": task_id[:MAX_ID_LENGTH]})
+
+
+def to_a2a(error: Exception) -> A2AError:
+    """Return the protocol's error for `error`. An unexpected exception becomes an internal error without any detail."""
+    if isinstance(error, A2AError):
+        if isinstance(error, InvalidParamsError) and type(error.data) is dict and "errors" in error.data:
+            return invalid_fields(error.data["errors"])
+        return error
+    if isinstance(error, StoreUnavailable | ArchiveUnavailable):
+        logger.warning("a request was not answered: %s", error, extra=about(Action.REQUEST_FAILED))
+        return ServiceUnavailableError()
+    reference = uuid4().hex[:12]
+    log_fields = about(Action.REQUEST_FAILED, reference=reference)
+    logger.error("an operation failed [reference %s]", reference, exc_info=error, extra=log_fields)
+    return InternalError("Internal error", data={"reference": reference})

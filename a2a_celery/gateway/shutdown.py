@@ -1,0 +1,82 @@
+"""Graceful shutdown: calls that wait for the end of a task return its current state, and streams end, so that their
+clients resume them at another gateway."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+
+from sse_starlette import EventSourceResponse
+
+WAIT_TIMEOUT = 5.0
+"""Seconds for which waiting calls may still return the end of their task."""
+
+
+class CancelScope:
+    """Block of a task that a call of this object ends early and without an error. An entered scope is a member of
+    `among`."""
+
+    def __init__(self, among: set[CancelScope]) -> None:
+        self._among = among
+        self._task: asyncio.Task[object] | None = None
+        self._is_cancelled = False
+
+    def __enter__(self) -> CancelScope:
+        self._task = asyncio.current_task()
+        self._among.add(self)
+        return self
+
+    def __call__(self, _: object = None) -> None:
+        """Cancel what the block awaits."""
+        if self._task is not None and not self._is_cancelled:
+            self._is_cancelled = self._task.cancel()
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> bool:
+        self._among.discard(self)
+        task, self._task = self._task, None
+        return (
+            self._is_cancelled
+            and task is not None
+            and task.uncancel() == 0
+            and isinstance(error, asyncio.CancelledError)
+        )
+
+
+class GracefulShutdown:
+    """Shutdown of a gateway, with the calls and streams that it ends. Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._waiting: set[CancelScope] = set()
+        self._streams: set[CancelScope] = set()
+        self._watching: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Cancel the waiting calls after `WAIT_TIMEOUT` seconds."""
+        asyncio.get_running_loop().call_later(WAIT_TIMEOUT, self.cancel_waiting)
+
+    def cancel_waiting(self) -> None:
+        """Cancel the waiting calls now."""
+        _cancel_all(self._waiting)
+
+    def waiting(self) -> CancelScope:
+        """Return a scope for a call that waits: it ends early when the gateway shuts down."""
+        return CancelScope(self._waiting)
+
+    def streaming(self) -> CancelScope:
+        """Return a scope for a stream: it ends as soon as the server stops, which otherwise waits for every
+        response."""
+        if self._watching is None:
+            self._watching = asyncio.create_task(self._end_streams(), name="a2a-end-streams")
+        return CancelScope(self._streams)
+
+    async def _end_streams(self) -> None:
+        # private, but nothing else in sse-starlette tells that the server stops; one waiter serves all streams
+        await EventSourceResponse._listen_for_exit_signal()
+        self._watching = None
+        _cancel_all(self._streams)
+
+
+def _cancel_all(scopes: set[CancelScope]) -> None:
+    """Cancel the scopes. None of them is left before its task runs."""
+    for scope in scopes:
+        scope()

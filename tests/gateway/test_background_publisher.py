@@ -1,0 +1,35 @@
+"""A published run is looked at after the lease; a plain Celery task later, for it may run without being claimed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from a2a_celery.dispatch import Call, RunOptions
+from a2a_celery.gateway.operations.background_publisher import BackgroundPublisher
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.runs.commands import RunRef
+from tests.support.seeds import Seeds
+
+REDISPATCH, LEASE = 600.0, 15.0
+
+
+class Broker:
+    """Takes every run at once."""
+
+    def publish_soon(self, agent: str, task_id: str, run: int, options: bytes, then: Callable[[], None]) -> None:
+        then()
+
+
+@pytest.mark.parametrize(("options", "wait"), [(RunOptions(), LEASE), (RunOptions(call=Call("t", {})), REDISPATCH)])
+async def test_a_published_run_is_due(store: AsyncStore, keys: Keys, options: RunOptions, wait: float) -> None:
+    ref = RunRef(await Seeds(store, keys).created(), 1)
+    handing_over = BackgroundPublisher(Broker(), store, keys, REDISPATCH, LEASE)  # type: ignore[arg-type]
+
+    handing_over.publish("agent", ref, options)
+    await handing_over.aclose()
+
+    seconds, _ = await store.redis.time()
+    due = await store.redis.zscore(keys.dispatch, ref.name) / 1_000_000 - seconds
+    assert wait - 10 < due <= wait + 1

@@ -1,0 +1,178 @@
+"""Requests of very many small values, which are refused before they take their memory."""
+
+from __future__ import annotations
+
+import json
+from hashlib import sha256
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+from a2a.types import Message, Part, SendMessageRequest
+from google.protobuf.json_format import ParseDict
+from google.protobuf.message import Message as Proto
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.gateway.bindings.endpoints import guard_rpc
+from a2a_celery.gateway.bindings.wire_fields import has_more_fields
+from a2a_celery.gateway.middleware import bodies
+from a2a_celery.store import AsyncStore, Keys
+from tests.support.clients import message_json
+from tests.support.limited import limited
+
+ANN = f"ann:sha256:{sha256(b'key').hexdigest()}"
+AS_ANN = {"A2A-Version": "1.0", "X-API-Key": "key"}
+
+
+async def rpc(request: Request) -> Response:
+    """Return an empty response."""
+    return Response()
+
+
+FEW = bodies.MAX_JSON_VALUES // 2
+TEXT = 'a, [{\\"' * bodies.MAX_JSON_VALUES
+TAKEN = {
+    "a text of separators": f'["{TEXT}"]',
+    "empty lists": "[" + ",".join(["[ ]"] * FEW) + "]",
+    "the largest list": "[" + ",".join(["1"] * (bodies.MAX_JSON_VALUES - 1)) + "]",
+}
+TOO_MANY = {
+    "numbers": "[" + ",".join(["1"] * (bodies.MAX_JSON_VALUES + 2)) + "]",
+    "lists": "[" + ",".join(["[[]]"] * FEW) + "]",
+    "members": "{" + ",".join(f'"{TEXT[:9]}{n}": {{}}' for n in range(bodies.MAX_JSON_VALUES + 2)) + "}",
+    "nothing that ends": "[" * bodies.MAX_JSON_VALUES * 2,
+}
+
+
+@pytest.mark.parametrize("name", [*TAKEN, *TOO_MANY])
+async def test_values_are_counted_before_they_are_parsed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    body, is_taken = (TAKEN | TOO_MANY)[name], name in TAKEN
+    parsed: list[int] = []
+    parser = SimpleNamespace(loads=lambda text, **_: parsed.append(len(text)), dumps=json.dumps)
+    monkeypatch.setattr(bodies, "json", parser)
+    transport = httpx.ASGITransport(Starlette(routes=[Route("/", guard_rpc(rpc, 1 << 23), methods=["POST"])]))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+        response = await http.post("/", content=body, headers={"Content-Type": "application/json"})
+
+    assert (parsed == [len(body)]) == is_taken
+    assert (f"more than {bodies.MAX_JSON_VALUES} values" in response.text) != is_taken
+
+
+def nested(depth: int) -> dict[str, Any]:
+    """Return a request whose data part has `depth` lists inside each other."""
+    data: Any = 1
+    for _ in range(depth):
+        data = [data]
+    return {"message": {"messageId": "m", "parts": [{"data": data}, {"text": "a"}, {"url": "b"}]}}
+
+
+def fields_of(message: Proto) -> int:
+    """Return the number of fields in the encoded `message`, counted by protobuf."""
+    count = 0
+    for field, value in message.ListFields():
+        values = [value]
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            count += 2 * len(value)  # the key and the value of an entry
+            values = [value[key] for key in value]
+        elif not isinstance(value, Proto | str | bytes) and hasattr(value, "__len__"):
+            values = list(value)
+        count += len(values)
+        count += sum(fields_of(inner) for inner in values if isinstance(inner, Proto))
+    return count
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        ParseDict(nested(30), SendMessageRequest()),
+        ParseDict({"message": {"metadata": {"a": 1, "b": ["x", None, True], "c": {}}}}, SendMessageRequest()),
+        SendMessageRequest(message=Message(parts=[Part()] * 1000)),
+        SendMessageRequest(message=Message(reference_task_ids=["t"] * 10)),
+    ],
+    ids=["nested", "maps", "many", "texts"],
+)
+def test_fields_are_counted_as_protobuf_has_them(request_: SendMessageRequest) -> None:
+    body, fields = request_.SerializeToString(), fields_of(request_)
+
+    assert not has_more_fields(body, SendMessageRequest.DESCRIPTOR, fields)
+    assert has_more_fields(body, SendMessageRequest.DESCRIPTOR, fields - 1)
+
+
+MANY = b"\x0a\x00" * 1000
+"""Empty messages in a request."""
+
+NOT_WELL_FORMED = {
+    "ends within a length": b"\x0a",
+    "ends within a field": b"\x0a\xff",
+    "endless number": b"\xff" * 20,
+    "group": b"\x0b" + b"\x0a\x01\x80" + b"\x0c",
+    "unknown wire type": b"\x0f",
+    "longer than the body": b"\x09\x00",
+    "longer than its message": b"\x0a\x02\x12\x05" + b"abcde",
+}
+
+
+@pytest.mark.parametrize("end", NOT_WELL_FORMED.values(), ids=list(NOT_WELL_FORMED))
+def test_nothing_in_front_of_an_error_is_parsed(end: bytes) -> None:
+    assert has_more_fields(MANY + end, SendMessageRequest.DESCRIPTOR, 10_000)
+    assert not has_more_fields(MANY, SendMessageRequest.DESCRIPTOR, 10_000)
+
+
+@pytest.mark.parametrize("path", ["/", "/message:send"])
+async def test_the_values_of_a_body_take_tokens_before_they_are_parsed(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, path: str
+) -> None:
+    most = {"owner_requests_per_second": 0.1, "owner_request_burst": 10, "auth_api_keys": (ANN,)}
+    params = message_json() | {"metadata": {"values": [0] * 4_500}, "configuration": {"returnImmediately": True}}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": params} if path == "/" else params
+    async with limited(store, redis_server.store_url, keys, **most) as gateway:
+        answers = [await gateway.http.post(path, json=body, headers=AS_ANN) for _ in range(3)]
+
+    assert [answer.status_code for answer in answers] == [200, 200, 429], "five tokens each"
+    assert int(answers[2].headers["retry-after"]) > 30
+    assert answers[2].json()["error"]["message"].startswith("The rate limit of requests is reached")
+
+
+async def test_a_body_that_is_too_expensive_leaves_its_caller_the_tokens_it_has(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
+) -> None:
+    most = {"owner_requests_per_second": 0.1, "owner_request_burst": 10, "auth_api_keys": (ANN,)}
+    body = message_json() | {"metadata": {"values": [0] * 6_500}, "configuration": {"returnImmediately": True}}
+    async with limited(store, redis_server.store_url, keys, **most) as gateway:
+        answers = [await gateway.http.post("/message:send", json=body, headers=AS_ANN) for _ in range(2)]
+        small = await gateway.http.get("/tasks", headers=AS_ANN)
+
+    assert [answer.status_code for answer in answers] == [200, 429], "seven tokens, then three are left"
+    assert small.status_code == 200
+
+
+async def test_a_body_is_not_charged_if_no_token_is_left_for_its_operation(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
+) -> None:
+    most = {"owner_requests_per_second": 0.01, "owner_request_burst": 5, "auth_api_keys": (ANN,)}
+    body = message_json() | {"metadata": {"values": [0] * 4_500}, "configuration": {"returnImmediately": True}}
+    async with limited(store, redis_server.store_url, keys, **most) as gateway:
+        assert (await gateway.http.get("/tasks", headers=AS_ANN)).status_code == 200, "four of five tokens are left"
+        expensive = await gateway.http.post("/message:send", json=body, headers=AS_ANN)
+        small = [(await gateway.http.get("/tasks", headers=AS_ANN)).status_code for _ in range(5)]
+
+    assert (expensive.status_code, small) == (429, [200] * 4 + [429])
+
+
+async def test_values_that_cost_more_than_the_burst_take_all_of_it(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
+) -> None:
+    most = {"owner_requests_per_second": 0.1, "owner_request_burst": 3, "auth_api_keys": (ANN,)}
+    body = message_json() | {"metadata": {"values": [0] * 9_000}, "configuration": {"returnImmediately": True}}
+    async with limited(store, redis_server.store_url, keys, **most) as gateway:
+        answers = [
+            await gateway.http.post("/message:send", json=body, headers=AS_ANN),
+            await gateway.http.get("/tasks", headers=AS_ANN),
+        ]
+
+    assert [answer.status_code for answer in answers] == [200, 429]

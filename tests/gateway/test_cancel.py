@@ -1,0 +1,46 @@
+"""A CancelTask says in its metadata who cancels: the client, or an agent whose own task was cancelled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from a2a_celery import Turn
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.lifecycle.outcomes import CANCELED_BY_CLIENT, CANCELED_BY_PARENT
+from a2a_celery.store import AsyncStore, Keys
+from tests.execution.agents_here import agents_here
+from tests.support.clients import message_json
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ({}, CANCELED_BY_CLIENT),
+        ({"metadata": {"canceledBy": "somebody"}}, CANCELED_BY_CLIENT),
+        ({"metadata": {"canceledBy": "parent"}}, CANCELED_BY_PARENT),
+    ],
+)
+async def test_canceled_says_who(
+    store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis, body: dict[str, Any], text: str
+) -> None:
+    async with agents_here(store, keys, redis_server.store_url) as here:
+
+        @here.a2a.agent("agent", description="Never runs.")
+        async def never(turn: Turn) -> None: ...
+
+        asgi = here.a2a.asgi()
+        async with (
+            asgi.router.lifespan_context(asgi),
+            httpx.AsyncClient(transport=httpx.ASGITransport(asgi), base_url="http://localhost") as http,
+        ):
+            headers = {"A2A-Version": "1.0"}
+            message = message_json() | {"configuration": {"returnImmediately": True}}
+            task = (await http.post("/message:send", json=message, headers=headers)).json()["task"]
+
+            answer = (await http.post(f"/tasks/{task['id']}:cancel", json=body, headers=headers)).json()
+
+    assert answer["status"]["state"] == "TASK_STATE_CANCELED"
+    assert answer["status"]["message"]["parts"] == [{"text": text}]

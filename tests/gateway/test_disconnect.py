@@ -1,0 +1,119 @@
+"""A call ends when its client has gone, and for nothing else that its task is cancelled for."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+
+from a2a_celery.gateway.middleware import disconnect as presence
+from a2a_celery.gateway.middleware.disconnect import CLIENT_CLOSED_REQUEST, cancel_on_disconnect
+from a2a_celery.gateway.shutdown import GracefulShutdown
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(presence, "DISCONNECT_POLL_INTERVAL", 0.01)
+
+
+class Client:
+    """A client that stays until it is told to go."""
+
+    def __init__(self) -> None:
+        self.gone = asyncio.Event()
+        self.looked_for = asyncio.Event()
+        self.request = Request({"type": "http"}, self._receive)
+
+    async def _receive(self) -> Any:
+        self.looked_for.set()
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+
+async def test_an_answer_comes_as_it_is() -> None:
+    answer = Response("fine")
+
+    async def endpoint(_: Request) -> Response:
+        return answer
+
+    assert await cancel_on_disconnect(endpoint, Client().request) is answer
+
+
+async def test_a_call_ends_with_its_client() -> None:
+    client, ended = Client(), asyncio.Event()
+
+    async def endpoint(_: Request) -> Response:
+        client.gone.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        raise AssertionError
+
+    answer = await cancel_on_disconnect(endpoint, client.request)
+    assert answer.status_code == CLIENT_CLOSED_REQUEST
+    assert ended.is_set()
+    task = asyncio.current_task()
+    assert task is not None
+    assert not task.cancelling(), "whoever sends the answer is cancelled for nothing"
+
+
+async def test_a_client_that_stays_has_its_answer() -> None:
+    client = Client()
+
+    async def endpoint(_: Request) -> Response:
+        await client.looked_for.wait()
+        return Response("late")
+
+    assert (await cancel_on_disconnect(endpoint, client.request)).status_code == 200
+    assert len(asyncio.all_tasks()) <= 2, "nobody looks any more"
+
+
+async def test_a_server_that_cancels_is_heard() -> None:
+    client, waits = Client(), asyncio.Event()
+
+    async def endpoint(_: Request) -> Response:
+        waits.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    call = asyncio.ensure_future(cancel_on_disconnect(endpoint, client.request))
+    await waits.wait()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+
+async def test_a_call_that_is_cut_short_goes_on_to_its_answer() -> None:
+    client, leaving, waits = Client(), GracefulShutdown(), asyncio.Event()
+
+    async def endpoint(_: Request) -> Response:
+        with leaving.waiting():
+            waits.set()
+            await asyncio.Event().wait()
+        return Response("as it is")
+
+    call = asyncio.ensure_future(cancel_on_disconnect(endpoint, client.request))
+    await waits.wait()
+    leaving.cancel_waiting()
+    assert (await call).status_code == 200
+
+
+async def test_a_call_that_is_cut_short_as_its_client_goes_is_cancelled_for_nothing_more() -> None:
+    leaving = GracefulShutdown()
+
+    async def receive() -> Any:
+        leaving.cancel_waiting()  # in the step that finds the client gone
+        return {"type": "http.disconnect"}
+
+    async def endpoint(_: Request) -> Response:
+        with leaving.waiting():
+            await asyncio.Event().wait()
+        raise AssertionError
+
+    answer = await cancel_on_disconnect(endpoint, Request({"type": "http"}, receive))
+    assert answer.status_code == CLIENT_CLOSED_REQUEST
+    await asyncio.sleep(0)

@@ -1,0 +1,74 @@
+"""An error over gRPC has its data in the metadata of its ErrorInfo, as in the other bindings."""
+
+from __future__ import annotations
+
+import grpc.aio
+import pytest
+from a2a.types import GetTaskRequest, SubscribeToTaskRequest, a2a_pb2_grpc
+from a2a.utils.errors import A2AError, ExtensionSupportRequiredError, InternalError, UnsupportedOperationError
+
+from a2a_celery.gateway.auth.authenticator import Authenticator
+from a2a_celery.gateway.auth.identity import Identity
+from a2a_celery.gateway.auth.schemes import PresentedCredentials
+from a2a_celery.gateway.bindings.grpc import GrpcServer
+from a2a_celery.gateway.protocol_errors import LimitExceededError, invalid, not_found
+from tests.support.faults import Fault, from_grpc
+from tests.support.fleet import free_port
+
+
+class Refuses(Authenticator):
+    """Refuses every call with one error."""
+
+    def __init__(self, error: A2AError) -> None:
+        super().__init__([])
+        self._error = error
+
+    async def identify(self, presented: PresentedCredentials) -> Identity:
+        """See Authenticator."""
+        raise self._error
+
+
+async def refused_with(error: A2AError, *, streams: bool = False) -> Fault:
+    """Return `error` as a client of gRPC receives it."""
+    port = free_port()
+    server = GrpcServer({}, "127.0.0.1", port, 1024, Refuses(error))
+    await server.start()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            stub = a2a_pb2_grpc.A2AServiceStub(channel)
+            if streams:
+                call = anext(aiter(stub.SubscribeToTask(SubscribeToTaskRequest(id="some"), timeout=30)))
+            else:
+                call = stub.GetTask(GetTaskRequest(id="some"), timeout=30)
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await call
+    finally:
+        await server.stop(0)
+    return from_grpc(refused.value)
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize(
+    ("error", "reason", "metadata"),
+    [
+        (not_found("some"), "TASK_NOT_FOUND", {"taskId": "some"}),
+        (ExtensionSupportRequiredError(data={"extension": "x"}), "EXTENSION_SUPPORT_REQUIRED", {"extension": "x"}),
+        (InternalError(data={"reference": "abc", "tries": 3}), "INTERNAL_ERROR", {"reference": "abc", "tries": "3"}),
+        (UnsupportedOperationError(), "UNSUPPORTED_OPERATION", {}),
+        (LimitExceededError(data={"retryAfter": "3"}), "LIMIT_EXCEEDED", {"retryAfter": "3"}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+async def test_the_error_info_has_the_data(
+    error: A2AError, reason: str, metadata: dict[str, str], streams: bool
+) -> None:
+    found = await refused_with(error, streams=streams)
+
+    assert (found.reason, found.metadata) == (reason, metadata)
+
+
+async def test_wrong_fields_are_named_beside_it() -> None:
+    found = await refused_with(invalid("message.role", "it must be ROLE_USER"))
+
+    assert (found.reason, found.metadata) == ("INVALID_PARAMS", {})
+    assert found.fields == {"message.role": "it must be ROLE_USER"}

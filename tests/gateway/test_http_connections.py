@@ -1,0 +1,164 @@
+"""Connections that keep a gateway's server waiting or send without an end, on both of uvicorn's HTTP parsers."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from importlib.util import find_spec
+
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from a2a_celery.cli.serve import h11_protocol
+from a2a_celery.cli.serve.gateway import H11, HTTPTOOLS
+from a2a_celery.gateway.bindings.endpoints import guard_rpc
+from a2a_celery.gateway.middleware import bodies
+from a2a_celery.gateway.middleware.bodies import read_bounded
+from tests.support.waiting import LIMIT, eventually_async
+
+TOO_MUCH = 1 << 23
+"""Bytes that no server takes as a part of one head or trailer; kernels' buffers are in it."""
+
+HEAD = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n"
+
+
+async def echo(request: Request) -> Response:
+    """Return the size of the body and the names of the headers, when the body is whole."""
+    body = await read_bounded(request, TOO_MUCH)
+    return JSONResponse({"size": len(body), "headers": sorted(request.headers)})
+
+
+async def rpc(request: Request) -> Response:
+    """Return an empty response."""
+    return Response()
+
+
+PROTOCOLS = {"h11": H11} | ({"httptools": HTTPTOOLS} if find_spec("httptools") else {})
+
+
+@pytest.fixture(params=PROTOCOLS.values(), ids=list(PROTOCOLS))
+async def address(request: pytest.FixtureRequest) -> AsyncIterator[tuple[str, int]]:
+    """The address of a server with one of the gateway's protocol classes."""
+    routes = [Route("/", echo, methods=["POST"]), Route("/rpc", guard_rpc(rpc, TOO_MUCH), methods=["POST"])]
+    config = uvicorn.Config(Starlette(routes=routes), http=request.param, log_config=None, lifespan="off")
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(config)
+    serving = asyncio.create_task(server.serve([listening]))
+
+    async def is_started() -> bool:
+        return server.started
+
+    await eventually_async(is_started)
+    yield listening.getsockname()
+    server.should_exit = server.force_exit = True
+    await serving
+
+
+async def until_closed(reader: asyncio.StreamReader) -> bytes:
+    """Return what the server sends until it closes the connection."""
+    async with asyncio.timeout(LIMIT):
+        with suppress(ConnectionError):
+            return await reader.read()
+    return b""
+
+
+@pytest.mark.parametrize("start", [b"", b"P", HEAD])
+async def test_a_connection_without_a_head_is_closed(
+    address: tuple[str, int], start: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(h11_protocol, "HEAD_TIMEOUT", 0.2)
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(start)
+
+    assert await until_closed(reader) == b""
+    writer.close()
+
+
+async def test_the_head_of_a_second_request_has_a_time_too(
+    address: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(h11_protocol, "HEAD_TIMEOUT", 0.2)
+    reader, writer = await asyncio.open_connection(*address)
+    for _ in range(2):
+        writer.write(HEAD + b"Content-Length: 2\r\n\r\n{}")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+        await reader.readuntil(b"]}")
+    writer.write(b"POST / ")
+
+    assert await until_closed(reader) == b""
+    writer.close()
+
+
+async def test_a_request_may_take_longer_than_its_head(
+    address: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(h11_protocol, "HEAD_TIMEOUT", 0.05)
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(HEAD + b"Content-Length: 20\r\n\r\n")
+    is_over = asyncio.Event()
+    asyncio.get_running_loop().call_later(4 * h11_protocol.HEAD_TIMEOUT, is_over.set)
+    await is_over.wait()
+    writer.write(b"x" * 20)
+
+    assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+    writer.close()
+
+
+@pytest.mark.parametrize("filler", [b"a:b\r\n" * 1000, b"a" * 5000], ids=["many", "long"])
+@pytest.mark.parametrize("start", [CHUNKED + b"0\r\na:", CHUNKED + b"1;a="], ids=["trailers", "chunk extension"])
+async def test_framing_without_an_end_closes_the_connection(
+    address: tuple[str, int], start: bytes, filler: bytes
+) -> None:
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(start)
+    sent = 0
+    with suppress(ConnectionError):
+        while sent < TOO_MUCH:
+            writer.write(filler)
+            sent += len(filler)
+            await writer.drain()
+
+    assert sent < TOO_MUCH
+    await until_closed(reader)
+    writer.close()
+
+
+async def test_trailers_are_no_headers(address: tuple[str, int]) -> None:
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(CHUNKED + b"0\r\nX-Late: a\r\n\r\n")
+
+    answer = await reader.readuntil(b"]}")
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert b'"size":2' in answer
+    assert b"x-late" not in answer
+    writer.close()
+
+
+async def test_a_body_in_small_chunks_is_taken(address: tuple[str, int]) -> None:
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(CHUNKED)
+    for _ in range(300):
+        writer.write(b"1\r\nx\r\n" * 100)
+        await writer.drain()
+    writer.write(b"0\r\n\r\n")
+
+    assert b'"size":30002' in await reader.readuntil(b"]}")
+    writer.close()
+
+
+async def test_a_body_that_does_not_come_is_refused(address: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "BODY_TIMEOUT", 0.2)
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(HEAD.replace(b"POST /", b"POST /rpc") + b"Content-Length: 20\r\n\r\n{")
+
+    async with asyncio.timeout(LIMIT):
+        answer = await reader.readuntil(b"}]")
+    assert b"did not arrive in time" in answer
+    writer.close()

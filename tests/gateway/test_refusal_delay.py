@@ -1,0 +1,58 @@
+"""Delayed responses to callers that ignore Retry-After."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.gateway.operations import limits
+from a2a_celery.gateway.operations.limits import REFUSAL_DELAY
+from a2a_celery.store import AsyncStore, Keys
+from tests.support.clocks import ManualClock
+from tests.support.limited import Limited, limited
+from tests.support.waiting import eventually_async
+
+
+async def read(gateway: Limited, tenant: str = "") -> int:
+    """Return the status of a request for a task that does not exist."""
+    path = f"/agents/echo/{tenant}/tasks/none" if tenant else "/tasks/none"
+    return (await gateway.http.get(path, headers={"A2A-Version": "1.0"})).status_code
+
+
+async def until_delayed(clock: ManualClock) -> None:
+    """Return when a response is delayed."""
+
+    async def is_delayed() -> bool:
+        return any(REFUSAL_DELAY / 2 <= seconds <= REFUSAL_DELAY for seconds in clock.waits)
+
+    await eventually_async(is_delayed, what="a response is delayed")
+
+
+async def test_only_a_caller_that_does_not_wait_is_delayed(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
+) -> None:
+    clock = ManualClock()
+    async with limited(store, redis_server.store_url, keys, clock, owner_requests_per_second=0.01) as gateway:
+        at_once = [await read(gateway), await read(gateway), await read(gateway, "another")]
+        delayed = asyncio.create_task(read(gateway))
+        await until_delayed(clock)
+        assert not delayed.done()
+        clock.advance(REFUSAL_DELAY)
+
+        assert (at_once, await delayed) == ([404, 429, 404], 429)
+
+
+async def test_delayed_refusals_are_bounded(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_DELAYED", 1)
+    clock = ManualClock()
+    async with limited(store, redis_server.store_url, keys, clock, owner_requests_per_second=0.01) as gateway:
+        assert [await read(gateway), await read(gateway)] == [404, 429]
+        delayed = asyncio.create_task(read(gateway))
+        await until_delayed(clock)
+
+        assert await read(gateway) == 429
+        delayed.cancel()

@@ -1,0 +1,152 @@
+"""Clients that resume a stream: they get what follows their last event, or the task if the store lost that event."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc.aio
+import httpx
+import pytest
+from a2a.types import StreamResponse, SubscribeToTaskRequest, a2a_pb2_grpc
+from google.protobuf.json_format import MessageToDict
+
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.lifecycle import EventId
+from a2a_celery.lifecycle.states import COMPLETED
+from a2a_celery.store import AsyncStore, Keys, Scope
+from a2a_celery.store.runs.commands import Claim
+from tests.support.clients import GRPC_V1, V1, Frame, frames
+from tests.support.limited import Limited, limited
+from tests.support.seeds import Seeds, chunk, status
+
+SCOPE = Scope("echo")
+BINDINGS = ["HTTP+JSON", "JSONRPC", "JSONRPC 0.3", "GRPC"]
+
+
+@pytest.fixture
+async def gateway(store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys) -> AsyncIterator[Limited]:
+    """A gateway with two agents and no worker."""
+    async with limited(store, redis_server.store_url, keys) as gateway:
+        yield gateway
+
+
+async def over_rest(gateway: Limited, task_id: str, last: str, method: str = "POST") -> httpx.Response:
+    path = f"/tasks/{task_id}:subscribe"
+    return await gateway.http.request(method, path, headers=V1 | {"Last-Event-ID": last})
+
+
+async def resumed(gateway: Limited, binding: str, task_id: str, last: EventId | str) -> list[dict[str, Any]]:
+    """The events of a stream that goes on behind the event `last`, to its end."""
+    if binding == "GRPC":
+        metadata = (*GRPC_V1, ("last-event-id", str(last)))
+        async with grpc.aio.insecure_channel(gateway.grpc) as channel:
+            stub: Any = a2a_pb2_grpc.A2AServiceStub(channel)  # type: ignore[no-untyped-call]
+            call = stub.SubscribeToTask(SubscribeToTaskRequest(id=task_id), metadata=metadata, timeout=30)
+            return [MessageToDict(event) async for event in call]
+    if binding == "HTTP+JSON":
+        answer = await over_rest(gateway, task_id, str(last))
+        return [frame.data async for frame in frames(answer)]
+    version, method = ("0.3", "tasks/resubscribe") if binding.endswith("0.3") else ("1.0", "SubscribeToTask")
+    body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"id": task_id}}
+    answer = await gateway.http.post("/", json=body, headers={"A2A-Version": version, "Last-Event-ID": str(last)})
+    return [frame.data["result"] async for frame in frames(answer)]
+
+
+async def written(seeds: Seeds, chunks: int) -> Claim:
+    """A claimed run that has sent so many chunks."""
+    claim = await seeds.claimed(await seeds.created(scope=SCOPE), max_attempts=2)
+    for before in range(chunks):
+        await seeds.appended(claim, chunk(str(before)), before=before)
+    return claim
+
+
+async def test_events_are_numbered_with_their_times(gateway: Limited, store: AsyncStore, keys: Keys) -> None:
+    seeds = Seeds(store, keys)
+    claim = await written(seeds, 2)
+    await seeds.settled(claim, status(COMPLETED), before=2)
+    log = await seeds.log(claim.ref.task_id)
+
+    seen: list[Frame] = [frame async for frame in frames(await over_rest(gateway, claim.ref.task_id, "0"))]
+
+    assert [frame.id for frame in seen] == [f"{entry.version}-{entry.recorded_us}" for entry in log]
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+@pytest.mark.parametrize("later", [0, 2, 6], ids=["fewer events", "as many", "more"])
+async def test_a_client_whose_last_event_is_lost_gets_the_task(
+    gateway: Limited, store: AsyncStore, keys: Keys, binding: str, later: int
+) -> None:
+    """The task ends before the client comes back, at a lower version than the client knows, at that, and beyond."""
+    seeds = Seeds(store, keys)
+    claim = await written(seeds, 1)
+    task_id = claim.ref.task_id
+    backup = await seeds.backup()
+    await seeds.appended(claim, *(chunk(f"lost {n}") for n in range(3)), before=1)
+    known = (await seeds.log(task_id))[-1].id
+    await seeds.restore(backup)
+    await seeds.settled(claim, *(chunk(f"other {n}") for n in range(later)), status(COMPLETED), before=1)
+    task = await seeds.task(task_id)
+
+    events = await resumed(gateway, binding, task_id, known)
+
+    assert known.version == 6
+    assert len(events) == 1
+    text = json.dumps(events)
+    assert [text.count(f"other {n}") for n in range(later)] == [1] * later
+    assert "lost" not in text
+    if binding in ("HTTP+JSON", "GRPC"):
+        assert events == [MessageToDict(StreamResponse(task=task))]
+
+
+async def test_a_stream_that_has_shown_the_task_alone_shows_it_again(
+    gateway: Limited, store: AsyncStore, keys: Keys
+) -> None:
+    """The store loses the newest events that are in the task, and records more than it lost."""
+    seeds = Seeds(store, keys)
+    claim = await written(seeds, 1)
+    task_id = claim.ref.task_id
+    backup = await seeds.backup()
+    await seeds.appended(claim, *(chunk(f"lost {n}") for n in range(3)), before=1)
+
+    async with grpc.aio.insecure_channel(gateway.grpc) as channel:
+        stub: Any = a2a_pb2_grpc.A2AServiceStub(channel)  # type: ignore[no-untyped-call]
+        call = aiter(stub.SubscribeToTask(SubscribeToTaskRequest(id=task_id), metadata=GRPC_V1, timeout=30))
+        first = await anext(call)
+        await seeds.restore(backup)
+        await seeds.settled(claim, *(chunk(f"other {n}") for n in range(5)), status(COMPLETED), before=1)
+        events = [first, *[event async for event in call]]
+
+    assert [len(event.task.artifacts[0].parts) for event in events] == [4, 6]
+    assert events[-1].task == await seeds.task(task_id)
+
+
+async def test_the_task_has_the_id_behind_which_its_client_goes_on(
+    gateway: Limited, store: AsyncStore, keys: Keys
+) -> None:
+    seeds = Seeds(store, keys)
+    claim = await written(seeds, 1)
+    task_id = claim.ref.task_id
+    await seeds.settled(claim, status(COMPLETED), before=1)
+    newest = (await seeds.log(task_id))[-1].id
+    another = str(newest._replace(recorded_us=newest.recorded_us - 1))
+
+    [frame] = [frame async for frame in frames(await over_rest(gateway, task_id, another, "GET"))]
+    end = await over_rest(gateway, task_id, frame.id, "GET")
+
+    assert (frame.id, "task" in frame.data) == (str(newest), True)
+    assert end.status_code == 204
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+async def test_a_version_alone_is_taken_as_an_id(gateway: Limited, store: AsyncStore, keys: Keys, binding: str) -> None:
+    seeds = Seeds(store, keys)
+    claim = await written(seeds, 2)
+    await seeds.settled(claim, status(COMPLETED), before=2)
+    log = await seeds.log(claim.ref.task_id)
+
+    for entry in log:
+        rest = await resumed(gateway, binding, claim.ref.task_id, entry.id)
+        assert await resumed(gateway, binding, claim.ref.task_id, str(entry.version)) == rest
+        assert len(rest) == len(log) - entry.version

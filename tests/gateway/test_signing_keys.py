@@ -1,0 +1,71 @@
+"""The JWK Set of webhooks' signatures, as a gateway publishes it."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import httpx
+import pytest
+from celery import Celery
+from joserfc.jwk import OKPKey
+
+from a2a_celery import A2A
+from a2a_celery.crypto.webhook_keys import JWKS_PATH
+from tests.support.agents import card
+from tests.support.credentials import api_key_entry
+
+SECRET_KEY = "a-key-for-the-tests-of-32-characters-and-more"
+SEED = bytes(range(32))
+PRIVATE = "whsk_" + base64.b64encode(SEED).decode()
+OTHER = "whpk_" + base64.b64encode(b"o" * 32).decode()
+
+
+def gateway(**conf: Any) -> httpx.AsyncClient:
+    """A client of a gateway that knows one API key, and sends none."""
+    app = Celery("acme", set_as_current=False)
+    app.conf.update(a2a_store_url="redis://127.0.0.1:1/0", a2a_auth_api_keys=api_key_entry("ann", "one"), **conf)
+    a2a = A2A(app)
+    a2a.add_agent(card("echo"), "nowhere:Echo")
+    return httpx.AsyncClient(transport=httpx.ASGITransport(a2a.asgi()), base_url="http://test")
+
+
+async def test_everybody_may_read_the_public_keys_and_nothing_else_of_them() -> None:
+    conf = {"a2a_secret_key": SECRET_KEY, "a2a_webhook_private_key": PRIVATE, "a2a_webhook_public_keys": [OTHER]}
+    async with gateway(**conf) as http:
+        answer = await http.get(JWKS_PATH)
+
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "application/jwk-set+json"
+    assert answer.headers["cache-control"] == "public, max-age=300"
+    first, second = answer.json()["keys"]
+    own = OKPKey.import_key({"kty": "OKP", "crv": "Ed25519", "d": encoded(SEED), "x": first["x"]})
+    assert first == {
+        "kty": "OKP",
+        "crv": "Ed25519",
+        "x": first["x"],
+        "kid": own.thumbprint(),
+        "use": "sig",
+        "alg": "EdDSA",
+    }
+    assert own.private_key.public_key().public_bytes_raw() == own.public_key.public_bytes_raw()
+    assert second["x"] == encoded(b"o" * 32)
+
+
+async def test_a_gateway_may_publish_keys_that_only_watchers_sign_with() -> None:
+    async with gateway(a2a_webhook_public_keys=[OTHER, OTHER]) as http:
+        answer = await http.get(JWKS_PATH)
+
+    assert [key["x"] for key in answer.json()["keys"]] == [encoded(b"o" * 32)]
+
+
+@pytest.mark.parametrize("conf", [{}, {"a2a_secret_key": SECRET_KEY}])
+async def test_without_a_key_there_is_no_set(conf: dict[str, Any]) -> None:
+    async with gateway(**conf) as http:
+        answer = await http.get(JWKS_PATH, headers={"X-API-Key": "one"})
+
+    assert answer.status_code == 404
+
+
+def encoded(key: bytes) -> str:
+    return base64.urlsafe_b64encode(key).rstrip(b"=").decode()

@@ -1,0 +1,270 @@
+"""What the owner of a webhook reads and requests over HTTP: deliveries, replays and pings. No watcher posts here."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.lifecycle import EventId
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.log.pages import read_log
+from a2a_celery.store.webhooks.deliveries import (
+    MAX_REQUESTED_POSTS,
+    Attempt,
+    abandon_delivery,
+    acquire_requested_posts,
+    postpone_delivery,
+    record_delivery,
+)
+from tests.support.clients import message_json
+from tests.support.credentials import api_key_entry
+from tests.support.limited import limited
+from tests.support.lines import LEASE_US, Webhooks
+from tests.support.posts import SECRET, SECRET_KEY
+
+HOUR_US = 3_600_000_000
+CREDENTIALS = "s3cret-cr3dentials"
+
+
+class Caller:
+    """One caller of the gateway, over HTTP+JSON."""
+
+    def __init__(self, http: httpx.AsyncClient, key: str, tenant: str = "") -> None:
+        self._http = http
+        self._key = key
+        self._below = f"/agents/echo/{tenant}" if tenant else "/agents/echo"
+
+    async def get(self, path: str) -> httpx.Response:
+        return await self._http.get(self._below + path, headers=self._headers)
+
+    async def post(self, path: str, body: Any = None) -> httpx.Response:
+        return await self._http.post(self._below + path, json=body, headers=self._headers)
+
+    async def task(self) -> str:
+        """Send a message with a webhook "c", and return the id of its task."""
+        hook = {
+            "id": "c",
+            "url": "http://127.0.0.1:9/hook?token=in-the-url",
+            "token": SECRET,
+            "authentication": {"scheme": "Bearer", "credentials": CREDENTIALS},
+        }
+        configuration = {"returnImmediately": True, "taskPushNotificationConfig": hook}
+        answer = await self.post("/message:send", message_json("hello") | {"configuration": configuration})
+        task_id: str = answer.json()["task"]["id"]
+        return task_id
+
+    @property
+    def _headers(self) -> dict[str, str]:
+        return {"A2A-Version": "1.0", "X-API-Key": self._key}
+
+
+class Site:
+    """A gateway, its callers and its store."""
+
+    def __init__(self, http: httpx.AsyncClient, store: AsyncStore, keys: Keys) -> None:
+        self.http, self.store, self.keys = http, store, keys
+        self.alice, self.bob = Caller(http, "one"), Caller(http, "two")
+        self.webhooks = Webhooks(store, keys)
+
+    async def event_id(self, task_id: str, version: int) -> EventId:
+        page = await self.store.run(read_log(self.keys, task_id, version - 1, limit=1))
+        return page.entries[0].id
+
+
+@asynccontextmanager
+async def serving(store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, **settings: Any) -> AsyncIterator[Site]:
+    users = [api_key_entry("alice", "one"), api_key_entry("bob", "two"), api_key_entry("alice", "three", "acme")]
+    options = {"secret_key": SECRET_KEY, "allow_networks": ["127.0.0.0/8"], "auth_api_keys": users, **settings}
+    async with limited(store, redis_server.store_url, keys, **options) as gateway:
+        yield Site(gateway.http, store, keys)
+
+
+@pytest.fixture
+async def site(store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys) -> AsyncIterator[Site]:
+    async with serving(store, redis_server, keys) as site:
+        yield site
+
+
+async def test_the_owner_reads_what_became_of_the_posts_and_no_secret(site: Site) -> None:
+    task_id = await site.alice.task()
+    line = await site.webhooks.one()
+    event = str(await site.event_id(task_id, 1))
+    failed = Attempt(event, "failed", 500, 31, "answered 500")
+    said = {"reason": "10.0.0.7 said no", "status": 500, "answer": "the body of the receiver"}
+    postponed = postpone_delivery(site.keys, line, after_us=HOUR_US, counts=True, said=said, attempt=failed)
+    await site.store.run(postponed)
+
+    answer = await site.alice.get(f"/webhooks/{task_id}/c/deliveries")
+
+    found = answer.json()
+    assert answer.status_code == 200
+    assert answer.headers["cache-control"] == "no-store"
+    [delivery] = found.pop("deliveries")
+    assert delivery.pop("time") < delivery["nextTry"]
+    assert delivery.pop("nextTry") == found.pop("nextTry")
+    assert delivery == {"event": event, "outcome": "failed", "status": 500, "latencyMs": 31, "reason": "answered 500"}
+    assert found == {
+        "taskId": task_id, "id": "c", "state": "failing", "delivered": 0, "lastEvent": 1, "failures": 1,
+        "requested": [],
+    }  # fmt: skip
+    for secret in ("10.0.0.7", "the body", SECRET, CREDENTIALS, "in-the-url", "sealed"):
+        assert secret not in answer.text
+
+
+async def test_what_failed_is_due_at_once_when_its_owner_replays_it(site: Site) -> None:
+    task_id = await site.alice.task()
+    line = await site.webhooks.one()
+    await site.store.run(abandon_delivery(site.keys, line, said={"reason": "no"}, attempt=None))
+    given_up = (await site.alice.get(f"/webhooks/{task_id}/c/deliveries")).json()
+    assert (given_up["state"], "givenUpAt" in given_up) == ("dead", True)
+
+    answer = await site.alice.post(f"/webhooks/{task_id}/c/deliveries:replay")
+
+    assert (answer.status_code, answer.json()["state"]) == (202, "waiting")
+    assert (await site.webhooks.one()).delivered == 0
+    again = await site.alice.post(f"/webhooks/{task_id}/c/deliveries:replay")
+    assert again.status_code == 202, "nothing failed: nothing happens"
+
+
+async def test_an_event_that_was_delivered_is_requested_by_its_id(site: Site) -> None:
+    task_id = await site.alice.task()
+    event = await site.event_id(task_id, 1)
+    delivered = Attempt(str(event), "delivered", 200, 5)
+    line = await site.webhooks.one()
+    await site.store.run(record_delivery(site.keys, line, event, lease_us=LEASE_US, attempt=delivered))
+
+    for named in (str(event), "1"):  # a version alone names it too, and it is requested once
+        answer = await site.alice.post(f"/webhooks/{task_id}/c/deliveries/{named}:replay")
+        assert (answer.status_code, answer.json()["requested"]) == (202, [str(event)])
+
+    [(taken, posts)] = await site.store.run(acquire_requested_posts(site.keys, limit=9, lease_us=LEASE_US))
+    assert (taken.config_id, posts) == ("c", [str(event)])
+
+
+@pytest.mark.parametrize(
+    ("event", "status", "said"),
+    [
+        ("99", 400, "Event 99 cannot be delivered again"),
+        ("1-5", 400, "Event 1-5 cannot be delivered again"),
+        ("0", 400, "Event 0 cannot be delivered again"),
+        ("ping-1", 400, "event: Send the id of an event"),
+    ],
+)
+async def test_an_event_that_is_not_there_is_refused_and_says_why(
+    site: Site, event: str, status: int, said: str
+) -> None:
+    task_id = await site.alice.task()
+
+    answer = await site.alice.post(f"/webhooks/{task_id}/c/deliveries/{event}:replay")
+
+    assert (answer.status_code, answer.json()["error"]["message"][: len(said)]) == (status, said)
+    assert await site.store.run(acquire_requested_posts(site.keys, limit=9, lease_us=LEASE_US)) == []
+
+
+async def test_an_event_that_the_webhook_does_not_want_is_refused(site: Site) -> None:
+    task_id = await site.alice.task()
+    path = f"/agents/echo/tasks/{task_id}/pushNotificationConfigs"
+    headers = {"A2A-Version": "1.0", "X-API-Key": "one", "A2A-Push-Events": "terminal"}
+    made = await site.http.post(path, json={"id": "last", "url": "http://127.0.0.1:9/hook"}, headers=headers)
+    assert made.status_code == 200
+
+    answer = await site.alice.post(f"/webhooks/{task_id}/last/deliveries/1:replay")
+
+    assert (answer.status_code, answer.json()["error"]["message"]) == (400, "Event 1 is not delivered to this webhook")
+
+
+async def test_a_ping_is_requested_under_an_id_of_its_own(site: Site) -> None:
+    task_id = await site.alice.task()
+
+    answers = [await site.alice.post(f"/webhooks/{task_id}/c:ping") for _ in range(2)]
+
+    pings = [answer.json()["ping"] for answer in answers]
+    assert {answer.status_code for answer in answers} == {202}
+    assert len(set(pings)) == 2
+    assert answers[-1].json()["requested"] == pings
+
+
+async def test_so_many_pings_wait_and_no_more(site: Site) -> None:
+    task_id = await site.alice.task()
+
+    answers = [await site.alice.post(f"/webhooks/{task_id}/c:ping") for _ in range(MAX_REQUESTED_POSTS + 1)]
+
+    assert [answer.status_code for answer in answers] == [202] * MAX_REQUESTED_POSTS + [429]
+    assert answers[-1].headers["retry-after"] == "5"
+
+
+OPERATIONS = [
+    ("GET", "/webhooks/{task}/{config}/deliveries"),
+    ("POST", "/webhooks/{task}/{config}/deliveries:replay"),
+    ("POST", "/webhooks/{task}/{config}/deliveries/1:replay"),
+    ("POST", "/webhooks/{task}/{config}:ping"),
+]
+
+
+async def call(caller: Caller, verb: str, path: str, task: str, config: str = "c") -> httpx.Response:
+    named = path.format(task=task, config=config)
+    return await (caller.get(named) if verb == "GET" else caller.post(named))
+
+
+@pytest.mark.parametrize(("verb", "path"), OPERATIONS)
+async def test_what_is_not_the_callers_is_not_there(site: Site, verb: str, path: str) -> None:
+    task_id = await site.alice.task()
+    strangers = [
+        await call(site.bob, verb, path, task_id),
+        await call(Caller(site.http, "three", "acme"), verb, path, task_id),  # alice, in a tenant
+        await call(site.alice, verb, path, task_id, "other"),
+        await call(site.alice, verb, path, "nobody"),
+    ]
+
+    assert {answer.status_code for answer in strangers} == {404}
+    assert {answer.json()["error"]["details"][0]["reason"] for answer in strangers} == {"TASK_NOT_FOUND"}
+    assert (await call(Caller(site.http, "three", "beta"), verb, path, task_id)).status_code == 403
+    assert (await call(Caller(site.http, "no key"), verb, path, task_id)).status_code == 401
+    stands = await site.webhooks.stands(task_id)
+    assert (stands.requested, stands.delivered) == ((), 0)
+
+
+async def test_the_tenants_own_webhook_is_reached_by_the_tenants_path(site: Site) -> None:
+    caller = Caller(site.http, "three", "acme")
+    task_id = await caller.task()
+
+    assert (await caller.post(f"/webhooks/{task_id}/c:ping")).status_code == 202
+    assert (await site.alice.get(f"/webhooks/{task_id}/c/deliveries")).status_code == 404
+
+
+async def test_at_the_root_the_tenant_names_the_agent(site: Site) -> None:
+    task_id = await site.alice.task()
+    headers = {"A2A-Version": "1.0", "X-API-Key": "one"}
+    path = f"/webhooks/{task_id}/c/deliveries"
+
+    answers = [await site.http.get(below + path, headers=headers) for below in ("", "/echo", "/other")]
+
+    assert [answer.status_code for answer in answers] == [200, 200, 404]
+
+
+@pytest.mark.parametrize(("verb", "path"), OPERATIONS)
+async def test_without_push_notifications_it_is_refused(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, verb: str, path: str
+) -> None:
+    async with serving(store, redis_server, keys, secret_key=None) as site:
+        answer = await call(site.alice, verb, path, "nobody")
+
+    assert answer.json()["error"]["details"][0]["reason"] == "PUSH_NOTIFICATION_NOT_SUPPORTED"
+
+
+async def test_each_counts_as_a_request_of_its_caller(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
+) -> None:
+    rate = {"owner_requests_per_second": 0.01, "owner_request_burst": 1 + len(OPERATIONS)}
+    async with serving(store, redis_server, keys, **rate) as site:
+        task_id = await site.alice.task()
+        served = [(await call(site.alice, verb, path, task_id)).status_code for verb, path in OPERATIONS]
+        refused = [(await call(site.alice, verb, path, task_id)).status_code for verb, path in OPERATIONS]
+
+    assert served == [200, 202, 202, 202]
+    assert refused == [429] * len(OPERATIONS)
