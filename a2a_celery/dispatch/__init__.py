@@ -2,15 +2,17 @@
 
 from .broker_guards import guard_workers
 from .calls import BadCall, CallSignature
-from .canvases import Canvas
+from .canvases import Canvas, ignored_results, unreadable_results
 from .fleets import fleet_of
-from .options import Call, RunOptions
+from .options import EPOCH, MICROSECOND, Call, RunOptions
 from .publisher import HIDDEN, RUN_HEADER, Publisher
 from .queues import BrokerQueues, entry_name, queue_of
 from .serializing import require_readable
 
 __all__ = [
+    "EPOCH",
     "HIDDEN",
+    "MICROSECOND",
     "RUN_HEADER",
     "BadCall",
     "BrokerQueues",
@@ -22,6 +24,8 @@ __all__ = [
     "entry_name",
     "fleet_of",
     "guard_workers",
+    "ignored_results",
     "queue_of",
     "require_readable",
+    "unreadable_results",
 ]

@@ -1,7 +1,7 @@
-"""What a message calls a plain Celery task with: keyword arguments, checked against the task's signature.
+"""Keyword arguments of a plain Celery task from an A2A message, checked against the task's signature.
 
-A client sends them as a data part, an object; a text goes to the one argument that takes it. What it sends later to the
-same task adds to that, so the answer to a question may be the missing argument alone.
+A client sends the arguments as a data part with an object. A text becomes the one argument that accepts text. A later
+message to the same task adds arguments, so the answer to a question may be the missing argument alone.
 """
 
 from __future__ import annotations
@@ -97,11 +97,12 @@ class CallSignature:
         missing = [one.name for one in self.arguments.values() if one.required and one.name not in given]
         if missing:
             raise BadCall(f"{missing[0]} is missing: {self._wanted()}")
+        _require_no_kombu_value(given)  # several parts, or messages, may make one together
         return {name: self.arguments[name].value(v) if name in self.arguments else v for name, v in given.items()}
 
     @property
     def takes_text(self) -> bool:
-        """Whether a text can be an argument."""
+        """True if a text can be an argument."""
         return any(one.takes_text for one in self.arguments.values())
 
     def __str__(self) -> str:
@@ -151,6 +152,11 @@ def _argument(parameter: inspect.Parameter, hint: Any) -> Argument:
     return Argument(parameter.name, required, hint in (str, Any, str | None), check, str(parameter).replace("'", ""))
 
 
+def _require_no_kombu_value(found: Mapping[str, Any]) -> None:
+    if found.keys() == KOMBUS:
+        raise BadCall(f"An object of just {' and '.join(sorted(KOMBUS))} is not taken: rename one of them.")
+
+
 def _whole(value: Any) -> Any:
     """A2A's numbers are floats, every one of them; what has no fraction was an integer to whoever sent it.
 
@@ -161,8 +167,7 @@ def _whole(value: Any) -> Any:
         case float() if value.is_integer() and abs(value) < 2**53:
             return int(value)
         case dict():
-            if value.keys() == KOMBUS:
-                raise BadCall(f"An object of just {' and '.join(sorted(KOMBUS))} is not taken: rename one of them.")
+            _require_no_kombu_value(value)
             return {key: _whole(inner) for key, inner in value.items()}
         case list():
             return [_whole(inner) for inner in value]

@@ -1,6 +1,6 @@
-"""How long a connection to the broker waits for a broker that takes what it is sent and is silent.
+"""Connections of publishers to the broker, with timeouts.
 
-Celery's own default is for ever, which is until TCP gives up: a quarter of an hour, or never.
+Without a timeout of its own, Celery waits for a silent broker until TCP gives up: for a quarter of an hour, or forever.
 """
 
 from __future__ import annotations
@@ -13,72 +13,78 @@ from celery import Celery
 from kombu import pools
 from kombu.messaging import Producer
 
-from .redis_clients import keep_clients
+from ..integrations.kombu import reuse_clients
 
 CONNECT_TIMEOUT = 4.0
-ANSWER_TIMEOUT = 5.0
-"""Seconds. A broker answers in milliseconds; one that takes this long is in trouble, and the store keeps the run."""
+SOCKET_TIMEOUT = 5.0
+"""Seconds. A broker replies in milliseconds; if it takes this long, the run stays in the store."""
 
 
-def redis_patience(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Transport options for Redis, without those that are `given` already."""
-    ours = {
-        "socket_timeout": ANSWER_TIMEOUT,
+def redis_timeouts(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the timeouts that transport options for Redis, or for its Sentinels, do not set themselves."""
+    timeouts = {
+        "socket_timeout": SOCKET_TIMEOUT,
         "socket_connect_timeout": CONNECT_TIMEOUT,
         "socket_keepalive": True,
     }
-    return {name: value for name, value in ours.items() if name not in given}
+    missing: dict[str, Any] = {name: value for name, value in timeouts.items() if name not in options}
+    if options.get("sentinel_kwargs"):  # without these, kombu applies the timeouts of the primary to the Sentinels
+        missing["sentinel_kwargs"] = {**timeouts, **options["sentinel_kwargs"]}
+    return missing
 
 
-def amqp_patience(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Transport options for RabbitMQ, without those that are `given` already.
+def amqp_timeouts(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the timeouts that transport options for RabbitMQ do not set themselves, and publisher confirms.
 
-    A publish is confirmed: without it, what is sent into a connection that is dead counts as published.
+    Without confirms, a message that is sent into a dead connection counts as published.
     """
-    ours = {"confirm_publish": True, "read_timeout": ANSWER_TIMEOUT, "write_timeout": ANSWER_TIMEOUT}
-    return {name: value for name, value in ours.items() if name not in given}
+    timeouts = {"confirm_publish": True, "read_timeout": SOCKET_TIMEOUT, "write_timeout": SOCKET_TIMEOUT}
+    return {name: value for name, value in timeouts.items() if name not in options}
 
 
-PATIENCE: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {"redis": redis_patience, "py-amqp": amqp_patience}
-"""By the name of kombu's driver; other drivers are left as they are."""
+TIMEOUTS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+    "redis": redis_timeouts,
+    "py-amqp": amqp_timeouts,
+}
+"""Timeouts by the name of kombu's driver; other drivers keep their options unchanged."""
 
 
 class PublishingPool:
-    """Connections of our own to the broker that `app` publishes to: `app`'s have the patience that it gave them."""
+    """Pool of connections to the broker that `app` publishes to. The pool of `app` lacks the timeouts."""
 
     def __init__(self, app: Celery) -> None:
         self._app = app
 
     def acquire(self) -> Any:
-        """A producer, to be used in a ``with``; waits for one that is free."""
+        """Wait for a free producer; use it in a ``with`` statement."""
         return pools.producers[self.connection].acquire(block=True)
 
     @property
     def batches(self) -> bool:
-        """Whether what is published in a ``producer.batch()`` goes to the broker in one round trip."""
+        """True if the messages of a ``producer.batch()`` go to the broker in one round trip."""
         producer = Producer(self.connection, auto_declare=False)  # type: ignore[no-untyped-call]
         return bool(producer.supports_batch_publish)
 
     def is_dead(self, error: BaseException) -> bool:
-        """Whether `error` says that the broker can't be reached, and not that it, or kombu, refuses one message.
+        """Return True if `error` says that the broker is unreachable, not that one message was refused.
 
-        kombu calls both the same, an OperationalError: a queue that is full or forbidden, too. And on Redis it counts
-        any KeyError as an error of the connection.
+        kombu raises OperationalError for both, for example for a queue that is full or forbidden. On Redis, kombu
+        counts any KeyError as an error of the connection.
         """
         try:
             errors = self.connection.connection_errors
-        except Exception:  # the address is none of a broker
+        except Exception:  # not the address of a broker
             return True
         error = error.__cause__ or error
         return isinstance(error, errors) and not isinstance(error, KeyError)
 
     @cached_property
     def connection(self) -> Any:
-        """What the connections of the pool are like; made at the first use, when `app` is configured."""
+        """Template of the pool's connections, built at the first use, when `app` is configured."""
         transport = self._app.connection_for_write().get_transport_cls()
         driver = transport.driver_name
         if driver == "redis":
-            keep_clients(transport.Channel)
-        given = self._app.conf.broker_transport_options
-        ours = PATIENCE[driver](given) if driver in PATIENCE else {}
-        return self._app.connection_for_write(transport_options=ours)
+            reuse_clients(transport.Channel)
+        options = self._app.conf.broker_transport_options
+        timeouts = TIMEOUTS[driver](options) if driver in TIMEOUTS else {}
+        return self._app.connection_for_write(transport_options=timeouts)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from ..config import DEFAULT_KEY_PREFIX
+from ..settings import DEFAULT_KEY_PREFIX
 
 FLEET_HEADER = "a2a_fleet"
 RETURNS_HEADER = "a2a_returns"

@@ -1,13 +1,13 @@
-"""How one run is published: where its agent's `route` sends it, and when its client wants it to begin.
+"""Publishing options of one run: the route that its agent chose, and the times that its client set.
 
-Kept with the run in the store, so that whoever publishes it (gateway, worker or watcher, once or again) does it alike.
+The store keeps the options with the run, so that gateway, worker and watcher publish the run in the same way.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -27,7 +27,7 @@ EXPIRY_GRACE = timedelta(seconds=2)
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a plain Celery task is called with: its name and keyword arguments, JSON values."""
+    """Call of a plain Celery task: its name and keyword arguments, JSON values."""
 
     task: str
     kwargs: Mapping[str, Any]
@@ -38,7 +38,7 @@ class RunOptions:
     """Celery options of one run, which win over its agent's, and its times.
 
     It begins at `not_before` at the earliest, and if it has not begun by `not_after`, it shall not; None: no such time.
-    A run of a plain Celery task has its `call`, and says how many `retries` came before; None: it runs an agent.
+    A run of a plain Celery task has its `call`; None: it runs an agent. `retries` counts the retries before it.
     """
 
     celery: Mapping[str, Any] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class RunOptions:
 
     def to_json(self) -> bytes:
         """The form that is stored with the run; b"" for no options at all. Scripts read when it
-        may begin and its trace, in that order from the first byte on (see begins_at and trace_of in the prelude)."""
+        may begin and its trace, in that order from the first byte on (see ``scripts/lib/options.lua``)."""
         fields: dict[str, Any] = {}
         if self.not_before is not None:
             fields["not_before_us"] = (self.not_before - EPOCH) // MICROSECOND
@@ -97,7 +97,7 @@ class RunOptions:
 
     @classmethod
     def from_json(cls, stored: bytes) -> RunOptions:
-        """What `to_json` wrote."""
+        """Parse the output of `to_json`."""
         fields = json.loads(stored) if stored else {}
         times = _time(fields.get("not_before_us")), _time(fields.get("not_after_us"))
         call = fields.get("call")
@@ -126,8 +126,18 @@ class RunOptions:
             again = min(again, max(now, self.not_after) + EXPIRY_GRACE)
         return again - now
 
+    def without_past_times(self, now: datetime) -> RunOptions:
+        """Return these options without a `not_before` that has passed by `now`.
+
+        A worker compares the time in a message with its own clock. One whose clock is a day behind would keep a run for
+        that day whose time has come.
+        """
+        if self.not_before is None or self.not_before > now:
+            return self
+        return replace(self, not_before=None)
+
     def has_expired(self, now: datetime) -> bool:
-        """Whether it should have begun by `now`, and a worker has had the time to say so itself."""
+        """Return True if the run should have begun by `now`, and a worker has had time to report that it expired."""
         return self.not_after is not None and now >= self.not_after + EXPIRY_GRACE
 
 

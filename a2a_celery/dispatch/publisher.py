@@ -143,7 +143,8 @@ class Publisher:
             arguments = (run.task_id, run.number)
             # Celery's own look at arguments is made for large ones, and costs more than writing the message
             shown = {"argsrepr": repr(arguments), "kwargsrepr": "{}"}
-            self._app.send_task(entry_name(run.agent), args=arguments, **shown, **_expiring_in_a_worker(how))
+            how = _expiring_in_a_worker(how)
+            self._app.send_task(entry_name(run.agent), args=arguments, retries=chosen.retries, **shown, **how)
         else:
             self._call(chosen.call, chosen.retries, how)
 

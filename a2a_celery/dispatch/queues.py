@@ -12,6 +12,7 @@ from kombu.entity import Queue
 from ..agents import Agent
 from ..clock import SYSTEM_CLOCK
 from ..errors import BrokerUnavailable
+from ..integrations.celery import own_options
 from ..threads import DaemonThreads
 from .connection import PublishingPool
 from .fleets import returned_headers
@@ -40,7 +41,7 @@ def queue_of(app: Celery, agent: Agent) -> str | None:
 
 def _route(app: Celery, task_name: str, options: Mapping[str, Any], kwargs: Mapping[str, Any]) -> str | None:
     task: Task | None = app.tasks.get(task_name)
-    own = {} if task is None else {name: value for name, value in task._get_exec_options().items() if value}
+    own = {} if task is None else own_options(task)
     options = {**own, **options}
     if options.get("exchange") and not options.get("queue"):
         return None

@@ -1,4 +1,4 @@
-"""Whether workers of an app can read what the app publishes: else they drop each run, and nobody hears of it."""
+"""Check that workers accept the serializer that their app publishes with; else they drop each run silently."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Inside a worker: what happens to a run between the Celery message and its last event.
+"""Worker side: everything between the Celery message of a run and the last event of that run.
 
-``entry`` is the Celery task; ``process`` what a worker process has once (loop, store, leases); ``run`` the steps of a
-run; ``events`` its way into the log; ``turn`` what a function agent is given; ``adapters`` how each kind is called.
+`run` executes one run from claim to settlement. `celery` holds the Celery tasks, requests and signals; `process` the
+state of a worker process; `agents` calls an agent's code; `events` carries the agent's events to the store.
 """

@@ -11,16 +11,26 @@ from typing import Any
 from celery import Celery
 
 from ..agents import Agent
-from ..config import Settings
 from ..dispatch import Publisher, guard_workers
 from ..dispatch.broker_guards import guard
-from . import force, in_hand, reconnecting, report, signals, starting
-from .ending import RunEnder
-from .entry import register_entry
-from .exposing import prepare_task
-from .handing_back import HandingBack
-from .process import WorkerProcess
-from .thread_cleanup import thread_cleanup_of
+from ..hooks import Hooks
+from ..settings import Settings
+from .celery import (
+    announcer,
+    reconnect,
+    remote_control,  # noqa: F401  it registers Celery's inspect command a2a_report
+    signals,
+    start_check,
+)
+from .celery.agent_task import register_entry
+from .celery.exposed_task import prepare_task
+from .installation import Installed, install
+from .process import forced_stop, lifespan, prefetched, preload
+from .process.lifespan import Lifespan
+from .process.run_ender import RunEnder
+from .process.shutdown_requeuer import ShutdownRequeuer
+from .process.thread_cleanup import thread_cleanup_of
+from .process.worker_process import WorkerProcess
 
 logger = logging.getLogger(__name__)
 
@@ -35,28 +45,38 @@ class AgentWorker:
         settings: Callable[[], Settings],
         publisher: Callable[[], Publisher],
         thread_cleanups: Sequence[Callable[[], object]],
+        lifespans: Sequence[Lifespan] = (),
+        hooks: Hooks | None = None,
     ) -> None:
         self._app = app
         self._settings = settings
         self._publisher = publisher
         self._thread_cleanups = thread_cleanups
+        self._lifespans = lifespans
+        self._hooks = hooks or Hooks()
         self._processes: dict[int, WorkerProcess] = {}
         # One lock per process: one that was held while a child was forked would stay locked there.
         self._process_locks: dict[int, Lock] = {}
         self._ender = RunEnder(settings)
-        self._handing_back = HandingBack(settings, publisher)
-        signals.connect(app, self._ender, settings, self._handing_back)
-        force.connect(app)
-        report.connect(app, settings, agents)
-        starting.connect(app, settings, agents)
+        self._handing_back = ShutdownRequeuer(settings, publisher)
+        install(
+            app,
+            Installed(settings, agents, self._ender, self._handing_back, self.close, self._hooks),
+            signals.RECEIVERS,
+            start_check.RECEIVERS,
+            preload.RECEIVERS,
+            lifespan.RECEIVERS,
+            prefetched.RECEIVERS,
+            announcer.RECEIVERS,
+        )
+        forced_stop.connect(app)
         guard_workers(app)
-        in_hand.tell(app, settings)
-        reconnecting.connect()
+        reconnect.connect(app)
         for agent in agents.values():
             self.add(agent)
 
     def add(self, agent: Agent) -> None:
-        """Make Celery run `agent`: as a task of its own, or as the plain task that it exposes."""
+        """Make Celery run `agent`: as a separate task, or as the plain task that it exposes."""
         if agent.kind == "task":
             prepare_task(agent, self.process, self._stop_here, self._ender, self._handing_back)
         else:
@@ -71,7 +91,7 @@ class AgentWorker:
 
     def check_start(self, worker: Any) -> None:
         """Check whether `worker` can start; see `starting`."""
-        starting.worker_starts(sender=worker)
+        start_check.worker_starts(sender=worker)
 
     def process(self) -> WorkerProcess:
         """Return the state of this worker process, created by its first run and so never before a fork."""
@@ -80,9 +100,19 @@ class AgentWorker:
             with self._process_locks.setdefault(pid, Lock()):
                 if pid not in self._processes:
                     self._processes[pid] = WorkerProcess(
-                        self._settings(), self._publisher(), thread_cleanup_of(self._app, self._thread_cleanups)
+                        self._settings(),
+                        self._publisher(),
+                        thread_cleanup_of(self._app, self._thread_cleanups),
+                        self._lifespans,
+                        self._hooks,
                     )
         return self._processes[pid]
+
+    def close(self) -> None:
+        """Leave the lifespans of this process, if it has run an agent."""
+        process = self._processes.get(os.getpid())
+        if process is not None:
+            process.close()
 
     def _stop_here(self, celery_id: str) -> None:
         """Stop a run of this process if it has begun. A signal handler calls this, so it takes no lock."""

@@ -1,7 +1,8 @@
-"""How long a run may take, in all and without a sign of its agent; kept on the event loop, so on every pool.
+"""Time limits of a run: total time, and time without activity of the agent.
 
-Celery enforces its own limits on prefork only, by killing the process in the end. The run's limit is therefore never
-later than these, so that the agent is cancelled and can clean up; Celery's stay the net for agents that block the loop.
+The event loop enforces the limits, so they work on every pool. Celery enforces its own limits on prefork only, and
+finally kills the process. A run's limit is therefore earlier than Celery's hard limit, so that the agent is cancelled
+and can clean up. Celery's limits remain the safety net for agents that block the event loop.
 """
 
 from __future__ import annotations
@@ -9,23 +10,20 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from math import inf
-from typing import Any
 
 from ..agents import Agent
-from ..lifecycle import Event
-from ..lifecycle.steps import Step
-from .noting import NotingEvents
+from ..clock import Clock
 
 STOPPING = 1.0
-"""Seconds beside `cancel_grace` that a run gets to end by itself before Celery's hard limit kills its process …"""
+"""Seconds, in addition to `cancel_grace`, that a run has to stop before Celery's hard limit kills its process."""
 
 STOPPING_SHARE = 0.25
-"""… but never more than this share of the hard limit."""
+"""Maximum share of the hard limit for this time and the grace."""
 
 
 @dataclass(frozen=True, slots=True)
 class CeleryLimits:
-    """Celery's own limits for a run, in seconds; None: none."""
+    """Celery's limits for a run in seconds; None means no limit."""
 
     soft: float | None = None
     hard: float | None = None
@@ -33,68 +31,73 @@ class CeleryLimits:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """A run's limits in seconds: `total` from its arrival in the worker process, `idle` since the agent's last event.
-    None: none."""
+    """Limits of a run in seconds; None means no limit.
+
+    Attributes:
+        total: Time from the arrival of the run in the worker process.
+        idle: Time since the last activity of the agent.
+    """
 
     total: float | None = None
     idle: float | None = None
 
 
 def limits_of(agent: Agent, celery: CeleryLimits, cancel_grace: float) -> Limits:
-    """The limits of a run: the earliest of the agent's and of Celery's."""
+    """Return the limits of a run: the earliest of the agent's and Celery's limits."""
     early = None
     if celery.hard:
         early = celery.hard - min(cancel_grace + STOPPING, celery.hard * STOPPING_SHARE)
-    given = [limit for limit in (agent.time_limit, celery.soft, early) if limit]
-    return Limits(min(given, default=None), agent.idle_limit)
+    limits = [limit for limit in (agent.time_limit, celery.soft, early) if limit]
+    return Limits(min(limits, default=None), agent.idle_limit)
 
 
-class TimedEvents(NotingEvents):
-    """A run's events, which know when the agent was last heard."""
+class IdleClock:
+    """Time of the last activity of an agent.
 
-    _being_taken = 0
+    Enter the clock as a context while an event is queued: an agent that waits for the store is not idle.
+    """
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.heard_at = self.clock.monotonic()  # an agent may block the loop before `out_of_time` begins
+    __slots__ = ("_active_at", "_waiting", "clock")
 
-    async def enqueue_event(self, event: Event) -> None:
-        """See `RunEvents.enqueue_event`."""
-        self._being_taken += 1
-        try:
-            await super().enqueue_event(event)
-        finally:
-            self._being_taken -= 1
-            self.heard_at = self.clock.monotonic()
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self._waiting = 0
+        self._active_at = clock.monotonic()  # an agent may block the loop before `out_of_time` begins
 
-    def note(self, step: Step) -> None:
-        """See `NotingEvents.note`. An agent that tells its steps is not idle."""
-        self.heard_at = self.clock.monotonic()
-        super().note(step)
+    def __enter__(self) -> None:
+        self._waiting += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._waiting -= 1
+        self.touch()
+
+    def touch(self) -> None:
+        """Record activity of the agent."""
+        self._active_at = self.clock.monotonic()
 
     @property
     def idle_since(self) -> float:
-        """Since when nothing was heard. An agent that waits for the store to take its event is not idle."""
-        return self.clock.monotonic() if self._being_taken else self.heard_at
+        """The monotonic time since which the agent is idle; now, if it waits for the store."""
+        return self.clock.monotonic() if self._waiting else self._active_at
 
 
-def time_left(limits: Limits, arrived_at: float, events: TimedEvents) -> float:
-    """Return the seconds until a run that arrived at `arrived_at` (monotonic) reaches a limit; infinite without any."""
+def time_left(limits: Limits, arrived_at: float, idle_clock: IdleClock) -> float:
+    """Return the seconds until a run that arrived at `arrived_at` (monotonic) reaches a limit; infinite without one."""
     ends = []
     if limits.total is not None:
         ends.append(arrived_at + limits.total)
     if limits.idle is not None:
-        ends.append(events.idle_since + limits.idle)
-    return min(ends, default=inf) - events.clock.monotonic()
+        ends.append(idle_clock.idle_since + limits.idle)
+    return min(ends, default=inf) - idle_clock.clock.monotonic()
 
 
-async def out_of_time(limits: Limits, arrived_at: float, events: TimedEvents) -> None:
-    """Return when a run that arrived at `arrived_at` (monotonic) has reached a limit; never without any."""
-    events.heard_at = events.clock.monotonic()
+async def out_of_time(limits: Limits, arrived_at: float, idle_clock: IdleClock) -> None:
+    """Return when a run that arrived at `arrived_at` (monotonic) has reached a limit; never return without one."""
+    idle_clock.touch()
     while True:
-        left = time_left(limits, arrived_at, events)
+        left = time_left(limits, arrived_at, idle_clock)
         if left == inf:
             await asyncio.get_running_loop().create_future()
         if left <= 0:
             return
-        await events.clock.sleep(left)
+        await idle_clock.clock.sleep(left)

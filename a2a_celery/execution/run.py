@@ -1,4 +1,4 @@
-"""A run, as a column of steps: claim it, let the agent work, settle how it ended."""
+"""One run of a task: claim the run, execute the agent, settle the outcome."""
 
 from __future__ import annotations
 
@@ -6,53 +6,84 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 from uuid import uuid4
 
-from celery.exceptions import Reject
+from a2a.types import TaskStatusUpdateEvent
+from a2a.utils.errors import InvalidAgentResponseError
+from celery.exceptions import Reject, Retry
 
 from ..agents import Agent
+from ..child_tasks import CURRENT_CHILDREN, ChildTasks
 from ..clock import SYSTEM_CLOCK, Clock
+from ..dispatch import Publisher, RunOptions
 from ..errors import AgentSignal, BlobsUnavailable
-from ..lifecycle import Canceled, Failed, HandedOn, Lost, Outcome, Refused, Retried, as_left, final_event
-from ..lifecycle.outcomes import AGENT_REFUSED, OUT_OF_REACH, OUT_OF_TIME
-from ..store import Operation
-from ..store.connection import patiently
-from ..store.runs import Behind, Claim, Dropped, RunRef, claim_run
+from ..hooks import Hooks
+from ..lifecycle import Canceled, Completed, Delegated, Failed, Lost, Outcome, Refused, Retried, as_left, final_event
+from ..lifecycle.outcomes import AGENT_REFUSED, CANCELED_BY_AGENT, INVALID_ANSWER, OUT_OF_REACH, OUT_OF_TIME
+from ..settings import Settings
+from ..store import AsyncStore, Keys, Operation
+from ..store.client.connection import run_with_retry
+from ..store.runs.commands import Claim, Dropped, RetryUnrecorded, RunRef, claim_run
+from ..store.runs.release import Released
 from ..telemetry.logs import about
 from ..telemetry.names import Action
-from .adapters import Adapter, Unusable
-from .calls import ThreadedCall, handed_on, retried
-from .events import RunEvents
-from .force import Stop, left_behind
-from .host import Host
-from .limits import Limits, TimedEvents, out_of_time, time_left
-from .observing import begun, ended, reported
-from .raised import outcome_of
-from .refusals import REFUSALS, refused
-from .session import open_session
-from .settlement import publishing
-from .showing import Tell, begin_execution
-from .steps import CURRENT_EXECUTION, Execution
+from .agents.adapters import Adapter, UnusableAdapter
+from .agents.run_hooks import RunHooks, run_hooks
+from .agents.session import open_session
+from .celery.threaded_call import ThreadedCall, canvas_release, retried
+from .events.observers import CeleryEventEmitter, begin_execution
+from .events.queue import RunEventQueue
+from .events.release import RetryRelease
+from .events.run_telemetry import begun, ended, reported
+from .events.settlement import publishing
+from .events.steps import CURRENT_EXECUTION, Execution
+from .limits import Limits, out_of_time, time_left
+from .outcomes import REFUSALS, outcome_of, refused, run_agent
+from .process.forced_stop import Stop, abandoned
+from .process.leases import LeaseKeeper
+from .retries import Retries, error_without_retry
 
 logger = logging.getLogger(__name__)
 
-TELLING_SHARE = 0.5
+CANCEL_SHARE = 0.5
 """An executor's own ``cancel()`` may take this share of `cancel_grace`; the rest is for what it was to cancel."""
 
 
+class RunHost(Protocol):
+    """Worker process as a run uses it."""
+
+    settings: Settings
+    keys: Keys
+    store: AsyncStore
+    publisher: Publisher
+    leases: LeaseKeeper
+    runner_id: str
+    hooks: Hooks
+
+    async def adapter(self, agent: Agent) -> Adapter:
+        """Return the adapter of the agent."""
+        ...
+
+    def force(self, ref: RunRef, stop: Stop) -> None:
+        """Exit this process to end an agent that ignores `stop`. Returns if the process cannot exit."""
+        ...
+
+
 class Run:
-    """One run of a task, from claim to settlement. Lives on the loop of its worker process."""
+    """Run of a task, from claim to settlement, on the event loop of its worker process."""
 
     def __init__(
         self,
-        host: Host,
+        host: RunHost,
         agent: Agent,
         task_id: str,
         run: int,
         limits: Limits,
         call: ThreadedCall | None = None,
         *,
-        tell: Tell | None = None,
+        emitter: CeleryEventEmitter | None = None,
+        retries: int = 0,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.ref = RunRef(task_id, run)
@@ -60,31 +91,41 @@ class Run:
         self._host = host
         self._agent = agent
         self._limits = limits
-        self._call, self._tell_celery = call, tell
+        self._call, self._emitter = call, emitter
+        self._retries = call.retries if call else retries
+        self._retry_options: RunOptions | None = None
         self._clock, self._arrived_at = clock, clock.monotonic()
         self._stopped: Stop | None = None
         self._woken: asyncio.Future[None] | None = None
-        self._events: TimedEvents | None = None
-        self._claiming: Callable[..., Operation[Claim | Dropped | Behind]] | None = None
+        self._events: RunEventQueue | None = None
+        self._claiming: Callable[..., Operation[Claim | Dropped | RetryUnrecorded]] | None = None
         self._shown: Claim | None = None
         self._execution: Execution
+        self._children = ChildTasks()
+        self._hooks: RunHooks | None = None
         self.may_be_elsewhere = agent.max_attempts > 1
 
     async def perform(self) -> Outcome | None:
-        """The whole run, and how it ended; None if it was not ours to begin."""
+        """Perform the whole run.
+
+        Returns:
+            The outcome, or None if this worker did not get the run.
+        """
         began = self._clock.monotonic()
         try:
             adapter = self._call or await self._host.adapter(self._agent)
         except Exception:
-            adapter = Unusable(self._report("its agent can't be loaded"))
+            adapter = UnusableAdapter(self._report("its agent can't be loaded"))
         claim = None if self._stopped else await self._claim(adapter)
         if claim is None:
             return ended(Lost() if self._stopped else None, self.ref, self._agent.name, self._clock.monotonic() - began)
         begun(claim, self._agent.name)
+        self._hooks = run_hooks(self._host.hooks, self._agent, claim)
         self._events = events = self._open_log(claim, adapter)
         runner = self._host.runner_id
-        self._execution = begin_execution(self._agent, claim, events, runner=runner, tell=self._tell_celery)
-        with self._host.leases.holding(self):
+        hook = self._hooks.transition if self._hooks else None
+        self._execution = begin_execution(self._agent, claim, events, runner=runner, emitter=self._emitter, hook=hook)
+        with self._host.leases.renewing(self):
             try:
                 agent, late, woken = self._set_out(adapter, claim, events)
                 try:
@@ -93,44 +134,54 @@ class Run:
                     if late:
                         late.cancel()
                 outcome = await self._outcome(agent, late, adapter, claim, events)
-                if events.stuck is None:
+                if isinstance(as_left(outcome, events.state), Canceled):
+                    self._children.cancel_all()  # also what it started while it stopped, or cancelled itself
+                outcome = await self._after_run(outcome, events)
+                if events.blob_error is None:
                     outcome = await self._settle(claim, events, outcome) or outcome
+                    if isinstance(outcome, Canceled | Retried):  # a retry starts its own tasks
+                        self._children.cancel_all()
             except BlobsUnavailable as e:
-                events.get_stuck(e)
+                events.fail_unwritable(e)
             except Exception:  # whatever it is, its task must not stay WORKING
                 outcome = Failed(reference=self._report("it could not be settled"))
                 await self._settle(claim, events, outcome)
-            if events.stuck is not None:
-                outcome = Failed(OUT_OF_REACH, reference=self._report("its parts can't be kept", events.stuck))
+            if events.blob_error is not None:
+                outcome = Failed(OUT_OF_REACH, reference=self._report("its parts can't be kept", events.blob_error))
                 await self._settle(claim, events, outcome)
         return ended(as_left(outcome, events.state), self.ref, self._agent.name, self._clock.monotonic() - began)
 
     def ask_to_cancel(self) -> None:
-        """See `leases.Held`."""
+        """See `leases.LeasedRun`."""
         self.stop(Stop.CANCEL)
 
     def give_up(self) -> None:
-        """See `leases.Held`. An agent that has ended its task may still tidy up: there is nothing left to lose."""
+        """See `leases.LeasedRun`. An agent that has ended its task may still clean up."""
         if not self.ended:
             self.stop(Stop.LOST)
 
     @property
+    def grace(self) -> float:
+        """The seconds that the agent may take to stop."""
+        return self._agent.grace(self._host.settings)
+
+    @property
     def claimed(self) -> bool:
-        """Whether the run has been ours."""
+        """True if this worker has claimed the run."""
         return self._events is not None
 
     @property
     def ended(self) -> bool:
-        """Whether its agent has said the task's last word, and that does not wait for it to return."""
-        return self._events is not None and self._events.over
+        """True if the agent has sent a terminal state that does not wait for its return to be written."""
+        return self._events is not None and self._events.is_finished
 
     @property
     def out_of_time(self) -> bool:
-        """Whether one of its limits is reached. May be asked in any thread."""
-        return self._events is not None and time_left(self._limits, self._arrived_at, self._events) <= 0
+        """True if the run has reached a limit. Thread-safe."""
+        return self._events is not None and time_left(self._limits, self._arrived_at, self._events.idle_clock) <= 0
 
     def stop(self, reason: Stop) -> None:
-        """Ends the run; the first reason counts."""
+        """Stop the run. The first reason counts."""
         if self._stopped is None:
             self._stopped = reason
             self._wake()
@@ -146,51 +197,59 @@ class Run:
             lease_us=host.leases.lease_us,
             working=adapter.announces,
             max_attempts=self._agent.max_attempts,
-            retries=call.retries if call else 0,
+            retries=self._retries,
             session=self._agent.session,
-            worker=self._tell_celery.worker if self._tell_celery else "",
+            worker=self._emitter.worker if self._emitter else "",
         )
         # a claim whose answer was lost may have been carried out
-        answer = await patiently(host.store, claim(whole=False))
-        if isinstance(answer, Behind) and call is not None:
+        answer = await run_with_retry(host.store, claim(whole=False))
+        if isinstance(answer, RetryUnrecorded) and call is not None:
             event = final_event(Retried(call.retries + 1, call.max_attempts, ""), self.ref.task_id, answer.context_id)
-            answer = await patiently(host.store, claim(retried=event, whole=False))
-        if isinstance(answer, Dropped | Behind):
+            answer = await run_with_retry(host.store, claim(retried=event, whole=False))
+        if isinstance(answer, Dropped | RetryUnrecorded):
             logger.info("run %s dropped: %s", self.ref.name, answer, extra=about(Action.RUN_DROPPED, self.ref.name))
             return None
         if not answer.whole:
             self._claiming = claim
         return answer
 
-    def _open_log(self, claim: Claim, adapter: Adapter) -> TimedEvents:
+    def _open_log(self, claim: Claim, adapter: Adapter) -> RunEventQueue:
         host = self._host
-        events = TimedEvents(
+        events = RunEventQueue(
             host.store,
             host.keys,
             claim,
             hold=host.settings.first_event_hold,
-            input_timeout=host.settings.input_timeout,
+            input_timeout=self._agent.pause_limit(host.settings),
             publish_next=publishing(host.publisher, self._agent.name),
-            end_held=self._agent.session or self._agent.one_by_one,
+            end_held=self._agent.session
+            or self._agent.serialize_context
+            or (self._hooks is not None and self._hooks.holds_end),
             clock=self._clock,
         )
+        if self._call is None:
+            events.retries = Retries(self._agent.retry, claim.options, self._clock)
+        events.rewrite = self._hooks.event if self._hooks else None
         if not adapter.announces:
             events.announce_later()
         return events
 
     def _set_out(
-        self, adapter: Adapter, claim: Claim, events: TimedEvents
+        self, adapter: Adapter, claim: Claim, events: RunEventQueue
     ) -> tuple[asyncio.Task[Outcome], asyncio.Task[None] | None, asyncio.Future[None]]:
-        """Begins the agent, and what is done when its time is over, if that is limited; the last is done when the agent
-        has ended, or must."""
-        woken = self._woken = events.over_early.raised()  # one for whatever it is: each takes its place for as long
+        """Start the agent task and, if the run is limited, its timer.
+
+        Returns:
+            Both tasks, and a future that resolves when the agent ends or must be stopped.
+        """
+        woken = self._woken = events.aborted.future()  # one for whatever it is: each takes its place for as long
         agent = asyncio.create_task(self._guarded(adapter, claim, events), name=f"a2a-agent-{self.ref.name}")
         agent.add_done_callback(self._wake)
         if self._stopped:
             asyncio.get_running_loop().call_soon(self._wake)  # behind the agent's first step, as if it came then
         if self._limits == Limits():
             return agent, None, woken  # a task less for each that waits without a limit
-        late = asyncio.create_task(out_of_time(self._limits, self._arrived_at, events))
+        late = asyncio.create_task(out_of_time(self._limits, self._arrived_at, events.idle_clock))
         late.add_done_callback(self._wake)
         return agent, late, woken
 
@@ -204,30 +263,31 @@ class Run:
         late: asyncio.Task[None] | None,
         adapter: Adapter,
         claim: Claim,
-        events: TimedEvents,
+        events: RunEventQueue,
     ) -> Outcome:
-        """How the agent has ended, or is ended."""
+        """Return the outcome of the agent; stop the agent first if it has not ended."""
         if agent.done():
             return agent.result()
-        if late and late.done() and not events.over_early.is_set():
+        if late and late.done() and not events.aborted.is_set():
             self.stop(Stop.OUT_OF_TIME)
-        stop = self._stopped or (Stop.STUCK if events.stuck else Stop.LOST)
-        said = about(Action.RUN_STOPPED, self.ref.name, agent=self._agent.name, why=stop.value)
-        logger.info("run %s is stopped: %s", self.ref.name, stop.value, extra=said)
+        stop = self._stopped or (Stop.STUCK if events.blob_error else Stop.LOST)
+        extra = about(Action.RUN_STOPPED, self.ref.name, agent=self._agent.name, why=stop.value)
+        logger.info("run %s is stopped: %s", self.ref.name, stop.value, extra=extra)
         return await self._stop_agent(agent, stop, adapter, claim, events)
 
     async def _stop_agent(
-        self, agent: asyncio.Task[Outcome], stop: Stop, adapter: Adapter, claim: Claim, events: RunEvents
+        self, agent: asyncio.Task[Outcome], stop: Stop, adapter: Adapter, claim: Claim, events: RunEventQueue
     ) -> Outcome:
-        """Asks the agent to stop, and waits for it `cancel_grace` in all; then comes force, where there is any."""
-        grace = self._host.settings.cancel_grace
+        """Cancel the agent and wait `cancel_grace` seconds for it; then stop it by force where that is possible."""
+        grace = self.grace
         until = self._clock.monotonic() + grace
         events.stopping = True
         if stop is Stop.CANCEL:
             events.hold_end()
-            telling = asyncio.create_task(self._tell(adapter, events))
-            await asyncio.wait({telling}, timeout=grace * TELLING_SHARE)
-            telling.cancel()
+            self._children.cancel_all()
+            cancelling = asyncio.create_task(self._cancel_agent(adapter, events))
+            await asyncio.wait({cancelling}, timeout=grace * CANCEL_SHARE)
+            cancelling.cancel()
         else:
             events.close()  # frameworks report a cancellation they did not expect as a canceled task
         agent.cancel()
@@ -235,65 +295,127 @@ class Run:
         if not agent.done():
             events.close()
             self._host.force(self.ref, stop)
-            said = about(Action.RUN_LEFT_BEHIND, self.ref.name, agent=self._agent.name)
-            logger.error("run %s: its agent ignores that it was stopped, and is left behind", self.ref.name, extra=said)
-            left_behind.add(self.ref.name)
-            agent.add_done_callback(lambda _: left_behind.discard(self.ref.name))
+            extra = about(Action.RUN_ABANDONED, self.ref.name, agent=self._agent.name)
+            logger.error(
+                "run %s: its agent ignores that it was stopped, and is left behind", self.ref.name, extra=extra
+            )
+            abandoned.add(self.ref.name)
+            agent.add_done_callback(lambda _: abandoned.discard(self.ref.name))
         match stop:
             case Stop.CANCEL:
                 return Canceled()  # a normal return says nothing: agents swallow cancellations
-            case Stop.LOST | Stop.STUCK | Stop.LEAVING | Stop.ABORT:
+            case Stop.LOST | Stop.STUCK | Stop.SHUTDOWN | Stop.ABORT:
                 return Lost()  # aborted: what that means to its task is for the worker's main process to say
             case Stop.OUT_OF_TIME:
                 return Failed(OUT_OF_TIME)
 
-    async def _tell(self, adapter: Adapter, events: RunEvents) -> None:
-        """Lets the agent hear of its cancellation; in a task of its own, for it may cancel whoever calls it."""
+    async def _cancel_agent(self, adapter: Adapter, events: RunEventQueue) -> None:
+        """Notify the agent of its cancellation. A separate task calls this, because the agent may cancel its caller."""
         try:
             if self._shown is not None:  # else the agent has not begun
                 await adapter.cancel(self._shown, events)
         except BaseException:  # as in _guarded
             logger.info("run %s: its agent's own cancel() failed", self.ref.name, exc_info=True)
 
-    async def _guarded(self, adapter: Adapter, claim: Claim, events: RunEvents) -> Outcome:
-        """How the agent ended. Nothing an agent raises gets past here: the loop belongs to all runs."""
+    async def _guarded(self, adapter: Adapter, claim: Claim, events: RunEventQueue) -> Outcome:
+        """Return the outcome of the agent. No exception of an agent may reach the event loop, which all runs share."""
         CURRENT_EXECUTION.set(self._execution)  # in the agent's own task
+        CURRENT_CHILDREN.set(self._children)
         try:
             if self._claiming is not None:
                 claim = await events.store.in_full(claim, self._claiming)
             self._shown = claim
             open_session(self._agent, claim, events, self._host.settings)
-            return await adapter.run(claim, events)
+            if self._hooks is not None:
+                await self._hooks.before(claim)
+            return await run_agent(adapter, claim, events)
         except asyncio.CancelledError:
-            return Canceled()
-        except AgentSignal as signal:
-            return outcome_of(signal, claim)
-        except REFUSALS as error:
-            logger.info("run %s: its agent refused the message: %s", self.ref.name, error)
-            return refused(error, claim)
-        except BlobsUnavailable:
-            return Failed(OUT_OF_REACH, reference=self._report("what it was given can't be read"))
-        except Reject:
-            self._report("its agent raised Celery's Reject")
-            return Refused(AGENT_REFUSED)
-        except BaseException:  # also SystemExit and KeyboardInterrupt, which would stop the loop
-            return Failed(reference=self._report("its agent failed"))
+            return Canceled(CANCELED_BY_AGENT)
+        except BaseException as error:  # also SystemExit and KeyboardInterrupt, which would stop the loop
+            return self._retried(error, events) or self._ended_by(error, claim)
 
-    def _report(self, what: str, error: Exception | None = None) -> str:
+    def _retried(self, error: BaseException, events: RunEventQueue) -> Retried | None:
+        """Return the retry that follows `error`, or None.
+
+        None follows the end of a task that its agent has ended, nor an error about the message or the object store.
+        """
+        if events.retries is None or events.ended or isinstance(error, (*REFUSALS, BlobsUnavailable)):
+            return None
+        try:
+            after = events.retries.after(error)
+        except ValueError as wrong:
+            self._report("its agent raised a Retry without a valid time", wrong)
+            return None
+        if after is None:
+            return None
+        retried, self._retry_options = after
+        extra = about(Action.RUN_RETRIED, self.ref.name, agent=self._agent.name, attempt=retried.attempt)
+        logger.warning("run %s: attempt %d follows", self.ref.name, retried.attempt, exc_info=error, extra=extra)
+        return retried
+
+    def _ended_by(self, error: BaseException, claim: Claim) -> Outcome:
+        """Return the outcome of a run that an exception of its agent ends."""
+        if isinstance(error, Retry) and self._call is None:
+            error = error_without_retry(error)
+        match error:
+            case AgentSignal():
+                return outcome_of(error, claim)
+            case _ if isinstance(error, REFUSALS):
+                logger.info("run %s: its agent refused the message: %s", self.ref.name, error)
+                return refused(error, claim)
+            case BlobsUnavailable():
+                return Failed(OUT_OF_REACH, reference=self._report("what it was given can't be read", error))
+            case InvalidAgentResponseError():
+                return Failed(INVALID_ANSWER, reference=self._report("its agent's answer can't be sent", error))
+            case Reject():
+                self._report("its agent raised Celery's Reject", error)
+                return Refused(AGENT_REFUSED)
+            case _:
+                return Failed(reference=self._report("its agent failed", error))
+
+    def _report(self, what: str, error: BaseException | None = None) -> str:
         """Logs the exception, None for the one at hand, and returns the reference that finds it there."""
         return reported(self.ref, self._agent.name, what, error)
 
-    async def _settle(self, claim: Claim, events: TimedEvents, outcome: Outcome) -> Failed | None:
-        """Writes the end; gives what it came to instead, if its session could not be saved."""
+    async def _after_run(self, outcome: Outcome, events: RunEventQueue) -> Outcome:
+        """Call the `after_run` hooks, and return how the run ended: an event that a hook could not handle fails it."""
+        if self._hooks is None:
+            return outcome
+        if self._hooks.failed is not None and not isinstance(outcome, Canceled | Lost):
+            outcome = Failed(reference=self._hooks.failed)
+        await self._hooks.after(as_left(outcome, events.state))
+        return outcome
+
+    async def _last_status(
+        self, final: TaskStatusUpdateEvent, outcome: Outcome, events: RunEventQueue
+    ) -> TaskStatusUpdateEvent:
+        """Return the last status of the run as its hooks leave it; one that the agent has said gets their metadata."""
+        assert self._hooks is not None
+        if not events.ended and not (events.paused and isinstance(outcome, Completed)):
+            return await self._hooks.last(final)
+        metadata = self._hooks.info.metadata
+        if metadata and not events.add_to_end(metadata):
+            logger.warning("run %s: metadata of its hooks came after its end: %s", self.ref.name, sorted(metadata))
+        return final
+
+    async def _settle(self, claim: Claim, events: RunEventQueue, outcome: Outcome) -> Outcome | None:
+        """Write the end; return the outcome that it came to instead, if that is another."""
         self._execution.finish(outcome, events.state)
         final = final_event(outcome, claim.task.id, claim.task.context_id)
+        if self._hooks is not None and final is not None and not isinstance(outcome, Lost):
+            final = await self._last_status(final, outcome, events)
         match outcome:
             case Lost():
                 await events.abandon()
             case Retried() if self._call is not None:
-                await events.release(final, retried(self._host.keys, claim, self._call, self._host.settings))
-            case HandedOn(canvas):
-                await events.release(final, handed_on(self._host.keys, claim, canvas))
+                make_release = retried(self._host.keys, claim, self._call, self._host.settings)
+                released = await events.release(final, make_release, drops_open_artifacts=True)
+                self._call.retry_is_written = isinstance(released, Released)
+            case Retried() if self._retry_options is not None:
+                release = RetryRelease(self._host.publisher, self._agent.name, self._host.settings, self._clock)
+                return await release.perform(events, final, self._retry_options)
+            case Delegated(canvas):
+                await events.release(final, canvas_release(self._host.keys, claim, canvas))
             case _:
                 return await events.settle(final)
         return None

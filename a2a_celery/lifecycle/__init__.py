@@ -1,15 +1,15 @@
-"""What an A2A task may become: states, events, outcomes and the fold that turns a log into a task.
+"""Life of an A2A task: states, events, outcomes and the fold that turns a log into a task.
 
-Pure: no clock, no network, no Redis, no Celery. Everything here can be tested by calling it.
+The package is pure: no clock, no network, no Redis, no Celery.
 """
 
-from .events import Event, EventKind, LogEntry, decode, encode, kind_of, opened
+from .events import Event, EventId, EventKind, LogEntry, decode, encode, kind_of, opened
 from .fold import apply, fold
 from .outcomes import (
     Canceled,
     Completed,
+    Delegated,
     Failed,
-    HandedOn,
     Lost,
     Outcome,
     Paused,
@@ -27,10 +27,11 @@ __all__ = [
     "TERMINAL",
     "Canceled",
     "Completed",
+    "Delegated",
     "Event",
+    "EventId",
     "EventKind",
     "Failed",
-    "HandedOn",
     "LogEntry",
     "Lost",
     "Outcome",

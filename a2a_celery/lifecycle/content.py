@@ -1,8 +1,9 @@
-"""What an agent gives, as the parts of an artifact."""
+"""Parts of an artifact from what an agent returns or yields."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from a2a.helpers import new_data_part, new_text_part
@@ -11,6 +12,11 @@ from a2a.utils.errors import InvalidAgentResponseError
 from google.protobuf.json_format import ParseError
 from google.protobuf.message import Message as ProtoMessage
 from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+
+def has_content(parts: Iterable[Part]) -> bool:
+    """Return True if `parts` hold a text that is not blank, data, a file or a URL."""
+    return any(part.text.strip() if part.HasField("text") else part.WhichOneof("content") for part in parts)
 
 
 def parts_of(content: Any) -> list[Part]:

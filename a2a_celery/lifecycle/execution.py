@@ -1,15 +1,15 @@
-"""What a run is at: the execution states, one table of what may follow what, and the machine that moves by it.
+"""Execution states of a run: the states, the table of legal transitions, and the state machine.
 
-It knows nothing of runs, workers or stores: `execution.steps` drives one for each run. The only clock is the one it is
-given; the lock is there because agents work in threads as well.
+The machine knows no runs, workers or stores: the worker drives one machine for each run. The clock is an argument. The
+lock is needed because agents also work in threads.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import Context, copy_context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from threading import Lock
@@ -31,7 +31,7 @@ _LAST_US = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds
 
 
 class ExecutionState(StrEnum):
-    """What a run is at, and who moves it on."""
+    """State of a run's execution."""
 
     IDLE = "IDLE"  # nothing runs; a run that begins moves it on
     INITIALIZING = "INITIALIZING"  # a run began; its agent moves it on, or its end
@@ -82,7 +82,7 @@ class IllegalTransition(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One step of a machine, the `number`-th it has made.
+    """Transition number `number` of a machine.
 
     `at_us` is when, in µs since the epoch; `detail` says more, by names that the caller chose (model, tool).
     """
@@ -143,7 +143,7 @@ class ExecutionStateMachine:
 
     @property
     def state(self) -> ExecutionState:
-        """Where it is."""
+        """Current state."""
         return self._state
 
     @property
@@ -154,11 +154,11 @@ class ExecutionStateMachine:
 
     @property
     def is_checkpoint(self) -> bool:
-        """Whether the agent's session may be saved in this state."""
+        """True if the agent's session may be saved in this state."""
         return self._state in CHECKPOINT_STATES
 
     def may(self, to: ExecutionState) -> bool:
-        """Whether `to` can follow now."""
+        """Return True if `to` can follow the current state."""
         return to in EXECUTION_TRANSITIONS[self._state]
 
     def transition(self, to: ExecutionState, **detail: Scalar) -> Transition:
@@ -198,6 +198,28 @@ class ExecutionStateMachine:
         """`listener` hears of no transition that is made from now on; one that is not there is no error."""
         with self._lock:
             self._listeners = tuple(one for one in self._listeners if one != listener)
+
+    def restore(self, saved: Iterable[Transition]) -> None:
+        """Continue from the `saved` transitions of earlier runs, oldest first; no listener hears of them.
+
+        A run that was lost could not save its end, and a run that begins saves no return to IDLE: both are filled in.
+        The history begins anew after a gap that nothing explains.
+        """
+        with self._lock:
+            for made in saved:
+                if made.before is ExecutionState.IDLE:
+                    self._fill_in_idle(made.at_us)
+                if made.before is not self._state:
+                    self._history.clear()
+                number = self._history[-1].number + 1 if self._history else made.number
+                self._state = made.after
+                self._remember(replace(made, number=number))
+
+    def return_to_idle(self) -> None:
+        """Prepare for a run that begins: leave a state that INITIALIZING can't follow; no listener hears of it."""
+        with self._lock:
+            if not self.may(ExecutionState.INITIALIZING):
+                self._fill_in_idle(self._clock())
 
     def to_dict(self) -> dict[str, Any]:
         """State and history as JSON, for `from_dict`. Listeners are not in it."""
@@ -240,6 +262,19 @@ class ExecutionStateMachine:
         if self._listeners:
             self._untold.append((made, self._listeners, copy_context()))
         return made
+
+    def _fill_in_idle(self, at_us: int) -> None:
+        """Remember what leads to IDLE, at `at_us`; called with the lock."""
+        if not self._history:
+            return
+        if self._state not in ENDS and self._state is not ExecutionState.IDLE:
+            self._fill_in(ExecutionState.ERROR, at_us, {"reason": "lost"})
+        if self._state is not ExecutionState.IDLE:
+            self._fill_in(ExecutionState.IDLE, at_us, {})
+
+    def _fill_in(self, after: ExecutionState, at_us: int, detail: dict[str, Scalar]) -> None:
+        self._remember(Transition(self._history[-1].number + 1, self._state, after, at_us, MappingProxyType(detail)))
+        self._state = after
 
     def _remember(self, made: Transition) -> None:
         self._history.append(made)

@@ -1,7 +1,8 @@
 """The fold: what a task is, said by its log alone.
 
 ``fold(log) == snapshot`` holds for every task at every version; the store keeps the snapshot beside the log only so
-that reading a task costs its size and not its history. The rules are those of the SDK's own TaskManager.
+that reading a task costs its size and not its history. The rules are those of the SDK's own TaskManager, but for
+metadata of this package that a new status makes outdated (`outdated_keys`): it leaves the task.
 """
 
 from collections.abc import Iterable
@@ -9,6 +10,7 @@ from collections.abc import Iterable
 from a2a.types import Artifact, Message, Task, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent
 
 from .events import EventKind, LogEntry, kind_of, timestamp
+from .own_metadata import outdated_keys
 from .states import COMPLETED
 
 
@@ -86,9 +88,14 @@ def apply(task: Task | None, entry: LogEntry) -> Task:
 
 
 def set_status(task: Task, status: TaskStatus) -> None:
-    """Gives `task` a new status; the message of the old one moves into the history."""
+    """Set the status of `task`. The message of the old one moves into the history; outdated metadata is dropped."""
     _retire_status_message(task)
     task.status.CopyFrom(status)
+    if task.HasField("metadata"):
+        for key in outdated_keys(status.state):
+            task.metadata.fields.pop(key, None)
+        if not task.metadata.fields:
+            task.ClearField("metadata")
 
 
 def answered(message: Message, recorded_us: int) -> TaskStatus:

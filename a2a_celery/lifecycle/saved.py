@@ -11,7 +11,7 @@ Scalar = str | int | float | bool | None
 
 
 class InvalidSaved(ValueError):
-    """What was to be read is not what was once saved; `field` is where."""
+    """Saved data is invalid; `field` names the place."""
 
     def __init__(self, field: str, why: str) -> None:
         super().__init__(f"{field}: {why}")
@@ -19,7 +19,7 @@ class InvalidSaved(ValueError):
 
 
 def is_scalar(value: object) -> TypeGuard[Scalar]:
-    """Whether `value` is a `Scalar`."""
+    """Return True if `value` is a `Scalar`."""
     return isinstance(value, str | int | None) or (isinstance(value, float) and isfinite(value))
 
 

@@ -1,4 +1,4 @@
-"""Which entries of a log a client is told of, and how."""
+"""Log entries that clients receive, and their form."""
 
 from __future__ import annotations
 

@@ -41,15 +41,15 @@ LEGAL: Mapping[TaskState, frozenset[TaskState]] = {
 
 
 def is_terminal(state: TaskState) -> bool:
-    """Whether nothing can follow `state`."""
+    """Return True if no state can follow `state`."""
     return state in TERMINAL
 
 
 def is_interrupted(state: TaskState) -> bool:
-    """Whether a task in `state` waits for its client."""
+    """Return True if a task in `state` waits for its client."""
     return state in INTERRUPTED
 
 
 def is_legal(before: TaskState, after: TaskState) -> bool:
-    """Whether a task in `before` may become `after`."""
+    """Return True if a task may change from `before` to `after`."""
     return after in LEGAL.get(before, frozenset())

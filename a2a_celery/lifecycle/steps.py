@@ -1,4 +1,4 @@
-"""What is kept of a run's execution, with its task: each transition, and the run that made it."""
+"""Stored execution steps of a task: each transition, and the run that made it."""
 
 from __future__ import annotations
 

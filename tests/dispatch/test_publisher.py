@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from base64 import b64decode
+from functools import partial
 from time import monotonic
 from typing import Any
 from uuid import uuid4
@@ -22,6 +23,7 @@ from a2a_celery.errors import BrokerUnavailable, RunNotTaken
 from a2a_celery.store import redis_url
 from tests.support.fleet import RABBITMQ_URL
 from tests.support.restarts import MortalRedis
+from tests.support.waiting import eventually_async
 
 RUNS = [("echo", f"t{number}", 1) for number in range(100)]
 
@@ -194,6 +196,25 @@ async def test_what_waits_goes_together_where_that_is_one_round_trip() -> None:
 
     assert sum(given) == 70
     assert len(given) <= 3  # the first alone, or with some; then 64 at most
+
+
+async def test_a_slow_broker_gets_so_much_in_the_background_and_no_more(
+    server: MortalRedis, celery: Celery, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("a2a_celery.dispatch.publisher.MAX_BACKLOG", 3)
+    publisher = Publisher(celery, {})
+    taken: list[str] = []
+
+    for number in range(5):  # in one turn of the event loop: none of them is published before the last
+        publisher.publish_soon("echo", f"t{number}", 1, b"", partial(taken.append, f"t{number}.1"))
+
+    async def kept_are_taken() -> bool:
+        return len(taken) == 3
+
+    await eventually_async(kept_are_taken, what="the broker takes what was kept for it")
+
+    assert caplog.messages.count("the broker is too slow: leaving a publish to the watcher") == 2
+    assert sorted(in_queue(server)) == sorted(taken) == ["t0.1", "t1.1", "t2.1"]
 
 
 @pytest.mark.parametrize("broker", ["redis", "rabbitmq"], indirect=True)

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
+from a2a.types import TaskState
 from celery import Task
 from celery.app.trace import build_tracer
 
+from a2a_celery import A2A
+from a2a_celery.caller import Caller
 from a2a_celery.dispatch import RUN_HEADER
 from a2a_celery.errors import StoreUnavailable
-from a2a_celery.execution.events import RunEvents
+from a2a_celery.execution.events.queue import RunEventQueue
 from a2a_celery.lifecycle import Completed, final_event
+from a2a_celery.lifecycle.states import COMPLETED
 from a2a_celery.store import AsyncStore, Keys, Operation
-from a2a_celery.store.runs import Claim, RunRef
-from tests.support.seeds import Seeds
+from a2a_celery.store.runs.commands import Claim, RunRef
+from a2a_celery.store.tasks.commands import continue_task, create_task
+from a2a_celery.store.tasks.results import Begun
+from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, request
 from tests.support.waiting import eventually_async
 
 T = TypeVar("T")
@@ -62,22 +68,22 @@ class Scene:
     def __init__(self, gate: Gate, keys: Keys, seeds: Seeds) -> None:
         self.gate, self.keys, self.seeds = gate, keys, seeds
         self.published: list[int] = []
-        self.opened: list[RunEvents] = []
+        self.opened: list[RunEventQueue] = []
 
     async def begin(
         self, *, hold: float = LONG, claim: Claim | None = None, working: bool = True
-    ) -> tuple[Claim, RunEvents]:
+    ) -> tuple[Claim, RunEventQueue]:
         """A run and its event queue."""
         claim = claim or await self.seeds.claimed(working=working)
 
         async def publish_next(run: RunRef, options: bytes) -> None:
             self.published.append(run.run)
 
-        events = RunEvents(self.gate, self.keys, claim, hold=hold, input_timeout=None, publish_next=publish_next)
+        events = RunEventQueue(self.gate, self.keys, claim, hold=hold, input_timeout=None, publish_next=publish_next)
         self.opened.append(events)
         return claim, events
 
-    async def settle(self, claim: Claim, events: RunEvents, outcome: Any = None) -> None:
+    async def settle(self, claim: Claim, events: RunEventQueue, outcome: Any = None) -> None:
         """The run ends, as `Run` would end it."""
         async with asyncio.timeout(20):
             await events.settle(final_event(outcome or Completed(), claim.task.id, claim.task.context_id))
@@ -91,3 +97,48 @@ class Scene:
 def until(condition: Callable[[], Awaitable[bool]]) -> Awaitable[bool]:
     """Returns when the condition holds."""
     return eventually_async(condition)
+
+
+class TurnByTurn:
+    """A task of an agent of `a2a`, whose runs are performed in this process as their messages come."""
+
+    def __init__(self, a2a: A2A, store: AsyncStore, keys: Keys, store_url: str) -> None:
+        a2a.celery.conf.update(a2a_store_url=store_url, a2a_key_prefix=keys.prefix)
+        self._a2a, self._store, self._keys = a2a, store, keys
+        self._seeds = Seeds(store, keys)
+
+    async def __aenter__(self) -> Self:
+        self._worker = self._a2a.worker()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        process = self._worker.process()
+        await asyncio.to_thread(asyncio.run_coroutine_threadsafe(process.line.stop(), process.loop).result, 30)
+
+    async def begin(self, agent: str, text: str = "hello") -> tuple[TaskState, str]:
+        """Run the first message, `text`. Return the task's state with the text of its status."""
+        caller = Caller(user="ann").to_json()
+        create = create_task(self._keys, ANN, "t", CONTEXT, request(text), caller=caller, retention=RETENTION)
+        await self._store.run(create)
+        return await self._perform(agent, 1)
+
+    async def answer(self, agent: str, text: str) -> list[str]:
+        """Run the answer `text`, which completes the task. Return the texts of the task's artifacts."""
+        caller = Caller(user="ann").to_json()
+        message = request(text, "t", CONTEXT)
+        begun = await self._store.run(
+            continue_task(self._keys, ANN, "t", message, CONTEXT, caller=caller, nonce="answer")
+        )
+        assert isinstance(begun, Begun), begun
+        assert (await self._perform(agent, 2))[0] == COMPLETED
+        task = await self._seeds.task("t")
+        return ["".join(part.text for part in artifact.parts) for artifact in task.artifacts]
+
+    async def _perform(self, agent: str, run: int) -> tuple[TaskState, str]:
+        exposed = self._a2a.agents[agent].code
+        if isinstance(exposed, Task):
+            await asyncio.to_thread(perform_run, exposed, f"t.{run}", text="x")
+        else:
+            await asyncio.to_thread(perform_run, self._a2a.celery.tasks[f"a2a.{agent}"], f"t.{run}", "t", run)
+        status = (await self._seeds.task("t")).status
+        return status.state, "".join(part.text for part in status.message.parts)

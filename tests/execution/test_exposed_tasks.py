@@ -12,13 +12,13 @@ from celery.backends.base import KeyValueStoreBackend
 from celery.exceptions import Reject
 from redis.exceptions import ResponseError
 
-from a2a_celery import A2A
+from a2a_celery import A2A, current_turn
 from a2a_celery.caller import Caller
-from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.lifecycle.states import COMPLETED, REJECTED, SUBMITTED, WORKING
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.runs import RunRef
-from a2a_celery.store.tasks import create_task
+from a2a_celery.store.runs.commands import RunRef
+from a2a_celery.store.tasks.commands import create_task
 from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, request
 
 from .scene import perform_run
@@ -42,6 +42,8 @@ async def a2a(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> Asy
     """Exposed tasks of an app whose broker is unavailable and whose result backend is full."""
     app = Celery("test", broker="redis://127.0.0.1:1", backend=FullBackend, set_as_current=False)
     app.conf.update(a2a_store_url=redis_server.store_url, a2a_key_prefix=keys.prefix, task_publish_retry=False)
+    # two tries without a pause
+    app.conf.broker_transport_options = {"max_retries": 1, "interval_start": 0, "interval_step": 0}
 
     @app.task(bind=True, max_retries=3, shared=False)
     def later(self: Task, text: str) -> None:
@@ -50,6 +52,14 @@ async def a2a(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> Asy
     @app.task(autoretry_for=(ValueError,), default_retry_delay=DELAY, shared=False)
     def flaky(text: str) -> None:
         raise ValueError("not yet")
+
+    @app.task(bind=True, shared=False)
+    def begins(self: Task, text: str) -> None:
+        turn = current_turn()
+        assert turn is not None
+        turn.blocking.artifact("finished", artifact_id="finished")
+        turn.blocking.artifact("unfinished", last=False)
+        raise self.retry(countdown=DELAY)
 
     @app.task(bind=True, shared=False)
     def refuses(self: Task, text: str) -> None:
@@ -61,7 +71,7 @@ async def a2a(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> Asy
         return text
 
     a2a = A2A(app)
-    for task in (later, flaky, refuses, reports):
+    for task in (later, flaky, begins, refuses, reports):
         a2a.expose(task)
     worker = a2a.worker()
     yield a2a
@@ -90,6 +100,16 @@ async def test_a_retry_that_the_broker_does_not_take_is_due_at_its_time(
     assert due is not None
     after = due / 1_000_000 - status.timestamp.seconds
     assert after == pytest.approx(DELAY, abs=30), "a published retry has a minute more"
+
+
+async def test_what_was_begun_and_not_finished_before_a_retry_leaves_the_task(
+    a2a: A2A, store: AsyncStore, keys: Keys
+) -> None:
+    task_id, _ = await performed(a2a, store, keys, "begins")
+
+    seeds = Seeds(store, keys)
+    assert [artifact.artifact_id for artifact in (await seeds.task(task_id)).artifacts] == ["finished"]
+    await seeds.require_consistent(task_id)
 
 
 async def test_a_task_that_rejects_its_message_itself_is_rejected(a2a: A2A, store: AsyncStore, keys: Keys) -> None:

@@ -14,18 +14,21 @@ from kombu import Message
 
 from a2a_celery import A2A, Turn
 from a2a_celery.caller import Caller
-from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.dispatch.fleets import fleet_headers
-from a2a_celery.execution.awaited import AwaitedCall
-from a2a_celery.execution.request import RunRequest
+from a2a_celery.execution.celery.async_tracer import AsyncTaskCall
+from a2a_celery.execution.celery.request import RunRequest
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.tasks import create_task
+from a2a_celery.store.tasks.commands import create_task
 from tests.support.garbage import cyclic_garbage
 from tests.support.seeds import ANN, CONTEXT, RETENTION, request
 
 from .scene import perform_run
 
-RUNS = 5
+RUNS = 3
+ROUNDS = 3
+"""A module that another thread imports for the first time leaves garbage in one round; a run leaves it in each."""
+
 MAX_BYTES = 8 * 1024
 """Garbage of one run: a traceback that Celery has copied is more than ten times as large."""
 
@@ -63,6 +66,17 @@ async def a2a(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> Asy
         yield "so far"
         raise ValueError("no")
 
+    @a2a.agent("retries", description="Fails for now.", autoretry_for=(ValueError,), default_retry_delay=0)
+    async def retries(turn: Turn) -> None:
+        raise ValueError("no")
+
+    @a2a.agent("asks-for-a-retry", description="Fails for now.")
+    async def asks_for_a_retry(turn: Turn) -> None:
+        try:
+            raise ValueError("no")
+        except ValueError as error:
+            raise turn.retry(exc=error, countdown=0) from error
+
     @app.task(name="fails-plainly", shared=False)
     def plain(text: str) -> None:
         raise ValueError("no")
@@ -82,7 +96,9 @@ async def created(store: AsyncStore, keys: Keys) -> str:
     return f"{task_id}.1"
 
 
-@pytest.mark.parametrize("agent", ["awaits", "yields", "threaded", "threaded-yields", "fails-plainly"])
+@pytest.mark.parametrize(
+    "agent", ["awaits", "yields", "threaded", "threaded-yields", "retries", "asks-for-a-retry", "fails-plainly"]
+)
 async def test_a_failed_run_leaves_no_traceback(a2a: A2A, store: AsyncStore, keys: Keys, agent: str) -> None:
     plain = agent == "fails-plainly"
     task: Task = a2a.celery.tasks[agent if plain else f"a2a.{agent}"]
@@ -92,29 +108,32 @@ async def test_a_failed_run_leaves_no_traceback(a2a: A2A, store: AsyncStore, key
         return perform_run(task, celery_id, "x") if plain else perform_run(task, celery_id, task_id, int(run))
 
     await asyncio.to_thread(perform, await created(store, keys))  # what is imported and built once
-    runs = [await created(store, keys) for _ in range(RUNS)]
+    rounds = []
+    for _ in range(ROUNDS):
+        runs = [await created(store, keys) for _ in range(RUNS)]
+        with cyclic_garbage() as garbage:
+            for celery_id in runs:
+                ended = await asyncio.to_thread(perform, celery_id)
+                assert ended.info.state == ("RETRY" if "retr" in agent else "FAILURE")
+        rounds.append(garbage.bytes / RUNS)
 
-    with cyclic_garbage() as garbage:
-        for celery_id in runs:
-            assert (await asyncio.to_thread(perform, celery_id)).info.state == "FAILURE"
-
-    assert garbage.bytes / RUNS < MAX_BYTES
+    assert min(rounds) < MAX_BYTES
 
 
 async def test_a_failed_run_on_the_asyncio_pool_leaves_no_traceback(a2a: A2A, store: AsyncStore, keys: Keys) -> None:
     task: Task = a2a.celery.tasks["a2a.awaits"]
     failed: list[bool] = []
 
-    def call(celery_id: str) -> AwaitedCall:
+    def call(celery_id: str) -> AsyncTaskCall:
         task_id, _, run = celery_id.partition(".")
         headers = {"id": celery_id, "task": task.name, "ignore_result": None, **fleet_headers(keys.prefix)}
         message = Message(headers=headers, content_type="application/json", content_encoding="utf-8")
         message._decoded_cache = [[task_id, int(run)], {}, {}]
         arrived = RunRequest(message, app=a2a.celery, task=task)
         arrived.on_success = lambda ended: failed.append(ended.failed)
-        return AwaitedCall(arrived, task.runs_in().loop)
+        return AsyncTaskCall(arrived, task.runs_in().loop)
 
-    def perform(call: AwaitedCall) -> None:
+    def perform(call: AsyncTaskCall) -> None:
         asyncio.run_coroutine_threadsafe(call.make(), task.runs_in().loop).result(30)
 
     await asyncio.to_thread(perform, call(await created(store, keys)))

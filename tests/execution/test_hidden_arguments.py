@@ -13,13 +13,13 @@ from celery import Celery, Task
 from celery.exceptions import Retry
 
 from a2a_celery import A2A
-from a2a_celery.cli.embedded import EmbeddedRedis
-from a2a_celery.config import Settings
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.dispatch import RUN_HEADER, Call, RunOptions
-from a2a_celery.execution.handing_back import HandingBack
-from a2a_celery.execution.plain import CURRENT
+from a2a_celery.execution.celery.plain_task import CURRENT
+from a2a_celery.execution.process.shutdown_requeuer import ShutdownRequeuer
+from a2a_celery.settings import Settings
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.tasks import create_task
+from a2a_celery.store.tasks.commands import create_task
 from tests.support.seeds import ANN, CONTEXT, RETENTION, request
 
 PRIVATE = "a private word"
@@ -70,12 +70,12 @@ async def test_a_run_that_is_handed_back_shows_none_of_its_arguments(
             published.append(given)
 
     settings = Settings(store_url=redis_server.store_url, key_prefix=keys.prefix)
-    handing_back = HandingBack(lambda: settings, Broker)  # type: ignore[arg-type]
+    requeuer = ShutdownRequeuer(lambda: settings, Broker)  # type: ignore[arg-type]
     caplog.set_level(logging.DEBUG, logger="a2a_celery")
 
-    handing_back.give_up("t.1", worker_pid=None)
-    await asyncio.to_thread(handing_back.wait)
+    requeuer.give_up("t.1", worker_pid=None)
+    await asyncio.to_thread(requeuer.wait)
 
     assert published == [(ANN.agent, "t", 2, options)]
-    assert "t.1 is given up" in caplog.text
+    assert "t.1 is requeued" in caplog.text
     assert PRIVATE not in caplog.text

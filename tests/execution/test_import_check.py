@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 
 import pytest
 from celery import Celery
 
 from a2a_celery import A2A
-from a2a_celery.cli.diagnosis import diagnosis
-from a2a_celery.cli.survey import survey
-from a2a_celery.execution.import_check import NO_REPLY, import_errors
-from a2a_celery.execution.starting import worker_starts
+from a2a_celery.cli.doctor.command import diagnosis
+from a2a_celery.cli.doctor.survey import survey
+from a2a_celery.execution.agents.adapters import load
+from a2a_celery.execution.agents.import_check import NO_REPLY, import_errors
+from a2a_celery.execution.celery.start_check import worker_starts
 from tests.support.agents import card
+from tests.support.waiting import LIMIT
 
 
 @pytest.fixture
@@ -56,7 +60,7 @@ def test_an_agent_that_cannot_be_imported_stops_the_worker_with_a_sentence(
     with pytest.raises(SystemExit) as stopped:
         start_worker(an_app(one="acme_fine:Agent", two=code))
 
-    assert stopped.value.code == f"Error: agent 'two': {code!r} can't be loaded: {reason}"
+    assert stopped.value.code == f"Error: agent 'two': {code!r} cannot be loaded: {reason}"
 
 
 def test_an_import_that_kills_its_process_is_reported(modules: None) -> None:
@@ -88,6 +92,39 @@ def test_the_doctor_calls_it_an_error(modules: None) -> None:
     [found] = [finding for finding in findings if finding.check == "imports"]
     assert (found.level, found.about) == ("wrong", "agent one")
     assert "No module named 'acme_missing'" in found.text
+
+
+def test_an_agent_in_the_current_folder_is_imported_as_celery_imports_the_app(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder of the ``celery`` script is on Python's path, the current one is not."""
+    (tmp_path / "acme_beside.py").write_text("import acme_helper\nclass Agent: ...\n")
+    (tmp_path / "acme_helper.py").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+
+    start_worker(an_app(one="acme_beside:Agent"))
+
+    assert load("acme_beside:Agent").__name__ == "Agent"
+    assert sys.path.count(str(tmp_path)) == 1
+
+
+def test_an_import_that_hangs_holds_up_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on = Event(), Event()
+    monkeypatch.setattr(sys, "acme_events", (begun, go_on), raising=False)
+    (tmp_path / "acme_hangs.py").write_text(
+        "import sys\nbegun, go_on = sys.acme_events\nbegun.set()\ngo_on.wait()\nclass Agent: ...\n"
+    )
+    (tmp_path / "acme_quick.py").write_text("class Agent: ...\n")
+    monkeypatch.chdir(tmp_path)
+    with ThreadPoolExecutor(2) as threads:
+        try:
+            hanging = threads.submit(load, "acme_hangs:Agent")
+            assert begun.wait(LIMIT)
+            assert threads.submit(load, "acme_quick:Agent").result(LIMIT).__name__ == "Agent"
+        finally:
+            go_on.set()
+        assert hanging.result(LIMIT).__name__ == "Agent"
 
 
 def test_a_worker_needs_only_the_agents_of_its_queues() -> None:

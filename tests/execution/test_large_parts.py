@@ -8,12 +8,12 @@ import pytest
 from a2a.types import Part
 
 from a2a_celery.errors import BlobsUnavailable
-from a2a_celery.execution.run_store import RunStore
+from a2a_celery.execution.events.run_store import RunStore
 from a2a_celery.lifecycle import Failed
 from a2a_celery.lifecycle.outcomes import OUT_OF_REACH
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, WORKING
 from a2a_celery.store import Keys, Operation
-from a2a_celery.store.runs import Behind, Claim, Dropped, RunRef, claim_run
+from a2a_celery.store.runs.commands import Claim, Dropped, RetryUnrecorded, RunRef, claim_run
 from tests.support.seeds import LEASE_US, Seeds, chunk, status
 from tests.support.shelves import Shelved, created
 
@@ -53,7 +53,7 @@ async def test_what_is_said_meanwhile_is_written_in_order(large: Scene, shelved:
 async def test_one_that_stays_away_fails_the_run(
     large: Scene, shelved: Shelved, monkeypatch: pytest.MonkeyPatch, says_the_end: bool
 ) -> None:
-    monkeypatch.setattr("a2a_celery.execution.run_store.BLOB_PATIENCE", 0.05)
+    monkeypatch.setattr("a2a_celery.execution.events.run_store.BLOB_TIMEOUT", 0.05)
     claim, events = await large.begin()
     await events.enqueue_event(chunk("small"))
 
@@ -67,7 +67,7 @@ async def test_one_that_stays_away_fails_the_run(
         await events.enqueue_event(status(COMPLETED))
 
     async def stuck() -> bool:
-        return events.over_early.is_set()
+        return events.aborted.is_set()
 
     await until(stuck)
     await events.enqueue_event(chunk("too late"))
@@ -84,14 +84,14 @@ async def test_one_that_stays_away_fails_the_run(
 async def test_an_end_that_can_not_be_written_can_still_be_failed(
     large: Scene, shelved: Shelved, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("a2a_celery.execution.run_store.BLOB_PATIENCE", 0.05)
+    monkeypatch.setattr("a2a_celery.execution.events.run_store.BLOB_TIMEOUT", 0.05)
     claim, events = await large.begin()
     shelved.shelf.away = True
     await events.enqueue_event(status(COMPLETED, LARGE))
     with pytest.raises(BlobsUnavailable) as raised:
         await large.settle(claim, events)
 
-    events.get_stuck(raised.value)
+    events.fail_unwritable(raised.value)
     await large.settle(claim, events, Failed(OUT_OF_REACH))
 
     assert (await large.seeds.task(claim.task.id)).status.state == FAILED
@@ -100,7 +100,7 @@ async def test_an_end_that_can_not_be_written_can_still_be_failed(
 async def test_a_related_task_is_never_read_in_part(
     large: Scene, shelved: Shelved, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("a2a_celery.execution.run_store.BLOB_PATIENCE", 0.05)
+    monkeypatch.setattr("a2a_celery.execution.events.run_store.BLOB_TIMEOUT", 0.05)
     other, claim = await large.seeds.claimed(), await large.seeds.claimed()
     await large.seeds.appended(other, chunk(LARGE))
     store = RunStore(shelved.store, large.keys, claim)
@@ -116,10 +116,10 @@ async def test_a_related_task_is_never_read_in_part(
 async def test_an_agent_sees_its_claim_whole_or_not_at_all(
     large: Scene, shelved: Shelved, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("a2a_celery.execution.run_store.BLOB_PATIENCE", 0.05)
+    monkeypatch.setattr("a2a_celery.execution.events.run_store.BLOB_TIMEOUT", 0.05)
     task_id = await created(large.seeds, [Part(text=LARGE)])
 
-    def claiming(whole: bool = True) -> Operation[Claim | Dropped | Behind]:
+    def claiming(whole: bool = True) -> Operation[Claim | Dropped | RetryUnrecorded]:
         return claim_run(
             large.keys, RunRef(task_id, 1), token="t", runner="r", lease_us=LEASE_US, working=True, whole=whole
         )

@@ -10,10 +10,10 @@ from typing import TypeVar
 import pytest
 
 from a2a_celery.errors import StoreUnavailable
-from a2a_celery.execution.leases import EXPIRY_CHECK_INTERVAL, LeaseKeeper
+from a2a_celery.execution.process.leases import EXPIRY_CHECK_INTERVAL, LeaseKeeper
 from a2a_celery.store import AsyncStore, Keys, Operation
-from a2a_celery.store.runs import RunRef
-from a2a_celery.store.tasks import request_cancel
+from a2a_celery.store.runs.commands import RunRef
+from a2a_celery.store.tasks.commands import request_cancel
 from tests.support.clocks import ManualClock
 from tests.support.seeds import ANN, CONTEXT, Seeds
 from tests.support.waiting import eventually_async
@@ -82,11 +82,11 @@ async def run_of(seeds: Seeds) -> FakeRun:
     return FakeRun(claim.ref, claim.token)
 
 
-async def test_a_tick_renews_what_is_held(store: AsyncStore, keys: Keys, seeds: Seeds, keeper: LeaseKeeper) -> None:
+async def test_a_tick_renews_what_is_leased(store: AsyncStore, keys: Keys, seeds: Seeds, keeper: LeaseKeeper) -> None:
     run = await run_of(seeds)
     await store.redis.zadd(keys.leases, {run.ref.name: 1})
 
-    with keeper.holding(run):
+    with keeper.renewing(run):
         await keeper.tick()
 
     assert await store.redis.zscore(keys.leases, run.ref.name) > 1
@@ -99,7 +99,7 @@ async def test_a_lost_run_is_told_to_give_up_and_no_other(
     lost, kept = await run_of(seeds), await run_of(seeds)
     await store.redis.hset(keys.task(lost.ref.task_id).record, "token", "another's")
 
-    with keeper.holding(lost), keeper.holding(kept):
+    with keeper.renewing(lost), keeper.renewing(kept):
         await keeper.tick()
 
     assert (lost.told, kept.told) == (["give up"], [])
@@ -111,7 +111,7 @@ async def test_a_run_whose_cancel_was_asked_is_told(
     asked, kept = await run_of(seeds), await run_of(seeds)
     await store.run(request_cancel(keys, ANN, asked.ref.task_id, CONTEXT))
 
-    with keeper.holding(asked), keeper.holding(kept):
+    with keeper.renewing(asked), keeper.renewing(kept):
         await keeper.tick()
 
     assert (asked.told, kept.told) == (["cancel"], [])
@@ -120,7 +120,7 @@ async def test_a_run_whose_cancel_was_asked_is_told(
 async def test_a_message_on_the_channel_reaches_the_run_it_names(seeds: Seeds, keeper: LeaseKeeper) -> None:
     one, other = await run_of(seeds), await run_of(seeds)
 
-    with keeper.holding(one), keeper.holding(other):
+    with keeper.renewing(one), keeper.renewing(other):
         keeper.asked_to_cancel(one.ref.name.encode())
         keeper.asked_to_cancel(b"unknown.1")
     keeper.asked_to_cancel(other.ref.name.encode())
@@ -134,7 +134,7 @@ async def test_a_store_that_is_away_for_less_than_the_lease_changes_nothing(
     run = await run_of(seeds)
     away.away = True
 
-    with keeper.holding(run):
+    with keeper.renewing(run):
         clock.advance(14.9)
         await keeper.tick()
 
@@ -146,7 +146,7 @@ async def test_a_store_that_is_away_longer_than_the_lease_loses_the_run(
 ) -> None:
     run = await run_of(seeds)
 
-    with keeper.holding(run):
+    with keeper.renewing(run):
         clock.advance(10)
         await keeper.tick()  # renewed: fifteen seconds from here
         away.away = True
@@ -165,7 +165,7 @@ async def test_a_run_whose_lease_is_over_does_not_wait_for_a_silent_store(
     run, at_most_once = await run_of(seeds), await run_of(seeds)
     at_most_once.may_be_elsewhere = False
 
-    with keeper.holding(run), keeper.holding(at_most_once):
+    with keeper.renewing(run), keeper.renewing(at_most_once):
         clock.advance(16)  # as for a process that was frozen
         away.answers.clear()
         tick = asyncio.create_task(keeper.tick())
@@ -189,7 +189,7 @@ async def test_a_run_that_nobody_else_may_get_goes_on_while_the_store_is_away(
     run = await run_of(seeds)
     run.may_be_elsewhere = False
 
-    with keeper.holding(run):
+    with keeper.renewing(run):
         away.away = True
         clock.advance(600)
         await keeper.tick()
@@ -201,7 +201,7 @@ async def test_a_run_that_nobody_else_may_get_goes_on_while_the_store_is_away(
 
 async def test_nothing_held_asks_nothing(keeper: LeaseKeeper, away: AwayStore, seeds: Seeds) -> None:
     with ExitStack() as stack:
-        stack.enter_context(keeper.holding(await run_of(seeds)))
+        stack.enter_context(keeper.renewing(await run_of(seeds)))
 
     await keeper.tick()
 
@@ -213,7 +213,7 @@ async def test_leases_are_renewed_when_a_third_of_one_is_over(
 ) -> None:
     run = await run_of(seeds)
 
-    with keeper.holding(run):
+    with keeper.renewing(run):
         keeper.start()
         for _ in range(2):
             await store.redis.zadd(keys.leases, {run.ref.name: 1})

@@ -9,7 +9,8 @@ import pytest
 
 from a2a_celery.agents import Agent
 from a2a_celery.errors import ConfigError
-from a2a_celery.execution.limits import CeleryLimits, Limits, TimedEvents, limits_of, out_of_time
+from a2a_celery.execution.events.queue import RunEventQueue
+from a2a_celery.execution.limits import CeleryLimits, Limits, limits_of, out_of_time
 from a2a_celery.store import AsyncStore, Keys
 from tests.support.agents import card
 from tests.support.clocks import ManualClock
@@ -65,14 +66,14 @@ async def events(store: AsyncStore, keys: Keys, clock: ManualClock) -> Any:
     async def publish_next(run: int) -> None:
         return
 
-    events = TimedEvents(gate, keys, claim, hold=60, input_timeout=None, publish_next=publish_next, clock=clock)
+    events = RunEventQueue(gate, keys, claim, hold=60, input_timeout=None, publish_next=publish_next, clock=clock)
     yield events
     gate.open.set()
     await events.abandon()
 
 
-async def test_the_time_in_all_runs_from_the_arrival(events: TimedEvents, clock: ManualClock) -> None:
-    limit = asyncio.create_task(out_of_time(Limits(total=1000), clock.monotonic() - 900, events))
+async def test_the_time_in_all_runs_from_the_arrival(events: RunEventQueue, clock: ManualClock) -> None:
+    limit = asyncio.create_task(out_of_time(Limits(total=1000), clock.monotonic() - 900, events.idle_clock))
     await clock.until_waiting(100)
     clock.advance(99)
     await events.enqueue_event(chunk("a"))
@@ -80,11 +81,11 @@ async def test_the_time_in_all_runs_from_the_arrival(events: TimedEvents, clock:
     clock.advance(1)
     await limit
 
-    await out_of_time(Limits(total=1000), clock.monotonic() - 2000, events)
+    await out_of_time(Limits(total=1000), clock.monotonic() - 2000, events.idle_clock)
 
 
-async def test_an_event_makes_the_idle_time_begin_anew(events: TimedEvents, clock: ManualClock) -> None:
-    limit = asyncio.create_task(out_of_time(Limits(idle=10), clock.monotonic(), events))
+async def test_an_event_makes_the_idle_time_begin_anew(events: RunEventQueue, clock: ManualClock) -> None:
+    limit = asyncio.create_task(out_of_time(Limits(idle=10), clock.monotonic(), events.idle_clock))
     await clock.until_waiting(10)
     clock.advance(9)
 
@@ -99,12 +100,12 @@ async def test_an_event_makes_the_idle_time_begin_anew(events: TimedEvents, cloc
 
 
 async def test_an_agent_that_waits_for_the_store_is_not_idle(
-    events: TimedEvents, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    events: RunEventQueue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("a2a_celery.execution.events.MAX_PENDING", 1)
+    monkeypatch.setattr("a2a_celery.execution.events.queue.MAX_PENDING", 1)
     events.store._store.open.clear()  # type: ignore[attr-defined]
     saying = asyncio.create_task(events.enqueue_event(chunk("a")))
-    limit = asyncio.create_task(out_of_time(Limits(idle=10), clock.monotonic(), events))
+    limit = asyncio.create_task(out_of_time(Limits(idle=10), clock.monotonic(), events.idle_clock))
 
     for _ in range(3):
         await clock.until_waiting(10)
@@ -117,8 +118,8 @@ async def test_an_agent_that_waits_for_the_store_is_not_idle(
     await limit
 
 
-async def test_without_limits_time_does_not_run_out(events: TimedEvents, clock: ManualClock) -> None:
-    limit = asyncio.create_task(out_of_time(Limits(), clock.monotonic() - 1e9, events))
+async def test_without_limits_time_does_not_run_out(events: RunEventQueue, clock: ManualClock) -> None:
+    limit = asyncio.create_task(out_of_time(Limits(), clock.monotonic() - 1e9, events.idle_clock))
     await asyncio.sleep(0)
     clock.advance(1e9)
     await asyncio.sleep(0)

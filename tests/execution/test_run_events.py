@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from a2a.server.agent_execution import AgentExecutor, RequestContext
-from a2a.types import Message, Part, Role, TaskState
+from a2a.types import Message, Part, Role, Task, TaskState, TaskStatus
 
 from a2a_celery.caller import Caller
-from a2a_celery.execution.adapters import ExecutorAdapter
-from a2a_celery.execution.events import MAX_PENDING
+from a2a_celery.execution.agents.adapters import ExecutorAdapter
+from a2a_celery.execution.events.queue import MAX_PENDING
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED, SUBMITTED, WORKING
 from tests.support.seeds import chunk, status
 
@@ -205,7 +205,15 @@ async def test_an_executor_gets_no_current_task_in_the_first_turn(
     await ExecutorAdapter(witness).run(claim, events)
     await ExecutorAdapter(witness).cancel(claim, events)
 
-    assert witness.executed.current_task == (None if new else claim.task)
+    if new:
+        assert witness.executed.current_task is None
+    else:
+        paused = Task(id=claim.task.id, context_id=claim.task.context_id, history=claim.task.history)
+        paused.status.CopyFrom(TaskStatus(state=INPUT_REQUIRED, timestamp=claim.task.status.timestamp))
+        assert witness.executed.current_task == paused, (
+            "as in the SDK's server: paused, and its history has the message"
+        )
+        assert claim.task.status.state != INPUT_REQUIRED
     assert (witness.executed.task_id, witness.executed.context_id) == (claim.task.id, claim.task.context_id)
     assert witness.executed.call_context.state["a2a_attempt"] == attempt
     assert witness.cancelled.current_task == claim.task

@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 from a2a.types import Message, Part, Role
 
-from a2a_celery.config import Settings
 from a2a_celery.errors import ConfigError, SessionConflict, SessionError
-from a2a_celery.execution import run_store
-from a2a_celery.execution.events import RunEvents
-from a2a_celery.execution.limits import Limits, TimedEvents
+from a2a_celery.execution.agents.session import HISTORY_TASKS, ContextSession, current_session, open_session
+from a2a_celery.execution.agents.turn import Turn
+from a2a_celery.execution.events import run_store
+from a2a_celery.execution.events.queue import RunEventQueue
+from a2a_celery.execution.limits import Limits
 from a2a_celery.execution.run import Run
-from a2a_celery.execution.session import HISTORY_TASKS, ContextSession, current_session, open_session
-from a2a_celery.execution.turn import Turn
 from a2a_celery.lifecycle import Completed, Failed, Paused, final_event
 from a2a_celery.lifecycle.outcomes import AGENT_FAILED
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED
+from a2a_celery.settings import Settings
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.runs import Claim
-from a2a_celery.store.tasks import continue_task
+from a2a_celery.store.runs.commands import Claim
+from a2a_celery.store.tasks.commands import continue_task
 from tests.support.seeds import ANN, CONTEXT, Seeds, chunk, request, status
 from tests.unit.test_agents import agent
 
@@ -38,7 +38,7 @@ class Runs:
         self.scene = scene
         self.settings = Settings(store_url="redis://127.0.0.1/0", session_max_bytes=100)
 
-    async def begin(self, **settings: Any) -> tuple[Claim, RunEvents, ContextSession]:
+    async def begin(self, **settings: Any) -> tuple[Claim, RunEventQueue, ContextSession]:
         """A run under way, with settings of its own."""
         claim, events = await self.scene.begin(claim=await self.scene.seeds.claimed(session=True))
         of = Settings(store_url="redis://127.0.0.1/0", **{"session_max_bytes": 100, **settings})
@@ -48,7 +48,7 @@ class Runs:
         assert session is events.settlement.session
         return claim, events, session
 
-    async def settle(self, claim: Claim, events: RunEvents, outcome: Any = None) -> Failed | None:
+    async def settle(self, claim: Claim, events: RunEventQueue, outcome: Any = None) -> Failed | None:
         async with asyncio.timeout(20):
             return await events.settle(final_event(outcome or Completed(), claim.task.id, claim.task.context_id))
 
@@ -142,7 +142,7 @@ async def test_what_can_not_be_kept_is_said_at_once_and_fails_the_run_at_its_end
 
 async def test_an_end_that_was_said_by_the_agent_waits_for_its_session(runs: Runs, seeds: Seeds) -> None:
     claim = await seeds.claimed(session=True)
-    events = RunEvents(
+    events = RunEventQueue(
         runs.scene.gate, runs.scene.keys, claim, hold=0, input_timeout=None, publish_next=_nobody, end_held=True
     )
     open_session(agent(session=True), claim, events, runs.settings)
@@ -162,7 +162,7 @@ async def test_an_end_that_was_said_by_the_agent_waits_for_its_session(runs: Run
 
 async def test_a_message_alone_fails_too_if_its_session_is_nonsense(runs: Runs, seeds: Seeds) -> None:
     claim = await seeds.claimed(session=True, working=False)
-    events = RunEvents(
+    events = RunEventQueue(
         runs.scene.gate, runs.scene.keys, claim, hold=0, input_timeout=None, publish_next=_nobody, end_held=True
     )
     open_session(agent(session=True), claim, events, runs.settings)
@@ -176,7 +176,7 @@ async def test_a_message_alone_fails_too_if_its_session_is_nonsense(runs: Runs, 
 @pytest.mark.parametrize("held", [True, False])
 async def test_a_run_whose_end_waits_for_its_agent_is_still_to_be_lost(runs: Runs, seeds: Seeds, held: bool) -> None:
     claim = await seeds.claimed(session=True)
-    events = TimedEvents(
+    events = RunEventQueue(
         runs.scene.gate, runs.scene.keys, claim, hold=0, input_timeout=None, publish_next=_nobody, end_held=held
     )
     runs.scene.opened.append(events)
@@ -318,7 +318,7 @@ async def test_an_agent_without_one_is_told_which_option_it_needs(scene: Scene) 
 
 async def given_up(monkeypatch: pytest.MonkeyPatch, runs: Runs, session: ContextSession, state: dict[str, Any]) -> None:
     """A checkpoint that is made when its caller is cancelled, who has had no answer."""
-    monkeypatch.setattr(run_store, "TRY_AGAIN_AFTER", 0.3)
+    monkeypatch.setattr(run_store, "RETRY_INTERVAL", 0.3)
     gate = runs.scene.gate
     gate.lose_answers = 1
     saving = asyncio.create_task(session.checkpoint(state))
@@ -381,13 +381,13 @@ async def test_a_session_that_expires_while_its_run_goes_on_is_nobody_elses(
 @pytest.mark.parametrize("waiting", [3, 60])
 async def test_what_waits_for_its_turn_is_no_history_yet(runs: Runs, seeds: Seeds, waiting: int) -> None:
     store, keys = seeds.store, seeds.keys
-    asked = await seeds.claimed(await seeds.created(one_by_one=True), session=True)
+    asked = await seeds.claimed(await seeds.created(serialize_context=True), session=True)
     await seeds.settled(asked, chunk("made"), status(INPUT_REQUIRED, "which?"))
-    claim = await seeds.claimed(await seeds.created(one_by_one=True), session=True, working=False)
+    claim = await seeds.claimed(await seeds.created(serialize_context=True), session=True, working=False)
     answer = request("this", asked.ref.task_id, CONTEXT)
     await store.run(continue_task(keys, ANN, asked.ref.task_id, answer, "", caller=b"{}", nonce="n"))
     for _ in range(waiting):
-        await seeds.created(one_by_one=True)
+        await seeds.created(serialize_context=True)
     _, events = await runs.scene.begin(claim=claim)
 
     said = await ContextSession(claim, events, runs.settings).history()

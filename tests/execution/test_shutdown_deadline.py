@@ -12,7 +12,7 @@ from celery.concurrency.prefork import TaskPool
 from celery.concurrency.solo import TaskPool as SoloPool
 from celery.worker import state
 
-from a2a_celery.execution.shutdown_deadline import NOTICE, UNWINDING, Action, ShutdownDeadline
+from a2a_celery.execution.process.shutdown_deadline import NOTICE, UNWINDING, Action, ShutdownDeadline
 from tests.support.clocks import ManualClock
 
 LEASE = 15.0

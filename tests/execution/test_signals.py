@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+import os
+from socket import gethostname
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from billiard.exceptions import SoftTimeLimitExceeded, Terminated, TimeLimitExceeded, WorkerLostError
-from celery import Celery
+from celery import Celery, Task
+from celery.app.task import Context
 from celery.exceptions import Reject, Retry
-from celery.signals import task_unknown
+from celery.signals import task_failure, task_internal_error, task_rejected, task_revoked, task_unknown
+from celery.utils.functional import noop
+from celery.worker.state import revoked
 from kombu import Message
 
 from a2a_celery import A2A
-from a2a_celery.cli.embedded import EmbeddedRedis
-from a2a_celery.config import Settings
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.dispatch import RUN_HEADER
 from a2a_celery.errors import StoreUnavailable
-from a2a_celery.execution.ending import RunEnder, runner_prefix
-from a2a_celery.execution.request import RunFailed, RunRequest, outcome_of_failure
-from a2a_celery.lifecycle import Failed, Refused
-from a2a_celery.lifecycle.outcomes import AGENT_FAILED, AGENT_UNKNOWN, OUT_OF_TIME, WORKER_LOST
-from a2a_celery.lifecycle.states import FAILED, REJECTED, SUBMITTED, WORKING
+from a2a_celery.execution.celery.request import RUN_IS_OVER, RunFailed, RunRequest, outcome_of_failure
+from a2a_celery.execution.process.run_ender import RunEnder, runner_prefix
+from a2a_celery.lifecycle import Canceled, Failed, Refused
+from a2a_celery.lifecycle.outcomes import AGENT_FAILED, AGENT_UNKNOWN, CANCELED_BY_OPERATOR, OUT_OF_TIME, WORKER_LOST
+from a2a_celery.lifecycle.states import CANCELED, FAILED, REJECTED, SUBMITTED, WORKING
+from a2a_celery.settings import Settings
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.runs import RunRef
-from tests.support.seeds import Seeds
+from a2a_celery.store.runs.commands import RunRef
+from a2a_celery.store.runs.release import release_run
+from tests.support.seeds import Seeds, status
 
 from .scene import Scene
 
@@ -43,7 +49,7 @@ def ender(settings: Settings) -> RunEnder:
     ("error", "outcome"),
     [
         (WorkerLostError("x"), Failed(WORKER_LOST)),
-        (Terminated(15), Failed(WORKER_LOST)),
+        (Terminated(15), Canceled(CANCELED_BY_OPERATOR, "terminate")),
         (SystemExit(3), Failed(WORKER_LOST)),
         (KeyboardInterrupt(), Failed(WORKER_LOST)),
         (TimeLimitExceeded(1), Failed(OUT_OF_TIME)),
@@ -77,6 +83,7 @@ async def test_a_run_of_this_process_is_ended_and_others_are_not(scene: Scene, e
         (runner_prefix(7) + "a", 77, [SUBMITTED, WORKING]),
         (runner_prefix(77) + "a", 7, [SUBMITTED, WORKING]),
         ("elsewhere.7.a", 7, [SUBMITTED, WORKING]),
+        (f"{gethostname()}.7.a", 7, [SUBMITTED, WORKING]),  # of another machine with the same name
         (runner_prefix(7) + "a", None, [SUBMITTED, WORKING]),
         (runner_prefix(7) + "a", 7, [SUBMITTED, WORKING, FAILED]),
     ]:
@@ -171,6 +178,44 @@ def test_an_app_without_agents_and_a_sender_without_an_app_are_none_of_ours() ->
         task_unknown.send(sender=sender, name="a2a.ghost", id="t.1")
 
 
+@pytest.mark.parametrize("by_operator", [False, True])
+@pytest.mark.parametrize("is_released", [False, True], ids=["runs", "waits for its retry"])
+async def test_an_expired_copy_of_the_first_message_leaves_the_retry_alone(
+    scene: Scene, redis_server: EmbeddedRedis, is_released: bool, by_operator: bool
+) -> None:
+    app = Celery(set_as_current=False)
+    app.conf.a2a_store_url, app.conf.a2a_key_prefix = redis_server.store_url, "test"
+    a2a = A2A(app)
+    a2a.agent("echo", description="Says nothing.")(lambda turn: None)
+    a2a.worker()
+    claim = await scene.seeds.claimed(await scene.seeds.created(task_id="same"))
+    if is_released:
+        again = {"events": [status(WORKING)], "options": b'{"retries":1}', "retries": 1, "again_us": 1}
+        await scene.seeds.store.run(
+            release_run(scene.keys, claim.ref, token=claim.token, before=0, **again)  # type: ignore[arg-type]
+        )
+    if by_operator:
+        revoked.add("same.1")
+    message = SimpleNamespace(
+        headers={"id": "same.1", "task": "a2a.echo", "expires": "2001-01-01T00:00:00+00:00", "a2a_fleet": "test"},
+        properties={},
+        delivery_info={},
+        payload=(["same", 1], {}, {}),
+    )
+    task = app.tasks["a2a.echo"]
+    try:
+        request = RunRequest(
+            message, app=app, task=task, decoded=True, body=message.payload, on_ack=noop, on_reject=noop
+        )
+
+        assert [request.revoked(), request.revoked()] == [True, True]
+
+        assert ("same.1" in revoked) is by_operator
+    finally:
+        revoked.discard("same.1")
+    assert (await scene.seeds.task("same")).status.state == WORKING
+
+
 def test_every_agents_task_is_received_as_a_run() -> None:
     app = Celery(set_as_current=False)
     a2a = A2A(app)
@@ -209,3 +254,96 @@ async def test_a_call_of_a_plain_task_is_a_run_only_if_it_was_published_as_one(
 
     assert request.is_run == bool(headers)
     assert (await scene.seeds.states(task_id))[-1] == state
+
+
+async def claimed_here(seeds: Seeds) -> str:
+    """A run that this process has claimed, and has not ended. Return its Celery id."""
+    claim = await seeds.claimed()
+    record = seeds.keys.task(claim.task.id).record
+    await seeds.store.redis.hset(record, "runner", runner_prefix(os.getpid()) + "a")
+    return claim.ref.name
+
+
+SIGNALS = [
+    (task_failure, {"exception": RuntimeError("a secret")}, FAILED, AGENT_FAILED),
+    (task_failure, {"exception": TimeLimitExceeded(1)}, FAILED, OUT_OF_TIME),
+    (task_failure, {"exception": WorkerLostError("x")}, FAILED, WORKER_LOST),
+    (task_internal_error, {"exception": RuntimeError("a secret")}, FAILED, AGENT_FAILED),
+    (task_revoked, {"terminated": True, "signum": 15, "expired": False}, CANCELED, CANCELED_BY_OPERATOR),
+]
+
+
+@pytest.mark.parametrize(
+    ("signal", "said", "state", "text"), SIGNALS, ids=lambda value: getattr(value, "name", None) or str(value)[:40]
+)
+async def test_a_signal_ends_a_run_of_this_process_once(
+    scene: Scene, redis_server: EmbeddedRedis, signal: Any, said: dict[str, Any], state: Any, text: str
+) -> None:
+    task = agent_task(redis_server)
+    name = await claimed_here(scene.seeds)
+    ref = RunRef.of(name)
+    assert ref is not None
+    context = Context(id=name)
+    about = {"request": context} if signal is task_revoked else {"task_id": name, "request": context}
+
+    for _ in range(2):
+        signal.send(sender=task, **about, **said)
+
+    assert await scene.seeds.states(ref.task_id) == [SUBMITTED, WORKING, state]
+    assert await scene.seeds.status_text(ref.task_id) == text
+
+
+@pytest.mark.parametrize(("expired", "state"), [(False, CANCELED), (True, REJECTED)])
+async def test_a_revoke_before_the_begin_ends_no_run_that_is_claimed(
+    scene: Scene, redis_server: EmbeddedRedis, expired: bool, state: Any
+) -> None:
+    task = agent_task(redis_server)
+    running, queued = await claimed_here(scene.seeds), f"{await scene.seeds.created()}.1"
+
+    for name in (running, queued):
+        task_revoked.send(sender=task, request=Context(id=name), terminated=False, signum=None, expired=expired)
+
+    assert [(await scene.seeds.states(name[:-2]))[-1] for name in (running, queued)] == [WORKING, state]
+
+
+async def test_a_signal_about_a_run_that_has_written_its_end_asks_no_store(
+    scene: Scene, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = agent_task(redis_server)
+    name = await claimed_here(scene.seeds)
+    ended: list[Any] = []
+    monkeypatch.setattr(task.ender, "end", lambda *about, **more: ended.append(about))
+
+    task_failure.send(sender=task, task_id=name, exception=RunFailed("x"))
+    task_revoked.send(sender=task, request=Context({"id": name, RUN_IS_OVER: True}), terminated=True)
+
+    assert ended == []
+
+
+@pytest.mark.parametrize(("fleet", "state"), [("test", REJECTED), ("another", SUBMITTED)])
+async def test_a_message_that_is_no_valid_call_rejects_its_run(
+    scene: Scene, redis_server: EmbeddedRedis, fleet: str, state: Any
+) -> None:
+    app = Apps(redis_server).mine
+    task_id = await scene.seeds.created(task_id="same")
+    message = received(fleet)
+    message.headers["id"] = "same.1"
+
+    task_rejected.send(sender=Consumer(app), message=message, exc=ValueError("invalid ETA"))
+    task_rejected.send(sender=Consumer(app), message=Message(b"", headers={}), exc=None)
+
+    assert (await scene.seeds.states(task_id))[-1] == state
+
+
+def agent_task(redis: EmbeddedRedis) -> Task:
+    """The Celery task of an agent."""
+    app = Celery(set_as_current=False)
+    app.conf.a2a_store_url, app.conf.a2a_key_prefix = redis.store_url, "test"
+    a2a = A2A(app)
+
+    @a2a.agent("echo")
+    async def echo(turn: Any) -> None:
+        """Says nothing."""
+
+    a2a.worker()
+    return app.tasks["a2a.echo"]

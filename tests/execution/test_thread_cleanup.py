@@ -16,12 +16,12 @@ from celery import Celery
 
 from a2a_celery import A2A, Turn
 from a2a_celery.caller import Caller
-from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.execution.limits import CeleryLimits
-from a2a_celery.execution.process import WorkerProcess
+from a2a_celery.execution.process.worker_process import WorkerProcess
 from a2a_celery.lifecycle import Completed, Outcome
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.tasks import create_task
+from a2a_celery.store.tasks.commands import create_task
 from tests.conftest import require_server
 from tests.support.databases import Postgres, running
 from tests.support.seeds import ANN, CONTEXT, RETENTION, request

@@ -1,0 +1,1 @@
+"""Calling of agents, and the objects that an agent's code uses: turn, session and hooks."""

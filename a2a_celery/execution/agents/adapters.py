@@ -1,0 +1,239 @@
+"""Adapters that call each kind of agent: an SDK executor or a function."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import sys
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from contextlib import aclosing
+from contextvars import Context, copy_context
+from importlib import import_module
+from typing import Any, Protocol, TypeVar
+
+from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.types import Task
+
+from ...agents import Agent
+from ...caller import Caller
+from ...dispatch import RunOptions
+from ...errors import AgentSignal, ConfigError
+from ...lifecycle import Completed, Failed, Outcome
+from ...store.runs.commands import Claim
+from ...threads import DaemonThreads
+from ..events.queue import RunEventQueue
+from ..process.thread_cleanup import ThreadCleanup
+from .turn import Reply, Turn
+
+T = TypeVar("T")
+
+ATTEMPT = "a2a_attempt"
+"""Key of an executor's `call_context.state` for the number of the attempt at the turn, from 1."""
+
+RETRIES = "a2a_retries"
+"""Key of an executor's `call_context.state` for the number of retries of the turn before this run."""
+
+
+class Adapter(Protocol):
+    """Caller of one kind of agent.
+
+    Attributes:
+        announces: True if the agent never responds with a bare message, so that the claim sets WORKING.
+    """
+
+    announces: bool
+
+    async def run(self, claim: Claim, events: RunEventQueue) -> Outcome:
+        """Execute the agent. An exception ends the run; see ``outcomes.run_agent``."""
+        ...
+
+    async def cancel(self, claim: Claim, events: RunEventQueue) -> None:
+        """Notify the agent before its coroutine is cancelled."""
+        ...
+
+
+async def make_adapter(agent: Agent, cleanup: ThreadCleanup) -> Adapter:
+    """Return the adapter for `agent`. A thread imports the code, because an import may take seconds."""
+    code = agent.code
+    if isinstance(code, str):
+        code = await asyncio.to_thread(load, code)
+    if agent.kind == "function":
+        if not callable(code):
+            raise ConfigError(f"agent {agent.name!r}: {agent.code!r} is not a function but {type(code).__name__}")
+        return FunctionAdapter(code, cleanup)
+    return ExecutorAdapter(_executor(code, agent.name))
+
+
+def load(name: str) -> Any:
+    """Return the object that "module:name" names.
+
+    The current folder comes first, as when Celery imports the app. It stays in `sys.path`: imports may run at the same
+    time in several threads, and an agent may import more while it works.
+
+    Raises:
+        ConfigError: The module cannot be imported, or has no such name.
+    """
+    module, _, attribute = name.partition(":")
+    try:
+        folder = os.getcwd()
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+        value: Any = import_module(module)
+        for part in attribute.split("."):
+            value = getattr(value, part)
+    except BaseException as e:  # an import may do anything, exit too
+        raise ConfigError(f"{name!r} cannot be loaded: {type(e).__name__}: {e}") from e
+    return value
+
+
+def _executor(code: Any, agent: str) -> AgentExecutor:
+    executor = code if isinstance(code, AgentExecutor) else code()
+    if not isinstance(executor, AgentExecutor):
+        raise ConfigError(f"agent {agent!r}: {code!r} is not an AgentExecutor and returns {type(executor).__name__}")
+    return executor
+
+
+class ExecutorAdapter:
+    """An a2a-sdk AgentExecutor, unmodified."""
+
+    announces = False
+
+    def __init__(self, executor: AgentExecutor) -> None:
+        self._executor = executor
+
+    async def run(self, claim: Claim, events: RunEventQueue) -> Outcome:
+        related = await events.store.own_tasks(claim.request.message.reference_task_ids)
+        await self._executor.execute(_request_context(claim, _paused_task(claim), related), events)
+        return Completed()
+
+    async def cancel(self, claim: Claim, events: RunEventQueue) -> None:
+        await self._executor.cancel(_request_context(claim, claim.task, []), events)
+
+
+class FunctionAdapter:
+    """A function that takes a `Turn`: async or sync, returning or yielding. A sync one runs in a thread."""
+
+    announces = True
+
+    def __init__(self, function: Callable[[Turn], Any], cleanup: ThreadCleanup) -> None:
+        self._function = function
+        self._cleanup = cleanup
+
+    async def run(self, claim: Claim, events: RunEventQueue) -> Outcome:
+        turn = Turn(claim, events, Caller.from_json(claim.caller))
+        turn.related_tasks = await events.store.own_tasks(turn.message.reference_task_ids)
+        reply = Reply(turn)
+        function = self._function
+        if inspect.isasyncgenfunction(function):
+            await _send_all(function(turn), reply)
+        elif inspect.iscoroutinefunction(function):
+            await reply.send_result(await function(turn))
+        else:
+            await self._run_in_thread(turn, reply)
+        return Completed()
+
+    async def cancel(self, claim: Claim, events: RunEventQueue) -> None:
+        """Do nothing: an async function is cancelled at its next await, a sync one checks ``turn.cancelled``."""
+
+    async def _run_in_thread(self, turn: Turn, reply: Reply) -> None:
+        """Call the function in a thread that belongs to the run, so that a function that hangs blocks no other run.
+
+        Celery bounds the number of these threads. A thread cannot be cancelled: a stopped run waits here until the
+        function has ended.
+        """
+        thread = DaemonThreads(1, "a2a-sync-agent", at_end=self._cleanup.at_thread_end)
+        context = copy_context()
+        try:
+            result = await _shielded(thread.call(lambda: context.run(self._function, turn)))
+            if inspect.isasyncgen(result):
+                await _send_all(result, reply)
+            elif isinstance(result, Generator):
+                await _send_all(_iterate_in_thread(result, thread, context), reply)
+            elif inspect.isawaitable(result):  # a callable object or a partial of an async function
+                await reply.send_result(await result)
+            else:
+                await reply.send_result(result)
+        finally:
+            thread.close()
+
+
+class UnusableAdapter:
+    """Adapter of an agent whose code cannot be loaded. Every run fails, with a reference to the logged reason."""
+
+    announces = False
+
+    def __init__(self, reference: str) -> None:
+        self._reference = reference
+
+    async def run(self, claim: Claim, events: RunEventQueue) -> Outcome:
+        return Failed(reference=self._reference)
+
+    async def cancel(self, claim: Claim, events: RunEventQueue) -> None:
+        return
+
+
+async def _send_all(values: AsyncGenerator[Any, Any], reply: Reply) -> None:
+    try:
+        async with aclosing(values):  # cleanup code of the generator runs before the task ends
+            async for value in values:
+                await reply.send_chunk(value)
+    except AgentSignal:
+        await reply.end()
+        raise
+    await reply.end()
+
+
+async def _iterate_in_thread(
+    values: Generator[Any, Any, Any], thread: DaemonThreads, context: Context
+) -> AsyncGenerator[Any, None]:
+    end = object()
+    try:
+        while (value := await _shielded(thread.call(lambda: context.run(next, values, end)))) is not end:
+            yield value
+    finally:
+        await _shielded(thread.call(lambda: context.run(values.close)))
+
+
+async def _shielded(call: Coroutine[Any, Any, T]) -> T:
+    """Return the result of `call`. A cancellation takes effect after `call` has finished."""
+    future = asyncio.ensure_future(call)
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        await asyncio.wait({future})
+        if not future.cancelled():
+            future.exception()  # marks it as retrieved: the exception of a stopped agent is ignored
+        raise
+    finally:
+        del future  # holds the exception, whose traceback holds this frame
+
+
+def _paused_task(claim: Claim) -> Task | None:
+    """Return the task as it waited for the message of the run, or None in the first turn of a task.
+
+    The SDK's contract: executors ask `current_task` whether the message begins a task or answers a question, also in a
+    later attempt, and ask its state what it waited for. The message and the question before it are in its history.
+    """
+    if claim.paused_in is None:
+        return None
+    task = Task()
+    task.CopyFrom(claim.task)
+    task.status.state = claim.paused_in
+    task.status.ClearField("message")
+    return task
+
+
+def _request_context(claim: Claim, task: Task | None, related: list[Task]) -> RequestContext:
+    """Return the request context of a run, whose `current_task` is `task`."""
+    call_context = Caller.from_json(claim.caller).call_context()
+    call_context.state[ATTEMPT] = claim.attempt
+    call_context.state[RETRIES] = RunOptions.from_json(claim.options).retries
+    return RequestContext(
+        call_context,
+        request=claim.request,
+        task_id=claim.task.id,
+        context_id=claim.task.context_id,
+        task=task,
+        related_tasks=related,
+    )

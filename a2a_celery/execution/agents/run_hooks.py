@@ -1,0 +1,169 @@
+"""The hooks of one run: what they receive, when they are called, and what becomes of what they raise."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from a2a.types import Message, TaskStatusUpdateEvent
+
+from ...agents import Agent
+from ...caller import Caller
+from ...hooks import Hooks
+from ...lifecycle import Event, Failed, Outcome, final_event, is_interrupted, is_terminal
+from ...lifecycle.execution import Transition
+from ...store.runs.commands import Claim
+from ..events.run_telemetry import OUTCOMES, reported
+
+logger = logging.getLogger(__name__)
+
+AFTER_RUN_WITHIN = 10.0
+"""Seconds that all `after_run` hooks of a run may take: the run's end waits for them."""
+
+
+class HookFailed(Exception):
+    """Ends an agent whose event a hook could not handle."""
+
+
+@dataclass(eq=False, slots=True)
+class RunInfo:
+    """A run, as its hooks see it.
+
+    Attributes:
+        message: the client's message; empty in `on_transition`, before the first `before_run`.
+        attempt: which run of its turn it is, from 1.
+        metadata: what hooks add to the metadata of the task; written with the last status of the run.
+        outcome: how the run ended ("completed", "paused", "failed", …), for `after_run`; "" before.
+    """
+
+    agent: str
+    task_id: str
+    context_id: str
+    run: int
+    attempt: int
+    turn: int
+    caller: Caller
+    message: Message = field(default_factory=Message)
+    metadata: dict[str, Any] = field(default_factory=dict)
+    outcome: str = ""
+
+
+class RunHooks:
+    """The hooks of one run. Use it on the loop of the run, but for `transition`."""
+
+    def __init__(self, hooks: Hooks, agent: Agent, claim: Claim) -> None:
+        name = agent.name
+        self.failed: str | None = None
+        """The reference of the first failure of an `on_event` hook, which fails the run; None: there was none."""
+        self._before, self._after = hooks.of("before_run", name), hooks.of("after_run", name)
+        self._on_event, self._on_transition = hooks.of("on_event", name), hooks.of("on_transition", name)
+        self._claim = claim
+        self._loop = asyncio.get_running_loop()
+        self._order = asyncio.Lock()
+        self._last: asyncio.Task[None] | None = None
+        task, caller = claim.task, Caller.from_json(claim.caller)
+        self.info = RunInfo(name, task.id, task.context_id, claim.ref.run, claim.attempt, claim.turn, caller)
+
+    @property
+    def holds_end(self) -> bool:
+        """True if the end of the task waits for the agent to return, for hooks to add to it."""
+        return bool(self._before or self._after)
+
+    async def before(self, claim: Claim) -> None:
+        """Call `before_run`; what it raises is what the agent raises."""
+        self.info.message = claim.request.message
+        for hook in self._before:
+            await _called(hook, self.info)
+
+    async def after(self, outcome: Outcome) -> None:
+        """Call `after_run`; a failure is logged."""
+        self.info.outcome = OUTCOMES[type(outcome)]
+        try:
+            async with asyncio.timeout(AFTER_RUN_WITHIN):
+                for hook in self._after:
+                    try:
+                        await _called(hook, self.info)
+                    except Exception:
+                        self._report("an after_run hook failed")
+        except TimeoutError:
+            logger.error("run %s: its after_run hooks took more than %g s", self._claim.ref.name, AFTER_RUN_WITHIN)
+
+    async def event(self, event: Event) -> Event:
+        """Return `event` as `on_event` leaves it.
+
+        Raises:
+            HookFailed: a hook raised; the run can only fail.
+        """
+        async with self._order:
+            for hook in self._on_event:
+                try:
+                    answer = hook(self.info, event)
+                    event = (await answer if inspect.isawaitable(answer) else answer) or event
+                except Exception as e:
+                    self.failed = self.failed or self._report("an on_event hook failed")
+                    raise HookFailed(f"an on_event hook failed [reference {self.failed}]") from e
+        return event
+
+    async def last(self, event: TaskStatusUpdateEvent) -> TaskStatusUpdateEvent:
+        """Return the last status of the run, with what the hooks add."""
+        state = event.status.state
+        if is_terminal(state) or is_interrupted(state):
+            event.metadata.update(self.info.metadata)
+        try:
+            rewritten = await self.event(event)
+            if isinstance(rewritten, TaskStatusUpdateEvent) and rewritten.status.state == state:
+                return rewritten
+            wrong = TypeError(f"it gave {type(rewritten).__name__} for the last status, or another state")
+            self.failed = self.failed or self._report("an on_event hook changed how the run ends", wrong)
+        except HookFailed:
+            pass
+        failed = final_event(Failed(reference=self.failed), event.task_id, event.context_id)
+        assert failed is not None
+        return failed
+
+    def transition(self, made: Transition) -> None:
+        """Call `on_transition`, at once if it is a plain function, else soon and in order; a failure is logged."""
+        for hook in self._on_transition:
+            if inspect.iscoroutinefunction(hook):
+                self._loop.call_soon_threadsafe(self._call_later, hook, made)
+                continue
+            try:
+                hook(self.info, made)
+            except Exception:
+                self._report("an on_transition hook failed")
+
+    def _call_later(self, hook: Callable[..., Any], made: Transition) -> None:
+        self._last = asyncio.create_task(self._call_after(self._last, hook, made))
+        _under_way.add(self._last)
+        self._last.add_done_callback(_under_way.discard)
+
+    async def _call_after(self, before: asyncio.Task[None] | None, hook: Callable[..., Any], made: Transition) -> None:
+        if before is not None:
+            await asyncio.wait({before})
+        try:
+            await hook(self.info, made)
+        except Exception:
+            self._report("an on_transition hook failed")
+
+    def _report(self, what: str, error: Exception | None = None) -> str:
+        return reported(self._claim.ref, self.info.agent, what, error)
+
+
+_under_way: set[asyncio.Task[None]] = set()
+"""Calls of asynchronous hooks; asyncio itself refers to its tasks weakly."""
+
+
+def run_hooks(hooks: Hooks, agent: Agent, claim: Claim) -> RunHooks | None:
+    """Return the hooks of a run, or None if its agent has none."""
+    return RunHooks(hooks, agent, claim) if hooks.has_any(agent.name) else None
+
+
+async def _called(hook: Callable[..., Any], info: RunInfo) -> None:
+    """Call a hook; a plain function in a thread, where it may wait."""
+    answer = hook(info) if inspect.iscoroutinefunction(hook) else await asyncio.to_thread(hook, info)
+    if inspect.isawaitable(answer):
+        await answer

@@ -1,0 +1,247 @@
+"""An agent's session: its own state of a context, opened when a run begins, saved while it goes on and at its end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextvars import ContextVar
+from functools import cache
+from typing import Any
+
+from a2a.types import Message, Role, Task
+
+from ...agents import Agent
+from ...crypto.sealing import FORM, NotSealedHere, Sealer, sealer_of
+from ...errors import SessionConflict, SessionError
+from ...lifecycle.states import SUBMITTED
+from ...settings import Settings
+from ...store.runs.commands import Claim
+from ...store.runs.sessions import SavedSession, SavedSince, SessionState
+from ...store.tasks.commands import list_tasks
+from ...store.tasks.results import Page
+from ..events.queue import RunEventQueue
+
+CURRENT: ContextVar[ContextSession | None] = ContextVar("a2a_celery_session", default=None)
+"""The session of the run that this code works for."""
+
+HISTORY_TASKS = 50
+"""How many of a context's tasks its history goes back, the newest ones."""
+
+HISTORY_MESSAGES = 200
+
+NEW = b"{}"
+"""What a session says that was never saved."""
+
+
+class ContextSession:
+    """Session of an agent: its state for one context of its caller.
+
+    Except for `state`, use a session on the event loop of the run.
+
+    Attributes:
+        state: The state, a JSON object that the agent changes or replaces. The state is saved when the run completes or
+            pauses.
+        version: How often the session was saved; 0 means never.
+        resumed: True if an earlier attempt at this message saved the state and was lost with its worker.
+    """
+
+    def __init__(self, claim: Claim, events: RunEventQueue, settings: Settings) -> None:
+        """Open the session that came with the claim.
+
+        Raises:
+            SessionError: If the session cannot be opened with the current `secret_key`.
+        """
+        saved = claim.session or SavedSession()
+        self._claim = claim
+        self._events = events
+        self._settings = settings
+        self._sealer = _sealer(settings)
+        self._saving = asyncio.Lock()
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._saved = self._opened(saved.state) if saved.version else NEW
+        self.state: dict[str, Any] = json.loads(self._saved)
+        """The agent's own, to be changed or replaced: a JSON object. It is saved when the run completes or pauses."""
+        self.version = saved.version
+        """How often the session was saved; 0: never."""
+        self.resumed = saved.resumed
+        """Whether an earlier attempt at this same message saved the state, and was lost with its worker."""
+
+    async def checkpoint(self, state: dict[str, Any] | None = None) -> None:
+        """Save the state after all events sent so far. A run that replaces this one begins with the saved state.
+
+        Args:
+            state: The new state, or None for the current state of the session.
+
+        Raises:
+            SessionError: If the state is not a JSON object or is too large. Nothing is changed.
+            SessionConflict: If another run of the context has saved the session since this run began. Nothing is saved.
+            CancelledError: If the run is lost.
+        """
+        save = asyncio.create_task(self._save(state), name=f"a2a-session-{self._claim.ref.name}")
+        self._under_way.add(save)
+        save.add_done_callback(self._under_way.discard)
+        await asyncio.shield(save)  # of one that is cancelled nobody would know whether it was made
+        if state is not None:
+            self.state = state
+
+    async def idle(self) -> None:
+        """Wait for all checkpoints in progress, including those that no caller awaits."""
+        while self._under_way:
+            await asyncio.wait(set(self._under_way))
+
+    async def history(self, limit: int = HISTORY_MESSAGES, *, artifacts: bool = True) -> list[Message]:
+        """Return the newest messages of the context, oldest first, across its newest tasks.
+
+        The current message is the last. Messages whose turn has not begun are left out.
+
+        Args:
+            limit: The maximum number of messages.
+            artifacts: Include the artifacts of the agent as messages.
+        """
+        claim, store = self._claim, self._events.store
+        page = await store.run(
+            list_tasks(
+                store.keys,
+                claim.scope,
+                retention=self._settings.retention,
+                page_size=HISTORY_TASKS,
+                context_id=claim.task.context_id,
+                history_length=limit,
+                artifacts=artifacts,
+            )
+        )
+        tasks = page.tasks if isinstance(page, Page) else []
+        own = next((task for task in tasks if task.id == claim.task.id), claim.task)
+        said = [message for task in reversed(tasks) if task is not own for message in _messages_of(task, current=False)]
+        said += _messages_of(own, current=True)
+        return said[-limit:] if limit > 0 else []
+
+    def at_end(self) -> SessionState:
+        """Return the state to save when the run completes or pauses.
+
+        Raises:
+            SessionError: If the state is not a JSON object or is too large.
+        """
+        text = _encoded(self.state, self._settings.session_max_bytes)
+        return self.unchanged() if text == self._saved else self._to_save(text)
+
+    def unchanged(self) -> SessionState:
+        """Return the session as last saved, to extend its lifetime."""
+        return SessionState(self._claim.scope, self._claim.task.context_id, self.version, b"")
+
+    def conflict(self, since: SavedSince) -> SessionConflict:
+        """Return the error for an agent whose state is based on an older version."""
+        return SessionConflict(
+            f"another run saved the session of context {self._claim.task.context_id!r} meanwhile: this run began with "
+            f"version {self.version}, and it is at {since.version}; with one_run_per_context they come one by one"
+        )
+
+    async def _save(self, state: dict[str, Any] | None) -> None:
+        async with self._saving:
+            text = _encoded(self.state if state is None else state, self._settings.session_max_bytes)
+            if text != self._saved:
+                answer = await self._events.save(self._to_save(text))
+                if isinstance(answer, SavedSince):
+                    raise self.conflict(answer)
+                self._saved, self.version = text, self.version + 1
+
+    def _to_save(self, text: bytes) -> SessionState:
+        scope, context_id = self._claim.scope, self._claim.task.context_id
+        if self._sealer is None:
+            return SessionState(scope, context_id, self.version, text)
+        sealed = self._sealer.seal(text, "session", str(scope), context_id)
+        return SessionState(scope, context_id, self.version, sealed, self._sealer.fingerprint)
+
+    def _opened(self, stored: bytes) -> bytes:
+        if not stored.startswith(FORM):
+            return stored
+        context_id = self._claim.task.context_id
+        said = f"the session of context {context_id!r} can't be opened"
+        if self._sealer is None:
+            raise SessionError(f"{said}: it is sealed, and a2a_secret_key is not set: set it as where it was saved")
+        try:
+            return self._sealer.open(stored, "session", str(self._claim.scope), context_id)
+        except NotSealedHere as e:
+            raise SessionError(f"{said}: {e}") from e
+
+
+def open_session(agent: Agent, claim: Claim, events: RunEventQueue, settings: Settings) -> None:
+    """Open the session of a run if its agent has one. `current_session` returns it to the agent's code.
+
+    Raises:
+        SessionError: If the session cannot be opened with the current `secret_key`.
+    """
+    if agent.session:
+        events.settlement.session = session = ContextSession(claim, events, settings)
+        CURRENT.set(session)
+
+
+def current_session() -> ContextSession | None:
+    """Return the session of the current run, or None outside of a run or if its agent has no session."""
+    return CURRENT.get()
+
+
+@cache
+def _sealer(settings: Settings) -> Sealer | None:
+    return sealer_of(settings.secret_keys)
+
+
+def _encoded(state: Any, most: int) -> bytes:
+    """Return `state` as JSON. Only tuples read back differently.
+
+    Raises:
+        SessionError: If the state is not JSON or takes more than `most` bytes.
+    """
+    if not isinstance(state, dict):
+        raise SessionError(f"a session's state is a dict, not {type(state).__name__}: put the value under a key of it")
+    try:
+        text = json.dumps(state, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError) as e:
+        raise SessionError(f"a session's state must be JSON, and this one is not: {e}") from e
+    _require_text_keys(state)
+    if len(text) > most:
+        raise SessionError(
+            f"a session's state may have {most} bytes as JSON (a2a_session_max_bytes), and this one has {len(text)}: "
+            "keep what is large elsewhere, and its name here"
+        )
+    return text
+
+
+def _require_text_keys(state: Any) -> None:
+    """Reject keys that are not strings, because JSON would silently convert them."""
+    todo = [state]
+    while todo:
+        one = todo.pop()
+        if isinstance(one, dict):
+            odd = next((key for key in one if not isinstance(key, str)), None)
+            if odd is not None or None in one:
+                raise SessionError(f"a session's state has texts as keys, not {odd!r}")
+            todo.extend(one.values())
+        elif isinstance(one, list | tuple):
+            todo.extend(one)
+
+
+def _messages_of(task: Task, *, current: bool) -> list[Message]:
+    """Return the messages of a task and its artifacts as messages.
+
+    Of the `current` task, the artifacts precede the current message; of other tasks, they precede its final message.
+    """
+    said, last = list(task.history), []
+    if current:
+        at = next((n for n in range(len(said) - 1, -1, -1) if said[n].role == Role.ROLE_USER), len(said))
+        said, last = said[:at], said[at:]
+    elif task.status.state == SUBMITTED:
+        del said[-1:]  # its turn has not begun: it comes behind the message at hand
+    elif task.status.HasField("message"):
+        last = [task.status.message]
+    made = (
+        Message(
+            message_id=artifact.artifact_id,
+            role=Role.ROLE_AGENT,
+            parts=artifact.parts,
+            task_id=task.id,
+            context_id=task.context_id,
+        )
+        for artifact in task.artifacts
+    )
+    return [*said, *made, *last]

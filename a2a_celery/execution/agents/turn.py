@@ -1,0 +1,418 @@
+"""Turn object of a function agent, and conversion of the agent's results to events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from concurrent.futures import wait
+from datetime import datetime
+from threading import get_ident
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from a2a.helpers import get_message_text
+from a2a.types import Artifact, Message, Part, Role, Task, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent
+from celery.exceptions import Retry
+from google.protobuf.json_format import MessageToDict
+
+from ...caller import Caller
+from ...errors import ConfigError, InputRequired
+from ...lifecycle import is_terminal
+from ...lifecycle.content import parts_of
+from ...lifecycle.outcomes import agent_message
+from ...lifecycle.states import WORKING
+from ...store.runs.commands import Claim
+from ..events.queue import RunEventQueue
+from ..events.steps import Execution, OpenStep, current_execution
+from ..retries import Retries
+from .session import HISTORY_MESSAGES, ContextSession
+
+T = TypeVar("T")
+
+CANCEL_POLL_INTERVAL = 0.2
+"""Seconds between two checks whether a run was stopped while a blocking call waits for the store."""
+
+
+class Answer(str):
+    """Client's answer to a question of `Turn.ask`.
+
+    The string is the text of the answer.
+
+    Attributes:
+        message: The complete A2A message of the answer, with all its parts.
+    """
+
+    __slots__ = ("message",)
+    message: Message
+
+    @classmethod
+    def of(cls, message: Message) -> Answer:
+        """Return the answer in `message`."""
+        answer = cls(get_message_text(message))
+        answer.message = message
+        return answer
+
+
+class Turn:
+    """One client message to a task, and the means to respond to it.
+
+    A function agent receives a `Turn` as its argument. Properties describe the message and its task. `say` and
+    `artifact` send events. `ask` requests input from the client. `retry` ends the run and schedules another attempt.
+
+    A function that calls `ask` is called again after each answer. The new call has the same `message`, and `ask`
+    returns the earlier answers immediately.
+
+    Attributes:
+        execution: State machine of the run: current state, history and listeners. The run and its steps move it.
+        caller: Identity of the client: user name, authentication, tenant and requested extensions.
+        related_tasks: Tasks that the message refers to, as of the start of the run. Only tasks of the same caller and
+            agent are included.
+    """
+
+    def __init__(self, claim: Claim, events: RunEventQueue, caller: Caller) -> None:
+        self._claim = claim
+        self._events = events
+        messages = [message for message in claim.task.history if message.role == Role.ROLE_USER]
+        self._message = messages[-1 - claim.asked] if claim.asked < len(messages) else claim.request.message
+        self._answers = messages[len(messages) - claim.asked :]
+        self._asked = 0
+        self._loop = asyncio.get_running_loop()
+        self._thread = get_ident()
+        self.execution = current_execution() or Execution()
+        self.caller = caller
+        self.related_tasks: Sequence[Task] = ()
+
+    @property
+    def message(self) -> Message:
+        """The message of the client."""
+        return self._message
+
+    @property
+    def text(self) -> str:
+        """The text parts of the message, joined by newlines; empty if the message has none."""
+        return get_message_text(self.message)
+
+    @property
+    def parts(self) -> Sequence[Part]:
+        """The parts of the message."""
+        return list(self.message.parts)
+
+    @property
+    def task(self) -> Task:
+        """The task as of the start of the run: history with this message last, and artifacts of earlier turns."""
+        return self._claim.task
+
+    @property
+    def task_id(self) -> str:
+        """The id of the task."""
+        return self._claim.task.id
+
+    @property
+    def context_id(self) -> str:
+        """The id of the context (the conversation) of the task."""
+        return self._claim.task.context_id
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The metadata of the request; empty if the request has none."""
+        return dict(MessageToDict(self._claim.request.metadata))
+
+    @property
+    def number(self) -> int:
+        """The number of the turn: 1 for the first message of the task, 2 for the second."""
+        return self._claim.turn
+
+    @property
+    def attempt(self) -> int:
+        """The number of the attempt: 1, plus 1 for each earlier run of this turn that was lost with its worker."""
+        return self._claim.attempt
+
+    @property
+    def retries(self) -> int:
+        """The number of earlier retries of this turn, like Celery's ``request.retries``.
+
+        Raises:
+            ConfigError: The agent is a plain Celery task, which has ``self.request.retries``.
+        """
+        return self._retries.count
+
+    def retry(
+        self,
+        *,
+        countdown: float | None = None,
+        eta: datetime | None = None,
+        exc: BaseException | None = None,
+        max_retries: int | None = None,
+    ) -> Retry:
+        """End the run and retry the turn later: ``raise turn.retry(countdown=60)``.
+
+        The run occupies no worker slot until the next attempt begins.
+
+        Args:
+            countdown: Seconds until the next attempt begins.
+            eta: Time at which the next attempt begins; UTC if it has no time zone. Without `eta` and `countdown`, the
+                delay is the Retry-After header of `exc.response`, or `default_retry_delay` if there is none.
+            exc: The cause of the retry. Clients see the name of its class.
+            max_retries: Limit for this run, or None for the limit of the agent.
+
+        Raises:
+            Retry: Always, unless the limit is reached. Do not catch it.
+            BaseException: `exc`, if the limit of retries is reached.
+            MaxRetriesExceededError: If the limit of retries is reached and there is no `exc`.
+            ValueError: If an argument is invalid.
+            ConfigError: If the agent is a plain Celery task, which has ``self.retry``.
+        """
+        self._retries.request(countdown, eta, exc, max_retries)
+
+    @property
+    def _retries(self) -> Retries:
+        if self._events.retries is None:
+            raise ConfigError("a Celery task is retried by its own self.retry(…), and has self.request.retries")
+        return self._events.retries
+
+    @property
+    def session(self) -> ContextSession:
+        """The agent's session for this context.
+
+        Raises:
+            ConfigError: If the agent has no session. Register it with `session=True`.
+        """
+        session = self._events.settlement.session
+        if not isinstance(session, ContextSession):
+            raise ConfigError(f"agent {self._claim.scope.agent!r} has no session: give it the option session=True")
+        return session
+
+    async def checkpoint(self, state: dict[str, Any] | None = None) -> None:
+        """Save the session immediately, so that a run that replaces this one continues from here.
+
+        See `ContextSession.checkpoint`.
+
+        Args:
+            state: The new state, or None for the current state of the session.
+
+        Raises:
+            SessionError: If the state is not a JSON object, or is too large.
+            SessionConflict: If another run of the context has saved the session since this run began.
+        """
+        await self.session.checkpoint(state)
+
+    @property
+    def cancelled(self) -> bool:
+        """True if the run must stop: it was canceled, reached a time limit, or lost its lease to another worker.
+
+        An async agent is cancelled at its next await. A synchronous agent that works for long should check this
+        property regularly and return within `cancel_grace` seconds.
+        """
+        return self._events.stopping
+
+    async def say(self, text: str = "", *, parts: Sequence[Part] = (), **metadata: Any) -> None:
+        """Report progress to the client. The task stays WORKING.
+
+        Args:
+            text: Text of the status message.
+            parts: Further parts of the status message.
+            **metadata: Metadata of the status update, as JSON values.
+
+        Raises:
+            InvalidAgentResponseError: If the metadata is not JSON.
+        """
+        event = TaskStatusUpdateEvent(status=TaskStatus(state=WORKING), metadata=metadata or None)
+        if text or parts:
+            message = agent_message(text, self.task_id, self.context_id) if text else Message()
+            message.parts.extend(parts)
+            event.status.message.CopyFrom(message)
+        await self._events.enqueue_event(event)
+
+    def model_call(self, model: str = "") -> OpenStep:
+        """Record a call of a model for the duration of a block: ``async with turn.model_call("…"):``.
+
+        The call is cheap, does not block and is thread-safe; see ``docs/execution.md``.
+        """
+        return self.execution.model_call(model)
+
+    def tool_call(self, name: str) -> OpenStep:
+        """Record a call of a tool for the duration of a block: ``async with turn.tool_call("search"):``."""
+        return self.execution.tool_call(name)
+
+    async def ask(self, question: str = "", *, parts: Sequence[Part] = ()) -> Answer:
+        """Ask the client a question and return the answer.
+
+        The first call ends the run in the state INPUT_REQUIRED, so no worker waits for the client. When the client has
+        answered, any worker calls the function again from its beginning, and each answered `ask` returns immediately.
+        Write the function so that it asks the same questions in the same order, and perform actions that must happen
+        once after the last question.
+
+        A run asks one question. If the agent catches `InputRequired` and returns, or raises an exception other than an
+        `AgentSignal`, the run still ends with the question.
+
+        Args:
+            question: Text of the question.
+            parts: Further parts of the question.
+
+        Returns:
+            The answer of the client: its text, and the A2A message.
+
+        Raises:
+            InputRequired: If the client has not answered yet. Do not catch it. It is not an `Exception`.
+        """
+        self.stop_if_asking()
+        self._asked += 1
+        if self._asked <= len(self._answers):
+            return Answer.of(self._answers[self._asked - 1])
+        signal = InputRequired(question, parts=parts)
+        self._events.settlement.asked, self._events.settlement.question = self._asked, signal.parts
+        raise signal
+
+    def stop_if_asking(self) -> None:
+        """Raise the question of this run again if the code that called `ask` has caught it. Thread-safe.
+
+        Raises:
+            InputRequired: If `ask` has asked a question that the client has not answered yet.
+        """
+        if self._events.settlement.question is not None:
+            raise InputRequired(parts=self._events.settlement.question)
+
+    async def artifact(
+        self,
+        content: Any,
+        *,
+        artifact_id: str | None = None,
+        name: str = "",
+        append: bool = False,
+        last: bool = True,
+    ) -> str:
+        """Add an artifact, or append a chunk to one.
+
+        Args:
+            content: Text, bytes, JSON-like data, a `Part`, or a list of these.
+            artifact_id: Id of the artifact, or None for a new id.
+            name: Name of the artifact.
+            append: Append to the artifact `artifact_id` instead of adding one.
+            last: Mark the artifact as complete.
+
+        Returns:
+            The id of the artifact.
+        """
+        artifact_id = artifact_id or str(uuid4())
+        artifact = Artifact(artifact_id=artifact_id, name=name, parts=parts_of(content))
+        await self._events.enqueue_event(TaskArtifactUpdateEvent(artifact=artifact, append=append, last_chunk=last))
+        return artifact_id
+
+    @property
+    def blocking(self) -> BlockingTurn:
+        """The blocking variants of `say`, `ask`, `artifact` and the session's methods, for a synchronous agent.
+
+        Raises:
+            RuntimeError: If an async agent reads it, because a blocking call would deadlock the event loop.
+        """
+        if get_ident() == self._thread:
+            raise RuntimeError("turn.blocking is for plain functions: await turn.say(…), turn.ask(…) here")
+        return BlockingTurn(self, self._loop)
+
+
+class BlockingTurn:
+    """Blocking variants of the methods of `Turn`, for the thread of a synchronous agent.
+
+    Each method returns when its event is queued. If the run must stop (see `Turn.cancelled`), each method raises
+    `asyncio.CancelledError`, which is not an `Exception`. Do not catch it.
+    """
+
+    def __init__(self, turn: Turn, loop: asyncio.AbstractEventLoop) -> None:
+        self._turn = turn
+        self._loop = loop
+
+    @property
+    def cancelled(self) -> bool:
+        """See `Turn.cancelled`."""
+        return self._turn.cancelled
+
+    def say(self, text: str = "", *, parts: Sequence[Part] = (), **metadata: Any) -> None:
+        """See `Turn.say`."""
+        self._wait_for(self._turn.say(text, parts=parts, **metadata))
+
+    def model_call(self, model: str = "") -> OpenStep:
+        """See `Turn.model_call`: ``with turn.blocking.model_call("…"):``."""
+        self._raise_if_cancelled()
+        return self._turn.model_call(model)
+
+    def tool_call(self, name: str) -> OpenStep:
+        """See `Turn.tool_call`: ``with turn.blocking.tool_call("search"):``."""
+        self._raise_if_cancelled()
+        return self._turn.tool_call(name)
+
+    def ask(self, question: str = "", *, parts: Sequence[Part] = ()) -> Answer:
+        """See `Turn.ask`."""
+        return self._wait_for(self._turn.ask(question, parts=parts))
+
+    def retry(self, **options: Any) -> Retry:
+        """See `Turn.retry`."""
+        return self._turn.retry(**options)
+
+    def artifact(self, content: Any, **options: Any) -> str:
+        """See `Turn.artifact`."""
+        return self._wait_for(self._turn.artifact(content, **options))
+
+    def _raise_if_cancelled(self) -> None:
+        if self.cancelled:
+            raise asyncio.CancelledError
+
+    def checkpoint(self, state: dict[str, Any] | None = None) -> None:
+        """See `Turn.checkpoint`."""
+        self._wait_for(self._turn.checkpoint(state))
+
+    def history(self, limit: int = HISTORY_MESSAGES, *, artifacts: bool = True) -> list[Message]:
+        """See `ContextSession.history`."""
+        return self._wait_for(self._turn.session.history(limit, artifacts=artifacts))
+
+    def _wait_for(self, call: Coroutine[Any, Any, T]) -> T:
+        if self.cancelled:
+            call.close()
+            raise asyncio.CancelledError
+        future = asyncio.run_coroutine_threadsafe(call, self._loop)
+        while not wait([future], CANCEL_POLL_INTERVAL).done:
+            if self.cancelled:  # the store may be unavailable for long
+                future.cancel()
+                raise asyncio.CancelledError
+        return future.result()
+
+
+class Reply:
+    """Conversion of returned and yielded values to artifacts. Yielded text and parts become chunks of one artifact."""
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        self._artifact_id: str | None = None
+
+    async def send_result(self, value: Any) -> None:
+        """Send the return value of the agent. None sends no event.
+
+        Raises:
+            InputRequired: If the run has asked a question, which replaces the result.
+        """
+        await self._send(value, last=True)
+
+    async def send_chunk(self, value: Any) -> None:
+        """Send a yielded value as the next chunk; raises as `send_result`."""
+        await self._send(value, last=False)
+
+    async def end(self) -> None:
+        """Complete the artifact of the yielded chunks, if there is one.
+
+        Each chunk is sent when it is yielded. A chunk must have a part, so the completing chunk has an empty text.
+        """
+        if self._artifact_id is not None:
+            await self._turn.artifact("", artifact_id=self._artifact_id, append=True, last=True)
+
+    async def _send(self, value: Any, *, last: bool) -> None:
+        self._turn.stop_if_asking()
+        if value is None:
+            return
+        if isinstance(value, Artifact | Message | TaskStatusUpdateEvent | TaskArtifactUpdateEvent | Task):
+            event = TaskArtifactUpdateEvent(artifact=value, last_chunk=True) if isinstance(value, Artifact) else value
+            if isinstance(value, TaskStatusUpdateEvent) and is_terminal(value.status.state):
+                await self.end()  # no event follows the end of the task
+            await self._turn._events.enqueue_event(event)
+            return
+        chunks_id, send = self._artifact_id, self._turn.artifact
+        is_next = chunks_id is not None
+        self._artifact_id = await send(value, artifact_id=chunks_id, name="response", append=is_next, last=last)

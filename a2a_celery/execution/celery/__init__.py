@@ -1,0 +1,1 @@
+"""Celery side of a worker: tasks, requests, signals, events and remote control."""

@@ -1,0 +1,70 @@
+"""The Celery task that runs an agent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from celery import Celery, Task
+
+from ...agents import Agent
+from ...dispatch import entry_name
+from ..limits import CeleryLimits
+from ..process.run_ender import RunEnder
+from ..process.shutdown_requeuer import ShutdownRequeuer
+from ..process.worker_process import WorkerProcess
+from .async_tracer import Begun
+from .request import RunFailed, RunRequest
+from .task_results import celery_result
+
+
+def register_entry(
+    app: Celery,
+    agent: Agent,
+    process: Callable[[], WorkerProcess],
+    stop_here: Callable[[str], None],
+    ender: RunEnder,
+    requeuer: ShutdownRequeuer,
+) -> Task:
+    """Makes `agent` known to Celery as ``a2a.<agent>``; `process` gives the state of the process a run is in, and
+    `ender` ends runs that can't do it themselves. See `RunRequest` for the others.
+
+    Acknowledged early, Celery's own default: the store knows which runs are open, the broker need not.
+    """
+
+    def run_agent(self: Task, task_id: str, run: int) -> str:
+        here = process()
+        emitter, retries = here.events.emitter(self), int(self.request.retries or 0)
+        return celery_result(here.run(agent, task_id, run, celery_limits(self), emitter=emitter, retries=retries))
+
+    def begin_run(self: Task, task_id: str, run: int) -> Begun:
+        here = process()
+        emitter, retries = here.events.emitter(self), int(self.request.retries or 0)
+        return here.begin(agent, task_id, run, celery_limits(self), emitter=emitter, retries=retries)
+
+    run_agent.__doc__ = f"Runs {agent.name!r} for an A2A task: arguments are the task's id and the number of the run."
+    options: dict[str, Any] = {
+        "name": entry_name(agent.name),
+        "bind": True,
+        "shared": False,  # other apps in this process have agents of their own
+        # Nothing of a run goes to the result backend: the store has it, and one that is down must not hold up a worker.
+        "ignore_result": True,
+        "store_errors_even_if_ignored": False,
+        "acks_late": False,
+        "max_retries": 0,
+        "throws": (RunFailed,),  # its traceback says nothing
+        "Request": RunRequest,
+        "ender": ender,
+        "requeuer": requeuer,
+        "stop_here": staticmethod(stop_here),
+        # for a pool that awaits: see `awaited`
+        "runs_in": staticmethod(process),
+        "begin_run": begin_run,
+    }
+    return app.task(**options)(run_agent)
+
+
+def celery_limits(task: Task) -> CeleryLimits:
+    """Celery's limits for the run that `task` is at: those of its message, else those of the configuration."""
+    hard, soft = task.request.timelimit or (None, None)
+    return CeleryLimits(soft or task.soft_time_limit, hard or task.time_limit)

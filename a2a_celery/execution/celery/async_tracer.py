@@ -1,0 +1,220 @@
+"""Celery's tracer on asyncio: awaits an agent's Celery task on the event loop, without a thread.
+
+Celery's tracer calls a function, so it occupies a thread for as long as an agent works. This module awaits the call
+instead, and surrounds it with the same signals, hooks, log lines and events in the same order. Celery keeps its
+stacks of
+tasks and requests per thread, and all runs share this thread. The stacks therefore hold a call only while Celery's code
+runs for it, never across an await.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from os import getpid
+from sys import intern
+from typing import Any, NamedTuple
+
+from billiard.einfo import ExceptionInfo
+from celery import Task, signals, states
+from celery.app.task import Context
+from celery.app.trace import LOG_SUCCESS, TraceInfo, get_task_name, report_internal_error
+from celery.app.trace import logger as celery_logger
+from celery.exceptions import Ignore, Retry
+from celery.utils.saferepr import saferepr
+
+from ...clock import SYSTEM_CLOCK
+from ...integrations.celery import task_stack
+from ...lifecycle import Outcome
+from ..process.forced_stop import Stop
+from ..run import Run
+from .request import RunRequest
+from .task_results import celery_result
+
+logger = logging.getLogger(__name__)
+
+Begun = tuple[Run, Coroutine[Any, Any, Outcome | None]]
+"""A run, and what performs it."""
+
+
+REQUESTED = ("correlation_id", "reply_to")
+"""What a request of Celery's asks its headers for, whether they are there or not."""
+
+
+class AgentPid(int):
+    """Id of this process, in requests whose runs can be stopped individually."""
+
+
+class Traced(NamedTuple):
+    """Result of a call in the form in which Celery's pools pass it to a request."""
+
+    failed: bool
+    retval: Any
+    """What it returned, as text; if it `failed`, an `ExceptionInfo`."""
+    seconds: float
+
+
+class AsyncTaskCall:
+    """One call of an agent's task for its request. `make` executes on the event loop."""
+
+    __slots__ = ("__weakref__", "_loop", "_run", "_stopped", "request")
+
+    def __init__(self, request: RunRequest, loop: asyncio.AbstractEventLoop) -> None:
+        self.request = request
+        self._loop = loop
+        self._run: Run | None = None
+        self._stopped = False
+
+    async def make(self) -> None:
+        """Make the call unless it was revoked or has expired, and report the result to its request.
+
+        The awaited code has few frames, because each stays in memory while the agent waits.
+        """
+        request, task = self.request, self.request.task
+        if request.revoked():
+            return
+        request.on_accepted(AgentPid(getpid()), SYSTEM_CLOCK.monotonic())
+        if self._stopped:  # by whoever has waited for it to begin
+            return
+        began = SYSTEM_CLOCK.monotonic()
+        context = context_of(request)
+        request.release_if_acknowledged(vars(context))
+        try:
+            try:
+                traced = await self._tell_around(task, context, began)
+            finally:
+                task.backend.process_cleanup()
+                request.app.loader.on_process_cleanup()
+        except Exception as error:
+            traced = _internal_error(task, context, error, SYSTEM_CLOCK.monotonic() - began)
+        request.on_success(traced)
+
+    def terminate(self, signal: object = None) -> None:
+        """Stop the agent if it has begun. Thread-safe. Celery calls this to end one call."""
+        if self.request.time_start is not None:
+            self._stopped = True
+            self._loop.call_soon_threadsafe(self._stop)
+
+    def _stop(self) -> None:
+        if self._run is not None:
+            self._run.stop(Stop.ABORT)
+
+    async def _tell_around(self, task: Task, context: Context, began: float) -> Traced:
+        state: str | None = None
+        retval: Any = None
+        try:
+            with at_hand(task, context):
+                signals.task_prerun.send(sender=task, **_about(task, context))
+                self.request.app.loader.on_task_init(context.id, task)
+            try:
+                with at_hand(task, context):
+                    task.before_start(context.id, context.args, context.kwargs)
+                    self._run, performing = task.begin_run(*context.args, **context.kwargs)
+                try:
+                    retval = celery_result(await performing)
+                finally:
+                    self._run = None
+            except Ignore as e:
+                state, retval = states.IGNORED, e
+                with at_hand(task, context):
+                    TraceInfo("IGNORED", e).handle_ignore(task, context)
+                    return Traced(True, ExceptionInfo(internal=True), SYSTEM_CLOCK.monotonic() - began)
+            except Exception as e:
+                state, retval = states.RETRY if isinstance(e, Retry) else states.FAILURE, e
+                with at_hand(task, context):
+                    einfo = TraceInfo(state, e).handle_error_state(task, context)
+                    if state == states.FAILURE:
+                        _call_hook(task, context, "after_return", state, e)
+                    return Traced(True, einfo, SYSTEM_CLOCK.monotonic() - began)
+            state = states.SUCCESS
+            with at_hand(task, context):
+                seconds = SYSTEM_CLOCK.monotonic() - began
+                _succeeded(task, context, retval, seconds)
+                return Traced(False, saferepr(retval, task.resultrepr_maxsize), seconds)
+        finally:
+            with at_hand(task, context):
+                signals.task_postrun.send(sender=task, **_about(task, context), retval=retval, state=state)
+
+
+def context_of(request: RunRequest) -> Context:
+    """What Celery calls the request of a task, while it is at work."""
+    told = {**request.request_dict, "hostname": request.hostname, "is_eager": False}
+    context = Context(_interned(told), args=request.args, kwargs=request.kwargs, called_directly=False)
+    context.__dict__ = {name: value for name, value in vars(context).items() if not _goes_without_saying(name, value)}
+    return context
+
+
+def _goes_without_saying(name: str, value: Any) -> bool:
+    """Whether a context has that anyhow; a dozen of a run's headers are so, and half of its dict."""
+    return name not in REQUESTED and vars(Context).get(name, REQUESTED) is value
+
+
+def _interned(told: dict[str, Any]) -> dict[str, Any]:
+    """`told`, without a copy of its own of each name and text: calls that wait have most of them in common."""
+    shared: dict[str, Any] = {}
+    for name, value in told.items():
+        if type(value) is str:
+            shared[intern(name)] = intern(value)
+        elif name in ("properties", "delivery_info") and type(value) is dict:
+            shared[intern(name)] = _interned(value)
+        else:
+            shared[intern(name)] = value
+    return shared
+
+
+def _about(task: Task, context: Context) -> dict[str, Any]:
+    return {"task_id": context.id, "task": task, "args": context.args, "kwargs": context.kwargs}
+
+
+@contextmanager
+def at_hand(task: Task, context: Context) -> Iterator[None]:
+    """Makes this call what ``current_task`` and ``task.request`` are, in a block that awaits nothing."""
+    task_stack.push(task)
+    task.request_stack.push(context)
+    try:
+        yield
+    finally:
+        task.request_stack.pop()
+        task_stack.pop()
+
+
+def _succeeded(task: Task, context: Context, retval: str, seconds: float) -> None:
+    _call_hook(task, context, "on_success", retval)
+    signals.task_success.send(sender=task, result=retval, runtime=seconds)
+    said = {
+        "id": context.id,
+        "name": get_task_name(context, task.name),
+        "return_value": saferepr(retval, task.resultrepr_maxsize),
+        "runtime": seconds,
+        "args": context.get("argsrepr") or saferepr(context.args),
+        "kwargs": context.get("kwargsrepr") or saferepr(context.kwargs),
+    }
+    celery_logger.info(LOG_SUCCESS, said, extra={"data": said})
+    _call_hook(task, context, "after_return", states.SUCCESS, retval)
+
+
+def _call_hook(task: Task, context: Context, hook: str, *told: Any) -> None:
+    """Calls a hook of the task's own class; what it raises changes nothing of how the call has ended."""
+    try:
+        more = (None,) if hook == "after_return" else ()
+        getattr(task, hook)(*told, context.id, context.args, context.kwargs, *more)
+    except Exception:
+        logger.exception("task %s[%s]: its %s failed", task.name, context.id, hook)
+
+
+def _internal_error(task: Task, context: Context, error: Exception, seconds: float) -> Traced:
+    """Report that the code around the call failed. The run of the agent has its own end."""
+    einfo = ExceptionInfo()
+    signals.task_internal_error.send(
+        sender=task,
+        task_id=context.id,
+        args=context.args,
+        kwargs=context.kwargs,
+        request=context,
+        exception=error,
+        traceback=error.__traceback__,
+        einfo=einfo,
+    )
+    return Traced(True, report_internal_error(task, error), seconds)

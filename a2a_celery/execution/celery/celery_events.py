@@ -1,0 +1,89 @@
+"""Celery events of executions: one event for each transition.
+
+The events follow Celery's rules: they are sent if the worker sends events (``-E``), at most once, and are dropped
+rather than delayed. A prefork child cannot reach the event dispatcher of its worker, so each process has a dispatcher.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from queue import Full, Queue
+from threading import Lock, Thread
+from typing import Any
+
+from celery import Celery, Task
+from celery.worker.request import Request
+from kombu.connection import Connection
+
+from ...lifecycle.saved import Scalar
+from ..events.observers import CeleryEventEmitter
+
+logger = logging.getLogger(__name__)
+
+EXECUTION_EVENT = "a2a-execution"
+"""The type of the event."""
+
+EVENTS_ON = "a2a_events"
+"""In what a worker's main process gives to the process of a run: there if the worker sends events."""
+
+MAX_WAITING = 1000
+"""Events beyond these are left out while the broker takes none."""
+
+
+def mark_events_enabled(request: Request) -> None:
+    """Record in the request whether this worker sends task events, for the process that executes the call."""
+    events = request.eventer
+    heard = events is not None and events.enabled and request.task.send_events
+    if heard and events.groups:  # without -E it tells of itself only, until `enable_events` adds tasks
+        heard = "task" in events.groups
+    request.request_dict.pop(EVENTS_ON, None)  # no word of whoever sent the message
+    if heard:
+        request.request_dict[EVENTS_ON] = True
+
+
+class EventSender:
+    """Sender of Celery events from this process, in a thread that starts with the first event."""
+
+    def __init__(self) -> None:
+        self._waiting: Queue[dict[str, Any]] = Queue(MAX_WAITING)
+        self._lock = Lock()
+        self._thread: Thread | None = None
+
+    def emitter(self, task: Task) -> CeleryEventEmitter | None:
+        """Return an emitter for the call of `task`, or None if its worker sends no events."""
+        if not getattr(task.request, EVENTS_ON, False):
+            return None
+        app, celery_id, hostname = task.app, task.request.id, task.request.hostname
+
+        def tell(fields: dict[str, Scalar]) -> None:
+            self._begin(app, hostname)
+            with suppress(Full):
+                self._waiting.put_nowait({"uuid": celery_id, **fields})
+
+        return CeleryEventEmitter(hostname, tell)
+
+    def _begin(self, app: Celery, hostname: str) -> None:
+        if self._thread is None:
+            with self._lock:
+                if self._thread is None:
+                    thread = Thread(target=self._send, args=(app, hostname), name="a2a-celery-events", daemon=True)
+                    thread.start()
+                    self._thread = thread
+
+    def _send(self, app: Celery, hostname: str) -> None:
+        fields = self._waiting.get()
+        while True:
+            try:
+                with app.connection_for_write() as connection:
+                    self._send_on(connection, app, hostname, fields)
+            except Exception as e:
+                logger.warning("Celery events of executions are left out: %s", e)
+            fields = self._waiting.get()
+
+    def _send_on(self, connection: Connection, app: Celery, hostname: str, fields: dict[str, Any]) -> None:
+        """Send `fields` and all further events until the connection breaks."""
+        dispatcher = app.events.Dispatcher(connection, hostname=hostname, buffer_while_offline=False)
+        while True:
+            dispatcher.send(EXECUTION_EVENT, **fields)
+            fields = self._waiting.get()

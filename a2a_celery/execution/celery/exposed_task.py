@@ -1,0 +1,178 @@
+"""Instrumentation of a plain Celery task that serves A2A tasks. Each wrapper acts only on calls by an A2A task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property, wraps
+from typing import Any
+
+from celery import Task
+from celery.canvas import Signature
+from celery.exceptions import Ignore, Reject
+from celery.signals import before_task_publish
+from celery.worker.request import Request
+from kombu.exceptions import EncodeError
+from kombu.utils.imports import symbol_by_name
+
+from ...agents import Agent
+from ...dispatch import HIDDEN, RUN_HEADER
+from ...errors import AgentSignal, AuthRequired, InputRequired
+from ...integrations.celery import wrap_autoretry
+from ...store.runs.commands import RunRef
+from ..limits import CeleryLimits
+from ..process.forced_stop import in_pool_child
+from ..process.run_ender import RunEnder
+from ..process.shutdown_requeuer import ShutdownRequeuer
+from ..process.worker_process import WorkerProcess
+from .agent_task import celery_limits
+from .plain_task import CURRENT, Carried, TaskAdapter
+from .request import RunFailed, RunRequest
+from .result_backend import run_result_backend
+
+
+def prepare_task(
+    agent: Agent,
+    process: Callable[[], WorkerProcess],
+    stop_here: Callable[[str], None],
+    ender: RunEnder,
+    requeuer: ShutdownRequeuer,
+) -> None:
+    """Make the task of `agent` serve A2A tasks. See ``register_entry`` for the other arguments."""
+    task: Task = agent.code
+    before_task_publish.connect(_note_published, weak=False, dispatch_uid="a2a_celery.exposing")
+    wrap_autoretry(task, _carrying)
+    task.run = _run_of(agent, task, task.run, process)
+    task.update_state = _update_state_of(task, task.update_state)
+    task.signature_from_request = _signature_from_request_of(task, task.signature_from_request)
+    task.retry = _retry_of(task, task.retry)
+    task.backend = run_result_backend(task)
+    if type(task).on_replace is Task.on_replace:
+        task.on_replace = _on_replace_of(task, task.on_replace)
+    task.Request = _request_of(task)
+    task.ender, task.requeuer, task.stop_here = ender, requeuer, stop_here
+    task.throws = (*task.throws, RunFailed, AgentSignal)
+
+
+def _note_published(headers: Mapping[str, Any] | None = None, body: Any = None, **_: Any) -> None:
+    running = CURRENT.get(None)
+    if running is not None and headers:
+        running.note_published(headers, body)
+
+
+def _run_of(
+    agent: Agent, task: Task, original: Callable[..., Any], process: Callable[[], WorkerProcess]
+) -> Callable[..., Any]:
+    @wraps(original)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        request = task.request
+        ref = RunRef.of(str(request.id)) if (request.headers or {}).get(RUN_HEADER) else None
+        if CURRENT.get(None) is not None or request.called_directly:
+            return original(*args, **kwargs)
+        if ref is None:
+            return _call_for_celery(original, *args, **kwargs)
+        adapter = TaskAdapter(agent, task, lambda: original(*args, **kwargs))
+        # a prefork child has Celery's limits, and the task may catch the soft one
+        limits = CeleryLimits() if in_pool_child() else celery_limits(task)
+        here = process()
+        emitter = here.events.emitter(task)
+        return adapter.conclude(here.run(agent, ref.task_id, ref.run, limits, adapter, emitter=emitter))
+
+    return run
+
+
+def _call_for_celery(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a task that no A2A task called.
+
+    Raises:
+        RunFailed: it asked for an answer. Celery handles no exception that is not an `Exception`: a prefork child ends,
+            and on threads the task stays STARTED.
+    """
+    try:
+        return original(*args, **kwargs)
+    except (InputRequired, AuthRequired) as signal:
+        raise RunFailed(f"{type(signal).__name__}: {signal}") from signal
+
+
+def _carrying(original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(*args, **kwargs)
+        except AgentSignal as signal:
+            if CURRENT.get(None) is None:
+                raise
+            raise Carried(signal) from signal
+
+    return run
+
+
+def _update_state_of(task: Task, original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def update_state(task_id: str | None = None, state: str | None = None, meta: Any = None, **kwargs: Any) -> Any:
+        running = CURRENT.get(None)
+        if running is not None and running.task is task and task_id in (None, running.celery_id):
+            running.progress(state, meta)
+        return original(task_id=task_id, state=state, meta=meta, **kwargs)
+
+    return update_state
+
+
+def _signature_from_request_of(task: Task, original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def signature_from_request(*args: Any, **kwargs: Any) -> Any:
+        """What a retry is published by: it shows no more of its arguments than the first message did."""
+        signature = original(*args, **kwargs)
+        running = CURRENT.get(None)
+        if running is None or running.task is not task:
+            return signature
+        running.retry_signature = signature.set(**HIDDEN)
+        return running.retry_signature
+
+    return signature_from_request
+
+
+def _retry_of(task: Task, original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def retry(
+        args: Any = None, kwargs: Any = None, exc: BaseException | None = None, throw: bool = True, **options: Any
+    ) -> Any:
+        """Celery raises `Reject` here if the message of the next attempt was not published, and only then."""
+        try:
+            return original(args, kwargs, exc, throw, **options)
+        except Reject as error:
+            running = CURRENT.get(None)
+            if running is None or running.task is not task or isinstance(error.reason, EncodeError):
+                raise
+            unpublished = running.unpublished_retry(error.reason, exc)
+        if throw:
+            raise unpublished
+        return unpublished
+
+    return retry
+
+
+def _on_replace_of(task: Task, original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def on_replace(sig: Signature) -> Any:
+        running = CURRENT.get(None)
+        if running is None or running.task is not task:
+            return original(sig)
+        running.replaced(sig.delay())
+        raise Ignore("Replaced by new task")
+
+    return on_replace
+
+
+class SharedRequest(RunRequest):
+    """A call of a plain Celery task. Others call it too, and by ids of their own, which may look like a run's."""
+
+    @cached_property
+    def is_run(self) -> bool:
+        """Whether it belongs to an A2A task."""
+        return super().is_run and RUN_HEADER in self.request_dict
+
+
+def _request_of(task: Task) -> Any:
+    """The task's request class, which hears of ends that the task can't tell itself."""
+    own: Any = symbol_by_name(task.Request)  # type: ignore[no-untyped-call]
+    return SharedRequest if own is Request else type("SharedRequest", (SharedRequest, own), {})

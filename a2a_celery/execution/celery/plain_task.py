@@ -1,0 +1,244 @@
+"""Plain Celery tasks as agents: execution of a task that an A2A task calls.
+
+The task keeps its name, queue, limits and retries, and executes where Celery executes it: in a thread of the pool, or
+in the main thread of a prefork child. The run around it (claim, lease, cancel, settlement) executes on the event loop
+of the process and borrows that thread. Other callers of the task see no difference.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import replace
+from queue import SimpleQueue
+from typing import Any, TypeGuard
+
+from a2a.types import TaskStatus, TaskStatusUpdateEvent
+from billiard.exceptions import SoftTimeLimitExceeded
+from celery import Task, states
+from celery.canvas import Signature
+from celery.exceptions import Ignore, Reject, Retry, WorkerShutdown, WorkerTerminate
+from celery.result import ResultBase
+
+from ...agents import Agent
+from ...caller import Caller
+from ...child_tasks import CURRENT_CHILDREN, ChildTasks
+from ...dispatch import Canvas, RunOptions, ignored_results
+from ...errors import AgentSignal
+from ...lifecycle import Canceled, Completed, Delegated, Failed, Lost, Outcome, Paused, Refused, Rejected, Retried
+from ...lifecycle.content import jsonable
+from ...lifecycle.outcomes import OUT_OF_TIME
+from ...lifecycle.own_metadata import progress_metadata
+from ...lifecycle.states import CANCELED, WORKING
+from ...store.runs.commands import Claim
+from ...telemetry.tracing import span_at_hand
+from ..agents.session import CURRENT as SESSION
+from ..agents.session import ContextSession
+from ..agents.turn import Reply, Turn
+from ..events.queue import RunEventQueue
+from ..events.steps import CURRENT_EXECUTION
+from ..process.forced_stop import in_pool_child
+from .request import RUN_IS_OVER, RunConcluded, RunFailed
+from .threaded_call import max_attempts, retry_options, time_of
+
+logger = logging.getLogger(__name__)
+
+CURRENT: ContextVar[TaskAdapter] = ContextVar("a2a_celery_plain_task")
+"""The call that is being made in this thread, if an A2A task makes one."""
+
+
+class Carried(Ignore):  # type: ignore[misc]
+    """Exception that carries an agent's signal past Celery's autoretry, which would treat the signal as a failure."""
+
+    def __init__(self, signal: AgentSignal) -> None:
+        super().__init__(str(signal))
+        self.signal = signal
+
+
+class TaskAdapter:
+    """Adapter for one call of a plain task, in the Celery thread that received it."""
+
+    announces = True
+
+    def __init__(self, agent: Agent, task: Task, call: Callable[[], Any]) -> None:
+        self.agent = agent
+        self.task = task
+        self.celery_id = str(task.request.id)
+        self.retries = int(task.request.retries or 0)
+        self._call = call
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._value: Any = None
+        self._error: BaseException | None = None
+        self._canvas: ResultBase | None = None
+        self._ignored_results: dict[str, str] = {}
+        self._session: ContextSession | None = None
+        self._children: ChildTasks | None = None
+        self.retry_signature: Signature | None = None
+        self.retry_is_published = self.retry_is_written = True
+        self._loop: asyncio.AbstractEventLoop
+        self._events: RunEventQueue
+        self.turn: Turn
+
+    @property
+    def max_attempts(self) -> int | None:
+        """The maximum number of attempts by Celery, or None for no maximum."""
+        return max_attempts(self.task)
+
+    def lend_thread(self, run: Future[Outcome | None]) -> Outcome | None:
+        """Call the task in this thread when its run is claimed. Return the outcome of `run`."""
+        run.add_done_callback(lambda _: self._calls.put(None))
+        call = self._calls.get()
+        if call is not None:
+            call()
+        return run.result()
+
+    async def run(self, claim: Claim, events: RunEventQueue) -> Outcome:
+        """See `Adapter`."""
+        self._loop = loop = asyncio.get_running_loop()
+        self._events, self.turn = events, Turn(claim, events, Caller.from_json(claim.caller))
+        self._session, self._children = SESSION.get(), CURRENT_CHILDREN.get()  # the thread has a context of its own
+        self.turn.related_tasks = await events.store.own_tasks(self.turn.message.reference_task_ids)
+        returned: asyncio.Future[None] = loop.create_future()
+
+        span = span_at_hand()
+
+        def call() -> None:
+            with span:
+                self._make_call()
+            with suppress(RuntimeError):  # the loop is gone, and so is the process
+                loop.call_soon_threadsafe(returned.set_result, None)
+
+        self._calls.put(call)
+        try:
+            await asyncio.shield(returned)
+        except asyncio.CancelledError:
+            await returned  # the thread can't be reached: only its process can be ended
+            raise
+        return await self._outcome()
+
+    async def cancel(self, claim: Claim, events: RunEventQueue) -> None:
+        """Do nothing: only the exit of the process stops the task."""
+
+    def conclude(self, outcome: Outcome | None) -> Any:
+        """Return the result for Celery, or raise: the task's own end if it is the end of the run."""
+        setattr(self.task.request, RUN_IS_OVER, outcome is not None and self.retry_is_written)
+        match outcome:
+            case Completed() | Delegated() if self._error is None:
+                return self._value.as_tuple() if isinstance(self._value, ResultBase) else self._value
+            case Paused(state):
+                self._set_celery_state("INPUT_REQUIRED")
+                raise RunConcluded.in_state(state)
+            case Canceled():
+                self._set_celery_state(states.REVOKED)
+                raise RunConcluded.in_state(CANCELED)
+            case Retried() | Failed() | Rejected() | Refused() if _is_fit_for_celery(self._error):
+                raise self._error.signal if isinstance(self._error, Carried) else self._error
+            case Lost() if self._error is not None:
+                raise self._error
+            case Failed(text):
+                raise RunFailed(text)
+        raise Ignore  # not ours, or not any more
+
+    def progress(self, state: str | None, meta: Any) -> None:
+        """Send a custom state of the task as progress. Celery's built-in states add nothing to the log."""
+        if state is None or state in states.ALL_STATES:
+            return
+        event = TaskStatusUpdateEvent(status=TaskStatus(state=WORKING), metadata=progress_metadata(state, meta))
+        asyncio.run_coroutine_threadsafe(self._events.enqueue_event(event), self._loop).result()
+
+    def replaced(self, canvas: ResultBase) -> None:
+        """Record that the task was replaced by a canvas, whose end has the task's id."""
+        self._canvas = canvas
+
+    def note_published(self, headers: Mapping[str, Any], body: Any) -> None:
+        """Record the published tasks that store no result, because a canvas may end with one."""
+        self._ignored_results |= ignored_results(self.task.app, headers, body)
+
+    def unpublished_retry(self, reason: object, error: BaseException | None) -> Retry:
+        """Return the retry that Celery could not publish for `reason`: the store publishes it when it is due."""
+        signature = self.retry_signature
+        when = signature.options.get("eta") or signature.options.get("countdown") if signature is not None else None
+        self.retry_is_published = False
+        logger.warning("run %s: a watcher publishes its retry, the broker did not take it: %s", self.celery_id, reason)
+        return Retry(exc=error, when=when, sig=signature)
+
+    def options(self, stored: bytes) -> RunOptions:
+        """Return the options with which the run is published for its retry; `stored` are those of this attempt."""
+        if not isinstance(self._error, Retry):
+            return replace(RunOptions.from_json(stored), retries=self.retries)
+        return retry_options(stored, self._error, self.retries + 1, self.task.app)
+
+    def _make_call(self) -> None:
+        token, step = CURRENT.set(self), CURRENT_EXECUTION.set(self.turn.execution)
+        session, children = SESSION.set(self._session), CURRENT_CHILDREN.set(self._children)
+        try:
+            self._value = self._call()
+            if isinstance(self._value, Signature):
+                self._value = self._value.apply_async()
+            if isinstance(self._value, ResultBase):
+                self._canvas = self._value
+        except BaseException as e:
+            self._error = e
+        finally:
+            SESSION.reset(session)
+            CURRENT_CHILDREN.reset(children)
+            CURRENT.reset(token)
+            CURRENT_EXECUTION.reset(step)
+
+    async def _outcome(self) -> Outcome:
+        """Return the outcome of the call, or raise what an agent would raise."""
+        match self._error:
+            case None | Ignore() if self._canvas is not None:
+                canvas = Canvas.of(self.task.app, self._canvas, self.agent.time_limit, self._ignored_results)
+                return Delegated(canvas.to_json())
+            case None:
+                await Reply(self.turn).send_result(jsonable(self._value))
+                return Completed()
+            case Carried(signal=signal):
+                raise signal
+            case Retry():
+                when = time_of(self._error, self.task.app)
+                return Retried(self.retries + 2, self.max_attempts, when.isoformat() if when else "")
+            case Reject(requeue=True) if self.task.acks_late:  # the broker brings the same message again
+                return Retried(self.retries + 1, self.max_attempts, "")
+            case Ignore():  # so Celery keeps no result; nor is there an artifact
+                return Completed()
+            case SoftTimeLimitExceeded():
+                return Failed(OUT_OF_TIME)
+            case SystemExit() | KeyboardInterrupt() if _ends_the_process(self._error):
+                return Lost()  # the worker's main process says what that means
+            case _:
+                raise self._error
+
+    def _set_celery_state(self, state: str) -> None:
+        if not self.task.ignore_result:
+            with suppress(Exception):  # the result backend is down: the store knows
+                Task.update_state(self.task, state=state)
+
+
+def _is_fit_for_celery(error: BaseException | None) -> TypeGuard[Exception]:
+    """Return True if Celery handles `error` as a failure. Other errors would end the worker or block its thread."""
+    return isinstance(error, Exception) and not isinstance(error, MemoryError)
+
+
+def _ends_the_process(error: BaseException) -> bool:
+    """Return True if Celery uses `error` to end this process.
+
+    In a prefork child, a signal raises it and Celery replaces the child. Elsewhere, only Celery's own exceptions count,
+    because any other would take the whole worker down.
+    """
+    return in_pool_child() or isinstance(error, WorkerShutdown | WorkerTerminate)
+
+
+def current_turn() -> Turn | None:
+    """Return the turn of the plain Celery task that executes: its message, task, caller and `turn.blocking`.
+
+    Returns:
+        The turn, or None if no A2A task called the Celery task.
+    """
+    running = CURRENT.get(None)
+    return None if running is None else running.turn

@@ -1,0 +1,177 @@
+"""Receivers of Celery's signals, which translate what Celery says of a run into the status event of its task.
+
+The run's own path writes its end first: the run itself, or `RunRequest` for what the run cannot see. A receiver writes
+the same end by the same fenced script, so it changes nothing where the own path has written, and is the net below it.
+A retry of a plain task that neither has written is written by the claim of the next attempt (`RetryUnrecorded`).
+
+Celery swallows what a receiver raises.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from os import getpid
+from typing import Any
+
+from celery import states
+from celery.app.task import Context
+from celery.signals import (
+    task_failure,
+    task_internal_error,
+    task_postrun,
+    task_rejected,
+    task_retry,
+    task_revoked,
+    task_unknown,
+    worker_ready,
+)
+from celery.utils.functional import noop
+
+from ...dispatch import fleet_of
+from ...lifecycle import Failed, Outcome, Refused, Retried
+from ...lifecycle.outcomes import AGENT_UNKNOWN, MESSAGE_UNREADABLE, NOT_BEGUN_IN_TIME, WORKER_LOST, revoked_by
+from ...store.runs.commands import RunRef
+from ..installation import Receivers, installed_on
+from ..process.forced_stop import in_pool_child
+from ..process.run_ender import RunEnder
+from ..process.shutdown import GracefulShutdown
+from .request import RUN_IS_OVER, RunRequest, outcome_of_failure
+from .result_backend import is_request_of_run
+from .threaded_call import max_attempts, retry_options, time_of
+
+logger = logging.getLogger(__name__)
+
+
+def agent_unknown(sender: Any = None, name: str = "", id: str = "", message: Any = None, **_: Any) -> None:
+    """A worker got a run of an agent that its app doesn't have; the message is gone."""
+    try:
+        installed = installed_on(sender.app)
+        # what is no run of an A2A task has an id that names none
+        if installed is None:
+            return
+        if RunRef.of(id) is not None and fleet_of(message.headers) != installed.requeuer.fleet:
+            installed.requeuer.return_message(message, noop)
+        elif _is_readable(message, "a message for an unknown agent"):
+            installed.ender.end(id, Refused(AGENT_UNKNOWN), worker_pid=None)
+    except Exception:
+        logger.exception("a message for an unknown agent was not handled")
+
+
+def message_rejected(sender: Any = None, message: Any = None, exc: Any = None, **_: Any) -> None:
+    """A worker refused a message that is no valid call of a task; the message is gone."""
+    try:
+        installed = installed_on(sender.app)
+        headers = getattr(message, "headers", None) or {}
+        celery_id = str(headers.get("id", ""))
+        if installed is None or RunRef.of(celery_id) is None:
+            return
+        ours = fleet_of(headers) == installed.requeuer.fleet
+        if ours and _is_readable(message, "a message that is no valid call"):
+            installed.ender.end(celery_id, Refused(MESSAGE_UNREADABLE), worker_pid=None)
+    except Exception:
+        logger.exception("a message that is no valid call was not handled")
+
+
+def run_failed(sender: Any = None, task_id: str = "", exception: Any = None, **_: Any) -> None:
+    """A run's Celery task failed, or its process is gone."""
+    if _is_unfinished_run(sender, task_id, sender.request):
+        _end(sender.ender, task_id, outcome_of_failure(task_id, exception))
+
+
+def run_broken(sender: Any = None, task_id: str = "", exception: Any = None, request: Any = None, **_: Any) -> None:
+    """Celery's own code around a run's Celery task failed."""
+    if _is_unfinished_run(sender, task_id, request):
+        _end(sender.ender, task_id, outcome_of_failure(task_id, exception))
+
+
+def run_revoked(
+    sender: Any = None, request: Any = None, terminated: bool = False, expired: bool = False, **_: Any
+) -> None:
+    """A run's Celery task was revoked by an operator, or has expired."""
+    if not _is_unfinished_run(sender, request.id, request):
+        return
+    if terminated:
+        _end(sender.ender, request.id, revoked_by("terminate"))
+    else:
+        outcome = Refused(NOT_BEGUN_IN_TIME) if expired else revoked_by("revoke")
+        retries = (_context(request).retries or 0) if expired else None
+        sender.ender.end(request.id, outcome, worker_pid=None, retries=retries)
+
+
+def run_retried(sender: Any = None, request: Any = None, reason: Any = None, **_: Any) -> None:
+    """A run's Celery task is retried. The run of an agent tells Celery only of a retry that it has written."""
+    if hasattr(sender, "begin_run") or not _is_unfinished_run(sender, request.id, request):
+        return
+    retries, when = (request.retries or 0) + 1, time_of(reason, sender.app)
+    retried = Retried(retries + 1, max_attempts(sender), when.isoformat() if when else "")
+    options = partial(retry_options, retry=reason, retries=retries, app=sender.app)
+    sender.ender.retry(request.id, retried, retries, options)
+
+
+def _is_unfinished_run(task: Any, celery_id: str, context: Any) -> bool:
+    """Return whether the call `celery_id` of `task` is a run that has not written its own end.
+
+    `context` is Celery's request of the call where the call is made, and empty in the main process of a prefork pool.
+    """
+    if not hasattr(task, "ender") or RunRef.of(celery_id) is None or getattr(context, RUN_IS_OVER, False):
+        return False
+    request = None if in_pool_child() else RunRequest.begun.get(celery_id)
+    if request is not None:
+        return request.is_run
+    return task.Request is RunRequest or is_request_of_run(celery_id, _context(context))
+
+
+def _context(request: Any) -> Context:
+    return request if isinstance(request, Context) else Context(request or {})
+
+
+def _end(ender: RunEnder, celery_id: str, outcome: Outcome | None) -> None:
+    """End a run that this process has, or, in the main process of a prefork pool, that one of its children had."""
+    request = None if in_pool_child() else RunRequest.begun.get(celery_id)
+    process = getpid() if request is None else request.process
+    if outcome is not None:
+        ender.end(celery_id, outcome, worker_pid=process, lost=outcome == Failed(WORKER_LOST))
+
+
+def release_traceback(sender: Any = None, retval: Any = None, state: str | None = None, **_: Any) -> None:
+    """Drop the traceback of the exception that ended a run.
+
+    Celery's tracer keeps the exception in a local of the frame that the traceback refers to. The cycle holds Celery's
+    copy of the traceback too, 150 to 300 KiB, until the oldest generation of objects is collected.
+    """
+    if state != states.SUCCESS and isinstance(retval, BaseException) and hasattr(sender, "ender"):
+        retval.__traceback__ = None
+
+
+def _is_readable(message: Any, what: str) -> bool:
+    """Return whether a worker accepts the content of `message`: not if it has to be signed, and is not."""
+    try:
+        message.decode()
+    except Exception as e:
+        logger.warning("%s is refused: %s", what, type(e).__name__)
+        return False
+    return True
+
+
+def worker_is_ready(sender: Any = None, **_: Any) -> None:
+    """A worker begins to take messages."""
+    try:
+        installed = installed_on(sender.app)
+        if installed is not None:
+            stopping = GracefulShutdown(sender, installed.settings, installed.requeuer, installed.agents)
+            stopping.precede_celery()
+    except Exception:
+        logger.exception("this worker will not hand back its runs when it stops")
+
+
+RECEIVERS: Receivers = (
+    (worker_ready, worker_is_ready),
+    (task_unknown, agent_unknown),
+    (task_rejected, message_rejected),
+    (task_failure, run_failed),
+    (task_internal_error, run_broken),
+    (task_revoked, run_revoked),
+    (task_retry, run_retried),
+    (task_postrun, release_traceback),
+)

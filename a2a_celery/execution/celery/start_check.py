@@ -1,0 +1,64 @@
+"""Checks of a worker before it takes its first message: imports of its agents, store and session keys."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from celery.signals import worker_init
+
+from ...crypto.sealing import require_secrets, sealer_of
+from ...dispatch import queue_of
+from ...errors import ConfigError, StoreUnavailable
+from ...settings import Settings
+from ...store import Keys, SyncStore
+from ...store.admin.schema import judge, open_store
+from ...store.admin.start_check import unavailable, warn_of_eviction
+from ...store.blobs.blob_store import blobs_of
+from ...store.blobs.cleanup import blobs_in_use, require_blobs_in
+from ...store.webhooks.push_configs import secrets_in_use
+from ..agents.import_check import import_errors
+from ..installation import Receivers, installed_on
+
+logger = logging.getLogger(__name__)
+
+
+def worker_starts(sender: Any = None, **_: Any) -> None:
+    """Check whether a worker can start.
+
+    Raises:
+        SystemExit: It cannot import its agents, its store has another schema, or the secrets of its sessions or the
+            object store of its tasks are missing. Celery swallows every other exception of a receiver.
+    """
+    installed = installed_on(sender.app)
+    if installed is None or not installed.agents:
+        return
+    agents = installed.agents
+    consumed = set(sender.app.amqp.queues.consume_from)
+    errors = import_errors(agent for agent in agents.values() if queue_of(sender.app, agent) in consumed)
+    if errors:
+        raise SystemExit("Error: " + "; ".join(f"agent {name!r}: {error}" for name, error in errors.items()))
+    try:
+        installed.hooks.require_agents(agents)
+        _look_at_store(installed.settings(), sessions=any(agent.session for agent in agents.values()))
+    except ConfigError as e:
+        raise SystemExit(f"Error: {e}") from e
+
+
+RECEIVERS: Receivers = ((worker_init, worker_starts),)
+
+
+def _look_at_store(settings: Settings, *, sessions: bool) -> None:
+    blobs_of(settings)
+    store, keys = SyncStore(settings.store_url), Keys(settings.key_prefix)
+    try:
+        judge(open_store(store, keys), None)
+        require_blobs_in(settings, store.run(blobs_in_use(keys)))
+        if sessions:
+            in_use = store.run(secrets_in_use(keys))
+            require_secrets(sealer_of(settings.secret_keys), in_use)
+        warn_of_eviction(store.redis.info("memory"))
+    except StoreUnavailable as e:
+        logger.warning("%s; runs wait until it is available", unavailable(store, e))
+    finally:
+        store.close()

@@ -1,0 +1,119 @@
+"""Plain Celery tasks as a run sees them: calls in a thread of Celery's, which may leave the run to others."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from a2a.types import Task
+from celery import Celery
+from celery import Task as CeleryTask
+from celery.exceptions import Retry
+from kombu.utils import json as kombu_json
+
+from ...clock import SYSTEM_CLOCK
+from ...dispatch import Call, RunOptions
+from ...dispatch.options import MICROSECOND
+from ...lifecycle import Event, Outcome
+from ...lifecycle.steps import Step
+from ...settings import Settings
+from ...store import Keys, Operation
+from ...store.runs.commands import Claim, Illegal, RunLost
+from ...store.runs.release import Released, delegate_to_canvas, release_run
+from ..agents.adapters import Adapter
+from ..events.queue import ReleaseOperation
+
+Answer = Released | RunLost | Illegal
+
+
+class ThreadedCall(Adapter, Protocol):
+    """Plain Celery task that is called in the thread that received its message."""
+
+    retries: int
+
+    retry_is_published: bool
+    """Whether the broker has Celery's message for the next attempt, if the task was retried."""
+
+    retry_is_written: bool
+    """Whether the store knows of the retry, if the task was retried."""
+
+    @property
+    def max_attempts(self) -> int | None:
+        """The maximum number of attempts by Celery, or None for no maximum."""
+        ...
+
+    def lend_thread(self, run: Future[Outcome | None]) -> Outcome | None:
+        """Make the call in this thread. Return when `run` has ended."""
+        ...
+
+    def options(self, stored: bytes) -> RunOptions:
+        """Return the options with which the run is published for its retry."""
+        ...
+
+
+def max_attempts(task: CeleryTask) -> int | None:
+    """Return how often Celery runs `task` at most, or None for as often as it takes."""
+    most: int | None = getattr(task, "override_max_retries", task.max_retries)
+    return None if most is None else most + 1
+
+
+def time_of(retry: Retry, app: Celery) -> datetime | None:
+    """Return when the attempt begins that follows `retry`, or None for at once."""
+    when = retry.when
+    if isinstance(when, int | float):
+        when = app.now() + timedelta(seconds=when) if when else None
+    return when if isinstance(when, datetime) else None
+
+
+def retry_options(stored: bytes, retry: Retry, retries: int, app: Celery) -> RunOptions:
+    """Return how a run is published after `retry`, its `retries`-th; `stored` is how it was this time."""
+    options = RunOptions.from_json(stored)
+    call, again = options.call, retry.sig
+    if call is not None and again is not None and not again.args:
+        with suppress(TypeError, ValueError):  # no JSON: the message has them, a watcher's would have those before
+            kwargs = kombu_json.dumps(dict(again.kwargs))  # type: ignore[no-untyped-call]
+            call = Call(call.task, json.loads(kwargs))
+    return replace(options, call=call, retries=retries, not_before=time_of(retry, app))
+
+
+def retried(keys: Keys, claim: Claim, call: ThreadedCall, settings: Settings) -> ReleaseOperation:
+    """Return the builder of the operation that lets Celery's next message claim the run.
+
+    A watcher publishes the run if that message is lost, or when the run is due if the message was not published.
+    """
+    options = call.options(claim.options)
+    wait = timedelta(seconds=settings.redispatch_after) if call.retry_is_published else timedelta(0)
+    again = options.again_in(SYSTEM_CLOCK.now(), wait)
+    return released_for_retry(keys, claim, options, again // MICROSECOND)
+
+
+def released_for_retry(keys: Keys, claim: Claim, options: RunOptions, again_us: int) -> ReleaseOperation:
+    """Return what gives the run back to its queue with `options`; a watcher publishes it after `again_us` µs."""
+
+    def make_release(before: int, rest: list[Event | Step], replacement: Task | None) -> Operation[Answer]:
+        return release_run(
+            keys,
+            claim.ref,
+            token=claim.token,
+            before=before,
+            events=rest,
+            options=options.to_json(),
+            retries=options.retries,
+            again_us=again_us,
+            replacement=replacement,
+        )
+
+    return make_release
+
+
+def canvas_release(keys: Keys, claim: Claim, canvas: str) -> ReleaseOperation:
+    """Return the builder of the operation that lets `canvas` end the run."""
+
+    def make_release(before: int, rest: list[Event | Step], _: Task | None) -> Operation[Answer]:
+        return delegate_to_canvas(keys, claim.ref, token=claim.token, before=before, events=rest, canvas=canvas)
+
+    return make_release

@@ -1,0 +1,82 @@
+"""Celery signals that load the worker side of an app's A2A.
+
+A process that only registers agents never imports the worker side. A worker imports it in its main process, before the
+pool forks: children share the memory, and none of them spends its time on imports.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from celery import Celery
+from celery.app import app_or_default
+from celery.signals import after_setup_logger, after_setup_task_logger, celeryd_init, worker_init
+from celery.utils.log import get_multiprocessing_logger
+
+from ...settings import Settings
+from ...telemetry.logs import JSON, JsonFormatter
+
+if TYPE_CHECKING:
+    from ..agent_worker import AgentWorker
+
+logger = logging.getLogger(__name__)
+
+_loaders: WeakKeyDictionary[Celery, list[Callable[[], AgentWorker]]] = WeakKeyDictionary()
+"""The loaders of each app whose worker side is not loaded in this process: one for each A2A of the app."""
+
+
+def connect(app: Celery, load: Callable[[], AgentWorker]) -> None:
+    """Call `load` when a worker of `app` starts in this process."""
+    _loaders.setdefault(app, []).append(load)
+    celeryd_init.connect(worker_is_created, weak=False, dispatch_uid="a2a_celery.worker_is_created")
+    worker_init.connect(worker_is_initialized, weak=False, dispatch_uid="a2a_celery.worker_is_initialized")
+
+
+def worker_is_created(instance: Any = None, **_: Any) -> None:
+    """Load the worker side of the worker `instance`, and guard its broker connection.
+
+    Receivers that are connected while a signal is sent do not get that signal, so this function acts for them.
+    """
+    for worker in _load(instance.app):
+        worker.guard_broker()
+
+
+def worker_is_initialized(sender: Any = None, **_: Any) -> None:
+    """Load the worker side where no celeryd_init was sent, as by the workers of `celery.contrib.testing`."""
+    for worker in _load(sender.app):
+        worker.check_start(sender)
+
+
+def _load(app: Celery) -> list[AgentWorker]:
+    """Load and return the worker sides of `app` that are not loaded in this process.
+
+    Raises:
+        SystemExit: One cannot be loaded. Celery swallows every other exception of a receiver.
+    """
+    try:
+        return [load() for load in _loaders.pop(app, [])]
+    except Exception as e:
+        logger.exception("the worker side of A2A cannot be loaded")
+        raise SystemExit(f"Error: the worker side of A2A cannot be loaded: {e}") from e
+
+
+_settings: WeakKeyDictionary[Celery, Callable[[], Settings]] = WeakKeyDictionary()
+"""Of each app that has an A2A: the signal says nothing of whose worker it is, which is the current app's."""
+
+
+def connect_logging(app: Celery, settings: Callable[[], Settings]) -> None:
+    """Make the workers of `app` log in the format of its settings. One call per app and process suffices."""
+    _settings[app] = settings
+    after_setup_logger.connect(logging_is_set_up, weak=False, dispatch_uid="a2a_celery.logging_is_set_up")
+    after_setup_task_logger.connect(logging_is_set_up, weak=False, dispatch_uid="a2a_celery.task_logging_is_set_up")
+
+
+def logging_is_set_up(logger: logging.Logger, **_: Any) -> None:
+    """Set the JSON format on the handlers of `logger` and of the pool, which the signal does not name."""
+    settings = _settings.get(app_or_default())
+    if settings is not None and settings().log_format == JSON:
+        for handler in (*logger.handlers, *get_multiprocessing_logger().handlers):
+            handler.setFormatter(JsonFormatter())

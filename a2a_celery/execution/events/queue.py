@@ -1,0 +1,425 @@
+"""Event queue of a run: validates an agent's events and writes them to the log in order, several to a write.
+
+While a write is in progress, further events gather for the next write. An agent that streams therefore pays one round
+trip per write instead of one per event, and the cost of a chunk does not grow with the task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from enum import Enum, IntEnum
+from typing import Any
+
+from a2a.server.events import EventQueue
+from a2a.types import Message, Task, TaskState, TaskStatusUpdateEvent
+
+from ...clock import SYSTEM_CLOCK, Clock
+from ...errors import BlobsUnavailable
+from ...lean_event import LeanEvent
+from ...lifecycle import Event, Failed, is_interrupted, is_terminal
+from ...lifecycle.states import COMPLETED, WORKING
+from ...lifecycle.steps import Step
+from ...store import AsyncStore, Keys, Operation
+from ...store.runs.commands import Claim, Illegal, RunLost, Written, append, checkpoint
+from ...store.runs.recovery import without_artifacts
+from ...store.runs.release import Released
+from ...store.runs.sessions import SavedSince, SessionState
+from ...store.tasks.commands import read_task
+from ..limits import IdleClock
+from ..retries import Retries
+from .run_store import RunStore
+from .settlement import PublishNext, Settlement, drop
+from .step_recorder import StepRecorder
+from .translator import Translator
+from .writer import Writer
+
+logger = logging.getLogger(__name__)
+
+ReleaseOperation = Callable[[int, list[Event | Step], Task | None], Operation[Released | RunLost | Illegal]]
+"""Builder of the store operation that releases a run.
+
+Its arguments are the number of written events, the events still to write, and the task that replaces the stored task
+before these events, or None."""
+
+MAX_EVENTS_PER_WRITE = 64
+MAX_PENDING = 256
+"""Number of unwritten events at which `enqueue_event` waits for the store."""
+
+
+class QueueState(IntEnum):
+    """State of a queue. A queue moves forward only."""
+
+    OPEN = 1
+    """Events are accepted and written."""
+    CLOSED = 2
+    """Events are dropped. Pending events are written."""
+    SETTLING = 3
+    """`settle` or `release` writes the pending events."""
+    UNWRITABLE = 4
+    """The blobs of pending events cannot be stored, so the run can only fail."""
+    LOST = 5
+    """Another worker has the run. Nothing is written."""
+
+
+class EndPolicy(Enum):
+    """Time at which a terminal event of the agent is written."""
+
+    IMMEDIATE = "with the next write"
+    AFTER_CANCEL = "when the canceled agent has stopped"
+    AFTER_RETURN = "when the agent has returned"
+
+
+class RunEventQueue(EventQueue):
+    """Event queue of one run, which the agent writes to. Use it on the event loop of the worker process only.
+
+    Args:
+        store: The store.
+        keys: Its keys.
+        claim: The claim of the run.
+        hold: Seconds for which WORKING, or an interrupted state, waits for a further event.
+        input_timeout: Seconds for which the task may wait for its client, or None for no limit.
+        publish_next: Publishes the next run of the context.
+        end_held: Write the end of the task when the agent has returned.
+        clock: The clock.
+    """
+
+    def __init__(
+        self,
+        store: AsyncStore,
+        keys: Keys,
+        claim: Claim,
+        *,
+        hold: float,
+        input_timeout: float | None,
+        publish_next: PublishNext,
+        end_held: bool = False,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.clock = clock
+        self.store = RunStore(store, keys, claim, clock)
+        self._keys = keys
+        self._claim = claim
+        self._hold = hold
+        self._translator = Translator(claim.task, answer_allowed=claim.turn == 1 and claim.version == 1)
+        pause_us = int((input_timeout or 0) * 1_000_000)
+        self.settlement = Settlement(self.store, claim, self._translator, pause_us=pause_us, publish_next=publish_next)
+        self._pending: list[Event | Step] = []
+        self._written = 0
+        self._state = QueueState.OPEN
+        self._end_policy = EndPolicy.AFTER_RETURN if end_held else EndPolicy.IMMEDIATE
+        self.stopping = False
+        """True if the run was told to stop."""
+        self._queued, self._progress = LeanEvent(), LeanEvent()
+        self._capacity = LeanEvent()
+        self._capacity.set()
+        self._announcement: asyncio.TimerHandle | None = None
+        self.lost = self.store.lost
+        self.aborted = LeanEvent()
+        """Set when the queue becomes UNWRITABLE or LOST."""
+        self.blob_error: BlobsUnavailable | None = None
+        """The error that made the queue UNWRITABLE."""
+        self.retries: Retries | None = None
+        """The retries of an agent, or None for a plain Celery task, which has its own."""
+        self.rewrite: Callable[[Event], Awaitable[Event]] | None = None
+        """Hook that returns each event of the agent as it is to be sent, or None."""
+        self.idle_clock = IdleClock(clock)
+        self.steps = StepRecorder(self._pending, self.lost, self._wake_writer)
+        self._writer = Writer(
+            self._write, over=self._is_over, ended=self._on_writer_end, name=f"a2a-events-{claim.ref.name}"
+        )
+
+    @property
+    def state(self) -> TaskState:
+        """The state of the task after all events of the agent."""
+        return self._translator.state
+
+    @property
+    def ended(self) -> bool:
+        """Return True if the agent has sent a terminal state."""
+        return is_terminal(self._translator.state)
+
+    @property
+    def is_finished(self) -> bool:
+        """Return True if the agent has sent a terminal state that does not wait for its return to be written."""
+        return self.ended and self._end_policy is not EndPolicy.AFTER_RETURN
+
+    @property
+    def paused(self) -> bool:
+        """Return True if the last state of the agent is an interrupted one."""
+        return is_interrupted(self._translator.state)
+
+    def announce_later(self) -> None:
+        """Send WORKING unless the agent sends an event within `hold` seconds.
+
+        Until then the agent may still respond with a message alone.
+        """
+        self._announcement = asyncio.get_running_loop().call_later(self._hold, self._announce)
+
+    async def enqueue_event(self, event: Event) -> None:
+        """Queue an event of the agent. Wait only if `MAX_PENDING` events are unwritten.
+
+        Events after a terminal state, and events of a lost run, are dropped.
+
+        Raises:
+            InvalidAgentResponseError: The event is invalid. The agent may catch the error and continue.
+        """
+        with self.idle_clock:
+            await self._enqueue(event)
+
+    async def _enqueue(self, event: Event) -> None:
+        if not self._accepts_events:
+            logger.debug("run %s: an event after the end was dropped", self._claim.ref.name)
+            return
+        if self.rewrite is not None:
+            try:
+                event = await self.rewrite(event)
+            except Exception:
+                self.close()  # the run fails even if the agent catches the exception
+                raise
+            if not self._accepts_events:
+                return
+        self._add(self._translator.translate(event))
+        if len(self._pending) >= MAX_PENDING:
+            self._capacity.clear()
+            await self._capacity.wait()
+
+    def enqueue_optional(self, event: TaskStatusUpdateEvent) -> None:
+        """Queue an event without waiting.
+
+        The event is dropped if `MAX_PENDING` events are unwritten, or after an interrupted state, which it would undo.
+        """
+        if self._accepts_events and not self.paused and len(self._pending) < MAX_PENDING:
+            self._add(self._translator.translate(event))
+
+    def record(self, step: Step) -> None:
+        """Record a step of the execution. A step counts as activity of the agent."""
+        self.idle_clock.touch()
+        self.steps.record(step)
+
+    @property
+    def _accepts_events(self) -> bool:
+        return self._state is QueueState.OPEN and not self.ended
+
+    def add_to_end(self, metadata: dict[str, Any]) -> bool:
+        """Add metadata to the last status of the agent. Return False if that status is written already."""
+        for event in reversed(self._pending):
+            if isinstance(event, Message) or (
+                isinstance(event, TaskStatusUpdateEvent) and event.status.state == self._translator.state
+            ):
+                event.metadata.update(metadata)
+                return True
+        return False
+
+    def hold_end(self) -> None:
+        """Prepare for the cancellation of the agent.
+
+        A terminal state waits for `settle`, and is CANCELED unless the agent has sent another one before.
+        """
+        if self._end_policy is EndPolicy.IMMEDIATE:
+            self._end_policy = EndPolicy.AFTER_CANCEL
+        self._translator.ask_to_cancel()
+
+    def close(self) -> None:
+        """Drop all further events of the agent."""
+        self._move_to(QueueState.CLOSED)
+        self._cancel_announcement()
+        self._capacity.set()
+
+    async def save(self, session: SessionState) -> SessionState | SavedSince:
+        """Save the session of the run after all events that the agent has sent so far. The run continues.
+
+        Raises:
+            CancelledError: The run is lost, or ended before these events were written.
+        """
+        while self._next_batch() and not self.lost.is_set():
+            if self._is_over():
+                raise asyncio.CancelledError
+            self._progress.clear()
+            self._wake_writer()
+            await self._progress.wait()
+        claim = self._claim
+        answer = await self.store.run(
+            checkpoint(self._keys, claim.ref, token=claim.token, confirmed=self._written, session=session)
+        )
+        if isinstance(answer, RunLost):
+            self._mark_lost()
+            raise asyncio.CancelledError
+        return answer
+
+    async def settle(self, final: TaskStatusUpdateEvent | None) -> Failed | None:
+        """End the run: write the pending events, then `final`.
+
+        `final` is not written if the agent has sent a terminal state, or if it is COMPLETED after an interrupted state.
+        Nothing is written if the run is lost.
+
+        Returns:
+            The failure of the task if its session could not be saved, or None.
+        """
+        if not await self._begin_settlement():
+            return None
+        if final is not None and self.blob_error is not None:
+            self._pending[:] = [final]  # no event was written after the error, so no end either
+        elif final is not None and not (self.ended or (self.paused and final.status.state == COMPLETED)):
+            self._pending.extend(self._translator.translate(final))
+        if not self._pending and self.ended:  # a written terminal state has closed the run
+            return None
+        answer = await self.settlement.write(list(self._pending), self._written)
+        if isinstance(answer, RunLost):
+            self._mark_lost()
+            return None
+        return answer
+
+    async def release(
+        self, final: TaskStatusUpdateEvent | None, make_release: ReleaseOperation, *, drops_open_artifacts: bool = False
+    ) -> Released | RunLost:
+        """Release the run, so that it continues without this worker.
+
+        Args:
+            final: The status to write after the remaining events, or None.
+            make_release: Builds the store operation that writes both.
+            drops_open_artifacts: Remove artifacts that the run began and did not finish from the task.
+        """
+        if not await self._begin_settlement():
+            return RunLost()
+        replacement = await self._without_open_artifacts() if drops_open_artifacts else None
+        if final is not None and not self.ended:
+            self._pending.extend(self._translator.translate(final))
+        while not self.lost.is_set():
+            answer = await self.store.run(make_release(self._written, list(self._pending), replacement))
+            if not isinstance(answer, Illegal):
+                return answer
+            drop(self._pending, answer, self._claim)
+        return RunLost()
+
+    async def _without_open_artifacts(self) -> Task | None:
+        """Write the pending events and return the stored task without the run's open artifacts, or None without any.
+
+        No other writer changes the task while this worker has the run.
+        """
+        open_artifacts = self._translator.open_artifacts
+        if not open_artifacts:
+            return None
+        while self._pending and not self.lost.is_set():
+            await self._append(self._pending[:MAX_EVENTS_PER_WRITE])
+        found = await self.store.run(read_task(self._keys, None, self._claim.task.id, whole=False))
+        return without_artifacts(found[0], open_artifacts) if isinstance(found, tuple) else None
+
+    async def abandon(self) -> None:
+        """Stop without writing: another worker has the run."""
+        self._mark_lost()
+        await self._writer.stop()
+
+    async def _begin_settlement(self) -> bool:
+        """Close the queue and wait for the writer. Return False if the run is lost."""
+        self.close()
+        self._translator.close()
+        self._move_to(QueueState.SETTLING)
+        self._queued.set()
+        self._progress.set()
+        last = await self._writer.finish()
+        if last is not None and self.blob_error is None:
+            last.result()
+        return not self.lost.is_set()
+
+    def _wake_writer(self) -> None:
+        self._queued.set()
+        self._writer.call()
+
+    async def _write(self) -> None:
+        while self._queued.is_set() and not self._is_over():
+            self._queued.clear()
+            while not self._is_over() and (batch := self._next_batch()):
+                await self._append(batch)
+            if self._pending and self.paused and not self._is_over() and await self._stays_silent():
+                await self._append(list(self._pending))
+
+    def _is_over(self) -> bool:
+        return self._state >= QueueState.SETTLING
+
+    def _move_to(self, state: QueueState) -> None:
+        self._state = max(self._state, state)
+
+    def _next_batch(self) -> list[Event | Step]:
+        """Return the events to write next, without a state that waits: see `EndPolicy` and `_stays_silent`."""
+        ready = list(self._pending)
+        if self.paused or (self._end_policy is not EndPolicy.IMMEDIATE and self.ended):
+            while ready and isinstance(ready.pop(), Step):
+                pass  # a step after it waits as well
+        return ready[:MAX_EVENTS_PER_WRITE]
+
+    async def _stays_silent(self) -> bool:
+        """Return True if the agent continues for `hold` seconds after an interrupted state without sending an event.
+
+        The client must then learn of the state. If the agent returns, `settle` writes the state instead, because a
+        client cannot answer a run that is still open.
+        """
+        try:
+            async with asyncio.timeout(self._hold):
+                await self._queued.wait()
+        except TimeoutError:
+            return not self._is_over()
+        return False
+
+    async def _append(self, batch: list[Event | Step]) -> None:
+        claim = self._claim
+        answer = await self.store.run(
+            append(self._keys, claim.ref, token=claim.token, before=self._written, events=batch)
+        )
+        match answer:
+            case Written():
+                self._confirm(len(batch))
+            case RunLost():
+                self._mark_lost()
+            case Illegal():
+                drop(self._pending, answer, claim)
+                self._progress.set()
+
+    def _on_writer_end(self, writer: asyncio.Task[None]) -> None:
+        error = None if writer.cancelled() else writer.exception()
+        if isinstance(error, BlobsUnavailable):
+            self.fail_unwritable(error)
+        elif error is not None:
+            logger.error("run %s: its events cannot be written", self._claim.ref.name, exc_info=error)
+            self._mark_lost()
+
+    def _confirm(self, count: int) -> None:
+        self._written += count
+        del self._pending[:count]
+        self._progress.set()
+        if len(self._pending) < MAX_PENDING:
+            self._capacity.set()
+
+    def fail_unwritable(self, error: BlobsUnavailable) -> None:
+        """Drop the pending events, because their blobs cannot be stored. The run can only fail."""
+        self.blob_error = error
+        self._abort(QueueState.UNWRITABLE)
+
+    def _mark_lost(self) -> None:
+        self.lost.set()
+        self._abort(QueueState.LOST)
+
+    def _abort(self, state: QueueState) -> None:
+        self._move_to(state)
+        self.aborted.set()
+        self.close()
+        self._pending.clear()
+        self._progress.set()
+
+    def _add(self, events: list[Event]) -> None:
+        if events:
+            if self.ended:
+                self.steps.end(self.state)
+            self._cancel_announcement()
+            self._pending.extend(events)
+            self._wake_writer()
+
+    def _announce(self) -> None:
+        if self._state is QueueState.OPEN and not self._translator.spoken:
+            self._add(self._translator.status(WORKING))
+
+    def _cancel_announcement(self) -> None:
+        if self._announcement is not None:
+            self._announcement.cancel()
+            self._announcement = None

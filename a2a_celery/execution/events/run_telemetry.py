@@ -1,0 +1,104 @@
+"""Logs, metrics and traces of a run: two log lines and, if the process traces, a span."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from celery import current_task
+
+from ...lifecycle import Canceled, Completed, Delegated, Failed, Lost, Outcome, Paused, Refused, Rejected, Retried
+from ...store.runs.commands import Claim, RunRef
+from ...telemetry.logs import about
+from ...telemetry.names import Action, Attribute, SpanName
+from ...telemetry.tracing import carried, tracing
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+
+    from ...telemetry.spans import Spans
+
+logger = logging.getLogger(__name__)
+
+Perform = Callable[[], Coroutine[Any, Any, Outcome | None]]
+
+OUTCOMES: dict[type[Outcome], str] = {
+    Completed: "completed",
+    Paused: "paused",
+    Canceled: "canceled",
+    Failed: "failed",
+    Rejected: "rejected",
+    Refused: "refused",
+    Retried: "retried",
+    Delegated: "delegated",
+    Lost: "lost",
+}
+"""What logs and spans call how a run ended. An agent that ends its task itself and returns has completed its run."""
+
+DROPPED = "dropped"
+"""It was not this worker's to run."""
+
+
+def observed(perform: Perform, ref: RunRef, agent: str) -> Coroutine[Any, Any, Outcome | None]:
+    """``perform()``, which is the run `ref`, told of. Made in the thread that Celery gave the run: there is
+    the message, and the span of an instrumentation of Celery, if one is on."""
+    spans = tracing()
+    if spans is None:
+        return perform()
+    return _traced(perform, ref, agent, spans, spans.arriving(carried(_headers())))
+
+
+async def _traced(perform: Perform, ref: RunRef, agent: str, spans: Spans, parent: Context) -> Outcome | None:
+    attributes: dict[Attribute, str | int] = {
+        Attribute.AGENT: agent,
+        Attribute.TASK: ref.task_id,
+        Attribute.RUN: ref.run,
+        Attribute.CELERY_ID: ref.name,
+    }
+    span, here = spans.began(SpanName.RUN.format(agent=agent), parent, spans.CONSUMER, attributes)
+    outcome: Outcome | None = Lost()  # if it is cut off
+    try:
+        with spans.within(here):
+            outcome = await perform()
+    finally:
+        spans.ended(span, _named(outcome), fine=not isinstance(outcome, Failed | Lost))
+    return outcome
+
+
+def ended(outcome: Outcome | None, ref: RunRef, agent: str, seconds: float) -> Outcome | None:
+    """Log that a run of `agent` ended with `outcome` after `seconds`, and return the outcome."""
+    if outcome is not None and logger.isEnabledFor(logging.INFO):
+        name = _named(outcome)
+        extra = about(Action.RUN_ENDED, ref.name, agent=agent, outcome=name, seconds=round(seconds, 3))
+        logger.info("run %s of %s: %s after %.3f s", ref.name, agent, name, seconds, extra=extra)
+    return outcome
+
+
+def begun(claim: Claim, agent: str) -> None:
+    """A run was claimed, and its agent begins."""
+    spans = tracing()
+    if spans is not None:
+        spans.label({Attribute.CONTEXT: claim.task.context_id, Attribute.ATTEMPT: claim.attempt})
+    extra = about(Action.RUN_BEGUN, claim.ref.name, agent=agent, attempt=claim.attempt, context=claim.task.context_id)
+    logger.info("run %s of %s begins, attempt %d", claim.ref.name, agent, claim.attempt, extra=extra)
+
+
+def reported(ref: RunRef, agent: str, what: str, error: BaseException | None = None) -> str:
+    """Logs the exception (None: the one at hand), which is `what` became of the run; gives the reference that finds
+    it there."""
+    reference = uuid4().hex[:12]
+    extra = about(Action.RUN_FAILED, ref.name, agent=agent, reference=reference)
+    logger.error("run %s: %s [reference %s]", ref.name, what, reference, exc_info=error or True, extra=extra)
+    return reference
+
+
+def _named(outcome: Outcome | None) -> str:
+    return DROPPED if outcome is None else OUTCOMES[type(outcome)]
+
+
+def _headers() -> dict[str, Any]:
+    """Those of the message that this thread has been given; empty outside of a Celery task."""
+    request = current_task.request if current_task else None
+    return dict(getattr(request, "headers", None) or {})

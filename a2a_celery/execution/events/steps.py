@@ -1,0 +1,191 @@
+"""State machine of a run's execution, with the steps that its agent opens.
+
+::
+
+    async with turn.model_call(model="some-model"):
+        answer = await model.complete(prompt)
+    async with turn.tool_call("search"):
+        found = await search(answer)
+
+The machine shows the open step that began last; a model may call tools, and several tools may run at once. When that
+step ends, the machine returns to the newest open step. Without an open step, the state stays until the next step or the
+end of the run. Steps after the end of the task are ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from types import TracebackType
+
+from a2a.types import TaskState
+
+from ...lifecycle import Canceled, Completed, Delegated, Failed, Lost, Outcome, Paused, Refused, Rejected, Retried
+from ...lifecycle import states as task_states
+from ...lifecycle.execution import (
+    ENDS,
+    HISTORY_LIMIT,
+    ExecutionState,
+    ExecutionStateMachine,
+    system_clock,
+)
+from ...lifecycle.outcomes import INVALID_ANSWER, OUT_OF_TIME
+from ...lifecycle.saved import Scalar
+
+MAX_NAME = 200
+"""Characters of a model's or tool's name that are kept: some models make up names of tools."""
+
+FAILURES = {OUT_OF_TIME: "out of time", INVALID_ANSWER: "invalid answer"}
+"""The detail of an ERROR by the sentence that the client reads; "failed" for any other."""
+
+CURRENT_EXECUTION: ContextVar[Execution] = ContextVar("a2a_celery_execution")
+"""The execution that the agent's code works for."""
+
+Choice = tuple[ExecutionState, dict[str, Scalar]]
+"""A state, and what is to be said of it."""
+
+
+class OpenStep:
+    """Step of an agent, as a context manager for ``async with`` and ``with``. Thread-safe; usable once."""
+
+    def __init__(self, execution: Execution, state: ExecutionState, detail: dict[str, Scalar]) -> None:
+        self.state = state
+        self.detail = detail
+        self._execution = execution
+
+    def __enter__(self) -> None:
+        self._execution._begin(self)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._execution._end(self)
+
+    async def __aenter__(self) -> None:
+        self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, at)
+
+
+class Execution(ExecutionStateMachine):
+    """State machine of one run, with the open steps of its agent."""
+
+    def __init__(
+        self,
+        state: ExecutionState = ExecutionState.IDLE,
+        *,
+        clock: Callable[[], int] = system_clock,
+        history_limit: int = HISTORY_LIMIT,
+    ) -> None:
+        super().__init__(state, clock=clock, history_limit=history_limit)
+        self._open: list[OpenStep] = []
+
+    def model_call(self, model: str = "") -> OpenStep:
+        """Return a step for a call of a model.
+
+        Args:
+            model: The name of the model, or "" without a name.
+
+        Raises:
+            TypeError: If the name is not text.
+        """
+        return OpenStep(self, ExecutionState.MODEL_CALL, {"model": _name(model)} if model != "" else {})
+
+    def tool_call(self, name: str) -> OpenStep:
+        """Return a step for a call of the tool `name`.
+
+        Raises:
+            TypeError: If the name is not text.
+            ValueError: If the name is empty.
+        """
+        if name == "":
+            raise ValueError("turn.tool_call(name): name the tool")
+        return OpenStep(self, ExecutionState.TOOL_EXECUTION, {"tool": _name(name)})
+
+    def finish(self, outcome: Outcome, state: TaskState) -> None:
+        """Move to the end state for `outcome`, unless the agent has ended the task.
+
+        `state` is the state of the task.
+        """
+        if self.state not in ENDS:
+            after, detail = end_of(outcome, state)
+            self.try_transition(after, **detail)
+
+    def _begin(self, step: OpenStep) -> None:
+        def choose() -> Choice:
+            self._open.append(step)
+            return step.state, step.detail
+
+        self._go_where(choose)
+
+    def _end(self, step: OpenStep) -> None:
+        def choose() -> Choice | None:
+            newest = self._open[-1] is step
+            self._open.remove(step)
+            if not newest or not self._open:
+                return None
+            return self._open[-1].state, self._open[-1].detail
+
+        self._go_where(choose)
+
+    def _go_where(self, choose: Callable[[], Choice | None]) -> None:
+        """Make the transition that `choose` returns, if it is legal, under the lock of the machine."""
+        with self._lock:
+            choice = choose()
+            if choice is not None and self.may(choice[0]):
+                self._move(*choice)
+        self._tell()
+
+
+def end_of(outcome: Outcome, state: TaskState) -> Choice:
+    """Return the end state of a run and a fixed reason for an error, without text of the agent."""
+    match outcome:
+        case Completed():
+            return end_in(state)
+        case Paused():
+            return ExecutionState.INTERRUPTED, {}
+        case Delegated():
+            return ExecutionState.COMPLETED, {"reason": "handed on"}
+        case Canceled():
+            return ExecutionState.CANCELLED, {}
+        case Failed(text, reference):
+            known: dict[str, Scalar] = {} if reference is None else {"reference": reference}
+            return ExecutionState.ERROR, {"reason": FAILURES.get(text, "failed"), **known}
+        case Rejected() | Refused():
+            return ExecutionState.ERROR, {"reason": "rejected"}
+        case Retried():
+            return ExecutionState.ERROR, {"reason": "retried"}
+        case Lost():
+            return ExecutionState.ERROR, {"reason": "lost"}
+
+
+def end_in(state: TaskState) -> Choice:
+    """Return the end state of a run that leaves its task in `state`."""
+    match state:
+        case task_states.FAILED:
+            return ExecutionState.ERROR, {"reason": "failed"}
+        case task_states.REJECTED:
+            return ExecutionState.ERROR, {"reason": "rejected"}
+        case task_states.CANCELED:
+            return ExecutionState.CANCELLED, {}
+        case task_states.INPUT_REQUIRED | task_states.AUTH_REQUIRED:
+            return ExecutionState.INTERRUPTED, {}
+        case _:
+            return ExecutionState.COMPLETED, {}
+
+
+def current_execution() -> Execution | None:
+    """Return the execution of the current run, for code without a `Turn` such as SDK executors, libraries and tools.
+
+    Returns:
+        The execution, or None outside of a run. A thread has one only if it was started with its caller's context, as
+        ``asyncio.to_thread`` does.
+    """
+    return CURRENT_EXECUTION.get(None)
+
+
+def _name(name: str) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"{name!r}: the name of a model or tool is text, not {type(name).__name__}")
+    return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…"

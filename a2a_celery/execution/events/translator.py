@@ -1,0 +1,181 @@
+"""From what an agent says to what its task's log may say: ids filled in, states in a legal order, nothing unsendable.
+
+Frameworks send events in odd orders; what each becomes is decided here, once:
+
+=========================================  ========================================================================
+an agent sends                             the log gets
+=========================================  ========================================================================
+SUBMITTED, again, on each turn             nothing: the gateway wrote it; WORKING if it says anything new
+WORKING, again, without anything new       nothing
+a Task                                     its artifacts, metadata and status as events of their own
+a status whose message has no parts        the status without it: a message must have some
+a pause without content                    the pause, with a text that says what is needed
+CANCELED without content                   CANCELED "by the agent"; if somebody else asked for it, the store says who
+an artifact before any status              WORKING, then the artifact
+an artifact again, not appended            the same: it replaces the one before
+a chunk for an artifact it never began     the beginning of that artifact
+a Message, first of all                    a direct answer, which completes the task
+a Message, later                           COMPLETED with that message
+another task's or context's id             this task's and context's
+another end than CANCELED, when its        nothing: frameworks take a cancellation for an end of their own
+client has asked to cancel
+anything after the end                     nothing: the first CANCELED counts, with its text (`RunEventQueue`)
+no end at all                              COMPLETED, when it returns; a pause that it said last stays (`RunEventQueue`)
+=========================================  ========================================================================
+"""
+
+from __future__ import annotations
+
+import logging
+from uuid import uuid4
+
+from a2a.types import (
+    Message,
+    Role,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
+from a2a.utils.errors import InvalidAgentResponseError
+from google.protobuf.json_format import MessageToDict, SerializeToJsonError
+
+from ...lifecycle import Event, is_terminal
+from ...lifecycle.content import has_content
+from ...lifecycle.outcomes import agent_message, fallback_text
+from ...lifecycle.states import CANCELED, COMPLETED, SUBMITTED, WORKING
+
+logger = logging.getLogger(__name__)
+
+
+class Translator:
+    """Translates the events of one run. `state` is the task's state after all that it gave out."""
+
+    def __init__(self, task: Task, *, answer_allowed: bool) -> None:
+        self.state: TaskState = task.status.state
+        self.spoken = False
+        self._cancel_asked = self._canceled_by_other = False
+        self._task_id = task.id
+        self._context_id = task.context_id
+        # by id, whether it is open: this run began it, and its last chunk has not come
+        self._artifacts = dict.fromkeys((artifact.artifact_id for artifact in task.artifacts), False)
+        self._answer_allowed = answer_allowed
+
+    def ask_to_cancel(self) -> None:
+        """A client or an operator asked to cancel: the agent can end its task as CANCELED only."""
+        self._cancel_asked = self._canceled_by_other = True
+
+    def close(self) -> None:
+        """The agent says nothing more: what is translated from now on is the run's own end."""
+        self._cancel_asked = False
+
+    @property
+    def open_artifacts(self) -> frozenset[str]:
+        """The ids of the artifacts that this run began and did not finish."""
+        return frozenset(artifact_id for artifact_id, is_open in self._artifacts.items() if is_open)
+
+    def translate(self, event: Event) -> list[Event]:
+        """Return the log entries for `event`, which may be none. The event is copied.
+
+        Raises:
+            InvalidAgentResponseError: If the event contains numbers without a JSON form (NaN, infinity).
+        """
+        if not isinstance(event, Event):
+            raise InvalidAgentResponseError(f"not an A2A event: {type(event).__name__}")
+        _require_sendable(event)  # before anything is noted: a refused event has never been
+        match event:
+            case Message():
+                events = self._message(event)
+            case TaskStatusUpdateEvent():
+                events = self._status(event)
+            case TaskArtifactUpdateEvent():
+                events = self._artifact(event)
+            case Task():
+                events = self._task(event)
+        self.spoken = self.spoken or bool(events)
+        return events
+
+    def status(self, state: TaskState, message: Message | None = None) -> list[Event]:
+        """A status of our own making."""
+        return self.translate(TaskStatusUpdateEvent(status=TaskStatus(state=state, message=message)))
+
+    def _message(self, event: Message) -> list[Event]:
+        message = Message()
+        message.CopyFrom(event)
+        message.role = Role.ROLE_AGENT
+        message.context_id = self._context_id
+        message.message_id = message.message_id or str(uuid4())
+        if self._answer_allowed and not self.spoken and not self._cancel_asked and message.parts:
+            message.task_id = ""  # an answer without a task, as far as the client is concerned
+            self.state = COMPLETED
+            return [message]
+        message.task_id = self._task_id
+        return self.status(COMPLETED, message)
+
+    def _status(self, event: TaskStatusUpdateEvent) -> list[Event]:
+        state = event.status.state
+        if self._cancel_asked and is_terminal(state) and state != CANCELED:
+            return []
+        new = bool(event.status.message.parts) or bool(event.metadata.fields)
+        if state in (SUBMITTED, TaskState.TASK_STATE_UNSPECIFIED):
+            if not new:
+                return []
+            state = WORKING
+        if state == WORKING == self.state and not new:
+            return []
+        status = TaskStatusUpdateEvent()
+        status.CopyFrom(event)
+        self._own(status)
+        status.status.state = state
+        if not has_content(status.status.message.parts) and (text := self._fallback_text(state)):
+            status.status.message.CopyFrom(agent_message(text, self._task_id, self._context_id))
+        if not status.status.message.parts:
+            status.status.ClearField("message")
+        else:
+            message = status.status.message
+            message.role, message.task_id, message.context_id = Role.ROLE_AGENT, self._task_id, self._context_id
+            message.message_id = message.message_id or str(uuid4())
+        self.state = state
+        return [status]
+
+    def _fallback_text(self, state: TaskState) -> str:
+        return "" if state == CANCELED and self._canceled_by_other else fallback_text(state)
+
+    def _artifact(self, event: TaskArtifactUpdateEvent) -> list[Event]:
+        before = self.status(WORKING) if self.state == SUBMITTED else []
+        chunk = TaskArtifactUpdateEvent()
+        chunk.CopyFrom(event)
+        self._own(chunk)
+        artifact_id = chunk.artifact.artifact_id = chunk.artifact.artifact_id or str(uuid4())
+        chunk.append = chunk.append and artifact_id in self._artifacts
+        self._artifacts[artifact_id] = not chunk.last_chunk and (not chunk.append or self._artifacts[artifact_id])
+        return [*before, chunk]
+
+    def _task(self, task: Task) -> list[Event]:
+        events: list[Event] = []
+        for artifact in task.artifacts:
+            events += self._artifact(TaskArtifactUpdateEvent(artifact=artifact))
+        events += self._status(TaskStatusUpdateEvent(status=task.status, metadata=task.metadata))
+        return events
+
+    def _own(self, event: TaskStatusUpdateEvent | TaskArtifactUpdateEvent) -> None:
+        if event.task_id not in ("", self._task_id) or event.context_id not in ("", self._context_id):
+            logger.warning("task %s: its agent sent an event for task %r", self._task_id, event.task_id)
+        event.task_id, event.context_id = self._task_id, self._context_id
+
+
+def _require_sendable(event: Event) -> None:
+    """Only structured values can be unsendable, so a chunk of text pays nothing here."""
+    if isinstance(event, TaskArtifactUpdateEvent):
+        suspect = bool(event.metadata.fields or event.artifact.metadata.fields)
+        suspect = suspect or any(part.HasField("data") or part.metadata.fields for part in event.artifact.parts)
+    elif isinstance(event, Message | Task):
+        suspect = True
+    else:
+        suspect = event.status.HasField("message") or bool(event.metadata.fields)
+    if suspect:
+        try:
+            MessageToDict(event)
+        except (SerializeToJsonError, ValueError) as e:
+            raise InvalidAgentResponseError("the event holds a value that JSON has no word for") from e

@@ -1,0 +1,1 @@
+"""State of a worker process: event loop, leases, prefetched runs, forced stop and graceful shutdown."""

@@ -1,0 +1,152 @@
+"""Renewal of the leases of all runs of a worker process, in one store call.
+
+The reply names the runs whose lease was lost and the runs to cancel. A pub/sub channel of the process delivers cancels
+faster; the renewal covers lost notifications.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from math import inf
+from typing import Protocol
+
+from ...clock import SYSTEM_CLOCK, Clock
+from ...errors import StoreUnavailable
+from ...store import AsyncStore, Keys
+from ...store.runs.commands import Renewal, RunRef, renew_runs
+
+logger = logging.getLogger(__name__)
+
+RENEWALS_PER_LEASE = 3
+
+EXPIRY_CHECK_INTERVAL = 1.0
+"""Seconds between two checks of this process's own clock while the store has not answered."""
+
+
+class LeasedRun(Protocol):
+    """Run whose lease the keeper renews.
+
+    Attributes:
+        may_be_elsewhere: True if another worker may get the run when its lease expires.
+    """
+
+    ref: RunRef
+    token: str
+    may_be_elsewhere: bool
+    """Whether another worker may have been given the run when its lease is over."""
+
+    def ask_to_cancel(self) -> None:
+        """Cancel the run for a client."""
+
+    def give_up(self) -> None:
+        """Stop the run because its lease is lost."""
+
+
+class LeaseKeeper:
+    """Keeper of leases of `lease_ttl` seconds for the runs of one process."""
+
+    def __init__(self, store: AsyncStore, keys: Keys, lease_ttl: float, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._store = store
+        self._keys = keys
+        self._lease_ttl = lease_ttl
+        self._clock = clock
+        self._leased: dict[str, LeasedRun] = {}
+        self._until: dict[str, float] = {}
+        self._loop_task: asyncio.Task[None] | None = None
+
+    @property
+    def lease_us(self) -> int:
+        """The duration of a lease in microseconds."""
+        return int(self._lease_ttl * 1_000_000)
+
+    def start(self) -> None:
+        """Start to renew leases on the running event loop."""
+        self._loop_task = asyncio.create_task(self._renew_forever(), name="a2a-leases")
+
+    def renewing(self, run: LeasedRun) -> AbstractContextManager[None]:
+        """Return a context in which the lease of `run`, which was just claimed, is renewed."""
+        return _Renewing(self, run)
+
+    def _add(self, run: LeasedRun) -> None:
+        name = run.ref.name
+        self._leased[name] = run
+        self._until[name] = self._clock.monotonic() + self._lease_ttl
+
+    def _remove(self, run: LeasedRun) -> None:
+        name = run.ref.name
+        if self._leased.get(name) is run:
+            del self._leased[name], self._until[name]
+
+    def asked_to_cancel(self, name: bytes) -> None:
+        """Handle a cancel notification on the channel of the process."""
+        run = self._leased.get(name.decode())
+        if run is not None:
+            run.ask_to_cancel()
+
+    async def tick(self) -> None:
+        """Renew all leases once.
+
+        While the store is unavailable, a run that another worker may get is given up when its lease expires. A run
+        with a single attempt continues, and the store decides later whether this worker still has it.
+        """
+        held = list(self._leased.values())
+        if not held:
+            return
+        asked_at = self._clock.monotonic()
+        try:
+            renewal = await self._renewed(held)
+        except StoreUnavailable as e:
+            logger.warning("leases not renewed: %s", e)
+            self._give_up_expired(held)
+            return
+        for run in held:
+            if run.ref.name in renewal.lost:
+                run.give_up()
+            elif run.ref.name in self._until:
+                self._until[run.ref.name] = asked_at + self._lease_ttl
+            if run.ref.name in renewal.cancel:
+                run.ask_to_cancel()
+
+    async def _renewed(self, held: list[LeasedRun]) -> Renewal:
+        renewal = renew_runs(self._keys, [(run.ref, run.token) for run in held], lease_us=self.lease_us)
+        renewing = asyncio.ensure_future(self._store.run(renewal))
+        while not renewing.done():
+            try:
+                async with self._clock.timeout(EXPIRY_CHECK_INTERVAL):
+                    await asyncio.wait({renewing})
+            except TimeoutError:
+                self._give_up_expired(held)
+        return renewing.result()
+
+    def _give_up_expired(self, held: Iterable[LeasedRun]) -> None:
+        for run in held:
+            if run.may_be_elsewhere and self._until.get(run.ref.name, inf) < self._clock.monotonic():
+                self._until[run.ref.name] = inf
+                run.give_up()
+
+    async def _renew_forever(self) -> None:
+        while True:
+            await self._clock.sleep(self._lease_ttl / RENEWALS_PER_LEASE)
+            try:
+                await self.tick()
+            except Exception:
+                logger.exception("renewing leases failed; trying again")
+
+
+class _Renewing:
+    """Context in which `keeper` renews the lease of `run`. A generator would take four times the memory."""
+
+    __slots__ = ("_keeper", "_run")
+
+    def __init__(self, keeper: LeaseKeeper, run: LeasedRun) -> None:
+        self._keeper = keeper
+        self._run = run
+
+    def __enter__(self) -> None:
+        self._keeper._add(self._run)
+
+    def __exit__(self, *_: object) -> None:
+        self._keeper._remove(self._run)

@@ -1,0 +1,93 @@
+"""Report of prefetched runs to the store, so that they do not wait for a dead worker.
+
+A broker redelivers prefetched messages late (Redis: after its visibility timeout of an hour), and a watcher cannot tell
+them from runs in a long queue. A thread of the worker's main process reports them in one call. No message waits for the
+report, and a run that begins within `REPORT_INTERVAL` is never reported.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+from celery.signals import worker_ready
+from celery.worker import state
+
+from ...clock import SYSTEM_CLOCK, Clock
+from ...errors import StoreUnavailable
+from ...settings import Settings
+from ...store import Keys, SyncStore
+from ...store.runs.commands import RunRef
+from ...store.runs.dispatch import report_prefetched
+from ..installation import Receivers, installed_on
+from .leases import RENEWALS_PER_LEASE
+
+logger = logging.getLogger(__name__)
+
+REPORT_INTERVAL = 0.5
+"""Seconds between two reports. A watcher recovers the runs of a worker that dies before its first report."""
+
+BATCH = 500
+
+
+def worker_is_ready(sender: Any = None, **_: Any) -> None:
+    """Start the reporter of a worker. The processes of its pool are forked by now."""
+    try:
+        installed = installed_on(sender.app)
+        if installed is not None:
+            threading.Thread(
+                target=PrefetchReporter(installed.settings()).report_forever, name="a2a-prefetched", daemon=True
+            ).start()
+    except Exception:
+        logger.exception("the prefetched runs of this worker are not reported")
+
+
+RECEIVERS: Receivers = ((worker_ready, worker_is_ready),)
+
+
+class PrefetchReporter:
+    """Reporter of the runs that this process has prefetched and not begun."""
+
+    def __init__(self, settings: Settings, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._store = SyncStore(settings.store_url)
+        self._keys = Keys(settings.key_prefix)
+        self._lease_ttl = settings.lease_ttl
+        self._silent_us, self._again_us = (int(s * 1_000_000) for s in (settings.lease_ttl, settings.redispatch_after))
+        self._clock = clock
+        self._reported: frozenset[str] = frozenset()
+        self._reported_at = float("-inf")
+
+    def report(self, fetched: frozenset[str]) -> None:
+        """Report the runs `fetched` if some are new or the last report is old.
+
+        Raises:
+            StoreUnavailable: If the store cannot be reached.
+        """
+        due = self._clock.monotonic() - self._reported_at >= self._lease_ttl / RENEWALS_PER_LEASE
+        if not fetched or (fetched <= self._reported and not due):
+            return
+        refs = [ref for ref in map(RunRef.of, fetched) if ref is not None]
+        asked_at = self._clock.monotonic()
+        for first in range(0, len(refs), BATCH):
+            batch = refs[first : first + BATCH]
+            self._store.run(report_prefetched(self._keys, batch, silent_us=self._silent_us, again_us=self._again_us))
+        self._reported, self._reported_at = fetched, asked_at
+
+    def report_forever(self) -> None:
+        """Report prefetched runs at intervals."""
+        wait = threading.Event().wait
+        while True:
+            wait(REPORT_INTERVAL)
+            try:
+                self.report(fetched_runs())
+            except StoreUnavailable as e:
+                logger.warning("prefetched runs not reported: %s", e)
+            except Exception:
+                logger.exception("reporting prefetched runs failed; trying again")
+
+
+def fetched_runs() -> frozenset[str]:
+    """Return the names of the runs that this worker has prefetched and not begun."""
+    begun = {request.id for request in list(state.active_requests)}
+    return frozenset(name for name in list(state.requests) if name not in begun and RunRef.of(name) is not None)

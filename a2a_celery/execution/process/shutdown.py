@@ -1,0 +1,188 @@
+"""Graceful shutdown of a worker: waiting runs are requeued at once, and hanging agents do not block the exit.
+
+Celery sends its shutdown signal only after a cold shutdown has waited for the pool. The handlers here therefore precede
+Celery's handlers of SIGTERM, SIGINT and SIGQUIT, and then call them. One difference: Celery treats a second SIGTERM
+like the first; here it begins the cold shutdown of SIGQUIT.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from threading import Thread, current_thread, main_thread
+from time import sleep
+from types import FrameType, MappingProxyType
+from typing import Any
+
+from celery.exceptions import WorkerShutdown
+from celery.signals import task_received
+from celery.worker import state
+
+from ...agents import Agent, longest_grace
+from ...errors import StoreUnavailable
+from ...settings import Settings
+from ...store import SyncStore
+from ..celery.request import RunRequest
+from .shutdown_deadline import Action, ShutdownDeadline
+from .shutdown_requeuer import LAST_WAIT, ShutdownRequeuer
+
+logger = logging.getLogger(__name__)
+
+UNWINDING = 3.0
+"""Seconds beside `cancel_grace` that a cold shutdown has, before the process ends by force."""
+
+DEADLINE_CHECK_INTERVAL = 1.0
+"""Seconds between two checks of a warm shutdown."""
+
+EXIT_CODE = 1
+"""Celery's own for a cold shutdown."""
+
+Handler = Callable[[int, FrameType | None], Any]
+
+
+class GracefulShutdown:
+    """Graceful shutdown of one worker, in its main process."""
+
+    def __init__(
+        self,
+        consumer: Any,
+        settings: Callable[[], Settings],
+        requeuer: ShutdownRequeuer,
+        agents: Mapping[str, Agent] = MappingProxyType({}),
+    ) -> None:
+        self._consumer = consumer
+        self._settings = settings
+        self._requeuer = requeuer
+        self._agents = agents
+        self._begun = False
+        self._terminated = False
+        self._interrupted = False
+
+    def precede_celery(self) -> None:
+        """Install signal handlers before Celery's. A worker that is embedded in a program has none of Celery's."""
+        if current_thread() is not main_thread():
+            return
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
+            theirs = signal.getsignal(number)
+            if callable(theirs) and getattr(theirs, "__name__", "").startswith("worker_"):
+                signal.signal(number, partial(self._signalled, theirs))
+
+    def _signalled(self, theirs: Handler, number: int, frame: FrameType | None) -> None:
+        if self._interrupted:
+            self._interrupted = False
+            raise WorkerShutdown(0)
+        try:
+            if not self._begun:
+                self._begun = True
+                Thread(target=self._keep_deadline, args=(number,), name="a2a-shutdown-deadline", daemon=True).start()
+                requeue_waiting()
+                task_received.connect(received_late, weak=False, dispatch_uid="a2a_celery.received_late")
+            if is_cold(theirs):
+                self._go_cold()
+        except Exception:  # whatever it is, the worker must stop
+            logger.exception("this worker shuts down without requeuing its runs")
+        cold = signal.getsignal(signal.SIGQUIT)
+        if number == signal.SIGTERM and self._terminated and callable(cold):
+            cold(signal.SIGQUIT, frame)
+            return
+        self._terminated = self._terminated or number == signal.SIGTERM
+        theirs(number, frame)
+
+    def _keep_deadline(self, number: int) -> None:
+        """Bound the warm shutdown that signal `number` has begun."""
+        deadline = ShutdownDeadline(self._consumer, self._settings().lease_ttl)
+        Thread(target=self._ping_store, args=(deadline,), name="a2a-shutdown-store", daemon=True).start()
+        while True:
+            sleep(DEADLINE_CHECK_INTERVAL)
+            action = deadline.next_action()
+            if action is not None:
+                logger.warning("this worker does not stop: %s", action.value)
+            match action:
+                case Action.INTERRUPT:
+                    self._interrupted = True
+                    os.kill(os.getpid(), number)
+                case Action.CUT:
+                    self._cut()
+                case Action.GO_COLD if not _others_at_work():
+                    os.kill(os.getpid(), signal.SIGQUIT)
+                case Action.END:
+                    self._end_now()
+
+    def _cut(self) -> None:
+        """Make each call to an AMQP broker fail at once. Calls to a Redis have limits."""
+        with suppress(Exception):
+            self._consumer.connection.connection.sock.shutdown(socket.SHUT_RDWR)
+
+    def _ping_store(self, deadline: ShutdownDeadline) -> None:
+        """Notify `deadline` of each reply of the store. A separate thread calls this, because a call may take long."""
+        store = SyncStore(self._settings().store_url)
+        while True:
+            with suppress(StoreUnavailable):
+                store.ping()
+                deadline.store_has_answered()
+            sleep(DEADLINE_CHECK_INTERVAL)
+
+    def _go_cold(self) -> None:
+        RunRequest.pool_to_leave = self._consumer.pool
+        soft = self._consumer.app.conf.worker_soft_shutdown_timeout or 0
+        within = soft + longest_grace(self._agents.values(), self._settings()) + UNWINDING
+        Thread(target=self._end_by_force, args=(within,), name="a2a-last-resort", daemon=True).start()
+
+    def _end_by_force(self, within: float) -> None:
+        """End the process after `within` seconds, unless Celery has ended it: an agent may block its thread or loop.
+
+        A worker that executes other Celery tasks is left to Celery.
+        """
+        sleep(within)
+        if _others_at_work():
+            logger.warning("other tasks than agents are still running: not ended by force")
+            return
+        logger.error("still not stopped after %g s: ended by force", within)
+        for request in tuple(state.requests.values()):
+            if is_run(request):
+                request.give_up()
+        self._end_now()
+
+    def _end_now(self) -> None:
+        self._requeuer.wait(LAST_WAIT)
+        hanging_up = Thread(target=self._hang_up, name="a2a-hanging-up", daemon=True)
+        hanging_up.start()
+        hanging_up.join(LAST_WAIT)
+        os._exit(EXIT_CODE)
+
+    def _hang_up(self) -> None:
+        """Close the broker connection, so that the broker requeues unacknowledged messages immediately."""
+        with suppress(Exception):
+            self._consumer.connection.close()
+
+
+def is_cold(handler: Handler) -> bool:
+    """Return True if Celery's `handler` begins a cold shutdown: SIGQUIT, or SIGTERM with REMAP_SIGTERM."""
+    return getattr(handler, "__name__", "") == "worker_Cold"
+
+
+def is_run(request: Any) -> bool:
+    """Return True if a Celery request is a run of an A2A task."""
+    return isinstance(request, RunRequest) and request.is_run
+
+
+def _others_at_work() -> bool:
+    return any(not is_run(request) for request in tuple(state.active_requests))
+
+
+def requeue_waiting() -> None:
+    """Requeue all runs that wait in this worker. Celery returns their messages when it exits."""
+    for request in tuple(state.requests.values()):
+        if is_run(request) and request.time_start is None:
+            request.give_up()
+
+
+def received_late(request: Any = None, **_: Any) -> None:
+    """Requeue a run that arrives during the shutdown."""
+    if is_run(request):
+        request.give_up()

@@ -1,0 +1,142 @@
+"""Requeuing of runs at worker shutdown: the store fences them off, and their next run is published at once.
+
+Celery calls this code in signal handlers, which may interrupt any code. A separate thread with an event loop and
+connections therefore does the work, for all runs concurrently.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, wait
+from functools import cached_property
+from threading import Thread
+from typing import Any
+
+from ...dispatch import Publisher, fleet_of
+from ...lifecycle import Failed, final_event
+from ...lifecycle.outcomes import WORKER_LOST
+from ...settings import Settings
+from ...store import AsyncStore, Keys
+from ...store.blobs.blob_store import blobs_of
+from ...store.client.connection import run_with_retry
+from ...store.runs.commands import RunRef
+from ...store.runs.recovery import GivenUp, Lapsed, Requeued, give_next_attempt, hand_back
+from ...store.tasks.commands import FIRST_PUBLISH_GRACE_US, read_task
+from .run_ender import runner_prefix
+
+logger = logging.getLogger(__name__)
+
+LOOKS = 10
+"""How often the next attempt is tried for a task that is written meanwhile; beyond that a watcher gives it."""
+
+LAST_WAIT = 5.0
+"""Seconds for which a process that exits waits for what it is still giving up. The rest is for leases and watchers."""
+
+
+class ShutdownRequeuer:
+    """Requeues the runs of this process, which is the main process of the worker."""
+
+    def __init__(self, settings: Callable[[], Settings], publisher: Callable[[], Publisher]) -> None:
+        self._settings = settings
+        self._make_publisher = publisher
+        self._publisher: Publisher | None = None
+        self._store: AsyncStore | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._under_way: list[Future[None]] = []
+        self._foreign: set[str] = set()  # fleets whose messages came here
+
+    def give_up(self, celery_id: str, *, worker_pid: int | None) -> None:
+        """Requeue the run that `celery_id` names. Returns at once, and never raises.
+
+        Args:
+            celery_id: Id of the Celery message.
+            worker_pid: The process of this machine that claimed the run, or None if the run is unclaimed.
+        """
+        ref = RunRef.of(celery_id)
+        if ref is not None:
+            self._in_background(self._guarded(ref, worker_pid))
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            Thread(target=self._loop.run_forever, name="a2a-requeuer", daemon=True).start()
+            atexit.register(self.wait)
+        self._under_way = [future for future in self._under_way if not future.done()]
+        self._under_way.append(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+    @cached_property
+    def fleet(self) -> str:
+        """The fleet of this worker."""
+        return self._settings().key_prefix
+
+    def return_message(self, message: Any, then: Callable[[], None]) -> None:
+        """Put a message of another fleet back into its queue, then call `then`. Returns at once, and never raises."""
+        self._in_background(self._return(message, then))
+
+    def wait(self, timeout: float = LAST_WAIT) -> None:
+        """Wait at most `timeout` seconds until all runs are requeued."""
+        wait(tuple(self._under_way), timeout)
+
+    async def _guarded(self, ref: RunRef, worker_pid: int | None) -> None:
+        try:
+            await self._give_up(ref, worker_pid)
+        except Exception:
+            logger.exception("run %s was not requeued; a watcher recovers it", ref.name)
+
+    async def _return(self, message: Any, then: Callable[[], None]) -> None:
+        theirs, queue = fleet_of(message.headers), message.delivery_info.get("routing_key")
+        if theirs not in self._foreign:
+            self._foreign.add(theirs)
+            text = "runs of the fleet %r come to this worker of %r through the queue %r: give each fleet its own queues"
+            logger.warning(text, theirs, self.fleet, queue)
+        try:
+            await asyncio.to_thread(self._connected_publisher().queues.put_back, message)
+        except Exception as e:
+            logger.warning("a run of the fleet %r was not put back, its watcher publishes it again: %s", theirs, e)
+        then()
+
+    async def _give_up(self, ref: RunRef, worker_pid: int | None) -> None:
+        settings = self._settings()
+        store, keys = self._connected(settings), Keys(settings.key_prefix)
+        found = await run_with_retry(
+            store, read_task(keys, None, ref.task_id, history_length=0, artifacts=False, whole=False)
+        )
+        lost = found and final_event(Failed(WORKER_LOST), ref.task_id, found[0].context_id)
+        if not lost:
+            return
+        runner = None if worker_pid is None else runner_prefix(worker_pid)
+        given_up = await run_with_retry(store, hand_back(keys, ref, runner=runner, lost=lost))
+        # not all of it: the options of a plain task hold what its client said
+        logger.info("run %s is requeued because its worker shuts down: %s", ref.name, type(given_up).__name__)
+        match given_up:
+            case Requeued(agent, run, options):
+                await self._publish(agent, RunRef(ref.task_id, run), options)
+            case GivenUp(agent, attempt, most):
+                await self._next_attempt(store, keys, Lapsed(ref, agent, attempt, most, handed_back=True))
+
+    async def _next_attempt(self, store: AsyncStore, keys: Keys, lapsed: Lapsed) -> None:
+        for _ in range(LOOKS):
+            lapse = await give_next_attempt(store, keys, lapsed, again_us=FIRST_PUBLISH_GRACE_US)
+            if lapse.next_run is not None:
+                ref = RunRef(lapsed.ref.task_id, lapse.next_run)
+                await self._publish(lapsed.agent, ref, lapse.next_options)
+            if lapse.what != "changed":
+                return
+
+    async def _publish(self, agent: str, ref: RunRef, options: bytes) -> None:
+        # Not marked as published: this very worker may still be who a Redis broker gives it to, and never look at it.
+        # So a watcher publishes it again if nobody has claimed it in a moment.
+        await self._connected_publisher().publish_async(agent, ref.task_id, ref.run, options)
+
+    def _connected_publisher(self) -> Publisher:
+        if self._publisher is None:
+            self._publisher = self._make_publisher()
+        return self._publisher
+
+    def _connected(self, settings: Settings) -> AsyncStore:
+        if self._store is None:
+            self._store = AsyncStore(settings.store_url, blobs_of(settings))
+        return self._store

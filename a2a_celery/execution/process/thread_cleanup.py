@@ -1,0 +1,145 @@
+"""Cleanup of what agents keep per thread, such as database connections, in the threads of a worker process.
+
+Celery's Django fixup closes the connections of the threads that Celery calls. Agents run in other threads: a thread for
+each run of a synchronous function, the default executor of the loop (`asyncio.to_thread`), and the one thread in which
+asgiref runs Django's ORM for asynchronous code.
+
+Checked against Celery 5.7, Django 5.2 and asgiref 3.13.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import suppress
+from importlib import import_module
+from typing import Any, TypeVar
+
+from celery import Celery
+from celery.fixups.django import DjangoFixup
+
+from ...integrations.celery import fixups
+from ...lifecycle import Outcome
+
+T = TypeVar("T")
+Perform = Callable[[], Coroutine[Any, Any, Outcome | None]]
+Cleanup = Callable[[], object]
+
+logger = logging.getLogger(__name__)
+
+
+class ThreadCleanup:
+    """Functions that run in a thread when the code of an agent in the thread has ended."""
+
+    def __init__(self, functions: Sequence[Cleanup] = ()) -> None:
+        self._functions = functions
+
+    @property
+    def is_empty(self) -> bool:
+        """True if there is nothing to run."""
+        return not self._functions
+
+    def before_call(self) -> None:
+        """Run in a thread of the default executor before each call."""
+
+    def after_call(self) -> None:
+        """Run in a thread of the default executor after each call."""
+        _run_all(self._functions)
+
+    def at_thread_end(self) -> None:
+        """Run in the thread of a synchronous agent after its run."""
+        _run_all(self._functions)
+
+    def around(self, perform: Perform) -> Perform:
+        """Return `perform`, which performs a run on the loop, with the cleanup before and after it."""
+        return perform
+
+
+class DjangoCleanup(ThreadCleanup):
+    """The same, and the closing of Django's database connections."""
+
+    def __init__(self, functions: Sequence[Cleanup] = ()) -> None:
+        super().__init__(functions)
+        self._db: Any = import_module("django.db")
+        self._orm_thread: Executor = import_module("asgiref.sync").SyncToAsync.single_thread_executor
+        self._active_runs = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Never."""
+        return False
+
+    def before_call(self) -> None:
+        """Close what a restarted database has left behind."""
+        _run_all([self._db.close_old_connections])
+
+    def after_call(self) -> None:
+        """Close connections as Django does after a request."""
+        _run_all([*self._functions, self._db.close_old_connections])
+
+    def at_thread_end(self) -> None:
+        """Close every connection, for the thread ends."""
+        _run_all([*self._functions, self._db.connections.close_all])
+
+    def around(self, perform: Perform) -> Perform:
+        """Return `perform` with the cleanup of the thread for asynchronous code around it.
+
+        All runs share the thread and its connections. While other runs use them, only broken connections are closed.
+        The thread serves calls in order, so a cleanup that is submitted before a run precedes the queries of the run.
+        """
+
+        async def cleaned() -> Outcome | None:
+            self._submit(self._close_broken if self._active_runs else self._db.close_old_connections)
+            self._active_runs += 1
+            try:
+                return await perform()
+            finally:
+                self._active_runs -= 1
+                if not self._active_runs:
+                    self._submit(self._db.close_old_connections)
+
+        return cleaned
+
+    def _submit(self, function: Cleanup) -> None:
+        with suppress(RuntimeError):  # the process ends
+            self._orm_thread.submit(_run_all, [function])
+
+    def _close_broken(self) -> None:
+        for connection in self._db.connections.all(initialized_only=True):
+            if connection.errors_occurred and not connection.is_usable():
+                connection.close()
+
+
+class CleanupExecutor(ThreadPoolExecutor):
+    """The default executor of the loop, with a cleanup around each call."""
+
+    def __init__(self, cleanup: ThreadCleanup) -> None:
+        super().__init__(thread_name_prefix="asyncio")
+        self._cleanup = cleanup
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """Schedule the call."""
+
+        def call() -> T:
+            self._cleanup.before_call()
+            try:
+                return fn(*args, **kwargs)
+            finally:
+                self._cleanup.after_call()
+
+        return super().submit(call)
+
+
+def thread_cleanup_of(app: Celery, functions: Sequence[Cleanup]) -> ThreadCleanup:
+    """Return the cleanup with `functions`, and with Django's connections where Celery's Django fixup is on."""
+    has_django = any(isinstance(fixup, DjangoFixup) for fixup in fixups(app))
+    return DjangoCleanup(functions) if has_django else ThreadCleanup(functions)
+
+
+def _run_all(functions: Sequence[Cleanup]) -> None:
+    for function in functions:
+        try:
+            function()
+        except Exception:
+            logger.exception("a cleanup of the threads of agents failed")

@@ -1,0 +1,258 @@
+"""Per-process worker state: a background thread with the event loop of all runs.
+
+The event loop owns the store connection, the lease keeper and the agents.
+
+The state is created at the first run, so after any fork. The coroutine of every run lives on that loop, whatever
+Celery's pool is: frameworks keep connections and locks that belong to one loop, and ``task.cancel()`` cancels a run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
+from os import getpid
+from typing import Any
+from uuid import uuid4
+
+from billiard.exceptions import SoftTimeLimitExceeded
+
+from ...agents import Agent
+from ...dispatch import Publisher
+from ...errors import ConfigError, StoreUnavailable
+from ...hooks import Hooks
+from ...lifecycle import Failed, Lost, Outcome
+from ...lifecycle.outcomes import OUT_OF_TIME
+from ...loops import new_loop
+from ...settings import Settings
+from ...store import AsyncStore, Keys, SyncStore
+from ...store.blobs.blob_store import blobs_of
+from ...store.client.tracing import TracedStore
+from ...store.log.pubsub import PubSubListener
+from ...store.runs.commands import RunRef, renew_runs
+from ...telemetry.logs import about
+from ...telemetry.names import Action
+from ..agents.adapters import Adapter, make_adapter
+from ..celery.celery_events import EventSender
+from ..celery.threaded_call import ThreadedCall
+from ..events.observers import CeleryEventEmitter
+from ..events.run_telemetry import observed
+from ..limits import CeleryLimits, limits_of
+from ..run import Run
+from .forced_stop import GracePeriod, Stop, end_process, in_pool_child, oversee
+from .leases import LeaseKeeper
+from .lifespan import Lifespan, OpenLifespans
+from .run_ender import RunEnder, runner_prefix
+from .thread_cleanup import CleanupExecutor, ThreadCleanup
+
+logger = logging.getLogger(__name__)
+
+
+class WorkerProcess:
+    """Runs of one worker process, and the resources that they share."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        publisher: Publisher,
+        cleanup: ThreadCleanup | None = None,
+        lifespans: Sequence[Lifespan] = (),
+        hooks: Hooks | None = None,
+    ) -> None:
+        self.settings = settings
+        self._lifespan = OpenLifespans(lifespans)
+        self.hooks = hooks or Hooks()
+        self._cleanup = cleanup or ThreadCleanup()
+        self.keys = Keys(settings.key_prefix)
+        self.publisher = publisher
+        self.runner_id = f"{runner_prefix(getpid())}{uuid4().hex[:8]}"
+        self._sync_store = SyncStore(settings.store_url)
+        self.events = EventSender()
+        self._ender = RunEnder(lambda: settings)
+        self._adapters: dict[str, asyncio.Future[Adapter]] = {}
+        self._under_way: dict[Run, Future[Outcome | None]] = {}
+        self._loop = new_loop(uvloop=settings.uvloop)
+        if not self._cleanup.is_empty:
+            self._loop.set_default_executor(CleanupExecutor(self._cleanup))
+        self._thread = threading.Thread(target=self._serve, name="a2a-runs", daemon=True)
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result()
+
+    def run(
+        self,
+        agent: Agent,
+        task_id: str,
+        run: int,
+        celery: CeleryLimits,
+        call: ThreadedCall | None = None,
+        *,
+        emitter: CeleryEventEmitter | None = None,
+        retries: int = 0,
+    ) -> Outcome | None:
+        """Run `agent` for run `run` of `task_id`, and block the calling thread until the run has ended.
+
+        Args:
+            agent: The agent to call.
+            task_id: The A2A task.
+            run: The number of the run.
+            celery: Celery's time limits for the run.
+            call: A plain Celery task to call in this thread, or None for an agent.
+            emitter: The emitter of Celery events, or None if the worker sends none.
+            retries: The number of earlier retries according to the Celery message.
+
+        Returns:
+            The outcome, or None if this worker did not get the run.
+        """
+        limits = limits_of(agent, celery, agent.grace(self.settings))
+        this = Run(self, agent, task_id, run, limits, call, emitter=emitter, retries=retries)
+        under_way: Future[Outcome | None] = asyncio.run_coroutine_threadsafe(
+            observed(self._cleanup.around(this.perform), this.ref, agent.name), self._loop
+        )
+        self._under_way[this] = under_way
+        try:
+            return self._awaited(under_way, this) if call is None else call.lend_thread(under_way)
+        except CancelledError:
+            return Lost()  # see `stop`
+        except BaseException as e:
+            # Whatever ends the Celery task from outside (a time limit, an exit) ends the agent too.
+            if not under_way.done():
+                stop = Stop.OUT_OF_TIME if isinstance(e, SoftTimeLimitExceeded) else Stop.ABORT
+                self._loop.call_soon_threadsafe(this.stop, stop)
+                with suppress(Exception):
+                    under_way.result(timeout=this.grace + 1)
+            raise
+        finally:
+            self._under_way.pop(this, None)
+
+    def begin(
+        self,
+        agent: Agent,
+        task_id: str,
+        run: int,
+        celery: CeleryLimits,
+        *,
+        emitter: CeleryEventEmitter | None = None,
+        retries: int = 0,
+    ) -> tuple[Run, Coroutine[Any, Any, Outcome | None]]:
+        """Return a run and the coroutine that performs it on `loop`.
+
+        Unlike `run`, this takes no thread, and the caller stops the run.
+        """
+        limits = limits_of(agent, celery, agent.grace(self.settings))
+        this = Run(self, agent, task_id, run, limits, emitter=emitter, retries=retries)
+        return this, observed(self._cleanup.around(this.perform), this.ref, agent.name)
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop of all runs of this process."""
+        return self._loop
+
+    def stop(self, celery_id: str) -> None:
+        """Stop a run that was requeued. An agent that does not stop is abandoned, so that its thread is free.
+
+        Returns at once; safe in a signal handler.
+        """
+
+        async def stop(run: Run) -> None:
+            run.stop(Stop.SHUTDOWN)
+
+        for this, under_way in tuple(self._under_way.items()):  # two, if its message came twice
+            if this.ref.name != celery_id:
+                continue
+            asyncio.run_coroutine_threadsafe(stop(this), self._loop)
+            last_resort = threading.Timer(this.grace + 1, under_way.cancel)
+            last_resort.daemon = True
+            last_resort.start()
+
+    def _awaited(self, under_way: Future[Outcome | None], run: Run) -> Outcome | None:
+        """Return the outcome of the run.
+
+        If its agent blocks the event loop, this thread renews the lease and checks limits.
+        """
+        if not in_pool_child():
+            return under_way.result()
+        grace_period = GracePeriod(run.grace)
+
+        def blocked() -> None:
+            stop = self._due(run)
+            if grace_period.is_over(stop) and stop is not None:
+                self.force(run.ref, stop)
+
+        return oversee(under_way, self._loop, blocked)
+
+    def _due(self, run: Run) -> Stop | None:
+        """Renew the lease of a run whose event loop is blocked. Return why the run must stop, or None."""
+        if not run.claimed or run.ended:
+            return None
+        renewal = renew_runs(self.keys, [(run.ref, run.token)], lease_us=self.leases.lease_us)
+        try:
+            answer = self._sync_store.run(renewal)
+        except StoreUnavailable as e:
+            logger.warning("run %s: its agent blocks the loop, and its lease was not renewed: %s", run.ref.name, e)
+        else:
+            if answer.cancel:
+                return Stop.CANCEL
+            if answer.lost:
+                return Stop.LOST
+        return Stop.OUT_OF_TIME if run.out_of_time else None
+
+    def force(self, ref: RunRef, stop: Stop) -> None:
+        """See `run.RunHost`.
+
+        The main process writes the end of a run that was canceled or lost. Only this process knows of a time limit.
+        """
+        if not in_pool_child():
+            return
+        extra = about(Action.RUN_ABANDONED, ref.name)
+        reason = f"run {ref.name}: its agent ignores that it was stopped ({stop.value}): ending its process"
+        logger.error(reason, extra=extra)
+        if stop is Stop.OUT_OF_TIME:
+            self._ender.end(ref.name, Failed(OUT_OF_TIME), worker_pid=getpid())
+        end_process()
+
+    async def adapter(self, agent: Agent) -> Adapter:
+        """Return the agent's code, imported and built once per process. A failed import is repeated at the next run."""
+        building = self._adapters.get(agent.name)
+        if building is None:
+            building = asyncio.ensure_future(self._build(agent))
+            self._adapters[agent.name] = building
+        try:
+            return await asyncio.shield(building)
+        except Exception:
+            self._adapters.pop(agent.name, None)
+            raise
+
+    def close(self) -> None:
+        """Leave the lifespans; return when they are left, or after `cancel_grace`. Call this when no run is left."""
+        try:
+            asyncio.run_coroutine_threadsafe(self._lifespan.leave(), self._loop).result(self.settings.cancel_grace)
+        except TimeoutError:
+            logger.warning("the lifespans were not left within %s s (a2a_cancel_grace)", self.settings.cancel_grace)
+
+    async def _build(self, agent: Agent) -> Adapter:
+        try:
+            await self._lifespan.enter()
+            return await make_adapter(agent, self._cleanup)
+        except (SystemExit, KeyboardInterrupt) as e:  # out of a task they would stop the loop, and with it every run
+            raise ConfigError(f"agent {agent.name!r}: its code ends the process when it is loaded: {e!r}") from e
+
+    async def _start(self) -> None:
+        self.store: AsyncStore = TracedStore(
+            self.settings.store_url, blobs_of(self.settings), wait_replicas=self.settings.store_wait_replicas
+        )
+        self.line = PubSubListener(self.settings.store_url)
+        self.leases = LeaseKeeper(self.store, self.keys, self.settings.lease_ttl)
+        await self.line.start()
+        await self.line.on_message(self.keys.runner(self.runner_id), self.leases.asked_to_cancel)
+        self.leases.start()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        while True:
+            try:
+                self._loop.run_forever()
+            except BaseException:  # a task of an agent's own called sys.exit(): the loop is everybody's
+                logger.exception("something on the loop of all runs tried to end the process")

@@ -1,0 +1,139 @@
+"""Retries of an agent's runs: which exceptions are followed by one, and when."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import NoReturn, cast
+
+from celery.exceptions import MaxRetriesExceededError, Retry
+from celery.utils.serialization import UnpickleableExceptionWrapper
+
+from ..clock import SYSTEM_CLOCK, Clock
+from ..dispatch import RunOptions
+from ..lifecycle import Retried
+from ..retry_policy import MAX_DELAY, RetryPolicy, require_delay, require_max_retries
+
+MAX_CAUSE = 64
+"""Characters of the longest class name that clients see as the cause of a retry."""
+
+
+class Retries:
+    """Retries of the turn that one run of an agent serves."""
+
+    __slots__ = ("_clock", "_max_retries", "_options", "_policy")
+
+    def __init__(self, policy: RetryPolicy, options: bytes, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._policy = policy
+        self._max_retries = policy.max_retries
+        self._options = options
+        self._clock = clock
+
+    @property
+    def count(self) -> int:
+        """The number of retries before this run."""
+        return self._stored.retries
+
+    def request(
+        self,
+        countdown: float | None = None,
+        eta: datetime | None = None,
+        exc: BaseException | None = None,
+        max_retries: int | None = None,
+    ) -> NoReturn:
+        """Raise Celery's `Retry`, or what ends the run if it was retried as often as it may be; see `Turn.retry`."""
+        if countdown is not None and eta is not None:
+            raise ValueError("turn.retry(countdown=, eta=): give one of them")
+        if max_retries is not None:
+            require_max_retries("max_retries", max_retries)
+            self._max_retries = max_retries  # an autoretry of what is raised here has the same limit
+        if self._is_exhausted:
+            raise exc or MaxRetriesExceededError(f"the run was retried {self.count} times")
+        raise self._retry(eta if countdown is None else countdown, exc or sys.exc_info()[1])
+
+    def _retry(self, when: object, cause: BaseException | None) -> Retry:
+        """Return what `request` raises. No frame of its traceback refers to it, so no cycle is left."""
+        retry = without_cycle(Retry(when=self._begins_at(when, cause) or 0))
+        retry.exc = cause  # set here: the constructor replaces what cannot be pickled
+        return retry
+
+    def after(self, error: BaseException) -> tuple[Retried, RunOptions] | None:
+        """Return the retry that follows `error`, and the options of its run; None if the run ends with `error`.
+
+        Raises:
+            ValueError: The time in Celery's `Retry` is none.
+        """
+        if isinstance(error, Retry):
+            cause, begins_at = cause_of(error), self._begins_at(error.when, cause_of(error))
+        elif self._policy.is_retried(error):
+            delay = self._policy.requested_delay(error, self._clock.time())
+            cause, begins_at = error, self._at(self._policy.backoff(self.count) if delay is None else delay)
+        else:
+            return None
+        if self._is_exhausted:
+            return None
+        limit = None if self._max_retries is None else self._max_retries + 1
+        retried = Retried(self.count + 2, limit, begins_at.isoformat() if begins_at else "", _class_name(cause))
+        # `not_after` bounds the beginning of the first attempt
+        return retried, replace(self._stored, retries=self.count + 1, not_before=begins_at, not_after=None)
+
+    @property
+    def _stored(self) -> RunOptions:
+        return RunOptions.from_json(self._options)
+
+    @property
+    def _is_exhausted(self) -> bool:
+        return self._max_retries is not None and self.count >= self._max_retries
+
+    def _begins_at(self, when: object, cause: BaseException | None) -> datetime | None:
+        """Return the time that `when` of a `Retry` names, or None for at once.
+
+        It is a number of seconds, a datetime (UTC, if it has no zone), or None for the default.
+        """
+        if when is None:
+            delay = self._policy.requested_delay(cause, self._clock.time())
+            return self._at(self._policy.default_retry_delay if delay is None else delay)
+        if not isinstance(when, datetime):
+            require_delay("countdown", when)
+            return self._at(when)  # type: ignore[arg-type]
+        eta = when if when.tzinfo else when.replace(tzinfo=UTC)
+        delay = (eta - self._clock.now()).total_seconds()
+        if delay > MAX_DELAY:
+            raise ValueError(f"eta = {when!r}: {MAX_DELAY} seconds from now at most")
+        return eta.astimezone(UTC) if delay > 0 else None
+
+    def _at(self, delay: float) -> datetime | None:
+        return self._clock.now() + timedelta(seconds=delay) if delay > 0 else None
+
+
+def cause_of(retry: Retry) -> BaseException | None:
+    """Return the exception that Celery's `Retry` is about, or None if it names none.
+
+    Celery's constructor replaces one that cannot be pickled by one of its base class, or by a wrapper.
+    """
+    named, handled = cast(BaseException | None, retry.exc), retry.__cause__ or retry.__context__
+    if named is None or handled is None:
+        return named
+    is_replaced = isinstance(named, UnpickleableExceptionWrapper) or isinstance(handled, type(named))
+    return handled if is_replaced else named
+
+
+def without_cycle(retry: Retry) -> Retry:
+    """Return `retry` without its `args`, in which Celery's constructor puts `retry` itself.
+
+    With them, the exception and its traceback would stay until Python's collector of cycles runs.
+    """
+    retry.args = ()
+    return retry
+
+
+def error_without_retry(retry: Retry) -> BaseException:
+    """Return the exception that ends a run whose agent raised `retry` once too often."""
+    return cause_of(retry) or MaxRetriesExceededError("the run was retried as often as it may be")
+
+
+def _class_name(error: BaseException | None) -> str:
+    name = type(error).__name__
+    is_shown = error is not None and name.isascii() and name.isidentifier() and len(name) <= MAX_CAUSE
+    return name if is_shown else ""

@@ -1,0 +1,56 @@
+"""Uses of private names of other libraries: one module per library, with the version it was checked against.
+
+A test in ``tests/architecture`` finds private names of other libraries that are used anywhere else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.metadata import version
+from inspect import getmro, isclass
+from types import FunctionType
+
+from ..errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Library:
+    """A library whose private names are used.
+
+    Attributes:
+        requirement: Versions that are supported, as in pyproject.toml: "celery>=5.7.0,<6".
+        checked: Version that the private names were checked against.
+    """
+
+    requirement: str
+    checked: str
+
+    @property
+    def name(self) -> str:
+        """Name of the distribution: "celery"."""
+        return self.requirement.partition(">")[0].partition("[")[0]
+
+    def require(self, owner: object, *names: str) -> None:
+        """Check that a class or module still has some private names.
+
+        Args:
+            owner: Class or module of the library. Attributes that only its methods set count too.
+            names: Private names that are used.
+
+        Raises:
+            ConfigError: A name is missing.
+        """
+        missing = [name for name in names if not _has(owner, name)]
+        if missing:
+            title = getattr(owner, "__qualname__", None) or getattr(owner, "__name__", repr(owner))
+            raise ConfigError(
+                f"{self.name} {version(self.name)} has no {title}.{missing[0]}, which a2a-celery uses: "
+                f"install {self.requirement} (checked with {self.checked})"
+            )
+
+
+def _has(owner: object, name: str) -> bool:
+    if hasattr(owner, name):
+        return True
+    functions = (value for base in getmro(owner) for value in vars(base).values()) if isclass(owner) else ()
+    return any(name in function.__code__.co_names for function in functions if isinstance(function, FunctionType))

@@ -1,0 +1,194 @@
+"""Private names of Celery that the workers and publishers of this package use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from types import SimpleNamespace
+from typing import Any
+
+from celery import Celery, Task, _state
+from celery.local import Proxy
+from celery.utils.functional import noop
+
+from . import Library
+
+CELERY = Library("celery>=5.7.0,<6", checked="5.7.0")
+CELERY.require(_state, "_task_stack")
+CELERY.require(Proxy, "_get_current_object")
+CELERY.require(Celery, "_fixups", "_tasks")
+CELERY.require(Task, "_get_exec_options", "_backend")
+
+task_stack = _state._task_stack
+"""Celery's stack of the tasks that the current thread executes."""
+
+
+def resolve_proxy(value: Any) -> Any:
+    """Return the object that one of Celery's proxies stands for; any other object unchanged."""
+    return value._get_current_object() if isinstance(value, Proxy) else value
+
+
+def fixups(app: Celery) -> list[Any]:
+    """Return the fixups of `app`, such as the one for Django; none before the app is configured."""
+    return list(getattr(app, "_fixups", None) or ())
+
+
+def is_registered(app: Celery, task_name: str) -> bool:
+    """Return True if `app` has a task of that name. The app is not finalized, unlike by ``app.tasks``."""
+    return task_name in app._tasks
+
+
+def own_options(task: Task) -> dict[str, Any]:
+    """Return the options that the class of `task` sets for each publish, such as its queue."""
+    return {name: value for name, value in task._get_exec_options().items() if value}
+
+
+def own_backend(task: Task) -> Any:
+    """Return the result backend that `task` sets, or None if it uses the one of its app."""
+    return task._backend
+
+
+def wrap_autoretry(task: Task, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Wrap the function inside of Celery's autoretry, if `task` has one."""
+    if hasattr(task, "_orig_run"):
+        task._orig_run = wrap(task._orig_run)
+
+
+def execute_before_eta(consumer: Any, request: Any) -> None:
+    """Execute a request that waits for its ETA. Call this function in the timer of `consumer`."""
+    consumer.timer.cancel(request._eta_timer_entry)
+    consumer.apply_eta_task(request)
+
+
+def correct_ended_children(pool: type) -> bool:
+    """Make a prefork pool skip a child that has ended when it registers its children with a new event loop.
+
+    celery 5.7.0: when a child ends and the broker connection breaks in the same moment, the pool still has the child
+    after the reconnect, without the file descriptor that tells its end. kombu raises ``ValueError: file descriptor is
+    None``, and the worker ends: "Unrecoverable error". The pool replaces the child by itself at its next check.
+
+    Returns:
+        True if the pool had the defect.
+    """
+    CELERY.require(pool, "_track_child_process", "_sentinel_poll")
+    track = pool._track_child_process  # type: ignore[attr-defined]
+    if not _tracks_ended_children(pool):
+        return False
+
+    @wraps(track)
+    def _track_child_process(self: Any, child: Any, hub: Any) -> None:
+        if not _has_ended(child):
+            track(self, child, hub)
+
+    pool._track_child_process = _track_child_process  # type: ignore[attr-defined]
+    return True
+
+
+def _has_ended(child: Any) -> bool:
+    return getattr(child, "_sentinel_poll", child) is None  # a child that is new has no such attribute
+
+
+def _tracks_ended_children(pool: Any) -> bool:
+    added: list[Any] = []
+    hub = SimpleNamespace(add_reader=lambda fd, *_: added.append(fd))
+    pool._track_child_process(object.__new__(pool), SimpleNamespace(_sentinel_poll=None), hub)
+    return bool(added)
+
+
+def _base_in_celery(cls: type) -> type:
+    return next(base for base in cls.__mro__ if base.__module__.startswith("celery."))
+
+
+class RequestInternals:
+    """Mixin for a subclass of ``celery.worker.request.Request`` that reads and releases its private state."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        CELERY.require(_base_in_celery(cls), *READ_OF_REQUEST, *RELEASED_OF_REQUEST)
+
+    @property
+    def is_announced_revoked(self: Any) -> bool:
+        """True if Celery has announced that the request was revoked."""
+        return bool(self._already_revoked)
+
+    @property
+    def is_announced_cancelled(self: Any) -> bool:
+        """True if Celery has announced that the request was cancelled."""
+        return bool(self._already_cancelled)
+
+    @property
+    def canvas_options(self: Any) -> dict[str, Any]:
+        """Callbacks, errbacks, chain and chord of the message."""
+        _, _, options = self._payload
+        return options or {}
+
+    @property
+    def raw_message(self: Any) -> Any:
+        """Message from the broker."""
+        return self._message
+
+    @property
+    def task_context(self: Any) -> Any:
+        """Context that Celery passes to the receivers of its signals as ``request``."""
+        return self._context
+
+    def announce_cancelled(self: Any) -> None:
+        """Announce that the request was cancelled, without an event about a retry."""
+        self._announce_cancelled(emit_retry=False)
+
+    def announce_terminated(self: Any, reason: str) -> None:
+        """Announce that the process of the request was terminated."""
+        self._announce_revoked("terminated", True, reason, False)
+
+    def release_message(self: Any, headers: dict[str, Any]) -> None:
+        """Release the message and its body, about 5 KiB, and share `headers` with the caller.
+
+        The request must be acknowledged, and its arguments must have been read.
+        """
+        self._message = self._body = None
+        self._on_ack = self._on_reject = noop
+        self._request_dict = headers
+        self._delivery_info = headers["delivery_info"]
+        self._type, self._root_id = headers["task"], headers.get("root_id")
+        self._argsrepr, self._kwargsrepr = headers.get("argsrepr", ""), headers.get("kwargsrepr", "")
+        self.name = headers.get("shadow") or self._type
+        self.canvas_options.clear()
+
+
+READ_OF_REQUEST = (
+    "_already_revoked",
+    "_already_cancelled",
+    "_announce_cancelled",
+    "_announce_revoked",
+    "_context",
+    "_eta_timer_entry",
+    "_payload",
+)
+RELEASED_OF_REQUEST = (
+    "_message",
+    "_body",
+    "_on_ack",
+    "_on_reject",
+    "_request_dict",
+    "_delivery_info",
+    "_type",
+    "_root_id",
+    "_argsrepr",
+    "_kwargsrepr",
+)
+
+
+class PoolInfo:
+    """Mixin for a pool: `further_info` adds to what ``celery inspect stats`` shows of the pool."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        CELERY.require(_base_in_celery(cls), "_get_info")
+
+    def further_info(self) -> dict[str, Any]:
+        """Return further entries."""
+        return {}
+
+    def _get_info(self) -> dict[str, Any]:
+        base: dict[str, Any] = super()._get_info()  # type: ignore[misc]
+        return {**base, **self.further_info()}

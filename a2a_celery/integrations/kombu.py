@@ -1,0 +1,136 @@
+"""Corrections of kombu's Redis transport.
+
+A Redis that restarts, hangs or refuses writes must not end a worker. Each correction applies only while kombu has the
+defect, and returns True if kombu had it. Delete a correction when its test says that kombu is fixed.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import wraps
+from types import SimpleNamespace
+from typing import Any
+
+from kombu.transport import virtual
+from redis.connection import DefaultParser
+from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
+
+from . import Library
+
+KOMBU = Library("kombu[redis]>=5.7.0,<6", checked="5.7.0")
+
+logger = logging.getLogger(__name__)
+
+
+class WriteRefused(ResponseError):
+    """Redis refuses writes for one of `REFUSAL_CODES`; redis-py has classes for the other reasons."""
+
+    def __init__(self, text: str = "", status_code: str | None = None) -> None:
+        super().__init__(f"{status_code} {text}" if status_code else text, status_code=status_code)
+
+
+REFUSAL_CODES = ("MISCONF", "NOREPLICAS")
+WRITE_REFUSALS = (OutOfMemoryError, ReadOnlyError, WriteRefused)
+
+
+def reuse_clients(channel: type) -> bool:
+    """Make channels of a class reuse one Redis client.
+
+    kombu 5.7.0 creates a client for each publish, and two for each message that a worker takes. redis-py fills a table
+    of about 170 callbacks for each client, which takes as long as two or three commands. A client is safe to share:
+    each command takes a connection from the pool.
+    """
+    KOMBU.require(channel, "_create_client")
+    create = channel._create_client  # type: ignore[attr-defined]
+    if not _creates_client_per_command(channel):
+        return False
+
+    @wraps(create)
+    def _create_client(self: Any, asynchronous: bool = False) -> Any:
+        if asynchronous:  # kombu reuses this client itself
+            return create(self, asynchronous=True)
+        client = vars(self).get("_a2a_client")
+        if client is None or client.connection_pool is not self.pool:
+            client = self._a2a_client = create(self)
+        return client
+
+    channel._create_client = _create_client  # type: ignore[attr-defined]
+    return True
+
+
+def _creates_client_per_command(channel: type) -> bool:
+    probe: Any = object.__new__(channel)
+    probe._pool, probe.Client = SimpleNamespace(connection_kwargs={}), SimpleNamespace
+    try:
+        return probe._create_client() is not probe._create_client()
+    except Exception:  # another implementation
+        return False
+
+
+def correct_closed_channels(channel: type) -> bool:
+    """Make a channel whose connection was collected raise a connection error instead of ending the worker.
+
+    kombu 5.7.0 (celery/kombu#582): after a Redis restart the worker collects its connection and then closes it. If the
+    close returns unacknowledged messages, ``Channel._connparams`` reads ``connection.client.hostname``, but the client
+    is None. celery expects a connection error there, and ends: "Unrecoverable error: AttributeError".
+    """
+    KOMBU.require(channel, "_connparams")
+    connparams = channel._connparams  # type: ignore[attr-defined]
+    if not _fails_on_a_closed_connection(channel):
+        return False
+
+    def _connparams(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if getattr(self.connection, "client", None) is None:
+            raise ConnectionError("the connection to the broker is closed")
+        return connparams(self, *args, **kwargs)
+
+    channel._connparams = _connparams  # type: ignore[attr-defined]
+    return True
+
+
+def _fails_on_a_closed_connection(channel: type) -> bool:
+    closed: Any = object.__new__(channel)
+    closed.connection = SimpleNamespace(client=None, default_port=0)
+    try:
+        closed._connparams()
+    except AttributeError as e:
+        return e.obj is None
+    except Exception:
+        return False
+    return False
+
+
+def correct_refused_writes(transport: type) -> bool:
+    """Treat a Redis that refuses writes as unavailable: reconnect until it accepts them.
+
+    kombu 5.7.0 counts the refusals MISCONF, OOM and READONLY as errors of a command, on which celery ends the worker:
+    "Unrecoverable error". A new channel checks that the broker accepts writes, so celery waits between its attempts.
+
+    A full Redis delivers a message and then refuses to record it as unacknowledged. kombu raises, and the message is
+    lost. With the correction the worker runs the message; it is not redelivered if the worker is killed.
+    """
+    if issubclass(OutOfMemoryError, transport.connection_errors):  # type: ignore[attr-defined]
+        return False
+    for code in REFUSAL_CODES:
+        DefaultParser.EXCEPTION_CLASSES.setdefault(code, WriteRefused)
+    transport.connection_errors += WRITE_REFUSALS  # type: ignore[attr-defined]
+    channel: Any = transport.Channel  # type: ignore[attr-defined]
+    open_channel, append = channel.__init__, channel.QoS.append
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        open_channel(self, *args, **kwargs)
+        try:
+            self.client.zadd(self.unacked_index_key, {"": 0}, xx=True)  # a write that changes nothing
+        except WRITE_REFUSALS:
+            self.close()
+            raise
+
+    def append_or_log(self: Any, message: Any, delivery_tag: str) -> None:
+        try:
+            append(self, message, delivery_tag)
+        except WRITE_REFUSALS as e:
+            logger.warning("the broker refuses writes, so it would not redeliver this message: %s", e)
+            virtual.QoS.append(self, message, delivery_tag)  # type: ignore[no-untyped-call]
+
+    channel.__init__, channel.QoS.append = __init__, append_or_log
+    return True

@@ -1,0 +1,68 @@
+"""Metadata that this package itself writes into status events, and how long a task keeps it.
+
+Each key is in the namespace `NAMESPACE`. Older keys also come without it, for clients that read them so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from a2a.types import TaskState
+
+from .content import jsonable
+from .states import WORKING
+
+NAMESPACE = "a2a_celery/"
+"""Prefix of each key."""
+
+ATTEMPT = "attempt"
+MAX_ATTEMPTS = "maxAttempts"
+NEXT_ATTEMPT_AT = "nextAttemptAt"
+HANDED_BACK = "handedBack"
+CAUSE = "cause"
+CELERY_STATE = "celery_state"
+EXECUTION = "execution"
+
+_NAMESPACE_ONLY = frozenset({CAUSE})
+"""Keys that never come without the namespace."""
+
+
+def own_metadata(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `fields`, named by the keys above, as metadata of an event."""
+    plain = {name: value for name, value in fields.items() if name not in _NAMESPACE_ONLY}
+    return plain | {NAMESPACE + name: value for name, value in fields.items()}
+
+
+def retry_metadata(attempt: int, max_attempts: int | None, when: str, cause: str) -> dict[str, Any]:
+    """Return the metadata of a retry, see `Retried`. What is unknown is left out."""
+    fields = {ATTEMPT: attempt, MAX_ATTEMPTS: max_attempts, NEXT_ATTEMPT_AT: when, CAUSE: cause}
+    return own_metadata({name: value for name, value in fields.items() if value})
+
+
+def progress_metadata(state: str, meta: Any) -> dict[str, Any]:
+    """Return the metadata of a Celery task's own `state`, which it gave by ``update_state`` with `meta`.
+
+    Raises:
+        InvalidAgentResponseError: `meta` is no JSON.
+    """
+    shown = jsonable(meta)
+    if not isinstance(shown, dict):
+        shown = {} if shown is None else {"meta": shown}
+    return {**shown, **own_metadata({CELERY_STATE: state})}
+
+
+def _keys(*names: str) -> tuple[str, ...]:
+    return tuple(own_metadata(dict.fromkeys(names)))
+
+
+WAIT_KEYS = _keys(NEXT_ATTEMPT_AT, CAUSE)
+"""Keys that a task keeps until its next status."""
+
+RUN_KEYS = _keys(CELERY_STATE, EXECUTION)
+"""Keys that a task keeps while it is WORKING."""
+
+
+def outdated_keys(state: TaskState) -> tuple[str, ...]:
+    """Return the keys that a task drops when it gets a status in `state`. The status event may bring them again."""
+    return WAIT_KEYS if state == WORKING else WAIT_KEYS + RUN_KEYS

@@ -1,0 +1,76 @@
+"""A channel reuses one Redis client while its connections are the same; a correct kombu is left unchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from inspect import unwrap
+from typing import Any
+
+import pytest
+from kombu import Connection
+from kombu.transport import redis as kombu_redis
+
+from a2a_celery.integrations.kombu import reuse_clients
+from tests.support.restarts import MortalRedis
+
+ORIGINAL = unwrap(kombu_redis.Channel._create_client)
+"""The method of kombu, without a correction that this process applied."""
+
+
+@pytest.fixture
+def channel(server: MortalRedis, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A channel that reuses its client."""
+    monkeypatch.setattr(kombu_redis.Channel, "_create_client", ORIGINAL)
+    assert reuse_clients(kombu_redis.Channel)
+    with Connection(server.broker_url) as connection:
+        yield connection.channel()
+
+
+def test_channels_of_this_kombu_create_a_client_for_each_command() -> None:
+    """When this fails, kombu is fixed: drop the correction."""
+
+    class Original(kombu_redis.Channel):  # type: ignore[misc]
+        _create_client = ORIGINAL
+
+    assert reuse_clients(Original)
+    assert not reuse_clients(Original), "once is enough"
+
+
+def test_a_correct_channel_is_left_unchanged() -> None:
+    class Correct:
+        def _create_client(self, asynchronous: bool = False) -> Any:
+            return vars(self).setdefault("client", object())
+
+    class Different:
+        def _create_client(self, pool: Any) -> Any:
+            return object()
+
+    assert not reuse_clients(Correct)
+    assert not reuse_clients(Different)
+
+
+def test_its_commands_share_one_client(channel: Any) -> None:
+    with channel.conn_or_acquire() as first, channel.conn_or_acquire() as second:
+        assert first is second
+        assert first.ping()
+    assert channel.client is not first, "the client for blocking commands has separate connections"
+
+
+def test_new_connections_mean_a_new_client(channel: Any) -> None:
+    with channel.conn_or_acquire() as before:
+        assert before.ping()
+
+    channel._disconnect_pools()  # as in a child, and when the broker is lost
+
+    with channel.conn_or_acquire() as after:
+        assert after is not before
+        assert after.connection_pool is channel.pool
+        assert after.ping()
+
+
+def test_the_client_survives_a_restart(server: MortalRedis, channel: Any) -> None:
+    channel.queue_purge("runs")
+    server.die()
+    server.start()
+    with channel.conn_or_acquire() as client:
+        assert client.ping()

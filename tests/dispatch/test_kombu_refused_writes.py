@@ -1,0 +1,94 @@
+"""A Redis broker that refuses writes counts as one that is unavailable, and loses no message that it gives away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+from kombu import Connection
+from kombu.transport import redis as kombu_redis
+
+from a2a_celery.integrations.kombu import correct_refused_writes
+from tests.support.restarts import MortalRedis, allow_writes, refuse_writes
+
+
+def transport() -> Any:
+    """kombu's own Redis transport, in classes that a test may change."""
+
+    class QoS(kombu_redis.QoS):  # type: ignore[misc]
+        pass
+
+    class Channel(kombu_redis.Channel):  # type: ignore[misc]
+        pass
+
+    class Transport(kombu_redis.Transport):  # type: ignore[misc]
+        connection_errors = kombu_redis.get_redis_error_classes().connection_errors
+
+    Channel.QoS, Transport.Channel = QoS, Channel
+    return Transport
+
+
+@pytest.fixture
+def connect(server: MortalRedis) -> Iterator[Callable[[], Connection]]:
+    """Connections to the server through a corrected transport."""
+    corrected = transport()
+    connections: list[Connection] = []
+    assert correct_refused_writes(corrected)
+
+    def connect() -> Connection:
+        connection = Connection(server.broker_url)
+        connection.transport_cls = corrected
+        connections.append(connection)
+        return connection
+
+    yield connect
+    allow_writes(server)
+    for connection in connections:
+        connection.release()
+
+
+def test_this_kombu_needs_the_correction() -> None:
+    """When this fails, kombu is fixed: drop the correction."""
+    uncorrected = transport()
+    assert not issubclass(redis.OutOfMemoryError, uncorrected.connection_errors)
+    assert correct_refused_writes(uncorrected)
+    assert not correct_refused_writes(uncorrected), "once is enough"
+
+
+@pytest.mark.parametrize("why", ["OOM", "MISCONF", "READONLY"])
+def test_no_connection_to_a_broker_that_refuses_writes(
+    server: MortalRedis, connect: Callable[[], Connection], why: str
+) -> None:
+    refuse_writes(server, why)
+    refused = connect()
+    with pytest.raises(refused.connection_errors):
+        refused.connect()
+
+    allow_writes(server)
+    connect().connect()
+
+
+@pytest.mark.parametrize("why", ["OOM", "MISCONF"])
+def test_a_refusal_on_an_open_connection_is_an_error_of_the_connection(
+    server: MortalRedis, connect: Callable[[], Connection], why: str
+) -> None:
+    connection = connect()
+    queue = connection.SimpleQueue("q")
+    refuse_writes(server, why)
+
+    with pytest.raises(connection.connection_errors) as refused:
+        queue.put("lost", retry=False)
+
+    assert why in f"{getattr(refused.value, 'status_code', '')} {refused.value}"
+
+
+def test_a_message_that_a_full_broker_gives_away_is_not_lost(
+    server: MortalRedis, connect: Callable[[], Connection]
+) -> None:
+    queue = connect().SimpleQueue("q")
+    queue.put("message")
+    refuse_writes(server, "OOM")
+
+    assert queue.get(timeout=30).payload == "message"

@@ -1,0 +1,46 @@
+"""A broker behind Sentinels gets what a Redis broker gets: guards, timeouts, and no password in a log line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from celery import Celery
+from kombu.transport import redis as kombu_redis
+from redis import OutOfMemoryError
+
+from a2a_celery.cli.doctor.broker_server import broker_server
+from a2a_celery.dispatch.broker_guards import guard
+from a2a_celery.dispatch.connection import SOCKET_TIMEOUT, PublishingPool
+from a2a_celery.gateway.start_report import broker_line
+
+URL = "sentinel://:s3cret@127.0.0.1:1/1;sentinel://:s3cret@127.0.0.1:2/1"
+OPTIONS: dict[str, Any] = {"master_name": "mymaster", "sentinel_kwargs": {"password": "s3cret", "socket_timeout": 1}}
+
+
+@pytest.fixture
+def app() -> Celery:
+    app = Celery("tests", set_as_current=False, broker=URL)
+    app.conf.broker_transport_options = OPTIONS
+    return app
+
+
+def test_sentinels_with_a_password_get_timeouts_that_they_do_not_have(app: Celery) -> None:
+    guard(app)
+
+    for options in (app.conf.broker_transport_options, PublishingPool(app).connection.transport_options):
+        assert options["master_name"] == "mymaster"
+        assert options["socket_timeout"] == SOCKET_TIMEOUT
+        assert {"password", "socket_connect_timeout", "socket_keepalive"} <= set(options["sentinel_kwargs"])
+        assert options["sentinel_kwargs"]["socket_timeout"] == 1
+
+
+def test_workers_get_the_guards(app: Celery) -> None:
+    guard(app)
+
+    assert issubclass(OutOfMemoryError, kombu_redis.SentinelTransport.connection_errors)
+
+
+def test_no_line_shows_a_password(app: Celery) -> None:
+    assert broker_line(app).startswith("sentinel://:**@127.0.0.1:1/1 (")
+    assert "s3cret" not in str(broker_server(app))

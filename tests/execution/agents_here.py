@@ -1,0 +1,55 @@
+"""An app whose worker side runs in this process: its Celery tasks are called as a pool's thread calls them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from a2a.types import Task
+from celery import Celery
+
+from a2a_celery import A2A
+from a2a_celery.caller import Caller
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.tasks.commands import create_task
+from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, request
+
+from .scene import perform_run
+
+
+class AgentsHere:
+    """The agents of `a2a`, which the test adds before the first run."""
+
+    def __init__(self, a2a: A2A, store: AsyncStore, keys: Keys) -> None:
+        self.a2a, self.store, self.keys = a2a, store, keys
+        self.seeds = Seeds(store, keys)
+
+    async def create(self, task_id: str = "t", text: str = "hello", context_id: str = CONTEXT) -> str:
+        """A task of a client, which waits for a worker."""
+        sent, caller = request(text, task_id, context_id), Caller(user="ann").to_json()
+        await self.store.run(create_task(self.keys, ANN, task_id, context_id, sent, caller=caller, retention=RETENTION))
+        return task_id
+
+    async def perform(self, agent: str, task_id: str, run: int = 1) -> Any:
+        """A run of the task; Celery's result with its state."""
+        entry = self.a2a.celery.tasks[f"a2a.{agent}"]
+        return await asyncio.to_thread(perform_run, entry, f"{task_id}.{run}", task_id, run)
+
+    async def play(self, agent: str, text: str = "hello") -> Task:
+        """A new task of `agent`, when its run is over."""
+        await self.perform(agent, await self.create(text=text))
+        return await self.seeds.task("t")
+
+
+@asynccontextmanager
+async def agents_here(store: AsyncStore, keys: Keys, url: str, **settings: Any) -> AsyncIterator[AgentsHere]:
+    """An app without agents, whose worker process ends with the block."""
+    app = Celery("here", broker="memory://", set_as_current=False)
+    app.conf.update(a2a_store_url=url, a2a_key_prefix=keys.prefix, **settings)
+    a2a = A2A(app)
+    worker = a2a.worker()
+    yield AgentsHere(a2a, store, keys)
+    process = worker.process()
+    await asyncio.to_thread(asyncio.run_coroutine_threadsafe(process.line.stop(), process.loop).result, 30)

@@ -1,0 +1,101 @@
+"""How long a task waits for its client, and a cancelled agent may take to stop: settings, and options of an agent."""
+
+from __future__ import annotations
+
+import asyncio
+from math import inf
+from typing import Any
+
+import pytest
+
+from a2a_celery import InputRequired, Turn
+from a2a_celery.agents import Agent, longest_grace
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.errors import ConfigError
+from a2a_celery.lifecycle.states import CANCELED
+from a2a_celery.settings import Settings
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.tasks.commands import request_cancel
+from tests.support.agents import card
+from tests.support.seeds import ANN, CONTEXT
+from tests.support.waiting import eventually_async
+
+from .agents_here import agents_here
+
+
+def agent(**options: Any) -> Agent:
+    return Agent("planner", card("planner"), "function", None, **options)
+
+
+@pytest.mark.parametrize(
+    ("setting", "options", "lasts"),
+    [
+        (None, {}, inf),
+        (50.0, {}, 50),
+        (50.0, {"input_timeout": 100}, 100),
+        (None, {"input_timeout": 100}, 100),
+        (50.0, {"input_timeout": inf}, inf),
+    ],
+)
+async def test_a_pause_lasts_as_long_as_the_agent_says_or_else_the_setting(
+    store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis, setting: Any, options: dict[str, Any], lasts: float
+) -> None:
+    async with agents_here(store, keys, redis_server.store_url, a2a_input_timeout=setting) as here:
+
+        @here.a2a.agent("agent", **options)
+        async def asks(turn: Turn) -> None:
+            raise InputRequired("which?")
+
+        task = await here.play("agent")
+
+        [(_, until)] = await store.redis.zrange(keys.pauses, 0, -1, withscores=True)
+    assert until - task.status.timestamp.ToMicroseconds() == lasts * 1_000_000
+
+
+async def test_an_agent_that_ignores_its_cancel_is_abandoned_after_its_own_grace(
+    store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis
+) -> None:
+    begun, done = asyncio.Event(), asyncio.Event()
+    here_loop = asyncio.get_running_loop()
+    async with agents_here(store, keys, redis_server.store_url, a2a_cancel_grace=3600) as here:
+
+        @here.a2a.agent("agent", cancel_grace=0.05)
+        async def deaf(turn: Turn) -> None:
+            here_loop.call_soon_threadsafe(begun.set)
+            while not done.is_set():
+                try:
+                    await asyncio.to_thread(lambda: asyncio.run_coroutine_threadsafe(done.wait(), here_loop).result())
+                except asyncio.CancelledError:
+                    continue
+
+        run = asyncio.create_task(here.perform("agent", await here.create()))
+        await begun.wait()
+
+        async def is_canceled() -> bool:
+            # again and again: the worker's subscription may not be up yet
+            await store.run(request_cancel(keys, ANN, "t", CONTEXT))
+            return (await here.seeds.task("t")).status.state == CANCELED
+
+        await eventually_async(is_canceled)
+        await run
+        done.set()
+
+
+@pytest.mark.parametrize("value", [0, -1, float("nan"), "5", True])
+@pytest.mark.parametrize("name", ["input_timeout", "cancel_grace"])
+def test_each_is_a_number_of_seconds(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"{name} = .*seconds above 0"):
+        agent(**{name: value})
+
+
+def test_a_cancelled_agent_does_not_get_for_ever() -> None:
+    with pytest.raises(ConfigError, match=r"cancel_grace = inf: a number of seconds above 0, or None"):
+        agent(cancel_grace=inf)
+
+
+def test_who_waits_for_any_agent_waits_for_the_slowest() -> None:
+    settings = Settings(store_url="redis://localhost", cancel_grace=5)
+
+    assert longest_grace([], settings) == 5
+    assert longest_grace([agent(cancel_grace=2)], settings) == 5
+    assert longest_grace([agent(), agent(cancel_grace=60)], settings) == 60

@@ -1,0 +1,48 @@
+"""Announcements of workers that Celery's remote control does not reach."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import pytest
+from celery import Celery
+
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.execution.celery.announcer import WorkerAnnouncer, has_remote_control
+from a2a_celery.settings import Settings
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.admin.installation import announced_workers
+
+
+@pytest.mark.parametrize(
+    ("enabled", "fanout", "reachable"), [(True, True, True), (False, True, False), (True, False, False)]
+)
+def test_remote_control_has_to_be_enabled_and_needs_a_broker_with_fanout(
+    enabled: bool, fanout: bool, reachable: bool
+) -> None:
+    app = Celery("test", set_as_current=False)
+    app.conf.worker_enable_remote_control = enabled
+    consumer = Mock(app=app)
+    consumer.conninfo.supports_exchange_type.side_effect = lambda kind: kind == "fanout" and fanout
+
+    assert has_remote_control(consumer) is reachable
+
+
+async def test_an_announcement_names_the_queues_that_the_worker_consumes(
+    store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis
+) -> None:
+    queues = [SimpleNamespace(name="two"), SimpleNamespace(name="one")]
+    consumer = SimpleNamespace(hostname="celery@host", task_consumer=SimpleNamespace(queues=queues))
+    announcer = WorkerAnnouncer(Settings(store_url=redis_server.store_url, key_prefix=keys.prefix), consumer)
+
+    announcer.announce()
+    consumer.task_consumer = None  # the broker is unavailable
+    announcer.announce()
+
+    announced = [json.loads(text) for text in await store.run(announced_workers(keys))]
+    assert announced == [
+        {"worker": "celery@host", "queues": ["one", "two"]},
+        {"worker": "celery@host", "queues": []},
+    ]

@@ -1,0 +1,203 @@
+"""A question that an agent asks reaches its client, whatever the code around `Turn.ask` catches."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.app.trace import build_tracer
+
+from a2a_celery import A2A, Failed, InputRequired, Turn, current_turn
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.lifecycle.states import FAILED, INPUT_REQUIRED
+from a2a_celery.store import AsyncStore, Keys
+
+from .scene import TurnByTurn
+
+app = Celery("test", broker="memory://", set_as_current=False)
+a2a = A2A(app)
+
+
+async def call_tool(turn: Turn, caught: type[BaseException], question: str = "Which city?") -> str:
+    """Call a tool that asks, as a framework does that makes a text of what a tool raises."""
+    try:
+        return f"in {await turn.ask(question)}"
+    except caught as error:
+        return f"The tool failed: {error!r}"
+
+
+@a2a.agent("catches-exceptions", description="Asks.")
+async def catches_exceptions(turn: Turn) -> str:
+    return await call_tool(turn, Exception)
+
+
+@a2a.agent("catches-everything", description="Asks.")
+async def catches_everything(turn: Turn) -> str:
+    return await call_tool(turn, BaseException)
+
+
+@a2a.agent("asks-once-more", description="Asks, and asks something else when that failed.")
+async def asks_once_more(turn: Turn) -> str:
+    first = await call_tool(turn, BaseException)
+    return first if first.startswith("in") else await call_tool(turn, Exception, "Which country?")
+
+
+@a2a.agent("says-nothing", description="Asks.")
+async def says_nothing(turn: Turn) -> str | None:
+    text = await call_tool(turn, BaseException)
+    return text if text.startswith("in") else None
+
+
+@a2a.agent("raises-another", description="Asks.")
+async def raises_another(turn: Turn) -> str:
+    try:
+        return f"in {await turn.ask('Which city?')}"
+    except InputRequired as error:
+        raise RuntimeError("the tool failed") from error
+
+
+@a2a.agent("task-group", description="Asks.")
+async def task_group(turn: Turn) -> str:
+    async with asyncio.TaskGroup() as tools:
+        tool = tools.create_task(call_tool(turn, Exception))
+        tools.create_task(asyncio.sleep(0))
+    return tool.result()
+
+
+@a2a.agent("raises-in-a-group", description="Raises InputRequired in a group.")
+async def raises_in_a_group(turn: Turn) -> str:
+    async def tool() -> None:
+        raise InputRequired("Which city?")
+
+    if turn.number == 1:
+        async with asyncio.TaskGroup() as tools:
+            tools.create_task(tool())
+    return f"in {turn.text}"
+
+
+@a2a.agent("two-at-once", description="Asks two questions at once.")
+async def two_at_once(turn: Turn) -> str:
+    cities = [call_tool(turn, Exception), call_tool(turn, Exception, "Which other city?")]
+    if turn.number == 1:
+        await asyncio.gather(*cities)
+    cities[1].close()
+    return await cities[0]
+
+
+@a2a.agent("yields", description="Asks, and goes on.")
+async def yields(turn: Turn) -> AsyncIterator[str]:
+    yield await call_tool(turn, BaseException)
+    yield ", nowhere else"
+
+
+@a2a.agent("threaded", description="Asks.")
+def threaded(turn: Turn) -> str:
+    with suppress(BaseException):
+        return f"in {turn.blocking.ask('Which city?')}"
+    return "The tool failed."
+
+
+@a2a.agent("threaded-yields", description="Asks, and goes on.")
+def threaded_yields(turn: Turn) -> Iterator[str]:
+    try:
+        yield f"in {turn.blocking.ask('Which city?')}"
+    except BaseException:
+        yield "The tool failed."
+
+
+@app.task(shared=False)
+def plain(text: str) -> str:
+    turn = current_turn()
+    assert turn is not None
+    return threaded(turn)
+
+
+@app.task(shared=False, autoretry_for=(Exception,))
+def plain_retried(text: str) -> str:
+    turn = current_turn()
+    assert turn is not None
+    return f"in {turn.blocking.ask('Which city?')}"
+
+
+@app.task(shared=False)
+def raises(text: str) -> str:
+    raise InputRequired("Which city?")
+
+
+@a2a.agent("gives-up", description="Asks, and then ends in its own way.")
+async def gives_up(turn: Turn) -> None:
+    try:
+        await turn.ask("Which city?")
+    except InputRequired:
+        raise Failed("No city, no weather.") from None
+
+
+@a2a.agent("asks-in-other-words", description="Asks, and then in other words.")
+async def asks_in_other_words(turn: Turn) -> str:
+    try:
+        return f"in {await turn.ask('City?')}"
+    except InputRequired:
+        raise InputRequired("Which city?") from None
+
+
+a2a.expose(plain)
+a2a.expose(plain_retried, name="plain-retried")
+a2a.expose(raises)
+
+ASKING = [
+    "catches-exceptions",
+    "catches-everything",
+    "asks-once-more",
+    "says-nothing",
+    "raises-another",
+    "task-group",
+    "raises-in-a-group",
+    "two-at-once",
+    "yields",
+    "threaded",
+    "threaded-yields",
+    "plain",
+    "plain-retried",
+    "asks-in-other-words",
+]
+
+
+@pytest.fixture
+async def turns(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> AsyncIterator[TurnByTurn]:
+    """A task of one of the agents above."""
+    async with TurnByTurn(a2a, store, keys, redis_server.store_url) as turns:
+        yield turns
+
+
+@pytest.mark.parametrize("agent", ASKING)
+async def test_a_question_comes_out_whatever_catches_it(turns: TurnByTurn, agent: str) -> None:
+    assert await turns.begin(agent) == (INPUT_REQUIRED, "Which city?")
+
+    answer = ["in Oslo, nowhere else"] if agent == "yields" else ["in Oslo"]
+    assert await turns.answer(agent, "Oslo") == answer
+
+
+async def test_an_agent_that_asks_and_then_fails_on_purpose_has_failed(turns: TurnByTurn) -> None:
+    assert await turns.begin("gives-up") == (FAILED, "No city, no weather.")
+
+
+def test_a_question_of_a_task_that_celery_called_is_an_ordinary_failure() -> None:
+    """Celery handles no other exception: a prefork child would end, and a thread's caller would wait for ever."""
+    ended = perform_celery_task(raises)
+
+    assert ended.info.state == "FAILURE"
+    assert str(ended.info.retval) == "InputRequired: Which city?"
+
+
+def test_a_task_that_is_called_as_a_function_raises_its_question() -> None:
+    with pytest.raises(InputRequired):
+        raises("x")
+
+
+def perform_celery_task(task: Any) -> Any:
+    """Call `task` as a pool does for a message that no A2A task sent."""
+    return build_tracer(task.name, task, app=task.app)("a-task", ("x",), {}, {"id": "a-task", "delivery_info": {}})

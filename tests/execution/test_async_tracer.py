@@ -1,0 +1,365 @@
+"""A call that is awaited is told of as by Celery's tracer, and calls that are between each other stay apart."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from billiard.einfo import ExceptionInfo
+from celery import Celery, Task, current_task, signals
+from celery.app.task import Context
+from celery.exceptions import Ignore
+from celery.worker import state
+from kombu import Message
+
+from a2a_celery import A2A, Turn
+from a2a_celery.execution.celery.async_tracer import AgentPid, AsyncTaskCall, context_of
+from a2a_celery.execution.celery.request import RunFailed, RunRequest
+from a2a_celery.execution.process.forced_stop import Stop
+from a2a_celery.lifecycle import Completed, Failed, Lost, Outcome, Retried
+from a2a_celery.pool import THREADS, AsyncioPool
+from tests.support.waiting import eventually_async
+
+SIGNALS = ("prerun", "success", "failure", "retry", "postrun", "internal_error")
+
+
+@dataclass
+class Heard:
+    """What was sent, and which call was at hand then."""
+
+    signals: list[tuple[str, str]] = field(default_factory=list)
+
+    def of(self, name: str) -> list[str]:
+        return [signal for signal, by in self.signals if by == name]
+
+
+@pytest.fixture
+def heard() -> Iterator[Heard]:
+    heard, receivers = Heard(), []
+    for name in SIGNALS:
+
+        def receive(name: str = name, sender: Any = None, task_id: str = "", **_: Any) -> None:
+            at_hand = current_task.request.id if current_task else ""
+            if at_hand and task_id not in (at_hand, ""):
+                heard.signals.append(("of another call", at_hand))
+            heard.signals.append((name, at_hand or task_id))
+
+        getattr(signals, f"task_{name}").connect(receive, weak=False)
+        receivers.append((name, receive))
+    yield heard
+    for name, receive in receivers:
+        getattr(signals, f"task_{name}").disconnect(receive)
+
+
+@pytest.fixture
+def app() -> Iterator[Celery]:
+    app = Celery("test", broker="memory://", set_as_current=False)
+    a2a = A2A(app)
+
+    @a2a.agent("works", description="Works.")
+    async def works(turn: Turn) -> None: ...
+
+    a2a.worker()
+    yield app
+    state.revoked.clear()
+
+
+class Ending:
+    """Stands for a run: ends as it is told, when it is told."""
+
+    def __init__(self) -> None:
+        self.outcome: asyncio.Future[Outcome | None] = asyncio.get_running_loop().create_future()
+        self.begun = asyncio.Event()
+        self.stopped: list[Stop] = []
+
+    def stop(self, reason: Stop) -> None:
+        self.stopped.append(reason)
+        self.outcome.set_result(Lost())
+
+    async def perform(self) -> Outcome | None:
+        self.begun.set()
+        return await self.outcome
+
+
+class Calls:
+    """Makes calls of the agent's task whose runs end as a test says."""
+
+    def __init__(self, app: Celery) -> None:
+        self.task: Task = app.tasks["a2a.works"]
+        self.runs: dict[str, Ending] = {}
+        self.answers: dict[str, Any] = {}
+        self.task.begin_run = self.begin
+        self.task.runs_in = lambda: SimpleNamespace(loop=asyncio.get_running_loop())
+
+    def begin(self, task_id: str, run: int) -> tuple[Ending, Coroutine[Any, Any, Outcome | None]]:
+        assert self.task.request.args == [task_id, run]
+        ending = self.runs[f"{task_id}.{run}"] = Ending()
+        return ending, ending.perform()
+
+    def request(self, name: str, task: Task | None = None, **embed: Any) -> RunRequest:
+        task = task or self.task
+        task_id, _, run = name.partition(".")
+        body = (
+            [task_id, int(run or 1)],
+            {},
+            {"callbacks": None, "errbacks": None, "chain": None, "chord": None, **embed},
+        )
+        headers = {"id": name, "task": task.name, "ignore_result": None}
+        message = Message(body, headers=headers, content_type="application/json", content_encoding="utf-8")
+        message._decoded_cache = body
+        answers = self.answers
+
+        class Answered(RunRequest):
+            def on_success(self, failed__retval__runtime: Any, **kwargs: Any) -> None:
+                answers[self.id] = failed__retval__runtime
+
+            def revoked(self) -> bool:
+                return self.id in state.revoked
+
+        return Answered(message, app=task.app, task=task)
+
+    async def begun(self, name: str) -> Ending:
+        await eventually_async(lambda: _is(name in self.runs), what=f"{name} begins")
+        await self.runs[name].begun.wait()
+        return self.runs[name]
+
+
+async def _is(fact: bool) -> bool:
+    return fact
+
+
+@pytest.fixture
+async def calls(app: Celery) -> Calls:
+    return Calls(app)
+
+
+async def test_calls_between_each_other_stay_apart(calls: Calls, heard: Heard) -> None:
+    made = [AsyncTaskCall(calls.request(name), asyncio.get_running_loop()).make() for name in ("a.1", "b.1")]
+    both = asyncio.gather(*made)
+    first, second = await calls.begun("a.1"), await calls.begun("b.1")
+    assert not current_task, "nothing is at hand while agents work"
+
+    first.outcome.set_result(Completed())
+    second.outcome.set_result(Failed("Not today.", "ref"))
+    await both
+
+    assert heard.of("a.1") == ["prerun", "success", "postrun"]
+    assert heard.of("b.1") == ["prerun", "failure", "postrun"]
+    assert not current_task
+    failed, retval, seconds = calls.answers["a.1"]
+    assert (failed, retval) == (False, "'A2A: COMPLETED'")
+    assert seconds >= 0
+    failed, einfo, _ = calls.answers["b.1"]
+    assert failed
+    assert isinstance(einfo.exception, RunFailed)
+
+
+async def test_a_call_that_waits_keeps_nothing_of_its_message(calls: Calls) -> None:
+    request = calls.request("a.1")
+    acknowledged: list[Any] = []
+    request._on_ack = lambda *_: acknowledged.append(request.message)
+    message = request.message
+
+    made = asyncio.create_task(AsyncTaskCall(request, asyncio.get_running_loop()).make())
+    run = await calls.begun("a.1")
+
+    assert acknowledged == [message]
+    assert (request.message, request.body) == (None, None)
+    assert request.info()["args"] == ["a", 1]
+    assert (request.request_dict["id"], request.reply_to) == ("a.1", None)
+    run.outcome.set_result(Completed())
+    await made
+    assert calls.answers["a.1"].failed is False
+
+
+async def test_what_is_left_out_while_a_call_waits_is_answered_as_before(calls: Calls) -> None:
+    request = calls.request("t.1")
+    request.acknowledged = True
+    headers = {**request.request_dict, "group": None, "retries": 0, "timelimit": [None, None], "is_eager": False}
+    request.request_dict.update(headers, shadow=None, eta=None)
+    whole = Context(request.request_dict, called_directly=False)
+    before = request.info(safe=True), request.reply_to, request.correlation_id, request.delivery_info
+    lean = context_of(request)
+    request.release_if_acknowledged(vars(lean))
+
+    assert {name: getattr(lean, name) for name in vars(whole)} == vars(whole)
+    assert len(vars(lean)) < len(vars(whole))
+    after = request.info(safe=True), request.reply_to, request.correlation_id, request.delivery_info
+    assert after == before
+
+
+async def test_a_retry_is_told_as_celery_tells_it(calls: Calls, heard: Heard) -> None:
+    hooks: list[str] = []
+    calls.task.on_retry = lambda *_: hooks.append("on_retry")
+    calls.task.after_return = lambda *_: hooks.append("after_return")
+    call = asyncio.ensure_future(AsyncTaskCall(calls.request("a.1"), asyncio.get_running_loop()).make())
+    (await calls.begun("a.1")).outcome.set_result(Retried(2, 4, "2030-01-01T08:00:00+00:00", "ConnectionError"))
+    await call
+
+    assert heard.of("a.1") == ["prerun", "retry", "postrun"]
+    assert hooks == ["on_retry"]
+    failed, einfo, _ = calls.answers["a.1"]
+    assert failed
+    retry = einfo.exception.exc
+    assert str(retry) == "Retry at 2030-01-01T08:00:00+00:00: RunRetried('ConnectionError')"
+
+
+async def test_what_is_no_end_is_no_failure(calls: Calls, heard: Heard) -> None:
+    call = asyncio.ensure_future(AsyncTaskCall(calls.request("a.1"), asyncio.get_running_loop()).make())
+    (await calls.begun("a.1")).outcome.set_result(Lost())
+    await call
+
+    assert heard.of("a.1") == ["prerun", "postrun"]
+    failed, einfo, _ = calls.answers["a.1"]
+    assert failed
+    assert isinstance(einfo.exception.exc, Ignore)
+
+
+async def test_a_run_that_can_not_begin_is_a_failure(calls: Calls, heard: Heard) -> None:
+    def begin(task_id: str, run: int) -> Any:
+        raise RuntimeError("no loop")
+
+    calls.task.begin_run = begin
+    await AsyncTaskCall(calls.request("a.1"), asyncio.get_running_loop()).make()
+
+    assert heard.of("a.1") == ["prerun", "failure", "postrun"]
+    assert isinstance(calls.answers["a.1"][1], ExceptionInfo)
+
+
+async def test_an_error_around_the_call_is_an_internal_one(
+    calls: Calls, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(calls.task.app.loader, "on_task_init", broken)
+    with pytest.warns(RuntimeWarning, match="broken"):
+        await AsyncTaskCall(calls.request("a.1"), asyncio.get_running_loop()).make()
+
+    assert heard.of("a.1") == ["prerun", "postrun", "internal_error"]
+    assert calls.answers["a.1"][0]
+
+
+async def test_a_hook_that_raises_changes_no_end(
+    calls: Calls, heard: Heard, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("broken")
+
+    for hook in ("on_success", "after_return"):
+        monkeypatch.setattr(calls.task, hook, broken)
+    call = asyncio.ensure_future(AsyncTaskCall(calls.request("a.1"), asyncio.get_running_loop()).make())
+    (await calls.begun("a.1")).outcome.set_result(Completed())
+    await call
+
+    assert heard.of("a.1") == ["prerun", "success", "postrun"]
+    assert not calls.answers["a.1"][0]
+    assert caplog.text.count("RuntimeError: broken") == 2
+
+
+async def test_one_that_was_terminated_before_it_began_never_does(calls: Calls, heard: Heard) -> None:
+    request = calls.request("a.1")
+    call = AsyncTaskCall(request, asyncio.get_running_loop())
+    accepted = request.on_accepted
+
+    def terminated(pid: int, at: float) -> None:
+        assert isinstance(pid, AgentPid)
+        accepted(pid, at)
+        call.terminate()
+
+    request.on_accepted = terminated
+    await call.make()
+
+    assert heard.signals == []
+    assert calls.runs == {}
+
+
+class Scene:
+    """A pool with room for `limit`, and what it is given."""
+
+    def __init__(self, calls: Calls, limit: int) -> None:
+        self.calls = calls
+        self.pool = AsyncioPool(limit, app=calls.task.app)
+
+    def apply(self, request: RunRequest, target: Callable[..., Any] = lambda: None) -> Any:
+        return self.pool.apply_async(target, accept_callback=request.on_accepted, callback=request.on_success)
+
+    async def info(self, **wanted: int) -> None:
+        async def told() -> bool:
+            return {name: self.pool.info[name] for name in wanted} == wanted
+
+        await eventually_async(told, what=f"the pool has {wanted}")
+
+    async def stop(self) -> None:
+        await asyncio.to_thread(self.pool.on_stop)
+
+
+async def test_no_more_work_than_there_is_room_for(calls: Calls) -> None:
+    scene = Scene(calls, 1)
+    for name in ("a.1", "b.1", "c.1", "d.1", "e.1"):
+        scene.apply(calls.request(name))
+    await calls.begun("a.1")
+    await scene.info(agents=1, waiting=4)
+
+    scene.pool.grow()
+    await calls.begun("b.1")
+    scene.pool.shrink()
+    calls.runs["a.1"].outcome.set_result(Completed())
+    await scene.info(agents=1, waiting=3)
+    state.revoked.add("c.1")
+    calls.runs["b.1"].outcome.set_result(Completed())
+    (await calls.begun("d.1")).outcome.set_result(Completed())
+    await calls.begun("e.1")
+    assert "c.1" not in calls.runs, "it was revoked while it waited"
+    with pytest.raises(ValueError, match="room for 1"):
+        scene.pool.shrink()
+
+    stopping = asyncio.ensure_future(scene.stop())
+    await eventually_async(lambda: _is(scene.pool._stopping), what="it stops")
+    scene.apply(calls.request("f.1"))
+    calls.runs["e.1"].outcome.set_result(Completed())
+    await stopping
+    assert list(calls.runs) == ["a.1", "b.1", "d.1", "e.1"]
+
+
+async def test_a_run_is_terminated_alone(calls: Calls) -> None:
+    scene = Scene(calls, 2)
+    kept = [(name, scene.apply(calls.request(name))) for name in ("a.1", "b.1")]
+    await calls.begun("a.1")
+    await calls.begun("b.1")
+    pid = kept[0][1].request.worker_pid
+
+    scene.pool.terminate_job(pid, 15)
+    kept[0][1].terminate(15)
+
+    await scene.info(agents=1)
+    assert calls.runs["a.1"].stopped == [Stop.ABORT]
+    assert calls.runs["b.1"].stopped == []
+    with pytest.raises(NotImplementedError, match="thread"):
+        scene.pool.terminate_job(int(pid), 15)
+    calls.runs["b.1"].outcome.set_result(Completed())
+    await scene.stop()
+
+
+async def test_what_is_no_run_or_more_than_one_gets_a_thread(calls: Calls) -> None:
+    scene, made = Scene(calls, 5000), []
+    link = {"task": "other", "args": [], "kwargs": {}, "options": {}}
+
+    def do_nothing() -> None: ...
+
+    plain = calls.task.app.task(name="plain", ignore_result=True)(do_nothing)
+    for request in (
+        calls.request("by-hand"),
+        calls.request("a.1", callbacks=[link]),
+        calls.request("a.1", plain),
+    ):
+        scene.apply(request, lambda: made.append(1)).wait(30)
+
+    assert len(made) == 3
+    assert calls.runs == {}
+    assert scene.pool.executor._max_workers == THREADS
+    await scene.stop()

@@ -1,0 +1,171 @@
+"""What an agent starts elsewhere is cancelled with it, by default."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from a2a_celery import Turn
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.client import RemoteAgent
+from a2a_celery.client.calling import call_task
+from a2a_celery.lifecycle.states import CANCELED, COMPLETED, WORKING
+from a2a_celery.store import AsyncStore, Keys, SyncStore
+from a2a_celery.store.tasks.commands import request_cancel
+from tests.support.plain_server import Steps, plain_server
+from tests.support.seeds import ANN, CONTEXT
+from tests.support.waiting import eventually_async
+
+from .agents_here import AgentsHere, agents_here
+
+
+@pytest.fixture
+async def here(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> AsyncIterator[AgentsHere]:
+    async with agents_here(store, keys, redis_server.store_url, a2a_cancel_grace=60) as here:
+        yield here
+
+
+@pytest.fixture
+async def elsewhere() -> AsyncIterator[str]:
+    async with plain_server(Steps()) as url:
+        yield url
+
+
+async def canceled(here: AgentsHere, agent: str, is_begun: Callable[[], bool]) -> None:
+    """A run of `agent` that is cancelled by its client once it has begun something."""
+
+    async def begun() -> bool:
+        return is_begun()
+
+    async def is_canceled() -> bool:
+        # again and again: the worker's subscription may not be up yet
+        await here.store.run(request_cancel(here.keys, ANN, "t", CONTEXT))
+        return (await here.seeds.task("t")).status.state == CANCELED
+
+    run = asyncio.create_task(here.perform(agent, await here.create()))
+    await eventually_async(begun)
+    await eventually_async(is_canceled)
+    await run
+
+
+async def state_of(url: str, task_id: str) -> str:
+    async with RemoteAgent(url) as remote:
+        return (await remote.get(task_id)).state_name
+
+
+async def ends_canceled(url: str, task_id: str) -> None:
+    async def is_canceled() -> bool:
+        return await state_of(url, task_id) == "CANCELED"
+
+    await eventually_async(is_canceled)
+
+
+@pytest.mark.parametrize("how", ["streams", "submits", "in a thread"])
+async def test_a_remote_task_is_cancelled_with_the_agent_that_started_it(
+    here: AgentsHere, elsewhere: str, how: str
+) -> None:
+    started: list[str] = []
+
+    async def start(turn: Turn | None = None) -> None:
+        async with RemoteAgent(elsewhere) as remote:
+            session = remote.session()
+            if how == "submits":
+                started.append((await remote.submit(session.message("wait"))).task_id)
+            else:
+                async for _ in session.stream("wait"):
+                    if session.task_id and not started:
+                        started.append(session.task_id)
+            await asyncio.get_running_loop().create_future()
+
+    def start_in_a_thread(turn: Turn) -> None:
+        async def submit() -> None:
+            async with RemoteAgent(elsewhere) as remote:
+                started.append((await remote.submit(remote.session().message("wait"))).task_id)
+
+        asyncio.run(submit())
+        while True:
+            turn.blocking.say("waiting")
+
+    here.a2a.agent("agent", description="Delegates.")(start_in_a_thread if how == "in a thread" else start)
+
+    await canceled(here, "agent", lambda: bool(started))
+
+    await ends_canceled(elsewhere, started[0])
+
+
+async def test_an_agent_that_cancels_itself_takes_its_remote_tasks_along(here: AgentsHere, elsewhere: str) -> None:
+    started: list[str] = []
+
+    @here.a2a.agent("agent")
+    async def gives_up(turn: Turn) -> None:
+        async with RemoteAgent(elsewhere) as remote:
+            started.append((await remote.submit(remote.session().message("wait"))).task_id)
+        raise asyncio.CancelledError
+
+    assert (await here.play("agent")).status.state == CANCELED
+
+    await ends_canceled(elsewhere, started[0])
+
+
+@pytest.mark.parametrize("is_canceled", [True, False], ids=["canceled", "retried"])
+async def test_a_remote_task_is_cancelled_when_its_run_is_released_for_a_retry(
+    here: AgentsHere, elsewhere: str, redis_server: EmbeddedRedis, is_canceled: bool
+) -> None:
+    """A client that cancels at the moment of the retry leaves no remote task either."""
+    started: list[str] = []
+
+    @here.a2a.agent("agent", autoretry_for=(OSError,), default_retry_delay=1000)
+    async def fails(turn: Turn) -> None:
+        async with RemoteAgent(elsewhere) as remote:
+            started.append((await remote.submit(remote.session().message("wait"))).task_id)
+        if is_canceled:
+            SyncStore(redis_server.store_url).run(request_cancel(here.keys, ANN, "t", CONTEXT))  # the loop is blocked
+        raise ConnectionError
+
+    assert (await here.play("agent")).status.state == (CANCELED if is_canceled else WORKING)
+
+    await ends_canceled(elsewhere, started[0])
+
+
+@pytest.mark.parametrize("end", ["completes", "is told not to"])
+async def test_a_remote_task_goes_on_otherwise(here: AgentsHere, elsewhere: str, end: str) -> None:
+    started: list[str] = []
+
+    @here.a2a.agent("agent")
+    async def delegates(turn: Turn) -> None:
+        async with RemoteAgent(elsewhere, cancel_with_parent=end == "completes") as remote:
+            started.append((await remote.submit(remote.session().message("wait"))).task_id)
+        if end != "completes":
+            raise asyncio.CancelledError
+
+    task = await here.play("agent")
+
+    assert task.status.state == (COMPLETED if end == "completes" else CANCELED)
+    assert await state_of(elsewhere, started[0]) != "CANCELED"
+    async with RemoteAgent(elsewhere) as remote:
+        await remote.cancel(started[0])
+
+
+@pytest.mark.parametrize("options", [{}, {"cancel_with_parent": False}])
+async def test_a_step_is_revoked_with_the_agent_that_published_it(here: AgentsHere, options: dict[str, Any]) -> None:
+    revoked: list[tuple[str, bool]] = []
+    call = call_task(here.a2a.celery)
+    here.a2a.celery.control.revoke = lambda name, terminate=False, **_: revoked.append((name, terminate))
+
+    @here.a2a.agent("agent")
+    async def publishes(turn: Turn) -> None:
+        step = call.s("http://localhost:1", "hello").set(task_id="step", **options)
+        await asyncio.to_thread(step.apply_async)
+        raise asyncio.CancelledError
+
+    assert (await here.play("agent")).status.state == CANCELED
+
+    async def is_revoked() -> bool:
+        return bool(revoked)
+
+    if not options:
+        await eventually_async(is_revoked)
+    assert revoked == ([] if options else [("step", True)])

@@ -1,0 +1,67 @@
+"""What waits for a run in a thread gets its result, whatever that is, and looks after it when its loop is blocked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import Future
+from threading import Event
+
+import pytest
+
+from a2a_celery.execution.process import forced_stop
+from a2a_celery.execution.process.forced_stop import oversee
+from tests.support.loops import in_thread
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    with in_thread(asyncio.new_event_loop()) as loop:
+        yield loop
+
+
+def never() -> None:
+    raise AssertionError("the loop is not blocked")
+
+
+def test_a_timeout_of_the_run_itself_is_its_end(loop: asyncio.AbstractEventLoop) -> None:
+    under_way: Future[str] = Future()
+    under_way.set_exception(TimeoutError("the run's own"))
+
+    with pytest.raises(TimeoutError, match="the run's own"):
+        oversee(under_way, loop, never)
+
+
+def test_a_run_takes_longer_than_a_look(loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forced_stop, "POLL_INTERVAL", 0.05)
+    under_way: Future[str] = Future()
+    looked = Event()
+
+    def look() -> None:
+        looked.set()
+        loop.call_later(0.2, under_way.set_result, "done")
+
+    loop.call_soon_threadsafe(look)
+    assert oversee(under_way, loop, lambda: None) == "done"
+    assert looked.is_set()
+
+
+def test_while_the_loop_is_blocked_somebody_is_called_again_and_again(
+    loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forced_stop, "POLL_INTERVAL", 0.05)
+    under_way: Future[str] = Future()
+    go_on, calls = Event(), []
+
+    def block() -> None:
+        go_on.wait(30)
+        under_way.set_result("done")
+
+    def blocked() -> None:
+        calls.append(1)
+        if len(calls) == 3:
+            go_on.set()
+
+    loop.call_soon_threadsafe(block)
+    assert oversee(under_way, loop, blocked) == "done"
+    assert len(calls) >= 3

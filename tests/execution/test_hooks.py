@@ -1,0 +1,263 @@
+"""Hooks around runs: what each may do, in which order, and what becomes of a run when one raises."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from a2a.types import TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent
+from celery import Celery
+
+from a2a_celery import A2A, ConfigError, InputRequired, Rejected, RunInfo, Turn
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.execution.celery.start_check import worker_starts
+from a2a_celery.lifecycle.execution import Transition
+from a2a_celery.lifecycle.outcomes import AGENT_FAILED
+from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, REJECTED
+from a2a_celery.store import AsyncStore, Keys
+from tests.support.waiting import eventually_async
+
+from .agents_here import AgentsHere, agents_here
+
+
+@pytest.fixture
+async def here(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> AsyncIterator[AgentsHere]:
+    async with agents_here(store, keys, redis_server.store_url) as here:
+        yield here
+
+
+@pytest.fixture
+def calls(here: AgentsHere) -> list[str]:
+    """The messages that the agent "echo" was called with; it ends as its message says."""
+    calls: list[str] = []
+
+    @here.a2a.agent("echo")
+    async def echo(turn: Turn) -> Any:
+        """Ends as it is told."""
+        calls.append(turn.text)
+        match turn.text:
+            case "ask":
+                raise InputRequired("which?")
+            case "fail":
+                raise ValueError("broken")
+            case "cancel":
+                raise asyncio.CancelledError
+            case "say":
+                return TaskStatusUpdateEvent(status=TaskStatus(state=COMPLETED))
+        return turn.text
+
+    return calls
+
+
+def both(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same as an asynchronous hook."""
+
+    async def hook(*arguments: Any) -> Any:
+        await asyncio.sleep(0)
+        return function(*arguments)
+
+    return hook
+
+
+WAYS = pytest.mark.parametrize("way", [lambda hook: hook, both], ids=["sync", "async"])
+
+
+def said(task: Any) -> tuple[int, str]:
+    """The state of a task, and its text."""
+    return task.status.state, "".join(part.text for part in task.status.message.parts)
+
+
+@WAYS
+async def test_a_run_can_be_refused_before_its_agent_is_called(here: AgentsHere, calls: list[str], way: Any) -> None:
+    def refuse(run: RunInfo) -> None:
+        assert (run.agent, run.task_id, run.run, run.attempt, run.turn) == ("echo", "t", 1, 1, 1)
+        assert (run.caller.user, run.message.parts[0].text) == ("ann", "hello")
+        raise Rejected("not today")
+
+    here.a2a.before_run(way(refuse))
+
+    assert said(await here.play("echo")) == (REJECTED, "not today")
+    assert calls == []
+
+
+@WAYS
+async def test_a_hook_that_raises_before_a_run_fails_it(here: AgentsHere, calls: list[str], way: Any) -> None:
+    def broken(run: RunInfo) -> None:
+        raise ValueError("a secret")
+
+    here.a2a.before_run("echo")(way(broken))
+
+    task = await here.play("echo")
+
+    assert said(task) == (FAILED, AGENT_FAILED)
+    assert task.status.message.metadata["reference"]
+    assert calls == []
+
+
+async def test_hooks_are_of_all_agents_or_of_some_and_come_in_order(here: AgentsHere, calls: list[str]) -> None:
+    order: list[str] = []
+    here.a2a.before_run(lambda run: order.append("all"))
+    here.a2a.before_run("other")(lambda run: order.append("other's"))
+    here.a2a.before_run("echo", "other")(lambda run: order.append("some's"))
+
+    @here.a2a.before_run("echo")
+    async def its_own(run: RunInfo) -> None:
+        order.append("its own")
+
+    await here.play("echo")
+
+    assert order == ["all", "some's", "its own"]
+
+
+@WAYS
+@pytest.mark.parametrize(
+    ("text", "state", "outcome"),
+    [
+        ("hello", COMPLETED, "completed"),
+        ("say", COMPLETED, "completed"),
+        ("ask", INPUT_REQUIRED, "paused"),
+        ("fail", FAILED, "failed"),
+        ("cancel", CANCELED, "canceled"),
+    ],
+)
+async def test_metadata_of_hooks_is_the_tasks(
+    here: AgentsHere, calls: list[str], way: Any, text: str, state: int, outcome: str
+) -> None:
+    here.a2a.before_run(way(lambda run: run.metadata.update(tenant="acme")))
+    here.a2a.after_run(way(lambda run: run.metadata.update(outcome=run.outcome)))
+
+    task = await here.play("echo", text)
+
+    assert task.status.state == state
+    assert dict(task.metadata) == {"tenant": "acme", "outcome": outcome}
+    last = (await here.seeds.log("t"))[-1].event
+    assert dict(last.metadata) == {"tenant": "acme", "outcome": outcome}
+    await here.seeds.require_consistent("t")
+
+
+async def test_an_end_that_the_agent_says_has_the_metadata_of_before(here: AgentsHere, calls: list[str]) -> None:
+    here.a2a.before_run(lambda run: run.metadata.update(tenant="acme"))
+
+    assert dict((await here.play("echo", "say")).metadata) == {"tenant": "acme"}
+
+
+@WAYS
+async def test_a_hook_that_raises_after_a_run_changes_nothing(
+    here: AgentsHere, calls: list[str], way: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard: list[str] = []
+
+    def broken(run: RunInfo) -> None:
+        raise Rejected("too late")
+
+    here.a2a.after_run(way(broken))
+    here.a2a.after_run(way(lambda run: heard.append(run.outcome)))
+
+    assert (await here.play("echo")).status.state == COMPLETED
+    assert heard == ["completed"]
+    assert "an after_run hook failed" in caplog.text
+
+
+@WAYS
+async def test_events_can_be_rewritten(here: AgentsHere, calls: list[str], way: Any) -> None:
+    def redact(run: RunInfo, event: Any) -> Any:
+        event.metadata["seen"] = True
+        if isinstance(event, TaskArtifactUpdateEvent):
+            event.artifact.parts[0].text = event.artifact.parts[0].text.replace("secret", "***")
+            return event
+        return None
+
+    here.a2a.on_event(way(redact))
+
+    task = await here.play("echo", "a secret")
+
+    assert task.status.state == COMPLETED
+    assert task.artifacts[0].parts[0].text == "a ***"
+    assert dict(task.metadata) == {"seen": True}
+
+
+async def test_an_agent_that_ignores_a_failed_hook_fails_all_the_same(here: AgentsHere) -> None:
+    @here.a2a.agent("stubborn")
+    async def stubborn(turn: Turn) -> Any:
+        with suppress(Exception):
+            await turn.say("a secret")
+        return TaskStatusUpdateEvent(status=TaskStatus(state=COMPLETED))
+
+    @here.a2a.on_event
+    def broken(run: RunInfo, event: Any) -> None:
+        if event.status.HasField("message") and event.status.message.parts[0].text == "a secret":
+            raise ValueError("no")
+
+    assert said(await here.play("stubborn")) == (FAILED, AGENT_FAILED)
+
+
+@WAYS
+async def test_an_event_whose_hook_raises_is_not_sent_and_fails_the_run(
+    here: AgentsHere, calls: list[str], way: Any
+) -> None:
+    def broken(run: RunInfo, event: Any) -> None:
+        if isinstance(event, TaskArtifactUpdateEvent):
+            raise ValueError("a secret")
+
+    here.a2a.on_event(way(broken))
+
+    task = await here.play("echo", "hello")
+
+    assert said(task) == (FAILED, AGENT_FAILED)
+    assert task.status.message.metadata["reference"]
+    assert not task.artifacts
+
+
+async def test_the_end_of_a_run_keeps_its_state_whatever_a_hook_makes_of_it(here: AgentsHere, calls: list[str]) -> None:
+    @here.a2a.on_event
+    def complete(run: RunInfo, event: Any) -> Any:
+        return TaskStatusUpdateEvent(status=TaskStatus(state=COMPLETED))
+
+    assert said(await here.play("echo", "fail")) == (FAILED, AGENT_FAILED)
+
+
+@WAYS
+async def test_transitions_are_heard_from_the_first(here: AgentsHere, calls: list[str], way: Any) -> None:
+    heard: list[str] = []
+
+    def hear(run: RunInfo, made: Transition) -> None:
+        heard.append(f"{run.task_id}: {made.before} to {made.after}")
+        raise ValueError("broken")
+
+    here.a2a.on_transition(way(hear))
+
+    assert (await here.play("echo")).status.state == COMPLETED
+
+    async def all_are_heard() -> bool:
+        return len(heard) == 2
+
+    await eventually_async(all_are_heard)
+    assert heard == ["t: IDLE to INITIALIZING", "t: INITIALIZING to COMPLETED"]
+
+
+@pytest.mark.parametrize("kind", ["before_run", "after_run", "on_event", "on_transition"])
+def test_what_is_no_hook_is_refused(kind: str) -> None:
+    a2a = A2A(Celery("hooks", set_as_current=False))
+    decorate = getattr(a2a, kind)
+
+    async def yields(run: Any) -> Any:
+        yield run
+
+    for of in ((), (1,), ("echo", print)):
+        with pytest.raises(ConfigError, match=f"@a2a.{kind}: write it without parentheses"):
+            decorate(*of)
+    for function in (yields, "no function"):
+        with pytest.raises(ConfigError, match=f"@a2a.{kind} of .*yields nothing"):
+            decorate("echo")(function)
+
+
+async def test_a_worker_does_not_start_with_a_hook_of_an_unknown_agent(here: AgentsHere, calls: list[str]) -> None:
+    here.a2a.on_event("ecko")(print)
+
+    with pytest.raises(SystemExit, match=r"@a2a.on_event of print: there is no agent 'ecko'"):
+        worker_starts(sender=SimpleNamespace(app=here.a2a.celery))
+    await here.play("echo")

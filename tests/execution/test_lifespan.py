@@ -1,0 +1,77 @@
+"""What an app opens on the event loop of a worker process is open while its agents run, and closed at the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+
+from celery import Celery
+
+from a2a_celery import A2A, Turn
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.execution.process.lifespan import worker_stops
+from a2a_celery.lifecycle.states import FAILED, INPUT_REQUIRED
+from a2a_celery.store import AsyncStore, Keys
+
+from .scene import TurnByTurn
+
+
+def an_app(events: list[str], *, fail: bool = False) -> A2A:
+    """An agent that asks, and two lifespans; with `fail` the second cannot be entered the first time."""
+    a2a = A2A(Celery("test", broker="memory://", set_as_current=False))
+    tasks: dict[str, asyncio.Task[None] | None] = {}
+
+    @a2a.add_lifespan
+    @asynccontextmanager
+    async def pool() -> AsyncIterator[None]:
+        events.append("pool opened")
+        tasks["pool"] = asyncio.current_task()
+        yield
+        assert asyncio.current_task() is tasks["pool"], "a cancel scope must be left by the task that entered it"
+        events.append("pool closed")
+
+    @a2a.add_lifespan
+    @asynccontextmanager
+    async def client() -> AsyncIterator[None]:
+        if fail and "client failed" not in events:
+            events.append("client failed")
+            raise ConnectionError("no server")
+        events.append("client opened")
+        yield
+        events.append("client closed")
+
+    @a2a.agent("asks", description="Asks.")
+    async def asks(turn: Turn) -> str:
+        events.append("run")
+        return await turn.ask("Which city?")
+
+    return a2a
+
+
+async def test_lifespans_are_open_for_all_runs_of_a_process(
+    store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis
+) -> None:
+    events: list[str] = []
+    a2a = an_app(events)
+    async with TurnByTurn(a2a, store, keys, redis_server.store_url) as turns:
+        assert await turns.begin("asks") == (INPUT_REQUIRED, "Which city?")
+        assert await turns.answer("asks", "Oslo") == ["Oslo"]
+        await asyncio.to_thread(worker_stops, SimpleNamespace(app=Celery(set_as_current=False)))
+        assert events[-1] == "run", "another app's worker has stopped"
+        await asyncio.to_thread(worker_stops, SimpleNamespace(app=a2a.celery))
+
+    assert events == ["pool opened", "client opened", "run", "run", "client closed", "pool closed"]
+
+
+async def test_a_lifespan_that_fails_fails_the_run_and_is_tried_again(
+    store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis
+) -> None:
+    events: list[str] = []
+    async with TurnByTurn(an_app(events, fail=True), store, keys, redis_server.store_url) as turns:
+        assert await turns.begin("asks") == (FAILED, "The agent failed.")
+        await store.redis.flushall()
+        assert await turns.begin("asks") == (INPUT_REQUIRED, "Which city?")
+
+    assert events == ["pool opened", "client failed", "pool opened", "client opened", "run"]

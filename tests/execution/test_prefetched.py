@@ -1,0 +1,71 @@
+"""What a worker has fetched and not begun is told to the store: when it is new, and again in time; not more often."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from celery.worker import state
+
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.execution.process.prefetched import PrefetchReporter, fetched_runs
+from a2a_celery.settings import Settings
+from a2a_celery.store import AsyncStore, Keys, Operation
+from tests.support.clocks import ManualClock
+from tests.support.seeds import Seeds
+
+
+class Fetched:
+    """A message as Celery's worker keeps it."""
+
+    def __init__(self, name: str) -> None:
+        self.id = name
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def here(redis_server: EmbeddedRedis, keys: Keys, clock: ManualClock) -> PrefetchReporter:
+    return PrefetchReporter(Settings(store_url=redis_server.store_url, key_prefix=keys.prefix, lease_ttl=30), clock)
+
+
+async def test_new_runs_are_told_at_once_and_known_ones_in_time(
+    store: AsyncStore, keys: Keys, here: PrefetchReporter, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds = Seeds(store, keys)
+    calls: list[Operation[Any]] = []
+    run = here._store.run
+
+    def counted(operation: Operation[Any]) -> Any:
+        calls.append(operation)
+        return run(operation)
+
+    monkeypatch.setattr(here._store, "run", counted)
+    one, other = f"{await seeds.created()}.1", f"{await seeds.created()}.1"
+
+    async def report(*names: str) -> int:
+        calls.clear()
+        await asyncio.to_thread(here.report, frozenset(names))
+        return len(calls)
+
+    assert await report() == 0
+    assert await report(one) == 1
+    assert await report(one) == 0
+    assert await report(one, other) == 1
+    assert await report(other) == 0
+    clock.advance(10.1)
+    assert await report(other) == 1
+    for name in (one, other):
+        assert await store.redis.hget(keys.task(name[:-2]).record, "prefetched") is not None
+
+
+def test_what_was_begun_or_is_no_run_is_not_in_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, fetched, other = Fetched("a.1"), Fetched("b.2"), Fetched("a-celery-task")
+    monkeypatch.setattr(state, "requests", {one.id: one for one in (begun, fetched, other)})
+    monkeypatch.setattr(state, "active_requests", {begun})
+
+    assert fetched_runs() == {"b.2"}

@@ -1,0 +1,52 @@
+"""A worker that starts while its broker does not answer connects again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from celery import Celery, bootsteps
+from celery.exceptions import WorkerShutdown
+from kombu.exceptions import OperationalError
+
+from a2a_celery.execution.celery import reconnect
+
+
+@pytest.fixture
+def app() -> Celery:
+    """An app whose workers find, at their first start, a broker that does not answer."""
+    app = Celery(broker="memory://", backend="cache+memory://", set_as_current=False)
+    app.steps["consumer"].add(Unanswered)
+    Unanswered.starts = 0
+    return app
+
+
+class Unanswered(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Asks the broker, as mingle does, and gets no answer the first time. The worker ends the second time."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+    starts = 0
+
+    def start(self, parent: Any) -> None:
+        """See `bootsteps.StartStopStep`."""
+        Unanswered.starts += 1
+        raise OperationalError("timed out") if Unanswered.starts == 1 else WorkerShutdown(0)
+
+
+def exit_code(app: Celery) -> int:
+    """Return the exit code of a worker of `app`."""
+    worker = app.WorkController(pool="solo", concurrency=1)
+    worker.start()
+    return int(worker.exitcode)
+
+
+@pytest.mark.filterwarnings("ignore::celery.exceptions.CPendingDeprecationWarning")
+def test_a_worker_that_starts_while_its_broker_does_not_answer_connects_again(app: Celery) -> None:
+    reconnect.connect(app)
+
+    assert (exit_code(app), Unanswered.starts) == (0, 2)
+
+
+def test_celery_still_ends_such_a_worker(app: Celery) -> None:
+    """If this test fails, `reconnect.ReconnectsWhileStarting` can go."""
+    assert (exit_code(app), Unanswered.starts) == (1, 1)

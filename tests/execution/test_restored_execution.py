@@ -1,0 +1,83 @@
+"""A run begins with the machine that the runs before it have saved."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from a2a_celery.agents import Agent
+from a2a_celery.execution.events.observers import begin_execution
+from a2a_celery.execution.events.queue import RunEventQueue
+from a2a_celery.execution.events.steps import Execution
+from a2a_celery.lifecycle import Completed
+from a2a_celery.lifecycle.execution import ExecutionState, Transition
+from a2a_celery.lifecycle.states import INPUT_REQUIRED
+from a2a_celery.lifecycle.steps import Step
+from a2a_celery.store.runs.commands import Claim
+from a2a_celery.store.runs.steps import read_steps
+from tests.support.agents import card
+
+from .scene import LONG, Scene
+
+S = ExecutionState
+AGENT = Agent("a", card("a"), "function", None)
+
+
+def began(claim: Claim, scene: Scene) -> tuple[Execution, RunEventQueue]:
+    async def publish_next(run: object, options: bytes) -> None:
+        raise AssertionError("nothing waits")
+
+    events = RunEventQueue(scene.gate, scene.keys, claim, hold=LONG, input_timeout=None, publish_next=publish_next)
+    scene.opened.append(events)
+    return begin_execution(AGENT, claim, events, runner="host.1.x"), events
+
+
+def saved(*states: ExecutionState, **detail: str) -> tuple[Step, ...]:
+    """Steps of a first run; the last has `detail`."""
+    made = [Transition(n, before, after, n) for n, (before, after) in enumerate(pairwise(states), 1)]
+    made[-1] = replace(made[-1], detail=detail)
+    return tuple(Step(1, 1, "host.0.x", transition) for transition in made)
+
+
+async def test_the_next_attempt_knows_in_which_tool_the_last_one_died(scene: Scene) -> None:
+    claim = await scene.seeds.claimed()
+    steps = saved(S.IDLE, S.INITIALIZING, S.TOOL_EXECUTION, tool="search")
+
+    execution, events = began(replace(claim, execution=steps), scene)
+
+    died, lost, idle, initializing = execution.history[1:]
+    assert (died.after, died.detail) == (S.TOOL_EXECUTION, {"tool": "search"})
+    assert (lost.after, lost.detail) == (S.ERROR, {"reason": "lost"})
+    assert (idle.after, initializing.before, initializing.after) == (S.IDLE, S.IDLE, S.INITIALIZING)
+    execution.finish(Completed(), events.state)
+    await scene.settle(claim, events)
+    found = await scene.seeds.store.run(read_steps(scene.keys, claim.ref.task_id))
+    assert found is not None
+    assert [(s.transition.number, s.transition.after) for s in found.steps] == [(5, S.INITIALIZING), (6, S.COMPLETED)]
+
+
+@pytest.mark.parametrize(
+    ("end", "before"),
+    [(S.COMPLETED, S.COMPLETED), (S.INTERRUPTED, S.INTERRUPTED), (S.CANCELLED, S.IDLE), (S.ERROR, S.IDLE)],
+)
+async def test_the_next_message_goes_on_from_where_the_last_one_ended(
+    scene: Scene, end: ExecutionState, before: ExecutionState
+) -> None:
+    claim = replace(await scene.seeds.claimed(), execution=saved(S.IDLE, S.INITIALIZING, end))
+
+    execution, _ = began(claim, scene)
+
+    assert execution.history[-1].before is before
+    assert execution.state is S.INITIALIZING
+
+
+async def test_a_turn_whose_machine_is_gone_begins_as_its_task_stood(scene: Scene) -> None:
+    claim = await scene.seeds.claimed()
+
+    fresh, _ = began(claim, scene)
+    answered, _ = began(replace(claim, paused_in=INPUT_REQUIRED), scene)
+
+    assert [t.before for t in fresh.history] == [S.IDLE]
+    assert [t.before for t in answered.history] == [S.INTERRUPTED]

@@ -1,0 +1,266 @@
+"""Retries of agents: when the next attempt is due, what it keeps, and what becomes of it without a broker."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+from a2a.types import TaskState
+from a2a.utils.errors import InvalidParamsError
+from celery import Celery
+from celery.exceptions import MaxRetriesExceededError, Retry
+
+from a2a_celery import A2A, Turn
+from a2a_celery.caller import Caller
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.dispatch import RunOptions
+from a2a_celery.errors import ConfigError, Failed
+from a2a_celery.execution.celery.request import RunRetried
+from a2a_celery.execution.retries import Retries, error_without_retry
+from a2a_celery.lifecycle import Retried
+from a2a_celery.lifecycle.own_metadata import CAUSE, NAMESPACE
+from a2a_celery.lifecycle.states import CANCELED, FAILED, REJECTED, SUBMITTED, WORKING
+from a2a_celery.retry_policy import MAX_DELAY, RetryPolicy
+from a2a_celery.store import AsyncStore, Keys, SyncStore
+from a2a_celery.store.admin.metrics import read_metrics
+from a2a_celery.store.runs.commands import RunRef
+from a2a_celery.store.runs.release import release_run
+from a2a_celery.store.tasks.commands import create_task, request_cancel
+from a2a_celery.store.tasks.results import CanceledNow
+from tests.support.clocks import START, ManualClock
+from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, request, status
+
+from .scene import perform_run
+
+NOW = datetime.fromtimestamp(START, UTC)
+LATER = NOW + timedelta(seconds=60)
+
+
+def retries(count: int = 0, **policy: Any) -> Retries:
+    """The retries of a run, `count` of which were before it."""
+    options = RunOptions(retries=count, not_after=NOW).to_json()
+    return Retries(RetryPolicy(**policy), options, ManualClock())
+
+
+def requested(retries: Retries, **arguments: Any) -> BaseException:
+    """Return what `Turn.retry` raises."""
+    with pytest.raises(BaseException) as raised:  # noqa: PT011 - any
+        retries.request(**arguments)
+    return raised.value
+
+
+def test_an_exception_is_followed_by_a_retry_after_the_delay_of_the_policy() -> None:
+    after = retries(1, autoretry_for=(OSError,), default_retry_delay=60).after(TimeoutError("a secret"))
+
+    assert after == (Retried(3, 4, LATER.isoformat(), "TimeoutError"), RunOptions(retries=2, not_before=LATER))
+
+
+@pytest.mark.parametrize("count", [3, 4])
+def test_no_retry_follows_the_last(count: int) -> None:
+    assert retries(count, autoretry_for=(OSError,)).after(OSError()) is None
+
+
+def test_without_a_limit_each_exception_is_followed_by_a_retry() -> None:
+    after = retries(1000, autoretry_for=(OSError,), max_retries=None, default_retry_delay=0).after(OSError())
+
+    assert after == (Retried(1002, None, "", "OSError"), RunOptions(retries=1001))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "when"),
+    [
+        ({"countdown": 60}, LATER),
+        ({"countdown": 0}, None),
+        ({"eta": LATER}, LATER),
+        ({"eta": LATER.replace(tzinfo=None)}, LATER),
+        ({"eta": NOW - timedelta(days=1)}, None),
+        ({}, LATER),
+    ],
+    ids=str,
+)
+def test_an_agent_says_when_it_is_retried(arguments: dict[str, Any], when: datetime | None) -> None:
+    run = retries(default_retry_delay=60, retry_backoff=True)
+
+    after = run.after(requested(run, **arguments))
+
+    assert after == (
+        Retried(2, 4, when.isoformat() if when else "", ""),
+        RunOptions(retries=1, not_before=when),
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"countdown": 1, "eta": LATER}, "give one of them"),
+        ({"countdown": -1}, "a number of seconds from 0"),
+        ({"countdown": float("nan")}, "a number of seconds from 0"),
+        ({"countdown": "1"}, "a number of seconds from 0"),
+        ({"eta": NOW + timedelta(seconds=MAX_DELAY + 1)}, "seconds from now at most"),
+        ({"max_retries": -1}, "max_retries = -1: a whole number"),
+    ],
+    ids=str,
+)
+def test_a_wrong_argument_is_refused(arguments: dict[str, Any], sentence: str) -> None:
+    error = requested(retries(), **arguments)
+
+    assert isinstance(error, ValueError)
+    assert sentence in str(error)
+
+
+def test_the_last_retry_raises_the_exception_which_is_not_retried_again() -> None:
+    run, error = retries(1, autoretry_for=(Exception,)), Failed("Enough.")
+
+    assert requested(run, exc=error, max_retries=1) is error
+    assert isinstance(requested(run, max_retries=1), MaxRetriesExceededError)
+    assert run.after(OSError()) is None, "the agent's own limit is higher"
+    assert run.after(requested(run, max_retries=2)) is not None
+
+
+def test_the_response_of_a_provider_says_when() -> None:
+    response = httpx.Response(429, headers={"retry-after": "60"}, request=httpx.Request("POST", "http://p.example"))
+    run = retries(autoretry_for=(httpx.HTTPError,))
+    try:
+        response.raise_for_status()
+    except httpx.HTTPStatusError as error:
+        celerys = Retry(exc=error)  # Celery replaces the exception: it cannot be pickled
+        raised = [error, requested(run, exc=error), celerys, requested(run)]
+        celerys.__cause__ = error
+
+    assert [run.after(each) for each in raised] == [
+        (Retried(2, 4, LATER.isoformat(), "HTTPStatusError"), RunOptions(retries=1, not_before=LATER))
+    ] * 4
+
+
+def test_no_text_of_an_agent_is_in_the_name_of_a_cause() -> None:
+    names = [type(name, (OSError,), {}) for name in ("a secret", "x" * 65, "Über")]
+    run = retries(autoretry_for=(OSError,))
+
+    causes = [after[0].cause for kind in names if (after := run.after(kind()))]
+
+    assert causes == ["", "", ""]
+
+
+def test_a_retry_once_too_often_ends_as_its_exception() -> None:
+    error = OSError()
+
+    assert error_without_retry(Retry(exc=error)) is error
+    assert isinstance(error_without_retry(Retry()), MaxRetriesExceededError)
+
+
+@pytest.fixture
+async def a2a(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> AsyncIterator[A2A]:
+    """Agents of an app whose broker is unavailable."""
+    app = Celery("test", broker="redis://127.0.0.1:1", set_as_current=False)
+    app.conf.update(a2a_store_url=redis_server.store_url, a2a_key_prefix=keys.prefix)
+    a2a = A2A(app)
+
+    @a2a.agent("later", description="Waits.", retry_backoff=500, retry_jitter=False, autoretry_for=(OSError,))
+    async def later(turn: Turn) -> AsyncIterator[str]:
+        await turn.artifact("finished", artifact_id="finished")
+        yield "unfinished"
+        if turn.text == "cancel":
+            cancel = request_cancel(keys, ANN, turn.task_id, CONTEXT)
+            await asyncio.to_thread(SyncStore(redis_server.store_url).run, cancel)
+        raise ConnectionError("a secret")
+
+    @a2a.agent("wrong", description="Says no time.")
+    def wrong(turn: Turn) -> None:
+        raise Retry(when="tomorrow")
+
+    @a2a.agent("ended", description="Ends its task itself.", autoretry_for=(OSError,))
+    async def ended(turn: Turn) -> None:
+        await turn._events.enqueue_event(status(FAILED, "in my words"))
+        raise ConnectionError("a secret")
+
+    @a2a.agent("refuses", description="Does not take the message.", autoretry_for=(Exception,))
+    async def refuses(turn: Turn) -> None:
+        raise InvalidParamsError("not this")
+
+    worker = a2a.worker()
+    yield a2a
+    process = worker.process()
+    await asyncio.to_thread(asyncio.run_coroutine_threadsafe(process.line.stop(), process.loop).result, 30)
+
+
+async def performed(a2a: A2A, store: AsyncStore, keys: Keys, agent: str, text: str = "x") -> Any:
+    """Run a new task of `agent`, whose id is "t". Return Celery's result."""
+    caller = Caller(user="ann").to_json()
+    await store.run(create_task(keys, ANN, "t", CONTEXT, request(text), caller=caller, retention=RETENTION))
+    return await asyncio.to_thread(perform_run, a2a.celery.tasks[f"a2a.{agent}"], "t.1", "t", 1)
+
+
+async def test_a_retry_is_in_the_store_before_a_broker_is_asked(
+    a2a: A2A, store: AsyncStore, keys: Keys, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        ended = await performed(a2a, store, keys, "later")
+
+    seeds = Seeds(store, keys)
+    task = await seeds.task("t")
+    assert (ended.info.state, repr(ended.info.retval.exc)) == ("RETRY", repr(RunRetried("ConnectionError")))
+    assert await seeds.states("t") == [SUBMITTED, WORKING, WORKING, WORKING]
+    assert [artifact.artifact_id for artifact in task.artifacts] == ["finished"]
+    assert task.metadata[NAMESPACE + CAUSE] == "ConnectionError"
+    due = await store.redis.zscore(keys.dispatch, "t.1")
+    begins_at = RunOptions.from_json(await store.redis.hget(keys.task("t").record, "options") or b"").not_before
+    assert due is not None
+    assert begins_at is not None
+    assert begins_at.timestamp() - task.status.timestamp.seconds == pytest.approx(500, abs=30)
+    assert due / 1e6 < begins_at.timestamp(), "a watcher publishes it in time"
+    assert (await store.run(read_metrics(keys))).counted("retried") == {(ANN.agent, "runs"): 1}
+    assert "a secret" in caplog.text
+    await seeds.require_consistent("t")
+    assert isinstance(await store.run(request_cancel(keys, ANN, "t", CONTEXT)), CanceledNow)
+
+
+async def test_a_cancel_comes_before_a_retry(a2a: A2A, store: AsyncStore, keys: Keys) -> None:
+    await performed(a2a, store, keys, "later", "cancel")
+
+    assert (await Seeds(store, keys).states("t"))[-1] == CANCELED
+
+
+@pytest.mark.parametrize(("agent", "end"), [("wrong", FAILED), ("ended", FAILED), ("refuses", REJECTED)])
+async def test_what_cannot_be_retried_ends(a2a: A2A, store: AsyncStore, keys: Keys, agent: str, end: TaskState) -> None:
+    await performed(a2a, store, keys, agent)
+
+    assert await Seeds(store, keys).states("t") == [SUBMITTED, WORKING, end]
+
+
+async def test_a_repeated_release_with_a_replacement_is_one(store: AsyncStore, keys: Keys) -> None:
+    seeds = Seeds(store, keys)
+    claim = await seeds.claimed()
+    await seeds.appended(claim, chunk("open"))
+    task = await seeds.task(claim.task.id)
+    del task.artifacts[:]
+    release = release_run(
+        keys,
+        RunRef(task.id, 1),
+        token=claim.token,
+        before=1,
+        events=[status(WORKING, "again")],
+        options=b'{"retries":1}',
+        retries=1,
+        again_us=1,
+        replacement=task,
+    )
+
+    assert await store.run(release) == await store.run(release)
+
+    assert await seeds.states(task.id) == [SUBMITTED, WORKING, WORKING, WORKING]
+    assert not (await seeds.task(task.id)).artifacts
+    assert (await store.run(read_metrics(keys))).counted("retried") == {(ANN.agent, "runs"): 1}
+    await seeds.require_consistent(task.id)
+
+
+def test_a_celery_task_has_retries_of_its_own() -> None:
+    turn = Turn.__new__(Turn)
+    turn._events = type("Events", (), {"retries": None})()  # type: ignore[assignment]
+
+    with pytest.raises(ConfigError, match=r"self\.retry"):
+        turn.retry()

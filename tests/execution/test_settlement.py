@@ -1,0 +1,193 @@
+"""How a run is settled: once, as its agent left it, and what follows it is published."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from a2a.types import Message, Role
+from a2a.utils.errors import InvalidAgentResponseError
+
+from a2a_celery.lifecycle import Canceled, Completed, Failed
+from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, SUBMITTED, WORKING
+from a2a_celery.store.tasks.commands import continue_task
+from a2a_celery.store.tasks.results import Begun
+from tests.support.seeds import ANN, CONTEXT, chunk, request, status
+
+from .scene import Scene, until
+
+
+@pytest.mark.parametrize(("outcome", "state"), [(Completed(), COMPLETED), (Failed(), FAILED), (Canceled(), CANCELED)])
+async def test_an_open_run_ends_with_its_outcome(scene: Scene, outcome: Any, state: Any) -> None:
+    claim, events = await scene.begin()
+    await events.enqueue_event(chunk("a"))
+
+    await scene.settle(claim, events, outcome)
+
+    assert await scene.seeds.states(claim.task.id) == [SUBMITTED, WORKING, state]
+
+
+async def test_an_end_that_the_agent_wrote_stands_alone(scene: Scene) -> None:
+    claim, events = await scene.begin()
+    await events.enqueue_event(status(FAILED, "my own words"))
+
+    await scene.settle(claim, events, Completed())
+
+    assert await scene.seeds.states(claim.task.id) == [SUBMITTED, WORKING, FAILED]
+
+
+async def test_a_pause_and_a_return_are_settled_once_and_can_be_answered_right_after(scene: Scene) -> None:
+    claim, events = await scene.begin()
+    await events.enqueue_event(chunk("so far"))
+    await events.enqueue_event(status(INPUT_REQUIRED, "which?"))
+
+    await scene.settle(claim, events)
+
+    task_id = claim.task.id
+    assert await scene.seeds.states(task_id) == [SUBMITTED, WORKING, INPUT_REQUIRED]
+    assert scene.gate.calls.count("settle_run") == 1
+    sent = request("this", task_id, CONTEXT)
+    answer = await scene.gate.run(continue_task(scene.keys, ANN, task_id, sent, "", caller=b"{}", nonce="n"))
+    assert isinstance(answer, Begun)
+
+
+async def test_a_pause_is_not_shown_before_the_run_is_over_if_the_agent_returns(scene: Scene) -> None:
+    claim, events = await scene.begin()
+    await events.enqueue_event(chunk("so far"))
+    await events.enqueue_event(status(INPUT_REQUIRED, "which?"))
+
+    async def chunk_written() -> bool:
+        return len(await scene.seeds.log(claim.task.id)) == 3
+
+    await until(chunk_written)
+    assert INPUT_REQUIRED not in await scene.seeds.states(claim.task.id)
+
+
+async def test_a_pause_behind_which_the_agent_goes_on_is_shown_after_the_hold(scene: Scene) -> None:
+    claim, events = await scene.begin(hold=0.01)
+    await events.enqueue_event(status(INPUT_REQUIRED, "which?"))
+
+    async def shown() -> bool:
+        return await scene.seeds.states(claim.task.id) == [SUBMITTED, WORKING, INPUT_REQUIRED]
+
+    await until(shown)
+    await events.enqueue_event(status(WORKING, "never mind"))
+    await scene.settle(claim, events)
+    assert (await scene.seeds.states(claim.task.id))[2:] == [INPUT_REQUIRED, WORKING, COMPLETED]
+
+
+async def test_a_message_that_waited_begins_the_next_run_which_is_published(scene: Scene) -> None:
+    claim, events = await scene.begin()
+    sent = request("next", claim.task.id, CONTEXT)
+    await scene.gate.run(continue_task(scene.keys, ANN, claim.task.id, sent, "", caller=b"{}", nonce="n"))
+
+    await events.enqueue_event(status(INPUT_REQUIRED, "and?"))
+    await scene.settle(claim, events)
+
+    assert scene.published == [2]
+
+
+async def test_what_comes_after_a_settlement_is_dropped(scene: Scene) -> None:
+    claim, events = await scene.begin()
+    await scene.settle(claim, events)
+
+    await events.enqueue_event(chunk("late"))
+
+    assert len(await scene.seeds.log(claim.task.id)) == 3
+
+
+async def test_a_held_end_waits_for_the_settlement(scene: Scene) -> None:
+    claim, events = await scene.begin()
+    events.hold_end()
+    await events.enqueue_event(chunk("a"))
+    await events.enqueue_event(status(CANCELED))
+
+    async def chunk_written() -> bool:
+        return len(await scene.seeds.log(claim.task.id)) == 3
+
+    await until(chunk_written)
+    await scene.settle(claim, events, Canceled())
+    assert await scene.seeds.states(claim.task.id) == [SUBMITTED, WORKING, CANCELED]
+
+
+async def test_a_cancelled_run_that_could_not_be_settled_can_still_fail(scene: Scene) -> None:
+    claim, events = await scene.begin()
+    events.hold_end()
+    await events.enqueue_event(status(COMPLETED))
+
+    await scene.settle(claim, events, Failed())
+
+    assert await scene.seeds.states(claim.task.id) == [SUBMITTED, WORKING, FAILED]
+
+
+async def test_a_run_that_is_lost_at_its_settlement_knows_it(scene: Scene) -> None:
+    claim, events = await scene.begin()
+    await scene.seeds.store.redis.hset(scene.keys.task(claim.task.id).record, "token", "another's")
+    before = await scene.seeds.everything()
+
+    await scene.settle(claim, events)
+
+    assert events.lost.is_set()
+    assert await scene.seeds.everything() == before
+
+
+async def test_a_settlement_whose_answer_is_lost_still_publishes_the_next_run(scene: Scene) -> None:
+    claim, events = await scene.begin()
+    sent = request("next", claim.task.id, CONTEXT)
+    await scene.gate.run(continue_task(scene.keys, ANN, claim.task.id, sent, "", caller=b"{}", nonce="n"))
+    await events.enqueue_event(status(INPUT_REQUIRED))
+    scene.gate.open.clear()
+    scene.gate.lose_answers = 1
+
+    settling = asyncio.create_task(scene.settle(claim, events))
+    scene.gate.open.set()
+    await settling
+
+    assert scene.published == [2]
+    assert not events.lost.is_set()
+
+
+async def test_an_answer_that_was_refused_leaves_the_run_to_end_otherwise(scene: Scene) -> None:
+    claim, events = await scene.begin(working=False)
+    unsendable = Message(message_id="m", role=Role.ROLE_AGENT)
+    unsendable.metadata.fields["x"].number_value = float("nan")
+
+    with pytest.raises(InvalidAgentResponseError):
+        await events.enqueue_event(unsendable)
+    await scene.settle(claim, events, Failed())
+
+    assert await scene.seeds.states(claim.task.id) == [SUBMITTED, FAILED]
+
+
+@pytest.mark.parametrize("last", [[], [chunk("a")]])
+async def test_an_end_that_is_none_is_a_failure(scene: Scene, last: list[Any]) -> None:
+    claim, events = await scene.begin()
+
+    async with asyncio.timeout(20):
+        await events.settlement.write(last, 0)
+
+    assert scene.gate.calls == ["settle_run", "settle_run"]
+    assert await scene.seeds.states(claim.task.id) == [SUBMITTED, WORKING, FAILED]
+
+
+async def test_a_run_of_a_store_that_lost_its_events_is_lost_and_says_why(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    claim, events = await scene.begin()
+    task_id = claim.task.id
+    backup = await scene.seeds.backup()
+    await events.enqueue_event(chunk("a"))
+
+    async def written() -> bool:
+        return len(await scene.seeds.log(task_id)) == 3
+
+    await until(written)
+    await scene.seeds.restore(backup)
+    await events.enqueue_event(chunk("b"))
+    await until(lambda: asyncio.sleep(0, events.lost.is_set()))
+    await scene.settle(claim, events)
+
+    assert await scene.seeds.states(task_id) == [SUBMITTED, WORKING]
+    assert f"run {claim.ref.name} is lost: the store lost 1 confirmed events" in caplog.text
+    assert await scene.seeds.store.redis.hget(scene.keys.task(task_id).record, "token") == b""

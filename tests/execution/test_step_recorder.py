@@ -1,0 +1,327 @@
+"""How a run's execution comes to be kept: in order, once, with what is written anyway, and with nobody's content."""
+
+from __future__ import annotations
+
+import asyncio
+from threading import Thread
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+from a2a.types import TaskStatusUpdateEvent
+from google.protobuf.json_format import MessageToDict
+from opentelemetry import trace
+
+from a2a_celery.agents import Agent
+from a2a_celery.execution.events.observers import CeleryEventEmitter, begin_execution
+from a2a_celery.execution.events.queue import RunEventQueue
+from a2a_celery.execution.events.steps import Execution
+from a2a_celery.lifecycle import Canceled, Completed, Failed, Outcome, final_event
+from a2a_celery.lifecycle.execution import ExecutionState
+from a2a_celery.lifecycle.own_metadata import EXECUTION, own_metadata
+from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED, WORKING
+from a2a_celery.store.runs.commands import Claim
+from a2a_celery.store.runs.steps import read_steps
+from a2a_celery.telemetry.spans import Spans
+from tests.support.agents import card
+from tests.support.seeds import chunk, status
+
+from .scene import LONG, Scene, until
+
+
+class Played:
+    """A run with its execution, as `Run` has it."""
+
+    def __init__(self, scene: Scene, claim: Claim, events: RunEventQueue, execution: Execution) -> None:
+        self.scene, self.claim, self.events, self.execution = scene, claim, events, execution
+
+    async def ends(self, outcome: Outcome | None = None) -> None:
+        """As ``Run._settle``."""
+        outcome = outcome or Completed()
+        self.execution.finish(outcome, self.events.state)
+        async with asyncio.timeout(20):
+            await self.events.settle(final_event(outcome, self.claim.task.id, self.claim.task.context_id))
+
+    async def kept(self) -> list[str]:
+        """What is in the store: states, with the model or tool."""
+        found = await self.scene.seeds.store.run(read_steps(self.scene.keys, self.claim.task.id))
+        assert found is not None
+        assert {(s.run, s.attempt, s.runner) for s in found.steps} <= {(1, 1, "host.1.x")}
+        made = [s.transition for s in found.steps]
+        assert [t.number for t in made] == sorted({t.number for t in made})
+        return [" ".join([t.after, *map(str, t.detail.values())]) for t in made]
+
+    async def until_kept(self, *steps: str) -> None:
+        async def are_kept() -> bool:
+            return await self.kept() == list(steps)
+
+        await until(are_kept)
+
+
+async def play(
+    scene: Scene, *, hold: float = LONG, emitter: Any = None, working: bool = True, **options: Any
+) -> Played:
+    """A run that has just been claimed."""
+    claim = await scene.seeds.claimed(working=working)
+
+    async def publish_next(run: int, options: bytes) -> None:
+        raise AssertionError("nothing waits")
+
+    events = RunEventQueue(scene.gate, scene.keys, claim, hold=hold, input_timeout=None, publish_next=publish_next)
+    scene.opened.append(events)
+    agent = Agent("a", card("a"), "function", None, **options)
+    execution = begin_execution(agent, claim, events, runner="host.1.x", emitter=emitter)
+    return Played(scene, claim, events, execution)
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step waits for nothing."""
+    monkeypatch.setattr("a2a_celery.execution.events.step_recorder.STEPS_WAIT", 0.01)
+
+
+async def test_a_run_that_tells_no_steps_costs_no_write_more(scene: Scene) -> None:
+    run = await play(scene)
+    await run.events.enqueue_event(chunk("hello"))
+
+    await run.ends()
+
+    assert scene.gate.calls == ["settle_run"]
+    assert await run.kept() == ["INITIALIZING", "COMPLETED"]
+    assert len(await scene.seeds.log(run.claim.task.id)) == 4
+    await scene.seeds.require_consistent(run.claim.task.id)
+
+
+async def test_steps_go_with_the_events_around_them(scene: Scene) -> None:
+    run = await play(scene)
+    with run.execution.model_call("m"):
+        await run.events.enqueue_event(chunk("hello"))
+
+    async def written() -> bool:
+        return len(await scene.seeds.log(run.claim.task.id)) == 3
+
+    await until(written)
+    assert scene.gate.calls == ["append"]
+    assert await run.kept() == ["INITIALIZING", "MODEL_CALL m"]
+    await run.ends(Failed(reference="f00"))
+    assert scene.gate.calls == ["append", "settle_run"]
+    assert (await run.kept())[2:] == ["ERROR failed f00"]
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_a_silent_step_is_kept_while_it_lasts_and_is_no_event(scene: Scene) -> None:
+    run = await play(scene)
+    with run.execution.tool_call("search"):
+        await run.until_kept("INITIALIZING", "TOOL_EXECUTION search")
+
+    assert len(await scene.seeds.log(run.claim.task.id)) == 2
+    assert (await scene.seeds.task(run.claim.task.id)).status.state == WORKING
+    await scene.seeds.require_consistent(run.claim.task.id)
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("trouble", [{"refuse": 2}, {"lose_answers": 2}])
+async def test_a_step_is_kept_once_whatever_the_store_answers(scene: Scene, trouble: dict[str, int]) -> None:
+    run = await play(scene)
+    vars(scene.gate).update(trouble)
+    with run.execution.tool_call("t"):
+        await run.until_kept("INITIALIZING", "TOOL_EXECUTION t")
+        await run.events.enqueue_event(chunk("a"))
+        vars(scene.gate).update(trouble)
+        await run.ends()
+
+    assert await run.kept() == ["INITIALIZING", "TOOL_EXECUTION t", "COMPLETED"]
+    assert await scene.texts(run.claim.task.id) == ["a"]
+
+
+async def test_many_steps_share_writes(scene: Scene) -> None:
+    run = await play(scene)
+    for n in range(100):
+        with run.execution.tool_call(f"t{n}"):
+            pass
+    await run.ends()
+
+    assert len(scene.gate.calls) <= 3
+    assert len(await run.kept()) == 102
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_an_agent_that_says_its_end_ends_its_execution_and_may_tidy_up(scene: Scene) -> None:
+    run = await play(scene)
+    with run.execution.tool_call("t"):
+        await run.events.enqueue_event(status(COMPLETED, "done"))
+        assert run.execution.state == "COMPLETED"
+        await run.until_kept("INITIALIZING", "TOOL_EXECUTION t", "COMPLETED")
+        with run.execution.tool_call("tidying up"):
+            await run.events.enqueue_event(chunk("late"))
+    for state in (ExecutionState.IDLE, ExecutionState.INITIALIZING):  # its own idea
+        run.execution.transition(state)
+    assert not run.events._pending
+    await run.ends(Canceled())
+
+    assert not run.events.lost.is_set()
+    assert await run.kept() == ["INITIALIZING", "TOOL_EXECUTION t", "COMPLETED"]
+    assert scene.gate.calls == ["append"]
+
+
+async def test_a_pause_is_settled_with_the_step_behind_it(scene: Scene) -> None:
+    run = await play(scene)
+    await run.events.enqueue_event(status(INPUT_REQUIRED, "which?"))
+    with run.execution.tool_call("behind"):
+        await run.ends()
+
+    assert scene.gate.calls == ["settle_run"]
+    assert await run.kept() == ["INITIALIZING", "TOOL_EXECUTION behind", "INTERRUPTED"]
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_a_step_behind_a_pause_does_not_show_the_pause_early(scene: Scene) -> None:
+    run = await play(scene)
+    await run.events.enqueue_event(chunk("so far"))
+    await run.events.enqueue_event(status(INPUT_REQUIRED, "which?"))
+    with run.execution.tool_call("behind"):
+
+        async def chunk_written() -> bool:
+            return len(await scene.seeds.log(run.claim.task.id)) == 3
+
+        await until(chunk_written)
+        assert INPUT_REQUIRED not in await scene.seeds.states(run.claim.task.id)
+        await run.ends()
+
+
+async def test_a_resumed_run_begins_where_it_was_interrupted(scene: Scene) -> None:
+    claim = await scene.seeds.claimed()
+    assert begun_from(claim) == "IDLE"
+
+    vars_of = {field: getattr(claim, field) for field in claim.__slots__}
+    assert begun_from(Claim(**{**vars_of, "paused_in": INPUT_REQUIRED})) == "INTERRUPTED"
+
+
+def begun_from(claim: Claim) -> str:
+    """The state before INITIALIZING."""
+
+    events = MagicMock(spec_set=["record", "steps"])
+
+    execution = begin_execution(Agent("a", card("a"), "function", None), claim, events, runner="r")
+
+    return execution.history[0].before
+
+
+async def test_what_is_told_is_names_and_nothing_else(scene: Scene) -> None:
+    told: list[dict[str, Any]] = []
+    run = await play(scene, emitter=CeleryEventEmitter("worker@host", told.append))
+    with run.execution.model_call("m"):
+        detail = {"tool": "t" * 5_000, "prompt": "my secret", "task_id": "another"}
+        run.execution.transition(ExecutionState.TOOL_EXECUTION, **detail)
+    await run.ends(Failed("for the client's eyes"))
+
+    common = {"task_id": run.claim.task.id, "run": 1, "attempt": 1, "agent": "a"}
+    assert told[1] == {**common, "from_state": "INITIALIZING", "to_state": "MODEL_CALL", "model": "m"}
+    assert told[2].keys() == {*common, "from_state", "to_state", "tool"}
+    assert len(told[2]["tool"]) == 200
+    assert told[3] == {**common, "from_state": "TOOL_EXECUTION", "to_state": "ERROR", "reason": "failed"}
+    everything = repr(await scene.seeds.everything())
+    assert "my secret" not in repr(told) + everything
+
+
+class Recorded(trace.NonRecordingSpan):
+    """A span that keeps its events."""
+
+    def __init__(self, recording: bool) -> None:
+        super().__init__(trace.INVALID_SPAN_CONTEXT)
+        self.recording = recording
+        self.events: list[tuple[str, Any]] = []
+
+    def is_recording(self) -> bool:
+        return self.recording
+
+    def add_event(self, name: str, attributes: Any = None, timestamp: int | None = None) -> None:
+        assert timestamp is not None
+        assert timestamp > 1_700_000_000 * 10**9
+        self.events.append((name, dict(attributes)))
+
+
+async def test_a_span_that_records_has_each_step_of_its_own(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("a2a_celery.execution.events.observers.tracing", lambda: Spans(trace.NoOpTracerProvider()))
+    run = await play(scene)
+    span, other = Recorded(True), Recorded(False)
+
+    with trace.use_span(span), run.execution.tool_call("t"):
+        pass
+    with trace.use_span(other), run.execution.tool_call("u"):
+        pass
+
+    [(name, attributes)] = span.events
+    assert name == "a2a.execution"
+    assert attributes["a2a.to_state"] == "TOOL_EXECUTION"
+    assert attributes["a2a.tool"] == "t"
+    assert attributes["a2a.task_id"] == run.claim.task.id
+    assert other.events == []
+    await run.ends()
+
+
+async def test_clients_see_steps_only_of_agents_that_show_them(scene: Scene) -> None:
+    shown, hidden = await play(scene, show_execution=True), await play(scene)
+    for run in (shown, hidden):
+        with run.execution.model_call("m"):
+            await run.events.enqueue_event(chunk("a"))
+        with run.execution.tool_call("t"):
+            pass
+        await run.ends()
+
+    log = [entry.event for entry in await scene.seeds.log(shown.claim.task.id)]
+    said = [MessageToDict(e.metadata) for e in log if isinstance(e, TaskStatusUpdateEvent) and e.metadata.fields]
+    assert said == [
+        own_metadata({EXECUTION: {"state": "MODEL_CALL", "model": "m"}}),
+        own_metadata({EXECUTION: {"state": "TOOL_EXECUTION", "tool": "t"}}),
+    ]
+    assert len(await scene.seeds.log(hidden.claim.task.id)) == 4
+    await scene.seeds.require_consistent(shown.claim.task.id)
+
+
+@pytest.mark.parametrize("shown", [True, False])
+async def test_a_step_that_is_shown_takes_no_pause_back(scene: Scene, shown: bool) -> None:
+    run = await play(scene, show_execution=shown)
+    with run.execution.model_call("m"), run.execution.tool_call("t"):
+        await run.events.enqueue_event(status(INPUT_REQUIRED, "which?"))
+    with run.execution.model_call("tidy up"):
+        pass
+
+    await run.ends()
+
+    assert (await scene.seeds.task(run.claim.task.id)).status.state == INPUT_REQUIRED
+
+
+async def test_steps_of_a_thread_are_kept_and_shown(scene: Scene) -> None:
+    run = await play(scene, show_execution=True)
+
+    def work() -> None:
+        with run.execution.tool_call("of a thread"):
+            pass
+
+    thread = Thread(target=work)
+    thread.start()
+    await asyncio.to_thread(thread.join, 10)
+    await run.ends()
+
+    assert await run.kept() == ["INITIALIZING", "TOOL_EXECUTION of a thread", "COMPLETED"]
+    assert len(await scene.seeds.states(run.claim.task.id)) == 4
+
+
+async def test_a_lost_run_keeps_nothing_more(scene: Scene) -> None:
+    run = await play(scene)
+    with run.execution.tool_call("t"):
+        await run.events.abandon()
+    run.execution.finish(Completed(), WORKING)
+
+    assert await run.kept() == []
+
+
+async def test_a_step_is_a_sign_of_life(scene: Scene) -> None:
+    run = await play(scene)
+    run.events.idle_clock._active_at = 0.0
+
+    with run.execution.tool_call("t"):
+        pass
+
+    assert run.events.idle_clock.idle_since > 0
