@@ -1,1 +1,1 @@
-"""The commands: ``celery -A … a2a …`` and ``a2a-celery``."""
+"""Command line: ``celery -A … a2a`` for an app, and ``a2a-celery`` without one."""

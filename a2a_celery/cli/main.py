@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from .call import call
-from .dev import dev_options, run_dev
-from .supervisor import DevOptions, Target
+from .client.call import call
+from .dev.command import dev_options, run_dev
+from .dev.supervisor import DevOptions, Target
 
 SAMPLES = "a2a_celery.samples"
 """The sample agents in an installed package (see pyproject.toml); in a checkout they are ``workers``, beside it."""
@@ -28,9 +28,9 @@ def main() -> None:
 @dev_options
 @click.pass_context
 def demo(context: click.Context, /, **chosen: Any) -> None:
-    """Run sample agents: Redis, a worker, a watcher and a gateway, and what to try with them.
+    """Run sample agents with Redis, a worker, a watcher and a gateway.
 
-    The same as ``celery -A … a2a dev``, which does it with your app. Ctrl-C stops everything.
+    Prints commands to try. ``celery -A … a2a dev`` does the same with your app. Ctrl-C stops everything.
     """
     context.exit(run_dev(sample_agents(), DevOptions(**chosen)))
 
@@ -39,10 +39,10 @@ main.add_command(call)
 
 
 def sample_agents() -> Target:
-    """The sample app of this very package, wherever this was called.
+    """Return the sample app of this package, whatever the current folder is.
 
-    Its processes run in the folder that the package is in: Python and Celery look for modules in the current one first,
-    and that may be a checkout of this project, without what is installed here.
+    Its processes run in the folder of the package. Python and Celery search the current folder first, which may be a
+    checkout of this project without its dependencies.
     """
     folder = Path(__file__).resolve().parents[2]
     sys.path.insert(0, str(folder))

@@ -1,0 +1,61 @@
+"""The Celery app of a command: load it, its agents and its settings, and name its location for other processes."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+from celery import Celery
+
+from ..app import A2A, import_modules
+from ..errors import ConfigError
+
+
+def app_location(context: click.Context) -> str:
+    """Return the command's ``-A``, or else "module:attribute" of a module that holds the app.
+
+    ``-A`` wins, since its module may add agents, or sign messages, for an app that another module created.
+
+    Raises:
+        ConfigError: There is no ``-A``, and no imported module holds the app.
+    """
+    named = context.find_root().params.get("app")
+    return named if isinstance(named, str) else _holder(context.obj.app)
+
+
+def _holder(app: Celery) -> str:
+    for name, module in list(sys.modules.items()):
+        if name == "__main__" or module is None:
+            continue
+        for attribute, value in list(vars(module).items()):
+            if value is app:
+                return f"{name}:{attribute}"
+    raise ConfigError(f"the Celery app {app.main!r} is in no module that another process could import")
+
+
+def load_a2a(context: click.Context) -> A2A:
+    """Return the A2A of the command's app, with all its agents.
+
+    Raises:
+        click.ClickException: The app has no A2A.
+    """
+    app: Celery = context.obj.app
+    import_modules(app)
+    try:
+        return A2A.of(app)
+    except ConfigError as e:
+        raise click.ClickException(str(e)) from e
+
+
+def load_configured_a2a(context: click.Context) -> A2A:
+    """`load_a2a`, and its settings are fine; what is wrong with them is one clear line.
+
+    Raises:
+        click.ClickException: the app has no agents, or a setting can't be used.
+    """
+    found = load_a2a(context)
+    try:
+        _ = found.settings  # reads and checks them
+    except ConfigError as e:
+        raise click.ClickException(str(e)) from e
+    return found

@@ -1,0 +1,1 @@
+"""Commands for clients of an agent: they ask a gateway, as any other A2A client does."""

@@ -1,0 +1,142 @@
+"""``a2a-celery call``: a conversation with any A2A agent, from a terminal or a script."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+from a2a.helpers import new_text_part
+from a2a.types import Part, StreamResponse, TaskState
+from a2a.utils.errors import A2AError
+
+from ...client import AgentSession, RemoteAgent, RemoteError, state_name
+from ...errors import ConfigError
+from ..output import as_json, error_line, event_line
+from .credentials import credentials_of, with_credentials
+from .task_commands import parts_of
+
+EXIT_CODES: dict[int, int] = {
+    TaskState.TASK_STATE_COMPLETED: 0,
+    TaskState.TASK_STATE_FAILED: 1,
+    TaskState.TASK_STATE_REJECTED: 3,
+    TaskState.TASK_STATE_CANCELED: 4,
+    TaskState.TASK_STATE_INPUT_REQUIRED: 5,
+    TaskState.TASK_STATE_AUTH_REQUIRED: 6,
+}
+"""Exit codes by the task's final state. A direct message is 0, an error 1, a wrong command line 2."""
+
+INTERRUPTED = 130
+"""Exit code when a task is left running: the code that shells give to a program ended by SIGINT."""
+
+
+@click.command()
+@click.argument("url")
+@click.argument("text", required=False)
+@click.option("--data", help="A data part, as JSON, with the text or without.")
+@with_credentials
+@click.option("--json", "as_lines", is_flag=True, help="Print one line of ProtoJSON per event.")
+@click.option("--no-input", is_flag=True, help="Never prompt: exit when the agent needs input.")
+@click.pass_context
+def call(
+    context: click.Context,
+    /,
+    url: str,
+    text: str | None,
+    data: str | None,
+    header: tuple[str, ...],
+    bearer_file: Path | None,
+    api_key_file: Path | None,
+    as_lines: bool,
+    no_input: bool,
+) -> None:
+    """Send TEXT to the agent at URL and show its events.
+
+    Asks you for input when the agent needs it. Ctrl-C cancels the task; a second Ctrl-C leaves it running. The exit
+    code is 0 when the task is COMPLETED, 1 FAILED, 3 REJECTED, 4 CANCELED, 5 INPUT_REQUIRED, 6 AUTH_REQUIRED.
+    """
+    parts = parts_of(text, data)
+    try:
+        agent = RemoteAgent(url, **credentials_of(header, bearer_file, api_key_file))
+        with asyncio.Runner() as runner:
+            try:
+                code = Call(runner, agent.session(), as_lines, asks=not no_input).hold(parts)
+            finally:
+                runner.run(agent.close())
+    except A2AError as e:
+        raise click.ClickException(error_line(e)) from e
+    except (RemoteError, ConfigError) as e:
+        raise click.ClickException(" ".join(str(e).split())) from e
+    context.exit(code)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Conversation on a terminal. Each turn runs on `runner`; Ctrl-C raises KeyboardInterrupt after the turn."""
+
+    runner: asyncio.Runner
+    session: AgentSession
+    as_lines: bool
+    asks: bool
+
+    def hold(self, parts: list[Part]) -> int:
+        """Run the conversation until the task is terminal, or interrupted without an answer. Return the exit code."""
+        try:
+            while True:
+                self.runner.run(self._turn(parts))
+                if not (self.asks and self.session.is_interrupted):
+                    return self._code()
+                answer = self._answer()
+                if answer is None:
+                    return self._code()
+                parts = [new_text_part(answer)]
+        except KeyboardInterrupt:
+            return self._interrupted()
+
+    async def _turn(self, parts: list[Part]) -> None:
+        async with aclosing(self.session.stream(parts)) as events:
+            async for event in events:
+                self._show(event)
+
+    def _answer(self) -> str | None:
+        """Return the user's answer, or None at the end of input. Credentials are read without echo."""
+        try:
+            if self.session.state == TaskState.TASK_STATE_AUTH_REQUIRED:
+                return getpass.getpass("> ")
+            click.echo("> ", nl=False, err=True)
+            return input()
+        except EOFError:
+            click.echo(err=True)
+            return None
+
+    def _interrupted(self) -> int:
+        """Cancel the task, if it is known. A second Ctrl-C leaves it running. Return the exit code."""
+        task_id = self.session.task_id
+        if not task_id:
+            click.echo("\nno task is known yet: nothing was cancelled", err=True)
+            return INTERRUPTED
+        click.echo(f"\ncancelling task {task_id}; Ctrl-C again leaves it running", err=True)
+        try:
+            self.runner.run(self._cancel())
+        except KeyboardInterrupt:
+            click.echo(f"\nleft task {task_id} running", err=True)
+            return INTERRUPTED
+        return self._code()
+
+    async def _cancel(self) -> None:
+        canceled = await self.session.cancel()
+        if canceled.stop_reason != "end_turn":
+            canceled = await self.session.wait()
+        click.echo(f"the task is {state_name(canceled.state)}", err=True)
+
+    def _show(self, event: StreamResponse) -> None:
+        click.echo(as_json(event) if self.as_lines else event_line(event))
+
+    def _code(self) -> int:
+        result = self.session.result
+        if result.state is None and result.stop_reason is None:
+            raise click.ClickException("the agent's answer is neither a message nor a task with a state")
+        return 0 if result.state is None else EXIT_CODES.get(result.state, 1)

@@ -1,0 +1,92 @@
+"""Credentials of the client commands: a bearer token or an API key, from the environment or a file.
+
+Never from the command line, which every user of the machine can read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypedDict, TypeVar
+
+import click
+
+BEARER = "A2A_BEARER"
+API_KEY = "A2A_API_KEY"
+
+
+class CredentialArguments(TypedDict):
+    """Keyword arguments of `Credentials` and `RemoteAgent`."""
+
+    headers: dict[str, str]
+    bearer: str | None
+    api_key: str | None
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+
+
+def with_credentials(command: F) -> F:
+    """Add the options --bearer-file, --api-key-file and --header."""
+    for option in (
+        click.option("--header", "-H", multiple=True, metavar="NAME:VALUE", help="An extra header; not for secrets."),
+        click.option(
+            "--api-key-file",
+            envvar=f"{API_KEY}_FILE",
+            type=_FILE,
+            help=f"A file with an API key. Default: {API_KEY}_FILE, or the key in {API_KEY}.",
+        ),
+        click.option(
+            "--bearer-file",
+            envvar=f"{BEARER}_FILE",
+            type=_FILE,
+            help=f"A file with a bearer token. Default: {BEARER}_FILE, or the token in {BEARER}.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def credentials_of(
+    header: Iterable[str],
+    bearer_file: Path | None,
+    api_key_file: Path | None,
+    environ: Mapping[str, str] = os.environ,
+) -> CredentialArguments:
+    """Return the credentials for each request. A file wins over a variable.
+
+    Raises:
+        click.BadParameter: A header is malformed, or a file has no token. The text never quotes a file.
+    """
+    return CredentialArguments(
+        headers=dict(map(header_of, header)),
+        bearer=_secret(bearer_file, "--bearer-file", environ.get(BEARER)),
+        api_key=_secret(api_key_file, "--api-key-file", environ.get(API_KEY)),
+    )
+
+
+def header_of(given: str) -> tuple[str, str]:
+    """Parse a header written as "Name: value".
+
+    Raises:
+        click.BadParameter: The text has another form.
+    """
+    name, colon, value = given.partition(":")
+    if not colon or not name.strip():
+        raise click.BadParameter(f"{name!r}: write 'Name: value'", param_hint="--header")
+    return name.strip(), value.strip()
+
+
+def _secret(file: Path | None, option: str, variable: str | None) -> str | None:
+    if file is None:
+        return (variable or "").strip() or None
+    try:
+        text = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        raise click.BadParameter(f"{file}: it can't be read", param_hint=option) from None
+    if not text or len(text.split()) > 1:
+        raise click.BadParameter(f"{file}: one word is meant, and nothing else", param_hint=option)
+    return text

@@ -1,0 +1,293 @@
+"""``celery -A … a2a send | get | tail | cancel | list``: an A2A client that calls a gateway.
+
+The commands see what any client sees, under the same authentication, and need no access to Redis. Operators' options
+such as ``list --all``, ``get --execution`` and ``get --store`` read the store instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import update_wrapper
+from pathlib import Path
+from typing import Any
+
+import click
+import httpx
+from a2a.client import A2ACardResolver, AgentCardResolutionError, Client, ClientConfig, ClientFactory
+from a2a.helpers import new_data_part, new_message, new_text_part
+from a2a.types import (
+    AgentInterface,
+    CancelTaskRequest,
+    GetTaskRequest,
+    ListTasksRequest,
+    Part,
+    Role,
+    SendMessageConfiguration,
+    SendMessageRequest,
+    SubscribeToTaskRequest,
+    Task,
+)
+from a2a.utils.constants import PROTOCOL_VERSION_CURRENT, TransportProtocol
+from a2a.utils.errors import A2AError, TaskNotFoundError, UnsupportedOperationError
+
+from ...client.connection.credentials import Credentials, CredentialsInterceptor
+from ...errors import ConfigError
+from ..app_loader import load_a2a
+from ..operator.cancel_all import with_cancel_all_option
+from ..operator.execution_steps import with_execution_option
+from ..operator.list_tasks import with_all_option
+from ..operator.selection import STATES
+from ..operator.stored_task import cancel_task, show_task, tail_task, with_store_option
+from ..operator.stuck_tasks import with_stuck_option
+from ..output import STATE_PREFIX, as_json, error_line, event_line, task_lines, task_table
+from .credentials import API_KEY, BEARER, credentials_of, with_credentials
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+CONNECT_TIMEOUT = 10.0
+PAGE = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """The gateway to call, and the agents that it should serve."""
+
+    url: str
+    agents: tuple[str, ...]
+    credentials: Credentials
+
+    @asynccontextmanager
+    async def agent(self, name: str, *, streaming: bool = True) -> AsyncIterator[Client]:
+        """Open a client of one agent. It calls this gateway, whatever public URL the card names."""
+        url = f"{self.url}/agents/{name}"
+        timeout = httpx.Timeout(CONNECT_TIMEOUT, read=None)  # an agent may be silent for long
+        async with httpx.AsyncClient(timeout=timeout) as http:
+            headers = await self.credentials.headers()
+            card = await A2ACardResolver(http, url).get_agent_card(http_kwargs={"headers": headers})
+            del card.supported_interfaces[:]
+            card.supported_interfaces.append(
+                AgentInterface(
+                    url=f"{url}/",
+                    protocol_binding=TransportProtocol.JSONRPC,
+                    protocol_version=PROTOCOL_VERSION_CURRENT,
+                )
+            )
+            config = ClientConfig(streaming=streaming, httpx_client=http)
+            yield ClientFactory(config).create(card, [CredentialsInterceptor(self.credentials)])
+
+    async def find(self, task_id: str) -> tuple[str, Task]:
+        """Ask each agent for a task. Return the agent's name and the task.
+
+        Raises:
+            TaskNotFoundError: No agent has the task, or these credentials may not see it.
+        """
+        for name in self.agents:
+            async with self.agent(name) as client:
+                try:
+                    return name, await client.get_task(GetTaskRequest(id=task_id))
+                except TaskNotFoundError:
+                    continue
+        raise TaskNotFoundError(f"no task {task_id} of {', '.join(self.agents)} at {self.url}")
+
+
+def client_command(command: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Make a click callback of a coroutine that takes a `Gateway` first. An error is one line, with exit code 1."""
+
+    def run(
+        context: click.Context,
+        /,
+        url: str | None,
+        header: tuple[str, ...],
+        bearer_file: Path | None,
+        api_key_file: Path | None,
+        agent: str | None = None,
+        **rest: Any,
+    ) -> None:
+        found = load_a2a(context)
+        if agent is not None and agent not in found.agents:
+            raise click.ClickException(f"no agent {agent!r}; this app has {', '.join(found.agents) or 'none'}")
+        if url is None:
+            # not `settings`: they insist on a store, and nobody asks it here
+            url = os.environ.get("A2A_PUBLIC_URL") or found.celery.conf.get("a2a_public_url") or DEFAULT_URL
+        names = tuple(found.agents) if agent is None else (agent,)
+        gateway = Gateway(url.rstrip("/"), names, Credentials(**credentials_of(header, bearer_file, api_key_file)))
+        try:
+            asyncio.run(command(gateway, **rest))
+        except ConfigError as e:
+            raise click.ClickException(str(e)) from e
+        except (A2AError, httpx.HTTPError, httpx.InvalidURL) as e:
+            raise click.ClickException(_explain(e, gateway.url)) from e
+
+    # the coroutine's own parameters come with its attributes
+    callback = click.pass_context(update_wrapper(run, command))
+    for option in (
+        click.option("--json", "as_lines", is_flag=True, help="Print one line of ProtoJSON per event or task."),
+        with_credentials,
+        click.option("--url", help=f"The gateway. Default: A2A_PUBLIC_URL, then a2a_public_url, then {DEFAULT_URL}."),
+    ):
+        callback = option(callback)
+    return callback
+
+
+_one_agent = click.option("--agent", help="The agent of the task. Default: ask all agents.")
+
+
+@click.command()
+@client_command
+@click.argument("agent")
+@click.argument("text", required=False)
+@click.option("--data", help="A data part, as JSON, with the text or without.")
+@click.option("--task", help="The task that the message continues.")
+@click.option("--context", "context_id", help="The context of the new task.")
+@click.option("--stream/--no-stream", default=True, help="Show events as they happen, or only the final task.")
+@click.option("--return-immediately", is_flag=True, help="Show the task as soon as it is accepted.")
+async def send(
+    gateway: Gateway,
+    *,
+    text: str | None,
+    data: str | None,
+    task: str | None,
+    context_id: str | None,
+    stream: bool,
+    return_immediately: bool,
+    as_lines: bool,
+) -> None:
+    """Send TEXT to AGENT and show the task's events."""
+    message = new_message(parts_of(text, data), context_id=context_id, task_id=task, role=Role.ROLE_USER)
+    configuration = SendMessageConfiguration(return_immediately=return_immediately)
+    request = SendMessageRequest(message=message, configuration=configuration)
+    async with gateway.agent(gateway.agents[0], streaming=stream and not return_immediately) as client:
+        async for event in client.send_message(request):
+            click.echo(as_json(event) if as_lines else event_line(event))
+
+
+@click.command()
+@with_execution_option
+@with_store_option(show_task)
+@client_command
+@click.argument("task")
+@_one_agent
+async def get(gateway: Gateway, *, task: str, as_lines: bool) -> None:
+    """Show TASK; with --execution, the steps of its runs."""
+    _, found = await gateway.find(task)
+    _show(found, as_lines)
+
+
+@click.command()
+@with_store_option(tail_task)
+@client_command
+@click.argument("task")
+@_one_agent
+async def tail(gateway: Gateway, *, task: str, as_lines: bool) -> None:
+    """Show TASK and its events until it ends or pauses."""
+    name, found = await gateway.find(task)
+    async with gateway.agent(name) as client:
+        try:
+            async for event in client.subscribe(SubscribeToTaskRequest(id=task)):
+                click.echo(as_json(event) if as_lines else event_line(event))
+        except NotImplementedError as e:
+            raise click.ClickException(f"the agent {name} does not stream: poll with a2a get {task}") from e
+        except UnsupportedOperationError:
+            # it has ended; perhaps since it was read
+            found = await client.get_task(GetTaskRequest(id=task))
+            _show(found, as_lines)
+
+
+@click.command()
+@with_cancel_all_option
+@with_store_option(cancel_task)
+@client_command
+@click.argument("task", required=False)
+@_one_agent
+async def cancel(gateway: Gateway, *, task: str, as_lines: bool) -> None:
+    """Cancel TASK, or all open tasks with --all.
+
+    Shows TASK when its agent has stopped. Without --store, TASK must be a task of the caller.
+    """
+    name, _ = await gateway.find(task)
+    async with gateway.agent(name) as client:
+        _show(await client.cancel_task(CancelTaskRequest(id=task)), as_lines)
+
+
+@click.command(name="list")
+@with_stuck_option
+@with_all_option
+@client_command
+@click.option("--agent", help="Only the tasks of this agent.")
+@click.option("--state", type=click.Choice(STATES, case_sensitive=False), help="Only tasks in this state.")
+@click.option("--context", "context_id", help="Only tasks of this context.")
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(min=1), help="The number of tasks.")
+async def list_(gateway: Gateway, *, state: str | None, context_id: str | None, limit: int, as_lines: bool) -> None:
+    """List tasks, the last changed first.
+
+    A gateway lists the caller's tasks. --all and --stuck list the tasks of all callers, from the store.
+    """
+    wanted = STATE_PREFIX + (state or "unspecified").upper()
+    rows: list[tuple[str, Task]] = []
+    more = False
+    for name in gateway.agents:
+        found, left = await _newest(gateway, name, wanted, context_id or "", limit)
+        rows += [(name, task) for task in found]
+        more = more or left
+    rows.sort(key=lambda row: row[1].status.timestamp.ToNanoseconds(), reverse=True)
+    more = more or len(rows) > limit
+    lines = (as_json(task) for _, task in rows[:limit]) if as_lines else task_table(rows[:limit])
+    for line in lines:
+        click.echo(line)
+    if more and not as_lines:
+        click.echo("… more tasks exist: raise --limit")
+
+
+async def _newest(gateway: Gateway, name: str, state: str, context_id: str, limit: int) -> tuple[list[Task], bool]:
+    """Return the last changed tasks of one agent, at most `limit`, and whether there are more."""
+    tasks: list[Task] = []
+    token = ""
+    async with gateway.agent(name) as client:
+        while True:
+            size = min(PAGE, limit - len(tasks))
+            answer = await client.list_tasks(
+                ListTasksRequest(status=state, context_id=context_id, page_size=size, page_token=token)
+            )
+            tasks += answer.tasks
+            token = answer.next_page_token
+            if not token or len(tasks) >= limit:
+                return tasks[:limit], bool(token)
+
+
+def _show(task: Task, as_lines: bool) -> None:
+    click.echo(as_json(task) if as_lines else task_lines(task))
+
+
+def parts_of(text: str | None, data: str | None) -> list[Part]:
+    """Return the parts of a message.
+
+    Raises:
+        click.UsageError: There is neither `text` nor `data`, or `data` is not JSON.
+    """
+    parts = [new_text_part(text)] if text is not None else []
+    if data is not None:
+        try:
+            parts.append(new_data_part(json.loads(data)))
+        except ValueError as e:
+            raise click.BadParameter(f"not JSON: {e}", param_hint="--data") from e
+    if not parts:
+        raise click.UsageError("nothing to send: give TEXT or --data")
+    return parts
+
+
+def _explain(error: Exception, url: str) -> str:
+    """Return an error in one line, with a remedy if there is one."""
+    cause = error.__cause__ if isinstance(error.__cause__, httpx.HTTPError) else error
+    if isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout):
+        return f"no gateway at {url}: start one with celery -A … a2a gateway, or name yours with --url"
+    if isinstance(error, AgentCardResolutionError) and isinstance(cause, httpx.HTTPStatusError):
+        return f"{cause.request.url} answers {cause.response.status_code}: is {url} a gateway of this app?"
+    if isinstance(cause, httpx.HTTPStatusError) and cause.response.status_code == 401:
+        return f"{url} requires authentication: give --bearer-file or {BEARER}, --api-key-file or {API_KEY}"
+    if isinstance(error, A2AError):
+        return error_line(error)
+    return " ".join(f"{url}: {error}".split())

@@ -1,0 +1,88 @@
+"""A whole fleet in one command: ``celery -A … a2a dev``, or ``a2a-celery demo`` with the sample agents."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ...app import A2A
+from ...errors import ConfigError
+from ...settings.loading import with_files
+from .environment import STORE
+from .supervisor import DevOptions, Supervisor, Target
+
+
+def dev_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of `DevOptions` to a click command."""
+    for option in reversed(
+        (
+            click.option("--pool", default="prefork", show_default=True, help="The worker's pool (celery worker -P)."),
+            click.option("--concurrency", default=4, show_default=True, help="Concurrent runs of the worker."),
+            click.option("--host", default="127.0.0.1", show_default=True, help="The gateway's address."),
+            click.option("--port", default=8000, show_default=True, help="The gateway's port; 0 picks a free one."),
+            click.option("--grpc-port", type=int, help="The port for gRPC; 0 picks a free one. Default: no gRPC."),
+            click.option(
+                "--redis-url",
+                help="A Redis to use instead of the embedded one; also A2A_STORE_URL. It is the broker too, unless "
+                "CELERY_BROKER_URL or the app's configuration names one.",
+            ),
+            click.option(
+                "--data",
+                type=click.Path(path_type=Path, file_okay=False, resolve_path=True),
+                help="A folder in which the embedded Redis keeps its data between runs.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def run_dev(target: Target, options: DevOptions, environ: Mapping[str, str] = os.environ) -> int:
+    """Run the fleet until a signal stops it (exit code 0) or a child process dies (1). Leave no process behind.
+
+    Raises:
+        click.ClickException: The fleet cannot start; nothing runs.
+    """
+    try:
+        environ = with_files(environ)
+    except ConfigError as e:
+        raise click.ClickException(str(e)) from e
+    redis_url = options.redis_url or environ.get(STORE)
+    if options.data is not None and redis_url:
+        raise click.UsageError(f"--data needs the embedded Redis: leave out --data, or --redis-url and {STORE}")
+    try:
+        port = available_port(options.host, options.port, "--port")
+        grpc_port = options.grpc_port
+        if grpc_port is not None:
+            grpc_port = available_port(options.host, grpc_port, "--grpc-port")
+        found = A2A.of(target.app)
+        if not found.agents:
+            raise ConfigError(f"{target.location} has no agents: a2a.add_agent(…), @a2a.agent(…)")
+    except ConfigError as e:
+        raise click.ClickException(str(e)) from e
+    return Supervisor(target, options, port, grpc_port).run(environ, redis_url)
+
+
+def available_port(host: str, port: int, option: str) -> int:
+    """Return `port` after a check that it is free, or a free port for 0.
+
+    Raises:
+        ConfigError: The port is taken, or `host` is not an address of this machine. The text names `option`.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as s:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            s.bind(address)
+            found: int = s.getsockname()[1]
+            return found
+    except OSError as e:
+        reason = os.strerror(e.errno) if e.errno and e.errno > 0 else str(e.args[-1])
+        raise ConfigError(f"can't listen on {host} port {port} ({reason}): choose another with {option}") from e

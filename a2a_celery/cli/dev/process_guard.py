@@ -1,0 +1,118 @@
+"""Guard against orphaned processes: a small guardian that cleans up if the supervisor is killed.
+
+`ProcessGuard` is the supervisor's end of a pipe. The guardian, in a separate session, remembers process groups and
+folders. When the pipe closes without "done", the guardian ends the groups and removes the folders. It needs no prctl
+and no polling, and works the same on Linux and macOS. This file runs by its path and imports only the standard library.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+TERMINATE_TIMEOUT = 2.0
+"""Seconds between the guardian's SIGTERM and its SIGKILL."""
+
+KILL_TIMEOUT = 1.0
+"""Seconds from SIGKILL to the removal of the folders."""
+
+POLL_INTERVAL = 0.05
+
+
+class ProcessGuard:
+    """A guardian process that ends the registered process groups when this process dies."""
+
+    def __init__(self) -> None:
+        # -I -S: no site, no environment, no current folder; nothing of ours is imported
+        self._guardian = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(Path(__file__).resolve())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            bufsize=0,
+        )
+
+    def add_group(self, pgid: int) -> None:
+        """Register a process group to end."""
+        self._send(b"group %d\n" % pgid)
+
+    def add_folder(self, folder: Path) -> None:
+        """Register a folder to remove."""
+        self._send(b"folder " + os.fsencode(folder) + b"\n")
+
+    def release(self) -> None:
+        """End the guardian without a cleanup."""
+        self._send(b"done\n")
+        assert self._guardian.stdin is not None
+        self._guardian.stdin.close()
+        try:
+            self._guardian.wait(2)
+        except subprocess.TimeoutExpired:
+            self._guardian.kill()
+            self._guardian.wait()
+
+    def _send(self, line: bytes) -> None:
+        assert self._guardian.stdin is not None
+        with suppress(BrokenPipeError):  # the guardian was killed: an orderly stop still works
+            self._guardian.stdin.write(line)
+
+
+def signal_group(pgid: int, number: int) -> bool:
+    """Send a signal to a process group. Return False if the group has no process."""
+    try:
+        os.killpg(pgid, number)
+    except (ProcessLookupError, PermissionError):  # PermissionError: macOS, for a group of zombies
+        return False
+    return True
+
+
+def run_guardian(lines: BinaryIO) -> None:
+    """Read registrations until "done", or until the supervisor dies; then clean up."""
+    groups: list[int] = []
+    folders: list[bytes] = []
+    for line in lines:
+        word, _, value = line.rstrip(b"\n").partition(b" ")
+        if word == b"done":
+            return
+        if word == b"group":
+            groups.append(int(value))
+        elif word == b"folder":
+            folders.append(value)
+    _end(groups)
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end(groups: list[int]) -> None:
+    left = [pgid for pgid in reversed(groups) if signal_group(pgid, signal.SIGTERM)]
+    left = _wait(left, TERMINATE_TIMEOUT)
+    for pgid in left:
+        signal_group(pgid, signal.SIGKILL)
+    _wait(left, KILL_TIMEOUT)
+
+
+def _wait(groups: Iterable[int], seconds: float) -> list[int]:
+    """Wait until the groups are empty. Return those that are not in time."""
+    deadline = time.monotonic() + seconds
+    left = list(groups)
+    while True:
+        left = [pgid for pgid in left if signal_group(pgid, 0)]
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(POLL_INTERVAL)
+
+
+if __name__ == "__main__":
+    # a signal to the supervisor's terminal must not end the guardian too
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    run_guardian(sys.stdin.buffer)

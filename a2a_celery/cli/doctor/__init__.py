@@ -1,0 +1,1 @@
+"""``celery -A … a2a doctor``: collect the state of an installation, then check it."""

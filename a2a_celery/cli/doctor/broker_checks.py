@@ -1,0 +1,70 @@
+"""Checks of the broker and of its acknowledgement timeout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import inf
+
+from .finding import Finding, note, ok, wrong
+from .survey import Survey
+
+
+def broker(found: Survey) -> Iterator[Finding]:
+    """Check that the broker accepts connections and does not evict messages."""
+    server = found.broker
+    if isinstance(server, str):
+        yield wrong("broker", f"{server}. Tasks wait in the store: see CELERY_BROKER_URL.")
+        return
+    yield ok("broker", f"reached: {server}" if str(server) else "reached")
+    is_store = not isinstance(found.store, str) and found.store.identity.startswith(f"{server.identity}/")
+    if server.evicts not in ("", "noeviction") and server.max_memory and not is_store:
+        yield wrong(
+            "broker",
+            f"maxmemory-policy is {server.evicts}: messages vanish when memory is short, and wait for a watcher to "
+            "publish them again. Set noeviction.",
+        )
+
+
+def timeouts(found: Survey) -> Iterator[Finding]:
+    """Check the acknowledgement timeout against the agents' time limits."""
+    server = found.broker
+    if isinstance(server, str) or server.ack_timeout is None:
+        return
+    rabbit = server.kind == "RabbitMQ"
+    name = "consumer_timeout" if rabbit else "visibility timeout"
+    shown = f"{name} ({server.ack_timeout:g} s{', unless it was changed' if rabbit else ''})"
+    late = [
+        agent for agent, work in found.work.items() if work.late and _outlasts(work.limit or inf, server.ack_timeout)
+    ]
+    long = [
+        agent
+        for agent, work in found.work.items()
+        if not work.late and _outlasts(work.limit or 0.0, server.ack_timeout)
+    ]
+    if late and rabbit:
+        yield wrong(
+            "timeouts",
+            f"runs of {', '.join(late)} are acknowledged at their end, and may take longer than the broker's {shown}: "
+            "it then closes the worker's channel. Give them a time_limit below it, or raise it.",
+        )
+    elif late:
+        yield note(
+            "timeouts",
+            f"runs of {', '.join(late)} are acknowledged at their end, and may take longer than the broker's {shown}: "
+            "it then sends copies, which are dropped. Give them a time_limit below it, or raise it in "
+            "broker_transport_options.",
+        )
+    if long:
+        what = "closes the worker's channel" if rabbit else "sends that once more"
+        yield note(
+            "timeouts",
+            f"runs of {', '.join(long)} may take longer than the broker's {shown}: what a worker has fetched behind "
+            f"one waits for as long, and it {what}. Give them a queue of their own, with "
+            "worker_prefetch_multiplier = 1, or raise it.",
+        )
+    if not (late or long):
+        yield ok("timeouts", f"no agent has a time limit beyond the broker's {shown}")
+
+
+def _outlasts(limit: float, ack_timeout: float) -> bool:
+    return limit > ack_timeout

@@ -1,0 +1,169 @@
+"""Checks of watchers, gateways, webhooks, dead letters and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+
+from ...crypto.sealing import sealer_of
+from ...gateway.signing_keys import published_keys
+from ...gateway.start_report import NO_AUTHENTICATION
+from ...settings import ENV_PREFIX, Settings, shown
+from .finding import Finding, Level, note, ok, wrong
+from .survey import Survey, reporting
+
+OWN_TO_A_PROCESS = {
+    "grpc_port",
+    "grpc_host",
+    "grpc_without_authentication",
+    "grpc_public_address",
+    "public_url",
+    "max_request_bytes",
+    "ui",
+} | {f.name for f in fields(Settings) if f.name.startswith("auth_")}
+"""Settings that only gateways use."""
+
+NOT_OF_WORKERS = {"allow_networks", "archive_retention", "webhook_public_keys"}
+"""Settings that gateways and watchers use."""
+
+
+def configuration(found: Survey) -> Iterator[Finding]:
+    """Name the store, the broker, the authentication and the source of each setting."""
+    for about, line in found.lines.items():
+        if line:
+            yield ok("configuration", f"{about}: {line}")
+    if not found.lines.get("authentication"):
+        yield note("configuration", f"authentication: {NO_AUTHENTICATION}")
+
+
+def watchers(found: Survey) -> Iterator[Finding]:
+    """Check that a watcher runs."""
+    if isinstance(found.watchers, str):
+        return
+    if not found.watchers:
+        yield wrong(
+            "watchers",
+            "none: runs of lost workers stay open, and what the broker did not take "
+            "is never run. Start celery -A … a2a watcher.",
+        )
+    else:
+        yield ok("watchers", ", ".join(said["watcher"] for said in found.watchers))
+
+
+def webhooks(found: Survey) -> Iterator[Finding]:
+    """Check that webhooks receive their events."""
+    failing, dead = found.webhooks.failing, found.webhooks.dead
+    if failing:
+        yield note("webhooks", f"{failing} can't be reached now: celery -A … a2a deliveries says why.")
+    if dead:
+        yield note(
+            "webhooks",
+            f"{dead} given up: celery -A … a2a deliveries list --dead says why; "
+            "a2a deliveries replay --all posts what they have missed.",
+        )
+    if found.webhooks.secrets and not (failing or dead):
+        yield ok("webhooks", "none waits for one that fails, none was given up")
+
+
+def dead_letters(found: Survey) -> Iterator[Finding]:
+    """Check for tasks that an operator may requeue."""
+    if found.dead_letters:
+        yield note(
+            "dead letters",
+            f"{found.dead_letters} FAILED because the worker was lost: celery -A … a2a requeue lists them; "
+            "a2a requeue --all runs them again.",
+        )
+
+
+def secrets(found: Survey) -> Iterator[Finding]:
+    """Check that watchers can decrypt the webhook configs, present and future."""
+    ours = sealer_of(found.settings.secret_keys)
+    known = ours.fingerprints if ours is not None else frozenset()
+    where = "it is set here as in the gateways" if ours is not None else "configs are sealed with one"
+    if found.webhooks.secrets - known:
+        yield wrong(
+            "secret key",
+            f"A2A_SECRET_KEY {'lacks one' if known else 'is not set here'}, with which webhooks in the store "
+            "are sealed: no gateway starts so. Add it behind the one that is used.",
+        )
+    wanted = found.webhooks.secrets | ({ours.fingerprint} if ours is not None else set())
+    others = () if isinstance(found.watchers, str) else found.watchers
+    lacking = False
+    for said in others:
+        who, theirs = f"watcher {said['watcher']}", set(said.get("secrets", ()))
+        if wanted and not theirs:
+            yield wrong(who, f"has no A2A_SECRET_KEY, and {where}: it delivers nothing to webhooks. Set it there.")
+        elif wanted - theirs:
+            yield wrong(
+                who,
+                "its A2A_SECRET_KEY does not open all webhooks that there are, or those that a gateway makes which is "
+                "set up as this command: it fails to deliver these. Make it the same.",
+            )
+        lacking |= bool(wanted - theirs)
+    if wanted and others and not lacking:
+        yield ok("secret key", "opens all webhooks, in watchers too")
+
+
+def signing_keys(found: Survey) -> Iterator[Finding]:
+    """Check that each watcher signs with an Ed25519 key that gateways publish."""
+    published = published_keys(found.settings)
+    others = () if isinstance(found.watchers, str) else found.watchers
+    agree = bool(published and others)
+    for said in others:
+        who, theirs = f"watcher {said['watcher']}", said.get("signing_keys", [])
+        if published and not theirs:
+            agree = False
+            yield wrong(who, "has no A2A_WEBHOOK_PRIVATE_KEY, and gateways publish public keys: set it there.")
+        elif not set(theirs) <= set(published):
+            agree = False
+            yield wrong(
+                who,
+                f"signs webhooks with {theirs[0]}, which is not published by a gateway that is set up as this "
+                "command: receivers refuse its posts. Add it to A2A_WEBHOOK_PUBLIC_KEYS.",
+            )
+    if agree:
+        yield ok("signatures", "watchers sign with published keys")
+
+
+def same_settings(found: Survey) -> Iterator[Finding]:
+    """Gateways, workers and watchers must agree."""
+    workers = {node: report["settings"] for node, report in reporting(found)}
+    others = dict(workers)
+    if not isinstance(found.watchers, str):
+        others |= {f"watcher {said['watcher']}": said["settings"] for said in found.watchers}
+    ours = shown(found.settings)
+    agree = True
+    for who, theirs in sorted(others.items()):
+        if theirs.get("key_prefix", found.settings.key_prefix) != found.settings.key_prefix:
+            agree = False
+            yield wrong(
+                who,
+                f"belongs to another fleet: A2A_KEY_PREFIX is {theirs['key_prefix']!r} there, and "
+                f"{found.settings.key_prefix!r} here. Make them the same, or give each fleet its own queues or broker: "
+                "messages that come to a worker of the wrong fleet go back and forth.",
+            )
+            continue
+        unused = OWN_TO_A_PROCESS | (NOT_OF_WORKERS if who in workers else set())
+        for name in sorted((ours.keys() | theirs.keys()) - unused):
+            if ours.get(name) != theirs.get(name):
+                agree = False
+                yield wrong(
+                    who,
+                    f"{ENV_PREFIX}{name.upper()} is {theirs.get(name)!r} there, and "
+                    f"{ours.get(name)!r} here: make them the same.",
+                )
+    if others and agree:
+        yield ok("settings", "the same in workers, watchers and here")
+
+
+def gateway(found: Survey) -> Iterator[Finding]:
+    """Check that the gateway reports itself ready."""
+    says = found.gateway_health
+    if isinstance(says, str):
+        level: Level = "wrong" if found.gateway_named else "note"
+        yield Finding(level, "gateway", f"none at {found.gateway} ({says}); name yours with --url")
+    elif says.get("status") == "ok":
+        yield ok("gateway", f"{found.gateway} is ready")
+    else:
+        missing = "; ".join(f"{name}: {state}" for name, state in says.items() if name != "status" and state != "ok")
+        yield wrong("gateway", f"{found.gateway} is not ready: {missing or says}")

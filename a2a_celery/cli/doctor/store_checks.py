@@ -1,0 +1,96 @@
+"""Checks of the store, its memory, its schema, the archive and the clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .archive_check import storage_lines
+from .finding import Finding, note, ok, wrong
+from .survey import Survey, reporting
+
+OLDEST = (6, 2)
+"""The Redis whose commands the scripts use."""
+
+FILLING, NEARLY_FULL = 0.75, 0.9
+"""Shares of maxmemory; the latter where there is no watermark."""
+
+MAX_SKEW = 2.0
+"""Seconds that clocks may differ: expiry and scheduled times are told by the clock of the machine that looks."""
+
+
+def store(found: Survey) -> Iterator[Finding]:
+    """Check the server and its persistence."""
+    server = found.store
+    if isinstance(server, str):
+        yield wrong("store", f"{server}. Nothing works without it: see A2A_STORE_URL.")
+        return
+    name = f"{server.kind} {server.version}"
+    yield ok("store", f"{name}, answers in {server.answered_in * 1000:.1f} ms")
+    version = tuple(int(part) for part in server.version.split(".")[:2] if part.isdigit())
+    if server.kind == "Redis" and version < OLDEST:
+        yield wrong("store", f"{name} is too old: at least {OLDEST[0]}.{OLDEST[1]}.")
+    if not server.primary:
+        yield wrong("store", "it is a replica, which can't be written: name the primary in A2A_STORE_URL.")
+    if server.cluster:
+        yield wrong("store", "it is a cluster, whose nodes each have a part: use one primary.")
+    if server.evicts == "noeviction":
+        yield ok("store", "maxmemory-policy is noeviction")
+    elif server.max_memory:
+        yield wrong("store", f"maxmemory-policy is {server.evicts}: tasks vanish when memory is short. Set noeviction.")
+    else:
+        yield note(
+            "store",
+            f"maxmemory-policy is {server.evicts}; there is no maxmemory, so nothing goes. "
+            "Set noeviction all the same.",
+        )
+    if server.append_only:
+        yield ok("store", "appendonly is yes")
+    else:
+        yield note("store", "appendonly is no: its tasks may not outlive it. Set appendonly yes.")
+    wanted = found.settings.store_wait_replicas
+    if server.replicas < wanted:
+        yield wrong(
+            "store", f"{server.replicas} replicas follow it, and a2a_store_wait_replicas is {wanted}: start more."
+        )
+    if server.unsaved:
+        yield wrong("store", f"{server.unsaved} could not be written when it last tried: see its log, and its disk.")
+
+
+def storage(found: Survey) -> Iterator[Finding]:
+    """Check the schema and the archive."""
+    watching = () if isinstance(found.watchers, str) else found.watchers
+    yield from (Finding(*line) for line in storage_lines(found.storage, found.settings, watching))
+
+
+def memory(found: Survey) -> Iterator[Finding]:
+    """Check that the store has memory for more tasks."""
+    if isinstance(found.store, str) or not found.store.max_memory:
+        return
+    used = found.store.used_memory / found.store.max_memory
+    usage = f"{used:.0%} of maxmemory ({found.store.max_memory / 2**20:,.0f} MiB) are used"
+    watermark = found.settings.store_watermark
+    nearly_full = watermark or NEARLY_FULL
+    if used >= nearly_full:
+        refuses = f"above {watermark:.0%} no message is accepted" if watermark else "a full store refuses new tasks"
+        yield wrong("memory", f"{usage}: {refuses}. Raise maxmemory, or keep tasks for less long (retention).")
+    elif used >= min(FILLING, nearly_full):
+        yield note("memory", f"{usage}: raise maxmemory before it is full, or keep tasks for less long (retention).")
+    else:
+        yield ok("memory", usage)
+
+
+def clocks(found: Survey) -> Iterator[Finding]:
+    """Check the clocks of this machine and of the workers against the store's."""
+    ahead = {node: report["store"]["ahead"] for node, report in reporting(found) if "ahead" in report["store"]}
+    if not isinstance(found.store, str):
+        ahead["this machine"] = found.store.ahead
+    for who, seconds in ahead.items():
+        if abs(seconds) > MAX_SKEW:
+            way = "ahead of" if seconds > 0 else "behind"
+            yield wrong(
+                "clock",
+                f"{who} is {abs(seconds):.1f} s {way} the store's: use NTP. "
+                "Messages expire, or begin, at the wrong time.",
+            )
+    if ahead and all(abs(seconds) <= MAX_SKEW for seconds in ahead.values()):
+        yield ok("clock", f"within {max(map(abs, ahead.values())):.2f} s of the store's")

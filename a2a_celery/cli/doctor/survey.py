@@ -1,0 +1,191 @@
+"""State of an installation, collected once for the checks of ``a2a doctor``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+from celery import Celery
+
+from ...agents import Agent
+from ...app import A2A
+from ...dispatch import queue_of, unreadable_results
+from ...errors import ConfigError, StoreUnavailable
+from ...execution.agents.import_check import import_errors
+from ...gateway.signing_keys import signatures_line
+from ...gateway.start_report import authentication_line, broker_line, settings_line, store_line
+from ...settings import Settings
+from ...store import Keys, SyncStore
+from ...store.admin.installation import Server, announced_workers, server_of, watchers
+from ...store.admin.metrics import read_metrics
+from ...store.webhooks.deliveries import deliveries
+from ...store.webhooks.push_configs import secrets_in_use
+from ..client.task_commands import DEFAULT_URL
+from .archive_check import StorageState, read_storage_state
+from .broker_server import BrokerServer, broker_server
+
+GATEWAY_TIMEOUT = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Webhooks:
+    """Pending webhook deliveries."""
+
+    secrets: frozenset[str] = frozenset()
+    """Fingerprints of the secrets that their configs are sealed with; none: there are no configs."""
+
+    failing: int = 0
+    dead: int = 0
+    """How many were given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Properties of an agent's runs."""
+
+    limit: float | None = None
+    """Seconds that one may take; None: as long as it likes."""
+
+    late: bool = False
+    """Whether the broker's message is acknowledged at its end, and not at its beginning."""
+
+    plain: bool = False
+    """Whether it is a Celery task that was exposed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """State of an installation. A text instead of a value is an error."""
+
+    settings: Settings
+    store: Server | str
+    watchers: tuple[Mapping[str, Any], ...] | str
+    webhooks: Webhooks = Webhooks()
+    dead_letters: int = 0
+    storage: StorageState | None = None
+    """None: the store can't be reached."""
+
+    broker: BrokerServer | str = field(default_factory=BrokerServer)
+
+    lines: Mapping[str, str] = field(default_factory=dict)
+    """What the start lines of a gateway say of store, broker, authentication and settings."""
+
+    workers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Report of each worker by its Celery node name, or "error" if the worker does not know the command."""
+
+    announced: tuple[Mapping[str, Any], ...] = ()
+    """What each worker announces in the store that Celery's remote control does not reach."""
+
+    queues: Mapping[str, str | None] = field(default_factory=dict)
+    """The queue that each agent's runs go to, where no `route` says another; None: its options name none."""
+
+    import_errors: Mapping[str, str] = field(default_factory=dict)
+    """Why the code of an agent cannot be imported here, by agent."""
+
+    work: Mapping[str, Work] = field(default_factory=dict)
+    """By agent."""
+
+    unreadable_results: str | None = None
+    """Why watchers cannot read results of Celery tasks, with a remedy, or None where they can."""
+
+    ignores_results: bool = False
+    """Whether Celery tasks store no result unless they say otherwise (`task_ignore_result`)."""
+
+    gateway: str = ""
+    gateway_named: bool = False
+    """Whether somebody said where the gateway is."""
+
+    gateway_health: Mapping[str, Any] | str = ""
+
+
+def survey(found: A2A, url: str | None, timeout: float) -> Survey:
+    """Collect the state. Workers have `timeout` seconds to reply."""
+    settings, app = found.settings, found.celery
+    store = SyncStore(settings.store_url)
+    server: Server | str
+    watching: tuple[Mapping[str, Any], ...] | str
+    webhooks, dead_letters = Webhooks(), 0
+    announced: tuple[Mapping[str, Any], ...] = ()
+    storage: StorageState | None = None
+    keys = Keys(settings.key_prefix)
+    try:
+        server = server_of(store)
+        watching = tuple(json.loads(said) for said in store.run(watchers(keys)))
+        announced = tuple(json.loads(text) for text in store.run(announced_workers(keys)))
+        webhooks = _webhooks(store, keys)
+        dead_letters = store.run(read_metrics(keys)).dead_letters
+        storage = read_storage_state(store, keys, settings)
+    except (StoreUnavailable, ConfigError) as e:
+        server = watching = str(e)
+    finally:
+        store.close()
+    broker = broker_server(app)
+    named = url or settings.public_url
+    return Survey(
+        settings=settings,
+        store=server,
+        watchers=watching,
+        webhooks=webhooks,
+        dead_letters=dead_letters,
+        storage=storage,
+        broker=broker,
+        lines={
+            "store": store_line(found.loaded),
+            "broker": broker_line(app),
+            "authentication": authentication_line(found.loaded),
+            "signatures of webhooks": signatures_line(settings),
+            "settings": settings_line(found.loaded),
+        },
+        workers={} if isinstance(broker, str) else reports(app, timeout),
+        announced=announced,
+        queues={name: queue_of(app, agent) for name, agent in found.agents.items()},
+        import_errors=import_errors(found.agents.values()),
+        work={name: _work(agent) for name, agent in found.agents.items()},
+        unreadable_results=unreadable_results(app),
+        ignores_results=bool(app.conf.task_ignore_result),
+        gateway=(named or DEFAULT_URL).rstrip("/"),
+        gateway_named=named is not None,
+        gateway_health=_gateway((named or DEFAULT_URL).rstrip("/")),
+    )
+
+
+def _webhooks(store: SyncStore, keys: Keys) -> Webhooks:
+    failing = sum(row.how == "failing" for row in deliveries(store, keys))
+    dead = sum(row.how == "dead" for row in deliveries(store, keys, dead=True))
+    return Webhooks(store.run(secrets_in_use(keys)), failing, dead)
+
+
+def reports(app: Celery, timeout: float, nodes: Sequence[str] = ()) -> dict[str, Mapping[str, Any]]:
+    """Return the reports of the workers that reply within `timeout` seconds, by node name.
+
+    With `nodes`, ask only these, and return once all have replied.
+    """
+    whom = {"destination": list(nodes), "limit": len(nodes)} if nodes else {}
+    answers = app.control.broadcast("a2a_report", reply=True, timeout=timeout, **whom) or []
+    return {node: report for answer in answers for node, report in answer.items()}
+
+
+def reporting(found: Survey) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the workers with a complete report."""
+    return [(node, report) for node, report in sorted(found.workers.items()) if "settings" in report]
+
+
+def _work(agent: Agent) -> Work:
+    if agent.kind != "task":
+        return Work(agent.time_limit)
+    limits = (agent.time_limit, agent.code.time_limit, agent.code.soft_time_limit)
+    return Work(min((limit for limit in limits if limit), default=None), bool(agent.code.acks_late), plain=True)
+
+
+def _gateway(url: str) -> Mapping[str, Any] | str:
+    try:
+        answer = httpx.get(f"{url}/health/ready", timeout=GATEWAY_TIMEOUT)
+        said = answer.json()
+    except httpx.HTTPError as e:
+        return f"{type(e).__name__}: {e}"
+    except ValueError:
+        return f"it answers {answer.status_code}, and not as a gateway does"
+    return said if isinstance(said, dict) else "it does not answer as a gateway does"

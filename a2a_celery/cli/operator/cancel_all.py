@@ -1,0 +1,230 @@
+"""``celery -A … a2a cancel --all``: open tasks of all callers, in the store."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import update_wrapper
+from itertools import islice
+from threading import Event
+from time import monotonic
+from typing import Any
+
+import click
+
+from ...agents import longest_grace
+from ...dispatch import Canvas, Publisher
+from ...errors import BrokerUnavailable
+from ...lifecycle.outcomes import CANCELED_BY_OPERATOR
+from ...lifecycle.states import CANCELED, TERMINAL
+from ...store import Keys, SyncStore
+from ...store.admin.scan import TaskSummary, open_tasks, read_states
+from ...store.runs.commands import RunRef
+from ...store.tasks.commands import request_cancel
+from ...store.tasks.results import CancelAsked, CanceledNow
+from .list_tasks import refuse_gateway_options, task_fields, task_rows
+from .selection import Selection, refuse_filters, selecting
+from .store_access import operator_store
+
+BATCH = 100
+"""Tasks whose runs are revoked in one message, and the largest number of agents that are stopped at a time."""
+
+BEYOND_GRACE = 5.0
+"""Seconds beyond `cancel_grace` that the stop of an agent may take. On prefork its process has been killed by then."""
+
+POLL_INTERVAL = 0.2
+
+ONLY_HERE = ("tenant", "owner", "context_id", "state", "since", "until", "begun")
+
+
+def with_cancel_all_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add to ``cancel`` the option --all, which writes to the store instead of a gateway."""
+
+    def run(context: click.Context, /, everything: bool, **rest: Any) -> Any:
+        own = {name: rest.pop(name) for name in ("yes", "dry_run", "most", "timeout")}
+        if not everything:
+            refuse_filters("--all", rest, ONLY_HERE)
+            if any(value not in (None, False) for value in own.values()):
+                raise click.UsageError("--yes, --dry-run, --limit and --timeout need --all")
+            if rest["task"] is None:
+                raise click.UsageError("Missing argument 'TASK': name one, or give --all and filters")
+            return command(**{name: value for name, value in rest.items() if name not in ONLY_HERE})
+        if rest.pop("store"):
+            raise click.UsageError("--store needs TASK: --all reads the store anyway")
+        if rest["task"] is not None:
+            raise click.UsageError("name a task, or give --all and filters: not both")
+        refuse_gateway_options("--all", rest)
+        return _cancel(context, Selection.taken_from(rest), as_lines=rest["as_lines"], **own)
+
+    callback = selecting(*ONLY_HERE)(click.pass_context(update_wrapper(run, command)))
+    for option in (
+        click.option(
+            "--timeout",
+            type=click.FloatRange(min=0),
+            metavar="SECONDS",
+            help="With --all: the time for each agent to stop. Default: A2A_CANCEL_GRACE plus 5.",
+        ),
+        click.option("--limit", "most", type=click.IntRange(min=1), help="With --all: the largest number of tasks."),
+        click.option("--dry-run", is_flag=True, help="With --all: list the tasks, and cancel none."),
+        click.option("--yes", is_flag=True, help="With --all: do not ask for confirmation."),
+        click.option(
+            "--all",
+            "everything",
+            is_flag=True,
+            help="Cancel the open tasks of all callers, for operators. Writes to A2A_STORE_URL; needs no gateway.",
+        ),
+    ):
+        callback = option(callback)
+    return callback
+
+
+class Canceller:
+    """Cancels tasks one by one, as CancelTask does: the same promises, and the same words to their clients."""
+
+    def __init__(self, store: SyncStore, keys: Keys, publisher: Publisher, timeout: float) -> None:
+        self._store = store
+        self._keys = keys
+        self._publisher = publisher
+        self._timeout = timeout
+        self._stopping: dict[str, tuple[TaskSummary, float]] = {}
+        self._revoked: list[str] = []
+        self._terminated: list[str] = []
+        self.not_revoked = ""
+        """Why runs were not revoked, or "". Workers then drop the runs when they receive them."""
+
+    def cancel(self, tasks: Sequence[TaskSummary]) -> Iterator[tuple[TaskSummary, str]]:
+        """Cancel tasks and yield each with its outcome.
+
+        The outcome is "canceled", "ended" (the task ended before the cancel) or "running" (the agent did not stop in
+        time).
+
+        Raises:
+            StoreUnavailable: Redis cannot be reached, or refuses.
+        """
+        for number, task in enumerate(tasks, 1):
+            outcome = self._request(task)
+            if outcome is not None:
+                yield task, outcome
+            if number % BATCH == 0:
+                self._revoke_runs()
+            while len(self._stopping) >= BATCH:
+                yield from self._poll()
+        self._revoke_runs()
+        while self._stopping:
+            yield from self._poll()
+
+    def _request(self, task: TaskSummary) -> str | None:
+        task_id = task.ref.task_id
+        match self._store.run(
+            request_cancel(self._keys, task.scope, task_id, task.context_id, text=CANCELED_BY_OPERATOR)
+        ):
+            case CanceledNow(run, _, canvas):
+                if run is not None:
+                    self._revoked.append(RunRef(task_id, run).name)
+                if canvas:
+                    self._terminated += Canvas.from_json(canvas).ids()
+                return "canceled"
+            case CancelAsked():
+                self._stopping[task_id] = task, monotonic() + self._timeout
+                return None
+            case _:
+                return "ended"
+
+    def _poll(self) -> Iterator[tuple[TaskSummary, str]]:
+        states = self._store.run(read_states(self._keys, list(self._stopping)))
+        before = len(self._stopping)
+        for (task_id, (task, until)), state in zip(list(self._stopping.items()), states, strict=True):
+            outcome = "canceled" if state == CANCELED else "ended" if state is None or state in TERMINAL else ""
+            if outcome or monotonic() >= until:
+                del self._stopping[task_id]
+                yield task, outcome or "running"
+        if len(self._stopping) == before:
+            Event().wait(POLL_INTERVAL)
+
+    def _revoke_runs(self) -> None:
+        for names, terminate in ((self._revoked, False), (self._terminated, True)):
+            if names and not self.not_revoked:
+                try:
+                    self._publisher.revoke(names, terminate=terminate)
+                except BrokerUnavailable as e:
+                    self.not_revoked = str(e)
+            names.clear()
+
+
+def _cancel(
+    context: click.Context,
+    wanted: Selection,
+    *,
+    as_lines: bool,
+    yes: bool,
+    dry_run: bool,
+    most: int | None,
+    timeout: float | None,
+) -> None:
+    with operator_store(context, None) as (found, store, keys):
+        tasks = list(islice((task for task in open_tasks(store, keys) if task in wanted), most))
+        if not tasks and wanted.agent is not None and wanted.agent not in found.agents:
+            raise click.ClickException(f"no agent {wanted.agent!r} in this app, and no such task of one")
+        if dry_run or not tasks:
+            _show(tasks, as_lines)
+            return
+        _confirm(tasks, yes)
+        publisher = Publisher(found.celery, {})
+        grace = longest_grace(found.agents.values(), found.settings)
+        wait = grace + BEYOND_GRACE if timeout is None else timeout
+        canceller = Canceller(store, keys, publisher, wait)
+        outcomes: Counter[str] = Counter()
+        left: list[TaskSummary] = []
+        for task, outcome in canceller.cancel(tasks):
+            outcomes[outcome] += 1
+            left += [task] * (outcome == "running")
+            if as_lines:
+                click.echo(json.dumps(task_fields(task) | {"outcome": outcome}, ensure_ascii=False))
+            _progress(outcomes.total(), len(tasks))
+    if canceller.not_revoked:
+        click.echo(f"runs were not revoked, and workers will drop them on receipt: {canceller.not_revoked}", err=True)
+    if not as_lines:
+        became = f"{outcomes['canceled']} canceled, {outcomes['ended']} had ended, {outcomes['running']} still running"
+        click.echo(f"{len(tasks)} task{'s' * (len(tasks) > 1)}: {became}")
+        for line in task_rows(left) if left else ():
+            click.echo(line)
+        if left:
+            click.echo("these agents did not stop in time: see a2a list --stuck, and a2a doctor")
+    context.exit(int(bool(left)))
+
+
+def _show(tasks: Sequence[TaskSummary], as_lines: bool) -> None:
+    if as_lines:
+        for task in tasks:
+            click.echo(json.dumps(task_fields(task) | {"outcome": "none"}, ensure_ascii=False))
+    elif not tasks:
+        click.echo("no such task that has not ended")
+    else:
+        for line in task_rows(tasks):
+            click.echo(line)
+        click.echo(f"{_counted(tasks)} would be cancelled")
+
+
+def _confirm(tasks: Sequence[TaskSummary], yes: bool) -> None:
+    if yes:
+        return
+    if not _is_interactive():
+        raise click.UsageError(f"{_counted(tasks)} would be cancelled: there is no terminal to confirm, so give --yes")
+    click.confirm(f"Cancel {_counted(tasks)}?", abort=True, err=True)
+
+
+def _is_interactive() -> bool:
+    return sys.stdin.isatty()
+
+
+def _counted(tasks: Sequence[TaskSummary]) -> str:
+    by_agent = Counter(task.agent for task in tasks)
+    agents = ", ".join(f"{many} of {agent}" for agent, many in by_agent.most_common())
+    return f"{len(tasks)} task{'s' * (len(tasks) > 1)} ({agents})"
+
+
+def _progress(done: int, of: int) -> None:
+    if sys.stderr.isatty():
+        click.echo(f"\r{done} of {of}", nl=done == of, err=True)

@@ -1,0 +1,181 @@
+"""``celery -A … a2a deliveries``: pending and abandoned webhook deliveries, in the store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from ...store import Keys, SyncStore
+from ...store.webhooks import deliveries as lines
+from ...store.webhooks.deliveries import Attempt, Delivery, read_delivery, replay_delivery
+from ..output import table
+from .store_access import duration, operator_store
+
+
+def _list_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option("--json", "as_lines", is_flag=True, help="Print one line of JSON per webhook."),
+        click.option("--agent", help="Only for tasks of this agent."),
+        click.option("--dead", is_flag=True, help="Only deliveries that were given up."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group(invoke_without_command=True)
+@_list_options
+@click.pass_context
+def deliveries(context: click.Context, /, **options: Any) -> None:
+    """Show and replay webhook deliveries.
+
+    Without a sub-command, list them with the options of list.
+    """
+    if context.invoked_subcommand is None:
+        context.invoke(list_deliveries, **options)
+    elif any(options.values()):
+        raise click.UsageError(f"--dead, --agent and --json belong after the sub-command: {context.invoked_subcommand}")
+
+
+@deliveries.command(name="list")
+@_list_options
+@click.pass_context
+def list_deliveries(context: click.Context, dead: bool, agent: str | None, as_lines: bool) -> None:
+    """List webhooks that wait for a delivery, or were given up.
+
+    A webhook receives its events in order, so an event that fails delays all later ones. After a day of attempts the
+    delivery is given up. replay posts the missed events.
+    """
+    with operator_store(context, agent) as (_, store, keys):
+        found = [row for row in _all(store, keys, dead) if agent in (None, row.agent)]
+    if as_lines:
+        for row in found:
+            click.echo(_json(row))
+    elif not found:
+        click.echo("no webhook was given up" if dead else "no webhook waits for an event, none was given up")
+    else:
+        cells = [(r.task_id, r.config_id, r.how, _events(r), str(r.failures), _when(r), _why(r)) for r in found]
+        for line in table(("TASK", "WEBHOOK", "STATE", "EVENTS", "TRIES", "NEXT", "WHY"), cells):
+            click.echo(line)
+
+
+@deliveries.command()
+@click.argument("task")
+@click.argument("webhook")
+@click.option("--json", "as_lines", is_flag=True, help="Print one line of JSON.")
+@click.pass_context
+def show(context: click.Context, task: str, webhook: str, as_lines: bool) -> None:
+    """Show one WEBHOOK of TASK with its last attempts, as JSON.
+
+    WEBHOOK is the id of its push notification config.
+    """
+    with operator_store(context, None) as (_, store, keys):
+        row = store.run(read_delivery(keys, task, webhook))
+    if row is None:
+        raise _nothing(task, webhook)
+    fields = _fields(row) | {"requested": list(row.requested), "attempts": [_attempt(one) for one in row.attempts]}
+    click.echo(json.dumps(fields, indent=None if as_lines else 2, ensure_ascii=False))
+
+
+@deliveries.command()
+@click.argument("task", required=False)
+@click.argument("webhook", required=False)
+@click.option("--all", "everything", is_flag=True, help="Replay all deliveries that were given up.")
+@click.option("--json", "as_lines", is_flag=True, help="Print one line of JSON per webhook.")
+@click.pass_context
+def replay(context: click.Context, task: str | None, webhook: str | None, everything: bool, as_lines: bool) -> None:
+    """Retry deliveries that were given up.
+
+    WEBHOOK of TASK receives its events from the first missed one on.
+    """
+    if everything == (task is not None) or (task is not None and webhook is None):
+        raise click.UsageError("name a TASK and its WEBHOOK, or give --all")
+    with operator_store(context, None) as (_, store, keys):
+        pairs = [(task, webhook)] if task and webhook else [(r.task_id, r.config_id) for r in _all(store, keys, True)]
+        for task_id, config_id in pairs:
+            outcome = store.run(replay_delivery(keys, task_id, config_id))
+            if as_lines and outcome != "missing":
+                fields = {"task": task_id, "webhook": config_id, "replayed": outcome == "replayed"}
+                click.echo(json.dumps(fields, ensure_ascii=False))
+                continue
+            match outcome:
+                case "replayed":
+                    click.echo(f"webhook {config_id} of task {task_id} is due again")
+                case "alive":
+                    click.echo(f"webhook {config_id} of task {task_id} was not given up, or is due again already")
+                case "missing" if not everything:
+                    raise _nothing(task_id, config_id)
+        if not pairs and not as_lines:
+            click.echo("no webhook was given up")
+
+
+def _all(store: SyncStore, keys: Keys, dead: bool) -> list[Delivery]:
+    found = [] if dead else list(lines.deliveries(store, keys))
+    found += lines.deliveries(store, keys, dead=True)
+    return sorted(found, key=lambda row: (row.died_us or row.due_us, row.task_id, row.config_id))
+
+
+def _nothing(task: str, webhook: str) -> click.ClickException:
+    return click.ClickException(f"task {task} has no webhook {webhook}, or a2a_retention has passed")
+
+
+def _events(row: Delivery) -> str:
+    return f"{row.delivered} of {row.version}"
+
+
+def _when(row: Delivery) -> str:
+    if row.died_us:
+        return "replay it"
+    if row.in_hand:
+        return "now"
+    return f"in {duration((row.due_us - row.now_us) / 1_000_000)}"
+
+
+def _why(row: Delivery) -> str:
+    return " ".join(str(row.said.get("reason", "-")).split())[:70]
+
+
+def _json(row: Delivery) -> str:
+    return json.dumps(_fields(row), ensure_ascii=False)
+
+
+def _fields(row: Delivery) -> dict[str, Any]:
+    """Return a delivery for scripts, without its unset times."""
+    times = {
+        "failingSince": row.first_failed_us,
+        "due": 0 if row.died_us else row.due_us,
+        "failedAt": row.said_us,
+        "givenUpAt": row.died_us,
+    }
+    return {
+        "task": row.task_id,
+        "webhook": row.config_id,
+        "agent": row.agent,
+        "contextId": row.context_id,
+        "state": row.how,
+        "delivered": row.delivered,
+        "lastEvent": row.version,
+        "failures": row.failures,
+        "inHand": row.in_hand,
+        **{name: _iso(at) for name, at in times.items() if at},
+        **row.said,
+    }
+
+
+def _attempt(attempt: Attempt) -> dict[str, Any]:
+    fields = {
+        "post": attempt.post,
+        "outcome": attempt.outcome,
+        "status": attempt.status,
+        "latencyMs": attempt.latency_ms,
+        "reason": attempt.reason,
+        "nextTry": _iso(attempt.next_us) if attempt.next_us else "",
+    }
+    return {"time": _iso(attempt.at_us), **{name: value for name, value in fields.items() if value not in ("", None)}}
+
+
+def _iso(at_us: int) -> str:
+    return datetime.fromtimestamp(at_us / 1_000_000, UTC).isoformat()

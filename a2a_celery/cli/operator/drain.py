@@ -1,0 +1,305 @@
+"""``celery -A … a2a drain``: takes workers out of service in good order; by Celery's remote control."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from threading import Event
+from time import monotonic
+from typing import Any
+
+import click
+from celery import Celery
+
+from ...dispatch import queue_of
+from ...store.admin.installation import server_of
+from ..app_loader import load_configured_a2a
+from ..doctor.broker_server import broker_server
+from ..doctor.survey import reports
+from .store_access import operator_store
+
+REPLY_TIMEOUT = 3.0
+"""Seconds to wait for a worker's reply."""
+
+POLL_INTERVAL = 0.5
+SHUTDOWN_TIMEOUT = 30.0
+"""Seconds that an idle worker may take to shut down."""
+
+
+@dataclass
+class Drained:
+    """One worker and its remaining work.
+
+    `state` is "busy", "drained", "silent", "restarted", "shut_down" or "undone".
+    """
+
+    node: str
+    queues: list[str]
+    handed_back: int = 0
+    runs: list[str] = field(default_factory=list)
+    tasks: int = 0
+    state: str = "busy"
+
+    def line(self) -> str:
+        """Return one readable line."""
+        queues = ", ".join(self.queues) or "no queue"
+        match self.state:
+            case "undone":
+                return f"{self.node}: consumes {queues} again"
+            case "shut_down":
+                return f"{self.node}: is shut down"
+            case "drained":
+                return f"{self.node}: takes nothing from {queues}, and has nothing left"
+            case "restarted":
+                again = f"{self.node}: was started again, and consumes {queues}"
+                return f"{again}: drain it without --shutdown, or stop it where it is started"
+            case "silent":
+                return f"{self.node}: does not reply: it runs a task on the solo pool, or has an older release"
+        left = [f"run {run}" for run in self.runs] + [f"{self.tasks} other tasks"] * bool(self.tasks)
+        return f"{self.node}: takes nothing from {queues}; still at work: {', '.join(left)}"
+
+    def as_json(self) -> str:
+        """Return one line of JSON."""
+        fields = {
+            "worker": self.node,
+            "state": self.state,
+            "queues": self.queues,
+            "handedBack": self.handed_back,
+            "running": self.runs,
+            "otherTasks": self.tasks,
+        }
+        return json.dumps(fields, ensure_ascii=False)
+
+
+@click.command()
+@click.option("--worker", "nodes", multiple=True, metavar="NODE", help="The worker celery@host, as doctor names it.")
+@click.option("--host", "hosts", multiple=True, help="All workers of this host.")
+@click.option("--queue", "queues", multiple=True, help="Drain only this queue, on the selected workers or on all.")
+@click.option("--agent", "agents", multiple=True, help="Drain only the queue of this agent.")
+@click.option("--all", "everything", is_flag=True, help="All workers of this deployment.")
+@click.option(
+    "--timeout", default=300.0, show_default=True, type=click.FloatRange(min=0), help="Seconds to wait for active runs."
+)
+@click.option("--shutdown", is_flag=True, help="Shut down the workers that are drained.")
+@click.option("--undo", is_flag=True, help="Let the workers consume again.")
+@click.option("--json", "as_lines", is_flag=True, help="Print one line of JSON per worker.")
+@click.pass_context
+def drain(context: click.Context, /, timeout: float, shutdown: bool, undo: bool, as_lines: bool, **which: Any) -> None:
+    """Take workers out of service.
+
+    The workers stop consuming, and return prefetched runs to the queue at once. This command waits until their active
+    runs have ended. Exit code 1 if runs are left at the timeout; they are listed, and continue. A restarted worker
+    consumes again.
+    """
+    if not any(which.values()):
+        raise click.UsageError("choose workers with --worker, --host, --queue, --agent or --all")
+    if which["everything"] and any(which[name] for name in ("nodes", "hosts", "queues", "agents")):
+        raise click.UsageError("--all selects all workers: leave out the other filters")
+    if shutdown and (undo or which["queues"] or which["agents"]):
+        raise click.UsageError("--shutdown ends whole workers: leave out --undo, --queue and --agent")
+    found = load_configured_a2a(context)
+    serves = {name: queue_of(found.celery, agent) for name, agent in found.agents.items()}
+    for agent in which["agents"]:
+        if serves.get(agent) is None:
+            known = ", ".join(name for name, queue in serves.items() if queue)
+            raise click.ClickException(f"no agent {agent!r} that has a queue; this app has {known or 'none'}")
+    broker = broker_server(found.celery)
+    if isinstance(broker, str):
+        raise click.ClickException(f"{broker}: is the broker up? See CELERY_BROKER_URL")
+    # ask all workers if the others matter, as matches or as further consumers of a queue
+    only_these = not (which["hosts"] or which["queues"] or which["agents"]) and (undo or as_lines)
+    said = reports(found.celery, REPLY_TIMEOUT, which["nodes"] if only_these else ())
+    with operator_store(context, None) as (_, store, _keys):
+        chosen = Choice.of(said, which, serves, server_of(store).identity, found.settings.key_prefix)
+    for node in chosen.strangers:
+        click.echo(
+            f"{node}: does not report its store; if it belongs to this deployment, name it with --worker", err=True
+        )
+    drainer = Drainer(found.celery, chosen)
+    if undo:
+        drainer.undo()
+    else:
+        if not as_lines:
+            for line in chosen.consequences():
+                click.echo(line)
+        drainer.drain()
+        click.echo(f"waiting up to {timeout:g} s for their active runs", err=True)
+        drainer.wait(timeout)
+        if shutdown:
+            drainer.shut_down()
+    for worker in drainer.workers.values():
+        click.echo(worker.as_json() if as_lines else worker.line())
+    wanted = "undone" if undo else "shut_down" if shutdown else "drained"
+    context.exit(int(bool(chosen.strangers) or any(worker.state != wanted for worker in drainer.workers.values())))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Selected workers and queues. `queues` is None for all queues."""
+
+    nodes: tuple[str, ...]
+    queues: frozenset[str] | None
+    named: frozenset[str]
+    """Agents named on the command line."""
+
+    reports: Mapping[str, Mapping[str, Any]]
+    """Reports of all workers that replied."""
+
+    serves: Mapping[str, str | None]
+    """The queue of each agent."""
+
+    strangers: tuple[str, ...] = ()
+    """Workers that may belong to another deployment: they cannot reach their store, or use their settings."""
+
+    @classmethod
+    def of(
+        cls,
+        said: Mapping[str, Mapping[str, Any]],
+        which: Mapping[str, Any],
+        serves: Mapping[str, str | None],
+        store: str,
+        prefix: str,
+    ) -> Choice:
+        """Select workers by the options `which`, given all workers' reports.
+
+        Workers with another `store` or key prefix belong to another deployment on the same broker. A worker that
+        reports no store is selected only by its name.
+
+        Raises:
+            click.ClickException: The options name a worker, queue or agent that does not exist.
+        """
+        ours, strangers = {}, []
+        for node, report in sorted(said.items()):
+            theirs = report.get("store", {}).get("identity"), report.get("settings", {}).get("key_prefix")
+            if "pool" not in report:
+                continue
+            if node in which["nodes"] or theirs == (store, prefix):
+                ours[node] = report
+            elif None in theirs:
+                strangers.append(node)
+        queues = {*which["queues"], *(str(serves[agent]) for agent in which["agents"])}
+        for node in which["nodes"]:
+            if node not in ours:
+                raise click.ClickException(
+                    f"{node} does not reply; the workers are {', '.join(sorted(ours)) or 'none'}"
+                )
+        named = bool(which["nodes"] or which["hosts"])
+
+        def is_meant(node: str) -> bool:
+            consumed = {*said[node]["queues"], *said[node].get("drained", ())}
+            is_named = not named or node in which["nodes"] or node.partition("@")[2] in which["hosts"]
+            return is_named and (not queues or bool(queues & consumed))
+
+        nodes = tuple(filter(is_meant, ours))
+        if not nodes:
+            what = f"that consumes {', '.join(sorted(queues))}" if queues else "of those"
+            raise click.ClickException(f"no worker {what} replies; the workers are {', '.join(sorted(ours)) or 'none'}")
+        return cls(
+            nodes,
+            frozenset(queues) or None,
+            frozenset(which["agents"]),
+            ours,
+            serves,
+            tuple(filter(is_meant, strangers)),
+        )
+
+    def queues_to_leave(self, node: str) -> list[str]:
+        """Return the queues that a worker must stop consuming."""
+        return [name for name in self.reports[node]["queues"] if self.queues is None or name in self.queues]
+
+    def consequences(self) -> Iterator[str]:
+        """Yield warnings about other work that waits because of the drain."""
+        left = {name for node in self.nodes for name in self.queues_to_leave(node)}
+        for queue in sorted(left):
+            sharing = sorted(name for name, theirs in self.serves.items() if theirs == queue and name not in self.named)
+            others = [
+                node for node, report in self.reports.items() if queue in report["queues"] and node not in self.nodes
+            ]
+            if self.queues is not None:
+                also = f" also serves {', '.join(sharing)}, and" if sharing else " also serves"
+                yield f"the queue {queue}{also} any other Celery tasks that are sent to it: they wait too"
+            if not others:
+                yield f"no other worker that reports consumes {queue}: runs sent to it wait until --undo"
+
+
+class Drainer:
+    """Drains the selected workers through Celery's remote control."""
+
+    def __init__(self, app: Celery, chosen: Choice) -> None:
+        self._app = app
+        self._arguments = {"queues": None if chosen.queues is None else sorted(chosen.queues)}
+        self.workers = {node: Drained(node, chosen.queues_to_leave(node), state="silent") for node in chosen.nodes}
+
+    def drain(self) -> None:
+        """Stop the workers from consuming."""
+        for node, said in self._ask("a2a_drain", tuple(self.workers), self._arguments):
+            worker = self.workers[node]
+            worker.queues, worker.handed_back, worker.state = said["queues"], said["handed_back"], "busy"
+
+    def undo(self) -> None:
+        """Let the workers consume again."""
+        for node, said in self._ask("a2a_undrain", tuple(self.workers), self._arguments):
+            worker = self.workers[node]
+            worker.queues, worker.state = said["queues"] or worker.queues, "undone"  # none if it was started again
+
+    def wait(self, timeout: float) -> None:
+        """Return when no worker has work left, or after `timeout` seconds."""
+        until = monotonic() + timeout
+        idle: set[str] = set()
+        while True:
+            silent = set(self._in("busy", "silent"))
+            for node, said in self._ask("a2a_busy", tuple(silent)):
+                silent.discard(node)
+                worker = self.workers[node]
+                worker.runs, worker.tasks, worker.state = said["runs"], said["tasks"], "busy"
+                if not _has_left(worker, said):
+                    worker.state = "restarted"
+                elif worker.runs or worker.tasks or said["leaving"]:
+                    idle.discard(node)
+                elif node in idle:
+                    worker.state = "drained"
+                else:  # a run that begins at this very moment is not seen at once
+                    idle.add(node)
+            for node in silent:
+                self.workers[node].state = "busy" if self.workers[node].runs else "silent"
+            if not self._in("busy", "silent") or monotonic() >= until:
+                return
+            Event().wait(POLL_INTERVAL)
+
+    def shut_down(self) -> None:
+        """Shut down the drained workers. Return when they have ended, or when a process manager has restarted them."""
+        leaving = self._in("drained")
+        if not leaving:
+            return
+        self._app.control.shutdown(destination=list(leaving))
+        until = monotonic() + SHUTDOWN_TIMEOUT
+        while leaving and monotonic() < until:
+            answers = dict(self._ask("a2a_busy", leaving))
+            for node in leaving:
+                worker = self.workers[node]
+                if node not in answers:
+                    worker.state = "shut_down"
+                elif not _has_left(worker, answers[node]):
+                    worker.state = "restarted"
+            leaving = self._in("drained")
+
+    def _in(self, *states: str) -> tuple[str, ...]:
+        return tuple(node for node, worker in self.workers.items() if worker.state in states)
+
+    def _ask(
+        self, command: str, nodes: Sequence[str], arguments: Mapping[str, Any] | None = None
+    ) -> Iterator[tuple[str, Any]]:
+        """Yield each reply that arrives in time."""
+        answers = self._app.control.broadcast(
+            command, arguments=arguments, destination=list(nodes), reply=True, timeout=REPLY_TIMEOUT, limit=len(nodes)
+        )
+        for answer in answers or []:
+            for node, said in answer.items():
+                if node in nodes and "error" not in said:
+                    yield node, said
+
+
+def _has_left(worker: Drained, said: Mapping[str, Any]) -> bool:
+    """Return whether a worker that replies `said` to ``a2a_busy`` does not consume the queues that it left."""
+    return {*worker.queues} <= {*said["drained"], *said["leaving"]}

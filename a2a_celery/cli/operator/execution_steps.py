@@ -1,0 +1,127 @@
+"""``celery -A … a2a get TASK --execution``: execution steps of a task's runs, from the store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import update_wrapper
+from typing import Any
+
+import click
+
+from ...client import state_name
+from ...lifecycle.execution import ENDS
+from ...lifecycle.steps import Step
+from ...store.runs.steps import Steps, read_steps
+from ..output import table
+from .store_access import duration, operator_store
+
+HEADING = ("RUN", "ATTEMPT", "STATE", "WHEN", "FOR", "WHAT", "WORKER")
+OF_A_GATEWAY = {"url": "--url", "header": "--header"}
+"""Options of ``get`` that have no meaning for the store."""
+
+UNKNOWN_DURATION = "lost"
+"""Duration of a run's last known step if another process wrote its end: later steps are unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepDuration:
+    """A step and the seconds that the run spent in its state.
+
+    `seconds` is None for a final step, or if unknown. `open` is True while the run is still in that state.
+    """
+
+    step: Step
+    seconds: float | None
+    open: bool = False
+
+    def row(self) -> tuple[str, ...]:
+        """Return the cells under `HEADING`."""
+        step, made = self.step, self.step.transition
+        what = ", ".join(f"{name} {value}" for name, value in made.detail.items())
+        at = made.at.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+        return (f"{step.run}", f"{step.attempt}", made.after, at, self._how_long(), what or "-", step.runner)
+
+    def as_json(self, task_id: str, agent: str) -> str:
+        """Return one line of JSON."""
+        step, made = self.step, self.step.transition
+        fields: dict[str, Any] = {
+            "task": task_id,
+            "agent": agent,
+            "run": step.run,
+            "attempt": step.attempt,
+            "worker": step.runner,
+            "number": made.number,
+            "from": made.before,
+            "state": made.after,
+            "at": made.at.isoformat(),
+            "seconds": None if self.seconds is None else round(self.seconds, 6),
+            "open": self.open,
+            "detail": dict(made.detail),
+        }
+        return json.dumps(fields, ensure_ascii=False)
+
+    def _how_long(self) -> str:
+        if self.seconds is None:
+            return "-" if self.step.transition.after in ENDS else UNKNOWN_DURATION
+        text = f"{self.seconds:.3f} s" if self.seconds < 60 else duration(self.seconds)
+        return f"{text} so far" if self.open else text
+
+
+def with_execution_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add to ``get`` the option --execution, which reads the store instead of a gateway."""
+
+    def run(context: click.Context, /, execution: bool, **rest: Any) -> Any:
+        if not execution:
+            return command(**rest)
+        if rest["store"]:
+            raise click.UsageError("--execution reads the store anyway: leave out --store")
+        for name, option in OF_A_GATEWAY.items():
+            if rest[name]:
+                raise click.UsageError(f"--execution reads the store, not a gateway: leave out {option}")
+        return _show(context, rest["task"], rest["agent"], rest["as_lines"])
+
+    return click.option(
+        "--execution",
+        is_flag=True,
+        help="Show the steps of its runs: state, time, duration and worker. Reads A2A_STORE_URL; needs no gateway.",
+    )(click.pass_context(update_wrapper(run, command)))
+
+
+def step_durations(steps: Steps) -> Iterator[StepDuration]:
+    """Yield each step with its duration."""
+    for n, step in enumerate(steps.steps):
+        following = steps.steps[n + 1] if n + 1 < len(steps.steps) else None
+        if step.transition.after in ENDS:
+            yield StepDuration(step, None)
+        elif following is not None and _is_consecutive(step, following):
+            yield StepDuration(step, (following.transition.at_us - step.transition.at_us) / 1_000_000)
+        elif following is None and steps.running and step.run == steps.run:
+            yield StepDuration(step, max(0, steps.now_us - step.transition.at_us) / 1_000_000, open=True)
+        else:
+            yield StepDuration(step, None)
+
+
+def _is_consecutive(step: Step, following: Step) -> bool:
+    return (step.run, step.runner) == (following.run, following.runner) and (
+        following.transition.number == step.transition.number + 1
+    )
+
+
+def _show(context: click.Context, task_id: str, agent: str | None, as_lines: bool) -> None:
+    with operator_store(context, agent) as (_, store, keys):
+        found = store.run(read_steps(keys, task_id))
+    if found is None or agent not in (None, found.agent):
+        raise click.ClickException(f"no task {task_id}" + (f" of {agent}" if agent else ""))
+    rows = list(step_durations(found))
+    if as_lines:
+        for one in rows:
+            click.echo(one.as_json(task_id, found.agent))
+        return
+    click.echo(f"task {task_id} ({found.agent}, context {found.context_id}): {state_name(found.state)}")
+    if not rows:
+        click.echo("no step is recorded yet: no run has begun, or one has just begun")
+        return
+    for line in table(HEADING, [one.row() for one in rows]):
+        click.echo(line)

@@ -1,0 +1,113 @@
+"""``celery -A … a2a list --all``: tasks of all callers, from the store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import update_wrapper
+from itertools import islice
+from typing import Any
+
+import click
+
+from ...store.admin.scan import TaskSummary, all_tasks
+from ..output import state_name, table
+from .selection import Selection, refuse_filters, selecting
+from .store_access import operator_store
+
+EPOCH = datetime.fromtimestamp(0, UTC)
+
+OF_A_GATEWAY = {"url": "--url", "header": "--header"}
+"""Options of the client commands that have no meaning for the store."""
+
+OF_AN_OPERATOR = ("tenant", "owner", "since", "until", "begun")
+"""Filters that a gateway does not have."""
+
+
+def with_all_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add to ``list`` the option --all, which reads the store instead of a gateway."""
+
+    def run(context: click.Context, /, all_callers: bool, **rest: Any) -> Any:
+        if all_callers:
+            refuse_gateway_options("--all", rest)
+            return _show(context, Selection.taken_from(rest), rest["limit"], rest["as_lines"])
+        refuse_filters("--all or --stuck", rest, OF_AN_OPERATOR)
+        return command(**{name: value for name, value in rest.items() if name not in OF_AN_OPERATOR})
+
+    callback = selecting(*OF_AN_OPERATOR)(click.pass_context(update_wrapper(run, command)))
+    return click.option(
+        "--all",
+        "all_callers",
+        is_flag=True,
+        help="List the tasks of all callers, for operators. Reads A2A_STORE_URL; needs no gateway.",
+    )(callback)
+
+
+def refuse_gateway_options(mode: str, options: dict[str, Any]) -> None:
+    """Refuse options that concern a gateway.
+
+    Raises:
+        click.UsageError: One of them is set.
+    """
+    for name, option in OF_A_GATEWAY.items():
+        if options[name]:
+            raise click.UsageError(f"{mode} reads the store, not a gateway: leave out {option}")
+
+
+def task_fields(task: TaskSummary) -> dict[str, Any]:
+    """Return a task's ownership and state for scripts, without its content."""
+    return {
+        "task": task.ref.task_id,
+        "agent": task.agent,
+        "tenant": task.scope.tenant,
+        "owner": task.scope.owner,
+        "contextId": task.context_id,
+        "state": state_name(task.state),
+        "since": _time(task.since_us),
+        "begun": _time(task.claimed_us) if task.claimed_us else None,
+        "run": task.ref.run,
+        "attempt": task.attempt,
+        "worker": task.runner or None,
+    }
+
+
+def _time(us: int) -> str:
+    return (EPOCH + timedelta(microseconds=us)).isoformat()
+
+
+def task_rows(tasks: Sequence[TaskSummary]) -> Iterable[str]:
+    """Yield a heading and a line for each task. Tenant and owner are columns if any task has one."""
+    columns: list[tuple[str, Callable[[TaskSummary], str]]] = [
+        ("TASK", lambda task: task.ref.task_id),
+        ("STATE", lambda task: state_name(task.state)),
+        ("AGENT", lambda task: task.agent),
+        ("SINCE (UTC)", lambda task: f"{datetime.fromtimestamp(task.since_us // 1_000_000, UTC):%Y-%m-%d %H:%M:%S}"),
+    ]
+    if any(task.scope.tenant for task in tasks):
+        columns.append(("TENANT", lambda task: task.scope.tenant or "-"))
+    if any(task.scope.owner for task in tasks):
+        columns.append(("OWNER", lambda task: task.scope.owner or "-"))
+    columns.append(("CONTEXT", lambda task: task.context_id))
+    return table([name for name, _ in columns], [[cell(task) for _, cell in columns] for task in tasks])
+
+
+def _show(context: click.Context, wanted: Selection, limit: int, as_lines: bool) -> None:
+    with operator_store(context, None) as (found, store, keys):
+        pattern = keys.indexes(wanted.scope, wanted.context_id)
+        times = {"not_before_us": wanted.since_us, "not_after_us": wanted.until_us}
+        found_tasks = all_tasks(store, keys, pattern, wanted.states, **times)
+        tasks = list(islice((task for task in found_tasks if wanted.has_begun(task)), limit + 1))
+        if not tasks and wanted.agent is not None and wanted.agent not in found.agents:
+            raise click.ClickException(f"no agent {wanted.agent!r} in this app, and no such task of one")
+    if as_lines:
+        for task in tasks[:limit]:
+            click.echo(json.dumps(task_fields(task), ensure_ascii=False))
+        return
+    if not tasks:
+        click.echo("no such task")
+        return
+    for line in task_rows(tasks[:limit]):
+        click.echo(line)
+    if len(tasks) > limit:
+        click.echo("… more tasks exist: raise --limit")

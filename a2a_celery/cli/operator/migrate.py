@@ -1,0 +1,94 @@
+"""``celery -A … a2a migrate``: migrate the store to the schema of this release, or detach the archive."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import click
+
+from ...app import A2A
+from ...errors import ConfigError, StoreUnavailable
+from ...store import Keys, SyncStore
+from ...store.admin.archiving import read_archive_state, update_archive_backlog
+from ...store.admin.installation import watchers
+from ...store.admin.schema import SCHEMA, judge, open_store, pending
+from ...store.admin.schema import migrate as carry_out
+from ..app_loader import load_configured_a2a
+from ..doctor.survey import reports
+
+
+@click.command()
+@click.option("--dry-run", is_flag=True, help="Show the changes, and make none.")
+@click.option(
+    "--without-archive",
+    is_flag=True,
+    help="Stop using the archive: ended tasks in the store expire, now and in future.",
+)
+@click.option("--timeout", default=2.0, show_default=True, help="Seconds to wait for workers' replies.")
+@click.pass_context
+def migrate(context: click.Context, dry_run: bool, without_archive: bool, timeout: float) -> None:
+    """Migrate the store to this release's schema.
+
+    First stop the gateways, workers and watchers of the older release. Start the new ones afterwards. An interrupted
+    migration can be run again, and concurrent runs do no harm.
+    """
+    found = load_configured_a2a(context)
+    store, keys = SyncStore(found.settings.store_url), Keys(found.settings.key_prefix)
+    try:
+        _to_this_release(found, store, keys, dry_run, timeout)
+        if without_archive:
+            _without_archive(found, store, keys, dry_run)
+    except ConfigError as e:
+        raise click.ClickException(str(e)) from e
+    except StoreUnavailable as e:
+        raise click.ClickException(f"{e}; completed steps are kept: run the command again") from e
+    finally:
+        store.close()
+
+
+def _to_this_release(found: A2A, store: SyncStore, keys: Keys, dry_run: bool, timeout: float) -> None:
+    schema = open_store(store, keys, stamp=not dry_run).schema
+    steps = pending(schema)
+    if schema > SCHEMA:
+        judge(open_store(store, keys), None)
+    if not steps:
+        click.echo(f"The store has schema {schema}, as this release needs it: nothing to do.")
+        return
+    older = [] if dry_run else list(_older(found, store, keys, timeout))
+    if older:
+        raise click.ClickException(
+            f"processes of an older release are running: {', '.join(older)}. Stop them, and all gateways, which this "
+            "command cannot detect. A stopped watcher is listed for another 20 seconds"
+        )
+    for step in steps:
+        changed = carry_out(store, keys, step, schema, dry_run=dry_run)
+        schema = step.to
+        click.echo(f"Schema {step.to} {step.does}: {changed} records {'would be' if dry_run else 'were'} changed.")
+
+
+def _older(found: A2A, store: SyncStore, keys: Keys, timeout: float) -> Iterator[str]:
+    """Yield the running processes that report no schema or another one, and so belong to another release."""
+    for said in store.run(watchers(keys)):
+        watcher = json.loads(said)
+        if watcher.get("schema") != SCHEMA:
+            yield f"watcher {watcher['watcher']}"
+    for node, report in sorted(reports(found.celery, timeout).items()):
+        if "pool" in report and report.get("schema") != SCHEMA:
+            yield f"worker {node}"
+
+
+def _without_archive(found: A2A, store: SyncStore, keys: Keys, dry_run: bool) -> None:
+    if found.settings.archive_url is not None:
+        raise ConfigError(
+            "a2a_archive_url is set here, so processes would turn the archive on again: unset it everywhere"
+        )
+    state = store.run(read_archive_state(keys, give_up=not dry_run))
+    cursor, changed = "0", state.waiting + state.refused if dry_run else 0
+    while not dry_run:
+        cursor, more = store.run(update_archive_backlog(keys, cursor))
+        changed += more
+        if cursor == "0":
+            break
+    how = "would expire" if dry_run else "expire"
+    click.echo(f"No archive: {changed} ended tasks {how} {found.settings.retention} seconds from now.")

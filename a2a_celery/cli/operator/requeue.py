@@ -1,0 +1,214 @@
+"""``celery -A … a2a requeue``: list dead letters and requeue them, in the store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import click
+
+from ...app import A2A
+from ...dispatch import Publisher, RunOptions
+from ...errors import BrokerUnavailable
+from ...store import Keys, SyncStore
+from ...store.admin.scan import TaskSummary, listed
+from ...store.runs.commands import RunRef
+from ...store.runs.dispatch import mark_published
+from ...store.tasks.dead_letters import Alive, AlreadyRequeued, DeadLetter, read_dead_letter, requeue_task
+from ...store.tasks.results import Ended, Missing
+from ..output import state_name, table
+from .selection import Selection, selecting
+from .store_access import operator_store
+
+
+@dataclass(frozen=True, slots=True)
+class RequeueResult:
+    """Result of requeuing a dead letter as the task `new`.
+
+    `published` is True once the broker has the run, and None if the letter was requeued before. A `blocked` run waits
+    for earlier runs of its context.
+    """
+
+    dead: str
+    new: str
+    published: bool | None
+    blocked: bool = False
+
+    def line(self) -> str:
+        """Return one readable line."""
+        match self.published:
+            case None:
+                return f"{self.dead} was requeued before, as task {self.new}"
+            case True:
+                return f"{self.dead} runs again as task {self.new}"
+            case False if self.blocked:
+                return f"{self.dead} runs again as task {self.new}, after the earlier runs of its context"
+            case False:
+                return (
+                    f"{self.dead} runs again as task {self.new}, once a watcher publishes it: the broker is unavailable"
+                )
+
+    def as_json(self) -> str:
+        """Return one line of JSON."""
+        fields = {"task": self.new, "requeuedFrom": self.dead, "before": self.published is None}
+        return json.dumps(fields | ({"published": self.published} if self.published is not None else {}))
+
+
+class NotRequeued(Exception):
+    """A task cannot be requeued. The text is one line with a remedy."""
+
+
+@click.command()
+@click.argument("tasks", metavar="[TASK]...", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="Requeue all dead letters, or those that match the filters.")
+@selecting("agent", "tenant", "owner", "context_id", "since", "until")
+@click.option("--limit", type=click.IntRange(min=1), help="The largest number, the oldest first.")
+@click.option("--json", "as_lines", is_flag=True, help="Print one line of JSON per dead letter, or per new task.")
+@click.pass_context
+def requeue(
+    context: click.Context,
+    /,
+    tasks: tuple[str, ...],
+    everything: bool,
+    limit: int | None,
+    as_lines: bool,
+    **options: Any,
+) -> None:
+    """Requeue tasks whose worker was lost, or list them.
+
+    Without TASK or --all, list the dead letters: tasks that FAILED because their worker was lost. Requeuing sends the
+    message of a dead letter again, as a new task of the same caller in the same context. The old task stays FAILED; the
+    new task refers to it.
+    """
+    wanted = Selection.taken_from(options)
+    if tasks and (everything or limit is not None or wanted != Selection()):
+        raise click.UsageError("give TASKs, or --all with filters: not both")
+    with operator_store(context, wanted.agent) as (found, store, keys):
+        if not tasks:
+            letters = dead_letters(store, keys, wanted)[:limit]
+            if not everything:
+                _show(letters, as_lines)
+                return
+            tasks = tuple(letter.ref.task_id for letter in letters)
+        failed = False
+        requeuer = Requeuer(found, store, keys)
+        for task_id in tasks:
+            try:
+                done = requeuer.requeue(task_id)
+                click.echo(done.as_json() if as_lines else done.line())
+            except NotRequeued as e:
+                failed = True
+                click.echo(f"Error: {e}", err=True)
+        if not tasks and not as_lines:
+            click.echo("no dead letters")
+    context.exit(int(failed))
+
+
+class Requeuer:
+    """Requeues dead letters one at a time."""
+
+    def __init__(self, found: A2A, store: SyncStore, keys: Keys) -> None:
+        self._found = found
+        self._store = store
+        self._keys = keys
+        options = {name: agent.options for name, agent in found.agents.items()}
+        self._publisher = Publisher(found.celery, options, found.settings.key_prefix)
+        self._broker_unavailable = False
+
+    def requeue(self, task_id: str) -> RequeueResult:
+        """Create a new task from the dead letter `task_id` and publish its run. Concurrent calls create one task.
+
+        Raises:
+            NotRequeued: The task is not a dead letter, or its agent is unknown in this app.
+            StoreUnavailable: Redis cannot be reached, or refuses.
+        """
+        while True:
+            match self._store.run(read_dead_letter(self._keys, task_id)):
+                case DeadLetter() as letter:
+                    new = self._resubmit(letter)
+                    if new is not None:
+                        return new
+                    # another operator was faster: read the letter again
+                case AlreadyRequeued(new_id):
+                    return RequeueResult(task_id, new_id, None)
+                case Missing():
+                    raise NotRequeued(f"no task {task_id}: its id is wrong, or a2a_retention has passed")
+                case Alive(state):
+                    raise NotRequeued(
+                        f"task {task_id} is {state_name(state)}: it has not ended; follow it with a2a tail"
+                    )
+                case Ended(state):
+                    raise NotRequeued(
+                        f"task {task_id} is {state_name(state)}, and not because its worker was lost: only that can be "
+                        "requeued; send its message once more instead"
+                    )
+
+    def _resubmit(self, letter: DeadLetter) -> RequeueResult | None:
+        """Return the new task, or None if another operator has created one."""
+        dead = letter.task.id
+        if letter.agent not in self._found.agents:
+            here = ", ".join(self._found.agents)
+            raise NotRequeued(
+                f"task {dead} is of the agent {letter.agent!r}, this app has {here}: name its app with -A"
+            )
+        # keep the route and the call; drop the client's times, which have passed, and the count of Celery's retries
+        options = replace(RunOptions.from_json(letter.options), not_before=None, not_after=None, retries=0)
+        new = str(uuid4())
+        retention = self._found.settings.retention
+        stored = options.to_json()
+        made = self._store.run(requeue_task(self._keys, letter, new, retention=retention, options=stored))
+        if made == "gone":
+            return None
+        if made == "behind" or self._broker_unavailable:
+            return RequeueResult(dead, new, published=False, blocked=made == "behind")
+        try:
+            self._publisher.publish(letter.agent, new, 1, stored)
+        except BrokerUnavailable:
+            self._broker_unavailable = True  # do not wait for the broker again
+            return RequeueResult(dead, new, published=False)
+        wait = timedelta(seconds=self._found.settings.redispatch_after)
+        again_us = options.again_in(datetime.now(UTC), wait) // timedelta(microseconds=1)
+        self._store.run(mark_published(self._keys, RunRef(new, 1), again_us=again_us))
+        return RequeueResult(dead, new, published=True)
+
+
+def dead_letters(store: SyncStore, keys: Keys, wanted: Selection) -> list[TaskSummary]:
+    """Return the dead letters that match `wanted`, the oldest first."""
+    found = (letter for letter in listed(store, keys, keys.dead_letters) if letter in wanted)
+    return sorted(found, key=lambda letter: letter.since_us)
+
+
+def _show(letters: list[TaskSummary], as_lines: bool) -> None:
+    for line in map(_json_line, letters) if as_lines else _text_lines(letters):
+        click.echo(line)
+
+
+def _text_lines(letters: list[TaskSummary]) -> Iterator[str]:
+    if not letters:
+        yield "no dead letters: no task whose worker was lost waits to be requeued"
+        return
+    rows = [(x.ref.task_id, x.agent, f"{x.attempt} of {x.max_attempts}", _time(x), x.context_id) for x in letters]
+    yield from table(("TASK", "AGENT", "ATTEMPTS", "FAILED (UTC)", "CONTEXT"), rows)
+    yield "run one again: a2a requeue TASK; all of them: a2a requeue --all"
+
+
+def _json_line(letter: TaskSummary) -> str:
+    fields: dict[str, Any] = {
+        "task": letter.ref.task_id,
+        "agent": letter.agent,
+        "tenant": letter.scope.tenant,
+        "owner": letter.scope.owner,
+        "attempts": letter.attempt,
+        "maxAttempts": letter.max_attempts,
+        "failedAt": _time(letter).replace(" ", "T") + "Z",
+        "contextId": letter.context_id,
+    }
+    return json.dumps(fields, ensure_ascii=False)
+
+
+def _time(letter: TaskSummary) -> str:
+    return datetime.fromtimestamp(letter.since_us // 1_000_000, UTC).strftime("%Y-%m-%d %H:%M:%S")

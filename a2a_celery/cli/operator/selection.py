@@ -1,0 +1,139 @@
+"""Filters that ``list``, ``cancel --all`` and ``requeue`` share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar, cast
+
+import click
+from a2a.types import TaskState
+
+from ...store.admin.scan import TaskSummary
+from ..output import STATE_PREFIX
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+STATES = sorted(name.removeprefix(STATE_PREFIX).lower() for name in TaskState.keys()[1:])
+
+AGE_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+class When(click.ParamType[datetime]):
+    """A time, or how long ago it was: ``2030-01-31T12:00`` (UTC, unless it says otherwise), ``90s``, ``15m``, ``2h``,
+    ``7d``."""
+
+    name = "when"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        """The time, with its zone."""
+        if isinstance(value, datetime):
+            return value
+        number, unit = value[:-1], value[-1:]
+        try:
+            if unit in AGE_UNITS:
+                return datetime.now(UTC) - timedelta(seconds=float(number) * AGE_UNITS[unit])
+            found = datetime.fromisoformat(value)
+        except (ValueError, OverflowError):
+            self.fail(f"{value!r}: write 2030-01-31T12:00 (UTC), or how long ago: 90s, 15m, 2h, 7d", param, ctx)
+        return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Filters on the tasks of all callers. None matches any value."""
+
+    agent: str | None = None
+    tenant: str | None = None
+    owner: str | None = None
+    context_id: str | None = None
+    state: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    begun: datetime | None = None
+
+    @classmethod
+    def taken_from(cls, options: dict[str, Any]) -> Selection:
+        """Remove the filters from the options of a command and return them."""
+        return cls(**{f.name: options.pop(f.name, None) for f in fields(cls)})
+
+    @property
+    def scope(self) -> tuple[str | None, str | None, str | None]:
+        return self.agent, self.tenant, self.owner
+
+    @property
+    def states(self) -> frozenset[TaskState]:
+        """Selected states."""
+        named = STATES if self.state is None else [self.state]
+        return frozenset(cast(TaskState, TaskState.Value(STATE_PREFIX + state.upper())) for state in named)
+
+    @property
+    def since_us(self) -> int | None:
+        return _microseconds(self.since)
+
+    @property
+    def until_us(self) -> int | None:
+        return _microseconds(self.until)
+
+    def has_begun(self, task: TaskSummary) -> bool:
+        """Return True unless only tasks are meant that a worker had begun by `begun`, and this is none of them."""
+        begun_us = _microseconds(self.begun)
+        return begun_us is None or 0 < task.claimed_us <= begun_us
+
+    def __contains__(self, task: TaskSummary) -> bool:
+        theirs = (task.agent, task.scope.tenant, task.scope.owner, task.context_id)
+        wanted = (*self.scope, self.context_id)
+        return (
+            all(mine in (None, other) for mine, other in zip(wanted, theirs, strict=True))
+            and task.state in self.states
+            and (self.since_us is None or task.since_us >= self.since_us)
+            and (self.until_us is None or task.since_us <= self.until_us)
+            and self.has_begun(task)
+        )
+
+
+def _microseconds(time: datetime | None) -> int | None:
+    return None if time is None else round(time.timestamp() * 1_000_000)
+
+
+OPTIONS: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "agent": ("--agent", {"help": "Only the tasks of this agent."}),
+    "tenant": ("--tenant", {"help": 'Only the tasks of this tenant; "" for tasks without one.'}),
+    "owner": ("--owner", {"help": 'Only the tasks of this caller; "" for tasks without one.'}),
+    "context_id": ("--context", {"help": "Only the tasks of this context."}),
+    "state": (
+        "--state",
+        {"type": click.Choice(STATES, case_sensitive=False), "help": "Only tasks in this state."},
+    ),
+    "since": ("--since", {"type": When(), "help": "Only tasks that entered their state at this time or later."}),
+    "until": ("--until", {"type": When(), "help": "Only tasks that entered their state at this time or earlier."}),
+    "begun": (
+        "--begun",
+        {"type": When(), "help": "Only tasks whose newest run a worker began at this time or earlier."},
+    ),
+}
+"""Options by the field of `Selection` that each fills."""
+
+
+def selecting(*names: str) -> Callable[[F], F]:
+    """Add to a command the filters for these fields of `Selection`."""
+
+    def decorate(command: F) -> F:
+        for name in reversed(names):
+            option, how = OPTIONS[name]
+            command = click.option(option, name, default=None, **how)(command)
+        return command
+
+    return decorate
+
+
+def refuse_filters(mode: str, options: Mapping[str, Any], names: tuple[str, ...]) -> None:
+    """Refuse filters that need `mode`.
+
+    Raises:
+        click.UsageError: One of `names` is set in `options`.
+    """
+    for name in names:
+        if options.get(name) is not None:
+            raise click.UsageError(f"{OPTIONS[name][0]} needs {mode}: a gateway shows only the caller's own tasks")

@@ -1,0 +1,170 @@
+"""``celery -A … a2a stats``: metrics of a deployment, from the store."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from threading import Event
+from typing import Any
+
+import click
+from a2a.types import TaskState
+
+from ...lifecycle.states import INTERRUPTED, SUBMITTED, TERMINAL, WORKING
+from ...store import Keys, SyncStore
+from ...store.admin.metrics import FleetMetrics, read_metrics
+from ...store.admin.scan import open_tasks
+from ...store.admin.usage import Usage, usage
+from ...store.webhooks.deliveries import DeliveryMetrics, delivery_metrics
+from ..output import state_name, table
+from .store_access import duration, operator_store
+
+EVERY = 2.0
+"""Seconds between two looks."""
+
+CLEAR = "\x1b[H\x1b[2J"
+"""Escape sequence that clears a terminal."""
+
+HEADING = ("AGENT", "WAITING", "OLDEST", "WORKING", "PAUSED", "COMPLETED", "FAILED", "CANCELED", "REJECTED", "LOST")
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Metrics of a deployment at one moment."""
+
+    counted: FleetMetrics
+    posts: DeliveryMetrics
+    usage: Usage
+    open: Mapping[tuple[str, TaskState], int]
+    """Tasks that have not ended, by agent and state."""
+
+    agents: tuple[str, ...]
+
+    @classmethod
+    def of(cls, store: SyncStore, keys: Keys, named: Mapping[str, Any], agent: str | None) -> Stats:
+        """Read the metrics of one `agent`, or of the agents `named` and all that have tasks.
+
+        Raises:
+            StoreUnavailable: Redis cannot be reached, or refuses.
+        """
+        counted, posts = store.run(read_metrics(keys)), store.run(delivery_metrics(keys))
+        standing = Counter((task.agent, task.state) for task in open_tasks(store, keys))
+        known = dict.fromkeys([*named, *(name for _, name, _ in counted.counts), *(name for name, _ in standing)])
+        shown = tuple(name for name in known if agent in (None, name))
+        return cls(counted, posts, usage(store, keys), standing, shown)
+
+    def as_json(self) -> str:
+        """For scripts."""
+        counted, used = self.counted, self.usage
+        return json.dumps(
+            {
+                "at": datetime.fromtimestamp(counted.now_us / 1_000_000, UTC).isoformat(),
+                "agents": {name: self._agent(name) for name in self.agents},
+                "runs": dict(counted.runs),
+                "paused": counted.paused,
+                "deadLetters": counted.dead_letters,
+                "webhooks": {
+                    "waiting": self.posts.waiting,
+                    "dead": self.posts.dead,
+                    "delivered": self.posts.delivered,
+                    "failed": self.posts.failed,
+                    "givenUp": self.posts.given_up,
+                },
+                "store": {
+                    "bytes": used.used,
+                    "maxBytes": used.most,
+                    "tasks": used.tasks,
+                    "bytesPerTask": used.bytes_per_task,
+                },
+                "followed": used.followed,
+            },
+            ensure_ascii=False,
+        )
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+        yield from table(HEADING, [self._row(name) for name in self.agents])
+        runs, posts, used = self.counted.runs, self.posts, self.usage
+        yield ""
+        yield (
+            f"runs: {runs['queued']} waiting, {runs['behind']} behind others of their context, {runs['running']} "
+            f"running, {runs['handed']} handed to canvases"
+        )
+        yield f"tasks that wait for an answer: {self.counted.paused}; dead letters: {self.counted.dead_letters}"
+        yield f"webhooks: {posts.waiting} waiting, {posts.dead} given up; posts: {posts.delivered} delivered, " + (
+            f"{posts.failed} failed"
+        )
+        if used.used is not None:
+            of = f" of {_size(used.most)}" if used.most else ", without a limit"
+            yield f"store: {_size(used.used)}{of}"
+        if used.tasks is not None:
+            each = f", {_size(used.bytes_per_task)} each" if used.bytes_per_task else ""
+            yield f"tasks kept: about {used.tasks:,}{each}"
+        if used.followed is not None:
+            yield f"tasks that streams and calls follow now: {used.followed}"
+
+    def _agent(self, name: str) -> dict[str, Any]:
+        oldest = self.counted.oldest.get(name)
+        return {
+            "open": {state_name(s).lower(): n for (agent, s), n in sorted(self.open.items()) if agent == name},
+            "oldestWaitingSeconds": None if oldest is None else round(oldest, 3),
+            "ended": {state_name(state).lower(): self._ended(name, state) for state in sorted(TERMINAL)},
+            "lost": {what: n for (agent, what), n in self.counted.counted("lost").items() if agent == name},
+        }
+
+    def _row(self, name: str) -> tuple[str, ...]:
+        waiting = self.open.get((name, SUBMITTED), 0)
+        paused = sum(self.open.get((name, state), 0) for state in INTERRUPTED)
+        oldest = self.counted.oldest.get(name)
+        ended = (self._ended(name, state) for state in sorted(TERMINAL))
+        lost = sum(n for (agent, _), n in self.counted.counted("lost").items() if agent == name)
+        metrics = (self.open.get((name, WORKING), 0), paused, *ended, lost)
+        return (name, str(waiting), "-" if oldest is None else duration(oldest), *map(str, metrics))
+
+    def _ended(self, name: str, state: TaskState) -> int:
+        return self.counted.counted("ended").get((name, str(int(state))), 0)
+
+
+@click.command()
+@click.option("--agent", help="Only this agent's row.")
+@click.option(
+    "--watch",
+    type=click.FloatRange(min=0.1),
+    is_flag=False,
+    flag_value=EVERY,
+    metavar="[SECONDS]",
+    help=f"Repeat every SECONDS, {EVERY:g} by default, until Ctrl-C.",
+)
+@click.option("--json", "as_lines", is_flag=True, help="Print one line of JSON per reading.")
+@click.pass_context
+def stats(context: click.Context, agent: str | None, watch: float | None, as_lines: bool) -> None:
+    """Show metrics of tasks, runs and memory.
+
+    Open tasks are current values. Ended tasks and lost runs are totals since the store was created.
+    """
+    with operator_store(context, agent) as (found, store, keys):
+        try:
+            while True:
+                now = Stats.of(store, keys, found.agents, agent)
+                if watch is not None and not as_lines and sys.stdout.isatty():
+                    click.echo(CLEAR, nl=False)
+                click.echo(now.as_json() if as_lines else "\n".join(now.lines()))
+                if watch is None:
+                    return
+                Event().wait(watch)
+        except KeyboardInterrupt:
+            return
+
+
+def _size(count: float | None) -> str:
+    """ "1.5 MiB" """
+    size = float(count or 0)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            break
+        size /= 1024
+    return f"{size:,.0f} {unit}" if unit == "bytes" else f"{size:,.1f} {unit}"

@@ -1,0 +1,120 @@
+"""``a2a get | tail | cancel TASK --store``: one task of any caller, from the store.
+
+A gateway with authentication shows a task to its owner only, and an operator lacks the owner's credentials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import update_wrapper
+from time import sleep
+from typing import Any
+
+import click
+from a2a.types import Task
+
+from ...agents import longest_grace
+from ...dispatch import Publisher
+from ...lifecycle.events import EventId, stream_response
+from ...lifecycle.shown import shown_event
+from ...lifecycle.states import INTERRUPTED, TERMINAL
+from ...store import Keys, SyncStore
+from ...store.admin.scan import open_tasks
+from ...store.log.pages import read_log
+from ...store.runs.steps import read_steps
+from ...store.tasks.commands import read_task
+from ..output import as_json, event_line, state_name, task_lines
+from .cancel_all import BEYOND_GRACE, Canceller
+from .list_tasks import refuse_gateway_options
+from .store_access import operator_store
+
+POLL_INTERVAL = 0.5
+"""Seconds between two reads of the log of a task that `tail` follows."""
+
+StoredTaskCommand = Callable[[click.Context, str, str | None, bool], None]
+
+
+def with_store_option(through_store: StoredTaskCommand) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add to a command about one task the option --store, which calls `through_store` instead of a gateway."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        def run(context: click.Context, /, store: bool, **rest: Any) -> Any:
+            if not store:
+                return command(**rest)
+            refuse_gateway_options("--store", rest)
+            return through_store(context, rest["task"], rest["agent"], rest["as_lines"])
+
+        return click.option(
+            "--store",
+            is_flag=True,
+            help="Use the task of any caller, for operators. Reads A2A_STORE_URL; needs no gateway.",
+        )(click.pass_context(update_wrapper(run, command)))
+
+    return decorate
+
+
+def show_task(context: click.Context, task_id: str, agent: str | None, as_lines: bool) -> None:
+    """Show the stored task."""
+    with operator_store(context, agent) as (_, store, keys):
+        _show(_read(store, keys, task_id, agent)[0], as_lines)
+
+
+def tail_task(context: click.Context, task_id: str, agent: str | None, as_lines: bool) -> None:
+    """Show a task and each new event of its log, until the task ends or pauses."""
+    with operator_store(context, agent) as (_, store, keys):
+        task, newest = _read(store, keys, task_id, agent)
+        _show(task, as_lines)
+        while True:
+            page = store.run(read_log(keys, task_id, newest))
+            if page.version == 0:
+                raise _missing(task_id)
+            if page.restored:
+                task, newest = _read(store, keys, task_id, agent)
+                _show(task, as_lines)
+            for entry in page.entries:
+                newest = entry.id
+                event = shown_event(entry, task_id, task.context_id)
+                if event is not None:
+                    response = stream_response(event)
+                    click.echo(as_json(response) if as_lines else event_line(response))
+            if newest.version >= page.version:
+                if page.state in TERMINAL | INTERRUPTED:
+                    return
+                sleep(POLL_INTERVAL)
+
+
+def cancel_task(context: click.Context, task_id: str, agent: str | None, as_lines: bool) -> None:
+    """Cancel a task as its client would, and show it when its agent has stopped."""
+    with operator_store(context, agent) as (found, store, keys):
+        task, _ = _read(store, keys, task_id, agent)
+        listed = next((row for row in open_tasks(store, keys) if row.ref.task_id == task_id), None)
+        if listed is None:
+            raise click.ClickException(f"task {task_id} is {state_name(task.status.state)}: it has ended")
+        timeout = longest_grace(found.agents.values(), found.settings) + BEYOND_GRACE
+        canceller = Canceller(store, keys, Publisher(found.celery, {}), timeout)
+        [(_, outcome)] = canceller.cancel([listed])
+        _show(_read(store, keys, task_id, agent)[0], as_lines)
+        if outcome == "running":
+            raise click.ClickException(
+                f"the agent of task {task_id} did not stop in time: see a2a list --stuck, and a2a doctor"
+            )
+
+
+def _read(store: SyncStore, keys: Keys, task_id: str, agent: str | None) -> tuple[Task, EventId]:
+    """Return a task and the id of its newest event.
+
+    Raises:
+        click.ClickException: There is no such task, or `agent` does not have it.
+    """
+    found, steps = store.run(read_task(keys, None, task_id)), store.run(read_steps(keys, task_id))
+    if found is None or steps is None or agent not in (None, steps.agent):
+        raise _missing(task_id)
+    return found
+
+
+def _missing(task_id: str) -> click.ClickException:
+    return click.ClickException(f"no task {task_id} in the store: its id is wrong, or a2a_retention has passed")
+
+
+def _show(task: Task, as_lines: bool) -> None:
+    click.echo(as_json(task) if as_lines else task_lines(task))

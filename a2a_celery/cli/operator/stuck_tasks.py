@@ -1,0 +1,168 @@
+"""``celery -A … a2a list --stuck``: tasks that wait or hang, from the store.
+
+The command pages through the lists of open runs and of pauses. Ended tasks cost nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from functools import update_wrapper
+from typing import Any
+
+import click
+
+from ...store import Keys, SyncStore
+from ...store.admin.scan import TaskSummary, listed
+from ..output import state_name, table
+from .list_tasks import refuse_gateway_options
+from .selection import Selection
+from .store_access import duration, operator_store
+
+OLDER_THAN = 60.0
+LAPSED_AFTER = 5.0
+"""Seconds after which a watcher should have recovered an expired lease. A watcher that has just started needs more."""
+
+
+class Why(Enum):
+    """Reason why a task waits, with a remedy."""
+
+    UNCLAIMED = "unclaimed", "no worker began it", "start a worker that has this agent and consumes its queue"
+    BEHIND = (
+        "behind",
+        "another run of its context comes first",
+        "a2a list --context CONTEXT shows which",
+    )
+    CANVAS = (
+        "canvas",
+        "the canvas that its Celery task began has not ended",
+        "its tasks must run, and the last must store a result that watchers can read: see a2a doctor",
+    )
+    LAPSED = "lapsed", "its worker is lost", "no watcher recovers it: start one with a2a watcher"
+    PAUSED = "paused", "waits for its client", "a2a send AGENT TEXT --task TASK answers, a2a cancel TASK ends it"
+    CANCELING = "canceling", "cancel requested, still running", "its agent or its worker hangs: see the worker's log"
+
+    def __init__(self, code: str, text: str, remedy: str) -> None:
+        self.code = code
+        self.text = text
+        self.remedy = remedy
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """A task that has waited for `seconds`."""
+
+    task: TaskSummary
+    why: Why
+    seconds: float
+
+    def row(self) -> tuple[str, ...]:
+        """Return the cells under `HEADING`."""
+        text = self.why.text
+        if self.why is Why.UNCLAIMED and self.task.published_again:
+            text += f", published again {self.task.published_again} times"
+        run = f"{self.task.ref.run}"
+        return (self.task.ref.task_id, self.task.agent, run, duration(self.seconds), self.task.runner or "-", text)
+
+    def as_json(self) -> str:
+        """Return one line of JSON."""
+        fields: dict[str, Any] = {
+            "task": self.task.ref.task_id,
+            "agent": self.task.agent,
+            "contextId": self.task.context_id,
+            "state": state_name(self.task.state),
+            "why": self.why.code,
+            "seconds": round(self.seconds, 3),
+            "run": self.task.ref.run,
+            "attempt": self.task.attempt,
+            "worker": self.task.runner or None,
+            "publishedAgain": self.task.published_again,
+        }
+        return json.dumps(fields, ensure_ascii=False)
+
+
+HEADING = ("TASK", "AGENT", "RUN", "FOR", "WORKER", "WHY")
+
+
+def with_stuck_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add to ``list`` the option --stuck, which reads the store instead of a gateway."""
+
+    def run(context: click.Context, /, stuck: bool, older_than: float | None, **rest: Any) -> Any:
+        if not stuck:
+            if older_than is not None:
+                raise click.UsageError("--older-than needs --stuck")
+            return command(**rest)
+        refuse_gateway_options("--stuck", rest)
+        if rest["state"] is not None:
+            raise click.UsageError("--stuck selects the states itself: leave out --state")
+        seconds = OLDER_THAN if older_than is None else older_than
+        return _show(context, Selection.taken_from(rest), seconds, rest["limit"], rest["as_lines"])
+
+    callback = click.pass_context(update_wrapper(run, command))
+    for option in (
+        click.option(
+            "--older-than",
+            type=click.FloatRange(min=0),
+            metavar="SECONDS",
+            help=f"With --stuck: the shortest wait to report. Default: {OLDER_THAN:g}.",
+        ),
+        click.option(
+            "--stuck",
+            is_flag=True,
+            help="List tasks of all callers that wait or hang, and why. Reads A2A_STORE_URL; needs no gateway.",
+        ),
+    ):
+        callback = option(callback)
+    return callback
+
+
+def stuck_tasks(store: SyncStore, keys: Keys, older_than: float) -> Iterator[Stuck]:
+    """Yield the tasks that have waited for longer than `older_than` seconds, in no order.
+
+    Raises:
+        StoreUnavailable: Redis cannot be reached, or refuses.
+    """
+    for task in listed(store, keys, keys.dispatch):
+        if (waited := _seconds(task, max(task.since_us, task.begins_us))) > older_than:
+            yield Stuck(task, Why.UNCLAIMED, waited)
+    for task in listed(store, keys, keys.blocked):
+        if (waited := _seconds(task, task.score)) > older_than:
+            yield Stuck(task, Why.BEHIND, waited)
+    for task in listed(store, keys, keys.canvases):
+        if (waited := _seconds(task, task.claimed_us or task.since_us)) > older_than:
+            yield Stuck(task, Why.CANVAS, waited)
+    for task in listed(store, keys, keys.leases):
+        if (lapsed := _seconds(task, task.score)) > min(older_than, LAPSED_AFTER):
+            yield Stuck(task, Why.LAPSED, lapsed)
+        elif task.cancel_asked_us is not None and (asked := _seconds(task, task.cancel_asked_us)) > older_than:
+            yield Stuck(task, Why.CANCELING, asked)
+    for task in listed(store, keys, keys.pauses):
+        if (waited := _seconds(task, task.since_us)) > older_than:
+            yield Stuck(task, Why.PAUSED, waited)
+
+
+def _seconds(task: TaskSummary, since_us: float) -> float:
+    return (task.now_us - since_us) / 1_000_000
+
+
+def _show(context: click.Context, wanted: Selection, older_than: float, limit: int, as_lines: bool) -> None:
+    with operator_store(context, wanted.agent) as (_, store, keys):
+        found = [one for one in stuck_tasks(store, keys, older_than) if one.task in wanted]
+    found.sort(key=lambda one: one.seconds, reverse=True)
+    shown = found[:limit]
+    if as_lines:
+        for one in shown:
+            click.echo(one.as_json())
+        return
+    if not found:
+        click.echo(f"nothing is stuck: no task has waited for longer than {duration(older_than)}")
+        return
+    for line in table(HEADING, [one.row() for one in shown]):
+        click.echo(line)
+    if len(found) > limit:
+        click.echo(f"… {len(found) - limit} more: --limit")
+    for why in Why:
+        if any(one.why is why for one in shown):
+            click.echo(f"{why.text}: {why.remedy}")

@@ -1,0 +1,130 @@
+"""Output of the commands: readable lines, or one line of ProtoJSON per event.
+
+Text of agents is untrusted: control characters never reach the terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+
+from a2a.types import Artifact, Part, StreamResponse, Task, TaskStatus
+from a2a.utils.errors import A2AError
+from google.protobuf.message import Message as Proto
+
+from ..client import state_name
+from ..client.event_parser import to_json
+
+__all__ = [
+    "STATE_PREFIX",
+    "as_json",
+    "error_line",
+    "event_line",
+    "state_name",
+    "table",
+    "task_lines",
+    "task_table",
+    "with_reference",
+]
+
+STATE_PREFIX = "TASK_STATE_"
+
+
+def error_line(error: A2AError) -> str:
+    """Return an error of the protocol in one line, with its reference and, unless its text names them, its fields."""
+    data = error.data if isinstance(error.data, Mapping) else {}
+    text = " ".join(error.message.split())
+    for wrong in data.get("errors") or ():
+        if str(wrong["field"]) not in text:
+            text += f"; {wrong['field']}: {wrong['message']}"
+    return with_reference(_printable(text), data.get("reference"))
+
+
+def as_json(message: Proto) -> str:
+    """Return one line of ProtoJSON."""
+    return json.dumps(to_json(message), ensure_ascii=False)
+
+
+def event_line(event: StreamResponse) -> str:
+    """Return one event as readable text."""
+    match event.WhichOneof("payload"):
+        case "task":
+            return task_lines(event.task)
+        case "message":
+            return _labelled("message", event.message.parts)
+        case "status_update":
+            return _status(event.status_update.status)
+        case "artifact_update":
+            return _artifact(event.artifact_update.artifact)
+        case other:
+            return f"({other})"
+
+
+def task_lines(task: Task) -> str:
+    """Return a task with its status and its artifacts as readable text."""
+    lines = [f"task {task.id} (context {task.context_id})", _status(task.status)]
+    return "\n".join([*lines, *map(_artifact, task.artifacts)])
+
+
+def task_table(rows: Sequence[tuple[str, Task]]) -> Iterable[str]:
+    """Yield a heading and a line for each (agent, task)."""
+    cells = []
+    for agent, task in rows:
+        updated = task.status.timestamp.ToDatetime().strftime("%Y-%m-%d %H:%M:%S")
+        cells.append((task.id, state_name(task.status.state), agent, updated, task.context_id))
+    return table(("TASK", "STATE", "AGENT", "UPDATED", "CONTEXT"), cells)
+
+
+def table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterable[str]:
+    """Yield a heading and the rows in aligned columns. On a terminal, lines are cut to its width."""
+    cells = [heading, *rows]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(heading))]
+    most = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    for row in cells:
+        line = "  ".join(f"{_printable(cell):{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        yield line if most is None or len(line) <= most else line[: most - 1] + "…"
+
+
+def with_reference(text: str, reference: object) -> str:
+    """Append the reference of a failure, which finds the failure in the server's log."""
+    return f"{text} [reference {_printable(reference)}]" if isinstance(reference, str) and reference else text
+
+
+def _status(status: TaskStatus) -> str:
+    line = _labelled(state_name(status.state), status.message.parts if status.HasField("message") else ())
+    reference = status.message.metadata.fields.get("reference")
+    return with_reference(line, reference and reference.string_value)
+
+
+def _artifact(artifact: Artifact) -> str:
+    # what was streamed as text in chunks reads as one text
+    return _labelled(f"artifact {artifact.name or artifact.artifact_id}", artifact.parts, between_texts="")
+
+
+def _labelled(what: str, parts: Iterable[Part], between_texts: str = " ") -> str:
+    text = ""
+    for is_text, some in groupby(parts, key=lambda part: part.HasField("text")):
+        content = (between_texts if is_text else " ").join(map(_part, some))
+        text = f"{text} {content}" if text else content
+    # further lines of a text stay visibly within it
+    shown = "\n  ".join(_printable(line) for line in text.splitlines()).rstrip()
+    return f"{_printable(what)}: {shown}" if shown else _printable(what)
+
+
+def _part(part: Part) -> str:
+    match part.WhichOneof("content"):
+        case "text":
+            return part.text
+        case "data":
+            return json.dumps(to_json(part.data), ensure_ascii=False)
+        case "url":
+            return part.url
+        case _:
+            return f"[{len(part.raw)} bytes {part.media_type} {part.filename}]"
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

@@ -1,0 +1,122 @@
+"""``celery -A … a2a gateway``: serve the agents over A2A."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import click
+import uvicorn
+from click.core import ParameterSource
+
+from ...crypto.jwk_sets import is_loopback
+from ...crypto.sealing import sealer_of
+from ...errors import ConfigError
+from ...gateway.auth.from_settings import authenticator_from_settings
+from ...gateway.metrics import FOLDER
+from ...settings import Settings
+from ...store import AsyncStore, Keys
+from ...store.admin.start_check import check_store
+from ...telemetry.logs import set_up
+from ..app_loader import app_location, load_configured_a2a
+from .gateway_app import APP_VARIABLE, LEVEL_VARIABLE, gateway_app
+
+logger = logging.getLogger(__name__)
+
+GRACEFUL = 8
+"""Seconds for open requests at shutdown: the gateway's own limit, plus time to write."""
+
+HTTPTOOLS = "a2a_celery.cli.serve.httptools_protocol:BoundedProtocol"
+"""uvicorn's protocol class with httptools, if that is installed."""
+
+H11 = "a2a_celery.cli.serve.h11_protocol:BoundedH11Protocol"
+"""uvicorn's protocol class with h11."""
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option(
+    "--port", default=8000, show_default=True, help="The port for JSON-RPC and HTTP+JSON; 0 picks a free one."
+)
+@click.option("--grpc-port", type=int, default=None, help="The port for gRPC. Default: A2A_GRPC_PORT, or no gRPC.")
+@click.option("--workers", default=1, show_default=True, help="Gateway processes that share the port.")
+@click.option("--log-level", default="info", show_default=True)
+@click.pass_context
+def gateway(context: click.Context, host: str, port: int, grpc_port: int | None, workers: int, log_level: str) -> None:
+    """Serve the agents over A2A."""
+    if grpc_port is not None:
+        os.environ["A2A_GRPC_PORT"] = str(grpc_port)
+    if context.get_parameter_source("host") is not ParameterSource.DEFAULT:
+        os.environ["A2A_GRPC_HOST"] = host
+    found = load_configured_a2a(context)
+    set_up(log_level, found.settings.log_format)
+    _check_store(found.settings)
+    _warn_of_open_gateway(host, found.settings)
+    # At shutdown, streams close at once and clients resume with Last-Event-ID. See `gateway_app` for other requests.
+    options: dict[str, Any] = {
+        "host": host,
+        "port": port,
+        "log_level": log_level,
+        "log_config": None,
+        "loop": "auto" if found.settings.uvloop else "asyncio",
+        "http": HTTPTOOLS if find_spec("httptools") else H11,
+        "server_header": False,  # do not disclose the server
+        "timeout_graceful_shutdown": GRACEFUL,
+        "proxy_headers": False,  # see `gateway_app`
+        # longer than proxies keep connections: the proxy must be the one that closes an idle connection
+        "timeout_keep_alive": 75,
+    }
+    if workers == 1:
+        try:
+            asgi = gateway_app(found)
+        except ConfigError as e:
+            raise click.ClickException(str(e)) from e
+        uvicorn.run(asgi, **options)
+    else:
+        os.environ |= {APP_VARIABLE: app_location(context), LEVEL_VARIABLE: log_level}
+        with shared_metrics_folder():
+            uvicorn.run("a2a_celery.cli.serve.gateway_app:asgi", factory=True, workers=workers, **options)
+
+
+def _warn_of_open_gateway(host: str, settings: Settings) -> None:
+    """Log a warning if a gateway without authentication listens beyond this machine."""
+    hosts = {host} if settings.grpc_port is None else {host, settings.grpc_host}
+    beyond = sorted(address for address in hosts if not is_loopback(address))
+    if beyond and authenticator_from_settings(settings) is None:
+        logger.warning("listening on %s without authentication: other machines reach it too", ", ".join(beyond))
+
+
+def _check_store(settings: Settings) -> None:
+    """Check the store before uvicorn starts, so that an error is one line."""
+
+    async def check() -> None:
+        store, keys = AsyncStore(settings.store_url), Keys(settings.key_prefix)
+        try:
+            authenticator_from_settings(settings)
+            await check_store(
+                store, keys, settings, sealer_of(settings.secret_keys), report=False
+            )  # the gateway itself reports
+        finally:
+            await store.aclose()
+
+    try:
+        asyncio.run(check())
+    except ConfigError as e:
+        raise click.ClickException(str(e)) from e
+
+
+@contextmanager
+def shared_metrics_folder() -> Iterator[None]:
+    """Let child processes share a folder for metrics. They share a port, so any of them may be scraped."""
+    if FOLDER in os.environ:  # set from outside, and not removed here
+        yield
+        return
+    with TemporaryDirectory(prefix="a2a-metrics-") as folder:
+        os.environ[FOLDER] = folder
+        yield

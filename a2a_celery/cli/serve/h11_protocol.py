@@ -1,0 +1,55 @@
+"""Time limit for the head of a request, for uvicorn's protocol classes: uvicorn itself waits without one."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+HEAD_TIMEOUT = 30.0
+"""Seconds from the opening of a connection, or from the first byte of a further request, to the end of a head."""
+
+
+class HeadTimeout:
+    """Mixin for a protocol class of uvicorn that closes a connection whose next head does not end in `HEAD_TIMEOUT`.
+
+    Between two requests uvicorn's own ``timeout_keep_alive`` holds.
+    """
+
+    transport: Any
+    cycle: Any
+    _head_timer: asyncio.TimerHandle | None = None
+    _last_cycle: Any = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin to wait for the first head."""
+        super().connection_made(transport)  # type: ignore[misc]
+        self._start_timer()
+
+    def data_received(self, data: bytes) -> None:
+        """Pass `data` on; afterwards either a head has ended, or the wait for one goes on."""
+        if self._head_timer is None and self._last_cycle is not None and self._last_cycle.response_complete:
+            self._start_timer()
+        super().data_received(data)  # type: ignore[misc]
+        if self.cycle is not self._last_cycle:
+            self._last_cycle = self.cycle
+            self._stop_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop waiting."""
+        self._stop_timer()
+        self._last_cycle = None
+        super().connection_lost(exc)  # type: ignore[misc]
+
+    def _start_timer(self) -> None:
+        self._head_timer = asyncio.get_running_loop().call_later(HEAD_TIMEOUT, self.transport.close)
+
+    def _stop_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+
+class BoundedH11Protocol(HeadTimeout, H11Protocol):
+    """uvicorn's protocol on h11, which bounds heads and trailers itself, with the time limit."""
