@@ -1,39 +1,39 @@
-"""The other side of A2A: for programs that talk to agents, and hear from them. See docs/client.md.
+"""Client of A2A agents: call agents, follow their tasks and answer their questions. See docs/client.md.
 
-What receives webhooks is in ``receiver``.
+The receiver of webhooks is ``a2a_celery.client.receiver``.
 """
 
-from .card_cache import CardCache
-from .credentials import Credentials
-from .failures import (
+from .connection.card_cache import CardCache
+from .connection.credentials import Credentials
+from .errors import (
     AgentUnreachable,
-    AnswerLost,
-    AnswerUnreadable,
     CallRefused,
     DeadlineExceeded,
+    InvalidResponse,
     NotConnected,
     NoTransport,
     RemoteError,
+    ResponseLost,
     TooManyRequests,
 )
-from .remote import RemoteAgent
+from .remote_agent import RemoteAgent
 from .result import Result, StopReason, input_requests, state_name, stop_reason_of
 from .session import AgentSession, Content, Session
 
 __all__ = [
     "AgentSession",
     "AgentUnreachable",
-    "AnswerLost",
-    "AnswerUnreadable",
     "CallRefused",
     "CardCache",
     "Content",
     "Credentials",
     "DeadlineExceeded",
+    "InvalidResponse",
     "NoTransport",
     "NotConnected",
     "RemoteAgent",
     "RemoteError",
+    "ResponseLost",
     "Result",
     "Session",
     "StopReason",

@@ -1,7 +1,7 @@
-"""Whether a push notification is from who it says it is, and what it says.
+"""Verification and parsing of push notifications.
 
-The signature is checked here rather than by the ``standardwebhooks`` library, with which the tests sign: that one has a
-fixed tolerance and a single secret, and what is no signature leaves it as an error of Python's.
+The tests sign with the ``standardwebhooks`` library. Verification does not use it, because the library supports a
+single secret and a fixed tolerance.
 
 Source: A2A specification 4.3.3 and 13.2; Standard Webhooks, "Verifying webhook authenticity".
 """
@@ -16,55 +16,83 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from uuid import uuid4
 
 from a2a.types import Message, StreamResponse, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from google.protobuf.json_format import Parse, ParseError
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import A2ACeleryError, ConfigError
-from ..lifecycle import Event
-from .answers import json_of
+from ..lifecycle import Event, EventId
+from .event_parser import parse_event, to_json
+from .public_keys import PublicKeys
 
 ID, TIMESTAMP, SIGNATURE = "webhook-id", "webhook-timestamp", "webhook-signature"
 TOKEN = "x-a2a-notification-token"
 
 SECRET_PREFIX = "whsec_"
 SCHEME = "v1,"
-"""HMAC-SHA256; signatures by other schemes stand beside it and are passed over."""
+"""HMAC-SHA256. Signatures of other schemes are ignored."""
+PUBLIC_SCHEME = "v1a,"
+"""Ed25519."""
 
 TOLERANCE = 300.0
-"""Seconds between the sender's clock and ours; each post is signed anew, also one that repeats."""
+"""Largest difference between the sender's clock and the local clock, in seconds. Each attempt is signed anew."""
 
 MAX_BYTES = 10 * 1024 * 1024
-"""As much as a gateway reads of a request, unless told otherwise."""
+"""Largest body of a notification. A gateway's default for requests is the same."""
 
-_ID_FORM = re.compile(r"(?P<line>[A-Za-z0-9_-]{1,200})_(?P<version>[1-9][0-9]{0,14})")
+_ID_FORM = re.compile(r"(?P<subscription>[A-Za-z0-9_-]{1,200})_(?P<event>[1-9][0-9]{0,14}(-[0-9]{1,16})?)")
+_PING_FORM = re.compile(r"[A-Za-z0-9_-]{1,200}_ping-[A-Za-z0-9]{1,64}")
 _TIMESTAMP_FORM = re.compile(r"[0-9]{1,12}")
 
 
 class NotificationRefused(A2ACeleryError):
-    """A request that is no notification for us. The text may be sent back: no secret, signature or token is in it."""
+    """A request is not a notification for this receiver. Its text has no secret, signature or token, so it may be
+    returned.
+
+    Attributes:
+        status: HTTP status of the response. It is never 410, because the sender would then give up for good.
+    """
 
     status = 400
     """The HTTP status that says so; none of them is 410, which would make the sender give up for good."""
 
 
-class Malformed(NotificationRefused):
-    """A header or the body is missing, or is not what it has to be."""
+class MalformedNotification(NotificationRefused):
+    """A header or the body is missing or invalid."""
 
 
 class NotAuthentic(NotificationRefused):
-    """The signature or the token is not what our secrets say."""
+    """The signature, the token or the authorization does not match."""
 
     status = 401
 
 
-class OutOfTime(NotAuthentic):
-    """Signed too long ago, or in the future: a recording that is played again, or a clock that is wrong."""
+class TimestampOutOfRange(NotAuthentic):
+    """The notification was signed too long ago or in the future: it is replayed, or a clock is wrong."""
 
 
-class TooLarge(NotificationRefused):
-    """The body has more bytes than are read."""
+class PublicKeysUnavailable(NotificationRefused):
+    """The sender's public keys are not fetched yet, so signatures cannot be verified. The sender retries."""
+
+    status = 503
+
+    def __init__(self) -> None:
+        super().__init__("The public keys of the sender are not known yet.")
+
+
+class Ping(NotificationRefused):
+    """An authentic test ping. It carries no event and is answered with 204."""
+
+    status = 204
+
+    def __init__(self) -> None:
+        super().__init__("A test ping.")
+
+
+class NotificationTooLarge(NotificationRefused):
+    """The body is larger than the receiver accepts."""
 
     status = 413
 
@@ -74,138 +102,230 @@ class TooLarge(NotificationRefused):
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """One event of a task, as one webhook was told of it.
+    """Event of a task, as one webhook receives it.
 
     Attributes:
-        id: the same whenever this event comes again.
-        line: the same for all events of one task to one webhook.
-        version: the event's number in its task's log; rises within a line, with gaps where events are filtered out.
-        timestamp: when this post was signed, in seconds since the epoch.
-        event: the SDK's Task, TaskStatusUpdateEvent, TaskArtifactUpdateEvent or Message.
+        id: Id of the event, the same on every attempt. Without a signature: a unique id of this post.
+        subscription_id: Id that all events of one task to one webhook share. "" without a signature.
+        version: Number of the event in its task's log. It rises within a subscription, with gaps for events that the
+            webhook does not receive. An equal or lower version with a later `recorded_us` replaces an event that the
+            sender's store has lost. 0 without a signature.
+        recorded_us: Time at which the event was recorded, in microseconds since 1970; 0 if unknown.
+        timestamp: Time at which this post was signed, in seconds since 1970. Without a signature: when it was received.
+        event: The event: a Task, TaskStatusUpdateEvent, TaskArtifactUpdateEvent or Message of the SDK.
     """
 
     id: str
-    line: str
+    subscription_id: str
     version: int
     timestamp: int
     event: Event
+    recorded_us: int = 0
+
+    @property
+    def event_id(self) -> EventId:
+        """Identity of the event within its task."""
+        return EventId(self.version, self.recorded_us)
 
     @property
     def task_id(self) -> str:
-        """The task it is about; empty for a message that belongs to none."""
+        """Id of the task; "" for a message without a task."""
         return self.event.id if isinstance(self.event, Task) else self.event.task_id
 
     def to_dict(self) -> dict[str, Any]:
-        """The notification as JSON: what `from_dict` reads."""
-        kind = next(name for name, of in _KINDS.items() if isinstance(self.event, of))
-        event = json_of(StreamResponse(**{kind: self.event}))  # type: ignore[arg-type]
-        return {"id": self.id, "line": self.line, "version": self.version, "timestamp": self.timestamp, "event": event}
+        """Return the notification as a JSON object that `from_dict` reads."""
+        kind = next(name for name, of in _EVENT_TYPES.items() if isinstance(self.event, of))
+        event = to_json(StreamResponse(**{kind: self.event}))  # type: ignore[arg-type]
+        return {
+            "id": self.id,
+            "subscription_id": self.subscription_id,
+            "version": self.version,
+            "recorded_us": self.recorded_us,
+            "timestamp": self.timestamp,
+            "event": event,
+        }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Notification:
-        """The notification that `to_dict` wrote.
+        """Return the notification that `to_dict` wrote.
 
         Raises:
-            ValueError: `data` is something else.
+            ValueError: `data` is not a notification.
         """
         try:
             body = json.dumps(data["event"]).encode()
-            return cls(data["id"], data["line"], data["version"], data["timestamp"], _event_in(body))
+            event, recorded_us = _event_in(body), data.get("recorded_us", 0)
+            return cls(data["id"], data["subscription_id"], data["version"], data["timestamp"], event, recorded_us)
         except (KeyError, TypeError, NotificationRefused):
             raise ValueError("not a notification as Notification.to_dict writes it") from None
 
 
-_KINDS = {
+_EVENT_TYPES = {
     "task": Task,
     "status_update": TaskStatusUpdateEvent,
     "artifact_update": TaskArtifactUpdateEvent,
     "message": Message,
 }
-"""The events, by the fields of a StreamResponse."""
+"""Event types by field of a StreamResponse."""
+
+
+NO_EVENT = "The body has none of task, message, statusUpdate and artifactUpdate."
 
 
 class Verifier:
-    """Tells notifications from everything else that is posted to us.
+    """Verifier of posted notifications.
 
-    `secrets`: one that fits is enough, so that the old and the new one can both be good for a while; a text is
-    ``whsec_`` and base64, bytes are the key itself. `tolerance` is in seconds. `token` is what was given as the
-    push config's token, `authorization` what it makes of its authentication ("Bearer …"); None: not looked at.
+    A post needs one valid signature, by a secret or by a public key. A post without Standard Webhooks headers is
+    accepted if its A2A token equals one of the secrets: some servers send the token instead of a signature. Without
+    secrets and public keys no signature is checked, and a post needs the `token`, the `authorization`, or both.
+
+    Args:
+        secrets: Shared secrets, any of which may match, so that secrets can be rotated. A string is ``whsec_`` and
+            base64;
+            bytes are the key.
+        tolerance: Largest age of a signature, in seconds.
+        token: Required A2A token (X-A2A-Notification-Token). None: not checked.
+        authorization: Required Authorization header, for example "Bearer …". None: not checked.
+        public_keys: Keys of Ed25519 signatures (``v1a``). Use `verify_async` if they are fetched.
+        max_bytes: Largest accepted body.
+        clock: Source of time, for tests.
 
     Raises:
-        ConfigError: there is no secret, or one that can't be read; it is not repeated.
+        ConfigError: There is nothing to verify with, or a secret is invalid. The text does not contain the secret.
     """
 
     def __init__(
         self,
-        secrets: Sequence[str | bytes],
+        secrets: Sequence[str | bytes] = (),
         *,
         tolerance: float = TOLERANCE,
         token: str | None = None,
         authorization: str | None = None,
+        public_keys: PublicKeys | None = None,
         max_bytes: int = MAX_BYTES,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        if isinstance(secrets, str | bytes) or not secrets:
-            raise ConfigError("secrets is a list of one secret at least")
+        proof = secrets or token or authorization or public_keys
+        if isinstance(secrets, str | bytes) or not proof or "" in (token, authorization):
+            raise ConfigError(
+                "secrets is a list of one secret at least; for servers that don't sign, give a token or credentials "
+                "(authorization) that are not empty"
+            )
+        if public_keys is not None and not isinstance(public_keys, PublicKeys):
+            raise ConfigError("public_keys is a PublicKeys: PublicKeys(['whpk_…']) or PublicKeys(jwks_url='https://…')")
         self._keys = [_key(secret, number) for number, secret in enumerate(secrets, start=1)]
+        self._tokens = [secret if isinstance(secret, bytes) else _encoded(secret) for secret in secrets]
         self._tolerance = tolerance
         self._expected = {
             name: value for name, value in ((TOKEN, token), ("authorization", authorization)) if value is not None
         }
+        self._public_keys = public_keys
+        self._schemes = ({"v1": "secret"} if self._keys else {}) | ({"v1a": "key"} if public_keys is not None else {})
         self._clock = clock
         self.max_bytes = max_bytes
 
     def verify(self, headers: Mapping[str, str], body: bytes) -> Notification:
-        """The notification that a request with these headers, in any case, and this body is.
+        """Verify a request and return its notification.
 
-        `body` is what came over the wire: JSON that was parsed and written again has another signature.
+        Args:
+            headers: Headers of the request, in any case.
+            body: Body as received. JSON that was parsed and written again has another signature.
 
         Raises:
-            NotificationRefused: it is none; the classes below it say which kind of wrong, the text says what.
+            Ping: The request is an authentic test ping.
+            NotificationRefused: The request is not a valid notification; the subclass and the text say why.
         """
         if len(body) > self.max_bytes:
-            raise TooLarge(self.max_bytes)
+            raise NotificationTooLarge(self.max_bytes)
         given = {name.lower(): value for name, value in headers.items()}
+        expects_signature = bool(self._keys) or self._public_keys is not None
+        if not expects_signature or not any(given.get(name) for name in (ID, TIMESTAMP, SIGNATURE)):
+            return self._without_signature(given, body)
         for name in (ID, TIMESTAMP, SIGNATURE):
             if not given.get(name):
-                raise Malformed(f"The header {name} is missing.")
+                raise MalformedNotification(f"The header {name} is missing.")
         identity = _ID_FORM.fullmatch(given[ID])
-        if identity is None:
-            raise Malformed(f"The header {ID} is not of the form <line>_<version>.")
+        if identity is None and not _PING_FORM.fullmatch(given[ID]):
+            raise MalformedNotification(f"The header {ID} is not of the form <subscription>_<version>.")
         if not _TIMESTAMP_FORM.fullmatch(given[TIMESTAMP]):
-            raise Malformed(f"The header {TIMESTAMP} is not a whole number of seconds since 1970.")
+            raise MalformedNotification(f"The header {TIMESTAMP} is not a whole number of seconds since 1970.")
 
         self._require_signature(given, body)
         self._require_now(int(given[TIMESTAMP]))
+        self._require_expected(given)
+        if identity is None:
+            raise Ping
+        event_id = EventId.parse(identity["event"])
+        timestamp = int(given[TIMESTAMP])
+        return Notification(
+            given[ID], identity["subscription"], event_id.version, timestamp, _event_in(body), event_id.recorded_us
+        )
+
+    async def verify_async(self, headers: Mapping[str, str], body: bytes) -> Notification:
+        """Verify a request like `verify`, and fetch public keys as needed.
+
+        Raises:
+            NotificationRefused: See `verify`.
+            PublicKeysUnavailable: No key is known yet, and no secret matches.
+        """
+        if self._public_keys is None or len(body) > self.max_bytes:
+            return self.verify(headers, body)
+        await self._public_keys.refresh()
+        try:
+            return self.verify(headers, body)
+        except NotAuthentic as e:
+            if isinstance(e, TimestampOutOfRange) or not await self._public_keys.refresh(is_unknown=True):
+                raise
+        return self.verify(headers, body)
+
+    def _without_signature(self, given: Mapping[str, str], body: bytes) -> Notification:
+        """Return the notification of a server that sends the token or the credentials of the push config."""
+        if self._keys or self._public_keys is not None:
+            if not given.get(TOKEN) or not self._keys:
+                raise MalformedNotification(f"The header {ID} is missing.")
+            if not any(hmac.compare_digest(_encoded(given[TOKEN]), token) for token in self._tokens):
+                raise NotAuthentic(f"The header {TOKEN} is not the expected one.")
+        self._require_expected(given)
+        if _PING_FORM.fullmatch(given.get(ID, "")):
+            raise Ping
+        return Notification(uuid4().hex, "", 0, int(self._clock.time()), _foreign_event_in(body))
+
+    def _require_expected(self, given: Mapping[str, str]) -> None:
         for name, value in self._expected.items():
             if not hmac.compare_digest(_encoded(given.get(name, "")), _encoded(value)):
                 raise NotAuthentic(f"The header {name} is not the expected one.")
-        return Notification(
-            given[ID], identity["line"], int(identity["version"]), int(given[TIMESTAMP]), _event_in(body)
-        )
 
     def _require_signature(self, given: Mapping[str, str], body: bytes) -> None:
         signed = f"{given[ID]}.{given[TIMESTAMP]}.".encode() + body
         ours = [base64.b64encode(hmac.digest(key, signed, "sha256")) for key in self._keys]
-        theirs = [
-            _encoded(signature.removeprefix(SCHEME))
-            for signature in given[SIGNATURE].split()
-            if signature.startswith(SCHEME)
-        ]
-        if not theirs:
-            raise NotAuthentic(f"The header {SIGNATURE} has no signature of the scheme v1.")
-        if not any(hmac.compare_digest(own, their) for own in ours for their in theirs):
-            raise NotAuthentic("No signature was made with a secret known here, over this id, time and body.")
+        theirs = _signatures(given[SIGNATURE], SCHEME) if self._keys else []
+        theirs_by_key = _signatures(given[SIGNATURE], PUBLIC_SCHEME) if self._public_keys is not None else []
+        if not theirs and not theirs_by_key:
+            schemes = " or ".join(self._schemes)
+            raise NotAuthentic(f"The header {SIGNATURE} has no signature of the scheme {schemes}.")
+        if any(hmac.compare_digest(own, _encoded(their)) for own in ours for their in theirs):
+            return
+        if self._public_keys is not None and theirs_by_key:
+            if self._public_keys.verify(signed, theirs_by_key):
+                return
+            if self._public_keys.is_unavailable:
+                raise PublicKeysUnavailable
+        makers = " or ".join(self._schemes.values())
+        raise NotAuthentic(f"No signature was made with a {makers} known here, over this id, time and body.")
 
     def _require_now(self, timestamp: int) -> None:
         age = self._clock.time() - timestamp
         if abs(age) > self._tolerance:
             when = f"{age:.0f} s ago" if age > 0 else f"{-age:.0f} s in the future"
-            raise OutOfTime(f"Signed {when}; {self._tolerance:.0f} s are allowed: look at both clocks.")
+            raise TimestampOutOfRange(f"Signed {when}; {self._tolerance:.0f} s are allowed: look at both clocks.")
+
+
+def _signatures(header: str, scheme: str) -> list[str]:
+    return [entry.removeprefix(scheme) for entry in header.split() if entry.startswith(scheme)]
 
 
 def _encoded(header: str) -> bytes:
-    """Any header as bytes; some servers leave half characters in them."""
+    """Return a header as bytes; some servers leave surrogates in it."""
     return header.encode(errors="surrogatepass")
 
 
@@ -229,9 +349,20 @@ def _event_in(body: bytes) -> Event:
     try:
         response = Parse(body, StreamResponse(), ignore_unknown_fields=True)
     except (ParseError, ValueError, RecursionError):
-        raise Malformed("The body is not the JSON of an A2A StreamResponse.") from None
+        raise MalformedNotification("The body is not the JSON of an A2A StreamResponse.") from None
     kind = response.WhichOneof("payload")
     if kind is None:
-        raise Malformed("The body has none of task, message, statusUpdate and artifactUpdate.")
+        raise MalformedNotification(NO_EVENT)
     event: Event = getattr(response, kind)
+    return event
+
+
+def _foreign_event_in(body: bytes) -> Event:
+    """Return the event of any server: A2A 1.0 or 0.3, also without the enclosing StreamResponse."""
+    try:
+        event = parse_event(json.loads(body))
+    except (ValueError, RecursionError):
+        raise MalformedNotification("The body is not JSON.") from None
+    if event is None:
+        raise MalformedNotification(NO_EVENT)
     return event

@@ -1,7 +1,7 @@
-"""For a service that agents push notifications to: each event of a task is handled once, in order.
+"""Receiver of push notifications: each event of a task is handled once, in order.
 
-`receiver_app` is all of it as an ASGI application; `receive` and `once` are its two halves, for a route of one's own.
-See docs/webhooks-receiving.md.
+`receiver_app` is the complete ASGI application. `receive` and `handle_once` are its parts, for routes in other
+applications. See docs/webhooks-receiving.md.
 
 Source: A2A specification 4.3.3.
 """
@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import Any, Protocol
 from uuid import uuid4
 
 from starlette.applications import Starlette
@@ -20,32 +21,40 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from .deduplication import ClaimStatus, Deduplicator, MemoryDeduplicator, RedisDeduplicator
 from .notifications import (
     MAX_BYTES,
     TOLERANCE,
-    Malformed,
+    MalformedNotification,
     NotAuthentic,
     Notification,
     NotificationRefused,
-    OutOfTime,
-    TooLarge,
+    NotificationTooLarge,
+    Ping,
+    PublicKeysUnavailable,
+    TimestampOutOfRange,
     Verifier,
 )
-from .seen import MemorySeen, RedisSeen, Seen, Standing
+from .public_keys import PublicKeys
 
 __all__ = [
-    "Malformed",
-    "MemorySeen",
+    "ClaimStatus",
+    "Deduplicator",
+    "MalformedNotification",
+    "MemoryDeduplicator",
     "NotAuthentic",
     "Notification",
     "NotificationRefused",
-    "OutOfTime",
-    "RedisSeen",
-    "Seen",
-    "Standing",
-    "TooLarge",
+    "NotificationTooLarge",
+    "Ping",
+    "PublicKeys",
+    "PublicKeysUnavailable",
+    "RedisDeduplicator",
+    "TimestampOutOfRange",
     "Verifier",
-    "once",
+    "celery_handler",
+    "consent",
+    "handle_once",
     "receive",
     "receiver_app",
 ]
@@ -55,92 +64,149 @@ logger = logging.getLogger(__name__)
 Handler = Callable[[Notification], Awaitable[object]]
 
 TIME_LIMIT = 60.0
-"""Seconds for one event. The sender hangs up earlier, and comes again: it is told to wait until the first is done."""
+"""Seconds for the handler of one event. The sender's timeout is shorter; its retry is answered 503 meanwhile."""
 
-LETTING_GO = 10.0
-"""Seconds beyond its time limit for which an event is held, so that no other is begun while it is being stopped."""
+CLAIM_GRACE = 10.0
+"""Seconds that a claim outlives its time limit, so that no other attempt starts while the handler is cancelled."""
 
-COME_AGAIN = 5
-"""Seconds after which the sender may try again, when somebody else has the event in hand or our memory is away."""
+RETRY_DELAY = 5
+"""Retry-After in seconds while another attempt handles the event, or the deduplicator is unavailable."""
 
 
 async def receive(request: Request, verifier: Verifier) -> Notification:
-    """The notification that `request` is; its body is read only as far as the verifier allows.
+    """Verify a request and return its notification. The body is read up to the verifier's limit.
 
     Raises:
-        HTTPException: it is none (400, 401, 413, with a text that says why).
+        HTTPException: The request is not a notification (400, 401, 413, with the reason), it is a test ping (204), or
+            the
+            sender's public keys are not known yet (503, with Retry-After).
     """
     try:
-        return verifier.verify(request.headers, await body_of(request, verifier.max_bytes))
+        return await verifier.verify_async(request.headers, await body_of(request, verifier.max_bytes))
+    except PublicKeysUnavailable as e:
+        raise _later(str(e)) from e
+    except Ping as e:
+        logger.info("received a test ping: this receiver and its secrets are configured correctly")
+        raise HTTPException(e.status) from None
     except NotificationRefused as e:
-        logger.warning("a request that is no notification was refused: %s", e)
+        logger.warning("refused a request that is not a notification: %s", e)
         raise HTTPException(e.status, str(e)) from e
     except ClientDisconnect:
         raise HTTPException(400, "The sender hung up.") from None
 
 
-@asynccontextmanager
-async def once(notification: Notification, seen: Seen, *, time_limit: float = TIME_LIMIT) -> AsyncIterator[bool]:
-    """Whether the event is yours to handle, inside the block; False if it was handled before.
+def consent(request: Request, origins: Sequence[str] = ("*",)) -> Response:
+    """Answer an OPTIONS request that asks whether a sender may post here.
 
-    It counts as handled when the block ends without an error. When it raises, or takes more than `time_limit` seconds
-    (it is cancelled then), the event is as if it had never come: answer with 5xx, and it comes again.
+    Args:
+        request: The request.
+        origins: Allowed origins; ``*`` allows all.
 
     Raises:
-        HTTPException: another event of this line, most likely this very one, is being handled, or `seen` can't be
-            asked (503, with Retry-After).
-        TimeoutError: the block took too long.
+        HTTPException: The origin is not allowed (403).
+
+    Source: CloudEvents, HTTP 1.1 Web Hooks for Event Delivery 1.0.2, 4.2 (validation response).
     """
-    line, version, holder = notification.line, notification.version, uuid4().hex
+    origin = request.headers.get("webhook-request-origin", "")
+    if not origin or not {"*", origin.lower()} & {one.lower() for one in origins}:
+        raise HTTPException(403, "This receiver accepts no events from that origin.")
+    return Response(status_code=200, headers={"Allow": "POST", "WebHook-Allowed-Origin": origin})
+
+
+@asynccontextmanager
+async def handle_once(
+    notification: Notification, deduplicator: Deduplicator, *, time_limit: float = TIME_LIMIT
+) -> AsyncIterator[bool]:
+    """Claim a notification for the block, and mark it as handled when the block ends without an error.
+
+    If the block raises, or is cancelled after `time_limit` seconds, the claim is released: answer with 5xx, and the
+    sender retries. A notification without a version, from a server that does not sign, is always new.
+
+    Args:
+        notification: The notification.
+        deduplicator: Store of handled events.
+        time_limit: Seconds for the block.
+
+    Yields:
+        True if the block must handle the event, False if the event was handled before.
+
+    Raises:
+        HTTPException: An event of the same subscription is being handled, or the deduplicator is unavailable (503, with
+            Retry-After).
+        TimeoutError: The block exceeded the time limit.
+    """
+    subscription_id, event_id, holder = notification.subscription_id, notification.event_id, uuid4().hex
+    if not event_id.version:
+        async with asyncio.timeout(time_limit):
+            yield True
+        return
     try:
-        standing = await seen.claim(line, version, holder, time_limit + LETTING_GO)
+        status = await deduplicator.claim(subscription_id, event_id, holder, time_limit + CLAIM_GRACE)
     except Exception as e:
-        raise _later("What was handled is not known right now.", e) from e
-    if standing is Standing.IN_HAND:
-        raise _later("An event of this line is being handled.")
-    if standing is Standing.REPEAT:
+        raise _later("The deduplicator is unavailable.", e) from e
+    if status is ClaimStatus.IN_PROGRESS:
+        raise _later("An event of this subscription is being handled.")
+    if status is ClaimStatus.DUPLICATE:
         yield False
         return
     try:
         async with asyncio.timeout(time_limit):
             yield True
     except BaseException:
-        await _let_go(seen, notification, holder)
+        await _release_claim(deduplicator, notification, holder)
         raise
     try:
-        await seen.settle(line, version, holder, handled=True)
+        await deduplicator.settle(subscription_id, event_id, holder, handled=True)
     except Exception as e:
-        raise _later("What was handled could not be noted.", e) from e
+        raise _later("The notification could not be recorded as handled.", e) from e
 
 
 def receiver_app(
     handler: Handler,
     *,
-    secrets: Sequence[str | bytes],
+    secrets: Sequence[str | bytes] = (),
     tolerance: float = TOLERANCE,
     token: str | None = None,
     authorization: str | None = None,
+    public_keys: PublicKeys | None = None,
     max_bytes: int = MAX_BYTES,
-    seen: Seen | None = None,
+    deduplicator: Deduplicator | None = None,
     time_limit: float = TIME_LIMIT,
+    origins: Sequence[str] = ("*",),
 ) -> Starlette:
-    """An ASGI application that calls `handler` with each notification, once, in order per line; at any path.
+    """Return an ASGI application that calls `handler` once for each notification, in order per subscription, at any
+    path.
 
-    It answers 204 when the handler is done, and to repeats; 500 when the handler raised or took more than `time_limit`
-    seconds, 503 when the event is in hand elsewhere: then the sender comes again. Errors are ``{"detail": "…"}``; what
-    a handler raised is in the log alone. `secrets` to `max_bytes` are the `Verifier`'s. `seen` None: a `MemorySeen`,
-    which is right for a single process.
+    It answers 204 when the handler has returned, and for duplicates. It answers 500 if the handler raised or exceeded
+    `time_limit`, and 503 while the event is being handled elsewhere; the sender then retries. An error body is
+    ``{"detail": "…"}``; exceptions of the handler are only logged.
+
+    Args:
+        handler: Coroutine function called with each notification; see `celery_handler` for a Celery task.
+        secrets: See `Verifier`, as for the following arguments up to `max_bytes`.
+        deduplicator: Store of handled events. None: a `MemoryDeduplicator`, which suits a single process.
+        time_limit: Seconds for the handler.
+        origins: Origins that may post here; see `consent`.
 
     Raises:
-        ConfigError: no secret, or one that can't be read.
+        ConfigError: There is nothing to verify with, or a secret is invalid.
     """
-    verifier = Verifier(secrets, tolerance=tolerance, token=token, authorization=authorization, max_bytes=max_bytes)
-    memory = MemorySeen() if seen is None else seen
+    verifier = Verifier(
+        secrets,
+        tolerance=tolerance,
+        token=token,
+        authorization=authorization,
+        public_keys=public_keys,
+        max_bytes=max_bytes,
+    )
+    store = MemoryDeduplicator() if deduplicator is None else deduplicator
 
     async def endpoint(request: Request) -> Response:
+        if request.method == "OPTIONS":
+            return consent(request, origins)
         notification = await receive(request, verifier)
         try:
-            async with once(notification, memory, time_limit=time_limit) as new:
+            async with handle_once(notification, store, time_limit=time_limit) as new:
                 if new:
                     await _handle(handler, notification)
         except _HandlerFailed as e:
@@ -150,12 +216,44 @@ def receiver_app(
         return Response(status_code=204)
 
     return Starlette(
-        routes=[Route("/{path:path}", endpoint, methods=["POST"])], exception_handlers={HTTPException: as_json}
+        routes=[Route("/{path:path}", endpoint, methods=["POST", "OPTIONS"])],
+        exception_handlers={HTTPException: as_json},
     )
 
 
+class PublishableTask(Protocol):
+    """Celery task or signature."""
+
+    def apply_async(self, **options: Any) -> Any:
+        """Publish the task."""
+        ...
+
+
+def celery_handler(task: PublishableTask, **options: Any) -> Handler:
+    """Return a handler for `receiver_app` that publishes a Celery task for each notification.
+
+    The task is called with the keyword argument `notification`, the dict that `Notification.from_dict` reads. Its
+    Celery id is the notification's id, so a notification that is delivered twice has the same Celery id twice.
+
+    A notification is published at least once: if the broker does not accept the task, the receiver answers 500 and
+    the sender repeats the notification. Notifications are published in order, but workers that run several tasks at a
+    time do not preserve the order. To keep it, use a queue with a single worker slot, or compare versions.
+
+    Args:
+        task: A Celery task, or a signature.
+        options: Celery's options of `apply_async` (queue, priority …).
+    """
+
+    async def publish(notification: Notification) -> None:
+        await asyncio.to_thread(
+            task.apply_async, kwargs={"notification": notification.to_dict()}, **{"task_id": notification.id, **options}
+        )
+
+    return publish
+
+
 class _HandlerFailed(Exception):
-    """What a handler raised is its cause: an HTTPException of its own is no answer of ours."""
+    """The handler raised; its exception is the cause. An HTTPException of the handler is not returned to the sender."""
 
 
 async def _handle(handler: Handler, notification: Notification) -> None:
@@ -166,35 +264,35 @@ async def _handle(handler: Handler, notification: Notification) -> None:
 
 
 async def body_of(request: Request, max_bytes: int) -> bytes:
-    """The body of `request`, as far as it has no more than `max_bytes`.
+    """Return the body of `request`.
 
     Raises:
-        TooLarge: it has more.
-        ClientDisconnect: it did not come to its end.
+        NotificationTooLarge: The body has more than `max_bytes` bytes.
+        ClientDisconnect: The sender disconnected before the end of the body.
     """
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > max_bytes:
-        raise TooLarge(max_bytes)
+        raise NotificationTooLarge(max_bytes)
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
         if len(body) > max_bytes:
-            raise TooLarge(max_bytes)
+            raise NotificationTooLarge(max_bytes)
     return bytes(body)
 
 
-async def _let_go(seen: Seen, notification: Notification, holder: str) -> None:
-    """The event is nobody's again; if that can't be said, its hold ends by itself."""
+async def _release_claim(deduplicator: Deduplicator, notification: Notification, holder: str) -> None:
+    """Release the claim of a failed notification. If that fails, the claim expires."""
     try:
-        await seen.settle(notification.line, notification.version, holder, handled=False)
+        await deduplicator.settle(notification.subscription_id, notification.event_id, holder, handled=False)
     except Exception:
-        logger.exception("%s could not be let go: it stays in hand for a while", notification.id)
+        logger.exception("could not release the claim of %s; the claim expires", notification.id)
 
 
 def _later(detail: str, cause: Exception | None = None) -> HTTPException:
     if cause is not None:
         logger.error("%s", detail, exc_info=cause)
-    return HTTPException(503, detail, headers={"Retry-After": str(COME_AGAIN)})
+    return HTTPException(503, detail, headers={"Retry-After": str(RETRY_DELAY)})
 
 
 def _not_handled(notification: Notification, what: str, cause: BaseException | None) -> HTTPException:
@@ -203,6 +301,8 @@ def _not_handled(notification: Notification, what: str, cause: BaseException | N
 
 
 async def as_json(request: Request, error: Exception) -> Response:
-    """An HTTPException as ``{"detail": "…"}``."""
+    """Return an HTTPException as ``{"detail": "…"}``, or without a body if its status has none."""
     assert isinstance(error, HTTPException)
+    if error.status_code == 204:
+        return Response(status_code=204, headers=error.headers)
     return JSONResponse({"detail": error.detail}, error.status_code, headers=error.headers)

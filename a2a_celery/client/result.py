@@ -1,4 +1,4 @@
-"""What a turn with an agent came to: one value for every answer that a peer may give."""
+"""Result of a turn with an agent, whatever form the agent's responses have."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from a2a.types import (
     Part,
     Task,
     TaskState,
+    TaskStatus,
     TaskStatusUpdateEvent,
 )
 
 from ..lifecycle import EventKind, LogEntry, apply, is_interrupted, kind_of
+from ..lifecycle.outcomes import fallback_text
 from ..lifecycle.states import (
     AUTH_REQUIRED,
     CANCELED,
@@ -27,12 +29,12 @@ from ..lifecycle.states import (
     SUBMITTED,
     WORKING,
 )
-from .answers import event_of, json_of
+from .event_parser import parse_event, to_json
 
 StopReason = Literal["end_turn", "interrupt"]
 
 VERSION = 1
-"""Of what `Result.to_dict` gives."""
+"""Format version of `Result.to_dict`."""
 
 STOP_REASONS: Mapping[int, StopReason | None] = {
     TaskState.TASK_STATE_UNSPECIFIED: None,
@@ -45,16 +47,20 @@ STOP_REASONS: Mapping[int, StopReason | None] = {
     CANCELED: "end_turn",
     REJECTED: "end_turn",
 }
-"""What each state means for whoever waits; None: the task goes on, as it does in a state that is not known here."""
+"""Stop reason of a turn by task state. None: the turn continues, also in unknown states."""
 
 
 def stop_reason_of(state: int | None) -> StopReason | None:
-    """Why a turn is over in `state`; None if it is not, also for states of later protocol versions."""
+    """Return why a turn stops in `state`, or None if the turn continues or the state is unknown."""
     return None if state is None else STOP_REASONS.get(state)
 
 
 def state_name(state: int | None) -> str:
-    """ "COMPLETED" for TASK_STATE_COMPLETED; "STATE_42" for one that this version does not know; "" for None."""
+    """Return the name of a task state without its prefix.
+
+    Returns:
+        "COMPLETED" for TASK_STATE_COMPLETED; "STATE_42" for a number that this version does not know; "" for None.
+    """
     if state is None:
         return ""
     known = TaskState.DESCRIPTOR.values_by_number.get(state)
@@ -62,42 +68,48 @@ def state_name(state: int | None) -> str:
 
 
 def input_requests(answer: object) -> list[Part]:
-    """What an agent asks for: the parts of the status message in INPUT_REQUIRED and AUTH_REQUIRED, else none.
+    """Return the parts of the agent's question if the task is in INPUT_REQUIRED or AUTH_REQUIRED.
 
-    `answer` is anything that `Result.of` takes; a status update counts by itself.
+    Args:
+        answer: A response as `Result.of` takes it; a single status update is enough.
+
+    Returns:
+        The parts of the status message; one part with a default text if the message is empty. Empty in other states.
     """
-    event = answer.raw if isinstance(answer, Result) else event_of(answer)
+    event = answer.raw if isinstance(answer, Result) else parse_event(answer)
     if not isinstance(event, Task | TaskStatusUpdateEvent) or not is_interrupted(event.status.state):
         return []
-    return _with_content(event.status.message.parts)
+    return _with_content(event.status.message.parts) or [Part(text=fallback_text(event.status.state))]
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A turn as it stands: ended, paused, or under way (then `stop_reason` is None).
+    """Result of a turn: ended, interrupted, or still running (`stop_reason` is None).
 
     Attributes:
-        raw: the Task, or the Message that the agent answered with instead of a task; None if it answered with nothing.
+        raw: The task, or the message that the agent sent instead of a task. None if the agent sent neither.
     """
 
     raw: Task | Message | None = None
 
     @classmethod
     def of(cls, *answers: object) -> Result:
-        """The result of `answers`, in order: tasks, messages, events of a stream, their JSON, or None.
+        """Return the result of one or more responses, in order.
 
-        Whatever they have not, or have in a form that can't be read, is empty in the result; nothing is raised.
+        Args:
+            answers: Tasks, messages, events of a stream, the JSON of one of them, or None. Fields that are missing or
+                unreadable are empty in the result.
         """
-        gathered = Gathered()
+        builder = ResultBuilder()
         for answer in answers:
-            gathered.add(answer)
-        return gathered.result()
+            builder.add(answer)
+        return builder.result()
 
     @property
     def state(self) -> int | None:
-        """The task's state as its number, which may be one that this version has no `TaskState` for.
+        """`TaskState` number of the task, also of states that this version does not know.
 
-        None for a direct message, an answer without a task, and a task without a status.
+        None for a direct message, for an empty response, and for a task without a status.
         """
         if isinstance(self.raw, Task) and self.raw.HasField("status"):
             return int(self.raw.status.state)
@@ -105,44 +117,48 @@ class Result:
 
     @property
     def stop_reason(self) -> StopReason | None:
-        """ "end_turn": the agent is done (a direct message is the end, too); "interrupt": it waits for its client."""
+        """ "end_turn" if the task is terminal or the agent sent a direct message, "interrupt" if the task waits for its
+        client.
+
+        None while the task continues.
+        """
         return "end_turn" if isinstance(self.raw, Message) else stop_reason_of(self.state)
 
     @property
     def state_name(self) -> str:
-        """The state without its prefix, see `state_name`; "" without a state."""
+        """Name of the task's state without its prefix; "" without a state."""
         return state_name(self.state)
 
     @property
     def task_id(self) -> str:
-        """The task's id; "" without a task."""
+        """Id of the task; "" without a task."""
         if isinstance(self.raw, Task):
             return self.raw.id
         return self.raw.task_id if self.raw is not None else ""
 
     @property
     def context_id(self) -> str:
-        """The context's id; "" if none is known."""
+        """Id of the context; "" if unknown."""
         return self.raw.context_id if self.raw is not None else ""
 
     @property
     def artifacts(self) -> list[Artifact]:
-        """All artifacts so far, each whole."""
+        """Artifacts received so far, with their chunks joined."""
         return list(self.raw.artifacts) if isinstance(self.raw, Task) else []
 
     @property
     def message(self) -> Message | None:
-        """The agent's direct message, else what its last status says: a question, a reason, a last word."""
+        """Direct message of the agent, or the message of the task's latest status. None if there is none."""
         if isinstance(self.raw, Task):
             return self.raw.status.message if self.raw.status.HasField("message") else None
         return self.raw
 
     @property
     def parts(self) -> list[Part]:
-        """What there is to read.
+        """Parts to show to a reader.
 
-        The parts of the artifacts if the agent completed its task with any, or still works on them; otherwise those
-        of `message`: the question, the reason, the answer.
+        The parts of the artifacts if the task is COMPLETED or still running and has any; otherwise the parts of
+        `message`. If `message` is empty, the parts of the artifacts.
         """
         if not isinstance(self.raw, Task):
             return _with_content(self.raw.parts) if self.raw is not None else []
@@ -152,7 +168,9 @@ class Result:
 
     @property
     def text(self) -> str:
-        """The text in `parts`: of one artifact without a seam, as it may come in chunks; else each in its line."""
+        """Text of `parts`. The chunks of one artifact are joined without a separator; other texts are joined by
+        newlines.
+        """
         if self._is_in_artifacts:
             texts = ["".join(part.text for part in artifact.parts) for artifact in self.artifacts]
             return "\n".join(text for text in texts if text)
@@ -160,11 +178,16 @@ class Result:
 
     @property
     def _is_in_artifacts(self) -> bool:
-        done_or_at_it = self.state == COMPLETED or self.stop_reason is None
-        return done_or_at_it and any(_with_content(artifact.parts) for artifact in self.artifacts)
+        if not isinstance(self.raw, Task) or not any(_with_content(artifact.parts) for artifact in self.raw.artifacts):
+            return False
+        is_done_or_working = self.state == COMPLETED or self.stop_reason is None
+        return is_done_or_working or not _with_content(self.raw.status.message.parts)
 
     def to_dict(self) -> dict[str, Any]:
-        """The result as JSON: what `from_dict` reads, and for readers without this class what they look for first."""
+        """Return the result as a JSON object that `from_dict` reads.
+
+        The keys `text`, `state_name` and `stop_reason` serve readers that do not use this class.
+        """
         return {
             "version": VERSION,
             "stop_reason": self.stop_reason,
@@ -173,16 +196,16 @@ class Result:
             "task_id": self.task_id,
             "context_id": self.context_id,
             "text": self.text,
-            "task": json_of(self.raw) if isinstance(self.raw, Task) else None,
-            "message": json_of(self.raw) if isinstance(self.raw, Message) else None,
+            "task": to_json(self.raw) if isinstance(self.raw, Task) else None,
+            "message": to_json(self.raw) if isinstance(self.raw, Message) else None,
         }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Result:
-        """The result that `to_dict` wrote.
+        """Return the result that `to_dict` wrote.
 
         Raises:
-            ValueError: `data` is something else, or was written by a later version.
+            ValueError: `data` is not a result, or a later version of this package wrote it.
         """
         if not isinstance(data, Mapping) or data.get("version") != VERSION or not {"task", "message"} <= data.keys():
             raise ValueError(f"not a result as version {VERSION} of Result.to_dict writes it")
@@ -190,7 +213,6 @@ class Result:
 
 
 def _with_content(parts: Iterable[Part]) -> list[Part]:
-    """`parts` without those that hold nothing at all."""
     return [part for part in parts if part.WhichOneof("content") is not None]
 
 
@@ -198,37 +220,46 @@ def _only(kind: type[Task] | type[Message], data: Any) -> Task | Message | None:
     if data is None:
         return None
     name = "task" if kind is Task else "message"
-    found = event_of({name: data})
+    found = parse_event({name: data})
     if not isinstance(data, Mapping) or not isinstance(found, kind):
         raise ValueError(f"the {name} of a result is an object")
     return found
 
 
 @dataclass(slots=True)
-class Gathered:
-    """Answers as they come in, put together; what one chunk costs does not grow with the number of chunks before."""
+class ResultBuilder:
+    """Builder of a `Result` from responses as they arrive. The cost of a chunk is constant."""
 
     _task: Task | None = None
     _message: Message | None = None
 
     @property
     def stop_reason(self) -> StopReason | None:
-        """As `Result.stop_reason` would say it."""
+        """Stop reason of the result so far; see `Result.stop_reason`."""
         return Result(self._task if self._message is None else self._message).stop_reason
 
     @property
+    def state(self) -> int | None:
+        """State of the result so far; see `Result.state`."""
+        return Result(self._task if self._message is None else self._message).state
+
+    @property
     def task_id(self) -> str:
-        """The task's id; "" as long as there is none."""
+        """Id of the task; "" before a response has a task."""
         return "" if self._task is None else self._task.id
 
-    def knows(self, task: Task) -> bool:
-        """Whether `task` says nothing of its status and its artifacts that has not come in before."""
+    def has_status(self, status: TaskStatus) -> bool:
+        """Return True if the status of the task equals `status`."""
+        return self._task is not None and self._task.status == status
+
+    def includes(self, task: Task) -> bool:
+        """Return True if `task` has the same status and artifacts as the result so far."""
         known = self._task
         return known is not None and known.status == task.status and known.artifacts == task.artifacts
 
     def add(self, answer: object) -> None:
-        """Takes in one more answer, see `Result.of`; its own objects are not changed afterwards."""
-        event = answer.raw if isinstance(answer, Result) else event_of(answer)
+        """Add a response; see `Result.of`. The response is copied."""
+        event = answer.raw if isinstance(answer, Result) else parse_event(answer)
         if event is None:
             return
         if isinstance(event, Message):
@@ -241,5 +272,5 @@ class Gathered:
         self._task = apply(self._task, LogEntry(0, 0, event))
 
     def result(self) -> Result:
-        """What has come in so far."""
+        """Return a copy of the result so far."""
         return Result(deepcopy(self._task if self._message is None else self._message))

@@ -1,4 +1,4 @@
-"""A conversation with an agent: which context it is in, which task it is about, and where the next message goes."""
+"""Conversation with an agent: its context, its current task and the target of the next message."""
 
 from __future__ import annotations
 
@@ -13,24 +13,27 @@ from a2a.utils.errors import InvalidAgentResponseError
 
 from ..lifecycle import is_interrupted
 from ..lifecycle.content import parts_of
-from .answers import event_of
-from .result import Gathered, Result
+from .event_parser import parse_event
+from .result import Result, ResultBuilder
 
 VERSION = 1
-"""Of what `Session.to_dict` gives."""
+"""Format version of `Session.to_dict`."""
+
+DEADLINE = 3600.0
+"""Default deadline of `AgentSession.send` and `AgentSession.wait`, in seconds."""
 
 Content = str | bytes | Part | Sequence[Part] | Message | dict[str, Any]
-"""What can be sent: text, bytes as a file, JSON data, parts, or a message as it is."""
+"""Content of a message: text, bytes as a file, JSON data, parts, or a complete message."""
 
 
 @dataclass(slots=True)
 class Session:
-    """A conversation, as far as it has come; each answer moves it on, see `update`.
+    """State of a conversation. It can be saved with `to_dict` between turns.
 
     Attributes:
-        context_id: "" until the first answer, or for good if the agent gives none.
-        task_id: the last task of the conversation; "" if there was none yet.
-        state: the number of that task's state, see `Result.state`; None if it is not known.
+        context_id: Id of the A2A context; "" before the first response, or if the agent assigns none.
+        task_id: Id of the latest task; "" before the first task.
+        state: `TaskState` number of the latest task; None if unknown.
     """
 
     context_id: str = ""
@@ -38,17 +41,21 @@ class Session:
     state: int | None = None
 
     @property
-    def waits_for_us(self) -> bool:
-        """Whether the task is in INPUT_REQUIRED or AUTH_REQUIRED: the next message is its answer."""
+    def is_interrupted(self) -> bool:
+        """True if the latest task is in INPUT_REQUIRED or AUTH_REQUIRED: the next message answers the task."""
         return bool(self.task_id) and self.state is not None and is_interrupted(self.state)  # type: ignore[arg-type]
 
     def message(self, content: Content) -> Message:
-        """The next message: an answer to the task that waits for one, else for a new task that refers to the last.
+        """Return the next message of the conversation.
 
-        A `Message` keeps what it says of itself: its id, its task, the tasks that it refers to.
+        The message answers the latest task if that task is interrupted. Otherwise the message starts a new task that
+        refers to the latest one.
+
+        Args:
+            content: Content of the message. The fields that a `Message` already has (id, task, references) are kept.
 
         Raises:
-            TypeError: `content` is nothing that a message could carry.
+            TypeError: A message cannot carry `content`.
         """
         message = Message()
         if isinstance(content, Message):
@@ -60,15 +67,21 @@ class Session:
         message.context_id = message.context_id or self.context_id
         if message.task_id:
             return message
-        if self.waits_for_us:
+        if self.is_interrupted:
             message.task_id = self.task_id
         elif self.task_id and not message.reference_task_ids:
             message.reference_task_ids.append(self.task_id)
         return message
 
     def update(self, answer: object) -> None:
-        """Moves on by `answer`: a task, a message, an event of a stream, the JSON of one, or a `Result`."""
-        event = answer.raw if isinstance(answer, Result) else event_of(answer)
+        """Advance the session by a response.
+
+        Args:
+            answer: A task, a message, an event of a stream, the JSON of one of them, or a `Result`. Anything else
+                changes
+                nothing.
+        """
+        event = answer.raw if isinstance(answer, Result) else parse_event(answer)
         if event is None:
             return
         self.context_id = event.context_id or self.context_id
@@ -79,15 +92,15 @@ class Session:
             self.state = int(event.status.state)
 
     def to_dict(self) -> dict[str, Any]:
-        """The session as JSON, for a database row, say."""
+        """Return the session as a JSON object, for example to save it in a database."""
         return {"version": VERSION, "context_id": self.context_id, "task_id": self.task_id, "state": self.state}
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Session:
-        """The session that `to_dict` wrote.
+        """Return the session that `to_dict` wrote.
 
         Raises:
-            ValueError: `data` is something else, or was written by a later version; says what is wrong with it.
+            ValueError: `data` is not a session, or a later version of this package wrote it.
         """
         if not isinstance(data, Mapping) or data.get("version") != VERSION:
             raise ValueError(f"not a session as version {VERSION} of Session.to_dict writes it")
@@ -102,40 +115,58 @@ class Session:
         return Session(context_id, task_id, state)
 
 
-class Agent(Protocol):
-    """What a session needs of an agent: see `RemoteAgent`."""
+class SessionAgent(Protocol):
+    """Agent as `AgentSession` needs it; `RemoteAgent` implements it."""
 
     def stream(
         self, message: Message, *, deadline: float | None = None, cancel_on_exit: bool = False
     ) -> AsyncGenerator[StreamResponse, None]:
-        """Sends a message, and yields what becomes of it."""
+        """Send a message and yield the events of its turn; see `RemoteAgent.stream`."""
         ...
 
     def follow(
         self, task_id: str, *, deadline: float | None = None, cancel_on_exit: bool = False
     ) -> AsyncGenerator[StreamResponse, None]:
-        """Yields a task, and what becomes of it."""
+        """Yield a task and its events; see `RemoteAgent.follow`."""
         ...
 
     async def cancel(self, task_id: str) -> Result:
-        """Has a task cancelled."""
+        """Cancel a task; see `RemoteAgent.cancel`."""
         ...
 
 
 class AgentSession(Session):
-    """A `Session` that is held with an agent: one turn at a time.
+    """`Session` with a connected agent. Run one turn at a time.
 
     Attributes:
-        result: what the last turn came to, or stands at.
+        agent: The agent.
+        result: Result of the latest turn, or its current state while the turn is running.
     """
 
-    def __init__(self, agent: Agent, saved: Session) -> None:
+    def __init__(self, agent: SessionAgent, saved: Session) -> None:
         super().__init__(saved.context_id, saved.task_id, saved.state)
         self.agent = agent
         self.result = Result()
 
-    async def send(self, content: Content, *, deadline: float | None = None, cancel_on_exit: bool = False) -> Result:
-        """Sends a message, see `Session.message`, and waits until the agent has ended, or asks. Raises as `stream`."""
+    async def send(
+        self, content: Content, *, deadline: float | None = DEADLINE, cancel_on_exit: bool = False
+    ) -> Result:
+        """Send a message and wait until its task is terminal or interrupted.
+
+        Args:
+            content: Content of the message; see `Session.message`.
+            deadline: Seconds until DeadlineExceeded is raised. None: no limit.
+            cancel_on_exit: Cancel the task at the deadline, or when the caller is cancelled.
+
+        Returns:
+            The result of the turn.
+
+        Raises:
+            TypeError: A message cannot carry `content`.
+            DeadlineExceeded: The turn takes longer than `deadline`.
+            RemoteError: The agent is unreachable, or its response is invalid.
+            A2AError: The agent refuses the message.
+        """
         async with aclosing(self.stream(content, deadline=deadline, cancel_on_exit=cancel_on_exit)) as events:
             async for _ in events:
                 pass
@@ -144,33 +175,44 @@ class AgentSession(Session):
     async def stream(
         self, content: Content, *, deadline: float | None = None, cancel_on_exit: bool = False
     ) -> AsyncGenerator[StreamResponse, None]:
-        """The same, event by event. Takes and raises what `RemoteAgent.stream` does.
+        """Send a message and yield the events of its turn.
+
+        The arguments and errors are those of `RemoteAgent.stream`.
 
         Raises:
-            TypeError: `content` is nothing that a message could carry.
+            TypeError: A message cannot carry `content`.
         """
         events = self.agent.stream(self.message(content), deadline=deadline, cancel_on_exit=cancel_on_exit)
-        async with aclosing(self._moved_on_by(events)) as noted:
-            async for event in noted:
+        async with aclosing(self._record(events)) as recorded:
+            async for event in recorded:
                 yield event
 
-    async def wait(self, *, deadline: float | None = None, cancel_on_exit: bool = False) -> Result:
-        """Waits until the last task has ended, or asks: in a session that was saved meanwhile, or after a deadline.
+    async def wait(self, *, deadline: float | None = DEADLINE, cancel_on_exit: bool = False) -> Result:
+        """Wait until the latest task is terminal or interrupted, for example in a restored session or after a deadline.
+
+        Args:
+            deadline: Seconds until DeadlineExceeded is raised. None: no limit.
+            cancel_on_exit: Cancel the task at the deadline, or when the caller is cancelled.
+
+        Returns:
+            The result of the turn.
 
         Raises:
-            ValueError: there is no task to wait for.
+            ValueError: The session has no task.
+            DeadlineExceeded: The task takes longer than `deadline`.
+            RemoteError: The agent is unreachable, or its response is invalid.
         """
         events = self.agent.follow(self._task(), deadline=deadline, cancel_on_exit=cancel_on_exit)
-        async with aclosing(self._moved_on_by(events)) as noted:
-            async for _ in noted:
+        async with aclosing(self._record(events)) as recorded:
+            async for _ in recorded:
                 pass
         return self.result
 
     async def cancel(self) -> Result:
-        """Cancels the last task, see `RemoteAgent.cancel`.
+        """Cancel the latest task; see `RemoteAgent.cancel`.
 
         Raises:
-            ValueError: there is no task to cancel.
+            ValueError: The session has no task.
         """
         self.result = await self.agent.cancel(self._task())
         self.update(self.result)
@@ -181,16 +223,16 @@ class AgentSession(Session):
             raise ValueError("the session has no task yet")
         return self.task_id
 
-    async def _moved_on_by(self, events: AsyncGenerator[StreamResponse, None]) -> AsyncGenerator[StreamResponse, None]:
-        gathered = Gathered()
+    async def _record(self, events: AsyncGenerator[StreamResponse, None]) -> AsyncGenerator[StreamResponse, None]:
+        builder = ResultBuilder()
         async with aclosing(events):
             try:
                 async for event in events:
-                    gathered.add(event)
+                    builder.add(event)
                     self.update(event)
                     yield event
             finally:
-                self.result = gathered.result()
+                self.result = builder.result()
 
 
 def _parts(content: Any) -> list[Part]:
@@ -198,4 +240,4 @@ def _parts(content: Any) -> list[Part]:
         return parts_of(content)
     except InvalidAgentResponseError:
         kind = type(content).__name__
-        raise TypeError(f"a message can't carry this {kind}: give text, bytes, JSON data, or parts") from None
+        raise TypeError(f"a message cannot carry this {kind}: give text, bytes, JSON data, or parts") from None

@@ -15,10 +15,17 @@ from celery.backends.base import Backend
 
 from a2a_celery import ConfigError
 from a2a_celery.client.calling import CallFailed, CallTask, Remote, Webhook, call_task
-from a2a_celery.client.calling.content import message_of, portable
-from a2a_celery.client.calling.errors import data_of, ending_of
-from a2a_celery.client.calling.progress import LATEST, SOONEST, TOLD_LATEST, TOLD_SOONEST, Pace, Progress
-from a2a_celery.client.calling.worker import NEWS_LIFE, News
+from a2a_celery.client.calling.content import message_of, to_portable
+from a2a_celery.client.calling.errors import error_of, result_data
+from a2a_celery.client.calling.progress import (
+    POLL_INTERVAL_MAX,
+    POLL_INTERVAL_MIN,
+    WEBHOOK_POLL_INTERVAL_MAX,
+    WEBHOOK_POLL_INTERVAL_MIN,
+    CallProgress,
+    PollRateLimiter,
+)
+from a2a_celery.client.calling.worker import WAKEUP_TTL, PendingWakeups
 from a2a_celery.client.result import Result
 from tests.support.clocks import ManualClock
 from tests.support.webhooks import post, served, status_event
@@ -44,7 +51,7 @@ def call(app: Celery) -> CallTask:
 def answer(*texts: str, state: TaskState = TaskState.TASK_STATE_COMPLETED) -> dict[str, Any]:
     """A result whose artifact came in chunks."""
     artifact = Artifact(artifact_id="a", parts=[Part(text=text) for text in texts])
-    return data_of(Result(Task(id="t", context_id="c", status=TaskStatus(state=state), artifacts=[artifact])))
+    return result_data(Result(Task(id="t", context_id="c", status=TaskStatus(state=state), artifacts=[artifact])))
 
 
 class TestSteps:
@@ -90,7 +97,7 @@ class TestSteps:
             call.s(URL, "x", **options)
 
     def test_content_that_is_no_json_is_refused(self, call: CallTask) -> None:
-        with pytest.raises(TypeError, match="a message can't carry this object: give text"):
+        with pytest.raises(TypeError, match="a message cannot carry this object: give text"):
             call.s(URL, object())
 
     def test_a_step_without_its_url_by_name_is_refused_where_it_is_published(self, call: CallTask) -> None:
@@ -103,7 +110,7 @@ class TestSteps:
             call_task(app)
 
     def test_who_has_no_webhook_has_no_receiver(self, call: CallTask) -> None:
-        with pytest.raises(ConfigError, match="give call_task a webhook"):
+        with pytest.raises(ConfigError, match="pass webhook=Webhook"):
             call.receiver()
 
 
@@ -116,9 +123,9 @@ class TestContent:
             ([[answer("a"), answer("b")]], [{"text": "a"}, {"text": "b"}]),
             ([None, "go"], [{"text": "go"}]),
             ([{"parts": [{"text": "x"}, {"url": "https://x/"}]}], [{"text": "x"}, {"url": "https://x/"}]),
-            ([portable(Part(raw=b"x"))], [{"raw": "eA=="}]),
-            ([portable([Part(text="a"), Part(text="b")])], [{"text": "a"}, {"text": "b"}]),
-            ([portable(Result.from_dict(answer("r")))], [{"text": "r"}]),
+            ([to_portable(Part(raw=b"x"))], [{"raw": "eA=="}]),
+            ([to_portable([Part(text="a"), Part(text="b")])], [{"text": "a"}, {"text": "b"}]),
+            ([to_portable(Result.from_dict(answer("r")))], [{"text": "r"}]),
             ([{"width": 3}], [{"data": {"width": 3.0}, "mediaType": "application/json"}]),
             ([[1, 2]], [{"data": [1.0, 2.0], "mediaType": "application/json"}]),
         ],
@@ -126,7 +133,7 @@ class TestContent:
     def test_what_is_sent(self, contents: list[Any], parts: list[dict[str, Any]]) -> None:
         message = message_of(json.loads(json.dumps(contents)), "m-1", "t", "c")
 
-        assert portable(message)["parts"] == parts
+        assert to_portable(message)["parts"] == parts
         assert (message.message_id, message.role, message.task_id, message.context_id) == (
             "m-1",
             Role.ROLE_USER,
@@ -137,7 +144,7 @@ class TestContent:
     def test_a_message_keeps_what_it_says_of_itself(self) -> None:
         given = Message(message_id="mine", context_id="c", reference_task_ids=["r"], parts=[Part(text="x")])
 
-        message = message_of([portable(given)], "m-1")
+        message = message_of([to_portable(given)], "m-1")
 
         given.role = Role.ROLE_USER
         assert message == given
@@ -157,7 +164,7 @@ class TestContent:
 
 class TestErrors:
     def test_an_error_survives_json_backends_and_pickle(self, app: Celery) -> None:
-        error = ending_of(URL, Result.from_dict(answer("no", state=TaskState.TASK_STATE_FAILED)))
+        error = error_of(URL, Result.from_dict(answer("no", state=TaskState.TASK_STATE_FAILED)))
         assert isinstance(error, CallFailed)
 
         backend = Backend(app)
@@ -168,64 +175,64 @@ class TestErrors:
             assert str(copy) == str(error)
 
     def test_an_answer_is_none(self) -> None:
-        assert ending_of(URL, Result.from_dict(answer("yes"))) is None
-        assert ending_of(URL, Result(Message(message_id="m"))) is None
+        assert error_of(URL, Result.from_dict(answer("yes"))) is None
+        assert error_of(URL, Result(Message(message_id="m"))) is None
 
 
 class TestPauses:
     @pytest.mark.parametrize(
         ("progress", "after", "options", "wanted"),
         [
-            (Progress(NOW, "t"), 0, {}, SOONEST),
-            (Progress(NOW, "t"), 40, {}, 10),
-            (Progress(NOW, "t"), 10_000, {}, LATEST),
-            (Progress(NOW, "t", told=True), 0, {}, TOLD_SOONEST),
-            (Progress(NOW, "t", told=True), 10_000, {}, TOLD_LATEST),
-            (Progress(NOW, "t", failing_since=NOW), 1, {}, SOONEST),
-            (Progress(NOW, "t", told=True, failing_since=NOW), 20, {}, 10),
+            (CallProgress(NOW, "t"), 0, {}, POLL_INTERVAL_MIN),
+            (CallProgress(NOW, "t"), 40, {}, 10),
+            (CallProgress(NOW, "t"), 10_000, {}, POLL_INTERVAL_MAX),
+            (CallProgress(NOW, "t", has_webhook=True), 0, {}, WEBHOOK_POLL_INTERVAL_MIN),
+            (CallProgress(NOW, "t", has_webhook=True), 10_000, {}, WEBHOOK_POLL_INTERVAL_MAX),
+            (CallProgress(NOW, "t", failing_since=NOW), 1, {}, POLL_INTERVAL_MIN),
+            (CallProgress(NOW, "t", has_webhook=True, failing_since=NOW), 20, {}, 10),
         ],
     )
-    def test_when_it_looks_again(self, progress: Progress, after: float, options: Any, wanted: float) -> None:
+    def test_when_it_looks_again(self, progress: CallProgress, after: float, options: Any, wanted: float) -> None:
         pauses = [progress.pause(NOW + after, **options) for _ in range(50)]
 
         assert all(0.8 * wanted <= pause <= 1.2 * wanted for pause in pauses)
         assert len(set(pauses)) > 1, "those that began together come apart"
 
     def test_an_answer_ends_a_time_without(self) -> None:
-        away = Progress(NOW, "t").missed(NOW + 1).missed(NOW + 2)
+        away = CallProgress(NOW, "t").missed(NOW + 1).missed(NOW + 2)
 
         assert away.failing_since == NOW + 1
-        assert Progress.read(away.to_dict(), NOW) == away
-        assert away.reached("t", told=False).failing_since is None
+        assert CallProgress.read(away.to_dict(), NOW) == away
+        assert away.reached("t", has_webhook=False).failing_since is None
 
     def test_a_step_that_has_no_more_time_looks_when_that_is_so(self) -> None:
-        told = Progress(NOW, "t", told=True)
+        told = CallProgress(NOW, "t", has_webhook=True)
 
         assert told.pause(NOW, timeout=5) == 5, "a webhook that never comes makes nothing late"
         assert told.pause(NOW + 4, timeout=5) == 1
-        assert Progress(NOW, "t", failing_since=NOW).pause(NOW + 100, timeout=101) == 1
+        assert CallProgress(NOW, "t", failing_since=NOW).pause(NOW + 100, timeout=101) == 1
         assert told.pause(NOW, timeout=5, at_least=20.0) == 20
-        assert told.pause(NOW, timeout=1000) >= 0.8 * TOLD_SOONEST
+        assert told.pause(NOW, timeout=1000) >= 0.8 * WEBHOOK_POLL_INTERVAL_MIN
 
     def test_many_steps_look_ten_times_a_second_in_all(self) -> None:
-        pace = Pace()
+        pace = PollRateLimiter()
 
         assert [round(pace.wait(NOW), 1) for _ in range(200)] == [round(0.1 * n, 1) for n in range(1, 201)]
         assert round(pace.wait(NOW + 60), 1) == 0.1, "one that comes later finds a free place"
-        assert Progress(NOW, "t").pause(NOW, at_least=20.0) == 20
-        assert Progress(NOW, "t").pause(NOW, at_least=20.0, visibility=6.0) == 2
+        assert CallProgress(NOW, "t").pause(NOW, at_least=20.0) == 20
+        assert CallProgress(NOW, "t").pause(NOW, at_least=20.0, visibility=6.0) == 2
 
 
 def test_news_is_told_once() -> None:
     clock = ManualClock()
-    news = News(clock)
+    news = PendingWakeups(clock)
     news.add("a")
 
-    assert (news.take("a"), news.take("a"), news.take("b")) == (True, False, False)
+    assert (news.pop("a"), news.pop("a"), news.pop("b")) == (True, False, False)
 
     news.add("a")
-    clock.advance(NEWS_LIFE)
-    assert not news.take("a"), "it is too old"
+    clock.advance(WAKEUP_TTL)
+    assert not news.pop("a"), "it is too old"
 
 
 class TestWebhook:
@@ -272,6 +279,14 @@ class TestWebhook:
             assert await posted(post(event=done, secrets=(mine,))) == 204
             assert await posted(post(event=asked, secrets=(others,)), **by_token) == 204
         assert woken == [("a2a_wake", {"celery_id": STEP})] * 2
+
+    async def test_it_consents_to_a_sender_that_asks_first(self, app: Celery) -> None:
+        asks = {"WebHook-Request-Origin": "agents.example.com"}
+        hook = Webhook("https://me.example.com/a2a", LONG_SECRET)
+        async with served(hook.app(app)) as url, httpx.AsyncClient() as http:
+            answered = await http.options(f"{url}/{STEP}", headers=asks)
+
+        assert answered.headers["WebHook-Allowed-Origin"] == "agents.example.com"
 
     async def test_a_broker_that_is_away_is_answered_with_come_again(self, app: Celery) -> None:
         def away(*_: Any, **__: Any) -> None:

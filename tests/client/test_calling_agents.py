@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from celery import Celery
 from celery.contrib.testing.mocks import TaskMessage
+from celery.worker import state as worker_state
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from a2a_celery.client import AgentUnreachable, CallRefused, RemoteError
-from a2a_celery.client.calling import CallTask, Remote, call_task, loop, task, worker
-from a2a_celery.client.calling.loop import CallsPerProcess
-from a2a_celery.client.calling.worker import CallRequest
+from a2a_celery.client.calling import CallTask, Remote, call_task, client_loop, task, worker
+from a2a_celery.client.calling.client_loop import ClientLoops
+from a2a_celery.client.calling.worker import CallRequest, RevocationMonitor, a2a_wake
 from a2a_celery.client.result import Result
 from tests.support.webhooks import served
 
@@ -54,7 +57,7 @@ def test_a_revoked_step_cancels_the_task_that_it_is_about(
 ) -> None:
     """A message is sent again only to learn of a task that nobody knows: never as a new one beside that it answered."""
     given: list[dict[str, Any]] = []
-    monkeypatch.setattr(worker, "cancel_there", lambda task, info, **kwargs: given.append(kwargs))
+    monkeypatch.setattr(worker, "publish_cancel", lambda task, info, **kwargs: given.append(kwargs))
     message = TaskMessage("a2a.call", STEP, args=["seven"], kwargs={"url": URL, **kwargs})
     message.delivery_info = {"redelivered": redelivered}
 
@@ -66,6 +69,42 @@ def test_a_revoked_step_cancels_the_task_that_it_is_about(
     if canceled is not None and "content" in canceled:
         canceled = {**canceled, "message_id": call.message_id_of(STEP)}
     assert given == ([] if canceled is None else [{"url": URL, **canceled}])
+
+
+@pytest.fixture
+def retry_received_early(app: Celery, call: CallTask) -> Iterator[CallRequest]:
+    """The request of a retry that was received before the first execution of its step ended."""
+
+    def request(**headers: Any) -> CallRequest:
+        message = TaskMessage("a2a.call", STEP, args=["seven"], kwargs={"url": URL}, **headers)
+        return CallRequest(message, app=app, task=call, eventer=None)
+
+    worker_state.reset_state()
+    first, retry = request(), request(eta=datetime(2100, 1, 1, tzinfo=UTC).isoformat())
+    worker_state.task_reserved(first)
+    worker_state.task_scheduled(retry)
+    worker_state.task_ready(first)  # removes the id, which both requests have
+    yield retry
+    worker_state.reset_state()
+
+
+def test_a_post_ends_the_wait_of_a_retry_that_was_received_early(retry_received_early: CallRequest) -> None:
+    consumer = Mock()
+    consumer.timer.call_after.side_effect = lambda delay, function, args: function(*args)
+
+    assert a2a_wake(Mock(consumer=consumer), STEP) == {"ok": "executed"}
+
+    consumer.apply_eta_task.assert_called_once_with(retry_received_early)
+
+
+def test_a_revoke_ends_the_wait_of_a_retry_that_was_received_early(retry_received_early: CallRequest) -> None:
+    consumer = Mock()
+    consumer.timer.call_repeatedly.side_effect = lambda interval, function, args: function(*args)
+    worker_state.revoked.add(STEP)
+
+    RevocationMonitor(consumer).start(consumer)
+
+    consumer.apply_eta_task.assert_called_once_with(retry_received_early)
 
 
 async def test_an_eager_step_waits_for_its_agent_and_sends_once(app: Celery, call: CallTask) -> None:
@@ -104,7 +143,7 @@ async def test_a_step_that_can_t_look_any_more_cancels_what_it_began(
     monkeypatch: pytest.MonkeyPatch, call: CallTask, look: Response
 ) -> None:
     given: list[dict[str, Any]] = []
-    monkeypatch.setattr(task, "cancel_there", lambda task, info, **kwargs: given.append(kwargs))
+    monkeypatch.setattr(task, "publish_cancel", lambda task, info, **kwargs: given.append(kwargs))
 
     async def agent(request: Request) -> Response:
         if "well-known" in request.url.path:
@@ -128,7 +167,7 @@ def card_at(request: Request) -> Response:
 
 
 async def test_an_agent_that_drips_holds_no_slot_for_ever(monkeypatch: pytest.MonkeyPatch, call: CallTask) -> None:
-    monkeypatch.setattr(loop, "LONGEST", 0.5)
+    monkeypatch.setattr(client_loop, "CALL_TIMEOUT", 0.5)
 
     async def drops() -> AsyncIterator[bytes]:
         while True:
@@ -143,7 +182,7 @@ async def test_an_agent_that_drips_holds_no_slot_for_ever(monkeypatch: pytest.Mo
         ended = await asyncio.wait_for(asyncio.to_thread(lambda: step.apply(task_id=STEP)), 20)
 
     assert isinstance(ended.result, AgentUnreachable)
-    assert "not answered to the end within 0.5 s" in str(ended.result)
+    assert "sent no complete response within 0.5 s" in str(ended.result)
 
 
 async def test_what_a_server_knows_one_remote_by_is_not_shown_by_another() -> None:
@@ -157,7 +196,7 @@ async def test_what_a_server_knows_one_remote_by_is_not_shown_by_another() -> No
         return answer
 
     async with served(Starlette(routes=[Route("/{path:path}", agent, methods=["GET", "POST"])])) as url:
-        calls = CallsPerProcess().here()
+        calls = ClientLoops().current()
 
         async def look(remote: Remote) -> Result:
             async with calls.agent(remote) as found:
@@ -171,7 +210,7 @@ async def test_what_a_server_knows_one_remote_by_is_not_shown_by_another() -> No
 
 @pytest.mark.parametrize("had", [True, False])
 async def test_a_copy_of_an_answer_finds_the_task_that_it_has_ended(call: CallTask, had: bool) -> None:
-    """The first one's worker was killed when the agent had it, and before anybody noted that."""
+    """The first one's worker was killed when the agent had it, and before anybody stored that."""
     refused = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "UNSUPPORTED_OPERATION"}
     history = [{"messageId": call.message_id_of(STEP if had else "another")}]
 
@@ -189,6 +228,31 @@ async def test_a_copy_of_an_answer_finds_the_task_that_it_has_ended(call: CallTa
         assert ended.get()["state_name"] == "COMPLETED"
     else:
         assert isinstance(ended.result, CallRefused)
+
+
+@pytest.mark.parametrize("question", ["Which colour?", "How many?"], ids=["another question", "asked once more"])
+async def test_a_question_that_a_step_answers_is_no_answer_to_it(call: CallTask, question: str) -> None:
+    """a2a-js answers with the task as it was stored, and goes on then."""
+    states = iter([("How many?", 1), ("How many?", 1), ("How many?", 1), (question, 2)])
+
+    async def agent(request: Request) -> Response:
+        if "well-known" in request.url.path:
+            return card_at(request)
+        text, second = next(states)
+        status = {
+            "state": "TASK_STATE_INPUT_REQUIRED",
+            "timestamp": f"2030-01-01T00:00:0{second}Z",
+            "message": {"messageId": "q", "role": "ROLE_AGENT", "parts": [{"text": text}]},
+        }
+        task = {"id": "t", "status": status}
+        return JSONResponse({"task": task} if request.method == "POST" else task)
+
+    async with served(Starlette(routes=[Route("/{path:path}", agent, methods=["GET", "POST"])])) as url:
+        step = call.s(url, "seven", task_id="t", on_interrupt="return")
+        answer = await asyncio.to_thread(lambda: step.apply(task_id=STEP).get())
+
+    assert answer["text"] == question
+    assert list(states) == []
 
 
 def test_a_step_that_is_called_as_a_function_is_refused(call: CallTask) -> None:
@@ -209,7 +273,7 @@ async def test_credentials_go_with_each_request_and_the_connection_is_shared() -
     fresh = iter("123456789")
     async with served(Starlette(routes=[Route("/{path:path}", agent, methods=["GET", "POST"])])) as url:
         remote = Remote(url, headers=lambda: {"X-Fresh": next(fresh)}, bearer="hush")
-        calls = CallsPerProcess().here()
+        calls = ClientLoops().current()
 
         async def look() -> Result:
             async with calls.agent(remote) as found:

@@ -50,10 +50,10 @@ def test_its_options_are_the_task_s() -> None:
 def test_its_numbers_are_the_code_s() -> None:
     text = " ".join(PAGE.split())
 
-    assert f"{progress.SOONEST:g} to {progress.LATEST:g} s" in text
-    assert f"{progress.TOLD_SOONEST / 60:g} to {progress.TOLD_LATEST / 60:g} minutes" in text
-    assert progress.LOOKS_PER_SECOND == 10
+    assert f"{progress.POLL_INTERVAL_MIN:g} to {progress.POLL_INTERVAL_MAX:g} s" in text
+    assert f"{progress.WEBHOOK_POLL_INTERVAL_MIN / 60:g} to {progress.WEBHOOK_POLL_INTERVAL_MAX / 60:g} minutes" in text
+    assert progress.POLLS_PER_SECOND == 10
     assert "ten looks a second" in text
-    assert progress.PER_VISIBILITY == 3
+    assert progress.POLLS_PER_VISIBILITY_TIMEOUT == 3
     assert "at least three times in it" in text
-    assert f"a secret of {webhook.LEAST_SECRET} characters" in text
+    assert f"a secret of {webhook.MIN_SECRET_LENGTH} characters" in text

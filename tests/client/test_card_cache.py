@@ -12,8 +12,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from a2a_celery.client import AgentUnreachable, AnswerUnreadable, CallRefused, CardCache, card_cache
-from a2a_celery.client.card_cache import LIFE
+from a2a_celery.client import AgentUnreachable, CallRefused, CardCache, InvalidResponse
+from a2a_celery.client.connection import card_cache
+from a2a_celery.client.connection.card_cache import MAX_AGE
 from tests.support.clocks import ManualClock
 from tests.support.webhooks import served
 
@@ -68,12 +69,12 @@ async def asking() -> AsyncIterator[Asking]:
 @pytest.mark.parametrize(
     ("cache_control", "life"),
     [
-        ("", LIFE),
+        ("", MAX_AGE),
         ("public, max-age=60", 60),
         ("MAX-AGE=5", 5),
         ("no-store", 0),
         ("no-cache, max-age=9", 0),
-        ("x=1", LIFE),
+        ("x=1", MAX_AGE),
     ],
 )
 async def test_it_lives_as_long_as_its_server_says(asking: Asking, cache_control: str, life: float) -> None:
@@ -117,7 +118,7 @@ async def test_an_old_one_is_better_than_none(asking: Asking) -> None:
     assert await asking() == "one"
 
     asking.cache.forget(asking.url)
-    with pytest.raises(AgentUnreachable, match="answers 503"):
+    with pytest.raises(AgentUnreachable, match="responded 503"):
         await asking()
 
 
@@ -126,10 +127,10 @@ async def test_an_old_one_is_better_than_none(asking: Asking) -> None:
     [
         (Response(status_code=404), CallRefused),
         (Response(status_code=302, headers={"location": "/"}), CallRefused),
-        (Response("no json"), AnswerUnreadable),
-        (JSONResponse(["no card"]), AnswerUnreadable),
-        (JSONResponse({"name": 7}), AnswerUnreadable),
-        (JSONResponse({"skills": None, "securitySchemes": []}), AnswerUnreadable),
+        (Response("no json"), InvalidResponse),
+        (JSONResponse(["no card"]), InvalidResponse),
+        (JSONResponse({"name": 7}), InvalidResponse),
+        (JSONResponse({"skills": None, "securitySchemes": []}), InvalidResponse),
     ],
     ids=["404", "302", "no JSON", "a list", "a number for a name", "nulls"],
 )
@@ -146,7 +147,7 @@ async def test_agents_have_a_card_each(asking: Asking) -> None:
 
 
 async def test_no_more_than_so_many_are_kept(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(card_cache, "MOST", 2)
+    monkeypatch.setattr(card_cache, "MAX_CARDS", 2)
     for name in ("1", "2", "3", "2", "3", "1"):
         await asking(f"{asking.url}/tenants/{name}")
 

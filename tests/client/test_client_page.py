@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 from a2a_celery import client
-from a2a_celery.cli.call import EXIT_CODES, INTERRUPTED
-from a2a_celery.client import card_cache, failures, following, remote, state_name
+from a2a_celery.cli.client.call import EXIT_CODES, INTERRUPTED
+from a2a_celery.client import errors, remote_agent, state_name
+from a2a_celery.client.connection import card_cache, turn_stream
 from a2a_celery.client.result import STOP_REASONS
 from tests.support.plain_server import plain_server
 from tests.support.states import States
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "client.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "client.md").read_text(encoding="utf-8")
+PEERS = ROOT / "tests" / "peers"
 
 
 def program(number: int, url: str) -> dict[str, Any]:
@@ -64,19 +68,31 @@ def test_the_exit_codes_are_those_of_the_command() -> None:
 
 
 def test_the_errors_are_those_of_the_code() -> None:
-    errors = {
+    classes = {
         name
-        for name, value in vars(failures).items()
-        if isinstance(value, type) and issubclass(value, failures.RemoteError) and value is not failures.RemoteError
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, errors.RemoteError) and value is not errors.RemoteError
     }
 
-    assert {name.strip("`") for name in rows("## Errors")} == errors
-    assert errors < set(client.__all__)
+    assert {name.strip("`") for name in rows("## Errors")} == classes
+    assert classes < set(client.__all__)
 
 
 def test_its_numbers_are_the_codes() -> None:
-    assert f"`patience` seconds, {remote.PATIENCE:.0f} unless" in PAGE
-    assert f"{card_cache.LIFE:.0f} seconds if it says nothing" in PAGE
-    assert f"after {following.FIRST_WAIT} s, then at growing intervals up to {following.LONGEST_WAIT:.0f} s" in PAGE
+    assert f"`reconnect_timeout` seconds, {remote_agent.RECONNECT_TIMEOUT:.0f} unless" in PAGE
+    assert f"{card_cache.MAX_AGE:.0f} seconds if it says nothing" in PAGE
+    assert f"after {turn_stream.MIN_BACKOFF} s, then at growing intervals up to {turn_stream.MAX_BACKOFF:.0f} s" in PAGE
     assert "the newest twenty of its context" in PAGE
-    assert following.LOOKED_THROUGH == 20
+    assert turn_stream.MAX_TASKS_SEARCHED == 20
+
+
+def test_the_other_libraries_are_those_of_the_tests() -> None:
+    table = PAGE.partition("<!-- peers")[2].partition("What is known")[0]
+    said = set(re.findall(r"^\| (\S+) \| (\S+) \|", table, re.MULTILINE)) - {("library", "version"), ("---", "---")}
+    requirements = "\n".join(path.read_text() for path in PEERS.glob("sdk-*.txt"))
+    npm = json.loads((PEERS / "package.json").read_text())["dependencies"]
+
+    assert said == {
+        *re.findall(r"^([\w-]+)(?:\[[\w,-]+\])?==(\S+)$", requirements, re.MULTILINE),
+        *(tuple(name.removeprefix("npm:").rsplit("@", 1)) for name in npm.values() if name.startswith("npm:")),
+    }

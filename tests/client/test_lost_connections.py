@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
@@ -14,12 +15,15 @@ from a2a.utils.errors import TaskNotFoundError
 from google.protobuf.json_format import MessageToDict
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from a2a_celery.client import AgentSession, AgentUnreachable, AnswerLost, NotConnected, RemoteAgent, Result
+from a2a_celery.client import AgentSession, AgentUnreachable, NotConnected, RemoteAgent, ResponseLost, Result
+from a2a_celery.lifecycle.states import COMPLETED
+from a2a_celery.store import AsyncStore, Keys
 from tests.support.clients import Served, sdk_client, stream
 from tests.support.fleet import running_fleet
 from tests.support.lossy import CutsStreams, losing_answers
 from tests.support.plain_server import Steps, plain_server
 from tests.support.proxy import Proxy, proxy
+from tests.support.seeds import Seeds, chunk, status
 from tests.support.waiting import eventually_async
 
 
@@ -92,6 +96,36 @@ async def test_numbered_events_come_once_however_often_their_stream_is_cut(ours:
     assert session.result.state_name == "COMPLETED"
 
 
+async def test_a_client_whose_newest_events_the_store_lost_begins_anew(tmp_path: Path) -> None:
+    """While its gateway is down, the store comes back without them, and records others beyond their versions."""
+    events: list[StreamResponse] = []
+
+    async def watch(session: AgentSession) -> None:
+        async for event in session.stream("hello", deadline=60):
+            events.append(event)
+
+    with running_fleet(tmp_path) as fleet:
+        gateway, store = fleet.gateway(), AsyncStore(fleet.redis.store_url)
+        session, seeds = RemoteAgent(f"{gateway.url}/agents/pace").session(), Seeds(store, Keys("a2a"))
+        watching = asyncio.create_task(watch(session))
+        await until(lambda: bool(events))
+        claim = await seeds.claimed(session.task_id, max_attempts=2)
+        await seeds.appended(claim, chunk("kept "))
+        backup = await seeds.backup()
+        await seeds.appended(claim, *(chunk(f"lost {n} ") for n in range(3)), before=1)
+        await until(lambda: chunks(events) == "kept lost 0 lost 1 lost 2 ")
+        gateway.kill()
+        await seeds.restore(backup)
+        await seeds.settled(claim, *(chunk(f"other {n} ") for n in range(5)), status(COMPLETED), before=1)
+        await asyncio.to_thread(fleet.gateway, instead_of=gateway)
+        await watching
+        await store.aclose()
+
+    expected = "kept other 0 other 1 other 2 other 3 other 4 "
+    assert (session.result.state_name, session.result.text) == ("COMPLETED", expected)
+    assert chunks(events) == expected
+
+
 async def log(ours: Served, task_id: str) -> list[object]:
     """All events of a task, as a stream from its beginning shows them."""
     async with httpx.AsyncClient() as http:
@@ -118,10 +152,10 @@ class TestLostAnswers:
             agent = RemoteAgent(f"{ours.url}/agents/echo", http=http)
             message = agent.session().message("hello")
 
-            with pytest.raises(AnswerLost, match=message.message_id):
+            with pytest.raises(ResponseLost, match=message.message_id):
                 async for _ in agent.stream(message, deadline=60):
                     pass
-            with pytest.raises(AnswerLost):
+            with pytest.raises(ResponseLost):
                 async with losing_answers() as again:
                     await RemoteAgent(f"{ours.url}/agents/echo", http=again).submit(message)
 
@@ -277,7 +311,7 @@ async def test_a_message_that_never_left_is_sent_when_there_is_a_way() -> None:
 
 
 async def test_patience_has_an_end() -> None:
-    async with plain("JSONRPC", patience=0.3) as server:
+    async with plain("JSONRPC", reconnect_timeout=0.3) as server:
         session = server.agent.session()
         server.line.cut()
         with pytest.raises(NotConnected):

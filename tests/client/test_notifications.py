@@ -13,14 +13,15 @@ from hypothesis import strategies as st
 from starlette.datastructures import Headers
 
 from a2a_celery.client.receiver import (
-    Malformed,
+    MalformedNotification,
     NotAuthentic,
     NotificationRefused,
-    OutOfTime,
-    TooLarge,
+    NotificationTooLarge,
+    TimestampOutOfRange,
     Verifier,
 )
 from a2a_celery.errors import ConfigError
+from a2a_celery.lifecycle import EventId
 from tests.support.clocks import ManualClock
 from tests.support.webhooks import LINE, OLD_SECRET, OTHER_SECRET, SECRET, Post, post, status_event
 
@@ -57,7 +58,7 @@ def test_each_kind_of_event_arrives_as_it_was_sent(event: StreamResponse) -> Non
 
     got = verifier().verify(sent.headers, sent.body)
 
-    assert (got.id, got.line, got.version, got.timestamp) == (f"{LINE}_7", LINE, 7, int(NOW) - 3)
+    assert (got.id, got.subscription_id, got.version, got.timestamp) == (f"{LINE}_7", LINE, 7, int(NOW) - 3)
     assert got.event == getattr(event, event.WhichOneof("payload"))
     assert got.task_id == "t1"
 
@@ -163,8 +164,8 @@ def test_what_was_changed_or_signed_by_others_is_not_authentic(sent: Post) -> No
 @pytest.mark.parametrize(
     ("at", "why"),
     [
-        (NOW - 301, "OutOfTime: Signed 301 s ago; 300 s are allowed: look at both clocks."),
-        (NOW + 301, "OutOfTime: Signed 301 s in the future; 300 s are allowed: look at both clocks."),
+        (NOW - 301, "TimestampOutOfRange: Signed 301 s ago; 300 s are allowed: look at both clocks."),
+        (NOW + 301, "TimestampOutOfRange: Signed 301 s in the future; 300 s are allowed: look at both clocks."),
     ],
 )
 def test_what_was_signed_long_ago_or_in_the_future_is_refused(at: float, why: str) -> None:
@@ -182,14 +183,16 @@ def test_a_header_that_is_missing_is_named(missing: str) -> None:
     sent = post(at=NOW)
     del sent.headers[missing]
 
-    assert refused(verifier(), sent) == f"Malformed: The header {missing} is missing."
+    assert refused(verifier(), sent) == f"MalformedNotification: The header {missing} is missing."
 
 
 @pytest.mark.parametrize(
-    "identity", ["x", "x_", "_1", "x_0", "x_01", "x_-1", "x_1.5", "x_٣", f"x_{10**15}", "x.y_1", "x_1\n", "a{b_1"]
+    "identity",
+    ["x", "x_", "_1", "x_0", "x_01", "x_-1", "x_1-", "x_1-x", "x_1.5", "x_٣", f"x_{10**15}", "x.y_1", "x_1\n", "a{b_1"],
 )
 def test_an_id_has_a_line_and_a_version(identity: str) -> None:
-    assert refused(verifier(), changed("webhook-id", identity)).startswith("Malformed: The header webhook-id")
+    text = refused(verifier(), changed("webhook-id", identity))
+    assert text.startswith("MalformedNotification: The header webhook-id")
 
 
 def test_the_version_of_an_id_is_what_follows_its_last_underscore() -> None:
@@ -197,14 +200,23 @@ def test_the_version_of_an_id_is_what_follows_its_last_underscore() -> None:
 
     got = verifier().verify(sent.headers, sent.body)
 
-    assert (got.line, got.version) == ("base64_url-digest_3", 12)
+    assert (got.subscription_id, got.version, got.recorded_us) == ("base64_url-digest_3", 12, 0)
+
+
+def test_an_id_says_when_its_event_was_recorded() -> None:
+    sent = post(12, recorded_us=1_795_367_902_192_814, at=NOW)
+
+    got = verifier().verify(sent.headers, sent.body)
+
+    assert (got.id, got.subscription_id) == (f"{LINE}_12-1795367902192814", LINE)
+    assert got.event_id == EventId(12, 1_795_367_902_192_814)
 
 
 @pytest.mark.parametrize("timestamp", ["now", "1.5", "1e9", "-1", "+1", " 1", "٣", "nan", "9" * 13])
 def test_a_timestamp_is_whole_seconds(timestamp: str) -> None:
     said = refused(verifier(), changed("webhook-timestamp", timestamp))
 
-    assert said == "Malformed: The header webhook-timestamp is not a whole number of seconds since 1970."
+    assert said == "MalformedNotification: The header webhook-timestamp is not a whole number of seconds since 1970."
 
 
 @pytest.mark.parametrize(
@@ -231,7 +243,7 @@ def test_a_body_that_is_no_text_is_refused() -> None:
     signature = f"v1,{base64.b64encode(mac.digest()).decode()}"
     headers = {"webhook-id": identity, "webhook-timestamp": str(int(NOW)), "webhook-signature": signature}
 
-    assert refused(verifier(key), Post(headers, body)).startswith("Malformed: The body is not the JSON")
+    assert refused(verifier(key), Post(headers, body)).startswith("MalformedNotification: The body is not the JSON")
 
 
 def test_a_large_body_is_refused_whoever_signed_it() -> None:
@@ -240,7 +252,7 @@ def test_a_large_body_is_refused_whoever_signed_it() -> None:
 
     assert verifier(max_bytes=size).verify(sent.headers, sent.body).version == 1
     assert refused(verifier(max_bytes=size - 1), sent) == (
-        f"TooLarge: A notification may have {size - 1} bytes at most."
+        f"NotificationTooLarge: A notification may have {size - 1} bytes at most."
     )
 
 
@@ -262,13 +274,13 @@ def test_credentials_are_looked_at_when_they_are_known(option: str, header: str,
 
 
 def test_every_refusal_has_a_status_and_none_ends_the_subscription() -> None:
-    kinds = (Malformed, NotAuthentic, OutOfTime, TooLarge)
+    kinds = (MalformedNotification, NotAuthentic, TimestampOutOfRange, NotificationTooLarge)
 
     assert {kind.__name__: kind.status for kind in kinds} == {
-        "Malformed": 400,
+        "MalformedNotification": 400,
         "NotAuthentic": 401,
-        "OutOfTime": 401,
-        "TooLarge": 413,
+        "TimestampOutOfRange": 401,
+        "NotificationTooLarge": 413,
     }
     assert all(issubclass(kind, NotificationRefused) for kind in kinds)
 

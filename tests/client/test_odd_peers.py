@@ -2,33 +2,48 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from a2a.utils.errors import UnsupportedOperationError
+from a2a.types import Task, TaskState
+from a2a.utils.errors import (
+    MethodNotFoundError,
+    TaskNotCancelableError,
+    TaskNotFoundError,
+    UnsupportedOperationError,
+)
+from google.protobuf.json_format import MessageToDict
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from a2a_celery.client import (
     AgentUnreachable,
-    AnswerLost,
-    AnswerUnreadable,
+    CallRefused,
     DeadlineExceeded,
+    InvalidResponse,
     RemoteAgent,
+    ResponseLost,
     Result,
     Session,
 )
+from a2a_celery.client.connection.turn_stream import MAX_SILENCE_TIMEOUT, SILENCE_TIMEOUT
+from a2a_celery.client.session import DEADLINE
+from a2a_celery.clock import SYSTEM_CLOCK, Clock
 from tests.support.agents import card
+from tests.support.clocks import ManualClock
 from tests.support.webhooks import served
 
 
 @asynccontextmanager
-async def odd_peer(answers: Callable[[str], Any], *, streaming: bool = False) -> AsyncIterator[RemoteAgent]:
+async def odd_peer(
+    answers: Callable[[str], Any], *, streaming: bool = False, version: str = "1.0", clock: Clock = SYSTEM_CLOCK
+) -> AsyncIterator[RemoteAgent]:
     """A JSON-RPC server that answers each method with what `answers` gives: a result, or a Response."""
 
     async def rpc(request: Request) -> Response:
@@ -40,8 +55,8 @@ async def odd_peer(answers: Callable[[str], Any], *, streaming: bool = False) ->
 
     async with served(Starlette(routes=[Route("/", rpc, methods=["POST"])])) as url:
         odd = card("odd", streaming=streaming)
-        odd.supported_interfaces.add(url=f"{url}/", protocol_binding="JSONRPC", protocol_version="1.0")
-        async with RemoteAgent(url, card=odd) as agent:
+        odd.supported_interfaces.add(url=f"{url}/", protocol_binding="JSONRPC", protocol_version=version)
+        async with RemoteAgent(url, card=odd, clock=clock) as agent:
             yield agent
 
 
@@ -64,7 +79,7 @@ async def test_a_peer_without_much_to_say_gives_an_empty_result(answer: dict[str
 
     async with odd_peer(answers) as agent:
         if answer == {}:
-            with pytest.raises(AnswerUnreadable):
+            with pytest.raises(InvalidResponse):
                 await agent.session().send("hello", deadline=30)
             return
         result = await agent.session().send("hello", deadline=30)
@@ -90,13 +105,13 @@ async def test_a_peer_without_much_to_say_gives_an_empty_result(answer: dict[str
 )
 async def test_what_is_no_answer_of_a2a_is_said_to_be_none(answer: Any) -> None:
     async with odd_peer(lambda method: answer) as agent:
-        with pytest.raises(AnswerUnreadable, match="none of A2A's"):
+        with pytest.raises(InvalidResponse, match="an invalid A2A response"):
             await agent.session().send("hello", deadline=30)
 
 
 async def test_an_answer_that_ends_before_it_begins_is_lost() -> None:
     async with odd_peer(lambda method: Response("", media_type="text/event-stream"), streaming=True) as agent:
-        with pytest.raises(AnswerLost, match="before it began"):
+        with pytest.raises(ResponseLost, match="before its first event"):
             await agent.session().send("hello", deadline=30)
 
 
@@ -186,5 +201,155 @@ async def test_a_task_whose_state_nobody_knows_is_waited_for_until_the_deadline(
 
 async def test_an_agent_that_nobody_has_ever_seen_is_unreachable_at_once() -> None:
     async with RemoteAgent("http://127.0.0.1:1") as agent:
-        with pytest.raises(AgentUnreachable, match="can't be reached"):
+        with pytest.raises(AgentUnreachable, match="is unreachable"):
             await agent.session().send("hello")
+
+
+def frames_of(*results: Any) -> str:
+    return "".join(f"data: {json.dumps({'jsonrpc': '2.0', 'id': 1, 'result': result})}\n\n" for result in results)
+
+
+def endless(*results: Any) -> Response:
+    """A stream that is silent after `results`, and never ends."""
+
+    async def frames() -> AsyncIterator[str]:
+        yield ": begin\n\n" + frames_of(*results)
+        await asyncio.Event().wait()
+
+    return StreamingResponse(frames(), media_type="text/event-stream")
+
+
+def cut_off(*results: Any) -> Response:
+    """A stream whose connection is lost after `results`."""
+
+    async def frames() -> AsyncIterator[str]:
+        yield frames_of(*results)
+        raise ConnectionError
+
+    return StreamingResponse(frames(), media_type="text/event-stream")
+
+
+def paused(question: str) -> dict[str, Any]:
+    message = {"messageId": question, "role": "ROLE_AGENT", "parts": [{"text": question}]}
+    return {"id": "t", "contextId": "c", "status": {"state": "TASK_STATE_INPUT_REQUIRED", "message": message}}
+
+
+async def test_the_task_of_a_silent_stream_is_looked_at() -> None:
+    """A server of SDK 0.3.26 leaves the stream of a cancelled task open, and that of an executor that raised."""
+    clock, looks = ManualClock(), 0
+
+    def answers(method: str) -> Any:
+        nonlocal looks
+        if method == "SendStreamingMessage":
+            return endless({"task": T_WORKS})
+        looks += 1
+        return T_WORKS if looks < 3 else T_IS_DONE
+
+    async with odd_peer(answers, streaming=True, clock=clock) as agent, asyncio.TaskGroup() as calls:
+        events = agent.session().stream("hello")
+        assert (await anext(events)).task.status.state == TaskState.TASK_STATE_WORKING
+        end = calls.create_task(anext(events))
+        for silence in (SILENCE_TIMEOUT, 2 * SILENCE_TIMEOUT, 4 * SILENCE_TIMEOUT):
+            await clock.until_waiting(silence)
+            clock.advance(silence)
+
+    assert end.result().task.status.state == TaskState.TASK_STATE_COMPLETED
+    assert looks == 3
+    assert MAX_SILENCE_TIMEOUT > 4 * SILENCE_TIMEOUT
+
+
+async def test_a_stream_that_never_begins_is_waited_for_until_the_deadline() -> None:
+    clock = ManualClock()
+    async with odd_peer(lambda method: endless(), streaming=True, clock=clock) as agent:
+        sent = asyncio.create_task(agent.session().send("hello"))
+        await clock.until_waiting(SILENCE_TIMEOUT, DEADLINE)
+        clock.advance(DEADLINE)
+
+        with pytest.raises(DeadlineExceeded, match="the message took longer than 3600"):
+            await sent
+
+
+async def test_the_task_that_a_message_answers_is_looked_at_also_before_the_stream_begins() -> None:
+    clock = ManualClock()
+
+    def answers(method: str) -> Any:
+        return endless() if method == "SendStreamingMessage" else T_IS_DONE
+
+    async with odd_peer(answers, streaming=True, clock=clock) as agent, asyncio.TaskGroup() as calls:
+        sent = calls.create_task(agent.session(Session("c", "t", 6)).send("seven", deadline=None))
+        await clock.until_waiting(SILENCE_TIMEOUT)
+        clock.advance(SILENCE_TIMEOUT)
+
+    assert sent.result().state_name == "COMPLETED"
+
+
+async def test_a_question_that_was_asked_before_is_no_answer_when_the_stream_is_lost() -> None:
+    """a2a-js begins the stream of an answer with the task as it was stored."""
+    tasks = [paused("How many?"), paused("How many?"), paused("Which colour?")]
+
+    def answers(method: str) -> Any:
+        if method == "SendStreamingMessage":
+            return cut_off({"task": paused("How many?")})
+        if method == "SubscribeToTask":
+            return JSONResponse({"jsonrpc": "2.0", "id": 1, "error": {"code": -32004, "message": "not here"}})
+        return tasks.pop(0)
+
+    async with odd_peer(answers, streaming=True) as agent:
+        assert (await agent.session(Session("c", "t", 6)).send("seven", deadline=30)).text == "Which colour?"
+
+    assert tasks == []
+
+
+@pytest.mark.parametrize("version", ["1.0", "0.3"])
+@pytest.mark.parametrize("streaming", [False, True], ids=["whole", "streamed"])
+async def test_a_time_without_a_zone_is_utc(version: str, streaming: bool) -> None:
+    """Servers of fasta2a write no zone."""
+    naive = "2030-01-02T03:04:05.678901"
+    data = {"timestamp": naive, "status": {"timestamp": naive}}
+    if version == "0.3":
+        artifact = {"artifactId": "a", "parts": [{"kind": "data", "data": data}]}
+        status = {"state": "completed", "timestamp": naive}
+        task: Any = {"kind": "task", "id": "t", "contextId": "c", "status": status, "artifacts": [artifact]}
+    else:
+        artifact = {"artifactId": "a", "parts": [{"data": data}]}
+        status = {"state": "TASK_STATE_COMPLETED", "timestamp": naive}
+        task = {"task": {"id": "t", "contextId": "c", "status": status, "artifacts": [artifact]}}
+
+    def answers(method: str) -> Any:
+        return Response(frames_of(task), media_type="text/event-stream") if streaming else task
+
+    async with odd_peer(answers, streaming=streaming, version=version) as agent:
+        result = await agent.session().send("hello", deadline=30)
+
+    assert isinstance(result.raw, Task)
+    assert result.raw.status.timestamp.ToJsonString() == f"{naive}Z"
+    assert MessageToDict(result.parts[0].data) == data, "what an agent made is left as it is"
+    assert Result.of(task) == result, "as the JSON of a webhook"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "error"),
+    [
+        ({"message": "Task not found"}, 404, TaskNotFoundError),
+        ({"code": -32001, "message": "Task not found: t"}, 404, TaskNotFoundError),
+        ({"code": -32002, "message": "Task cannot be canceled"}, 400, TaskNotCancelableError),
+        ({"message": "Task cannot be canceled"}, 409, TaskNotCancelableError),
+        ({"detail": "Not Found"}, 404, MethodNotFoundError),
+        ("no agent here", 404, MethodNotFoundError),
+        ({"message": "forbidden"}, 403, CallRefused),
+        ({"code": "odd", "message": None}, 409, CallRefused),
+    ],
+    ids=str,
+)
+async def test_errors_of_version_03_over_http_are_read(body: Any, status: int, error: type[Exception]) -> None:
+    """Servers of SDK 0.3.26 say a message alone, those of a2a-js 0.3 a code too."""
+
+    async def rest(request: Request) -> Response:
+        return JSONResponse(body, status)
+
+    async with served(Starlette(routes=[Route("/v1/tasks/{path:path}", rest, methods=["GET", "POST"])])) as url:
+        odd = card("odd")
+        odd.supported_interfaces.add(url=url, protocol_binding="HTTP+JSON", protocol_version="0.3")
+        async with RemoteAgent(url, card=odd) as agent:
+            with pytest.raises(error):
+                await agent.get("t")

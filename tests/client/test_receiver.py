@@ -20,8 +20,16 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.types import Message
 
-from a2a_celery.cli.embedded import EmbeddedRedis
-from a2a_celery.client.receiver import MemorySeen, Notification, RedisSeen, Verifier, once, receive, receiver_app
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.client.receiver import (
+    MemoryDeduplicator,
+    Notification,
+    RedisDeduplicator,
+    Verifier,
+    handle_once,
+    receive,
+    receiver_app,
+)
 from tests.support.webhooks import OTHER_SECRET, SECRET, Post, post, served, status_event
 
 
@@ -176,13 +184,13 @@ async def test_two_copies_at_once_are_handled_once(handler: Handler, http: httpx
         answers = [await first, await other_line, await sent(http, url, post())]
 
     assert (second.status_code, second.headers["retry-after"]) == (503, "5")
-    assert second.json() == {"detail": "An event of this line is being handled."}
+    assert second.json() == {"detail": "An event of this subscription is being handled."}
     assert [answer.status_code for answer in answers] == [204, 204, 204]
     assert sorted(handler.handled) == ["1", "8"]
 
 
 async def test_a_sender_that_hangs_up_finds_its_event_handled(handler: Handler, http: httpx.AsyncClient) -> None:
-    """A handler slower than the sender's patience is not run again and again."""
+    """A handler slower than the sender's reconnect_timeout is not run again and again."""
     async with served(receiver_app(handler, secrets=[SECRET])) as url:
         handler.go_on.clear()
         impatient = asyncio.create_task(sent(http, url, post()))
@@ -203,7 +211,7 @@ async def test_receivers_in_several_processes_share_a_redis(
     handler: Handler, http: httpx.AsyncClient, redis_server: EmbeddedRedis
 ) -> None:
     def replica(client: redis.asyncio.Redis) -> Starlette:
-        return receiver_app(handler, secrets=[SECRET], seen=RedisSeen(client))
+        return receiver_app(handler, secrets=[SECRET], deduplicator=RedisDeduplicator(client))
 
     address = redis_server.store_url
     async with redis.asyncio.Redis.from_url(address) as one, redis.asyncio.Redis.from_url(address) as two:
@@ -221,7 +229,17 @@ async def test_receivers_in_several_processes_share_a_redis(
     assert handler.handled == ["1", "2"]
 
 
-class Forgetful(MemorySeen):
+async def test_events_in_the_place_of_lost_ones_are_handled(handler: Handler, http: httpx.AsyncClient) -> None:
+    """The sender's store has lost the events 2 and 3, and has recorded another 2."""
+    posts = [post(1, recorded_us=10), post(2, recorded_us=20), post(3, recorded_us=30), post(2, recorded_us=200)]
+    async with served(receiver_app(handler, secrets=[SECRET])) as url:
+        answers = [await sent(http, url, what) for what in (*posts, posts[1], posts[3])]
+
+    assert [answer.status_code for answer in answers] == [204] * 6
+    assert handler.handled == ["1-10", "2-20", "3-30", "2-200"]
+
+
+class Forgetful(MemoryDeduplicator):
     """A memory that is away when it is asked to do what `fails` names."""
 
     fails = ""
@@ -244,7 +262,7 @@ async def test_without_its_memory_a_receiver_lets_the_sender_come_again(
     seen = Forgetful()
     seen.fails = fails
     handler.error = ZeroDivisionError() if fails == "settle False" else None
-    async with served(receiver_app(handler, secrets=[SECRET], seen=seen)) as url:
+    async with served(receiver_app(handler, secrets=[SECRET], deduplicator=seen)) as url:
         answer = await sent(http, url, post())
 
     assert answer.status_code == (500 if fails == "settle False" else 503)
@@ -265,11 +283,11 @@ async def test_the_app_answers_wherever_it_is_put(handler: Handler, http: httpx.
 
 
 async def test_a_route_of_ones_own_has_the_same_rules(http: httpx.AsyncClient) -> None:
-    verifier, seen, outcomes = Verifier([SECRET]), MemorySeen(), []
+    verifier, seen, outcomes = Verifier([SECRET]), MemoryDeduplicator(), []
 
     async def events(request: Request) -> Response:
         notification = await receive(request, verifier)
-        async with once(notification, seen) as new:
+        async with handle_once(notification, seen) as new:
             outcomes.append((notification.version, new))
         return Response(status_code=202)
 
@@ -283,11 +301,11 @@ async def test_a_route_of_ones_own_has_the_same_rules(http: httpx.AsyncClient) -
 
 
 async def test_a_handler_that_is_cancelled_has_not_handled_anything() -> None:
-    what, seen, begun = post(), MemorySeen(), asyncio.Event()
+    what, seen, begun = post(), MemoryDeduplicator(), asyncio.Event()
     notification = Verifier([SECRET]).verify(what.headers, what.body)
 
     async def handling() -> None:
-        async with once(notification, seen):
+        async with handle_once(notification, seen):
             begun.set()
             await asyncio.Event().wait()
 
@@ -297,7 +315,7 @@ async def test_a_handler_that_is_cancelled_has_not_handled_anything() -> None:
     with pytest.raises(asyncio.CancelledError):
         await handling_task
 
-    async with once(notification, seen) as new:
+    async with handle_once(notification, seen) as new:
         assert new
 
 
@@ -317,6 +335,27 @@ async def test_secrets_and_credentials_are_in_no_log(
     said = caplog.text + "".join(answer.text for answer in answers)
     hidden = ["a-good-", "a-bad-", SECRET.removeprefix("whsec_"), "secret of twenty", "v1,"]
     assert [word for word in hidden if word in said] == []
+
+
+@pytest.mark.parametrize(
+    ("origins", "origin", "allowed"),
+    [
+        (("*",), "agents.example.com", "agents.example.com"),
+        (("agents.example.com",), "Agents.example.com", "Agents.example.com"),
+        (("agents.example.com",), "other.example.com", None),
+        ((), "agents.example.com", None),
+        (("*",), None, None),
+    ],
+)
+async def test_it_consents_to_the_origins_that_it_is_for(
+    handler: Handler, http: httpx.AsyncClient, origins: tuple[str, ...], origin: str | None, allowed: str | None
+) -> None:
+    async with served(receiver_app(handler, secrets=[SECRET], origins=origins)) as url:
+        answer = await http.options(url, headers={"WebHook-Request-Origin": origin} if origin else {})
+
+    assert answer.headers.get("WebHook-Allowed-Origin") == allowed
+    assert answer.status_code == (403 if allowed is None else 200)
+    assert handler.handled == []
 
 
 def test_it_is_imported_without_any_configuration() -> None:

@@ -17,14 +17,14 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from a2a_celery.client import (
-    AnswerLost,
     CallRefused,
     DeadlineExceeded,
     NoTransport,
     RemoteAgent,
+    ResponseLost,
     Session,
 )
-from a2a_celery.client.credentials import Credentials
+from a2a_celery.client.connection.credentials import Credentials
 from a2a_celery.errors import ConfigError
 from tests.support.agents import card
 from tests.support.plain_server import Steps, plain_server
@@ -91,7 +91,7 @@ class TestEnds:
     async def test_a_deadline_leaves_the_task_alone(self) -> None:
         async with plain_server(Steps()) as url, RemoteAgent(url) as agent:
             session = agent.session()
-            with pytest.raises(DeadlineExceeded, match=r"more than 4 s") as caught:
+            with pytest.raises(DeadlineExceeded, match=r"longer than 4 s") as caught:
                 await session.send("wait", deadline=4)
 
             assert caught.value.result.state_name == "WORKING"
@@ -231,7 +231,11 @@ class TestCredentials:
 
     @pytest.mark.parametrize(
         ("status", "error", "said"),
-        [(401, CallRefused, "give credentials"), (403, CallRefused, "don't do"), (503, AnswerLost, "answers 503")],
+        [
+            (401, CallRefused, "check the credentials"),
+            (403, CallRefused, "lack permission"),
+            (503, ResponseLost, "responded 503"),
+        ],
     )
     @pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
     async def test_a_status_that_is_no_answer_is_said(

@@ -22,10 +22,10 @@ from a2a.types import (
 from google.protobuf.json_format import MessageToDict, ParseDict
 
 from a2a_celery.client import Result, input_requests, state_name, stop_reason_of
-from a2a_celery.client.result import STOP_REASONS, Gathered
+from a2a_celery.client.result import STOP_REASONS, ResultBuilder
 from a2a_celery.lifecycle import INTERRUPTED, TERMINAL
 
-LATER = 42
+RETRY_AFTER_JITTER = 42
 
 
 def message(text: str) -> Message:
@@ -56,7 +56,7 @@ class TestStates:
         assert {state for state, reason in STOP_REASONS.items() if reason == "end_turn"} == TERMINAL
         assert {state for state, reason in STOP_REASONS.items() if reason == "interrupt"} == INTERRUPTED
 
-    @pytest.mark.parametrize("state", [*TaskState.values(), LATER])
+    @pytest.mark.parametrize("state", [*TaskState.values(), RETRY_AFTER_JITTER])
     def test_a_result_says_it(self, state: int) -> None:
         asks = ["it"] if state in INTERRUPTED else []
 
@@ -70,10 +70,10 @@ class TestStates:
             assert Result.from_dict(json.loads(json.dumps(result.to_dict()))) == result
 
     def test_a_state_of_a_later_version_goes_on_and_keeps_its_number(self) -> None:
-        result = Result.of(Task.FromString(task(LATER).SerializeToString()))
+        result = Result.of(Task.FromString(task(RETRY_AFTER_JITTER).SerializeToString()))
 
-        assert (result.state, result.state_name, result.stop_reason) == (LATER, "STATE_42", None)
-        assert Result.of(MessageToDict(result.raw)).state == LATER  # type: ignore[arg-type]
+        assert (result.state, result.state_name, result.stop_reason) == (RETRY_AFTER_JITTER, "STATE_42", None)
+        assert Result.of(MessageToDict(result.raw)).state == RETRY_AFTER_JITTER  # type: ignore[arg-type]
 
     def test_a_state_that_json_names_and_nobody_knows_is_unspecified(self) -> None:
         result = Result.of({"id": "t", "status": {"state": "TASK_STATE_DREAMING"}})
@@ -106,6 +106,14 @@ class TestWhatThereIsToRead:
         assert result.text == "because"
         assert [artifact.artifact_id for artifact in result.artifacts] == ["half"]
 
+    @pytest.mark.parametrize("name", ["FAILED", "CANCELED", "REJECTED", "INPUT_REQUIRED", "AUTH_REQUIRED"])
+    def test_an_end_without_words_says_its_artifacts(self, name: str) -> None:
+        result = Result.of(task(TaskState.Value(f"TASK_STATE_{name}"), "", "half", "more"))
+
+        assert result.text == "half\nmore"
+        assert [part.text for part in result.parts] == ["half", "more"]
+        assert result.message is None
+
     def test_chunks_of_an_artifact_have_no_seam(self) -> None:
         result = Result.of(
             StreamResponse(task=task(TaskState.TASK_STATE_SUBMITTED)),
@@ -136,7 +144,7 @@ class TestWhatThereIsToRead:
         assert Result.from_dict(json.loads(json.dumps(result.to_dict()))) == result
 
     def test_what_is_gathered_is_nobody_elses(self) -> None:
-        first, gathered = task(TaskState.TASK_STATE_WORKING), Gathered()
+        first, gathered = task(TaskState.TASK_STATE_WORKING), ResultBuilder()
         gathered.add(first)
         early = gathered.result()
         gathered.add(chunk("x"))
@@ -185,6 +193,21 @@ EMPTY: list[Any] = [
     {"kind": "task", "artifacts": [{"parts": [{"kind": "nonsense"}]}]},
     {"result": {"task": {"status": {}}}},
 ]
+
+
+@pytest.mark.parametrize("artifacts", [(), ("form",)])
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        (TaskState.TASK_STATE_INPUT_REQUIRED, "The agent needs your input to go on."),
+        (TaskState.TASK_STATE_AUTH_REQUIRED, "The agent needs an authorization to go on."),
+    ],
+)
+def test_a_pause_without_words_still_asks(state: TaskState, text: str, artifacts: tuple[str, ...]) -> None:
+    paused = task(state, "", *artifacts)
+
+    for answer in (paused, Result.of(paused), TaskStatusUpdateEvent(task_id="t", status=paused.status)):
+        assert [part.text for part in input_requests(answer)] == [text]
 
 
 @pytest.mark.parametrize("answer", NOTHING + EMPTY, ids=repr)

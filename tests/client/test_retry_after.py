@@ -14,11 +14,11 @@ from a2a.types import Artifact, GetTaskRequest, Part, Task, a2a_pb2_grpc
 from google.protobuf.json_format import MessageToDict
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 
-from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.client import AgentUnreachable, CallRefused, RemoteAgent, TooManyRequests
-from a2a_celery.client.calling.progress import Progress
-from a2a_celery.client.failures import translated
-from a2a_celery.client.following import Backoff
+from a2a_celery.client.calling.progress import CallProgress
+from a2a_celery.client.connection.turn_stream import ReconnectBackoff
+from a2a_celery.client.errors import translate_errors
 from a2a_celery.store import AsyncStore, Keys, Scope
 from tests.support.clients import BINDINGS
 from tests.support.clocks import ManualClock
@@ -55,7 +55,9 @@ async def refusals(gateway: Limited) -> int:
 
 @pytest.mark.parametrize("binding", BINDINGS)
 async def test_a_message_waits_as_long_as_the_gateway_says(gateway: Limited, clock: ManualClock, binding: str) -> None:
-    agent = RemoteAgent("http://test", http=gateway.http, transports=[binding], patience=2 * EVERY, clock=clock)
+    agent = RemoteAgent(
+        "http://test", http=gateway.http, transports=[binding], reconnect_timeout=2 * EVERY, clock=clock
+    )
     await agent.submit(agent.session().message("one"))
     sending = asyncio.create_task(agent.submit(agent.session().message("two")))
 
@@ -78,7 +80,7 @@ async def test_who_would_wait_too_long_is_told_at_once(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, binding: str
 ) -> None:
     async with limited(store, redis_server.store_url, keys, owner_requests_per_second=0.001) as gateway:
-        agent = RemoteAgent("http://test", http=gateway.http, transports=[binding], patience=500)
+        agent = RemoteAgent("http://test", http=gateway.http, transports=[binding], reconnect_timeout=500)
         first = await agent.submit(agent.session().message("hello"))
         with pytest.raises(TooManyRequests) as raised:
             await agent.submit(agent.session().message("hello"))
@@ -104,7 +106,7 @@ async def test_who_would_wait_too_long_is_told_at_once(
 def test_any_server_may_say_when(status: int, header: str, kind: type[AgentUnreachable], asked: float | None) -> None:
     response = httpx.Response(status, headers={"Retry-After": header}, request=httpx.Request("POST", "http://a"))
 
-    with pytest.raises(AgentUnreachable) as raised, translated("http://a"):
+    with pytest.raises(AgentUnreachable) as raised, translate_errors("http://a"):
         response.raise_for_status()
 
     assert type(raised.value) is kind
@@ -170,7 +172,9 @@ async def test_what_is_too_large_for_the_server_is_not_sent_again(
     """gRPC has the same code for it as for too many requests."""
     async with (
         limited(store, redis_server.store_url, keys, max_request_bytes=100_000) as gateway,
-        RemoteAgent("http://test", http=gateway.http, transports=["GRPC"], idempotent=idempotent, patience=5) as agent,
+        RemoteAgent(
+            "http://test", http=gateway.http, transports=["GRPC"], idempotent=idempotent, reconnect_timeout=5
+        ) as agent,
     ):
         with pytest.raises(CallRefused, match="larger than max"):
             await agent.submit(agent.session().message("x" * 200_000))
@@ -178,7 +182,7 @@ async def test_what_is_too_large_for_the_server_is_not_sent_again(
 
 async def test_waiting_has_an_end() -> None:
     clock = ManualClock()
-    backoff, error = Backoff(100, clock), TooManyRequests("no", 30)
+    backoff, error = ReconnectBackoff(100, clock), TooManyRequests("no", 30)
     for _ in range(3):
         waiting = asyncio.create_task(backoff.wait(error))
         await asyncio.sleep(0)
@@ -191,18 +195,18 @@ async def test_waiting_has_an_end() -> None:
 
 
 def test_a_step_is_put_off_as_long_as_it_was_told() -> None:
-    step = Progress(NOW, "t").missed(NOW, 40, unreachable_for=600)
-    again = Progress.read(step.to_dict(), NOW)
+    step = CallProgress(NOW, "t").missed(NOW, 40, unreachable_for=600)
+    again = CallProgress.read(step.to_dict(), NOW)
 
     assert again == step
     assert step.pause(NOW) >= 40
     assert step.pause(NOW, timeout=10) == 10
     assert step.pause(NOW, visibility=30) == 10, "its broker would deliver it again; so it is put off once more"
-    assert [step.is_held(NOW + seconds) for seconds in (0, 39, 40)] == [True, True, False]
-    assert not step.reached("t", told=False).is_held(NOW)
+    assert [step.is_deferred(NOW + seconds) for seconds in (0, 39, 40)] == [True, True, False]
+    assert not step.reached("t", has_webhook=False).is_deferred(NOW)
 
 
 def test_a_step_that_is_told_to_wait_too_long_tries_once_more() -> None:
-    step = Progress(NOW, "t").missed(NOW, 10_000, unreachable_for=600)
+    step = CallProgress(NOW, "t").missed(NOW, 10_000, unreachable_for=600)
 
-    assert [step.is_held(NOW + seconds) for seconds in (599, 600)] == [True, False]
+    assert [step.is_deferred(NOW + seconds) for seconds in (599, 600)] == [True, False]

@@ -21,7 +21,7 @@ from a2a.types import (
 from a2a_celery.client import Result, Session
 from a2a_celery.lifecycle import INTERRUPTED
 
-LATER = 42
+RETRY_AFTER_JITTER = 42
 
 
 def at(state: int) -> Session:
@@ -31,7 +31,7 @@ def at(state: int) -> Session:
     return session
 
 
-@pytest.mark.parametrize("state", [*TaskState.values(), LATER])
+@pytest.mark.parametrize("state", [*TaskState.values(), RETRY_AFTER_JITTER])
 def test_the_next_message_is_bound_to_the_task_only_when_that_waits(state: int) -> None:
     message = at(state).message("next")
 
@@ -72,7 +72,7 @@ def test_data_can_be_sent() -> None:
 
 
 def test_what_cannot_be_sent_is_said() -> None:
-    with pytest.raises(TypeError, match="can't carry this object: give text"):
+    with pytest.raises(TypeError, match="cannot carry this object: give text"):
         Session().message(object())  # type: ignore[arg-type]
 
 
@@ -103,7 +103,7 @@ def test_every_event_moves_it_on() -> None:
         assert (session.context_id, session.task_id, session.state) == wanted, answer
 
 
-@pytest.mark.parametrize("session", [Session(), at(6), at(LATER), Session("c")], ids=repr)
+@pytest.mark.parametrize("session", [Session(), at(6), at(RETRY_AFTER_JITTER), Session("c")], ids=repr)
 def test_it_survives_being_saved(session: Session) -> None:
     assert Session.from_dict(json.loads(json.dumps(session.to_dict()))) == session
 

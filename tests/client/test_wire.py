@@ -49,9 +49,9 @@ TABLE = {
     "SUBMITTED": goes_on("SUBMITTED"),
     "WORKING": goes_on("WORKING"),
     "UNSPECIFIED": goes_on("UNSPECIFIED"),
-    "LATER": goes_on("LATER"),
+    "RETRY_AFTER_JITTER": goes_on("RETRY_AFTER_JITTER"),
 }
-"""Whatever the server and the binding; LATER is a state that no version has yet."""
+"""Whatever the server and the binding; RETRY_AFTER_JITTER is a state that no version has yet."""
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ async def check_row(agent: RemoteAgent, name: str, row: Row) -> None:
     session = agent.session()
     result = await session.send(name, deadline=60)
     assert Row(result.stop_reason, result.state, result.text) == row, name
-    assert [part.text for part in input_requests(result)] == ([row.text] if session.waits_for_us else []), name
+    assert [part.text for part in input_requests(result)] == ([row.text] if session.is_interrupted else []), name
     assert (session.task_id, session.context_id) == (result.task_id, result.context_id), name
     assert without_history(result) == without_history(await agent.get(result.task_id)), name
     if row.stop_reason == "interrupt":

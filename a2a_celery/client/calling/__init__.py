@@ -1,4 +1,4 @@
-"""Agents called from Celery: ``call_task`` makes canvas steps of them. See docs/calling-from-celery.md."""
+"""Calls to remote agents as Celery tasks: ``call_task`` makes steps of canvases. See docs/calling-from-celery.md."""
 
 from .errors import CallCanceled, CallEnded, CallFailed, CallInterrupted, CallRejected, CallTimedOut
 from .remotes import Remote

@@ -1,4 +1,4 @@
-"""What a step sends: texts, data, parts, messages, and what the steps before it gave."""
+"""Content of a step's message: text, data, parts, messages and results of earlier steps."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ...lifecycle.content import jsonable, parts_of
 from ..result import Result
 
 
-def portable(content: Any) -> Any:
-    """`content` as it may be in a Celery message: A2A's own types as their JSON.
+def to_portable(content: Any) -> Any:
+    """Return `content` as JSON for a Celery message.
 
     Raises:
-        TypeError: JSON has no word for it.
+        TypeError: JSON cannot represent `content`.
     """
     if isinstance(content, Message | Part):
         return _as_message(content)
     if isinstance(content, Result):
         return content.to_dict()
     if isinstance(content, list | tuple) and any(isinstance(one, Message | Part | Result) for one in content):
-        return [portable(one) for one in content]
+        return [to_portable(one) for one in content]
     if isinstance(content, bytes):
         return _as_message(Part(raw=content, media_type="application/octet-stream"))
     try:
@@ -34,12 +34,13 @@ def portable(content: Any) -> Any:
 
 
 def message_of(contents: Sequence[Any], message_id: str, task_id: str = "", context_id: str = "") -> Message:
-    """One message of all `contents`, the last first: a step's own words stand before what it is given to work on.
+    """Return one message of all `contents`, last first, so that a step's own content precedes the previous result.
 
-    A message among them gives it its metadata, extensions and references, and its id.
+    A message among the contents provides its id, metadata, extensions and references.
 
     Raises:
-        TypeError, ValueError: there is nothing to send, or something that can't be; says what.
+        TypeError: A message cannot carry one of the contents.
+        ValueError: The contents are empty or invalid.
     """
     message = Message()
     for content in reversed(contents):
@@ -54,7 +55,7 @@ def message_of(contents: Sequence[Any], message_id: str, task_id: str = "", cont
     return message
 
 
-_NOT_SENT = "a message can't carry this {}: give text, JSON data, parts, or a message"
+_NOT_SENT = "a message cannot carry this {}: give text, JSON data, parts, or a message"
 
 
 def _pieces(content: Any) -> Iterator[Message]:
@@ -81,7 +82,7 @@ def _of_mapping(content: Mapping[str, Any]) -> Message:
 
 
 def _without_seams(result: Result) -> list[Part]:
-    """The parts of `result`, with the texts of one artifact, which may have come in chunks, in one, as in its text."""
+    """Return the parts of `result`; the text chunks of one artifact are joined."""
     if result.parts != [part for artifact in result.artifacts for part in artifact.parts]:
         return result.parts
     found: list[Part] = []
@@ -106,7 +107,7 @@ def _parts(content: Any) -> list[Part]:
 
 
 def _is_rich(content: Any) -> bool:
-    """Whether it is more than data."""
+    """Return True if `content` is a result or a message rather than plain data."""
     return isinstance(content, Mapping) and (_is_result(content) or _is_message(content))
 
 

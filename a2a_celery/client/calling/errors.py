@@ -1,6 +1,6 @@
-"""How a call ends that brings no answer. Each error is made of JSON alone, so that every result backend keeps it whole.
+"""Errors of steps. Their arguments are JSON, so that every result backend restores them.
 
-What could not be asked at all is `AgentUnreachable`, `CallRefused` and the others of ``client.failures``.
+A call that does not reach an agent raises an error of ``client.errors``, for example `AgentUnreachable`.
 """
 
 from __future__ import annotations
@@ -8,15 +8,15 @@ from __future__ import annotations
 from typing import Any
 
 from ...lifecycle.states import CANCELED, FAILED, REJECTED
-from ..failures import RemoteError
+from ..errors import RemoteError
 from ..result import Result
 
-MOST_TEXT = 500
-"""Characters of an agent's words in an error's text; all of them are in its result."""
+MAX_TEXT_LENGTH = 500
+"""Characters of the agent's text in an error's text. The result has the complete text."""
 
 
 class CallEnded(RemoteError):
-    """The remote task brought no answer. `result` is how it stands."""
+    """The remote task did not complete."""
 
     def __init__(self, text: str, data: dict[str, Any] | None = None) -> None:
         super().__init__(text, data)  # result backends make it again from its args
@@ -30,28 +30,28 @@ class CallEnded(RemoteError):
 
     @property
     def result(self) -> Result:
-        """The remote task; empty if it is not known."""
+        """Result of the remote task; empty if unknown."""
         return Result() if self._data is None else Result.from_dict(self._data)
 
 
 class CallFailed(CallEnded):
-    """The remote task FAILED."""
+    """The remote task is FAILED."""
 
 
 class CallRejected(CallEnded):
-    """The agent REJECTED the task."""
+    """The remote task is REJECTED."""
 
 
 class CallCanceled(CallEnded):
-    """The remote task was CANCELED, by somebody else."""
+    """The remote task is CANCELED, but not by this step."""
 
 
 class CallInterrupted(CallEnded):
-    """The agent asks: the task is in INPUT_REQUIRED or AUTH_REQUIRED, and goes on when it is answered."""
+    """The remote task is in INPUT_REQUIRED or AUTH_REQUIRED, and continues when it is answered."""
 
 
 class CallTimedOut(CallEnded):
-    """The remote task had not ended after `timeout`, and is being cancelled."""
+    """The remote task exceeded the step's `timeout` and is being cancelled."""
 
 
 _BY_STATE: dict[int | None, tuple[type[CallEnded], str]] = {
@@ -61,22 +61,22 @@ _BY_STATE: dict[int | None, tuple[type[CallEnded], str]] = {
 }
 
 
-def ending_of(url: str, result: Result) -> CallEnded | None:
-    """The error that a `result` is; None if it is an answer, or goes on."""
+def error_of(url: str, result: Result) -> CallEnded | None:
+    """Return the error of a result, or None if the task is completed or continues."""
     if result.stop_reason == "interrupt":
-        return ended(CallInterrupted, url, "the agent asks", result)
+        return call_error(CallInterrupted, url, "the agent asks", result)
     found = _BY_STATE.get(result.state)
-    return None if found is None else ended(found[0], url, found[1], result)
+    return None if found is None else call_error(found[0], url, found[1], result)
 
 
-def ended(kind: type[CallEnded], url: str, what: str, result: Result) -> CallEnded:
-    """An error of `kind`, with the agent's words."""
-    words = result.text[:MOST_TEXT]
-    return kind(f"{url}: {what}{': ' if words else ''}{words}", data_of(result))
+def call_error(kind: type[CallEnded], url: str, what: str, result: Result) -> CallEnded:
+    """Return an error of `kind` with the agent's text."""
+    words = result.text[:MAX_TEXT_LENGTH]
+    return kind(f"{url}: {what}{': ' if words else ''}{words}", result_data(result))
 
 
-def data_of(result: Result) -> dict[str, Any]:
-    """`result` as JSON, without the task's history: what was said to get there is in no broker and no backend twice."""
+def result_data(result: Result) -> dict[str, Any]:
+    """Return `result` as JSON without the task's history, to keep messages and results small."""
     data = result.to_dict()
     if data["task"]:
         data["task"].pop("history", None)

@@ -1,4 +1,4 @@
-"""How far a call has come between two looks at its task, and when to look again. It travels with the Celery message."""
+"""Progress of a step between two polls of its remote task. It is part of the Celery message."""
 
 from __future__ import annotations
 
@@ -6,96 +6,133 @@ import math
 import random
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
 from typing import Any, Self
 
-SOONEST = 0.5
-LATEST = 30.0
-"""Seconds between two looks: a quarter of how long the task has been under way, within these."""
+from a2a.types import Task
 
-TOLD_SOONEST = 60.0
-TOLD_LATEST = 600.0
-"""The same where a webhook tells us: looks are for posts that never come."""
+from ..result import Result
+
+POLL_INTERVAL_MIN = 0.5
+POLL_INTERVAL_MAX = 30.0
+"""Bounds of the poll interval in seconds; within them it is a quarter of the task's age."""
+
+WEBHOOK_POLL_INTERVAL_MIN = 60.0
+WEBHOOK_POLL_INTERVAL_MAX = 600.0
+"""Bounds of the poll interval when a webhook is configured. Polling then only covers lost notifications."""
 
 JITTER = 0.2
-"""Of an interval, either way: calls that began together don't stay together."""
+"""Random deviation of the interval, as a fraction of it, so that steps do not poll at the same moment."""
 
-LOOKS_PER_SECOND = 10
-"""Of all steps that one process puts off: a look takes a slot for some ten milliseconds, and other work waits."""
+DIGEST_LENGTH = 16
 
-PER_VISIBILITY = 3.0
-"""How many looks there are at least in a Redis broker's visibility timeout."""
+POLLS_PER_SECOND = 10
+"""Polls of all steps in one process. A poll occupies a worker slot for about 10 ms."""
+
+POLLS_PER_VISIBILITY_TIMEOUT = 3.0
+"""Minimum number of polls within the visibility timeout of a Redis broker."""
 
 
-class Pace:
-    """Puts the looks of one process so far apart that other work finds its slot: a step that is put off takes the next
-    free place. So many steps look rarely each, and few as soon as they like."""
+class PollRateLimiter:
+    """Rate limiter of one process's polls, so that other tasks get worker slots. With few steps it delays nothing."""
 
     def __init__(self) -> None:
         self._taken_until = 0.0
 
     def wait(self, now: float) -> float:
-        """Takes a place; gives the seconds until it."""
-        self._taken_until = max(self._taken_until, now) + 1 / LOOKS_PER_SECOND
+        """Reserve the next free time and return the seconds until then."""
+        self._taken_until = max(self._taken_until, now) + 1 / POLLS_PER_SECOND
         return self._taken_until - now
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """Times are in seconds since the epoch, by the clock of whichever worker looked.
+class CallProgress:
+    """Progress of a step. Times are in seconds since 1970, by the clock of the polling worker.
 
     Attributes:
-        began: when the step was first run.
-        task_id: the remote task; "" while the message has no answer.
-        told: whether the agent took our webhook.
-        failing_since: since when it has not been reached; None: it was, the last time.
-        not_before: until when its server wants to be left alone; None: it does not say.
+        began: Time of the step's first run.
+        task_id: Id of the remote task; "" before the message is answered.
+        has_webhook: True if the agent accepted the webhook.
+        failing_since: Time since which the agent is unreachable; None if the last attempt succeeded.
+        not_before: Time before which the server accepts no request; None if it does not say.
+        question: Digest of the status that the message answers, see `question_digest`; None if it answers none.
     """
 
     began: float
     task_id: str = ""
-    told: bool = False
+    has_webhook: bool = False
     failing_since: float | None = None
     not_before: float | None = None
+    question: str | None = None
 
     @classmethod
     def read(cls, data: Mapping[str, Any] | None, now: float) -> Self:
-        """What `to_dict` gave; None: the step begins `now`."""
+        """Return the progress that `to_dict` wrote; without `data`, that of a step that begins `now`."""
         return cls(began=now) if data is None else cls(**data)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the progress as JSON."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
-    def reached(self, task_id: str, *, told: bool) -> Progress:
-        """The agent has answered: the task goes on."""
-        return replace(self, task_id=task_id, told=told, failing_since=None, not_before=None)
+    def reached(self, task_id: str, *, has_webhook: bool, question: str | None = None) -> CallProgress:
+        """Return the progress after a response of the agent."""
+        question = question or self.question
+        return replace(
+            self, task_id=task_id, has_webhook=has_webhook, failing_since=None, not_before=None, question=question
+        )
 
-    def missed(self, now: float, asked: float | None = None, *, unreachable_for: float = math.inf) -> Progress:
-        """The agent could not be reached, or `asked` for so many seconds to be left alone. It is tried once more before
-        it is given up, after `unreachable_for` seconds of that."""
+    def is_over(self, result: Result) -> bool:
+        """Return True if the task is terminal or interrupted by a question that the message does not answer."""
+        if result.stop_reason == "interrupt" and self.question is not None:
+            return question_digest(result) != self.question
+        return result.stop_reason is not None
+
+    def missed(self, now: float, asked: float | None = None, *, unreachable_for: float = math.inf) -> CallProgress:
+        """Return the progress after a failed attempt.
+
+        Args:
+            now: Current time.
+            asked: Seconds of the server's Retry-After; None if it sent none.
+            unreachable_for: Seconds after which the step gives up. One more attempt follows at that time.
+        """
         since = now if self.failing_since is None else self.failing_since
         not_before = None if asked is None else min(now + asked, since + unreachable_for)
         return replace(self, failing_since=since, not_before=not_before)
 
-    def is_held(self, now: float) -> bool:
-        """Whether it is too early to ask again: a broker's visibility timeout brings a step back before its time."""
+    def is_deferred(self, now: float) -> bool:
+        """Return True if it is too early for a request: a broker's visibility timeout can deliver a step before its
+        ETA.
+        """
         return self.not_before is not None and now < self.not_before
 
     def pause(
         self, now: float, *, timeout: float | None = None, visibility: float | None = None, at_least: float = 0.0
     ) -> float:
-        """Seconds until the next look: not beyond the step's `timeout`, but for `at_least`; `visibility` is the
-        broker's timeout, if it has one, which wins over both."""
+        """Return the seconds until the next poll.
+
+        Args:
+            now: Current time.
+            timeout: Timeout of the step; the poll comes no later. None: no limit.
+            visibility: Visibility timeout of the broker, which overrides the other limits. None: the broker has none.
+            at_least: Minimum number of seconds.
+        """
         if self.failing_since is not None:
-            wanted, soonest, latest = (now - self.failing_since) / 2, SOONEST, LATEST
-        elif self.told:
-            wanted, soonest, latest = (now - self.began) / 4, TOLD_SOONEST, TOLD_LATEST
+            wanted, soonest, latest = (now - self.failing_since) / 2, POLL_INTERVAL_MIN, POLL_INTERVAL_MAX
+        elif self.has_webhook:
+            wanted, soonest, latest = (now - self.began) / 4, WEBHOOK_POLL_INTERVAL_MIN, WEBHOOK_POLL_INTERVAL_MAX
         else:
-            wanted, soonest, latest = (now - self.began) / 4, SOONEST, LATEST
+            wanted, soonest, latest = (now - self.began) / 4, POLL_INTERVAL_MIN, POLL_INTERVAL_MAX
         pause = max(soonest, min(wanted, latest)) * random.uniform(1 - JITTER, 1 + JITTER)
         if self.not_before is not None:
             pause = max(pause, self.not_before - now)
         if timeout is not None:
             pause = min(pause, max(0.0, self.began + timeout - now))
         pause = max(pause, at_least)
-        return pause if visibility is None else min(pause, visibility / PER_VISIBILITY)
+        return pause if visibility is None else min(pause, visibility / POLLS_PER_VISIBILITY_TIMEOUT)
+
+
+def question_digest(result: Result) -> str | None:
+    """Return a digest of the status of a task that waits for its client, or None if it does not wait."""
+    if result.stop_reason != "interrupt" or not isinstance(result.raw, Task):
+        return None
+    return sha256(result.raw.status.SerializeToString(deterministic=True)).hexdigest()[:DIGEST_LENGTH]

@@ -1,4 +1,4 @@
-"""Which agents a worker calls, and as whom. Credentials stay in this process: a step names its agent, and no more."""
+"""Named remote agents and their credentials. Credentials stay in the process: a step carries only the agent's name."""
 
 from __future__ import annotations
 
@@ -7,19 +7,23 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from ...errors import ConfigError
-from ..credentials import HeaderSource
+from ..connection.credentials import HeaderSource
 
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """An agent that is called by name.
+    """Remote agent with a name.
 
-    `headers` go with every request, also those for its card: a mapping, or a function that gives one, asynchronous or
-    not, which is called for each request, so that a token can be a fresh one. `bearer` and `api_key` are as for
-    `RemoteAgent`; `idempotent` too.
+    Attributes:
+        url: Base address of the agent.
+        headers: Headers of every request, also of the card's: a mapping, or a function (also a coroutine function) that
+            returns one for each request.
+        bearer: Bearer token, or None.
+        api_key: API key, or None.
+        idempotent: True if the agent recognizes repeated messages; see `RemoteAgent`.
 
     Raises:
-        ConfigError: the URL can't be one of an agent.
+        ConfigError: The URL is invalid.
     """
 
     url: str
@@ -29,15 +33,15 @@ class Remote:
     idempotent: bool = False
 
     def __post_init__(self) -> None:
-        if wrong := fault_of(self.url):
+        if wrong := url_error(self.url):
             raise ConfigError(wrong)
 
 
-def find(remotes: Mapping[str, Remote], name: object) -> Remote:
-    """The remote of that name, or one without credentials for a URL.
+def find_remote(remotes: Mapping[str, Remote], name: object) -> Remote:
+    """Return the remote with a name, or a remote without credentials for a URL.
 
     Raises:
-        ConfigError: `name` is neither.
+        ConfigError: `name` is neither a known name nor a URL.
     """
     if isinstance(name, str) and name in remotes:
         return remotes[name]
@@ -47,8 +51,8 @@ def find(remotes: Mapping[str, Remote], name: object) -> Remote:
     return Remote(name)  # type: ignore[arg-type]
 
 
-def fault_of(url: object) -> str:
-    """What is wrong with an agent's URL; "" if nothing is. Passwords are not repeated."""
+def url_error(url: object) -> str:
+    """Return what is wrong with an agent's URL, without its password, or "" if the URL is valid."""
     if not isinstance(url, str):
         return f"an agent's URL is a text, not {type(url).__name__}"
     try:

@@ -1,13 +1,13 @@
-"""`a2a.call`: a canvas step that an agent somewhere does, while no worker waits for it.
+"""The Celery task `a2a.call`: a step of a canvas that a remote agent executes, without occupying a worker slot.
 
-The first run of the Celery task sends the message, under an id that is made of the Celery task's own, so that a copy of
-the run sends the very same. Then it is retried, as Celery has it, with the remote task's id in its arguments, until
-that task has ended: Celery keeps chain, group, chord and link_error with it. What waits for its time is a message, in a
-worker's memory and at the broker; no slot of a pool.
+The first run sends the message. The message's id is derived from the Celery task's id, so a redelivered run sends the
+same message. The step is then retried until the remote task ends, with the remote task's id in its arguments; chain,
+group, chord and link_error work as for any Celery task. A waiting step is a message with an ETA.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Mapping
@@ -28,18 +28,20 @@ from celery.canvas import Signature
 from celery.exceptions import Ignore, Reject
 from kombu.exceptions import OperationalError
 
+from ...child_tasks import CURRENT_CHILDREN
 from ...clock import SYSTEM_CLOCK
 from ...errors import ConfigError
-from ..failures import AgentUnreachable, AnswerUnreadable, CallRefused, RemoteError
+from ...integrations.celery import is_registered
+from ..errors import AgentUnreachable, CallRefused, InvalidResponse, RemoteError
 from ..result import Result
-from .canceling import cancel_task, cancel_there
-from .content import message_of, portable
-from .errors import CallTimedOut, data_of, ended, ending_of
-from .loop import CallsPerProcess
-from .progress import Progress
-from .remotes import Remote, find
+from .cancel_task import publish_cancel, register_cancel_task
+from .client_loop import ClientLoops
+from .content import message_of, to_portable
+from .errors import CallTimedOut, call_error, error_of, result_data
+from .progress import CallProgress, question_digest
+from .remotes import Remote, find_remote
 from .webhook import Webhook
-from .worker import watch_for_revoked
+from .worker import install_revocation_monitor
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +52,14 @@ ON_INTERRUPT = ("raise", "return")
 
 
 class CallTask(Task):  # type: ignore[misc]
-    """See `call_task`, which makes it."""
+    """Celery task `a2a.call`; see `call_task`. A step has these options:
+
+    `task_id`: Id of a task that waits for the message; "" starts a task.
+    `context_id`: Id of the conversation of a new task; "" lets the agent choose one.
+    `timeout`: Seconds for the remote task. None: no limit.
+    `unreachable_for`: Seconds for which the agent may be unreachable without interruption.
+    `on_interrupt`: "raise" raises CallInterrupted when the agent asks; "return" returns the question as the result.
+    """
 
     name = NAME
     # A copy asks again for the task that the first one sent; so the broker may keep it until it was seen to.
@@ -62,38 +71,50 @@ class CallTask(Task):  # type: ignore[misc]
 
     remotes: Mapping[str, Remote] = {}
     webhook: Webhook | None = None
-    calls: CallsPerProcess
-    canceling: Task
+    loops: ClientLoops
+    canceler: Task
 
     def s(self, url: str, *content: Any, **options: Any) -> Signature:
-        """A step that sends `content` to the agent at `url`, and after it what the step before gave.
+        """Return a step that sends `content`, followed by the result of the previous step, to an agent.
 
-        `url` is an http(s) URL, or the name of a remote. `content` is text, JSON data, parts, or a message. `options`
-        are those of `run`.
+        Args:
+            url: Address of the agent, or the name of a remote.
+            content: Text, JSON data, parts or messages.
+            options: Options of the step; see `CallTask`.
 
         Raises:
-            ConfigError, TypeError, ValueError: something can't be used as it is; says what.
+            ConfigError: `url` is invalid or unknown.
+            TypeError: A message cannot carry the content, or an option is unknown.
+            ValueError: An option is out of range.
         """
-        step: Signature = super().s(*self._checked(url, content, options), url=url, **options)
+        step: Signature = super().s(*self._check(url, content, options), url=url, **options)
         return step
 
     def si(self, url: str, *content: Any, **options: Any) -> Signature:
-        """The same, but what the step before gave is left out."""
-        return super().si(*self._checked(url, content, options), url=url, **options)
+        """Return a step that ignores the result of the previous step; see `s`."""
+        return super().si(*self._check(url, content, options), url=url, **options)
 
     def delay(self, url: str, *content: Any, **options: Any) -> Any:
-        """Begins such a step at once."""
+        """Publish a step; see `s`."""
         return self.s(url, *content, **options).apply_async()
 
     def apply_async(self, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
-        """As Celery's own.
+        """Publish the step with Celery's options.
+
+        A step that an A2A agent's code publishes is revoked when the agent's task is cancelled or retried, unless the
+        option `cancel_with_parent` is False.
 
         Raises:
-            TypeError: the URL is not given by name, so what a chain puts first could be taken for it.
+            TypeError: `url` is not a keyword argument, so a chain could replace it with the previous result.
         """
         if not kwargs or "url" not in kwargs:
             raise TypeError(f"{self.name}: give the URL by name, kwargs={{'url': …}}, or make the step with .s(url, …)")
-        return super().apply_async(args, kwargs, *rest, **options)
+        cancel_with_parent = options.pop("cancel_with_parent", True)
+        step = super().apply_async(args, kwargs, *rest, **options)
+        children = CURRENT_CHILDREN.get()
+        if children is not None and cancel_with_parent:
+            children.add(f"step {step.id}", lambda: asyncio.to_thread(step.revoke, terminate=True))
+        return step
 
     def run(
         self,
@@ -106,128 +127,135 @@ class CallTask(Task):  # type: ignore[misc]
         on_interrupt: str = "raise",
         progress: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """What the agent answered, as `Result.to_dict` has it, without the history of its task.
+        """Execute one run of the step. Arguments: see `s`; `progress` is internal.
 
-        `task_id` is a task that waits for this message, `context_id` the conversation that a new one belongs to.
-        `timeout` is how many seconds the remote task may take, None: as many as it likes; `unreachable_for` how many
-        the agent may be away at a time. `on_interrupt` says what a question of the agent is: "raise" `CallInterrupted`,
-        or "return" it as the result. `progress` is our own.
+        Returns:
+            The result as `Result.to_dict` writes it, without the task's history.
 
         Raises:
-            CallEnded: CallFailed, CallRejected, CallCanceled, CallInterrupted, CallTimedOut.
-            RemoteError: AgentUnreachable, CallRefused and others; what was begun is being cancelled.
-            ConfigError, TypeError, ValueError: an argument can't be used as it is.
+            CallEnded: The remote task did not complete; see its subclasses.
+            RemoteError: The agent is unreachable or refuses the call. A task that was started is being cancelled.
+            ConfigError, TypeError, ValueError: An argument is invalid; see `s`.
         """
         if self.request.called_directly:
             raise TypeError(f"{self.name} is a step: call.s(…) or call.delay(…); without Celery there is RemoteAgent")
-        self._checked(url, (), {"timeout": timeout, "unreachable_for": unreachable_for, "on_interrupt": on_interrupt})
-        so_far = Progress.read(progress, now := SYSTEM_CLOCK.time())
-        over = timeout is not None and now - so_far.began > timeout
-        self._stop_if_ended(url, so_far)
-        if so_far.is_held(now) and not over:
-            self._again(content, so_far, now, timeout)
-        remote = find(self.remotes, url)
+        self._check(url, (), {"timeout": timeout, "unreachable_for": unreachable_for, "on_interrupt": on_interrupt})
+        step = CallProgress.read(progress, now := SYSTEM_CLOCK.time())
+        over = timeout is not None and now - step.began > timeout
+        self._stop_if_ended(url, step)
+        if step.is_deferred(now) and not over:
+            self._retry_later(content, step, now, timeout)
+        remote = find_remote(self.remotes, url)
         try:
-            if so_far.task_id:
-                result, so_far = self._looked(remote, so_far)
+            if step.task_id:
+                result, step = self._poll(remote, step)
             else:
-                result, so_far = self._sent(
-                    remote, message_of(content, self.message_id_of(self.request.id), task_id, context_id), so_far
+                result, step = self._send(
+                    remote, message_of(content, self.message_id_of(self.request.id), task_id, context_id), step
                 )
         except (AgentUnreachable, InternalError) as e:
-            so_far = so_far.missed(now, getattr(e, "retry_after", None), unreachable_for=unreachable_for)
-            if now - cast(float, so_far.failing_since) > unreachable_for:
-                self._give_up(url, so_far)
+            step = step.missed(now, getattr(e, "retry_after", None), unreachable_for=unreachable_for)
+            if now - cast(float, step.failing_since) > unreachable_for:
+                self._give_up(url, step)
                 raise AgentUnreachable(f"{e} (for {unreachable_for:g} s)") from None
             result = Result()
         except (A2AError, RemoteError) as e:
-            self._give_up(url, so_far)
+            self._give_up(url, step)
             if isinstance(e, RemoteError):
                 raise
-            raise CallRefused(f"{remote.url} refuses: {type(e).__name__}: {e}") from None
-        if result.stop_reason is None and not over:
-            self._again(content, so_far, now, timeout)
-        if result.stop_reason is None:
-            self._give_up(url, so_far)
-            raise ended(CallTimedOut, remote.url, f"not done within {timeout:g} s", result)
-        self._stop_if_ended(url, so_far)  # a copy was quicker
+            raise CallRefused(f"{remote.url} refused the call: {type(e).__name__}: {e}") from None
+        if not step.is_over(result):
+            if not over:
+                self._retry_later(content, step, now, timeout)
+            self._give_up(url, step)
+            raise call_error(CallTimedOut, remote.url, f"not done within {timeout:g} s", result)
+        self._stop_if_ended(url, step)  # a copy was quicker
         is_wanted = result.stop_reason == "interrupt" and on_interrupt == "return"
-        if not is_wanted and (error := ending_of(remote.url, result)):
+        if not is_wanted and (error := error_of(remote.url, result)):
             raise error
-        return data_of(result)
+        return result_data(result)
 
     @staticmethod
     def message_id_of(celery_id: str) -> str:
-        """The id of a step's message, the same whenever and wherever it is run."""
+        """Return the id of a step's message, derived from its Celery id."""
         return str(uuid5(NAMESPACE_URL, f"a2a.call:{celery_id}"))
 
     def receiver(self) -> Any:
-        """The ASGI application to which agents post that a step is to look at its task; see `Webhook`.
+        """Return the ASGI application that receives the agents' notifications; see `Webhook`.
 
         Raises:
-            ConfigError: `call_task` was given no webhook.
+            ConfigError: `call_task` has no webhook.
         """
         if self.webhook is None:
-            raise ConfigError("there is nothing to receive: give call_task a webhook=Webhook(url, secret)")
+            raise ConfigError("no webhook is configured: pass webhook=Webhook(url, secret) to call_task")
         return self.webhook.app(self.app)
 
-    def _sent(self, remote: Remote, message: Message, so_far: Progress) -> tuple[Result, Progress]:
-        calls = self.calls.here()
+    def _send(self, remote: Remote, message: Message, progress: CallProgress) -> tuple[Result, CallProgress]:
+        loop = self.loops.current()
         push = None if self.webhook is None else self.webhook.config(self.request.id)
-        told = push is not None
+        has_webhook = push is not None
+        question: str | None = None
 
         async def send() -> Result:
-            nonlocal told
-            async with calls.agent(remote) as agent:
+            nonlocal has_webhook, question
+            async with loop.agent(remote) as agent:
+                if message.task_id:
+                    known = await agent.get(message.task_id)
+                    if _has_message(known, message):
+                        return known  # a copy of this step has sent it
+                    question = question_digest(known)
                 try:
                     return await agent.submit(message, push=push)
                 except PushNotificationNotSupportedError:
-                    told = False
+                    has_webhook = False
                     return await agent.submit(message)
                 except (InvalidParamsError, UnsupportedOperationError):
                     # a task that this very message has ended takes no more: a copy of this step has sent it
                     known = await agent.get(message.task_id) if message.task_id else Result()
-                    if _has(known, message):
+                    if _has_message(known, message):
                         return known
                     raise
 
-        result = calls.run(send())
+        result = loop.run(send())
         if result.stop_reason is None and not result.task_id:
-            raise AnswerUnreadable(f"{remote.url} answered with neither a task nor a message")
-        return result, so_far.reached(result.task_id, told=told)
+            raise InvalidResponse(f"{remote.url} responded with neither a task nor a message")
+        return result, progress.reached(result.task_id, has_webhook=has_webhook, question=question)
 
-    def _looked(self, remote: Remote, so_far: Progress) -> tuple[Result, Progress]:
-        calls = self.calls.here()
+    def _poll(self, remote: Remote, progress: CallProgress) -> tuple[Result, CallProgress]:
+        loop = self.loops.current()
 
-        async def look() -> Result:
-            async with calls.agent(remote) as agent:
-                return await agent.get(so_far.task_id)
+        async def poll() -> Result:
+            async with loop.agent(remote) as agent:
+                return await agent.get(progress.task_id)
 
-        return calls.run(look()), so_far.reached(so_far.task_id, told=so_far.told)
+        return loop.run(poll()), progress.reached(progress.task_id, has_webhook=progress.has_webhook)
 
-    def _again(self, content: tuple[Any, ...], so_far: Progress, now: float, timeout: float | None) -> NoReturn:
-        """Looks again later. What was sent needs not be sent again, so it leaves the arguments."""
-        free = self.calls.here().pace.wait(now)
+    def _retry_later(
+        self, content: tuple[Any, ...], progress: CallProgress, now: float, timeout: float | None
+    ) -> NoReturn:
+        """Retry the step after a pause. Content that was sent is removed from the arguments."""
+        free = self.loops.current().poll_limiter.wait(now)
         visibility = self.app.conf.broker_transport_options.get("visibility_timeout")
-        pause = so_far.pause(now, timeout=timeout, visibility=visibility, at_least=free)
-        kwargs = {**self.request.kwargs, "progress": so_far.to_dict()}
+        pause = progress.pause(now, timeout=timeout, visibility=visibility, at_least=free)
+        kwargs = {**self.request.kwargs, "progress": progress.to_dict()}
         if self.request.is_eager:  # task_always_eager, in somebody's tests: there the retry is made at once
             time.sleep(pause)
         try:
-            raise self.retry(args=() if so_far.task_id else content, kwargs=kwargs, countdown=pause)
+            raise self.retry(args=() if progress.task_id else content, kwargs=kwargs, countdown=pause)
         except Reject as e:
-            if isinstance(e.reason, OperationalError):  # the broker is away: this message is all there is of the step
+            if isinstance(
+                e.reason, OperationalError
+            ):  # the broker is unavailable, and this message is the only copy of the step
                 raise Reject(e.reason, requeue=True) from e
             raise e.reason from None
 
-    def _stop_if_ended(self, url: str, so_far: Progress) -> None:
-        """Ends this run if the step has ended: a copy of its message was quicker, or it was revoked where this worker
-        did not hear of it."""
+    def _stop_if_ended(self, url: str, progress: CallProgress) -> None:
+        """End this run if the step has ended: a duplicate was faster, or this worker missed its revocation."""
         state = self._state_in_backend()
         if state == states.REVOKED:
-            self._give_up(url, so_far)
+            self._give_up(url, progress)
         if state in states.READY_STATES:
-            logger.info("%s[%s] has ended already: %s", self.name, self.request.id, state)
+            logger.info("%s[%s] has already ended: %s", self.name, self.request.id, state)
             raise Ignore
 
     def _state_in_backend(self) -> Any:
@@ -236,20 +264,22 @@ class CallTask(Task):  # type: ignore[misc]
         try:
             return self.backend.get_state(self.request.id)
         except Exception as e:
-            logger.warning("%s[%s]: whether it has ended is not known: %s", self.name, self.request.id, e)
+            logger.warning("%s[%s]: could not read its state: %s", self.name, self.request.id, e)
             return states.PENDING
 
-    def _give_up(self, url: str, so_far: Progress) -> None:
-        if so_far.task_id:
-            cancel_there(self.canceling, self.request.delivery_info, url=url, task_id=so_far.task_id)
+    def _give_up(self, url: str, progress: CallProgress) -> None:
+        if progress.task_id:
+            publish_cancel(self.canceler, self.request.delivery_info, url=url, task_id=progress.task_id)
 
-    def _checked(self, url: str, content: tuple[Any, ...], options: dict[str, Any]) -> list[Any]:
-        """`content` as it may travel.
+    def _check(self, url: str, content: tuple[Any, ...], options: dict[str, Any]) -> list[Any]:
+        """Validate the arguments and return `content` as JSON for a Celery message.
 
         Raises:
-            ConfigError, TypeError, ValueError: something can't be used as it is.
+            ConfigError: `url` is invalid or unknown.
+            TypeError: A message cannot carry the content, or an option is unknown.
+            ValueError: An option is out of range.
         """
-        find(self.remotes, url)
+        find_remote(self.remotes, url)
         on_interrupt = options.get("on_interrupt", "raise")
         if on_interrupt not in ON_INTERRUPT:
             raise ValueError(f"on_interrupt={on_interrupt!r}: one of {', '.join(map(repr, ON_INTERRUPT))}")
@@ -260,11 +290,10 @@ class CallTask(Task):  # type: ignore[misc]
         unknown = options.keys() - _OPTIONS
         if unknown:
             raise TypeError(f"{self.name} has no {', '.join(sorted(unknown))}; it has {', '.join(sorted(_OPTIONS))}")
-        return [portable(one) for one in content]
+        return [to_portable(one) for one in content]
 
 
-def _has(result: Result, message: Message) -> bool:
-    """Whether the task has had `message`."""
+def _has_message(result: Result, message: Message) -> bool:
     history = result.raw.history if isinstance(result.raw, A2ATask) else ()
     return any(one.message_id == message.message_id for one in history)
 
@@ -275,21 +304,23 @@ _OPTIONS = {"task_id", "context_id", "timeout", "unreachable_for", "on_interrupt
 def call_task(
     app: Celery, *, remotes: Mapping[str, Remote | str] | None = None, webhook: Webhook | None = None, **options: Any
 ) -> CallTask:
-    """Makes `a2a.call` a task of `app`, which needs no agents and no store of its own.
+    """Register the Celery task `a2a.call` with `app`. The app needs no agents and no store.
 
-    `remotes` are agents by name, with their credentials, which stay where this is called. `webhook` is where agents
-    tell that a task has ended; None: steps ask again and again. `options` are Celery's for a task (queue, rate_limit,
-    time_limit …).
+    Args:
+        app: Celery app.
+        remotes: Agents by name, with their credentials, which stay in this process.
+        webhook: Webhook that wakes steps when their tasks end. None: steps only poll.
+        options: Celery's options of a task (queue, rate_limit, time_limit …).
 
     Raises:
-        ConfigError: the app has one already, or a remote can't be used.
+        ConfigError: The app has the task already, or a remote is invalid.
     """
-    if NAME in app._tasks:
+    if is_registered(app, NAME):
         raise ConfigError(f"the Celery app {app.main!r} has an {NAME} already: call_task is for its module, once")
     named = {name: Remote(one) if isinstance(one, str) else one for name, one in (remotes or {}).items()}
-    calls = CallsPerProcess()
-    canceling = cancel_task(app, named, calls, options)
-    attributes = {"remotes": named, "webhook": webhook, "calls": calls, "canceling": canceling}
+    loops = ClientLoops()
+    canceler = register_cancel_task(app, named, loops, options)
+    attributes = {"remotes": named, "webhook": webhook, "loops": loops, "canceler": canceler}
     made = type("CallTask", (CallTask,), {**options, **attributes})()
-    watch_for_revoked(app)
+    install_revocation_monitor(app)
     return cast(CallTask, app.register_task(made))

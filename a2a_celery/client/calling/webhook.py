@@ -1,7 +1,7 @@
-"""Agents tell us that a task has ended: a post lets the step look at its task now, which is all that it does.
+"""Webhook that wakes a step when its remote task ends, so that the step polls the task at once.
 
-What a post says is not believed: the step asks its agent. So one that is forged costs a request, one that is lost costs
-time, and repeats and order mean nothing.
+The content of a notification is not trusted. A forged notification costs one request, a lost one costs time, and
+duplicates and order have no effect.
 """
 
 from __future__ import annotations
@@ -24,27 +24,31 @@ from starlette.routing import Route
 
 from ...errors import ConfigError
 from ...threads import DaemonThreads
-from ..notifications import MAX_BYTES, SECRET_PREFIX, TOKEN, NotificationRefused, Verifier
-from ..receiver import COME_AGAIN, as_json, body_of
+from ..notifications import MAX_BYTES, SECRET_PREFIX, TOKEN, NotificationRefused, Ping, Verifier
+from ..receiver import RETRY_DELAY, as_json, body_of, consent
 from ..result import Result
 
 logger = logging.getLogger(__name__)
 
-LEAST_SECRET = 32
+MIN_SECRET_LENGTH = 32
 THREADS = 4
-BROKER_WITHIN = 10.0
-"""Seconds in which the broker takes what workers are told; senders hang up after fifteen or so."""
+BROKER_TIMEOUT = 10.0
+"""Seconds for the broker to accept the wake-up; senders time out after about 15 s."""
 
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """Where agents post that a step's task has ended or asks: `url` is that of `CallTask.receiver`, as they reach it.
+    """Webhook to which agents post the end or interruption of a step's task.
 
-    Each step has a secret of its own, derived from `secret`: 32 characters or more, the same in workers and receivers.
-    Posts are taken that are signed with it (agents of ours do that) or have it as their token (which A2A asks of all).
+    Each step has a secret derived from `secret`. A notification is accepted if it is signed with the step's secret, or
+    has it as its A2A token.
+
+    Attributes:
+        url: Address at which agents reach the application of `CallTask.receiver`.
+        secret: At least 32 characters, the same in workers and receivers.
 
     Raises:
-        ConfigError: one of them can't be used.
+        ConfigError: The URL or the secret is invalid.
     """
 
     url: str
@@ -54,43 +58,49 @@ class Webhook:
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
             raise ConfigError(f"webhook url {self.url!r}: http:// or https://, a host and a path")
-        if len(self.secret) < LEAST_SECRET:
+        if len(self.secret) < MIN_SECRET_LENGTH:
             raise ConfigError(
-                f"webhook secret: {LEAST_SECRET} characters or more, such as `openssl rand -hex 32` gives"
+                f"webhook secret: {MIN_SECRET_LENGTH} characters or more, such as `openssl rand -hex 32` gives"
             )
 
     def config(self, celery_id: str) -> TaskPushNotificationConfig:
-        """What is given to the agent of a step."""
+        """Return the push config of a step."""
         url = f"{self.url.rstrip('/')}/{quote(celery_id, safe='')}"
         return TaskPushNotificationConfig(url=url, token=self._token(celery_id))
 
     def app(self, celery: Celery) -> Starlette:
-        """The ASGI application; a step's id is the last part of the path, so it may be mounted anywhere."""
+        """Return the ASGI application. The step's id is the last part of the path, so the application can be mounted
+        anywhere.
+        """
         threads = DaemonThreads(THREADS, "a2a-wake")
 
         async def endpoint(request: Request) -> Response:
+            if request.method == "OPTIONS":
+                return consent(request)
             celery_id = request.path_params["celery_id"].rpartition("/")[2]
             try:
                 body = await body_of(request, MAX_BYTES)
                 self._require_genuine(celery_id, request, body)
+            except Ping as e:
+                raise HTTPException(e.status) from None
             except NotificationRefused as e:
-                logger.warning("a post for step %r was refused: %s", celery_id, e)
+                logger.warning("refused a notification for step %r: %s", celery_id, e)
                 raise HTTPException(e.status, str(e)) from e
             except ClientDisconnect:
                 raise HTTPException(400, "The sender hung up.") from None
-            if _says_it_is_over(body):
+            if _is_final_for_caller(body):
                 arguments = {"celery_id": celery_id}
-                told = threads.call(lambda: celery.control.broadcast("a2a_wake", arguments=arguments))
+                broadcast = threads.call(lambda: celery.control.broadcast("a2a_wake", arguments=arguments))
                 try:
-                    await asyncio.wait_for(told, BROKER_WITHIN)
+                    await asyncio.wait_for(broadcast, BROKER_TIMEOUT)
                 except Exception as e:
-                    logger.error("step %s was not told that its task is over", celery_id, exc_info=e)
-                    wait = {"Retry-After": str(COME_AGAIN)}
-                    raise HTTPException(503, "Workers can't be told right now.", headers=wait) from None
+                    logger.error("could not wake step %s", celery_id, exc_info=e)
+                    wait = {"Retry-After": str(RETRY_DELAY)}
+                    raise HTTPException(503, "The workers are unavailable.", headers=wait) from None
             return Response(status_code=204)
 
         return Starlette(
-            routes=[Route("/{celery_id:path}", endpoint, methods=["POST"])],
+            routes=[Route("/{celery_id:path}", endpoint, methods=["POST", "OPTIONS"])],
             exception_handlers={HTTPException: as_json},
         )
 
@@ -104,8 +114,8 @@ class Webhook:
             Verifier([token]).verify(request.headers, body)
 
 
-def _says_it_is_over(body: bytes) -> bool:
-    """Whether the event is one that ends or pauses its task; what can't be read may be."""
+def _is_final_for_caller(body: bytes) -> bool:
+    """Return True if the event is terminal, interrupted or unreadable."""
     try:
         event = json.loads(body)
     except (ValueError, RecursionError):

@@ -1,8 +1,10 @@
-"""What a peer answered, as one of A2A's events, however odd: read once here, so that nobody else need be careful."""
+"""Lenient parser of peers' responses: objects or JSON of A2A 1.0 and 0.3 become the SDK's event types."""
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -26,7 +28,7 @@ from ..lifecycle import Event
 _P = TypeVar("_P", bound=Proto)
 
 _OPEN = frozenset({"data", "metadata"})
-"""The fields in which a null is what somebody says, as any other value of theirs."""
+"""Fields whose null values are data rather than missing."""
 
 UNREADABLE = (
     ParseError,
@@ -39,7 +41,7 @@ UNREADABLE = (
     RecursionError,  # JSON within JSON within JSON
     SystemError,  # half a surrogate pair for the name of a state, on upb
 )
-"""What the JSON of a peer may raise in those who read it."""
+"""Exceptions that the SDK, protobuf and pydantic raise for a peer's malformed JSON."""
 
 _LEGACY_DEFAULTS: dict[str, dict[str, Any]] = {
     "task": {"id": "", "contextId": ""},
@@ -47,15 +49,19 @@ _LEGACY_DEFAULTS: dict[str, dict[str, Any]] = {
     "status-update": {"taskId": "", "contextId": "", "final": False},
     "artifact-update": {"taskId": "", "contextId": ""},
 }
-"""What 0.3 insists on, by its "kind", for peers that leave it out."""
+"""Required fields of protocol 0.3 by "kind", for peers that omit them."""
 
 
-def event_of(answer: object) -> Event | None:
-    """The Task, TaskStatusUpdateEvent, TaskArtifactUpdateEvent or Message that `answer` is, or has in it.
+def parse_event(answer: object) -> Event | None:
+    """Return the Task, Message, TaskStatusUpdateEvent or TaskArtifactUpdateEvent in a response.
 
-    `answer` is one of the SDK's types or the JSON of one, of protocol 1.0 or 0.3, also within a JSON-RPC response; its
-    nulls count as missing, but in data and metadata, where they are values, and a field that is of the wrong kind is
-    left out. None: nothing was answered.
+    A null counts as a missing field, except in data and metadata. A field of the wrong type is left out.
+
+    Args:
+        answer: An SDK object or its JSON, of protocol 1.0 or 0.3, optionally inside a JSON-RPC response.
+
+    Returns:
+        The event, or None if the response has none.
     """
     if isinstance(answer, Task | Message | TaskStatusUpdateEvent | TaskArtifactUpdateEvent):
         return answer
@@ -65,14 +71,14 @@ def event_of(answer: object) -> Event | None:
         return found
     if isinstance(answer, Mapping):
         try:
-            return _of_json(_without_nulls(answer))
+            return _of_json(with_zones(_without_nulls(answer)))
         except RecursionError:
             return None
     return None
 
 
-def json_of(message: Proto) -> Any:
-    """The ProtoJSON of `message`; null for numbers that JSON has no word for, and Python's parser takes from peers."""
+def to_json(message: Proto) -> Any:
+    """Return the ProtoJSON of `message`. NaN and infinite numbers, which JSON cannot represent, become null."""
     try:
         return MessageToDict(message)
     except SerializeToJsonError:
@@ -80,6 +86,42 @@ def json_of(message: Proto) -> Any:
         finite.CopyFrom(message)
         _make_finite(finite)
         return MessageToDict(finite)
+
+
+NAIVE_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?")
+_NAIVE_TIMESTAMP = re.compile(rf'"timestamp"\s*:\s*"{NAIVE_TIME.pattern}"')
+
+
+def with_zones(value: Any) -> Any:
+    """Return the JSON `value` with UTC as the zone of each status timestamp that names none.
+
+    Data and metadata are returned unchanged. Servers of fasta2a write such timestamps, and ProtoJSON refuses them.
+    """
+    if isinstance(value, list):
+        return [with_zones(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: inner if key in _OPEN else _status_with_zone(inner) if key == "status" else with_zones(inner)
+        for key, inner in value.items()
+    }
+
+
+def text_with_zones(text: str) -> str:
+    """Return the JSON `text` with UTC as the zone of each status timestamp that names none."""
+    if _NAIVE_TIMESTAMP.search(text) is None:
+        return text
+    try:
+        return json.dumps(with_zones(json.loads(text)))
+    except (ValueError, RecursionError):
+        return text  # its reader says what is wrong with it
+
+
+def _status_with_zone(status: Any) -> Any:
+    given = with_zones(status)
+    if isinstance(given, dict) and isinstance(at := given.get("timestamp"), str) and NAIVE_TIME.fullmatch(at):
+        return {**given, "timestamp": f"{at}Z"}
+    return given
 
 
 def _make_finite(message: Proto) -> None:
@@ -108,7 +150,7 @@ def _of_json(data: dict[str, Any]) -> Event | None:
         case {"kind": str(kind)} if kind in _LEGACY_DEFAULTS:
             return _of_legacy(kind, data)
         case {"task": _} | {"message": _} | {"statusUpdate": _} | {"artifactUpdate": _}:
-            return event_of(parse_leniently(data, StreamResponse))
+            return parse_event(parse_leniently(data, StreamResponse))
         case {"messageId": _} | {"parts": _}:
             return parse_leniently(data, Message)
         case {"artifact": _}:
@@ -140,12 +182,12 @@ def _of_legacy(kind: str, data: dict[str, Any]) -> Event | None:
 
 
 def _with_legacy_defaults(value: Any, name: str = "") -> Any:
-    """`value`, which stands in a field called `name`, with what 0.3 insists on within it."""
+    """Return `value`, found in the field `name`, with the fields that protocol 0.3 requires."""
     if isinstance(value, list):
         return [_with_legacy_defaults(one, name) for one in value]
     if not isinstance(value, dict):
         return value
-    filled = {key: _with_legacy_defaults(inner, key) for key, inner in value.items()}
+    filled = {key: inner if key in _OPEN else _with_legacy_defaults(inner, key) for key, inner in value.items()}
     if name in ("message", "history"):
         return _LEGACY_DEFAULTS["message"] | {"parts": []} | filled
     if name in ("artifact", "artifacts"):
@@ -154,7 +196,7 @@ def _with_legacy_defaults(value: Any, name: str = "") -> Any:
 
 
 def parse_leniently(data: Mapping[str, Any], kind: type[_P]) -> _P:
-    """The ProtoJSON `data` as far as it is one; unknown fields and what can't be read are left out."""
+    """Return the message in the ProtoJSON `data`, without unknown and unreadable fields."""
     try:
         return ParseDict(dict(data), kind(), ignore_unknown_fields=True)
     except UNREADABLE:
@@ -168,7 +210,7 @@ def parse_leniently(data: Mapping[str, Any], kind: type[_P]) -> _P:
 
 
 def _pieces(data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """`data` taken apart into objects with one value each; lists are broken up too."""
+    """Split `data` into objects with one value each; lists are split into their items."""
     for name, value in data.items():
         if isinstance(value, Mapping) and value:
             yield from ({name: piece} for piece in _pieces(value))

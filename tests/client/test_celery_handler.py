@@ -8,10 +8,9 @@ from a2a.types import Artifact, Message, Part, StreamResponse, Task, TaskArtifac
 from celery import Celery
 from kombu.exceptions import OperationalError
 
-from a2a_celery.cli.embedded import EmbeddedRedis
-from a2a_celery.client.handing_on import to_task
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.client.notifications import Notification
-from a2a_celery.client.receiver import receiver_app
+from a2a_celery.client.receiver import celery_handler, receiver_app
 from tests.support.webhooks import SECRET, post, served, status_event
 
 EVENTS = [
@@ -25,7 +24,7 @@ EVENTS = [
 @pytest.mark.parametrize("response", EVENTS, ids=lambda response: response.WhichOneof("payload"))
 def test_a_notification_is_the_same_as_json(response: StreamResponse) -> None:
     event = getattr(response, response.WhichOneof("payload"))
-    notification = Notification("l_7", "l", 7, 1_700_000_000, event)
+    notification = Notification("l_7-8", "l", 7, 1_700_000_000, event, 8)
 
     assert Notification.from_dict(notification.to_dict()) == notification
 
@@ -43,7 +42,7 @@ async def test_each_event_is_published_once_and_in_order(redis_server: EmbeddedR
     def on_event(notification: dict[str, object]) -> None:
         """What workers do is not looked at here."""
 
-    receiver = receiver_app(to_task(on_event, queue="a2a-events"), secrets=[SECRET])
+    receiver = receiver_app(celery_handler(on_event, queue="a2a-events"), secrets=[SECRET])
     async with served(receiver) as url, httpx.AsyncClient() as http:
         posts = [post(number, event=status_event(f"t{number}")) for number in (1, 2, 2, 3)]
         statuses = [(await http.post(url, headers=one.headers, content=one.body)).status_code for one in posts]
@@ -69,7 +68,7 @@ async def test_what_the_broker_does_not_take_comes_again() -> None:
                 raise OperationalError("the broker is away")
 
     task = Away()
-    async with served(receiver_app(to_task(task), secrets=[SECRET])) as url, httpx.AsyncClient() as http:
+    async with served(receiver_app(celery_handler(task), secrets=[SECRET])) as url, httpx.AsyncClient() as http:
         one = post()
         statuses = [(await http.post(url, headers=one.headers, content=one.body)).status_code for _ in range(3)]
 

@@ -1,6 +1,6 @@
-"""What a client says of itself, on every request to an agent: added by an interceptor of the SDK's client.
+"""Credentials of a client, added to every request by an interceptor of the SDK's client.
 
-It goes to the agent's URL and to the interface that the agent's card names, wherever that is.
+They are sent to the agent's URL and to the interface that the agent's card names, also on another host.
 """
 
 from __future__ import annotations
@@ -12,22 +12,25 @@ from a2a.client import ClientCallContext, ClientCallInterceptor
 from a2a.client.interceptors import AfterArgs, BeforeArgs
 from a2a.types import AgentCard
 
-from ..errors import ConfigError
+from ...errors import ConfigError
 
 HeaderSource = Mapping[str, str] | Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
-"""Headers, or what gives those of the next request: a fresh token, say."""
+"""Headers, or a function that returns the headers of the next request, for example with a fresh token."""
 
 API_KEY_HEADER = "X-API-Key"
-"""Where an API key goes if the agent's card does not say."""
+"""Header of an API key if the agent's card names none."""
 
 
 class Credentials:
-    """The headers of each request: `headers`, beside them a bearer token or an API key, if there is one.
+    """Headers of every request, with a bearer token or an API key if one is configured.
 
-    An API key goes into the header that the card's security scheme names.
+    Args:
+        headers: Headers, or a function (also a coroutine function) that returns those of the next request.
+        bearer: Bearer token, or None.
+        api_key: API key, or None. It is sent in the header that the card's security scheme names.
 
     Raises:
-        ConfigError: an empty token or key.
+        ConfigError: The token or the key is empty.
     """
 
     def __init__(
@@ -40,10 +43,13 @@ class Credentials:
         self._api_key = api_key
 
     async def headers(self, card: AgentCard | None = None) -> dict[str, str]:
-        """The headers of the next request; `card` None: the card itself is asked for.
+        """Return the headers of the next request.
+
+        Args:
+            card: The agent's card; None for the request of the card itself.
 
         Raises:
-            ConfigError: the card wants API keys in the query or in a cookie, which is not done here.
+            ConfigError: The card requires API keys in the query or in a cookie, which is not supported.
         """
         given = self._source() if callable(self._source) else self._source
         found = dict(await given if isawaitable(given) else given)
@@ -54,21 +60,21 @@ class Credentials:
         return found
 
 
-class AddsHeaders(ClientCallInterceptor):
-    """Puts credentials on each call of the SDK's client."""
+class CredentialsInterceptor(ClientCallInterceptor):
+    """Interceptor that adds credentials to every call of the SDK's client."""
 
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
 
     async def before(self, args: BeforeArgs) -> None:
-        """Adds the headers; those that the call has already stay."""
+        """Add the headers; headers that the call already has are kept."""
         headers = await self._credentials.headers(args.agent_card)
         context = args.context or ClientCallContext()
         context.service_parameters = {**headers, **(context.service_parameters or {})}
         args.context = context
 
     async def after(self, args: AfterArgs) -> None:
-        """Nothing."""
+        """Leave the response unchanged."""
 
 
 def _api_key_header(card: AgentCard | None) -> str:

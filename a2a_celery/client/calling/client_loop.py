@@ -1,4 +1,4 @@
-"""Agents as one process calls them: an event loop in a thread of its own, and one pool of connections."""
+"""Per-process client of remote agents: a background thread whose event loop owns one pool of connections."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from typing import Any, TypeVar
 
 import httpx
 
-from ..card_cache import CardCache
-from ..credentials import Credentials
-from ..failures import AgentUnreachable
-from ..remote import CONNECT_TIMEOUT, RemoteAgent
-from .progress import Pace
+from ..connection.card_cache import CardCache
+from ..connection.credentials import Credentials
+from ..errors import AgentUnreachable
+from ..remote_agent import CONNECT_TIMEOUT, RemoteAgent
+from .progress import PollRateLimiter
 from .remotes import Remote
 
 T = TypeVar("T")
 
 TIMEOUT = 30.0
-"""Seconds that an agent may be silent: nothing here waits for its work, and the worker's slot is held meanwhile."""
+"""Seconds without a byte after which a request fails. A request occupies a worker slot."""
 
-LONGEST = 120.0
-"""Seconds for a call as a whole: an agent that says a byte now and then, or hangs behind gRPC, is silent to nobody."""
+CALL_TIMEOUT = 120.0
+"""Seconds for a complete call, also of an agent that sends single bytes, or over gRPC."""
 
-PATIENCE = 1.0
-"""Seconds for which an agent is tried to be reached before the step is put off."""
+RECONNECT_TIMEOUT = 1.0
+"""Seconds for which an agent is retried before the step itself is retried."""
 
 PUSH_EVENTS = {"A2A-Push-Events": "terminal"}
-"""Asks agents of ours for the events alone that end or pause a task."""
+"""Header that limits an A2A Celery agent's webhook to terminal and interrupted states."""
 
 
-class Calls:
-    """Made at the first call of a process, so after any fork."""
+class ClientLoop:
+    """Client of one process. It is created at the process's first call, and hence after any fork."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -43,24 +43,24 @@ class Calls:
         self._http.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=[]))
         self._cards: dict[int, CardCache] = {}  # of named remotes, which stay: each may be shown a card of its own
         self._public_cards = CardCache()
-        self.pace = Pace()
+        self.poll_limiter = PollRateLimiter()
         threading.Thread(target=self._loop.run_forever, name="a2a-calls", daemon=True).start()
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
-        """What `call` gives, or raises; it is cancelled when the thread that waits for it is interrupted.
+        """Run `call` on the event loop and return its result. An interrupt of the calling thread cancels `call`.
 
         Raises:
-            AgentUnreachable: it has taken more than `LONGEST`.
+            AgentUnreachable: The call takes longer than `CALL_TIMEOUT`.
         """
-        under_way = asyncio.run_coroutine_threadsafe(_bounded(call), self._loop)
+        future = asyncio.run_coroutine_threadsafe(_bounded(call), self._loop)
         try:
-            return under_way.result()
+            return future.result()
         except BaseException:
-            under_way.cancel()
+            future.cancel()
             raise
 
     def agent(self, remote: Remote) -> RemoteAgent:
-        """The agent, as `remote` says; closing it leaves the connections to others."""
+        """Return the agent of `remote`. Closing the agent keeps the shared connections open."""
         credentials = Credentials(remote.headers)
 
         async def headers() -> dict[str, str]:
@@ -75,31 +75,31 @@ class Calls:
             http=self._http,
             cards=self._cards.setdefault(id(remote), CardCache()) if private else self._public_cards,
             idempotent=remote.idempotent,
-            patience=PATIENCE,
+            reconnect_timeout=RECONNECT_TIMEOUT,
         )
 
 
 async def _bounded(call: Coroutine[Any, Any, T]) -> T:
     try:
-        async with asyncio.timeout(LONGEST):
+        async with asyncio.timeout(CALL_TIMEOUT):
             return await call
     except TimeoutError as e:
-        raise AgentUnreachable(f"the agent has not answered to the end within {LONGEST:g} s") from e
+        raise AgentUnreachable(f"the agent sent no complete response within {CALL_TIMEOUT:g} s") from e
 
 
-class CallsPerProcess:
-    """The `Calls` of whichever process asks."""
+class ClientLoops:
+    """`ClientLoop` of each process."""
 
     def __init__(self) -> None:
-        self._found: dict[int, Calls] = {}
+        self._loops: dict[int, ClientLoop] = {}
         # One lock per process: one that was held while a child was forked would stay locked there.
         self._locks: dict[int, threading.Lock] = {}
 
-    def here(self) -> Calls:
-        """This process's."""
+    def current(self) -> ClientLoop:
+        """Return the `ClientLoop` of the current process."""
         pid = os.getpid()
-        if pid not in self._found:
+        if pid not in self._loops:
             with self._locks.setdefault(pid, threading.Lock()):
-                if pid not in self._found:
-                    self._found[pid] = Calls()
-        return self._found[pid]
+                if pid not in self._loops:
+                    self._loops[pid] = ClientLoop()
+        return self._loops[pid]

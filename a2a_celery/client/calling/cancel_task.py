@@ -1,0 +1,78 @@
+"""The Celery task `a2a.cancel`, which cancels the remote task of a step even if the step's worker dies."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from threading import Thread
+from typing import Any
+
+from a2a.utils.errors import A2AError, InternalError
+from celery import Celery, Task
+
+from ..errors import AgentUnreachable, RemoteError
+from .client_loop import ClientLoops
+from .content import message_of
+from .remotes import Remote, find_remote
+
+logger = logging.getLogger(__name__)
+
+NAME = "a2a.cancel"
+
+MAX_RETRIES = 12
+"""Retries with doubling delays from 1 s to 600 s: about an hour."""
+
+
+def register_cancel_task(
+    app: Celery, remotes: Mapping[str, Remote], loops: ClientLoops, options: dict[str, Any]
+) -> Task:
+    """Register `a2a.cancel` with `app`, with the queue and priority in `options`."""
+
+    def cancel(
+        self: Task, url: str, task_id: str = "", content: Sequence[Any] = (), message_id: str = "", **where: str
+    ) -> str:
+        """Cancel a remote task and return its state. Without an id, cancel the task that the same message creates."""
+        remote = find_remote(remotes, url)
+        loop = loops.current()
+
+        async def cancel_remote() -> str:
+            async with loop.agent(remote) as agent:
+                remote_id = task_id or (await agent.submit(message_of(content, message_id, **where))).task_id
+                return (await agent.cancel(remote_id)).state_name if remote_id else ""
+
+        try:
+            return loop.run(cancel_remote())
+        except (AgentUnreachable, InternalError) as e:
+            asked = getattr(e, "retry_after", None) or 0.0
+            raise self.retry(countdown=min(max(2.0**self.request.retries, asked), 600.0), exc=e) from None
+        except (A2AError, RemoteError) as e:
+            logger.warning("could not cancel task %s of %s: %s", task_id, remote.url, e)
+            return type(e).__name__
+
+    attributes = {
+        "run": cancel,
+        "name": NAME,
+        "acks_late": True,
+        "reject_on_worker_lost": True,
+        "max_retries": MAX_RETRIES,
+    }
+    queue = {name: value for name, value in options.items() if name in ("queue", "priority")}
+    return app.register_task(type("CancelTask", (Task,), {**queue, "ignore_result": True, **attributes})())
+
+
+def publish_cancel(canceler: Task, delivery_info: Mapping[str, Any] | None, **kwargs: Any) -> None:
+    """Publish `a2a.cancel` to the queue that the step came from, in a background thread."""
+    info = delivery_info or {}
+    exchange, routing_key = info.get("exchange"), info.get("routing_key")
+    if not exchange and routing_key:
+        route = {"queue": routing_key}
+    else:
+        route = {name: value for name, value in (("exchange", exchange), ("routing_key", routing_key)) if value}
+
+    def publish() -> None:
+        try:
+            canceler.apply_async(kwargs=kwargs, **route)
+        except Exception:
+            logger.exception("could not publish the cancel of task %s of %s", kwargs.get("task_id"), kwargs["url"])
+
+    Thread(target=publish, name="a2a-cancel", daemon=True).start()

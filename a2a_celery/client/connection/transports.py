@@ -1,0 +1,177 @@
+"""Transports to an agent: the SDK's client over a binding that the card and the caller support.
+
+The SDK's client reads streams without their event ids and rejects timestamps without a zone. `EventIdRecorder` wraps
+its HTTP client, records the ids and adds the zones.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+from a2a.client import Client, ClientCallInterceptor, ClientConfig, ClientFactory
+from a2a.types import AgentCard, AgentInterface
+from a2a.utils.constants import TransportProtocol
+
+from ...errors import ConfigError
+from ..errors import NoTransport
+from ..event_parser import text_with_zones
+from .response_limit import MAX_RESPONSE_BYTES, ResponseLimit
+
+HTTP_BINDINGS = (TransportProtocol.JSONRPC.value, TransportProtocol.HTTP_JSON.value)
+GRPC = TransportProtocol.GRPC.value
+
+
+class EventIdRecorder:
+    """HTTP client that records the id of the last event of one stream.
+
+    A response, or an event of a stream, of more than `max_response_bytes` raises InvalidResponse.
+
+    Attributes:
+        last: Id of the last event; None before the first, or if the server sends no ids.
+    """
+
+    def __init__(self, http: httpx.AsyncClient, max_response_bytes: int = MAX_RESPONSE_BYTES) -> None:
+        self._http = http
+        self._bound = ResponseLimit(max_response_bytes)
+        self.last: str | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._http, name)
+
+    async def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
+        """Send a request. Record the ids of a stream as its lines are read, and read status timestamps without a zone
+        as UTC.
+        """
+        response = await self._http.send(request, **options | {"stream": True})
+        self._bound.reset()
+        if options.get("stream"):
+            self._bound.watch(response)
+            lines = response.aiter_lines
+            # a line is read when its frame is wanted: what is noted is never ahead of what was given out
+            response.aiter_lines = lambda: self._record_ids(lines())  # type: ignore[method-assign]
+            return response
+        await self._bound.read(response)
+        if (text := text_with_zones(response.text)) != response.text:
+            response.json = lambda **options: json.loads(text, **options)  # type: ignore[method-assign]
+        return response
+
+    async def _record_ids(self, lines: AsyncIterator[str]) -> AsyncIterator[str]:
+        async for line in lines:
+            if not line.strip():
+                self._bound.reset()
+            elif line.startswith("id:"):
+                self.last = line.removeprefix("id:").strip() or None
+            yield f"data:{text_with_zones(line[5:])}" if line.startswith("data:") else line
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Client of one call.
+
+    Attributes:
+        client: The SDK's client.
+        streams: True if the agent streams its events.
+        ids: Recorder of the stream's event ids.
+    """
+
+    client: Client
+    streams: bool
+    ids: EventIdRecorder
+
+
+class Transports:
+    """Factory of the SDK's clients for one agent.
+
+    Args:
+        url: Base address of the agent. gRPC is encrypted if `url` is. If `url` is encrypted, interfaces of the card at
+            ``http://`` addresses are ignored, because credentials would be sent in clear text.
+        prefer: Bindings in order of preference: "JSONRPC", "HTTP+JSON", "GRPC". Empty: the order of the card.
+        interceptors: Interceptors of the SDK's client.
+        max_response_bytes: Largest decompressed size of a response, or of one event of a stream.
+
+    Raises:
+        ConfigError: `prefer` names an unknown binding, or gRPC is not installed.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        prefer: Sequence[str],
+        interceptors: Sequence[ClientCallInterceptor],
+        max_response_bytes: int = MAX_RESPONSE_BYTES,
+    ) -> None:
+        known = (*HTTP_BINDINGS, GRPC)
+        unknown = [name for name in prefer if name not in known]
+        if unknown or isinstance(prefer, str):
+            raise ConfigError(f"transports {prefer!r}: a list of {', '.join(known)}")
+        has_grpc = find_spec("grpc") is not None
+        if GRPC in prefer and not has_grpc:
+            raise ConfigError("gRPC needs an extra: pip install 'a2a-celery[grpc]'")
+        self._secure = urlsplit(url).scheme == "https"
+        self._bindings = list(prefer) or [*HTTP_BINDINGS, *([GRPC] if has_grpc else [])]
+        self._preferred = bool(prefer)
+        self._interceptors = list(interceptors)
+        self._max_answer_bytes = max_response_bytes
+        self._channels: dict[str, Any] = {}
+
+    def connect(self, card: AgentCard, http: httpx.AsyncClient, *, streaming: bool) -> Connection:
+        """Return the connection of one call. It needs no closing, because the HTTP client and the channels are shared.
+
+        Raises:
+            NoTransport: The card has no interface that this client supports.
+        """
+        ids = EventIdRecorder(http, self._max_answer_bytes)
+        usable = self._without_clear_text(card)
+        config = ClientConfig(
+            streaming=streaming,
+            httpx_client=ids,  # type: ignore[arg-type]  # it has all of one
+            grpc_channel_factory=self._channel,
+            supported_protocol_bindings=self._bindings,
+            use_client_preference=self._preferred,
+        )
+        try:
+            client = ClientFactory(config).create(usable, self._interceptors)
+        except ValueError as e:
+            offered = ", ".join(sorted({i.protocol_binding for i in card.supported_interfaces})) or "no interface"
+            if usable is not card:
+                offered += ", some of them at http:// addresses, which are not used for an agent at https://"
+            raise NoTransport(f"the card of {card.name!r} has {offered}; wanted: {', '.join(self._bindings)}") from e
+        return Connection(client, streaming and card.capabilities.streaming, ids)
+
+    async def close(self) -> None:
+        """Close the gRPC channels."""
+        while self._channels:
+            await self._channels.popitem()[1].close()
+
+    def _without_clear_text(self, card: AgentCard) -> AgentCard:
+        """Return `card` without interfaces at ``http://`` addresses if the agent's URL is ``https://``."""
+        if not self._secure or not any(map(_is_in_clear, card.supported_interfaces)):
+            return card
+        found = AgentCard()
+        found.CopyFrom(card)
+        encrypted = [interface for interface in card.supported_interfaces if not _is_in_clear(interface)]
+        del found.supported_interfaces[:]
+        found.supported_interfaces.extend(encrypted)
+        return found
+
+    def _channel(self, address: str) -> Any:
+        import grpc.aio  # noqa: PLC0415 - an extra
+
+        options = (("grpc.max_receive_message_length", self._max_answer_bytes),)  # the library takes 4 MiB
+        if address not in self._channels:
+            self._channels[address] = (
+                grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(), options=options)
+                if self._secure
+                else grpc.aio.insecure_channel(address, options=options)
+            )
+        return self._channels[address]
+
+
+def _is_in_clear(interface: AgentInterface) -> bool:
+    return interface.url.lower().startswith("http://")

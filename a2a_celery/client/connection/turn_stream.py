@@ -1,0 +1,375 @@
+"""Events of one turn, from its message to its end, over as many connections as necessary.
+
+| lost | recovery |
+| --- | --- |
+| a stream with event ids (A2A Celery gateways) | SubscribeToTask with Last-Event-ID: every event exactly once |
+| a stream without ids | SubscribeToTask: the current task replaces the missed events |
+| the subscription; or it is unsupported or empty | GetTask, at growing intervals |
+| all events of an open stream, for `SILENCE_TIMEOUT` seconds | GetTask beside the stream, at growing intervals |
+| a message that was not sent, or was rejected with 429 | the message is resent |
+| the response of an `idempotent` agent | the message is resent with the same id |
+| the response of another agent | the task is searched by the message's id; if it is not found: `ResponseLost` |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import cast
+
+from a2a.client import ClientCallContext
+from a2a.types import (
+    GetTaskRequest,
+    ListTasksRequest,
+    Message,
+    SendMessageRequest,
+    StreamResponse,
+    SubscribeToTaskRequest,
+    Task,
+    TaskStatus,
+)
+from a2a.utils.errors import A2AError, InternalError, UnsupportedOperationError
+
+from ...clock import SYSTEM_CLOCK, Clock
+from ...lifecycle import is_interrupted
+from ..errors import (
+    AgentUnreachable,
+    InvalidResponse,
+    NotConnected,
+    RemoteError,
+    ResponseLost,
+    TooManyRequests,
+    translate_errors,
+)
+from ..result import ResultBuilder, stop_reason_of
+from .transports import Connection
+
+Events = AsyncGenerator[StreamResponse, None]
+
+LAST_EVENT_ID = "Last-Event-ID"
+
+MIN_BACKOFF = 0.1
+MAX_BACKOFF = 5.0
+"""Seconds between two attempts or polls. The delay doubles while nothing changes; half of it is random."""
+
+MAX_EMPTY_SUBSCRIPTIONS = 3
+"""Consecutive subscriptions without an event after which GetTask tells whether more events follow."""
+
+SILENCE_TIMEOUT = 15.0
+MAX_SILENCE_TIMEOUT = 300.0
+"""Seconds without an event after which the task of a stream is polled; doubled each time, up to the maximum."""
+
+MAX_TASKS_SEARCHED = 20
+"""Most recently changed tasks of a context among which a message is searched."""
+
+
+RETRY_AFTER_JITTER = 0.1
+"""Random addition to Retry-After, as a fraction of it, so that clients do not return at the same moment."""
+
+
+class ReconnectBackoff:
+    """Exponential backoff with jitter that honors Retry-After.
+
+    It gives up after `reconnect_timeout` seconds without a response, or at once if Retry-After lies beyond that time.
+    """
+
+    def __init__(self, reconnect_timeout: float, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._patience = reconnect_timeout
+        self._clock = clock
+        self._tries = 0
+        self._failing_since: float | None = None
+
+    def answered(self, *, has_changes: bool = True) -> None:
+        """Record a response. With `has_changes`, the next delay is the shortest."""
+        self._failing_since = None
+        if has_changes:
+            self._tries = 0
+
+    async def wait(self, error: AgentUnreachable | None = None) -> None:
+        """Wait before the next attempt.
+
+        Args:
+            error: Error of the failed attempt; None if the attempt succeeded without anything new.
+
+        Raises:
+            AgentUnreachable: `error`, if the reconnect timeout has passed.
+        """
+        asked = 0.0 if error is None else error.retry_after or 0.0
+        if error is not None:
+            now = self._clock.monotonic()
+            if self._failing_since is None:
+                self._failing_since = now
+            if now + asked - self._failing_since >= self._patience:
+                raise error
+        delay = min(MAX_BACKOFF, MIN_BACKOFF * 2 ** min(self._tries, 16))
+        self._tries += 1
+        await self._clock.sleep(max(delay * random.uniform(0.5, 1), asked * random.uniform(1, 1 + RETRY_AFTER_JITTER)))
+
+
+class TurnStream:
+    """Resumable stream of one turn.
+
+    Args:
+        connect: Returns the connection of the next call; its argument is True if the call streams.
+        url: Base address of the agent, for error texts.
+        backoff: Backoff between attempts.
+        idempotent: True if a message may be resent after its response was lost.
+        clock: Source of time, for tests.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[bool], Awaitable[Connection]],
+        url: str,
+        backoff: ReconnectBackoff,
+        *,
+        idempotent: bool,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.builder = ResultBuilder()
+        self._clock = clock
+        self._answered_status: TaskStatus | None = None  # the interrupted status that the message answers
+        self._connect = connect
+        self._url = url
+        self._backoff = backoff
+        self._idempotent = idempotent
+        self._last_id: str | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """True if the turn has ended: the task is terminal or interrupted, or the agent sent a direct message."""
+        return self._answered_status is None and self.builder.stop_reason is not None
+
+    async def send(self, request: SendMessageRequest) -> Events:
+        """Send a message and yield the events of its turn. Raises like `RemoteAgent.stream`."""
+        is_first = True
+        try:
+            async with aclosing(self._watched(self._send(request), request.message.task_id)) as events:
+                async for event in events:
+                    if is_first and _is_paused(event) and request.message.task_id:
+                        # some servers begin a further turn with the task as it was before
+                        self._answered_status = TaskStatus()
+                        self._answered_status.CopyFrom(event.task.status)
+                    is_first = False
+                    yield self._record(event)
+                    if self.is_over:
+                        return
+            self._answered_status = None  # a stream that ends with a question asks it
+        except AgentUnreachable:
+            if not self.builder.task_id:
+                raise
+        if not self.builder.task_id or self.is_over:
+            return  # an answer with nothing in it that could be followed
+        async with aclosing(self._to_the_end()) as events:
+            async for event in events:
+                yield event
+
+    async def follow(self, task_id: str) -> Events:
+        """Yield a task, then its events until it is terminal or interrupted. Raises like `RemoteAgent.follow`."""
+        await self._connect(False)  # who has no card for us now is not waited for
+        while True:
+            try:
+                yield self._record(StreamResponse(task=await self._read(task_id)))
+                break
+            except AgentUnreachable as e:
+                await self._backoff.wait(e)
+        async with aclosing(self._to_the_end()) as events:
+            async for event in events:
+                yield event
+
+    async def submit(self, request: SendMessageRequest) -> StreamResponse:
+        """Send a message and return its single response. Raises like `RemoteAgent.submit`."""
+        async with aclosing(self._send(request, streaming=False)) as events:
+            async for event in events:
+                return event
+        raise InvalidResponse(f"{self._url} sent an empty response")
+
+    async def _send(self, request: SendMessageRequest, *, streaming: bool = True) -> Events:
+        """Yield the response to a message, or its stream. Until the first event, resend the message if it is safe."""
+        connection = await self._connect(streaming)
+        # without streams the task's id is wanted early; a task that is answered has one
+        request.configuration.return_immediately |= not connection.streams and not request.message.task_id
+        empty = True
+        while True:
+            try:
+                with translate_errors(self._url):
+                    async with aclosing(_generator(connection.client.send_message(request))) as events:
+                        async for event in events:
+                            self._last_id, empty = connection.ids.last, False
+                            yield event
+                if not empty:
+                    return
+                raise AgentUnreachable(f"{self._url} closed the response before its first event")
+            except AgentUnreachable as e:
+                if self.builder.task_id:
+                    raise
+                if not isinstance(e, NotConnected | TooManyRequests) and not self._idempotent:
+                    yield StreamResponse(task=await self._find_task(request.message, e))
+                    return
+                await self._backoff.wait(e)
+
+    async def _to_the_end(self) -> Events:
+        may_subscribe, idle = True, 0
+        while not self.is_over:
+            error: AgentUnreachable | None = None
+            try:
+                if may_subscribe:
+                    idle += 1
+                    async with aclosing(self._subscribed()) as events:
+                        async for event in events:
+                            idle = 0
+                            yield event
+            except AgentUnreachable as e:
+                error, idle = e, 0
+            except InternalError as e:
+                error = _failing(self._url, e)
+            except (A2AError, RemoteError):
+                may_subscribe = False  # the task has ended, or is gone, or there is no such thing here: GetTask says
+            if self.is_over:
+                return
+            # between numbered events a snapshot would tell what they tell again; but for a server that tells nothing
+            numbered = self._last_id is not None and may_subscribe
+            if not numbered or idle >= MAX_EMPTY_SUBSCRIPTIONS:
+                try:
+                    event = StreamResponse(task=await self._read(self.builder.task_id))
+                    if self._is_new(event) and (not numbered or stop_reason_of(event.task.status.state)):
+                        yield self._record(event)
+                    if not event.task.HasField("status"):
+                        return  # it will never say that it has ended
+                    error = None
+                except AgentUnreachable as e:
+                    error = e
+            if not self.is_over:
+                await self._backoff.wait(error)
+
+    async def _subscribed(self) -> Events:
+        """Yield the events after the last one or, without ids, the current task and the events after it."""
+        connection = await self._connect(True)
+        if not connection.streams:
+            raise UnsupportedOperationError("no streaming")
+        task_id = self.builder.task_id
+        parameters = {LAST_EVENT_ID: self._last_id} if self._last_id is not None else {}
+        context = ClientCallContext(service_parameters=parameters)
+        with translate_errors(self._url):
+            subscription = connection.client.subscribe(SubscribeToTaskRequest(id=task_id), context=context)
+            async with aclosing(self._watched(_generator(subscription), task_id)) as events:
+                async for event in events:
+                    self._last_id = connection.ids.last or self._last_id
+                    if self._is_new(event):
+                        yield self._record(event)
+                    if self.is_over:
+                        return
+
+    async def _watched(self, events: Events, task_id: str) -> Events:
+        """Yield `events`. While the stream is silent, poll the task and yield it once it is terminal or interrupted.
+
+        The stream stays open during the poll, because some servers stop an agent whose client disconnects. `task_id` is
+        the task's id before the first event, or "" if it is unknown.
+        """
+        silence = SILENCE_TIMEOUT
+        pending = asyncio.ensure_future(anext(events))
+        try:
+            while True:
+                try:
+                    async with self._clock.timeout(silence):
+                        await asyncio.wait({pending})
+                except TimeoutError:
+                    silence = min(2 * silence, MAX_SILENCE_TIMEOUT)
+                    event = await self._poll(self.builder.task_id or task_id)
+                    if event is not None and not pending.done():
+                        yield event
+                    continue
+                try:
+                    event = pending.result()
+                except StopAsyncIteration:
+                    return
+                yield event
+                silence = SILENCE_TIMEOUT
+                pending = asyncio.ensure_future(anext(events))
+        finally:
+            pending.cancel()
+            await asyncio.wait({pending})
+            if not pending.cancelled():
+                pending.exception()  # seen: the caller has what it wanted, or has left
+            await events.aclose()
+
+    async def _poll(self, task_id: str) -> StreamResponse | None:
+        """Return the task if its turn is over. Return None if more events may follow on the stream."""
+        if not task_id:
+            return None
+        try:
+            task = await self._read(task_id)
+        except (A2AError, RemoteError):
+            return None
+        stop_reason = stop_reason_of(task.status.state)
+        if stop_reason is None or (stop_reason == "interrupt" and not self.builder.task_id):
+            return None  # a question without an event before it may be the one that the message answers
+        if task.status == self._answered_status:
+            return None
+        return StreamResponse(task=task)
+
+    def _record(self, event: StreamResponse) -> StreamResponse:
+        self.builder.add(event)
+        if self._answered_status is not None and not self.builder.has_status(self._answered_status):
+            self._answered_status = None
+        self._backoff.answered(has_changes=True)
+        return event
+
+    def _is_new(self, event: StreamResponse) -> bool:
+        """Return True if `event` adds information; each subscription begins with the complete task."""
+        self._backoff.answered(has_changes=False)
+        if event.WhichOneof("payload") is None:
+            return False
+        return not (event.HasField("task") and self.builder.includes(event.task))
+
+    async def _read(self, task_id: str) -> Task:
+        connection = await self._connect(False)
+        try:
+            with translate_errors(self._url):
+                return await connection.client.get_task(GetTaskRequest(id=task_id))
+        except InternalError as e:
+            raise _failing(self._url, e) from e
+
+    async def _find_task(self, message: Message, error: AgentUnreachable) -> Task:
+        """Return the task that `message` has started or continued.
+
+        Raises:
+            ResponseLost: No such task is visible; its cause is `error`.
+        """
+        try:
+            async for task in self._candidates(message):
+                if any(known.message_id == message.message_id for known in (*task.history, task.status.message)):
+                    return task if message.task_id else await self._read(task.id)  # a list leaves the artifacts out
+        except (RemoteError, A2AError, NotImplementedError):
+            pass  # 0.3 has no ListTasks, for one
+        raise ResponseLost(
+            f"the message {message.message_id} may have arrived, but its response is lost: {error}"
+        ) from error
+
+    async def _candidates(self, message: Message) -> AsyncGenerator[Task, None]:
+        if message.task_id:
+            yield await self._read(message.task_id)
+        elif message.context_id:
+            connection = await self._connect(False)
+            with translate_errors(self._url):
+                listed = await connection.client.list_tasks(
+                    ListTasksRequest(context_id=message.context_id, page_size=MAX_TASKS_SEARCHED)
+                )
+            for task in listed.tasks:
+                yield task
+
+
+def _is_paused(event: StreamResponse) -> bool:
+    return event.HasField("task") and is_interrupted(event.task.status.state)
+
+
+def _failing(url: str, error: InternalError) -> AgentUnreachable:
+    """Return the error of a server without its store, which JSON-RPC can report only as an internal error."""
+    return AgentUnreachable(f"{url} cannot read the task: {error.message}")
+
+
+def _generator(events: AsyncIterator[StreamResponse]) -> Events:
+    """Cast the SDK's stream to the generator that it is, so that it can be closed; an open one keeps its connection."""
+    return cast(Events, events)

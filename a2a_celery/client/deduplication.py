@@ -1,0 +1,163 @@
+"""Deduplication of notifications: duplicates are dropped, and one consumer at a time handles a subscription's events.
+
+A subscription is one webhook of one task. Its sender posts the events in order, each after the one before was answered
+with 2xx. A version that is not higher than the last handled one is therefore a duplicate, unless the event is later:
+then the sender's store has lost events and assigned their versions again. Only the id of the last handled event is
+stored per subscription.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Awaitable
+from enum import IntEnum
+from typing import Any, Protocol
+
+from ..lifecycle import EventId
+
+MAX_SUBSCRIPTIONS = 100_000
+"""Subscriptions that `MemoryDeduplicator` remembers: about 25 MB."""
+
+REMEMBER_SECONDS = 14 * 24 * 3600.0
+"""Seconds for which Redis remembers a subscription: by default twice as long as the sender keeps a task."""
+
+
+NONE = EventId(0)
+"""Id before the first event of a subscription."""
+
+
+class ClaimStatus(IntEnum):
+    """Status of an event that a consumer wants to handle."""
+
+    NEW = 0  # it is the caller's to handle, and to settle
+    DUPLICATE = 1  # it, or a later one of its subscription_id, was handled
+    IN_PROGRESS = 2  # somebody handles an event of its subscription_id right now
+
+
+class Deduplicator(Protocol):
+    """Store of handled events. The `holder` that claims a NEW event settles the claim. Holders are unique."""
+
+    async def claim(self, subscription_id: str, event_id: EventId, holder: str, hold: float) -> ClaimStatus:
+        """Claim an event.
+
+        Args:
+            subscription_id: The notification's `subscription_id`.
+            event_id: The notification's `event_id`.
+            holder: Unique name of the claim.
+            hold: Seconds after which a claim that is never settled expires, because its process died.
+
+        Returns:
+            NEW if the holder now has the claim, otherwise DUPLICATE or IN_PROGRESS.
+        """
+        ...
+
+    async def settle(self, subscription_id: str, event_id: EventId, holder: str, *, handled: bool) -> None:
+        """Release the claim. With `handled`, record that all events up to `event_id` are handled."""
+        ...
+
+
+def is_duplicate(event_id: EventId, handled: EventId) -> bool:
+    """Return True if the event, or a later one of its subscription, was handled. `handled` is the last handled event.
+
+    If the time of the event is unknown, only the version counts.
+    """
+    is_later = event_id.recorded_us > handled.recorded_us > 0
+    return event_id.version <= handled.version and not is_later
+
+
+class MemoryDeduplicator:
+    """`Deduplicator` for a receiver with one process and one event loop.
+
+    Args:
+        max_subscriptions: Number of subscriptions to remember; the least recently used is forgotten. An event of a
+            forgotten subscription, or from before a restart, is handled again if it is delivered again.
+    """
+
+    def __init__(self, max_subscriptions: int = MAX_SUBSCRIPTIONS) -> None:
+        self._max_lines = max_subscriptions
+        self._handled: OrderedDict[str, EventId] = OrderedDict()
+        self._holders: dict[str, str] = {}
+
+    async def claim(self, subscription_id: str, event_id: EventId, holder: str, hold: float) -> ClaimStatus:
+        """Claim an event; see `Deduplicator.claim`. `hold` is ignored, because claims end with the process."""
+        if is_duplicate(event_id, self._handled.get(subscription_id, NONE)):
+            self._handled.move_to_end(subscription_id)
+            return ClaimStatus.DUPLICATE
+        if self._holders.setdefault(subscription_id, holder) != holder:
+            return ClaimStatus.IN_PROGRESS
+        return ClaimStatus.NEW
+
+    async def settle(self, subscription_id: str, event_id: EventId, holder: str, *, handled: bool) -> None:
+        """Settle a claim; see `Deduplicator.settle`."""
+        if self._holders.get(subscription_id) == holder:
+            del self._holders[subscription_id]
+        if handled:
+            if not is_duplicate(event_id, self._handled.get(subscription_id, NONE)):
+                self._handled[subscription_id] = event_id
+            self._handled.move_to_end(subscription_id)
+            while len(self._handled) > self._max_lines:
+                self._handled.popitem(last=False)
+
+
+class LuaClient(Protocol):
+    """Redis client as `RedisDeduplicator` needs it: redis.asyncio's Redis or RedisCluster."""
+
+    def eval(self, script: str, numkeys: int, *keys_and_args: str | int) -> Awaitable[Any]:
+        """Run a Lua script."""
+        ...
+
+
+IS_DUPLICATE = """
+-- KEYS [1] the id of the last event handled [2] the holder    ARGV [1] version [2] recorded_us    see is_duplicate
+local version, recorded_us = string.match(redis.call('GET', KEYS[1]) or '0', '^(%d+)%-?(%d*)$')
+recorded_us = tonumber(recorded_us) or 0
+local is_later = recorded_us > 0 and tonumber(ARGV[2]) > recorded_us
+local is_duplicate = tonumber(ARGV[1]) <= tonumber(version) and not is_later
+"""
+
+CLAIM = (
+    IS_DUPLICATE
+    + """
+-- ARGV [3] holder [4] hold, ms    gives a ClaimStatus
+if is_duplicate then return 1 end
+if redis.call('SET', KEYS[2], ARGV[3], 'NX', 'PX', ARGV[4]) then return 0 end
+return 2
+"""
+)
+
+SETTLE = (
+    IS_DUPLICATE
+    + """
+-- ARGV [3] holder [4] "1" if handled [5] the event's id [6] keep, ms    gives nothing
+if redis.call('GET', KEYS[2]) == ARGV[3] then redis.call('DEL', KEYS[2]) end
+if ARGV[4] == '1' and not is_duplicate then redis.call('SET', KEYS[1], ARGV[5], 'PX', ARGV[6]) end
+"""
+)
+
+
+class RedisDeduplicator:
+    """`Deduplicator` for any number of receivers that share a Redis server or cluster.
+
+    Args:
+        client: Redis client; the caller closes it.
+        prefix: Prefix of the keys.
+        keep: Seconds after its last handled event for which a subscription is remembered.
+    """
+
+    def __init__(self, client: LuaClient, *, prefix: str = "a2a-deduplication", keep: float = REMEMBER_SECONDS) -> None:
+        self._client = client
+        self._prefix = prefix
+        self._keep = keep
+
+    async def claim(self, subscription_id: str, event_id: EventId, holder: str, hold: float) -> ClaimStatus:
+        """Claim an event; see `Deduplicator.claim`. Raises the errors of the client."""
+        arguments = (*event_id, holder, int(hold * 1000))
+        return ClaimStatus(await self._client.eval(CLAIM, 2, *self._keys(subscription_id), *arguments))
+
+    async def settle(self, subscription_id: str, event_id: EventId, holder: str, *, handled: bool) -> None:
+        """Settle a claim; see `Deduplicator.settle`. Raises the errors of the client."""
+        arguments = (*event_id, holder, int(handled), str(event_id), int(self._keep * 1000))
+        await self._client.eval(SETTLE, 2, *self._keys(subscription_id), *arguments)
+
+    def _keys(self, subscription_id: str) -> tuple[str, str]:
+        return f"{self._prefix}:{{{subscription_id}}}:handled", f"{self._prefix}:{{{subscription_id}}}:holder"

@@ -1,0 +1,216 @@
+"""Errors of calls to a remote agent, and which of them may succeed on a retry.
+
+An error that the protocol defines is raised as the SDK's own class (``a2a.utils.errors``: TaskNotFoundError,
+InvalidParamsError …). `translate_errors` turns all other errors of the SDK's client into a class of this module.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import httpx
+from a2a.client import A2AClientError, A2AClientTimeoutError
+from a2a.utils.errors import (
+    JSON_RPC_ERROR_CODE_MAP,
+    A2AError,
+    MethodNotFoundError,
+    TaskNotCancelableError,
+    TaskNotFoundError,
+)
+from google.protobuf.json_format import ParseError
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2, status_pb2
+
+from ..clock import SYSTEM_CLOCK
+from ..errors import A2ACeleryError
+from ..retry_after import parse_retry_after
+from .event_parser import UNREADABLE
+from .result import Result
+
+TOO_MANY = 429
+TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""HTTP statuses of a proxy without its server, and of a server that is starting or overloaded."""
+
+LEGACY_PATHS = re.compile("/v1/(tasks/|message:)")
+"""Paths of protocol 0.3 over HTTP+JSON."""
+
+LEGACY_STATUS: dict[int, type[A2AError]] = {404: TaskNotFoundError, 409: TaskNotCancelableError}
+
+TRANSIENT_GRPC = ("UNAVAILABLE", "CANCELLED", "RESOURCE_EXHAUSTED", "ABORTED", "DEADLINE_EXCEEDED")
+
+TOO_LARGE = "message larger than max"
+"""gRPC text of a RESOURCE_EXHAUSTED error that a retry cannot resolve."""
+
+
+class RemoteError(A2ACeleryError):
+    """A call to a remote agent failed for a reason that the A2A protocol does not define."""
+
+
+class AgentUnreachable(RemoteError):
+    """The agent sent no response, or an incomplete one. A retry may succeed; the agent may have received the request.
+
+    Attributes:
+        retry_after: Seconds until the server accepts a retry (Retry-After). None if the server does not say.
+    """
+
+    def __init__(self, text: str, retry_after: float | None = None) -> None:
+        super().__init__(text)
+        self.retry_after = retry_after
+
+
+class TooManyRequests(AgentUnreachable):
+    """The server rejected the request because of a rate limit (429); the agent has not received it."""
+
+
+class NotConnected(AgentUnreachable):
+    """No connection was established; the agent has not received the request."""
+
+
+class ResponseLost(AgentUnreachable):
+    """The response to a message was lost, so the agent may have received the message. Resending it may run it twice."""
+
+
+class CallRefused(RemoteError):
+    """The server refused the call outside of the A2A protocol, mostly for wrong credentials or a wrong address.
+
+    Attributes:
+        status: The HTTP status, or None if the transport has none.
+    """
+
+    def __init__(self, text: str, status: int | None = None) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class InvalidResponse(RemoteError):
+    """The response is not valid A2A, or it is too large."""
+
+
+class NoTransport(RemoteError):
+    """The agent's card offers no interface that this client supports."""
+
+
+class DeadlineExceeded(RemoteError, TimeoutError):
+    """The turn took longer than its deadline; the task continues.
+
+    Attributes:
+        result: The state of the task at the deadline.
+    """
+
+    def __init__(self, text: str, result: Result) -> None:
+        super().__init__(text)
+        self.result = result
+
+
+@contextmanager
+def translate_errors(url: str) -> Iterator[None]:
+    """Raise every error of the block as an error of this module or of the protocol; its text names `url`."""
+    try:
+        yield
+    except RemoteError:
+        raise
+    except A2AClientTimeoutError as e:
+        raise _unreachable(e, url) from e
+    except A2AClientError as e:
+        raise _of_legacy_http(e) or _of_client(e, url) from e
+    except MethodNotFoundError as e:
+        raise _of_legacy_http(e) or e from e.__cause__
+    except A2AError:
+        raise
+    except httpx.HTTPStatusError as e:
+        raise _of_status(e.response, url) from e
+    except httpx.InvalidURL as e:
+        raise CallRefused(f"{url} is not an address: {_line(e)}") from e
+    except httpx.HTTPError as e:
+        raise _unreachable(e, url) from e
+    except UNREADABLE as e:
+        raise InvalidResponse(f"{url} sent an invalid A2A response: {_line(e)}") from e
+
+
+def _of_legacy_http(error: A2AError | A2AClientError) -> A2AError | None:
+    """Return the protocol error in a response of protocol 0.3 over HTTP+JSON, which the SDK does not read.
+
+    Servers of a2a-js 0.3 send the error code and a message. Servers of SDK 0.3 send a message and an HTTP status.
+
+    Returns:
+        The error, or None if the response is not of protocol 0.3 or has no protocol error.
+    """
+    cause = error.__cause__
+    if not isinstance(cause, httpx.HTTPStatusError) or not LEGACY_PATHS.search(cause.request.url.path):
+        return None
+    try:
+        body = cause.response.json()
+    except (ValueError, httpx.ResponseNotRead):
+        return None
+    if not isinstance(body, dict) or not isinstance(message := body.get("message"), str):
+        return None
+    for kind, code in JSON_RPC_ERROR_CODE_MAP.items():
+        if body.get("code") == code:
+            return kind(message)
+    legacy = LEGACY_STATUS.get(cause.response.status_code)
+    return None if legacy is None else legacy(message)
+
+
+def _of_client(error: A2AClientError, url: str) -> RemoteError:
+    cause = error.__cause__
+    if isinstance(cause, httpx.HTTPStatusError):
+        return _of_status(cause.response, url)
+    if isinstance(cause, httpx.TransportError):
+        return _unreachable(cause, url)
+    if (code := getattr(cause, "code", None)) is not None and callable(code):  # grpc's, which is an extra
+        name = code().name
+        asked = _asked_over_grpc(cause)
+        if name == "RESOURCE_EXHAUSTED" and asked is not None:
+            return TooManyRequests(f"{url} rejected the request, rate limit exceeded: {_line(error)}", asked)
+        if name in TRANSIENT_GRPC and TOO_LARGE not in str(error):
+            kind = NotConnected if "failed to connect" in str(error) else AgentUnreachable
+            return kind(f"{url} is unreachable: {_line(error)}", asked)
+        return CallRefused(f"{url} refused the call: {_line(error)}")
+    if isinstance(cause, json.JSONDecodeError | ParseError) or error.message.startswith("Invalid "):
+        return InvalidResponse(f"{url} sent an invalid A2A response: {_line(error)}")
+    return CallRefused(f"{url} refused the call: {_line(error)}")
+
+
+def _of_status(response: httpx.Response, url: str) -> RemoteError:
+    status = response.status_code
+    asked = parse_retry_after(response.headers.get("retry-after", ""), SYSTEM_CLOCK.time())
+    if status == TOO_MANY:
+        return TooManyRequests(f"{url} responded 429: rate limit exceeded", asked)
+    if status in TRANSIENT_STATUS:
+        return AgentUnreachable(f"{url} responded {status}: it may be starting, or overloaded", asked)
+    advice = {
+        401: ": check the credentials",
+        403: ": the credentials lack permission",
+        404: ": check the agent's address",
+    }
+    return CallRefused(f"{url} responded {status}{advice.get(status, '')}", status)
+
+
+def _asked_over_grpc(error: Any) -> float | None:
+    """Return the seconds of ``retry-after`` in the metadata or of a google.rpc.RetryInfo, or None."""
+    metadata = {str(key).lower(): value for key, value in error.trailing_metadata() or ()}
+    asked = parse_retry_after(str(metadata.get("retry-after", "")), SYSTEM_CLOCK.time())
+    status = status_pb2.Status()
+    with suppress(DecodeError):
+        status.ParseFromString(metadata.get("grpc-status-details-bin", b""))
+    for detail in status.details if asked is None else ():
+        again = error_details_pb2.RetryInfo()
+        if detail.Is(again.DESCRIPTOR) and detail.Unpack(again):
+            return max(0.0, float(again.retry_delay.ToTimedelta().total_seconds()))
+    return asked
+
+
+def _unreachable(error: Exception, url: str) -> AgentUnreachable:
+    cause = error.__cause__ if isinstance(error.__cause__, httpx.HTTPError) else error
+    if isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
+        return NotConnected(f"{url} is unreachable: {_line(cause)}")
+    return AgentUnreachable(f"{url} sent no complete response: {_line(cause)}")
+
+
+def _line(error: BaseException) -> str:
+    """Return the error's text in one line, or its class name if the text is empty."""
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,129 @@
+"""Ed25519 public keys of a sender of webhooks, given or fetched from its JWK Set.
+
+Source: the Standard Webhooks specification, "Signature scheme" (``v1a``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+
+import httpx
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from ..clock import SYSTEM_CLOCK, Clock
+from ..crypto.jwk_sets import fetch_failure, fetch_jwk_set, jwks_url_mistake
+from ..crypto.webhook_keys import decoded, keys_in, public_key_bytes
+from ..errors import ConfigError
+from ..telemetry.logs import about
+from ..telemetry.names import Action
+
+logger = logging.getLogger(__name__)
+
+REFRESH_EVERY = 300.0
+"""Seconds after which the keys are fetched again; a withdrawn key is accepted until then."""
+
+UNKNOWN_KEY_REFRESH_EVERY = 30.0
+"""Seconds between two fetches for signatures of unknown keys, which anyone can post."""
+
+RETRY_AFTER = 5.0
+"""Seconds between two fetches while no keys are known."""
+
+MAX_SIGNATURES = 4
+"""Signatures of a post that are checked."""
+
+
+class PublicKeys:
+    """Ed25519 public keys of one sender of webhooks. A signature is valid if one of the keys matches.
+
+    Fetched keys are cached, and kept if a later fetch fails.
+
+    Args:
+        keys: Keys that the sender's operator has published, ``whpk_…``.
+        jwks_url: Address of the sender's JWK Set, ``https://…/.well-known/jwks.json``. ``http`` is allowed for
+            localhost only.
+        transport: Transport of the fetches. None: HTTP.
+        clock: Source of time, for tests.
+
+    Raises:
+        ConfigError: There is neither a key nor an address, or one of them cannot be used.
+    """
+
+    def __init__(
+        self,
+        keys: Sequence[str] = (),
+        *,
+        jwks_url: str | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        if isinstance(keys, str) or not (keys or jwks_url):
+            raise ConfigError("public keys are a list of whpk_… keys, or a jwks_url, or both")
+        try:
+            self._given = [Ed25519PublicKey.from_public_bytes(public_key_bytes(key)) for key in keys]
+        except ValueError as e:
+            raise ConfigError(str(e)) from None
+        mistake = jwks_url_mistake(jwks_url) if jwks_url else ""
+        if mistake:
+            raise ConfigError(f"jwks_url = {jwks_url!r}: {mistake}")
+        self._url = jwks_url
+        self._transport = transport
+        self._clock = clock
+        self._fetched: list[Ed25519PublicKey] | None = None
+        self._stale_at = self._askable_at = float("-inf")
+        self._fetching = asyncio.Lock()
+
+    @property
+    def is_unavailable(self) -> bool:
+        """True while the keys at the `jwks_url` are unknown."""
+        return self._url is not None and self._fetched is None
+
+    def verify(self, signed: bytes, signatures: Iterable[str]) -> bool:
+        """Return True if a known key made one of the signatures, in base64, over `signed`."""
+        candidates = [decoded(signature) for signature in list(signatures)[:MAX_SIGNATURES]]
+        keys = (*self._given, *(self._fetched or ()))
+        return any(_is_valid(key, signature, signed) for signature in candidates for key in keys)
+
+    async def refresh(self, *, is_unknown: bool = False) -> bool:
+        """Fetch the keys if they are old or, for a signature of an unknown key, not fetched just now.
+
+        Concurrent callers wait for one fetch.
+
+        Returns:
+            True if the keys may have changed while the caller waited.
+        """
+        if self._url is None:
+            return False
+        requested_at = self._clock.monotonic()
+        if not self._is_due(requested_at, is_unknown):
+            return False
+        async with self._fetching:
+            if self._is_due(requested_at, is_unknown):
+                await self._fetch(self._url)
+            return self._fetched is not None
+
+    def _is_due(self, requested_at: float, is_unknown: bool) -> bool:
+        return requested_at >= (self._askable_at if is_unknown else self._stale_at)
+
+    async def _fetch(self, url: str) -> None:
+        try:
+            raw = keys_in(await fetch_jwk_set(url, self._transport, self._clock))
+            self._fetched = [Ed25519PublicKey.from_public_bytes(key) for key in raw]
+            self._askable_at = self._clock.monotonic() + UNKNOWN_KEY_REFRESH_EVERY
+            self._stale_at = self._clock.monotonic() + REFRESH_EVERY
+        except Exception as e:
+            delay = RETRY_AFTER if self._fetched is None else UNKNOWN_KEY_REFRESH_EVERY
+            self._askable_at = self._stale_at = self._clock.monotonic() + delay
+            known = "no signature can be verified" if self._fetched is None else "known keys stay in use"
+            extra = about(Action.KEYS_NOT_FETCHED)
+            logger.warning("could not fetch the keys at %s (%s); %s", url, fetch_failure(e), known, extra=extra)
+
+
+def _is_valid(key: Ed25519PublicKey, signature: bytes, signed: bytes) -> bool:
+    try:
+        key.verify(signature, signed)
+    except InvalidSignature:
+        return False
+    return True

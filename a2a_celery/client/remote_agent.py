@@ -1,0 +1,342 @@
+"""Client of one remote A2A agent.
+
+A task outlives its connection. If a connection breaks, the client reconnects and resumes; see
+``connection.turn_stream``. The client cancels a task only on request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from functools import partial
+from typing import Self
+
+import httpx
+from a2a.client import ClientCallInterceptor
+from a2a.types import (
+    AgentCard,
+    CancelTaskRequest,
+    GetTaskRequest,
+    Message,
+    SendMessageConfiguration,
+    SendMessageRequest,
+    StreamResponse,
+    TaskPushNotificationConfig,
+)
+from a2a.utils.errors import A2AError, TaskNotCancelableError
+
+from ..child_tasks import BY_PARENT, CANCELED_BY, CURRENT_CHILDREN
+from ..clock import SYSTEM_CLOCK, Clock
+from ..errors import ConfigError
+from ..lifecycle import TERMINAL
+from .connection.card_cache import CardCache
+from .connection.credentials import Credentials, CredentialsInterceptor, HeaderSource
+from .connection.response_limit import MAX_RESPONSE_BYTES
+from .connection.transports import Connection, Transports
+from .connection.turn_stream import Events, ReconnectBackoff, TurnStream
+from .errors import DeadlineExceeded, RemoteError, translate_errors
+from .result import Result
+from .session import AgentSession, Session
+
+logger = logging.getLogger(__name__)
+
+CONNECT_TIMEOUT = 10.0
+TIMEOUT = 60.0
+"""Seconds without a byte after which a connection is treated as lost. A2A Celery gateways send keep-alives."""
+
+RECONNECT_TIMEOUT = 300.0
+"""Seconds without a response after which the client gives up on an agent whose card it has read."""
+
+CANCEL_TIMEOUT = 10.0
+"""Seconds for the cancel request that a cancelled caller still sends."""
+
+
+class RemoteAgent:
+    """Remote A2A agent at a URL.
+
+    The agent's card is fetched on first use and cached; see `CardCache`. Use the agent as an async context manager, or
+    call `close`. An instance belongs to one event loop.
+
+    A task that an A2A Celery agent starts through this class is cancelled when the task of that agent is cancelled or
+    retried, unless `cancel_with_parent` is False.
+
+    Args:
+        url: Base address of the agent, ``http://`` or ``https://``. If it is ``https://``, interfaces of the card at
+            ``http://`` addresses are ignored.
+        headers: Headers of every request: a mapping, or a function (also a coroutine function) that returns one.
+        bearer: Bearer token of every request, or None.
+        api_key: API key of every request, or None. It is sent in the header that the card names.
+        interceptors: Interceptors of the SDK's client.
+        transports: Bindings in order of preference: "JSONRPC", "HTTP+JSON", "GRPC". Empty: the order of the card.
+        http: HTTP client to use. The caller closes it. None: a new client, which `close` closes.
+        timeout: Seconds without a byte after which a request of the new HTTP client fails.
+        card: The agent's card. None: the card is fetched from `url`.
+        cards: Cache of cards. None: a new cache.
+        idempotent: True if the agent recognizes a repeated message by its id, as A2A Celery agents with
+            `idempotency_window` do. The client then resends a message whose response was lost.
+        reconnect_timeout: Seconds for which the client retries an agent that has become unreachable.
+        max_response_bytes: Largest decompressed size of a response, or of one event of a stream.
+        clock: Source of time, for tests.
+        cancel_with_parent: False if tasks survive the cancellation of the task that starts them.
+
+    Raises:
+        ConfigError: An argument is invalid.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        headers: HeaderSource | None = None,
+        bearer: str | None = None,
+        api_key: str | None = None,
+        interceptors: Sequence[ClientCallInterceptor] = (),
+        transports: Sequence[str] = (),
+        http: httpx.AsyncClient | None = None,
+        timeout: float = TIMEOUT,
+        card: AgentCard | None = None,
+        cards: CardCache | None = None,
+        idempotent: bool = False,
+        reconnect_timeout: float = RECONNECT_TIMEOUT,
+        max_response_bytes: int = MAX_RESPONSE_BYTES,
+        clock: Clock = SYSTEM_CLOCK,
+        cancel_with_parent: bool = True,
+    ) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise ConfigError(f"url {url!r}: an agent's address begins with http:// or https://")
+        self.url = url.rstrip("/")
+        self._idempotent = idempotent
+        self._patience = reconnect_timeout
+        self._clock = clock
+        self._credentials = Credentials(headers, bearer=bearer, api_key=api_key)
+        every_call = [*interceptors, CredentialsInterceptor(self._credentials)]
+        self._transports = Transports(url, transports, every_call, max_response_bytes)
+        self._own_http = http is None
+        self._http = http or httpx.AsyncClient(timeout=httpx.Timeout(timeout, connect=CONNECT_TIMEOUT))
+        self._card = card
+        self._cards = CardCache(clock=clock) if cards is None else cards
+        self._child_tasks = CURRENT_CHILDREN.get if cancel_with_parent else lambda: None
+        self._new_client = partial(
+            RemoteAgent,
+            url,
+            headers=headers,
+            bearer=bearer,
+            api_key=api_key,
+            interceptors=interceptors,
+            transports=transports,
+            max_response_bytes=max_response_bytes,
+            cancel_with_parent=False,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the gRPC channels, and the HTTP client unless the caller passed it."""
+        await self._transports.close()
+        if self._own_http:
+            await self._http.aclose()
+
+    async def card(self) -> AgentCard:
+        """Return the agent's card, from the cache or the server.
+
+        Raises:
+            RemoteError: The card cannot be fetched or read.
+        """
+        if self._card is not None:
+            return self._card
+        return await self._cards.get(self._http, self.url, await self._credentials.headers())
+
+    def session(self, saved: Session | Mapping[str, object] | None = None, *, context_id: str = "") -> AgentSession:
+        """Return a conversation with the agent.
+
+        Args:
+            saved: A session to resume: a `Session`, or the dict that `Session.to_dict` returned. None: a new session.
+            context_id: Context of a new session; "" lets the agent choose one. Ignored if `saved` is given.
+
+        Raises:
+            ValueError: `saved` is not a session.
+        """
+        if saved is None:
+            saved = Session(context_id)
+        elif not isinstance(saved, Session):
+            saved = Session.from_dict(saved)
+        return AgentSession(self, saved)
+
+    async def submit(self, message: Message, *, push: TaskPushNotificationConfig | None = None) -> Result:
+        """Send a message and return without waiting for the agent's work.
+
+        A message is resent for `reconnect_timeout` seconds if it surely did not arrive, or if the agent is
+        `idempotent`.
+
+        Args:
+            message: The message; see `Session.message`.
+            push: Webhook that receives the events of the task, or None.
+
+        Returns:
+            The task in its current state, or the agent's direct message. A task that waited for `message` may still
+            have
+            the state INPUT_REQUIRED.
+
+        Raises:
+            AgentUnreachable: There is no response. The agent may have received the message.
+            ResponseLost: The agent may have received the message, and is not idempotent.
+            RemoteError: The response is invalid, or refuses the call.
+            A2AError: The agent refuses the message.
+        """
+        configuration = SendMessageConfiguration(return_immediately=True)
+        if push is not None:
+            configuration.task_push_notification_config.CopyFrom(push)
+        request = SendMessageRequest(message=message, configuration=configuration)
+        result = Result.of(await self._turn_stream().submit(request))
+        self._started(result.task_id, result.state)
+        return result
+
+    def stream(
+        self, message: Message, *, deadline: float | None = None, cancel_on_exit: bool = False
+    ) -> AsyncGenerator[StreamResponse, None]:
+        """Send a message and yield the events of its turn, until the task is terminal or interrupted.
+
+        Lost connections are resumed; see ``connection.turn_stream``.
+
+        Args:
+            message: The message; see `Session.message`.
+            deadline: Seconds from now until DeadlineExceeded is raised. None: no limit.
+            cancel_on_exit: Cancel the task if the generator ends before the turn does: at the deadline, when the
+                generator is closed, or when its caller is cancelled.
+
+        Raises:
+            DeadlineExceeded: The turn takes longer than `deadline`. The task continues unless `cancel_on_exit` is True.
+            RemoteError: The agent is unreachable, or its response is invalid.
+            A2AError: The agent refuses the message.
+        """
+        turn = self._turn_stream()
+        events = turn.send(SendMessageRequest(message=message))
+        return self._bounded(turn, events, deadline, cancel_on_exit, starts=True)
+
+    def follow(
+        self, task_id: str, *, deadline: float | None = None, cancel_on_exit: bool = False
+    ) -> AsyncGenerator[StreamResponse, None]:
+        """Yield a task, then its events until it is terminal or interrupted.
+
+        The arguments and errors are those of `stream`; a `task_id` that the agent does not know raises
+        TaskNotFoundError.
+        """
+        turn = self._turn_stream()
+        return self._bounded(turn, turn.follow(task_id), deadline, cancel_on_exit)
+
+    async def get(self, task_id: str) -> Result:
+        """Return the current state of a task.
+
+        Raises:
+            RemoteError: The agent is unreachable, or its response is invalid.
+            A2AError: The agent refuses the call, for example with TaskNotFoundError.
+        """
+        connection = await self._connect(False)
+        with translate_errors(self.url):
+            result = Result.of(await connection.client.get_task(GetTaskRequest(id=task_id)))
+        self._ended(task_id, result.state)
+        return result
+
+    async def cancel(self, task_id: str) -> Result:
+        """Cancel a task.
+
+        Returns:
+            The task after the request. Its `stop_reason` is None while the agent is still stopping. A task that had
+            ended
+            before is returned unchanged.
+
+        Raises:
+            RemoteError: The agent is unreachable, or its response is invalid.
+            A2AError: The agent refuses the call, for example with TaskNotFoundError.
+        """
+        return await self._cancel(CancelTaskRequest(id=task_id))
+
+    async def _cancel(self, request: CancelTaskRequest) -> Result:
+        connection = await self._connect(False)
+        try:
+            with translate_errors(self.url):
+                result = Result.of(await connection.client.cancel_task(request))
+        except TaskNotCancelableError:
+            return await self.get(request.id)
+        self._ended(request.id, result.state)
+        return result
+
+    def _started(self, task_id: str, state: int | None) -> None:
+        """Register the task for cancellation with the agent run that this code executes in, if any."""
+        children = self._child_tasks()
+        if children is None or not task_id:
+            return
+
+        http = None if self._own_http else self._http
+
+        async def cancel() -> None:
+            async with asyncio.timeout(CANCEL_TIMEOUT), self._new_client(card=self._card, http=http) as agent:
+                await agent._cancel(CancelTaskRequest(id=task_id, metadata={CANCELED_BY: BY_PARENT}))
+
+        children.add(f"task {task_id} of {self.url}", cancel)
+        self._ended(task_id, state)
+
+    def _ended(self, task_id: str, state: int | None) -> None:
+        children = self._child_tasks()
+        if children is not None and state in TERMINAL:
+            children.remove(f"task {task_id} of {self.url}")
+
+    async def _connect(self, streaming: bool) -> Connection:
+        return self._transports.connect(await self.card(), self._http, streaming=streaming)
+
+    def _turn_stream(self) -> TurnStream:
+        backoff = ReconnectBackoff(self._patience, self._clock)
+        return TurnStream(self._connect, self.url, backoff, idempotent=self._idempotent, clock=self._clock)
+
+    async def _bounded(
+        self,
+        turn: TurnStream,
+        events: Events,
+        deadline: float | None,
+        cancel_on_exit: bool,
+        *,
+        starts: bool = False,
+    ) -> Events:
+        clock = self._clock
+        until = None if deadline is None else clock.monotonic() + deadline
+        async with aclosing(events):
+            try:
+                while True:
+                    async with clock.timeout(None if until is None else until - clock.monotonic()):
+                        event = await anext(events)
+                    if starts and turn.builder.task_id:
+                        starts = False
+                        self._started(turn.builder.task_id, None)
+                    if turn.is_over:
+                        self._ended(turn.builder.task_id, turn.builder.state)
+                    yield event
+            except StopAsyncIteration:
+                return
+            except DeadlineExceeded:
+                raise
+            except TimeoutError:
+                if until is None or clock.monotonic() < until:
+                    raise  # somebody else's: of what gives the headers, say
+                result = turn.builder.result()
+                if cancel_on_exit and result.task_id:
+                    await self._cancel_at_last(result.task_id)
+                name = f"task {result.task_id}" if result.task_id else "message"
+                raise DeadlineExceeded(f"the {name} took longer than {deadline} s", result) from None
+            except (asyncio.CancelledError, GeneratorExit):
+                if cancel_on_exit and turn.builder.task_id and not turn.is_over:
+                    await self._cancel_at_last(turn.builder.task_id)
+                raise
+
+    async def _cancel_at_last(self, task_id: str) -> None:
+        """Cancel a task on behalf of a caller that no longer waits; log a failure."""
+        try:
+            async with asyncio.timeout(CANCEL_TIMEOUT):
+                await self.cancel(task_id)
+        except (A2AError, RemoteError, TimeoutError) as e:
+            logger.warning("could not cancel task %s of %s: %s", task_id, self.url, e)

@@ -1,0 +1,180 @@
+"""What was handled is known: in memory and in a real Redis, by the same rules."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import redis.asyncio
+
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.client.receiver import ClaimStatus, Deduplicator, MemoryDeduplicator, RedisDeduplicator
+from a2a_celery.lifecycle import EventId
+from tests.support.waiting import eventually_async
+
+NEW, DUPLICATE, IN_PROGRESS = ClaimStatus.NEW, ClaimStatus.DUPLICATE, ClaimStatus.IN_PROGRESS
+HOLD = 60.0
+
+
+@pytest.fixture
+async def client(redis_server: EmbeddedRedis) -> AsyncIterator[redis.asyncio.Redis]:
+    """A client of an empty Redis."""
+    async with redis.asyncio.Redis.from_url(redis_server.store_url) as client:
+        await client.flushall()
+        yield client
+
+
+@pytest.fixture(params=["memory", "redis", "redis, answers decoded"])
+async def seen(redis_server: EmbeddedRedis, request: pytest.FixtureRequest) -> AsyncIterator[Deduplicator]:
+    """Each implementation, empty."""
+    if request.param == "memory":
+        yield MemoryDeduplicator()
+        return
+    decoded = request.param != "redis"
+    async with redis.asyncio.Redis.from_url(redis_server.store_url, decode_responses=decoded) as client:
+        await client.flushall()
+        yield RedisDeduplicator(client)
+
+
+async def handle(seen: Deduplicator, line: str, version: int, recorded_us: int = 0) -> ClaimStatus:
+    """Claims an event, and settles it as handled if it is new."""
+    event_id = EventId(version, recorded_us)
+    standing = await seen.claim(line, event_id, "me", HOLD)
+    if standing is NEW:
+        await seen.settle(line, event_id, "me", handled=True)
+    return standing
+
+
+async def test_a_version_that_is_not_higher_is_a_repeat(seen: Deduplicator) -> None:
+    arriving = [1, 1, 3, 2, 3, 9, 10, 9]
+
+    assert [await handle(seen, "a", version) for version in arriving] == [
+        NEW, DUPLICATE, NEW, DUPLICATE, DUPLICATE, NEW, NEW, DUPLICATE
+    ]  # fmt: skip
+
+
+async def test_later_events_with_versions_of_lost_ones_are_new(seen: Deduplicator) -> None:
+    """The sender's store has lost 4 to 6, and has recorded others in their places."""
+    before = [(3, 30), (4, 40), (5, 50), (6, 60)]
+    since = [(4, 400), (5, 500), (5, 500), (6, 600), (7, 700)]
+
+    standings = [await handle(seen, "a", *event) for event in (*before, (4, 40), *since, (6, 60))]
+
+    assert standings == [NEW] * 4 + [DUPLICATE] + [NEW, NEW, DUPLICATE, NEW, NEW] + [DUPLICATE]
+
+
+async def test_versions_without_times_are_compared_alone(seen: Deduplicator) -> None:
+    """Of a sender of an older release, before and after it was updated."""
+    arriving = [(2, 20), (2, 0), (3, 0), (3, 30), (4, 40), (3, 30), (4, 0), (5, 0)]
+
+    assert [await handle(seen, "a", *event) for event in arriving] == [
+        NEW, DUPLICATE, NEW, DUPLICATE, NEW, DUPLICATE, DUPLICATE, NEW
+    ]  # fmt: skip
+
+
+async def test_the_time_of_a_repeat_is_compared_exactly(seen: Deduplicator) -> None:
+    now_us = 1_795_367_902_192_814
+
+    assert await handle(seen, "a", 5, now_us) is NEW
+    assert await handle(seen, "a", 5, now_us) is DUPLICATE
+    assert await handle(seen, "a", 5, now_us + 1) is NEW
+
+
+async def test_lines_know_nothing_of_each_other(seen: Deduplicator) -> None:
+    assert await handle(seen, "a", 5) is NEW
+    assert await seen.claim("a", EventId(6), "me", HOLD) is NEW
+
+    assert await handle(seen, "b", 1) is NEW
+
+
+async def test_the_largest_version_is_compared_exactly(seen: Deduplicator) -> None:
+    assert await handle(seen, "a", 10**15 - 2) is NEW
+    assert await handle(seen, "a", 10**15 - 1) is NEW
+    assert await handle(seen, "a", 10**15 - 1) is DUPLICATE
+
+
+async def test_a_line_in_hand_is_nobody_elses(seen: Deduplicator) -> None:
+    assert await seen.claim("a", EventId(1), "me", HOLD) is NEW
+
+    assert await seen.claim("a", EventId(1), "you", HOLD) is IN_PROGRESS
+    assert await seen.claim("a", EventId(2), "you", HOLD) is IN_PROGRESS
+
+    await seen.settle("a", EventId(1), "me", handled=True)
+    assert await seen.claim("a", EventId(1), "you", HOLD) is DUPLICATE
+    assert await seen.claim("a", EventId(2), "you", HOLD) is NEW
+
+
+async def test_of_many_at_once_one_handles_it(seen: Deduplicator) -> None:
+    standings = await asyncio.gather(*(seen.claim("a", EventId(1), f"holder {n}", HOLD) for n in range(20)))
+
+    assert sorted(standings) == [NEW] + [IN_PROGRESS] * 19
+
+
+async def test_what_failed_comes_again_as_new(seen: Deduplicator) -> None:
+    await handle(seen, "a", 1)
+    assert await seen.claim("a", EventId(2), "me", HOLD) is NEW
+    await seen.settle("a", EventId(2), "me", handled=False)
+
+    assert await seen.claim("a", EventId(1), "you", HOLD) is DUPLICATE
+    assert await seen.claim("a", EventId(2), "you", HOLD) is NEW
+
+
+async def test_who_has_lost_its_hold_takes_nothing_from_the_next(seen: Deduplicator) -> None:
+    assert await seen.claim("a", EventId(2), "me", HOLD) is NEW
+
+    await seen.settle("a", EventId(2), "late", handled=False)
+    assert await seen.claim("a", EventId(2), "you", HOLD) is IN_PROGRESS
+
+    await seen.settle("a", EventId(1), "late", handled=True)
+    await seen.settle("a", EventId(2), "me", handled=True)
+    await seen.settle("a", EventId(1), "late", handled=True)
+    assert await seen.claim("a", EventId(2), "you", HOLD) is DUPLICATE
+
+
+async def test_memory_is_bounded_and_forgets_who_was_not_heard_of_for_longest() -> None:
+    seen = MemoryDeduplicator(max_subscriptions=2)
+    await handle(seen, "a", 1)
+    await handle(seen, "b", 1)
+    assert await handle(seen, "a", 1) is DUPLICATE
+    await handle(seen, "c", 1)
+
+    assert [await seen.claim(line, EventId(1), "me", HOLD) for line in "abc"] == [DUPLICATE, NEW, DUPLICATE]
+
+
+async def test_memory_keeps_nothing_of_a_line_whose_event_failed() -> None:
+    seen = MemoryDeduplicator()
+    await seen.claim("a", EventId(1), "me", HOLD)
+    await seen.settle("a", EventId(1), "me", handled=False)
+
+    assert not seen._handled
+    assert not seen._holders
+
+
+async def test_a_process_that_dies_holds_a_line_for_a_while_only(client: redis.asyncio.Redis) -> None:
+    dead, alive = RedisDeduplicator(client), RedisDeduplicator(client)
+    assert await dead.claim("a", EventId(1), "dead", 0.2) is NEW
+
+    async def again() -> bool:
+        return await alive.claim("a", EventId(1), "alive", HOLD) is NEW
+
+    await eventually_async(again, what="the line is free")
+
+
+async def test_receivers_that_share_a_prefix_share_what_they_know(client: redis.asyncio.Redis) -> None:
+    assert await handle(RedisDeduplicator(client), "a", 1) is NEW
+
+    assert await handle(RedisDeduplicator(client), "a", 1) is DUPLICATE
+    assert await handle(RedisDeduplicator(client, prefix="another-service"), "a", 1) is NEW
+
+
+async def test_every_key_expires(client: redis.asyncio.Redis) -> None:
+    seen = RedisDeduplicator(client, keep=1000)
+    await handle(seen, "a", 1)
+    await seen.claim("a", EventId(2), "me", HOLD)
+
+    left = {key.decode(): await client.ttl(key) for key in await client.keys()}
+
+    assert left.keys() == {"a2a-deduplication:{a}:handled", "a2a-deduplication:{a}:holder"}
+    assert 990 < left["a2a-deduplication:{a}:handled"] <= 1000
+    assert HOLD - 10 < left["a2a-deduplication:{a}:holder"] <= HOLD

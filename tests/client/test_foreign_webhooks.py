@@ -1,0 +1,170 @@
+"""Webhooks of servers that sign nothing: they are known by the A2A token or by credentials."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from a2a.server.context import ServerCallContext
+from a2a.server.tasks import BasePushNotificationSender, InMemoryPushNotificationConfigStore
+from a2a.types import (
+    AuthenticationInfo,
+    Task,
+    TaskPushNotificationConfig,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
+
+from a2a_celery.client.receiver import (
+    MalformedNotification,
+    NotAuthentic,
+    Notification,
+    NotificationRefused,
+    Verifier,
+    receiver_app,
+)
+from a2a_celery.errors import ConfigError
+from tests.support.clocks import START, ManualClock
+from tests.support.webhooks import OTHER_SECRET, SECRET, post, served
+
+TOKEN = "chosen-by-the-client"
+STATUS = {"statusUpdate": {"taskId": "t1", "contextId": "c", "status": {"state": "TASK_STATE_WORKING"}}}
+
+
+def unsigned(token: str = "", authorization: str = "") -> dict[str, str]:
+    """The headers of a post without a signature."""
+    named = {"X-A2A-Notification-Token": token, "Authorization": authorization}
+    return {name: value for name, value in named.items() if value}
+
+
+def read(headers: dict[str, str], *, body: Any = STATUS, **options: Any) -> Notification:
+    return Verifier(clock=ManualClock(), **options).verify(headers, json.dumps(body).encode())
+
+
+@pytest.mark.parametrize(
+    ("headers", "options"),
+    [
+        (unsigned(TOKEN), {"token": TOKEN}),
+        (unsigned(authorization="Bearer hush"), {"authorization": "Bearer hush"}),
+        (unsigned(TOKEN, "Bearer hush"), {"token": TOKEN, "authorization": "Bearer hush"}),
+        (unsigned(SECRET), {"secrets": [SECRET]}),
+        (unsigned(SECRET), {"secrets": [OTHER_SECRET, SECRET]}),
+        (unsigned(TOKEN), {"secrets": [TOKEN.encode()]}),
+        (unsigned(SECRET, "Bearer hush"), {"secrets": [SECRET], "authorization": "Bearer hush"}),
+    ],
+)
+def test_a_post_without_a_signature_is_known_by_what_its_config_says(
+    headers: dict[str, str], options: dict[str, Any]
+) -> None:
+    notification = read(headers, **options)
+
+    assert (notification.task_id, notification.subscription_id, notification.version) == ("t1", "", 0)
+    assert notification.timestamp == START
+    assert Notification.from_dict(notification.to_dict()) == notification
+    assert read(headers, **options).id != notification.id, "two equal chunks are two events"
+
+
+@pytest.mark.parametrize(
+    ("headers", "options"),
+    [
+        (unsigned(), {"token": TOKEN}),
+        (unsigned("another"), {"token": TOKEN}),
+        (unsigned(TOKEN), {"token": TOKEN, "authorization": "Bearer hush"}),
+        (unsigned(authorization="Bearer hush"), {"token": TOKEN, "authorization": "Bearer hush"}),
+        (unsigned(OTHER_SECRET), {"secrets": [SECRET]}),
+        (unsigned(TOKEN), {"secrets": [SECRET], "token": TOKEN}),
+        (unsigned(authorization="Bearer hush"), {"secrets": [SECRET], "authorization": "Bearer hush"}),
+        (unsigned(SECRET), {"secrets": [SECRET], "authorization": "Bearer hush"}),
+        (unsigned("\udcff"), {"token": TOKEN}),
+    ],
+)
+def test_a_post_that_shows_less_than_its_config_says_is_refused(
+    headers: dict[str, str], options: dict[str, Any]
+) -> None:
+    with pytest.raises(NotificationRefused) as refused:
+        read(headers, **options)
+
+    assert isinstance(refused.value, NotAuthentic | MalformedNotification)
+    assert not any(secret in str(refused.value) for secret in (TOKEN, SECRET, "hush"))
+
+
+def test_a_signature_that_is_there_counts_also_beside_the_token() -> None:
+    """Whoever has read a post of a server that signs nothing can't play it to the receiver as a signed one."""
+    forged = post(secrets=(OTHER_SECRET,), at=int(START))
+    forged.headers["X-A2A-Notification-Token"] = SECRET
+
+    with pytest.raises(NotAuthentic):
+        Verifier([SECRET], clock=ManualClock()).verify(forged.headers, forged.body)
+
+
+@pytest.mark.parametrize("options", [{}, {"secrets": []}, {"token": ""}, {"authorization": ""}])
+def test_a_verifier_that_would_take_every_post_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="one secret at least"):
+        Verifier(**options)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        STATUS,
+        {"task": {"id": "t1", "status": {"state": "TASK_STATE_WORKING"}}},
+        {
+            "kind": "task",
+            "id": "t1",
+            "contextId": "c",
+            "status": {"state": "working", "timestamp": "2030-01-01T00:00:00"},
+        },
+        {"kind": "status-update", "taskId": "t1", "contextId": "c", "final": False, "status": {"state": "working"}},
+        {"id": "t1", "contextId": "c", "status": {"state": "TASK_STATE_WORKING"}},
+    ],
+    ids=["1.0", "1.0 task", "0.3 task", "0.3 update", "a bare task"],
+)
+def test_events_are_read_in_each_form_that_servers_post(body: dict[str, Any]) -> None:
+    event = read(unsigned(TOKEN), body=body, token=TOKEN).event
+
+    assert isinstance(event, Task | TaskStatusUpdateEvent)
+    assert event.status.state == TaskState.TASK_STATE_WORKING
+
+
+@pytest.mark.parametrize("body", [{}, [], "text", {"jsonrpc": "2.0"}])
+def test_a_body_that_is_no_event_is_refused(body: Any) -> None:
+    with pytest.raises(MalformedNotification, match="none of"):
+        read(unsigned(TOKEN), body=body, token=TOKEN)
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(timeout=30) as client:
+        yield client
+
+
+@pytest.mark.parametrize("known_by", ["the secret as its token", "a token", "credentials"])
+async def test_the_sdks_own_server_posts_to_a_receiver(http: httpx.AsyncClient, known_by: str) -> None:
+    got: list[Notification] = []
+
+    async def note(notification: Notification) -> None:
+        got.append(notification)
+
+    config = TaskPushNotificationConfig(task_id="t1", id="p")
+    match known_by:
+        case "the secret as its token":
+            config.token, receiver = SECRET, receiver_app(note, secrets=[SECRET])
+        case "a token":
+            config.token, receiver = TOKEN, receiver_app(note, token=TOKEN)
+        case _:
+            config.authentication.CopyFrom(AuthenticationInfo(scheme="Bearer", credentials="hush"))
+            receiver = receiver_app(note, authorization="Bearer hush")
+    event = TaskStatusUpdateEvent(task_id="t1", status=TaskStatus(state=TaskState.TASK_STATE_WORKING))
+    configs = InMemoryPushNotificationConfigStore()
+    async with served(receiver) as url:
+        config.url = url
+        await configs.set_info("t1", config, ServerCallContext())
+        sender = BasePushNotificationSender(http, configs)
+        await sender.send_notification("t1", event)
+        await sender.send_notification("t1", event)
+
+    assert [one.event for one in got] == [event, event]
