@@ -1,46 +1,47 @@
-"""One POST to one webhook, done properly; knows no Redis and no Celery.
+"""HTTP client for webhooks, without Redis and Celery.
 
-A config's URL is judged when it is set (`targets`), and the address when it is connected to (`network`). A
-`PostRequest` is an event as its subscriber reads it, with its signature; a `Poster` posts it, once, and says what
-became of it. When to try again is `Backoff`'s to say, and whose turn it is the caller's.
+`targets` validates the URL of a config when it is set. `network` checks the address of each connection. `PostRequest`
+is the signed request for one event. `Poster` posts a request once and returns the result. `Backoff` is the retry
+schedule, and the caller decides on the order of posts.
 """
 
 from .addresses import Network
-from .answers import Answer
 from .backoff import Backoff
-from .hosts import Held, Hosts
-from .network import Resolver, SystemResolver, check_target_now
-from .post import Delivered, Gone, Poster, Refused, Result, Retry, Way
+from .circuit_breaker import CircuitBreaker, Deferred
+from .network import Resolver, SystemResolver
+from .poster import Delivered, Gone, Poster, PostRefused, PostResult, Retry, Route
 from .request import PostRequest, delivery_id
-from .signature import Signer, derived_secret
-from .subscription import Subscription, Wanted, wanted_of
+from .responses import WebhookResponse
+from .signature import Signer, derive_secret, format_public_key, parse_private_key
+from .subscription import EventKind, Subscription, parse_event_kinds
 from .targets import Target, TargetRefused, check_config, parse_target
 
 __all__ = [
-    "Answer",
     "Backoff",
+    "CircuitBreaker",
+    "Deferred",
     "Delivered",
+    "EventKind",
     "Gone",
-    "Held",
-    "Hosts",
     "Network",
+    "PostRefused",
     "PostRequest",
+    "PostResult",
     "Poster",
-    "Refused",
     "Resolver",
-    "Result",
     "Retry",
+    "Route",
     "Signer",
     "Subscription",
     "SystemResolver",
     "Target",
     "TargetRefused",
-    "Wanted",
-    "Way",
+    "WebhookResponse",
     "check_config",
-    "check_target_now",
     "delivery_id",
-    "derived_secret",
+    "derive_secret",
+    "format_public_key",
+    "parse_event_kinds",
+    "parse_private_key",
     "parse_target",
-    "wanted_of",
 ]

@@ -1,4 +1,4 @@
-"""When a delivery that failed is posted again."""
+"""Retry schedule of failed deliveries."""
 
 from __future__ import annotations
 
@@ -12,35 +12,38 @@ DAY = 24 * HOUR
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Full jitter: a time between 0 and a limit that doubles with each failure, so that not all come back at once.
+    """Exponential backoff with full jitter: a random delay below a limit that doubles with each failure.
 
-    All in seconds. With these values a delivery that never arrives is posted about 28 times in its day.
+    All times are in seconds. With the default values, a delivery that always fails is posted about 28 times in a day.
     """
 
     first: float = 1.0
-    """The limit after the first failure."""
+    """Limit after the first failure."""
 
     longest: float = 3 * HOUR
-    """The limit stops growing here, and no receiver's Retry-After is followed beyond."""
+    """Maximum limit, and maximum Retry-After of a receiver that is followed."""
 
     give_up_after: float = DAY
-    """How old a delivery may be. The last post is made when it is that old."""
+    """Maximum age of a delivery. The last post is made at this age."""
 
     random: Callable[[], float] = random.random
-    """Gives a number from 0 up to 1."""
+    """Function that returns a number from 0 up to 1."""
 
-    def after(self, failures: int, age: float, asked: float | None = None) -> float | None:
-        """Seconds until the next post of a delivery that has failed `failures` times, 1 or more; None: give up.
+    def delay(self, failures: int, age: float, retry_after: float | None = None) -> float | None:
+        """Return the seconds until the next post of a failed delivery, or None to give up.
 
-        `age` is the time since it was first due. `asked` is what the receiver's last answer asked for (Retry-After),
-        None if nothing: it is not posted earlier than that, and a little later, since others were told the same.
+        Args:
+            failures: Consecutive failures, at least 1.
+            age: Seconds since the delivery was first due.
+            retry_after: Seconds of the receiver's Retry-After, or None. The next post is not earlier, and a little
+                later, because other deliveries may have received the same Retry-After.
         """
-        left = self.give_up_after - age
-        if left <= 0:
+        remaining = self.give_up_after - age
+        if remaining <= 0:
             return None
         limit = min(self.longest, self.first * 2.0 ** min(max(failures, 1) - 1, 60))
         delay = self.random() * limit
-        if asked is not None and asked > 0:
-            wanted = min(asked, self.longest)
-            delay = max(delay, wanted + self.random() * min(wanted / 10, 60.0))
-        return min(delay, left)
+        if retry_after is not None and retry_after > 0:
+            minimum = min(retry_after, self.longest)
+            delay = max(delay, minimum + self.random() * min(minimum / 10, 60.0))
+        return min(delay, remaining)

@@ -1,38 +1,27 @@
-"""The connections that posts go over: HTTP/2 where a host offers it over TLS, HTTP/1.1 everywhere else.
+"""Keep-alive HTTP/1.1 connections to webhooks. Each connection serves one request at a time.
 
-No host loses by that: one that leaves a post over HTTP/2 unanswered, whatever the reason, is spoken to in HTTP/1.1 for
-ten minutes. So what is broken in HTTP/2 only costs a post now and then, which is made again.
+The circuit breaker limits the connections in use, so the pool does not. The pool of httpcore is not used because it
+scans all connections, with a system call for each, before and after every request.
 """
 
 from __future__ import annotations
 
 import ssl
 from collections import OrderedDict
-from types import TracebackType
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import httpcore
 
 from ..clock import SYSTEM_CLOCK, Clock
-from .failures import had_hung_up
-from .http2 import Http2Connection
-from .network import CONNECT_TIMEOUT
 
-KEPT_OPEN = 64
-"""Idle connections; the rest is closed."""
-KEPT_FOR = 10.0
+MAX_IDLE_CONNECTIONS = 64
+KEEPALIVE_EXPIRY = 10.0
 """Seconds that a connection may be idle."""
-PLAIN_FOR = 600.0
-"""Seconds for which HTTP/2 is not offered to a host that did not answer over it."""
-MOST_PLAIN = 10_000
-"""So many such hosts are remembered."""
 
 
-class Connections:
-    """Connections of which each is for one request at a time; `hosts` sees to it that there are not too many of these.
-    `ssl_context` is for https alone.
-
-    httpcore's own pool looks at all its connections, and asks the system about each, before a request and behind it.
-    """
+class ConnectionPool:
+    """Pool of connections that `backend` opens. `ssl_context` is used for https only."""
 
     def __init__(
         self,
@@ -42,101 +31,65 @@ class Connections:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._backend = backend
-        self._tls = ssl_context
+        self._ssl_context = ssl_context
         self._clock = clock
-        self._plain: OrderedDict[str, float] = OrderedDict()  # until when
-        self._idle: OrderedDict[httpcore.AsyncConnectionInterface, float] = OrderedDict()  # since when, oldest first
-        self._closed = False
+        # The value is the time since which the connection is idle; the oldest is first.
+        self._idle: OrderedDict[httpcore.AsyncConnectionInterface, float] = OrderedDict()
+        self._is_closed = False
 
-    def stream(self, request: httpcore.Request) -> Exchange:
-        """To be entered for the answer to `request`. That has its timeouts as httpcore's extension, and an `on_connect`
-        that is called before a connection is made for it. Raises httpcore's exceptions, and the backend's own."""
-        return Exchange(self, request)
+    @asynccontextmanager
+    async def stream(self, request: httpcore.Request) -> AsyncIterator[httpcore.Response]:
+        """Send `request` and yield its response.
 
-    def speaks_http2_to(self, origin: httpcore.Origin) -> bool:
-        """Whether it is offered there now."""
-        return self._clock.monotonic() >= self._plain.get(str(origin), 0.0)
+        The extension `timeout` of the request has its timeouts. Its extension `on_connect` is called before a new
+        connection is opened for the request.
 
-    def no_http2_to(self, origin: httpcore.Origin) -> None:
-        """Offers it no more, for a while."""
-        self._plain[str(origin)] = self._clock.monotonic() + PLAIN_FOR
-        self._plain.move_to_end(str(origin))
-        if len(self._plain) > MOST_PLAIN:
-            self._plain.popitem(last=False)
+        Raises:
+            httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException: The exchange failed.
+            AddressRefused: The host has no allowed address.
+        """
+        while True:
+            connection = await self._acquire(request)
+            try:
+                response = await connection.handle_async_request(request)
+            except httpcore.ConnectionNotAvailable:  # the server closed the idle connection
+                await connection.aclose()
+            except BaseException:  # includes the cancellation by a timeout
+                await connection.aclose()
+                raise
+            else:
+                break
+        try:
+            yield response
+        finally:
+            try:
+                await response.aclose()
+            finally:
+                await self._release(connection)
 
-    async def connect(self, origin: httpcore.Origin) -> httpcore.AsyncConnectionInterface:
-        """A connection in the protocol that the host chose."""
-        host = origin.host.decode("ascii")
-        stream = await self._backend.connect_tcp(host, origin.port, timeout=CONNECT_TIMEOUT)
-        if origin.scheme == b"https":
-            assert self._tls is not None
-            offered = ["h2", "http/1.1"] if self.speaks_http2_to(origin) else ["http/1.1"]
-            self._tls.set_alpn_protocols(offered)  # of the handshake that begins next
-            stream = await stream.start_tls(self._tls, server_hostname=host, timeout=CONNECT_TIMEOUT)
-            if stream.get_extra_info("ssl_object").selected_alpn_protocol() == "h2":
-                return Http2Connection(origin, stream, KEPT_FOR, self._clock)
-        return httpcore.AsyncHTTP11Connection(origin, stream, KEPT_FOR)
+    async def aclose(self) -> None:
+        """Close the idle connections. A connection in use is closed when its request ends."""
+        self._is_closed = True
+        while self._idle:
+            await self._idle.popitem()[0].aclose()
 
-    async def take(self, origin: httpcore.Origin) -> httpcore.AsyncConnectionInterface | None:
-        """An idle connection that leads there, the one used last; None: one has to be made."""
-        while found := next((one for one in reversed(self._idle) if one.can_handle_request(origin)), None):
-            del self._idle[found]
-            outdated = isinstance(found, Http2Connection) and not self.speaks_http2_to(origin)
-            if not outdated and not found.has_expired():
-                return found
-            await found.aclose()
-        return None
+    async def _acquire(self, request: httpcore.Request) -> httpcore.AsyncConnectionInterface:
+        """Return the idle connection to the origin that was used last, or a new connection."""
+        origin = request.url.origin
+        while idle := next((c for c in reversed(self._idle) if c.can_handle_request(origin)), None):
+            del self._idle[idle]
+            if not idle.has_expired():
+                return idle
+            await idle.aclose()
+        request.extensions["on_connect"]()
+        return httpcore.AsyncHTTPConnection(origin, self._ssl_context, KEEPALIVE_EXPIRY, network_backend=self._backend)
 
-    async def leave(self, connection: httpcore.AsyncConnectionInterface) -> None:
-        """Keeps a connection that is idle for the next request; closes it if it is not, and those idle for too long."""
-        if self._closed or not connection.is_idle():
+    async def _release(self, connection: httpcore.AsyncConnectionInterface) -> None:
+        """Keep an idle connection for the next request. Close it if it is not idle or the pool is closed."""
+        if self._is_closed or not connection.is_idle():
             await connection.aclose()
             return
         now = self._clock.monotonic()
         self._idle[connection] = now
-        while len(self._idle) > KEPT_OPEN or now - next(iter(self._idle.values())) > KEPT_FOR:
+        while len(self._idle) > MAX_IDLE_CONNECTIONS or now - next(iter(self._idle.values())) > KEEPALIVE_EXPIRY:
             await self._idle.popitem(last=False)[0].aclose()
-
-    async def aclose(self) -> None:
-        """Closes what is idle, and the others when their requests are over."""
-        self._closed = True
-        while self._idle:
-            await self._idle.popitem()[0].aclose()
-
-
-class Exchange:
-    """One request and its answer, over one connection."""
-
-    def __init__(self, pool: Connections, request: httpcore.Request) -> None:
-        self._pool = pool
-        self._request = request
-        self._connection: httpcore.AsyncConnectionInterface
-        self._response: httpcore.Response
-
-    async def __aenter__(self) -> httpcore.Response:
-        origin = self._request.url.origin
-        while True:
-            kept = await self._pool.take(origin)
-            if kept is None:
-                self._request.extensions["on_connect"]()
-            connection = self._connection = kept or await self._pool.connect(origin)
-            try:
-                self._response = await connection.handle_async_request(self._request)
-            except httpcore.ConnectionNotAvailable:  # given up by the other side while it was idle
-                await connection.aclose()
-            except BaseException as e:  # also the cancellation that a timeout is
-                says_nothing = not isinstance(e, httpcore.LocalProtocolError) and (kept is None or not had_hung_up(e))
-                if isinstance(connection, Http2Connection) and says_nothing:
-                    self._pool.no_http2_to(origin)
-                await connection.aclose()
-                raise
-            else:
-                return self._response
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        try:
-            await self._response.aclose()
-        finally:
-            await self._pool.leave(self._connection)

@@ -1,4 +1,4 @@
-"""Why there was no answer, in words that are safe to show an operator: no header, body or URL is in them."""
+"""Reasons of failed posts, in words that are safe to show to an operator: without headers, bodies or URLs."""
 
 from __future__ import annotations
 
@@ -10,33 +10,32 @@ import httpcore
 logger = logging.getLogger(__name__)
 
 
-def had_hung_up(error: BaseException) -> bool:
-    """Whether it is what one finds who writes to a connection that the other side has closed."""
+def is_disconnect(error: BaseException) -> bool:
+    """Return True if `error` is what a write to a connection that the server has closed raises."""
     if isinstance(error, httpcore.RemoteProtocolError):
         return "disconnected" in str(error)
     return isinstance(error, httpcore.ReadError | httpcore.WriteError)
 
 
-def why(error: Exception, timeout: float) -> str:
-    """What kept a post from being answered; `timeout` is how many seconds it had."""
-    cause = _cause(error)
+def describe_failure(error: Exception, timeout: float) -> str:
+    """Return why a post with a timeout of `timeout` seconds got no response."""
     match error:
         case TimeoutError() | httpcore.ReadTimeout() | httpcore.WriteTimeout() | httpcore.PoolTimeout():
-            return f"no answer within {timeout:g} s"
+            return f"no response within {timeout:g} s"
         case httpcore.ConnectTimeout():
-            return "no connection within its time"
+            return "the connection attempt timed out"
         case httpcore.ConnectError() | httpcore.NetworkError() | OSError():
-            return _of_the_network(cause)
-        case httpcore.RemoteProtocolError() if had_hung_up(error):
-            return "the connection was closed without an answer"
+            return _describe_network_error(_root_cause(error))
+        case httpcore.RemoteProtocolError() if is_disconnect(error):
+            return "the connection was closed without a response"
         case httpcore.RemoteProtocolError():
-            return "the answer is not HTTP"
+            return "the response is not HTTP"
         case _:
-            logger.warning("a post failed in an unknown way", exc_info=error)
+            logger.warning("a post failed with an unexpected error", exc_info=error)
             return f"the post failed: {type(error).__name__}"
 
 
-def _of_the_network(cause: BaseException) -> str:
+def _describe_network_error(cause: BaseException) -> str:
     match cause:
         case ssl.SSLCertVerificationError():
             return f"TLS: {cause.verify_message}"
@@ -50,8 +49,8 @@ def _of_the_network(cause: BaseException) -> str:
             return f"no connection: {cause}" if isinstance(cause, httpcore.ConnectError) else "the connection broke"
 
 
-def _cause(error: BaseException) -> BaseException:
-    """What `error` was raised for, at the bottom of it. httpcore drops the cause, and keeps it as an argument."""
+def _root_cause(error: BaseException) -> BaseException:
+    """Return the innermost cause of `error`. httpcore sets no cause, but has it as an argument."""
     while True:
         inner = error.__cause__ or next(iter(error.args), None)
         if not isinstance(inner, BaseException):

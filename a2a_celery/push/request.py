@@ -1,10 +1,11 @@
-"""What is posted: an event as its subscriber reads it, with the headers its config asks for, and signed."""
+"""Signed HTTP request for one event, in the protocol version and with the headers of its config."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from importlib.metadata import version
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -13,37 +14,53 @@ from a2a.compat.v0_3.versions import is_legacy_version
 from a2a.types import Message, StreamResponse, Task, TaskPushNotificationConfig
 from google.protobuf.json_format import MessageToDict, SerializeToJsonError
 
-from ..lifecycle import Event, encode
+from ..lifecycle import Event, EventId, encode
 from .signature import Signer, is_secret
 
 USER_AGENT = f"a2a-celery/{version('a2a-celery')}"
 A2A_JSON = "application/a2a+json"
-LEGACY_JSON = "application/json"
+LEGACY_JSON = PLAIN_JSON = "application/json"
+PING_TYPE = "webhook.ping"
+"""Type of a test ping. Its body follows the conventions of Standard Webhooks: type, timestamp, data."""
 
-SHORTEST_WHOLE = 6
-"""Characters of a URL's path, or query, that may be a secret: `/hook` is none."""
-SHORTEST_PART = 12
-"""The same for one segment of a path, or one value of a query."""
+LARGE_TASK = 64 * 1024
+"""Serialized bytes of a task above which it is posted without its history. The receiver can fetch the history."""
+
+MIN_SECRET_PATH_LENGTH = 6
+"""Minimum length of a URL's path, or query, that is treated as a secret: `/hook` is none."""
+MIN_SECRET_SEGMENT_LENGTH = 12
+"""Minimum length of a segment of the path, or a value of the query, that is treated as a secret."""
 
 
-def delivery_id(task_id: str, config_id: str, version: int) -> str:
-    """The id that every post of one event to one config carries: a receiver drops what it has had.
+def delivery_id(task_id: str, config_id: str, event_id: EventId | str) -> str:
+    """Return the id that all posts of one event, or of one ping, to one config share, so that receivers deduplicate.
 
-    It ends with the event's version in the task's log, so within one config later events have higher numbers.
+    The id ends with the event's id in the task's log. Later events of one config have higher versions. If the store
+    has lost the newest events, later events have later times.
     """
-    line = hashlib.sha256(json.dumps([task_id, config_id]).encode()).hexdigest()
-    return f"msg_{line[:32]}_{version}"
+    digest = hashlib.sha256(json.dumps([task_id, config_id]).encode()).hexdigest()
+    return f"msg_{digest[:32]}_{event_id}"
 
 
 @dataclass(frozen=True, slots=True)
 class PostRequest:
-    """One POST. Everything but the URL is kept out of its repr."""
+    """HTTP request to a webhook. Its repr shows the URL only."""
 
     url: str
     headers: dict[str, str] = field(repr=False)
     body: bytes = field(repr=False)
     secrets: tuple[str, ...] = field(default=(), repr=False)
-    """What must not be kept of an answer that says the request again."""
+    """Secrets of the request, which are redacted from the stored response."""
+    method: str = "POST"
+
+    @classmethod
+    def for_consent(cls, url: str, origin: str) -> PostRequest:
+        """Return the request that asks a receiver whether `origin` may post to it. It has no secret and no task data.
+
+        Source: CloudEvents, HTTP 1.1 Web Hooks for Event Delivery 1.0.2, 4.1 (validation request).
+        """
+        headers = {"User-Agent": USER_AGENT, "Accept": "*/*", "WebHook-Request-Origin": origin}
+        return cls(url, headers, b"", method="OPTIONS")
 
     @classmethod
     def build(
@@ -56,18 +73,51 @@ class PostRequest:
         signer: Signer,
         protocol: str = "1.0",
     ) -> PostRequest:
-        """`event` for the receiver that `config` names, signed at `now`, in seconds since the epoch.
+        """Return the signed request that posts `event` to the receiver of `config`.
 
-        `protocol` is the version of A2A that the subscriber spoke. To one of 0.3 the task is sent as a whole, as that
-        version's agents do: `event` must be the snapshot then.
+        Args:
+            event: Event to post. A2A 0.3 posts whole tasks only, so for 0.3 it must be the task.
+            config: Config of the webhook.
+            delivery_id: Id of the delivery.
+            now: Time of the signature, in seconds since the epoch.
+            signer: Signer of the config.
+            protocol: Version of A2A that the subscriber used.
 
         Raises:
-            ValueError: the protocol can't say this event, or `delivery_id` can't be signed.
+            ValueError: The protocol cannot express the event, or `delivery_id` cannot be signed.
         """
         legacy = is_legacy_version(protocol)
+        event = _without_large_history(event)
         body = _legacy_body(event) if legacy else _body(event)
+        return cls._signed(body, LEGACY_JSON if legacy else A2A_JSON, config, delivery_id, now, signer)
+
+    @classmethod
+    def ping(cls, config: TaskPushNotificationConfig, *, delivery_id: str, now: float, signer: Signer) -> PostRequest:
+        """Return the signed request that tests the webhook of `config`. Its body is no event of A2A.
+
+        Raises:
+            ValueError: `delivery_id` cannot be signed.
+        """
+        fields = {
+            "type": PING_TYPE,
+            "timestamp": datetime.fromtimestamp(int(now), UTC).isoformat().replace("+00:00", "Z"),
+            "data": {"taskId": config.task_id, "id": config.id},
+        }
+        body = json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
+        return cls._signed(body, PLAIN_JSON, config, delivery_id, now, signer)
+
+    @classmethod
+    def _signed(
+        cls,
+        body: bytes,
+        media_type: str,
+        config: TaskPushNotificationConfig,
+        delivery_id: str,
+        now: float,
+        signer: Signer,
+    ) -> PostRequest:
         headers = {
-            "Content-Type": LEGACY_JSON if legacy else A2A_JSON,
+            "Content-Type": media_type,
             "User-Agent": USER_AGENT,
             "Accept": "*/*",
             **_authentication(config),
@@ -77,8 +127,18 @@ class PostRequest:
         return cls(config.url, headers, body, tuple(secret for secret in secrets if secret))
 
 
+def _without_large_history(event: Event) -> Event:
+    """Return a large task without its history, which bounds what a client can have posted to a foreign server."""
+    if not isinstance(event, Task) or not event.history or event.ByteSize() <= LARGE_TASK:
+        return event
+    task = Task()
+    task.CopyFrom(event)
+    task.ClearField("history")
+    return task
+
+
 def _authentication(config: TaskPushNotificationConfig) -> dict[str, str]:
-    """The headers that the config asks for. A scheme without credentials says nothing that could be sent."""
+    """Return the authentication headers of the config. A scheme without credentials has no header."""
     headers = {}
     auth = config.authentication
     if auth.scheme and auth.credentials:
@@ -89,28 +149,30 @@ def _authentication(config: TaskPushNotificationConfig) -> dict[str, str]:
 
 
 def _secrets_of(url: str) -> list[str]:
-    """What of `url` may be a secret, as it is sent and as it is read: path and query, and single parts of them.
+    """Return the parts of `url` that may be secrets, encoded and decoded: path, query, segments and values.
 
-    Short ones are none: they would take words out of an answer.
+    Short parts are left out, because their redaction would remove common words from a response.
     """
     path, query = urlsplit(url)[2:4]
-    wholes = (path, unquote(path), query, unquote(query))
-    parts = (*path.split("/"), *unquote(path).split("/"), *query.split("&"), *(value for _, value in parse_qsl(query)))
-    found = [whole for whole in wholes if len(whole) >= SHORTEST_WHOLE]
-    return list(dict.fromkeys(found + [part for part in parts if len(part) >= SHORTEST_PART]))
+    components = [path, unquote(path), query, unquote(query)]
+    values = [value for _, value in parse_qsl(query)]
+    segments = [*path.split("/"), *unquote(path).split("/"), *query.split("&"), *values]
+    secrets = [component for component in components if len(component) >= MIN_SECRET_PATH_LENGTH]
+    secrets += [segment for segment in segments if len(segment) >= MIN_SECRET_SEGMENT_LENGTH]
+    return list(dict.fromkeys(secrets))
 
 
 def _body(event: Event) -> bytes:
     response = StreamResponse.FromString(encode(event))
     try:
-        # sorted: a map of protobuf's has another order in each process, and a repeat is the same to the letter
+        # sorted, since protobuf maps have another order in each process, and a repeated post has an identical body
         return json.dumps(MessageToDict(response), separators=(",", ":"), ensure_ascii=False, sort_keys=True).encode()
-    except SerializeToJsonError as e:  # a number in metadata that JSON has not
-        raise ValueError(f"no JSON: {e}") from None
+    except SerializeToJsonError as e:  # a number in metadata that JSON does not have
+        raise ValueError(f"not expressible in JSON: {e}") from None
 
 
 def _legacy_body(event: Event) -> bytes:
     if not isinstance(event, Task):
         kind = "message" if isinstance(event, Message) else "part of a task"
-        raise ValueError(f"A2A 0.3 sends the task as a whole to webhooks, and no {kind}")
+        raise ValueError(f"A2A 0.3 posts whole tasks to webhooks, not a {kind}")
     return to_compat_task(event).model_dump_json(by_alias=True, exclude_none=True).encode()

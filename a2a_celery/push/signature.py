@@ -1,13 +1,13 @@
-"""Signatures as Standard Webhooks has them, so that any of its libraries verifies what comes from here.
+"""Signatures of Standard Webhooks, which any library for Standard Webhooks verifies.
 
-Signed is ``id.timestamp.body``: ``v1`` by HMAC-SHA256 with a secret both sides know, ``v1a`` by Ed25519.
+The signed text is ``id.timestamp.body``. ``v1`` is HMAC-SHA256 with a shared secret, ``v1a`` is Ed25519.
+
 Source: the Standard Webhooks specification, "Verifying webhook authenticity".
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 import re
@@ -18,22 +18,23 @@ from a2a.types import TaskPushNotificationConfig
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from ..crypto.webhook_keys import KEY_BYTES, PUBLIC_KEY_PREFIX, decoded, private_key_bytes
 
 SECRET_PREFIX = "whsec_"
-PRIVATE_KEY_PREFIX = "whsk_"
-PUBLIC_KEY_PREFIX = "whpk_"
 
 DERIVED_BYTES = 32
 _ID = re.compile(r"[A-Za-z0-9_-]+")
-_SHORTEST = 16
-"""Bytes; the specification wants 24, and the libraries take any."""
+_MIN_SECRET_BYTES = 16
+"""The specification requires 24 bytes; its libraries accept any length."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """Signs the posts of one config with each of its secrets: a receiver is content if one signature is right, so the
-    next secret can be in use before the last is forgotten."""
+    """Signer of the posts of one config, with each of its secrets and keys.
+
+    A receiver accepts a post with one valid signature, so a secret can be rotated without a refused post.
+    """
 
     secrets: Sequence[bytes] = field(default=(), repr=False)
     private_keys: Sequence[Ed25519PrivateKey] = field(default=(), repr=False)
@@ -45,27 +46,34 @@ class Signer:
         secret_keys: Sequence[bytes] = (),
         private_keys: Sequence[Ed25519PrivateKey] = (),
     ) -> Signer:
-        """The signer for `config`: its token is the secret, if it has one; else one is derived from each of the
-        deployment's `secret_keys`, the newest first. Without any of them nothing is signed.
+        """Return the signer for `config`.
+
+        The secret is the token of the config. Without a token, one secret is derived from each of the deployment's
+        `secret_keys`, the newest first. Without any secret and key, posts are not signed.
 
         Raises:
-            ValueError: the token begins with ``whsec_`` and is no secret.
+            ValueError: The token begins with ``whsec_`` and is no secret.
         """
         if config.token:
-            return cls([secret_of(config.token)], private_keys)
-        return cls([derived_secret(key, config.task_id, config.id) for key in secret_keys], private_keys)
+            return cls([parse_secret(config.token)], private_keys)
+        return cls([derive_secret(key, config.task_id, config.id) for key in secret_keys], private_keys)
 
     def headers(self, delivery_id: str, timestamp: int, body: bytes) -> dict[str, str]:
-        """The three headers of a post; `timestamp` is the time of this post, in whole seconds since the epoch.
+        """Return the headers of a post.
 
-        Without a secret and a key there are only two.
+        Without any secret and key, the header ``webhook-signature`` is missing.
+
+        Args:
+            delivery_id: Id of the delivery.
+            timestamp: Time of this post, in whole seconds since the epoch.
+            body: Body of the post.
 
         Raises:
-            ValueError: `delivery_id` is more than letters, digits, dashes and underscores: with a dot, what is signed
-                could be read as another delivery.
+            ValueError: `delivery_id` has other characters than letters, digits, dashes and underscores. A dot would
+                make the signed text ambiguous.
         """
         if not _ID.fullmatch(delivery_id):
-            raise ValueError(f"no id for a webhook: {delivery_id!r}")
+            raise ValueError(f"invalid delivery id: {delivery_id!r}")
         signed = f"{delivery_id}.{timestamp}.".encode() + body
         signatures = [
             *("v1," + _base64(hmac.new(secret, signed, hashlib.sha256).digest()) for secret in self.secrets),
@@ -75,66 +83,55 @@ class Signer:
         return headers | ({"webhook-signature": " ".join(signatures)} if signatures else {})
 
 
-def secret_of(token: str) -> bytes:
-    """The secret that a config's token is: what ``whsec_`` says in base64, or else the token's own characters.
+def parse_secret(token: str) -> bytes:
+    """Return the secret of a config's token: the base64 after ``whsec_``, or the token itself without that prefix.
 
     Raises:
-        ValueError: it begins with ``whsec_``, and no base64 of at least 16 bytes follows.
+        ValueError: ``whsec_`` is not followed by base64 of at least 16 bytes.
     """
     if not is_secret(token):
         return token.encode()
-    secret = _bytes(token.removeprefix(SECRET_PREFIX))
-    if len(secret) < _SHORTEST:
-        raise ValueError(f"a secret that begins with {SECRET_PREFIX} goes on with base64 of at least {_SHORTEST} bytes")
+    secret = decoded(token.removeprefix(SECRET_PREFIX))
+    if len(secret) < _MIN_SECRET_BYTES:
+        raise ValueError(f"{SECRET_PREFIX} must be followed by base64 of at least {_MIN_SECRET_BYTES} bytes")
     return secret
 
 
 def is_secret(token: str) -> bool:
-    """Whether a token is there to sign with and nothing else, so that it is never sent."""
+    """Return True if `token` is only a signing secret, which is never sent."""
     return token.startswith(SECRET_PREFIX)
 
 
-def derived_secret(secret_key: bytes, task_id: str, config_id: str) -> bytes:
-    """The secret of the config `config_id` of a task, from the deployment's `secret_key`: always the same one.
+def derive_secret(secret_key: bytes, task_id: str, config_id: str) -> bytes:
+    """Derive the secret of a task's config from the deployment's `secret_key`. The result is deterministic.
 
     Raises:
         ValueError: `secret_key` is empty.
     """
     if not secret_key:
-        raise ValueError("no secret is derived from an empty key")
+        raise ValueError("cannot derive a secret from an empty key")
     info = b"".join(len(part).to_bytes(4, "big") + part for part in (b"webhook", task_id.encode(), config_id.encode()))
     return HKDF(SHA256(), DERIVED_BYTES, salt=None, info=info).derive(secret_key)
 
 
-def printed_secret(secret: bytes) -> str:
-    """`secret` as receivers are told it: ``whsec_…``."""
+def format_secret(secret: bytes) -> str:
+    """Return ``whsec_…``, the form of `secret` for receivers."""
     return SECRET_PREFIX + _base64(secret)
 
 
-def private_key_of(text: str) -> Ed25519PrivateKey:
-    """The Ed25519 key that ``whsk_…`` says: its 32 bytes, with or without those of the public key behind them.
+def parse_private_key(text: str) -> Ed25519PrivateKey:
+    """Return the Ed25519 key that ``whsk_…`` encodes.
 
     Raises:
-        ValueError: it is none.
+        ValueError: `text` is no private key.
     """
-    key = _bytes(text.removeprefix(PRIVATE_KEY_PREFIX)) if text.startswith(PRIVATE_KEY_PREFIX) else b""
-    if len(key) not in (32, 64):
-        raise ValueError(f"a private key for webhooks is {PRIVATE_KEY_PREFIX} and base64 of 32 or 64 bytes")
-    return Ed25519PrivateKey.from_private_bytes(key[:32])
+    return Ed25519PrivateKey.from_private_bytes(private_key_bytes(text)[:KEY_BYTES])
 
 
-def printed_public_key(key: Ed25519PrivateKey) -> str:
-    """What receivers verify `key`'s signatures with: ``whpk_…``."""
-    return PUBLIC_KEY_PREFIX + _base64(key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw))
+def format_public_key(key: Ed25519PrivateKey) -> str:
+    """Return ``whpk_…``, with which receivers verify the signatures of `key`."""
+    return PUBLIC_KEY_PREFIX + _base64(key.public_key().public_bytes_raw())
 
 
 def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")
-
-
-def _bytes(text: str) -> bytes:
-    """What `text` says in base64, with or without padding; nothing if it is none."""
-    try:
-        return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
-    except (binascii.Error, ValueError):
-        return b""

@@ -1,4 +1,4 @@
-"""A push-notification config as it is kept: what its client asked for, how it spoke, and what it wants to hear of."""
+"""Stored push-notification config, with its protocol version and the kinds of events that it subscribes to."""
 
 from __future__ import annotations
 
@@ -13,78 +13,79 @@ from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from ..lifecycle import Event, is_interrupted, is_terminal
 
 
-class Wanted(StrEnum):
-    """What a client can ask to be told of. The task as a whole, which begins a log, counts as its status."""
+class EventKind(StrEnum):
+    """Kind of event that a client can subscribe to. The initial task of a log counts as a status."""
 
     STATUS = "status"
     TERMINAL = "terminal"
-    """Of status events only those that end the task or make it wait for its client."""
+    """Status events of terminal and interrupted states only."""
     ARTIFACTS = "artifacts"
 
 
-EVERYTHING = frozenset({Wanted.STATUS, Wanted.ARTIFACTS})
+ALL_EVENTS = frozenset({EventKind.STATUS, EventKind.ARTIFACTS})
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One config of one task. `protocol` is the version of A2A its client spoke: it is answered in that."""
+    """Subscription of a task's config. Events are posted in `protocol`, the version of A2A that the client used."""
 
     config: TaskPushNotificationConfig = field(repr=False)
     protocol: str = "1.0"
-    wanted: frozenset[Wanted] = EVERYTHING
+    event_kinds: frozenset[EventKind] = ALL_EVENTS
 
-    def wants(self, event: Event) -> bool:
-        """Whether `event`, as streams show it, is to be posted."""
+    def includes(self, event: Event) -> bool:
+        """Return True if `event`, as streams show it, is posted. A2A 0.3 posts only the last chunk of an artifact."""
         match event:
             case TaskArtifactUpdateEvent():
-                return Wanted.ARTIFACTS in self.wanted
+                return EventKind.ARTIFACTS in self.event_kinds and (self.protocol == "1.0" or event.last_chunk)
             case Task() | TaskStatusUpdateEvent():
                 state = event.status.state
-                ends = is_terminal(state) or is_interrupted(state)
-                return Wanted.STATUS in self.wanted or (ends and Wanted.TERMINAL in self.wanted)
+                if EventKind.STATUS in self.event_kinds:
+                    return True
+                return EventKind.TERMINAL in self.event_kinds and (is_terminal(state) or is_interrupted(state))
             case Message():
-                return Wanted.STATUS in self.wanted
+                return EventKind.STATUS in self.event_kinds
         return False
 
     def without_secrets(self) -> TaskPushNotificationConfig:
-        """The config as clients may read it back: without its token and its credentials."""
-        shown = TaskPushNotificationConfig()
-        shown.CopyFrom(self.config)
-        shown.ClearField("token")
-        shown.authentication.ClearField("credentials")
-        if not shown.authentication.scheme:
-            shown.ClearField("authentication")
-        return shown
+        """Return the config as clients may read it: without its token and its credentials."""
+        config = TaskPushNotificationConfig()
+        config.CopyFrom(self.config)
+        config.ClearField("token")
+        config.authentication.ClearField("credentials")
+        if not config.authentication.scheme:
+            config.ClearField("authentication")
+        return config
 
     def to_bytes(self) -> bytes:
-        """The form that is sealed and kept."""
-        kept = {"config": MessageToDict(self.config), "protocol": self.protocol, "wanted": sorted(self.wanted)}
-        return json.dumps(kept, separators=(",", ":")).encode()
+        """Return the serialized form, which is stored encrypted."""
+        config = MessageToDict(self.config)
+        fields = {"config": config, "protocol": self.protocol, "event_kinds": sorted(self.event_kinds)}
+        return json.dumps(fields, separators=(",", ":")).encode()
 
     @classmethod
-    def from_bytes(cls, kept: bytes) -> Self:
-        """What `to_bytes` wrote.
+    def from_bytes(cls, data: bytes) -> Self:
+        """Return the subscription that `to_bytes` serialized.
 
         Raises:
-            ValueError: it is of a release that says more.
+            ValueError: Another release serialized it, with other fields.
         """
         try:
-            fields = json.loads(kept)
+            fields = json.loads(data)
             config = ParseDict(fields["config"], TaskPushNotificationConfig())
-            return cls(config, fields["protocol"], frozenset(map(Wanted, fields["wanted"])))
+            return cls(config, fields["protocol"], frozenset(map(EventKind, fields["event_kinds"])))
         except (KeyError, ParseError):
-            raise ValueError("no config that this release can read") from None
+            raise ValueError("this release cannot read the config") from None
 
 
-def wanted_of(text: str) -> frozenset[Wanted]:
-    """What the header ``A2A-Push-Events`` asks for, names with commas between; everything if it is empty.
+def parse_event_kinds(text: str) -> frozenset[EventKind]:
+    """Return the kinds of events in the header ``A2A-Push-Events``, or all kinds if it is empty.
 
     Raises:
-        ValueError: a name in it is unknown; says which there are.
+        ValueError: The header has an unknown name. The text lists the known names.
     """
     names = [name.strip().lower() for name in text.split(",") if name.strip()]
     try:
-        return frozenset(map(Wanted, names)) or EVERYTHING
+        return frozenset(map(EventKind, names)) or ALL_EVENTS
     except ValueError:
-        known = ", ".join(Wanted)
-        raise ValueError(f"names of events with commas between: {known}") from None
+        raise ValueError(f"must be a comma-separated list of {', '.join(EventKind)}") from None

@@ -1,5 +1,5 @@
-"""The watcher looks after what others dropped. Any number of them may run; they share the work without a leader.
+"""The watcher: a process that recovers lost runs, dispatches unclaimed runs, and delivers events to webhooks.
 
-Every loop has the same small life (``loops``): start, one tick after another, stop. One file per role: ``dispatcher``
-publishes runs that no worker claimed, ``pauses`` ends those that nobody answers. ``service`` starts and stops them.
+Any number of watchers may run. They share the work without a leader. Each file holds one role, or roles of one kind.
+``role_loop`` ticks a role, and ``service`` starts and stops all of them.
 """

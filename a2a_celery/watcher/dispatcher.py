@@ -1,8 +1,8 @@
-"""Publishes runs that no worker claimed: whose first publish failed, or got lost on its way.
+"""Republication of runs that no worker claimed, because their first publish failed or their message was lost.
 
-A run is due a few seconds after its creation unless its publish succeeded; then, and after each try of ours, later
-and later. A run is not published while its queue may still hold the message, so that a queue that is merely long is not
-filled with copies. A copy does no harm: a run is claimed once.
+A run is due a few seconds after its creation unless its publish succeeded. After each further attempt, its delay grows.
+A run is not published while its queue may still hold its message, so that a long queue is not filled with copies. A
+copy is harmless, because a run is claimed only once.
 """
 
 from __future__ import annotations
@@ -11,32 +11,35 @@ import logging
 from datetime import timedelta
 
 from ..clock import SYSTEM_CLOCK, Clock
-from ..dispatch import BrokerQueues, Publisher, RunOptions
+from ..dispatch import EPOCH, MICROSECOND, BrokerQueues, Publisher, RunOptions
 from ..errors import BrokerUnavailable, RunNotTaken
 from ..lifecycle import Refused, final_event
 from ..lifecycle.outcomes import NOT_BEGUN_IN_TIME
 from ..store import AsyncStore, Keys
-from ..store.dispatch import MAX_REDISPATCH_WAIT_US, DueRun, claimed_runs, postpone_runs, take_due_runs
-from ..store.runs import RunRef, end_run
-from ..store.tasks import read_task
+from ..store.runs.commands import RunRef, end_run
+from ..store.runs.dispatch import MAX_REDISPATCH_WAIT_US, DueRun, acquire_due_runs, claimed_runs, postpone_runs
+from ..store.tasks.commands import read_task
 from ..telemetry.logs import about
 from ..telemetry.names import Action
-from .figures import WatcherFigures
-from .results import Results
+from .celery.results import Results
+from .metrics import WatcherMetrics
+from .store_clock import MAX_ERROR
 
 logger = logging.getLogger(__name__)
 
-BATCH = 100
-LOOK_AGAIN_US = 1_000_000
-"""A run that may be in its queue is looked at again when it has waited twice as long, and after this long at least."""
+DISPATCH_BATCH = 100
+MIN_QUEUE_RECHECK_US = 1_000_000
+"""Minimum time before a run that may be in its queue is checked again. The time doubles with each check."""
 MAX_QUEUES = 1000
-"""Queues that are remembered at once; routes may name any number of them."""
+"""Maximum number of remembered queues, since routes may name any number of them."""
 MAX_CLAIMS = 200
-"""Leases that are read in a tick, the newest first."""
-BROKER_BACK_US = 2_000_000
-"""How long a broker that took nothing is left alone, and a run that it does not take."""
-RESULTS_PATIENCE = 5.0
-"""Seconds that the result backend, and a worker it names, have to say something of a run."""
+"""Maximum number of leases that a tick reads, the newest first."""
+BROKER_RETRY_US = 2_000_000
+"""Delay after a failed publish."""
+MAX_CLOCK_ERROR = timedelta(seconds=MAX_ERROR)
+"""Maximum lag of this machine's clock behind the store's clock that still allows to reject an expired run."""
+RESULTS_TIMEOUT = 5.0
+"""Seconds for the replies of the result backend and of the worker that it names."""
 
 
 class Backlog:
@@ -55,17 +58,22 @@ class Backlog:
         self._empty_at: dict[str, int] = {}
         self._claimed_us: dict[tuple[str, int | None], int] = {}
         self._claims_are_read = False
+        self._taken_us = 0
 
     def start_tick(self) -> None:
         """Read the claimed runs again when a run of this tick needs them."""
         self._claims_are_read = False
 
     async def may_hold(self, run: DueRun, options: RunOptions) -> bool:
-        """Return whether the queue of `run` may still hold its message. A queue is asked once for runs taken together.
+        """Return True if the queue of `run` may still hold its message. A batch queries each queue once.
 
         Raises:
-            BrokerUnavailable: the broker did not say so.
+            BrokerUnavailable: The broker did not reply.
         """
+        if run.taken_us < self._taken_us:  # the store's clock was set back, so earlier times are invalid
+            for times in (self._asked_at, self._empty_at, self._claimed_us):
+                times.clear()
+        self._taken_us = run.taken_us
         if run.published_us is None:
             return False
         queue = self._queue_of(run.agent, options)
@@ -88,7 +96,7 @@ class Backlog:
     def _queue_of(self, agent: str, options: RunOptions) -> str | None:
         try:
             return self._queues.queue_of(agent, options)
-        except Exception as e:  # a router of the app, or a queue that it does not know: publishing says what is wrong
+        except Exception as e:  # a router failed, or the queue is unknown: the publish reports the cause
             logger.info("the queue of a run of agent %s is unknown: %r", agent, e)
             return None
 
@@ -109,7 +117,7 @@ class Backlog:
 
 
 class Dispatcher:
-    """One look at the runs that are due; several watchers never take the same one."""
+    """Role that publishes the due runs. Concurrent watchers publish each run once."""
 
     name = "dispatcher"
     every = 0.5
@@ -121,79 +129,87 @@ class Dispatcher:
         publisher: Publisher,
         redispatch_after: float,
         results: Results,
-        figures: WatcherFigures | None = None,
+        metrics: WatcherMetrics | None = None,
         clock: Clock = SYSTEM_CLOCK,
         overtaken_after: float = 5.0,
     ) -> None:
         self._clock = clock
-        self._tell = figures or WatcherFigures()
+        self._metrics = metrics or WatcherMetrics()
         self._store = store
         self._keys = keys
         self._publisher = publisher
-        self._again_us = int(redispatch_after * 1_000_000)
+        self._redispatch_after_us = int(redispatch_after * 1_000_000)
         self._results = results
-        self._results_answer = True
+        self._results_reply = True
         self._backlog = Backlog(store, keys, publisher.queues, overtaken_after)
 
     async def tick(self) -> None:
-        """Publishes what is due, and rejects what has expired. What the broker does not take, or still has, is due
-        again, and what is not to begin soon is due shortly before its time."""
+        """Publish the due runs and reject the expired ones.
+
+        A run that the broker refuses, or still has in its queue, is postponed. A run with a later start time is
+        postponed until shortly before that time.
+        """
         self._backlog.start_tick()
         while await self._publish_due():
-            pass  # runs behind many that wait in a long queue
+            pass  # due runs may follow many runs that wait in a long queue
 
     async def _publish_due(self) -> bool:
         """Publish a batch of due runs. Return whether it was full and all its runs still wait in their queues."""
         postponed: dict[DueRun, int] = {}
         queued = 0
-        due = await self._store.run(take_due_runs(self._keys, limit=BATCH, again_us=self._again_us))
-        self._results_answer = True
-        for number, one in enumerate(due):
-            self._tell.goes_on(self.name)
-            options, now = RunOptions.from_json(one.options), self._clock.now()
-            if options.has_expired(now):
-                await self._reject(one.ref)
+        due = await self._store.run(
+            acquire_due_runs(self._keys, limit=DISPATCH_BATCH, again_us=self._redispatch_after_us)
+        )
+        self._results_reply = True
+        for number, run in enumerate(due):
+            self._metrics.record_progress(self.name)
+            options, now = RunOptions.from_json(run.options), EPOCH + run.taken_us * MICROSECOND
+            if options.has_expired(min(now, self._clock.now() + MAX_CLOCK_ERROR)):
+                await self._reject(run.ref)
                 continue
-            if held := options.held_for(now):
-                postponed[one] = held // timedelta(microseconds=1)
+            if delay := options.held_for(now):
+                postponed[run] = delay // timedelta(microseconds=1)
                 continue
-            if options.call is not None and not options.retries and await self._is_elsewhere(one.ref):
+            if options.call is not None and not options.retries and await self._is_on_plain_worker(run.ref):
+                postponed[run] = self._redispatch_after_us  # the delay does not double, since the run was not published
                 continue
             try:
-                if await self._backlog.may_hold(one, options):
-                    postponed[one] = min(max(one.queued_us, LOOK_AGAIN_US), MAX_REDISPATCH_WAIT_US)
+                if await self._backlog.may_hold(run, options):
+                    postponed[run] = min(max(run.queued_us, MIN_QUEUE_RECHECK_US), MAX_REDISPATCH_WAIT_US)
                     queued += 1
                     continue
-                await self._publisher.publish_async(one.agent, one.ref.task_id, one.ref.run, one.options)
-                self._tell.dispatched_again()
-                said = about(Action.RUN_DISPATCHED_AGAIN, one.ref.name, agent=one.agent)
-                logger.info("run %s dispatched again", one.ref.name, extra=said)
-            except RunNotTaken as e:  # those behind it may go elsewhere
-                said = about(Action.RUN_NOT_PUBLISHED, one.ref.name, agent=one.agent)
-                logger.warning("run %s not dispatched, trying again: %s", one.ref.name, e, extra=said)
-                postponed[one] = BROKER_BACK_US
+                published = options.without_past_times(now).to_json()
+                await self._publisher.publish_async(run.agent, run.ref.task_id, run.ref.run, published)
+                self._metrics.count_redispatch()
+                log_fields = about(Action.RUN_DISPATCHED_AGAIN, run.ref.name, agent=run.agent)
+                logger.info("run %s published again", run.ref.name, extra=log_fields)
+            except RunNotTaken as e:  # the following runs may have another route
+                log_fields = about(Action.RUN_NOT_PUBLISHED, run.ref.name, agent=run.agent)
+                logger.warning("run %s not published, retrying: %s", run.ref.name, e, extra=log_fields)
+                postponed[run] = BROKER_RETRY_US
             except BrokerUnavailable as e:
-                said = about(Action.RUN_NOT_PUBLISHED, runs=len(due) - number)
-                logger.warning("%d runs not dispatched, trying again: %s", len(due) - number, e, extra=said)
-                postponed |= dict.fromkeys(due[number:], BROKER_BACK_US)
+                log_fields = about(Action.RUN_NOT_PUBLISHED, runs=len(due) - number)
+                logger.warning("%d runs not published, retrying: %s", len(due) - number, e, extra=log_fields)
+                postponed |= dict.fromkeys(due[number:], BROKER_RETRY_US)
                 break
         if postponed:
             await self._store.run(postpone_runs(self._keys, postponed))
-        return queued == BATCH
+        return queued == DISPATCH_BATCH
 
-    async def _is_elsewhere(self, ref: RunRef) -> bool:
-        """Whether a worker without this package has the run, a plain Celery task; what it has done is ended here.
+    async def _is_on_plain_worker(self, ref: RunRef) -> bool:
+        """Return True if a worker without this package has the run, which is a plain Celery task.
 
-        A result backend that says nothing is asked once in a tick: other runs wait to be published.
+        A run that such a worker has ended is ended here. A result backend that does not reply is queried once a tick,
+        so that other runs are published.
         """
-        if not self._results_answer:
+        if not self._results_reply:
             return False
         try:
-            async with self._clock.timeout(RESULTS_PATIENCE):
+            async with self._clock.timeout(RESULTS_TIMEOUT):
                 return await self._results.has(ref)
         except Exception as e:
-            logger.warning("run %s: the result backend says nothing: %r", ref.name, e)
-            self._results_answer = False
+            logger.warning("run %s: the result backend does not reply: %r", ref.name, e)
+            self._results_reply = False
             return False
 
     async def _reject(self, ref: RunRef) -> None:
@@ -201,6 +217,6 @@ class Dispatcher:
         found = await self._store.run(head)
         event = found and final_event(Refused(NOT_BEGUN_IN_TIME), ref.task_id, found[0].context_id)
         if event:
-            answer = await self._store.run(end_run(self._keys, ref, runner=None, event=event))
-            said = about(Action.RUN_EXPIRED, ref.name)
-            logger.info("run %s was not begun in time: %s", ref.name, answer, extra=said)
+            reply = await self._store.run(end_run(self._keys, ref, runner=None, event=event))
+            log_fields = about(Action.RUN_EXPIRED, ref.name)
+            logger.info("run %s did not start before it expired: %s", ref.name, reply, extra=log_fields)

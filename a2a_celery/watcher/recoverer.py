@@ -1,10 +1,11 @@
-"""Sees to runs that were lost with their workers, by their agents' crash promise.
+"""Recovery of runs whose lease expired, and of tasks whose pause expired.
 
-A worker that dies stops renewing its leases. When one is over, the run is taken from it: at most once (an agent's
-default) means that its task is FAILED; an agent with `max_attempts` gets the next run, on any worker. A worker that was
-only paused finds that it has lost the run, can write nothing more, and cancels its agent. Runs that a stopping worker
-handed back, but could not pass on, come here too. Celery's listeners, Flower among them, are told of the others in the
-name of the worker that is gone.
+A worker that dies stops renewing its leases. When a lease expires, the worker loses the run. By default, an agent runs
+at most once, so the task becomes FAILED. An agent with `max_attempts` gets another run, on any worker. A worker that
+was only suspended notices the loss, can write nothing more, and cancels its agent.
+
+Runs that a worker returned at its shutdown but could not publish are recovered too. For all other lost runs, the
+watcher sends Celery's task events on behalf of the lost worker, so that monitors such as Flower see the end of the run.
 """
 
 from __future__ import annotations
@@ -15,22 +16,31 @@ from math import inf
 from ..clock import SYSTEM_CLOCK, Clock
 from ..dispatch import Publisher
 from ..errors import StoreUnavailable
-from ..store import AsyncStore, Keys
-from ..store.recovery import Lapsed, give_next_attempt, lapsed_runs
+from ..store import AsyncStore, Keys, Operation
+from ..store.runs.recovery import Lapsed, give_next_attempt, lapsed_runs
+from ..store.tasks.commands import end_pauses
 from ..telemetry.logs import about
 from ..telemetry.names import Action
+from .store_clock import StoreClock
 
 logger = logging.getLogger(__name__)
 
-BATCH = 100
-FIRST_WAIT_US = 500_000
-"""How long the second attempt waits, and each further one twice as long: an agent may be what kills its workers."""
+LEASE_BATCH = 100
+PAUSE_BATCH = 100
+FIRST_DELAY_US = 500_000
+"""Delay of the second attempt. It doubles with each attempt, since the agent itself may kill its workers."""
 
-LONGEST_WAIT_US = 60_000_000
+MAX_DELAY_US = 60_000_000
+
+MAX_LEASE_FACTOR = 4
+"""Maximum lease of a worker as a multiple of the watcher's `lease_ttl`. They differ while the setting is changed."""
+
+RETRY_AFTER = 30.0
+"""Seconds before the recovery of a run is retried if only its own task could not be read or written."""
 
 
 class Recoverer:
-    """One look at the leases that are over; each is seen to once, however many watchers look."""
+    """Role that recovers runs whose lease expired. Concurrent watchers recover each run once."""
 
     name = "recoverer"
     every = 0.5
@@ -42,50 +52,96 @@ class Recoverer:
         grace: float = 0,
         publisher: Publisher | None = None,
         clock: Clock = SYSTEM_CLOCK,
+        store_clock: StoreClock | None = None,
     ) -> None:
         self._store = store
         self._keys = keys
         self._grace = grace
         self._publisher = publisher
         self._clock = clock
-        self._looked_at = -inf
+        self._store_clock = store_clock
+        self._last_tick_at = -inf
+        self._retry_at: dict[str, float] = {}
         self._not_before = -inf
 
     async def tick(self) -> None:
-        """Sees to what has lapsed.
+        """Recover all runs whose lease expired.
 
-        Not right after a start, or when the store was away: for `grace` seconds, the workers come first, whose leases
-        lapsed because nobody could renew them. A store that was silent, and answered in the end, was away too.
+        After the watcher starts and after the store was unavailable or slow, no run is recovered for `grace` seconds,
+        so that workers can renew expired leases. The same applies after the watcher's host was suspended, perhaps with
+        workers on it.
         """
         try:
-            lapsed = await self._store.run(lapsed_runs(self._keys, limit=BATCH))
-            if self._clock.monotonic() - self._looked_at > self._grace + self.every:
-                self._not_before = self._clock.monotonic() + self._grace
-            self._looked_at = self._clock.monotonic()
-            if self._clock.monotonic() < self._not_before:
+            lapsed = await self._store.run(self._lapsed_runs())
+            if self._clock.boottime() - self._last_tick_at > self._grace + self.every:
+                self._not_before = self._clock.boottime() + self._grace
+            self._last_tick_at = self._clock.boottime()
+            if self._clock.boottime() < self._not_before:
                 return
             for one in lapsed:
-                await self._see_to(one)
+                if self._retry_at.get(one.ref.name, -inf) <= self._clock.boottime():
+                    await self._recover(one)
+            names = {one.ref.name for one in lapsed}
+            self._retry_at = {name: at for name, at in self._retry_at.items() if name in names}
         except StoreUnavailable:
-            self._not_before = self._clock.monotonic() + self._grace
+            self._not_before = self._clock.boottime() + self._grace
             raise
 
-    async def _see_to(self, lapsed: Lapsed) -> None:
-        wait_us = 0 if lapsed.handed_back else min(FIRST_WAIT_US * 2 ** (lapsed.attempt - 1), LONGEST_WAIT_US)
-        lapse = await give_next_attempt(self._store, self._keys, lapsed, again_us=wait_us)
-        about_it = about(Action.RUN_LOST, lapsed.ref.name, agent=lapsed.agent, outcome=lapse.what)
+    def _lapsed_runs(self) -> Operation[list[Lapsed]]:
+        limit = LEASE_BATCH + len(self._retry_at)
+        if self._store_clock is None:
+            return lapsed_runs(self._keys, limit=limit)
+        longest_us = MAX_LEASE_FACTOR * self._store_clock.lease_us
+        return lapsed_runs(self._keys, limit=limit, latest_us=self._store_clock.latest_us, longest_lease_us=longest_us)
+
+    async def _recover(self, lapsed: Lapsed) -> None:
+        """Recover a run. A failure stops the others only if the store is unavailable or refuses writes."""
+        name = lapsed.ref.name
+        try:
+            await self._start_next_attempt(lapsed)
+            self._retry_at.pop(name, None)
+        except Exception as e:
+            await self._store.run(self._lapsed_runs())  # raises if the store is unavailable, or refuses writes
+            self._retry_at[name] = self._clock.boottime() + RETRY_AFTER
+            text = "run %s of %s was lost and its task could not be written, retrying in %g s: %s"
+            log_fields = about(Action.RUN_LOST, name, agent=lapsed.agent, outcome="postponed")
+            logger.warning(text, name, lapsed.agent, RETRY_AFTER, e or type(e).__name__, extra=log_fields)
+
+    async def _start_next_attempt(self, lapsed: Lapsed) -> None:
+        delay_us = 0 if lapsed.handed_back else min(FIRST_DELAY_US * 2 ** (lapsed.attempt - 1), MAX_DELAY_US)
+        lapse = await give_next_attempt(self._store, self._keys, lapsed, again_us=delay_us)
+        log_fields = about(Action.RUN_LOST, lapsed.ref.name, agent=lapsed.agent, outcome=lapse.what)
         match lapse.what:
             case "again":
-                said = "run %s of %s was lost; run %s follows"
-                logger.warning(said, lapsed.ref.name, lapsed.agent, lapse.next_run, extra=about_it)
+                text = "run %s of %s was lost; run %s follows"
+                logger.warning(text, lapsed.ref.name, lapsed.agent, lapse.next_run, extra=log_fields)
             case "failed":
-                said = "run %s of %s was lost; its task is failed: a2a requeue %s runs it again"
-                logger.warning(said, lapsed.ref.name, lapsed.agent, lapsed.ref.task_id, extra=about_it)
+                text = "run %s of %s was lost; its task failed: a2a requeue %s runs it again"
+                logger.warning(text, lapsed.ref.name, lapsed.agent, lapsed.ref.task_id, extra=log_fields)
             case "canceled":
-                said = "run %s of %s was lost; its task is canceled"
-                logger.warning(said, lapsed.ref.name, lapsed.agent, extra=about_it)
+                text = "run %s of %s was lost; its task is canceled"
+                logger.warning(text, lapsed.ref.name, lapsed.agent, extra=log_fields)
             case _:
-                return  # somebody else saw to it, or the next look will
+                return  # another watcher recovered the run, or the next tick does
         if lapsed.worker and not lapsed.handed_back and self._publisher is not None:
-            of = (lapsed.agent, lapsed.ref.task_id, lapsed.ref.run)
-            self._publisher.lost_soon(*of, lapsed.worker, canceled=lapse.what == "canceled", call=lapsed.call)
+            run = (lapsed.agent, lapsed.ref.task_id, lapsed.ref.run)
+            self._publisher.lost_soon(*run, lapsed.worker, canceled=lapse.what == "canceled", call=lapsed.call)
+
+
+class PauseExpirer:
+    """Role that fails tasks that waited too long for their clients. Concurrent watchers fail each task once."""
+
+    name = "pause expirer"
+    every = 1.0
+
+    def __init__(self, store: AsyncStore, keys: Keys, store_clock: StoreClock | None = None) -> None:
+        self._store = store
+        self._keys = keys
+        self._store_clock = store_clock
+
+    async def tick(self) -> None:
+        """Fail all tasks whose pause expired."""
+        latest_us = None if self._store_clock is None else self._store_clock.latest_us
+        while ended := await self._store.run(end_pauses(self._keys, limit=PAUSE_BATCH, latest_us=latest_us)):
+            log_fields = about(Action.PAUSES_ENDED, tasks=ended)
+            logger.info("%d tasks failed because they waited too long for their clients", ended, extra=log_fields)

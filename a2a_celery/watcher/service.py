@@ -1,4 +1,4 @@
-"""The watcher as a service: its loops, in the order in which they start, and stop in reverse."""
+"""The watcher process: it starts the loops of its roles in order, and stops them in reverse order."""
 
 from __future__ import annotations
 
@@ -11,28 +11,32 @@ from pathlib import Path
 from celery import Celery
 
 from ..archive import open_archive
-from ..config import Settings
+from ..crypto.sealing import Sealer, sealer_of
 from ..dispatch import Publisher
+from ..errors import ConfigError
 from ..loops import new_loop
-from ..push import Poster
-from ..sealing import Sealer, sealer_of
+from ..push import Poster, parse_private_key
+from ..settings import Settings
 from ..store import AsyncStore, Keys
-from ..store.blobs import blobs_of
-from ..store.start_check import check_store
-from ..store.wake import WakeLine
+from ..store.admin.start_check import check_store
+from ..store.blobs.blob_store import blobs_of
+from ..store.log.pubsub import PubSubListener
 from ..telemetry.logs import about
 from ..telemetry.names import Action
 from .archiver import Archiver
-from .blobs import BlobRemover
-from .canvases import CanvasEnder
-from .deliverer import Deliverer
+from .blob_remover import BlobRemover
+from .celery.result_listener import ResultListener
+from .celery.results import CanvasFinalizer, Results
+from .celery.revoke_listener import RevokeListener
 from .dispatcher import Dispatcher
-from .figures import WatcherFigures
-from .loops import Loop, Role
-from .pauses import PauseEnder
-from .presence import Presence
-from .recoverer import Recoverer
-from .results import Results
+from .heartbeat import Heartbeat
+from .metrics import WatcherMetrics
+from .recoverer import PauseExpirer, Recoverer
+from .role_loop import Role, RoleLoop
+from .store_clock import StoreClock
+from .webhooks.byte_budget import ByteBudget
+from .webhooks.deliverer import Deliverer
+from .webhooks.replayer import Replayer
 
 logger = logging.getLogger(__name__)
 
@@ -41,25 +45,38 @@ POLL_INTERVAL = 1.0
 
 
 class Watcher:
-    """All roles of a watcher in one process."""
+    """All roles of a watcher in one process.
+
+    Raises:
+        ConfigError: Public keys for webhooks are set without a private key.
+    """
 
     def __init__(self, settings: Settings, publisher: Publisher, app: Celery) -> None:
-        self.figures = WatcherFigures()
+        if settings.webhook_public_keys and not settings.webhook_private_keys:
+            raise ConfigError(
+                "a2a_webhook_public_keys is set, so receivers expect signatures, and this watcher has no private key: "
+                "set A2A_WEBHOOK_PRIVATE_KEY_FILE here, or leave both out"
+            )
+        self.metrics = WatcherMetrics()
         self._settings = settings
         self._app = app
         self._publisher = publisher
 
     async def run(self, until: asyncio.Event, alive_file: Path | None = None) -> None:
-        """Watches until `until` is set; touches `alive_file` every few seconds, as long as it reaches the store.
+        """Run all roles until `until` is set.
+
+        Args:
+            until: Event that stops the watcher.
+            alive_file: File to touch every few seconds while the store is available, or None.
 
         Raises:
-            ConfigError: the store has another schema, the secret key does not open the webhooks there are, or nothing
-                says where large parts are.
+            ConfigError: The store has another schema, the secret key cannot decrypt the stored webhooks, or the
+                location of large parts is not configured.
         """
         blobs = blobs_of(self._settings)
-        store = AsyncStore(self._settings.store_url, blobs)
+        store = AsyncStore(self._settings.store_url, blobs, wait_replicas=self._settings.store_wait_replicas)
         keys = Keys(self._settings.key_prefix)
-        sealer = sealer_of(self._settings)
+        sealer = sealer_of(self._settings.secret_keys)
         archive = open_archive(self._settings.archive_url) if self._settings.archive_url else None
         available = False
         try:
@@ -70,40 +87,40 @@ class Watcher:
         if not available:
             return
         results = Results(store, keys, self._app)
-        again, report_interval = self._settings.redispatch_after, self._settings.lease_ttl / 3
-        roles: list[Role] = [
-            Recoverer(store, keys, self._settings.lease_ttl / 2, self._publisher),
-            Dispatcher(store, keys, self._publisher, again, results, self.figures, overtaken_after=report_interval),
-            PauseEnder(store, keys),
-            CanvasEnder(store, keys, results),
-            Presence(store, keys, self._settings, alive_file),
-        ]
+        roles = self._task_roles(store, keys, results, alive_file)
         if blobs is not None:
-            roles.append(BlobRemover(store, keys, blobs, self.figures))
+            roles.append(BlobRemover(store, keys, blobs, self.metrics))
         if archive is not None:
-            roles.append(Archiver(store, keys, archive, self._settings.archive_retention, self.figures))
-        deliverer, line = self._deliverer(store, keys, sealer), WakeLine(self._settings.store_url)
-        loops = [Loop(role, figures=self.figures) for role in roles]
-        if deliverer is not None:
-            loops.append(Loop(deliverer, line.listen(keys.deliveries_wake), self.figures))
+            roles.append(Archiver(store, keys, archive, self._settings.archive_retention, self.metrics))
+        webhook_roles = self._webhook_roles(store, keys, sealer)
+        notifications = PubSubListener(self._settings.store_url)
+        loops = [RoleLoop(role, metrics=self.metrics) for role in roles]
+        loops += [
+            RoleLoop(role, notifications.listen(keys.delivery_notifications), self.metrics) for role in webhook_roles
+        ]
         for loop in loops:
             loop.start()
-        said = about(Action.WATCHER_STARTED)
-        logger.info("watching: %s", ", ".join(loop.role.name for loop in loops), extra=said)
+        revokes, listener = RevokeListener(store, keys, self._app), ResultListener(results, self._app)
+        revokes.start()
+        listener.start()
+        roles_text = ", ".join(loop.role.name for loop in loops)
+        logger.info("watcher started with the roles: %s", roles_text, extra=about(Action.WATCHER_STARTED))
         try:
             await until.wait()
         finally:
+            await listener.stop()
+            await revokes.stop()
             for loop in reversed(loops):
                 await loop.stop()
-            if deliverer is not None:
-                await deliverer.aclose()
+            for role in reversed(webhook_roles):
+                await role.aclose()
             if archive is not None:
                 await archive.aclose()
-            await line.stop()
+            await notifications.stop()
             await store.aclose()
 
     async def _wait_for_store(self, store: AsyncStore, keys: Keys, sealer: Sealer | None, until: asyncio.Event) -> bool:
-        """Return True when the store is available, or False when `until` is set before."""
+        """Return True when the store is available, or False if `until` is set first."""
         report = True
         while not await check_store(store, keys, self._settings, sealer, report=report):
             report = False
@@ -112,16 +129,43 @@ class Watcher:
                 return False
         return True
 
-    def _deliverer(self, store: AsyncStore, keys: Keys, sealer: Sealer | None) -> Deliverer | None:
-        """None without `secret_key`: then nobody can have set a webhook."""
+    def _task_roles(self, store: AsyncStore, keys: Keys, results: Results, alive_file: Path | None) -> list[Role]:
+        settings = self._settings
+        store_clock = StoreClock(store, keys, settings.lease_ttl)
+        dispatcher = Dispatcher(
+            store,
+            keys,
+            self._publisher,
+            settings.redispatch_after,
+            results,
+            self.metrics,
+            overtaken_after=settings.lease_ttl / 3,
+        )
+        return [
+            store_clock,
+            Recoverer(store, keys, settings.lease_ttl / 2, self._publisher, store_clock=store_clock),
+            dispatcher,
+            PauseExpirer(store, keys, store_clock),
+            CanvasFinalizer(store, keys, results),
+            Heartbeat(store, keys, settings, alive_file),
+        ]
+
+    def _webhook_roles(self, store: AsyncStore, keys: Keys, sealer: Sealer | None) -> list[Deliverer | Replayer]:
+        """Return the roles that post to webhooks: none without `secret_key`, since clients can then set no webhook."""
         if sealer is None:
-            return None
-        poster = Poster(self._settings.push_networks)
-        keys_of_secrets, lease = self._settings.secret_keys, self._settings.lease_ttl
-        return Deliverer(store, keys, sealer, poster, keys_of_secrets, lease, figures=self.figures)
+            return []
+        per_hour = self._settings.webhook_bytes_per_hour
+        budget = ByteBudget(store, keys, per_hour, self.metrics) if per_hour is not None else None
+        poster = Poster(self._settings.push_networks, budget=budget)
+        secret_keys, lease_ttl = self._settings.secret_keys, self._settings.lease_ttl
+        private_key = next(map(parse_private_key, self._settings.webhook_private_keys), None)
+        deliverer = Deliverer(
+            store, keys, sealer, poster, secret_keys, lease_ttl, metrics=self.metrics, private_key=private_key
+        )
+        return [deliverer, Replayer(store, keys, sealer, deliverer, lease_ttl)]
 
     def run_until_signalled(self, alive_file: Path | None = None) -> None:
-        """Watches until SIGTERM or SIGINT. See `run`."""
+        """Run until SIGTERM or SIGINT. See `run`."""
 
         async def main() -> None:
             stop = asyncio.Event()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from a2a_celery.push.addresses import is_allowed, is_within, read_address
+from a2a_celery.push.addresses import is_allowed, is_within, parse_address
 
 PUBLIC = ["8.8.8.8", "1.1.1.1", "100.63.255.255", "172.32.0.1", "192.169.0.1", "2606:4700:4700::1111", "2a00:1450::1"]
 
@@ -92,4 +92,4 @@ def test_what_python_knows_to_be_special_is_never_allowed(address) -> None:  # t
     "text", ["fe80::1%eth0", "2606::1%1", "", "127.1", "0x7f000001", "2130706433", "a.example", "::g"]
 )
 def test_only_the_usual_form_is_an_address(text: str) -> None:
-    assert read_address(text) is None
+    assert parse_address(text) is None

@@ -7,17 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from a2a_celery.cli.deliveries import deliveries
-from a2a_celery.push import Backoff, Wanted
-from a2a_celery.push.answers import KEPT
+from a2a_celery.cli.operator.deliveries import deliveries
+from a2a_celery.push import Backoff, EventKind
 from a2a_celery.push.backoff import DAY, HOUR
-from a2a_celery.push.connections import PLAIN_FOR
-from a2a_celery.push.hosts import PER_HOST
-from a2a_celery.push.network import FRESH, LOOKUP_TIMEOUT
-from a2a_celery.push.post import TIMEOUT
-from a2a_celery.push.request import A2A_JSON
+from a2a_celery.push.circuit_breaker import (
+    BUSY_RETRY_INTERVAL,
+    MAX_HOSTS,
+    MAX_POSTS,
+    MAX_POSTS_PER_HOST,
+    RESERVED_DIVISOR,
+)
+from a2a_celery.push.network import CACHE_TTL, LOOKUP_TIMEOUT
+from a2a_celery.push.poster import POST_TIMEOUT
+from a2a_celery.push.request import A2A_JSON, LARGE_TASK
+from a2a_celery.push.responses import MAX_RESPONSE_LENGTH
 from a2a_celery.store import Keys
-from a2a_celery.store.push_configs import MAX_PUSH_CONFIGS
+from a2a_celery.store.webhooks.push_configs import MAX_PUSH_CONFIGS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "webhooks.md").read_text(encoding="utf-8")
@@ -27,25 +32,29 @@ SAID = " ".join(PAGE.split())
 def test_its_numbers_are_the_codes() -> None:
     backoff = Backoff()
 
-    assert f"no status within {TIMEOUT:g} s" in SAID
+    assert f"no status within {POST_TIMEOUT:g} s" in SAID
     assert f"begins at {backoff.first:g} s" in SAID
     assert f"ends at {backoff.longest / HOUR:g} hours" in SAID
     assert backoff.give_up_after == DAY
-    assert f"Up to {KEPT:,} characters" in SAID
+    assert f"Up to {MAX_RESPONSE_LENGTH:,} characters" in SAID
     assert (MAX_PUSH_CONFIGS, "a task has ten at most" in SAID) == (10, True)
-    assert (PER_HOST, "eight posts at a time to each" in SAID) == (8, True)
-    assert (2 * PER_HOST, "two watchers post to a host sixteen at a time" in SAID) == (16, True)
-    assert f"addresses are remembered for {FRESH:g} s" in SAID
+    assert (MAX_POSTS_PER_HOST, "eight posts at a time to each host" in SAID) == (8, True)
+    assert f"A watcher makes at most {MAX_POSTS} posts at a time" in SAID
+    assert f"{MAX_POSTS // RESERVED_DIVISOR} of the {MAX_POSTS} are reserved for hosts that responded last time" in SAID
+    assert f"within {POST_TIMEOUT + 2 * BUSY_RETRY_INTERVAL:g} s" in SAID
+    assert f"the state of {MAX_HOSTS:,} idle hosts" in SAID
+    assert (2 * MAX_POSTS_PER_HOST, "two watchers post to a host sixteen at a time" in SAID) == (16, True)
+    assert f"addresses are cached for {CACHE_TTL:g} s" in SAID
     assert f"found within {LOOKUP_TIMEOUT:g} s" in SAID
-    assert (PLAIN_FOR, "gets HTTP/1.1 for ten minutes" in SAID) == (600, True)
     assert A2A_JSON in SAID
+    assert f"more than {LARGE_TASK // 1024} KiB (as protobuf)" in SAID
     assert f"redis-cli del {Keys().secrets}" in SAID
 
 
 def test_its_filters_are_all_there_are() -> None:
     table = PAGE.partition("| `A2A-Push-Events` |")[2].partition("\n\n")[0]
 
-    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(Wanted)
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(EventKind)
 
 
 def test_its_commands_are_all_there_are() -> None:

@@ -11,15 +11,25 @@ from typing import Any
 import httpcore
 import pytest
 
-from a2a_celery.push import Delivered, Gone, Held, Hosts, Poster, PostRequest, Refused, Result, Retry
-from a2a_celery.push.answers import BODY_PATIENCE, read_answer
-from a2a_celery.push.post import TIMEOUT
+from a2a_celery.push import (
+    CircuitBreaker,
+    Deferred,
+    Delivered,
+    Gone,
+    Poster,
+    PostRefused,
+    PostRequest,
+    PostResult,
+    Retry,
+)
+from a2a_celery.push.poster import POST_TIMEOUT
+from a2a_celery.push.responses import BODY_TIMEOUT, read_response
 from tests.support import receiver as behaviour
 from tests.support.clocks import ManualClock
 from tests.support.receiver import Receiver, Reply, receiver
 from tests.support.waiting import eventually
 
-from .names import LOCAL, Names
+from .fake_resolver import LOCAL, FakeResolver
 
 SECRETS = ("s3cret-credentials", 't0ken "quoted"')
 
@@ -41,7 +51,7 @@ def request(url: str, body: bytes = b"{}", **headers: str) -> PostRequest:
     return PostRequest(url, {"X-A2A-Notification-Token": SECRETS[1], **named}, body, SECRETS)
 
 
-async def answered(poster: Poster, hooks: Receiver, step: behaviour.Step) -> Result:
+async def answered(poster: Poster, hooks: Receiver, step: behaviour.Step) -> PostResult:
     """What becomes of a post that is answered with `step`; the next one arrives."""
     hooks.plan("/hook", [step])
     result = await poster.post(request(hooks.url()))
@@ -78,16 +88,16 @@ async def test_anything_else_is_tried_again(poster: Poster, hooks: Receiver, sta
     result = await answered(poster, hooks, Reply(status, (("Retry-After", "5"),), b"no"))
 
     assert isinstance(result, Retry)
-    assert (result.reason, result.asked) == (f"answered {status}", None)
-    assert result.answer is not None
-    assert (result.answer.status, result.answer.text) == (status, "no")
+    assert (result.reason, result.retry_after) == (f"answered {status}", None)
+    assert result.response is not None
+    assert (result.response.status, result.response.text) == (status, "no")
 
 
 async def test_410_ends_it(poster: Poster, hooks: Receiver) -> None:
     result = await answered(poster, hooks, Reply(410, body=b"unsubscribed"))
 
     assert isinstance(result, Gone)
-    assert result.answer.text == "unsubscribed"
+    assert result.response.text == "unsubscribed"
 
 
 @pytest.mark.parametrize("status", [300, 301, 302, 303, 304, 307, 308])
@@ -104,24 +114,25 @@ async def test_a_receiver_says_when_to_come_again(poster: Poster, hooks: Receive
     result = await answered(poster, hooks, behaviour.retry_after(7, status))
 
     assert isinstance(result, Retry)
-    assert result.asked == 7
+    assert result.retry_after == 7
 
 
-SILENCE = "no answer within 15 s"
-NO_END = "no answer within 2 s"  # in real time: what comes is no answer
+NAME_NOT_FOUND = Retry("no connection: the host's name was not found", is_host_not_found=True)
+SILENCE = "no response within 15 s"
+NO_END = "no response within 2 s"  # in real time: what comes is no answer
 NO_ANSWER = {
     "silent": (behaviour.silent(), SILENCE),
     "slow": (behaviour.slow(30), SILENCE),
-    "hangs up": (behaviour.HANG_UP, "the connection was closed without an answer"),
-    "garbage": (behaviour.GARBAGE, "the answer is not HTTP"),
-    "endless headers": (behaviour.ENDLESS_HEADERS, "the answer is not HTTP"),
+    "hangs up": (behaviour.HANG_UP, "the connection was closed without a response"),
+    "garbage": (behaviour.GARBAGE, "the response is not HTTP"),
+    "endless headers": (behaviour.ENDLESS_HEADERS, "the response is not HTTP"),
     "goes on to come": (behaviour.ENDLESS_CONTINUE, NO_END),
-    "half a head": (behaviour.writes(b"HTTP/1.1 200 OK\r\nContent-"), "the connection was closed without an answer"),
-    "no status": (behaviour.writes(b"HTTP/1.1 OK\r\n\r\n"), "the answer is not HTTP"),
-    "another protocol": (behaviour.writes(b"-ERR unknown command\r\n"), "the connection was closed without an answer"),
+    "half a head": (behaviour.writes(b"HTTP/1.1 200 OK\r\nContent-"), "the connection was closed without a response"),
+    "no status": (behaviour.writes(b"HTTP/1.1 OK\r\n\r\n"), "the response is not HTTP"),
+    "another protocol": (behaviour.writes(b"-ERR unknown command\r\n"), "the connection was closed without a response"),
     "two lengths": (
         behaviour.writes(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxx"),
-        "the answer is not HTTP",
+        "the response is not HTTP",
     ),
 }
 
@@ -135,7 +146,7 @@ async def test_no_answer_is_tried_again(hooks: Receiver, way: str) -> None:
         posting = asyncio.create_task(answered(poster, hooks, step))
         if reason == SILENCE:
             await asyncio.to_thread(hooks.wait_for, "/hook")
-            clock.advance(TIMEOUT)
+            clock.advance(POST_TIMEOUT)
         assert await posting == Retry(reason)
 
 
@@ -148,8 +159,8 @@ async def test_nobody_listens(poster: Poster) -> None:
 
 
 async def test_a_name_that_nobody_knows(hooks: Receiver) -> None:
-    async with Poster(LOCAL, resolver=Names()) as poster:
-        assert await poster.post(request("https://a.example/")) == Retry("no connection: the host's name was not found")
+    async with Poster(LOCAL, resolver=FakeResolver()) as poster:
+        assert await poster.post(request("https://a.example/")) == NAME_NOT_FOUND
 
 
 BODIES = {
@@ -170,8 +181,8 @@ async def test_a_status_counts_whatever_its_body_is(hooks: Receiver, way: str) -
         for status in (200, 500):
             posting = asyncio.create_task(answered(poster, hooks, BODIES[way](status)))
             if way == "dripping":
-                await clock.until_waiting(BODY_PATIENCE, TIMEOUT)
-                clock.advance(BODY_PATIENCE)
+                await clock.until_waiting(BODY_TIMEOUT, POST_TIMEOUT)
+                clock.advance(BODY_TIMEOUT)
             results.append(await posting)
         eventually(lambda: hooks.open <= 1)
 
@@ -179,13 +190,13 @@ async def test_a_status_counts_whatever_its_body_is(hooks: Receiver, way: str) -
     assert delivered == Delivered(200)
     assert isinstance(failed, Retry)
     assert failed.reason == "answered 500"
-    assert failed.answer is not None
-    assert len(failed.answer.text) <= 4096
+    assert failed.response is not None
+    assert len(failed.response.text) <= 4096
 
 
 async def test_a_status_that_came_in_time_counts_though_its_body_does_not(hooks: Receiver) -> None:
     hooks.plan("/hook", [behaviour.dripping_body(200)])
-    async with Poster(LOCAL, timeout=BODY_PATIENCE * 0.75) as poster:
+    async with Poster(LOCAL, timeout=BODY_TIMEOUT * 0.75) as poster:
         assert await poster.post(request(hooks.url())) == Delivered(200)
 
 
@@ -197,7 +208,7 @@ async def test_no_more_of_an_answer_is_read_than_is_kept() -> None:
             read.append(1000)
             yield b"x" * 1000
 
-    answer = await read_answer(httpcore.Response(500, content=chunks()), SECRETS)
+    answer = await read_response(httpcore.Response(500, content=chunks()), SECRETS)
 
     assert len(answer.text) == 4096
     assert sum(read) < 6000
@@ -207,8 +218,8 @@ async def test_an_answer_is_kept_as_readable_text(poster: Poster, hooks: Receive
     result = await answered(poster, hooks, Reply(500, body="bö\x1b[31mse\n\x00".encode() + b"\xff"))
 
     assert isinstance(result, Retry)
-    assert result.answer is not None
-    assert result.answer.text == "bö�[31mse\n��"
+    assert result.response is not None
+    assert result.response.text == "bö�[31mse\n��"
 
 
 @pytest.mark.parametrize("status", [500, 410])
@@ -218,10 +229,10 @@ async def test_an_answer_that_says_the_request_again_is_kept_without_its_secrets
     result = await answered(poster, hooks, behaviour.echo(status))
 
     assert isinstance(result, Retry | Gone)
-    assert result.answer is not None
-    assert "Bearer […]" in result.answer.text
-    assert "s3cret" not in result.answer.text
-    assert "t0ken" not in result.answer.text
+    assert result.response is not None
+    assert "Bearer […]" in result.response.text
+    assert "s3cret" not in result.response.text
+    assert "t0ken" not in result.response.text
 
 
 @pytest.mark.parametrize("before", range(4070, 4100, 3))
@@ -229,8 +240,8 @@ async def test_no_part_of_a_secret_is_kept_at_an_answers_end(poster: Poster, hoo
     result = await answered(poster, hooks, Reply(500, body=b"x" * before + SECRETS[0].encode() + b"y" * 9000))
 
     assert isinstance(result, Retry)
-    assert result.answer is not None
-    assert "s3" not in result.answer.text
+    assert result.response is not None
+    assert "s3" not in result.response.text
 
 
 async def test_a_connection_serves_the_next_post_too(poster: Poster, hooks: Receiver) -> None:
@@ -248,6 +259,46 @@ async def test_a_connection_that_was_closed_meanwhile_is_no_failed_post(poster: 
     assert [await poster.post(request(hooks.url())) for _ in range(2)] == [Delivered(200)] * 2
     assert len(hooks.received()) == 3
     assert hooks.connections == 2
+
+
+async def test_connections_that_the_server_closed_while_idle_fail_no_post(poster: Poster, hooks: Receiver) -> None:
+    """A server that restarts closes all its connections."""
+    hooks.plan("/hook", [], then=behaviour.together(8))  # and closes each connection after its response
+    first = await asyncio.gather(*(poster.post(request(hooks.url())) for _ in range(8)))
+    eventually(lambda: hooks.open == 0)
+    second = await asyncio.gather(*(poster.post(request(hooks.url())) for _ in range(8)))
+
+    assert first + second == [Delivered(200)] * 16
+    assert len(hooks.received()) == 16
+
+
+async def test_a_path_that_never_answers_takes_no_other_posts_with_it(hooks: Receiver) -> None:
+    hooks.plan("/never", [], then=behaviour.silent())
+    clock = ManualClock()
+    async with Poster(
+        LOCAL, circuit_breaker=CircuitBreaker(max_per_host=16, failure_threshold=1000), clock=clock
+    ) as poster:
+        hanging = [asyncio.create_task(poster.post(request(hooks.url("/never")))) for _ in range(8)]
+        fine = await asyncio.gather(*(poster.post(request(hooks.url())) for _ in range(8)))
+        await asyncio.to_thread(hooks.wait_for, "/never", 8)
+        clock.advance(POST_TIMEOUT)
+        unanswered = await asyncio.gather(*hanging)
+        more = [await poster.post(request(hooks.url())) for _ in range(50)]
+
+    assert unanswered == [Retry("no response within 15 s")] * 8
+    assert fine == [Delivered(200)] * 8
+    assert more == [Delivered(200)] * 50
+
+
+async def test_connections_that_could_not_be_opened_hold_no_permit(hooks: Receiver) -> None:
+    with socket.socket() as taken:  # or another process might listen there meanwhile
+        taken.bind(("127.0.0.1", 0))
+        nowhere = request(f"http://127.0.0.1:{taken.getsockname()[1]}/")
+        async with Poster(LOCAL, circuit_breaker=CircuitBreaker(max_posts=2)) as poster:
+            for _ in range(4):
+                assert await poster.post(nowhere) == Retry("the connection was refused")
+
+            assert await poster.post(request(hooks.url())) == Delivered(200)
 
 
 async def test_a_cookie_is_never_sent_back(poster: Poster, hooks: Receiver) -> None:
@@ -271,54 +322,54 @@ async def test_no_proxy_is_taken_from_the_environment(hooks: Receiver, monkeypat
 )
 async def test_what_is_not_allowed_any_more_is_refused(hooks: Receiver, url: str) -> None:
     async with Poster() as poster:
-        assert isinstance(await poster.post(request(url.format(hooks.port))), Refused)
+        assert isinstance(await poster.post(request(url.format(hooks.port))), PostRefused)
 
     assert hooks.connections == 0
 
 
 async def test_a_name_that_leads_inside_is_refused_at_the_connection(hooks: Receiver) -> None:
-    names = Names(a_example=["127.0.0.1"])
+    names = FakeResolver(a_example=["127.0.0.1"])
     async with Poster(resolver=names) as poster:
         result = await poster.post(request(f"https://a.example:{hooks.port}/"))
 
-    assert isinstance(result, Refused)
+    assert isinstance(result, PostRefused)
     assert "127.0.0.1" in result.reason  # operators may know
     assert hooks.connections == 0
 
 
 async def test_a_name_that_rebinds_is_refused_as_soon_as_it_does(hooks: Receiver) -> None:
-    names = Names(a_example=["127.0.0.1", "10.0.0.1"])
+    names = FakeResolver(a_example=["127.0.0.1", "127.0.0.1", "10.0.0.1"])  # the first time for its network
     async with Poster(LOCAL, resolver=names) as poster:
         hooks.plan("/hook", [Reply(200, (("Connection", "close"),))])
         url = hooks.url(host="a.example")
 
         assert await poster.post(request(url)) == Delivered(200)
-        assert isinstance(await poster.post(request(url)), Refused)
+        assert isinstance(await poster.post(request(url)), PostRefused)
     assert len(hooks.received()) == 1
 
 
 async def test_public_addresses_are_not_posted_to_without_tls() -> None:
-    async with Poster(LOCAL, resolver=Names(a_example=["8.8.8.8"])) as poster:
+    async with Poster(LOCAL, resolver=FakeResolver(a_example=["8.8.8.8"])) as poster:
         result = await poster.post(request("http://a.example/"))
 
-    assert isinstance(result, Refused)
+    assert isinstance(result, PostRefused)
     assert "without TLS" in result.reason
 
 
 @pytest.mark.parametrize("value", ["a\r\nX-Admin: 1", "a\nb", "ü", "a\x00b"])
 async def test_a_header_that_was_never_checked_smuggles_nothing(poster: Poster, hooks: Receiver, value: str) -> None:
-    assert isinstance(await poster.post(request(hooks.url(), Authorization=value)), Refused)
+    assert isinstance(await poster.post(request(hooks.url(), Authorization=value)), PostRefused)
 
     assert hooks.received() == []
 
 
 async def test_a_host_gets_so_many_posts_at_once(hooks: Receiver) -> None:
     hooks.plan("/hook", [], then=behaviour.together(4))
-    async with Poster(LOCAL, hosts=Hosts(per_host=4)) as poster:
+    async with Poster(LOCAL, circuit_breaker=CircuitBreaker(max_per_host=4)) as poster:
         results = await asyncio.gather(*(poster.post(request(hooks.url())) for _ in range(40)))
 
     assert results.count(Delivered(200)) == 4
-    assert sum(isinstance(result, Held) for result in results) == 36
+    assert sum(isinstance(result, Deferred) for result in results) == 36
     assert hooks.most_at_once("/hook") == 4
 
 
@@ -326,20 +377,20 @@ async def test_a_dead_host_beside_a_live_one() -> None:
     with receiver() as dead, receiver() as live:
         dead.plan("/hook", [], then=behaviour.silent())
         clock = ManualClock()
-        hosts = Hosts(per_host=5, open_after=5, first_rest=300, clock=clock)
-        async with Poster(LOCAL, hosts=hosts, clock=clock) as poster:
+        hosts = CircuitBreaker(max_per_host=5, failure_threshold=5, first_cooldown=300, clock=clock)
+        async with Poster(LOCAL, circuit_breaker=hosts, clock=clock) as poster:
             posting = [asyncio.create_task(poster.post(request(dead.url()))) for _ in range(5)]
             await asyncio.to_thread(dead.wait_for, "/hook", 5)
-            clock.advance(TIMEOUT)
+            clock.advance(POST_TIMEOUT)
             first = await asyncio.gather(*posting)
             waiting = [await poster.post(request(dead.url())) for _ in range(10_000)]
             arrived = [await poster.post(request(live.url())) for _ in range(20)]
 
-            assert poster.held(dead.url()) is not None
-            assert poster.held(live.url()) is None
+            assert poster.deferral(dead.url()) is not None
+            assert poster.deferral(live.url()) is None
 
     assert all(isinstance(result, Retry) for result in first)
-    assert all(isinstance(result, Held) for result in waiting)
+    assert all(isinstance(result, Deferred) for result in waiting)
     assert arrived == [Delivered(200)] * 20
     assert len(dead.received()) == 5
 
@@ -353,7 +404,7 @@ async def test_errors_that_are_answers_let_no_host_rest(poster: Poster, hooks: R
 
 async def test_a_post_that_is_cancelled_leaves_its_place_and_no_connection(hooks: Receiver) -> None:
     hooks.plan("/hook", [behaviour.silent()] * 3)
-    async with Poster(LOCAL, hosts=Hosts(per_host=3)) as poster:
+    async with Poster(LOCAL, circuit_breaker=CircuitBreaker(max_per_host=3)) as poster:
         posts = [asyncio.create_task(poster.post(request(hooks.url()))) for _ in range(3)]
         await asyncio.to_thread(hooks.wait_for, "/hook", 3)
         for post in posts:
@@ -376,7 +427,7 @@ async def test_what_is_secret_is_in_no_log(poster: Poster, hooks: Receiver, capl
 
 
 async def test_closing_closes_everything() -> None:
-    names = Names(a_example=["127.0.0.1"])
+    names = FakeResolver(a_example=["127.0.0.1"])
     with receiver() as hooks:
         async with Poster(LOCAL, resolver=names) as poster:
             await poster.post(request(hooks.url(host="a.example")))

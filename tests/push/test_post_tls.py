@@ -12,7 +12,7 @@ from a2a_celery.push import Delivered, Poster, PostRequest, Retry
 from tests.support.certificates import Authority
 from tests.support.receiver import Receiver, receiver
 
-from .names import LOCAL, Names
+from .fake_resolver import LOCAL, FakeResolver
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def authority(tmp_path: Path) -> Authority:
 
 
 async def posted(hooks: Receiver, trusted: ssl.SSLContext | None, host: str = "a.example"):  # type: ignore[no-untyped-def]
-    names = Names(a_example=["127.0.0.1"], b_example=["127.0.0.1"])
+    names = FakeResolver(a_example=["127.0.0.1"], b_example=["127.0.0.1"])
     async with Poster(LOCAL, resolver=names, ssl_context=trusted) as poster:
         return await poster.post(PostRequest(f"https://{host}:{hooks.port}/hook", {}, b"{}"))
 
@@ -63,13 +63,32 @@ async def test_an_authority_that_nobody_trusts_is_none(authority: Authority) -> 
 
 
 async def test_a_connection_serves_the_next_post_too(authority: Authority) -> None:
-    names = Names(a_example=["127.0.0.1"])
+    names = FakeResolver(a_example=["127.0.0.1"])
     with receiver(authority.server("a.example")) as hooks:
         async with Poster(LOCAL, resolver=names, ssl_context=authority.client()) as poster:
             request = PostRequest(f"https://a.example:{hooks.port}/hook", {}, b"{}")
             assert [await poster.post(request) for _ in range(5)] == [Delivered(200)] * 5
 
         assert hooks.connections == 1
+
+
+async def test_a_server_that_prefers_http_2_gets_http_1_1(authority: Authority) -> None:
+    context = authority.server("a.example")
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    with receiver(context) as hooks:
+        assert await posted(hooks, authority.client()) == Delivered(200)
+
+
+async def test_a_connection_serves_no_other_host(authority: Authority) -> None:
+    """Also where one certificate and one address have both names."""
+    names = FakeResolver(a_example=["127.0.0.1"], b_example=["127.0.0.1"])
+    with receiver(authority.server("a.example", "b.example")) as hooks:
+        async with Poster(LOCAL, resolver=names, ssl_context=authority.client()) as poster:
+            for host in ("a.example", "b.example") * 3:
+                request = PostRequest(f"https://{host}:{hooks.port}/hook", {}, b"{}")
+                assert await poster.post(request) == Delivered(200)
+
+        assert hooks.connections == 2
 
 
 async def test_a_server_that_speaks_something_else(authority: Authority) -> None:
@@ -90,4 +109,4 @@ async def test_a_server_that_says_nothing(authority: Authority) -> None:
         async with Poster(LOCAL, ssl_context=authority.client(), timeout=0.5) as poster:
             result = await poster.post(PostRequest(f"https://127.0.0.1:{hooks.port}/", {}, b"{}"))
 
-    assert result == Retry("no answer within 0.5 s")
+    assert result == Retry("no response within 0.5 s")

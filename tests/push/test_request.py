@@ -27,9 +27,10 @@ from google.protobuf.struct_pb2 import Struct
 from standardwebhooks import Webhook
 
 from a2a_celery import __version__
-from a2a_celery.lifecycle import Event
+from a2a_celery.lifecycle import Event, EventId
 from a2a_celery.lifecycle.events import timestamp
 from a2a_celery.push import PostRequest, Signer, delivery_id
+from a2a_celery.push.request import LARGE_TASK
 
 STATUS = TaskStatus(state=TaskState.TASK_STATE_WORKING, timestamp=timestamp(1_700_000_000_123_456))
 MESSAGE = Message(message_id="m", role=Role.ROLE_AGENT, task_id="t", parts=[Part(text="Grüße ✓")])
@@ -70,6 +71,25 @@ def test_an_event_is_a_stream_response(kind: str) -> None:
     assert json.loads(request.body) == {kind: MessageToDict(EVENTS[kind])}
     assert request.headers["Content-Type"] == "application/a2a+json"
     assert request.url == "https://a.example/hook"
+
+
+@pytest.mark.parametrize("protocol", ["1.0", "0.3"])
+def test_a_large_task_goes_without_its_history(protocol: str) -> None:
+    large = Task(id="t", context_id="c", status=STATUS, artifacts=[ARTIFACT])
+    large.history.append(Message(message_id="m", role=Role.ROLE_USER, parts=[Part(text="x" * LARGE_TASK)]))
+    small = Task()
+    small.CopyFrom(large)
+    small.history[0].parts[0].text = "x" * (LARGE_TASK - large.ByteSize() + LARGE_TASK)
+    assert small.ByteSize() == LARGE_TASK
+
+    said = json.loads(built(large, protocol=protocol).body)
+    whole = json.loads(built(small, protocol=protocol).body)
+
+    task, whole_task = (said, whole) if protocol == "0.3" else (said["task"], whole["task"])
+    assert "history" not in task
+    assert len(whole_task.pop("history")) == 1
+    assert task == whole_task
+    assert len(large.history) == 1
 
 
 def test_a_repeat_by_another_process_is_the_same_to_the_letter() -> None:
@@ -193,8 +213,14 @@ def test_a_url_may_be_a_secret_itself(path: str, secrets: set[str]) -> None:
 
 
 def test_the_id_of_a_delivery_is_always_the_same_and_nobody_elses() -> None:
-    assert delivery_id("t", "c", 7) == delivery_id("t", "c", 7)
-    assert delivery_id("t", "c", 7).endswith("_7")
-    others = {delivery_id(*ids) for ids in [("t", "c", 7), ("t", "c", 8), ("t", "d", 7), ("tc", "", 7), ("", "tc", 7)]}
-    assert len(others) == 5
-    Signer().headers(delivery_id("t.1", "ü .\r\n", 7), 0, b"")
+    event = EventId(7, 1767225600000000)
+    same = ("t", "c", event)
+    others = [
+        *(("t", "c", EventId(8, event.recorded_us)), ("t", "c", EventId(7, event.recorded_us + 1))),
+        *(("t", "d", event), ("tc", "", event), ("", "tc", event)),
+    ]
+
+    assert delivery_id(*same) == delivery_id(*same)
+    assert delivery_id(*same).endswith("_7-1767225600000000")
+    assert len({delivery_id(*ids) for ids in (same, *others)}) == 6
+    Signer().headers(delivery_id("t.1", "ü .\r\n", event), 0, b"")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from a2a_celery.push import Target, TargetRefused, check_config, parse_target
-from a2a_celery.push.targets import LONGEST_URL, LONGEST_VALUE
+from a2a_celery.push.targets import MAX_URL_LENGTH, MAX_VALUE_LENGTH
 
 LOCAL = [ip_network("127.0.0.0/8"), ip_network("::1/128")]
 
@@ -72,7 +72,7 @@ REFUSED = {
         *("https://[0:0:0:0:0:ffff:169.254.169.254]/", "https://[::127.0.0.1]/", "https://[64:ff9b::127.0.0.1]/"),
         *("https://[2002:7f00:1::]/", "https://[2001::1]/", "https://[fd00:ec2::254]/", "https://[fe80::1]/"),
     ],
-    "too long": ["https://a.example/" + "x" * LONGEST_URL],
+    "too long": ["https://a.example/" + "x" * MAX_URL_LENGTH],
     "other characters": ["https://a.example/ü", "https://a.example/?q=ü"],
 }  # fmt: skip
 
@@ -100,8 +100,8 @@ def test_a_url_that_no_webhook_has_is_refused(kind: str, url: str) -> None:
     ("url", "remedy"),
     [
         ("http://a.example/", "must begin with https://"),
-        ("https://u:p@a.example/", "put credentials into authentication"),
-        ("https://a.example/#x", "leave out #"),
+        ("https://u:p@a.example/", "use authentication for credentials"),
+        ("https://a.example/#x", "remove #"),
         ("https://a.example:22/", "port 22"),
         ("https://10.0.0.1/", "public addresses only"),
     ],
@@ -158,7 +158,7 @@ def config(**fields: str) -> TaskPushNotificationConfig:
         {"scheme": "Bearer", "credentials": "ey.J-_~+/=="},
         {"scheme": "Bearer"},
         {"scheme": "Digest", "credentials": 'username="u", realm="r"'},
-        {"token": "x" * LONGEST_VALUE},
+        {"token": "x" * MAX_VALUE_LENGTH},
     ],
 )
 def test_what_a_header_can_hold_is_taken(fields: dict[str, str]) -> None:
@@ -169,7 +169,7 @@ BREAKING = ["a\r\nX-Admin: 1", "a\nb", "a\rb", "a\x00", "a\x7f", "ü", "\u2028",
 
 NOT_HELD: list[tuple[str, dict[str, str]]] = [
     *(("token", {"token": value}) for value in BREAKING),
-    ("token", {"token": "x" * (LONGEST_VALUE + 1)}),
+    ("token", {"token": "x" * (MAX_VALUE_LENGTH + 1)}),
     *(("token", {"token": value}) for value in ("whsec_", "whsec_!!!", "whsec_c2hvcnQ=")),
     *(("authentication.credentials", {"scheme": "Bearer", "credentials": value}) for value in BREAKING),
     ("authentication.scheme", {"credentials": "s3cret"}),

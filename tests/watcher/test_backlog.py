@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.dispatch import Publisher
 from a2a_celery.store import AsyncStore, Keys, Operation
-from a2a_celery.store.dispatch import mark_published
-from a2a_celery.store.runs import RunRef, claim_run
-from a2a_celery.watcher.dispatcher import BATCH
+from a2a_celery.store.runs.commands import RunRef, claim_run
+from a2a_celery.store.runs.dispatch import mark_published
+from a2a_celery.watcher.dispatcher import DISPATCH_BATCH
 from tests.support.dispatching import DUE_NOW_US, Broker, dispatcher, made
 
 
@@ -28,7 +28,7 @@ async def test_what_waits_in_a_long_queue_is_not_published_again(store: AsyncSto
 
     assert broker.taken == []
     assert broker.asked == ["celery"] * 3, "once for all runs of a queue"
-    assert await store.redis.hget(keys.task(due[0]).record, "dispatched_again") == b"0"
+    assert await store.redis.hget(keys.task(due[0]).record, "republish_count") == b"0"
 
 
 async def test_what_was_published_before_its_queue_was_seen_empty_is_published_again_once(
@@ -167,7 +167,7 @@ async def test_a_claim_of_a_run_that_was_published_again_overtakes_no_run(
     for task_id in due:
         await published_at(store, keys, task_id, 0)
     await claimed(store, keys, "copied", 60)
-    await store.redis.hset(keys.task("copied").record, "dispatched_again", 1)
+    await store.redis.hset(keys.task("copied").record, "republish_count", 1)
 
     await dispatcher(store, keys, broker).tick()
 
@@ -188,12 +188,12 @@ async def test_claims_are_read_once_in_a_tick_and_only_for_queues_that_are_not_e
     broker = Broker()
     broker.waiting = True
     watcher = dispatcher(store, keys, broker)
-    for n in range(BATCH + 1):
+    for n in range(DISPATCH_BATCH + 1):
         await store.run(made(keys, f"t{n:03}"))
         await store.run(mark_published(keys, RunRef(f"t{n:03}", 1), again_us=DUE_NOW_US))
 
     await watcher.tick()
-    assert reads.count("take_due_runs") == 2
+    assert reads.count("acquire_due_runs") == 2
     assert reads.count("claimed_runs") == 1
 
     broker.waiting = False
@@ -216,7 +216,7 @@ async def test_a_queue_that_is_long_holds_up_no_run_of_another(store: AsyncStore
 async def test_runs_behind_many_that_wait_are_published_in_the_same_tick(store: AsyncStore, keys: Keys) -> None:
     broker = Broker()
     broker.waiting = True
-    for n in range(BATCH):
+    for n in range(DISPATCH_BATCH):
         await store.run(made(keys, f"t{n}"))
         await store.run(mark_published(keys, RunRef(f"t{n}", 1), again_us=DUE_NOW_US))
     await store.run(made(keys, "unpublished"))

@@ -13,9 +13,8 @@ from celery import Celery
 from a2a_celery.dispatch import Canvas
 from a2a_celery.lifecycle.states import COMPLETED, FAILED
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.release import hand_on
-from a2a_celery.watcher.canvases import CanvasEnder
-from a2a_celery.watcher.results import Results
+from a2a_celery.store.runs.release import delegate_to_canvas
+from a2a_celery.watcher.celery.results import CanvasFinalizer, Results
 from tests.support.seeds import Seeds
 from tests.support.waiting import eventually_async
 
@@ -34,7 +33,7 @@ def celery() -> Celery:
 async def left_to(seeds: Seeds, keys: Keys, canvas: str) -> str:
     """A task that waits for `canvas`; gives its id."""
     claim = await seeds.claimed()
-    await seeds.store.run(hand_on(keys, claim.ref, token=claim.token, before=0, events=[], canvas=canvas))
+    await seeds.store.run(delegate_to_canvas(keys, claim.ref, token=claim.token, before=0, events=[], canvas=canvas))
     return claim.ref.task_id
 
 
@@ -45,7 +44,7 @@ def canvas_of(celery: Celery, value: Any) -> str:
     return Canvas(((name, None), None), datetime.now(UTC) + timedelta(hours=1)).to_json()
 
 
-async def end_of(seeds: Seeds, ender: CanvasEnder, task_id: str) -> TaskState:
+async def end_of(seeds: Seeds, ender: CanvasFinalizer, task_id: str) -> TaskState:
     """The state the task ends in."""
 
     async def ended() -> bool:
@@ -64,7 +63,7 @@ async def test_a_result_that_no_part_can_hold_fails_its_task(
 ) -> None:
     task_id = await left_to(seeds, keys, canvas_of(celery, value))
 
-    assert await end_of(seeds, CanvasEnder(store, keys, Results(store, keys, celery)), task_id) == FAILED
+    assert await end_of(seeds, CanvasFinalizer(store, keys, Results(store, keys, celery)), task_id) == FAILED
 
 
 async def test_a_canvas_that_cannot_be_looked_at_stands_before_no_other(
@@ -72,7 +71,7 @@ async def test_a_canvas_that_cannot_be_looked_at_stands_before_no_other(
 ) -> None:
     broken = await left_to(seeds, keys, Canvas(((), None), datetime.now(UTC)).to_json())
     good = [await left_to(seeds, keys, canvas_of(celery, n)) for n in range(5)]
-    ender = CanvasEnder(store, keys, Results(store, keys, celery))
+    ender = CanvasFinalizer(store, keys, Results(store, keys, celery))
 
     assert {await end_of(seeds, ender, task_id) for task_id in good} == {COMPLETED}
     assert (await seeds.task(broken)).status.state not in (COMPLETED, FAILED)

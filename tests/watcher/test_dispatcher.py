@@ -17,12 +17,12 @@ from a2a_celery.errors import StoreUnavailable
 from a2a_celery.lifecycle.outcomes import NOT_BEGUN_IN_TIME, WORKER_LOST
 from a2a_celery.lifecycle.states import FAILED, REJECTED, SUBMITTED, WORKING
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.dispatch import mark_published
-from a2a_celery.store.runs import RunRef, claim_run, end_run
-from a2a_celery.store.tasks import read_task
-from a2a_celery.watcher.dispatcher import BROKER_BACK_US, RESULTS_PATIENCE, Dispatcher
-from a2a_celery.watcher.loops import BREATH, Loop
-from a2a_celery.watcher.results import Results
+from a2a_celery.store.runs.commands import RunRef, claim_run, end_run
+from a2a_celery.store.runs.dispatch import mark_published
+from a2a_celery.store.tasks.commands import read_task
+from a2a_celery.watcher.celery.results import Results
+from a2a_celery.watcher.dispatcher import BROKER_RETRY_US, RESULTS_TIMEOUT, Dispatcher
+from a2a_celery.watcher.role_loop import MIN_TICK_INTERVAL, RoleLoop
 from tests.support.clocks import ManualClock
 from tests.support.dispatching import DUE_NOW_US, Broker, dispatcher, made
 from tests.support.seeds import status
@@ -57,7 +57,7 @@ async def test_a_broker_that_is_down_loses_nothing(store: AsyncStore, keys: Keys
     assert broker.taken == [], "it is left alone for a while"
 
     for task_id in due:
-        await store.redis.zincrby(keys.dispatch, -BROKER_BACK_US, f"{task_id}.1")
+        await store.redis.zincrby(keys.dispatch, -BROKER_RETRY_US, f"{task_id}.1")
     await watcher.tick()
     assert len(broker.taken) == len(due)
 
@@ -69,7 +69,7 @@ async def test_a_run_that_the_broker_does_not_take_holds_up_none(store: AsyncSto
     await dispatcher(store, keys, broker).tick()
 
     assert broker.taken == [("echo", task_id, 1) for task_id in due[1:]]
-    assert await store.redis.hget(keys.task(due[0]).record, "dispatched_again") == b"0"
+    assert await store.redis.hget(keys.task(due[0]).record, "republish_count") == b"0"
     assert await store.redis.zscore(keys.dispatch, f"{due[0]}.1") is not None
 
 
@@ -101,14 +101,14 @@ async def test_a_tick_that_fails_does_not_end_the_loop() -> None:
                 raise RuntimeError("not yet")
 
     role, clock = Shaky(), ManualClock()
-    loop = Loop(role, clock=clock)
+    loop = RoleLoop(role, clock=clock)
     loop.start()
     for ticks in range(1, 6):
-        await clock.until_waiting(BREATH)
+        await clock.until_waiting(MIN_TICK_INTERVAL)
         assert role.ticks == ticks
-        clock.advance(BREATH)
-        await clock.until_waiting(role.every - BREATH)
-        clock.advance(role.every - BREATH)
+        clock.advance(MIN_TICK_INTERVAL)
+        await clock.until_waiting(role.every - MIN_TICK_INTERVAL)
+        clock.advance(role.every - MIN_TICK_INTERVAL)
     await loop.stop()
 
 
@@ -125,10 +125,11 @@ async def test_a_run_is_published_with_the_options_it_was_stored_with(store: Asy
 async def test_a_run_that_is_not_to_begin_soon_is_kept_until_shortly_before_its_time(
     store: AsyncStore, keys: Keys
 ) -> None:
-    broker, clock = Broker(), ManualClock(time.time())
-    watcher = dispatcher(store, keys, broker, clock=clock)
-    not_before = clock.now() + timedelta(hours=1)
+    broker = Broker()
+    watcher = dispatcher(store, keys, broker)
+    not_before = datetime.now(UTC) + timedelta(hours=1)
     await store.run(made(keys, "t", RunOptions(not_before=not_before).to_json()))
+    await store.run(made(keys, "soon", RunOptions(not_before=not_before - timedelta(minutes=51)).to_json()))
     for _ in range(3):  # however often somebody looks too early
         await store.run(mark_published(keys, RunRef("t", 1), again_us=DUE_NOW_US))
         await watcher.tick()
@@ -136,11 +137,37 @@ async def test_a_run_that_is_not_to_begin_soon_is_kept_until_shortly_before_its_
     assert broker.taken == []
     due = datetime.fromtimestamp(await store.redis.zscore(keys.dispatch, "t.1") / 1_000_000, UTC)
     assert abs(not_before - LONGEST_ETA - due) < timedelta(seconds=5)
-    assert await store.redis.hget(keys.task("t").record, "dispatched_again") == b"0"
+    assert await store.redis.hget(keys.task("t").record, "republish_count") == b"0"
 
-    clock.advance((timedelta(hours=1) - LONGEST_ETA).total_seconds())
-    await store.run(mark_published(keys, RunRef("t", 1), again_us=DUE_NOW_US))
+    await store.run(mark_published(keys, RunRef("soon", 1), again_us=DUE_NOW_US))
     await watcher.tick()
+    assert broker.taken == [("echo", "soon", 1)]
+
+
+async def test_a_run_whose_time_has_come_by_the_store_s_clock_waits_for_no_worker_s_clock(
+    store: AsyncStore, keys: Keys
+) -> None:
+    broker, not_before = Broker(), datetime.now(UTC) + timedelta(seconds=-1)
+    options = RunOptions({"queue": "gpu"}, not_before=not_before)
+    await store.run(made(keys, "t", options.to_json()))
+    await store.run(mark_published(keys, RunRef("t", 1), again_us=DUE_NOW_US))
+
+    await dispatcher(store, keys, broker, clock=ManualClock(time.time() - 86_400)).tick()
+
+    assert broker.options == {"t": RunOptions({"queue": "gpu"}).to_json()}
+
+
+@pytest.mark.parametrize(("expires_in", "ahead"), [(3600, 86_400), (-60, -3600)])
+async def test_a_run_that_has_expired_by_one_clock_only_is_published(
+    store: AsyncStore, keys: Keys, expires_in: float, ahead: float
+) -> None:
+    """The watcher's clock is wrong, or the store's, which may have jumped."""
+    broker, not_after = Broker(), datetime.now(UTC) + timedelta(seconds=expires_in)
+    await store.run(made(keys, "t", RunOptions(not_after=not_after).to_json()))
+    await store.run(mark_published(keys, RunRef("t", 1), again_us=DUE_NOW_US))
+
+    await dispatcher(store, keys, broker, clock=ManualClock(time.time() + ahead)).tick()
+
     assert broker.taken == [("echo", "t", 1)]
 
 
@@ -209,6 +236,32 @@ async def test_a_worker_that_knows_nothing_of_runs_and_was_lost_ends_its_task(
     assert found[0].status.state == FAILED
 
 
+async def test_looks_at_a_run_that_another_worker_has_come_at_equal_times(
+    store: AsyncStore, keys: Keys, celery: Celery
+) -> None:
+    """Its end may be known by such a look only, so the time between two does not double."""
+    await store.run(made(keys, "t", PLAIN))
+    await store.run(mark_published(keys, RunRef("t", 1), again_us=DUE_NOW_US))
+    celery.backend.mark_as_retry("t.1", ValueError())
+    watcher = Dispatcher(store, keys, Broker(), 60, Results(store, keys, celery))  # type: ignore[arg-type]
+
+    waits = []
+    for _ in range(3):
+        before = await store_time(store)
+        await watcher.tick()
+        due = await store.redis.zscore(keys.dispatch, "t.1")
+        waits.append(int((due - before) // 30_000_000))
+        await store.redis.zadd(keys.dispatch, {"t.1": 1})
+
+    assert waits == [2, 2, 2]  # half minutes
+
+
+async def store_time(store: AsyncStore) -> int:
+    """The time of the store, in µs."""
+    seconds, microseconds = await store.redis.time()
+    return int(seconds) * 1_000_000 + int(microseconds)
+
+
 async def test_a_run_that_a_worker_began_is_left_to_it_while_the_broker_is_away(
     store: AsyncStore, keys: Keys, tmp_path: Path
 ) -> None:
@@ -224,7 +277,7 @@ async def test_a_run_that_a_worker_began_is_left_to_it_while_the_broker_is_away(
     assert broker.taken == []
     found = await store.run(read_task(keys, None, "t"))
     assert found is not None
-    assert found[0].status.state == SUBMITTED
+    assert found[0].status.state == WORKING
 
 
 @pytest.mark.parametrize("down", ["hangs", "fails"])
@@ -239,7 +292,7 @@ async def test_a_result_backend_that_says_nothing_is_asked_once_in_a_tick(
         async def has(self, ref: RunRef) -> bool:
             asked.append(ref.name)
             if down == "hangs":
-                clock.advance(RESULTS_PATIENCE)
+                clock.advance(RESULTS_TIMEOUT)
                 await asyncio.get_running_loop().create_future()
             raise ConnectionError("down")
 

@@ -7,11 +7,11 @@ from contextlib import ExitStack
 
 import httpx
 
-from a2a_celery.watcher.figures import WatcherFigures
+from a2a_celery.watcher.metrics import WatcherMetrics
 
 
 def test_clients_that_say_nothing_keep_no_probe_waiting() -> None:
-    port = WatcherFigures().serve("127.0.0.1", 0)
+    port = WatcherMetrics().serve("127.0.0.1", 0)
     with ExitStack() as connected:
         for _ in range(3):
             connected.enter_context(socket.create_connection(("127.0.0.1", port)))

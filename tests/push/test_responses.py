@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import httpcore
 import pytest
 
-from a2a_celery.push.answers import read_answer
-from a2a_celery.push.post import retry_after
+from a2a_celery.push.responses import read_response
+from a2a_celery.retry_after import parse_retry_after
 
 SECRET = "s3cret-credentials"
 
@@ -19,7 +19,7 @@ async def kept(body: bytes, *secrets: str, breaks_off: bool = False) -> str:
         if breaks_off:
             raise httpcore.RemoteProtocolError("closed")
 
-    return (await read_answer(httpcore.Response(500, content=chunks()), secrets or (SECRET,))).text
+    return (await read_response(httpcore.Response(500, content=chunks()), secrets or (SECRET,))).text
 
 
 @pytest.mark.parametrize("token", ["tok-" + "ABCDEFGHIJKLMNOPQRSTUVW" * 2, 'q"' * 25])
@@ -66,4 +66,4 @@ DATE = "Fri, 13 Feb 2009 23:31:30 GMT"  # 1234567890
     ],
 )  # fmt: skip
 def test_retry_after_is_seconds_or_a_date(value: str, asked: float | None) -> None:
-    assert retry_after(value.encode("utf-8"), 1_234_567_880.0) == asked
+    assert parse_retry_after(value, 1_234_567_880.0) == asked

@@ -10,7 +10,7 @@ from a2a_celery.push.addresses import Address
 LOCAL = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
 
 
-class Names:
+class FakeResolver:
     """Answers each question about a name with the next of its answers, and the last one from then on."""
 
     def __init__(self, **answers: list[str]) -> None:

@@ -9,13 +9,13 @@ import pytest
 from celery import Celery
 
 from a2a_celery import A2A
-from a2a_celery.cli.embedded import EmbeddedRedis
-from a2a_celery.config import Settings, shown
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.errors import ConfigError
-from a2a_celery.execution.starting import worker_starts
+from a2a_celery.execution.celery.start_check import worker_starts
+from a2a_celery.settings import Settings, shown
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.blobs import note_blobs
-from a2a_celery.store.schema import require_schema
+from a2a_celery.store.admin.schema import require_schema
+from a2a_celery.store.blobs.blob_store import register_blobs
 from a2a_celery.watcher.service import Watcher
 
 
@@ -23,7 +23,7 @@ from a2a_celery.watcher.service import Watcher
 async def without(store: AsyncStore, redis_server: EmbeddedRedis) -> A2A:
     """An app without `blob_url`, on a store with one such task."""
     await require_schema(store, Keys())
-    await store.run(note_blobs(Keys(), "t"))
+    await store.run(register_blobs(Keys(), "t"))
     app = Celery("tests", broker="memory://", set_as_current=False)
     app.conf.a2a_store_url = redis_server.store_url
     a2a = A2A(app)

@@ -1,0 +1,345 @@
+"""Permits for posts: a limit and a circuit breaker for each host, and fair shares for owners and networks.
+
+A host that does not respond gets a cooldown. One post then probes the host, and all other posts are deferred, so ten
+thousand deliveries to an unavailable host delay no delivery to another host. Any HTTP response counts as a sign of
+life: a 500 from one path says nothing about the next path.
+
+An owner, and a network (/24 or /64), gets a permit only while more permits are free than it holds. With `k` owners that
+want all they can get, each has a share of 1/(k + 1), and the same amount stays free for the next owner. A quarter of
+the permits is reserved for hosts that responded last time.
+
+Source: Choudhury and Hahne, "Dynamic Queue Length Thresholds", 1998.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..clock import SYSTEM_CLOCK, Clock
+
+MAX_POSTS_PER_HOST = 8
+MAX_POSTS = 256
+FAILURE_THRESHOLD = 5
+FIRST_COOLDOWN = 5.0
+MAX_COOLDOWN = 300.0
+RESERVED_DIVISOR = 4
+"""One permit in this many is reserved for hosts that responded last time."""
+MAX_HOSTS = 10_000
+BUSY_RETRY_INTERVAL = 1.0
+"""Minimum seconds before a post to a busy host is retried. The maximum is twice as long."""
+PROBE_RETRY_INTERVAL = 5.0
+"""Minimum seconds before a post is retried while its host is probed. A probe may last as long as a post's timeout."""
+PERMIT_TIMEOUT = 1.0
+"""Seconds to wait for a permit of a busy host, so that posts to a fast host need no pause."""
+MAX_WAITERS = 2 * MAX_POSTS_PER_HOST
+"""Posts that wait for one host in memory. Further posts are deferred."""
+HOST_IS_BUSY = "the host has enough posts in progress"
+MAX_RETRIES_PER_SECOND = 100
+"""Deferred posts of one host that are retried per second. The more posts wait, the longer each of them waits."""
+MAX_SHARE_RETRIES_PER_SECOND = 2 * MAX_RETRIES_PER_SECOND
+"""Retries per second of all posts that were deferred for the share of their owner or network."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """Result of a post that was not made and is not an attempt. `retry_in` is in seconds and differs for each post."""
+
+    retry_in: float
+    reason: str
+    is_host_unavailable: bool = False
+    """True if the host does not respond, False if it is only busy."""
+    is_reported: bool = False
+    """True if operators see the reason although nothing has failed."""
+
+
+class _Host:
+    """State of one host."""
+
+    __slots__ = (
+        "cooldown", "cooldown_until", "failures", "has_responded", "in_flight", "is_probed", "network", "next_retry",
+        "owner", "waiters",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.owner = ""  # owner of the last post
+        self.network = ""  # empty until the name was looked up
+        self.has_responded = False  # to the last post
+        self.in_flight = 0
+        self.failures = 0  # consecutive
+        self.cooldown = 0.0  # length of the last cooldown; 0 if the host responds
+        self.cooldown_until = 0.0
+        self.is_probed = False
+        self.next_retry = 0.0  # earliest time for the retry of one more deferred post
+        self.waiters: list[tuple[str, asyncio.Future[Permit | None]]] = []  # owners and futures of their permits
+
+
+class _Share:
+    """Posts of one owner or to one network."""
+
+    __slots__ = ("in_flight", "next_retry")
+
+    def __init__(self) -> None:
+        self.in_flight = 0
+        self.next_retry = 0.0
+
+
+class CircuitBreaker:
+    """Permits for posts to hosts, with one circuit for each host. Not thread-safe.
+
+    A circuit opens after `failure_threshold` consecutive posts without a response. Its cooldown is `first_cooldown`
+    seconds, then doubles each time up to `max_cooldown`, always less a random part. After a cooldown, one post probes
+    the host. Its success closes the circuit; its failure starts the next cooldown.
+
+    The state of at most `max_hosts` idle hosts is kept. The owner with the most idle hosts loses its oldest one first.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_per_host: int = MAX_POSTS_PER_HOST,
+        max_posts: int = MAX_POSTS,
+        reserved: int | None = None,
+        failure_threshold: int = FAILURE_THRESHOLD,
+        first_cooldown: float = FIRST_COOLDOWN,
+        max_cooldown: float = MAX_COOLDOWN,
+        max_hosts: int = MAX_HOSTS,
+        clock: Clock = SYSTEM_CLOCK,
+        random: Callable[[], float] = random.random,
+    ) -> None:
+        self.max_posts = max_posts
+        self._max_per_host = max_per_host
+        self._failure_threshold = failure_threshold
+        self._first_cooldown = first_cooldown
+        self._max_cooldown = max_cooldown
+        self._max_hosts = max_hosts
+        self._clock = clock
+        self._random = random
+        self._reserved = max_posts // RESERVED_DIVISOR if reserved is None else reserved
+        self._in_flight = 0
+        self._hosts: dict[str, _Host] = {}
+        self._idle: dict[str, OrderedDict[str, None]] = {}  # hosts without posts by owner, oldest first
+        self._idle_count = 0
+        self._owners: dict[str, _Share] = {}
+        self._networks: dict[str, _Share] = {}
+
+    @property
+    def host_count(self) -> int:
+        """Number of hosts with a state."""
+        return len(self._hosts)
+
+    @property
+    def free(self) -> int:
+        """Number of free permits, including the reserved ones."""
+        return self.max_posts - self._in_flight
+
+    def deferral(self, name: str, *, owner: str = "", can_wait: bool = False) -> Deferred | None:
+        """Return why a post of `owner` to the host `name` is deferred, or None if it is not.
+
+        The caller is expected to retry a deferred post.
+
+        Args:
+            name: Host and port.
+            owner: Owner of the post.
+            can_wait: True if the post may wait in `acquire` for a permit of a busy host.
+        """
+        host = self._hosts.get(name)
+        if host is not None and host.cooldown:
+            remaining = host.cooldown_until - self._clock.monotonic()
+            if remaining > 0:
+                # spread over one more cooldown, so that a host that recovers does not get all posts at once
+                retry_in = remaining + self._random() * host.cooldown
+                return self._defer(host, retry_in, "the host does not respond and has a cooldown", is_unavailable=True)
+            if host.is_probed:
+                retry_in = self._jittered(PROBE_RETRY_INTERVAL)
+                return self._defer(host, retry_in, "the host did not respond and is being probed", is_unavailable=True)
+        deferred = self._share_deferral(host, owner, host.network if host is not None else "")
+        if deferred is not None or host is None:
+            return deferred
+        if host.in_flight >= self._max_per_host and not (can_wait and len(host.waiters) < MAX_WAITERS):
+            return self._defer(host, self._jittered(BUSY_RETRY_INTERVAL), HOST_IS_BUSY)
+        return None
+
+    def try_acquire(self, name: str, *, owner: str = "") -> Permit | Deferred:
+        """Return a permit for one post of `owner` to the host `name`, or why the post is deferred.
+
+        The caller must release the permit.
+        """
+        deferred = self.deferral(name, owner=owner)
+        if deferred is not None:
+            return deferred
+        host = self._hosts.get(name)
+        is_probe = host is not None and host.cooldown > 0
+        permit = self._grant(name, owner, is_probe=is_probe)
+        self._hosts[name].is_probed |= is_probe
+        return permit
+
+    async def acquire(self, name: str, timeout: float, *, owner: str = "") -> Permit | Deferred:
+        """Return as `try_acquire` does, but wait in a queue for up to `timeout` seconds if the host is only busy."""
+        host = self._hosts.get(name)
+        is_busy = host is not None and host.in_flight >= self._max_per_host and timeout > 0
+        if host is None or not is_busy or self.deferral(name, owner=owner, can_wait=True) is not None:
+            return self.try_acquire(name, owner=owner)
+        granted: asyncio.Future[Permit | None] = asyncio.get_running_loop().create_future()
+        host.waiters.append((owner, granted))
+        try:
+            async with self._clock.timeout(timeout):
+                return await granted or self.try_acquire(name, owner=owner)
+        except (TimeoutError, asyncio.CancelledError) as e:
+            if (owner, granted) in host.waiters:
+                host.waiters.remove((owner, granted))
+            elif not granted.cancelled() and (permit := granted.result()) is not None:  # granted at the same moment
+                permit.release(None)
+            if isinstance(e, TimeoutError):
+                return self._defer(host, self._jittered(BUSY_RETRY_INTERVAL), HOST_IS_BUSY)
+            raise
+
+    def _share_deferral(self, host: _Host | None, owner: str, network: str) -> Deferred | None:
+        free = self._free_for(host)
+        deferred = self._over_share(self._owners, owner, free, "owner")
+        if deferred is None and network:
+            deferred = self._over_share(self._networks, network, free, "network")
+        if deferred is None and free <= 0:
+            deferred = Deferred(self._jittered(BUSY_RETRY_INTERVAL), "too many posts are in progress")
+        return deferred
+
+    def _over_share(self, shares: dict[str, _Share], name: str, free: int, holder: str) -> Deferred | None:
+        share = shares.get(name)
+        if share is None or share.in_flight < free:
+            return None
+        reason = f"its {holder} has enough posts in progress"
+        rate = MAX_SHARE_RETRIES_PER_SECOND / len(shares)
+        return self._paced(share, rate, self._jittered(BUSY_RETRY_INTERVAL), reason)
+
+    def _free_for(self, host: _Host | None) -> int:
+        return self.free - (0 if host is not None and host.has_responded else self._reserved)
+
+    def _grant(self, name: str, owner: str, *, is_probe: bool) -> Permit:
+        host = self._hosts.setdefault(name, _Host())
+        self._forget_idle(name, host)
+        host.owner = owner
+        host.in_flight += 1
+        self._in_flight += 1
+        _count(self._owners, owner, 1)
+        _count(self._networks, host.network, 1)
+        return Permit(self, name, is_probe, owner, host.network)
+
+    def _move_to_network(self, permit: Permit, network: str) -> Deferred | None:
+        """Count the post for `network`, or return a Deferred if the network has too many posts."""
+        if network == permit.network:
+            return None
+        host = self._hosts[permit.name]
+        host.network = network
+        deferred = self._over_share(self._networks, network, self._free_for(host), "network")
+        if deferred is None:
+            _count(self._networks, permit.network, -1)
+            _count(self._networks, network, 1)
+            permit.network = network
+        return deferred
+
+    def _release(self, permit: Permit, has_responded: bool | None) -> None:
+        host = self._hosts[permit.name]
+        host.in_flight -= 1
+        self._in_flight -= 1
+        _count(self._owners, permit.owner, -1)
+        _count(self._networks, permit.network, -1)
+        if permit.is_probe:
+            host.is_probed = False
+        if has_responded is not None:
+            host.has_responded = has_responded
+        if has_responded:
+            host.failures, host.cooldown = 0, 0.0
+        elif has_responded is False:
+            host.failures += 1
+            # posts that were in flight when the cooldown started say nothing new
+            if permit.is_probe if host.cooldown else host.failures >= self._failure_threshold:
+                self._start_cooldown(host)
+        self._grant_next(permit.name, host)
+        if host.in_flight:
+            return
+        if host.has_responded or host.failures or host.cooldown:
+            self._remember_idle(permit.name, host)
+        else:
+            del self._hosts[permit.name]
+
+    def _grant_next(self, name: str, host: _Host) -> None:
+        """Grant the released permit to the first waiter whose owner may have it. End all waits during a cooldown."""
+        while host.waiters:
+            owner, granted = host.waiters.pop(0)
+            if granted.done():
+                continue
+            if host.cooldown or self._share_deferral(host, owner, host.network) is not None:
+                granted.set_result(None)
+                continue
+            granted.set_result(self._grant(name, owner, is_probe=False))
+            return
+
+    def _start_cooldown(self, host: _Host) -> None:
+        host.cooldown = min(self._max_cooldown, host.cooldown * 2) or self._first_cooldown
+        host.cooldown_until = self._clock.monotonic() + host.cooldown * (0.5 + self._random() / 2)
+
+    def _remember_idle(self, name: str, host: _Host) -> None:
+        """Remember a host without posts. If there are too many, forget the oldest host of the owner that has the most.
+
+        So the hosts of one owner push no host of another owner out of memory.
+        """
+        self._idle.setdefault(host.owner, OrderedDict())[name] = None
+        self._idle_count += 1
+        while self._idle_count > self._max_hosts:
+            largest = max(self._idle, key=lambda owner: len(self._idle[owner]))
+            oldest = next(iter(self._idle[largest]))
+            self._forget_idle(oldest, self._hosts[oldest])
+            del self._hosts[oldest]
+
+    def _forget_idle(self, name: str, host: _Host) -> None:
+        names = self._idle.get(host.owner)
+        if names is not None and name in names:
+            del names[name]
+            self._idle_count -= 1
+            if not names:
+                del self._idle[host.owner]
+
+    def _defer(self, host: _Host, retry_in: float, reason: str, *, is_unavailable: bool = False) -> Deferred:
+        return self._paced(host, MAX_RETRIES_PER_SECOND, retry_in, reason, is_unavailable=is_unavailable)
+
+    def _paced(
+        self, queue: _Host | _Share, rate: float, retry_in: float, reason: str, *, is_unavailable: bool = False
+    ) -> Deferred:
+        now = self._clock.monotonic()
+        queue.next_retry = max(queue.next_retry, now) + 1 / rate
+        return Deferred(max(retry_in, queue.next_retry - now), reason, is_unavailable)
+
+    def _jittered(self, seconds: float) -> float:
+        return seconds * (1 + self._random())
+
+
+@dataclass(slots=True)
+class Permit:
+    """Right to make one post."""
+
+    _circuit_breaker: CircuitBreaker
+    name: str
+    is_probe: bool
+    """True if the post probes a host after a cooldown."""
+
+    owner: str = ""
+    network: str = ""
+    """Network of the host; empty until it is known."""
+
+    def set_network(self, network: str) -> Deferred | None:
+        """Set the network of the host. Return a Deferred if the network has too many posts; then release the permit."""
+        return self._circuit_breaker._move_to_network(self, network)
+
+    def release(self, has_responded: bool | None) -> None:
+        """End the post. `has_responded`: whether the host sent an HTTP response, or None if that is unknown."""
+        self._circuit_breaker._release(self, has_responded)
+
+
+def _count(shares: dict[str, _Share], name: str, posts: int) -> None:
+    share = shares.setdefault(name, _Share())
+    share.in_flight += posts
+    if not share.in_flight:
+        del shares[name]

@@ -1,0 +1,324 @@
+"""HTTP client that makes one POST to a webhook and returns its result.
+
+The poster follows no redirect, keeps no cookie and reads no proxy from the environment. It uses httpcore instead of
+httpx because httpcore has none of these and decompresses nothing.
+
+============================ =======================================================================================
+2xx                          `Delivered`, as soon as the status arrives
+410                          `Gone`
+429, 503                     `Retry`, with the delay of Retry-After
+any other status, also 3xx   `Retry`
+no response, or no HTTP      `Retry`; counts against the host
+a forbidden address          `PostRefused`
+no permit is free            `Deferred`: nothing was posted, so the post is no attempt
+============================ =======================================================================================
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Protocol, Self
+
+import httpcore
+
+from ..clock import SYSTEM_CLOCK, Clock
+from ..log_redaction import redact_logs
+from ..retry_after import parse_retry_after
+from .addresses import Network, network_of
+from .circuit_breaker import PERMIT_TIMEOUT, CircuitBreaker, Deferred, Permit
+from .connections import ConnectionPool
+from .failures import describe_failure, is_disconnect
+from .network import (
+    CONNECT_TIMEOUT,
+    AddressRefused,
+    CheckedBackend,
+    HostNotFound,
+    Resolver,
+    SystemResolver,
+    addresses_of,
+)
+from .request import PostRequest
+from .responses import BODY_TIMEOUT, WebhookResponse, read_response
+from .targets import Target, TargetRefused, parse_target
+
+logger = logging.getLogger(__name__)
+
+POST_TIMEOUT = 15.0
+"""Seconds for a post, from the lookup of the name to the status of the response."""
+MAX_CONNECTIONS_PER_POST = 3
+"""Connections that a post may find closed by the server before it counts as not answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """The receiver has the post."""
+
+    status: int
+    allowed_origin: str = field(default="", compare=False)
+    """Origin that may post to the receiver, from its header ``WebHook-Allowed-Origin``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """The post failed and may succeed later.
+
+    Attributes:
+        reason: Reason for operators.
+        retry_after: Seconds of the receiver's Retry-After, or None.
+        response: HTTP response, or None if the receiver sent none.
+        is_host_not_found: True if the host's name was not found.
+    """
+
+    reason: str
+    retry_after: float | None = None
+    response: WebhookResponse | None = None
+    is_host_not_found: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The receiver wants no more posts: its config ends."""
+
+    response: WebhookResponse
+
+
+@dataclass(frozen=True, slots=True)
+class PostRefused:
+    """The target is forbidden. A later post succeeds only if the address or `allow_networks` changes."""
+
+    reason: str
+    """Reason for operators."""
+
+
+PostResult = Delivered | Retry | Gone | PostRefused | Deferred
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Target of one post, and the permit for the post."""
+
+    target: Target
+    permit: Permit
+
+
+class Budget(Protocol):
+    """Bytes that may be posted for an owner to a host."""
+
+    def deferral(self, owner: str, host: str) -> Deferred | None:
+        """Return a Deferred if the budget is known to be exhausted. Send no request."""
+        ...
+
+    async def acquire(self, owner: str, host: str, size: int) -> Deferred | None:
+        """Take the bytes of one post from the budget, or return a Deferred."""
+        ...
+
+
+class Poster:
+    """HTTP client for webhooks, bound to the event loop that it is created in.
+
+    Args:
+        allow_networks: Networks that are allowed in addition to public addresses.
+        resolver: Name resolver. The poster closes it.
+        ssl_context: TLS context, or None to trust the certificates of the system and certifi.
+        circuit_breaker: Permits for posts.
+        timeout: Seconds for one post.
+        budget: Budget of bytes, or None for no limit.
+        clock: Source of time.
+    """
+
+    def __init__(
+        self,
+        allow_networks: Sequence[Network] = (),
+        *,
+        resolver: Resolver | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        circuit_breaker: CircuitBreaker | None = None,
+        timeout: float = POST_TIMEOUT,
+        budget: Budget | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        redact_logs()
+        self._allow_networks = tuple(allow_networks)
+        self._resolver = SystemResolver(clock=clock) if resolver is None else resolver
+        self._circuit_breaker = CircuitBreaker(clock=clock) if circuit_breaker is None else circuit_breaker
+        self._timeout = timeout
+        self._budget = budget
+        self._clock = clock
+        self._pools = {
+            "https": self._new_pool(ssl_context or httpcore.default_ssl_context()),
+            "http": self._new_pool(None),
+        }
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections and the resolver."""
+        async with AsyncExitStack() as closing:
+            closing.push_async_callback(self._resolver.aclose)
+            for pool in self._pools.values():
+                closing.push_async_callback(pool.aclose)
+
+    def deferral(self, url: str, *, owner: str = "") -> Deferred | None:
+        """Return why a post of `owner` to `url` would be deferred even if it waited, or None. Acquire no permit."""
+        try:
+            target = parse_target(url, self._allow_networks)
+        except TargetRefused:
+            return None
+        deferred = self._budget.deferral(owner, target.host) if self._budget is not None else None
+        return deferred or self._circuit_breaker.deferral(_server(target), owner=owner, can_wait=True)
+
+    async def acquire_route(
+        self, url: str, *, owner: str = "", timeout: float = PERMIT_TIMEOUT
+    ) -> Route | Deferred | PostRefused:
+        """Acquire the permit for one post of `owner` to `url`, which must follow at once.
+
+        Args:
+            url: URL of the webhook.
+            owner: Owner of the post.
+            timeout: Seconds to wait for a permit of a busy host.
+        """
+        try:
+            target = parse_target(url, self._allow_networks)
+        except TargetRefused as e:
+            return PostRefused(str(e))
+        permit = await self._circuit_breaker.acquire(_server(target), timeout, owner=owner)
+        return permit if isinstance(permit, Deferred) else Route(target, permit)
+
+    async def post(self, request: PostRequest, route: Route | Deferred | PostRefused | None = None) -> PostResult:
+        """Post `request` once and release the permit of `route`.
+
+        Without a route, the request is posted only if a permit is free now. Errors of the budget are raised.
+        """
+        if route is None:
+            route = await self.acquire_route(request.url, timeout=0)
+        if not isinstance(route, Route):
+            return route
+        permit, host, has_responded = route.permit, route.target.host, None
+        try:
+            if self._budget is not None:
+                deferred = await self._budget.acquire(permit.owner, host, len(request.body))
+                if deferred is not None:
+                    return deferred
+            result = await self._exchange(route, request)
+            if not isinstance(result, PostRefused | Deferred):
+                has_responded = not isinstance(result, Retry) or result.response is not None
+            return result
+        finally:
+            permit.release(has_responded)
+
+    async def has_consent(self, url: str, origin: str, *, owner: str = "") -> bool:
+        """Return True if the receiver at `url` says that `origin` may post to it. No response is no consent."""
+        route = await self.acquire_route(url, owner=owner)
+        result = await self.post(PostRequest.for_consent(url, origin), route)
+        return isinstance(result, Delivered) and result.allowed_origin.lower() in ("*", origin.lower())
+
+    async def _exchange(self, route: Route, request: PostRequest) -> PostResult:
+        try:
+            async with self._clock.timeout(self._timeout) as deadline:
+                deferred = await self._look_up_network(route)
+                if deferred is not None:
+                    return deferred
+                connections = 0
+                while True:
+                    probe, connections = ConnectionProbe(), connections + 1
+                    try:
+                        return await self._send(route.target, request, probe, deadline)
+                    except (httpcore.NetworkError, httpcore.RemoteProtocolError) as e:
+                        is_stale = not probe.is_new and is_disconnect(e)  # the server closed an idle connection
+                        if not is_stale or connections == MAX_CONNECTIONS_PER_POST:
+                            raise
+        except AddressRefused as e:
+            return PostRefused(str(e))
+        except (httpcore.LocalProtocolError, UnicodeEncodeError):
+            return PostRefused("the request cannot be expressed in HTTP")
+        except Exception as e:
+            reason = describe_failure(e, self._timeout)
+            return Retry(reason, is_host_not_found=isinstance(e, HostNotFound))
+
+    async def _look_up_network(self, route: Route) -> Deferred | None:
+        """Set the network of a host without one, unless its name is not found."""
+        if route.permit.network:
+            return None
+        try:
+            addresses = await addresses_of(route.target.host, self._resolver)
+        except OSError:
+            return None
+        return route.permit.set_network(network_of(addresses[0])) if addresses else None
+
+    async def _send(
+        self, target: Target, request: PostRequest, probe: ConnectionProbe, deadline: asyncio.Timeout
+    ) -> PostResult:
+        received: WebhookResponse | None = None
+        retry_after = allowed_origin = b""
+        try:
+            async with self._stream(target, request, probe) as response:
+                received = WebhookResponse(response.status)  # a failure after the status does not matter
+                deadline.reschedule(asyncio.get_running_loop().time() + BODY_TIMEOUT + 1)
+                headers = {name.lower(): value for name, value in reversed(response.headers)}  # first value of each
+                retry_after = headers.get(b"retry-after", b"")
+                allowed_origin = headers.get(b"webhook-allowed-origin", b"")
+                received = await read_response(response, request.secrets, self._clock)
+        except Exception:
+            if received is None:
+                raise
+        return self._result_of(received, retry_after, allowed_origin)
+
+    def _result_of(self, response: WebhookResponse, retry_after: bytes, allowed_origin: bytes) -> PostResult:
+        match response.status:
+            case status if 200 <= status < 300:
+                return Delivered(status, allowed_origin.decode("ascii", "replace"))
+            case 410:
+                return Gone(response)
+            case 429 | 503 as status:
+                delay = parse_retry_after(retry_after.decode("ascii", "replace"), self._clock.time())
+                return Retry(f"answered {status}", delay, response)
+            case status if 300 <= status < 400:
+                return Retry(f"answered {status}: redirects are not followed", None, response)
+            case status:
+                return Retry(f"answered {status}", None, response)
+
+    def _stream(
+        self, target: Target, request: PostRequest, probe: ConnectionProbe
+    ) -> AbstractAsyncContextManager[httpcore.Response]:
+        url = httpcore.URL(scheme=target.scheme, host=target.host, port=target.port, target=target.path)
+        fields = {"Host": target.authority, **request.headers, "Content-Length": str(len(request.body))}
+        headers = [(name.encode("ascii"), value.encode("ascii")) for name, value in fields.items()]
+        timeouts = {"connect": CONNECT_TIMEOUT, "read": self._timeout, "write": self._timeout}
+        extensions = {"timeout": timeouts, "on_connect": probe.mark_new}
+        http_request = httpcore.Request(
+            request.method, url, headers=headers, content=request.body, extensions=extensions
+        )
+        return self._pools[target.scheme].stream(http_request)
+
+    def _new_pool(self, ssl_context: ssl.SSLContext | None) -> ConnectionPool:
+        only_allowed_networks = ssl_context is None
+        backend = CheckedBackend(self._resolver, self._allow_networks, only_allowed_networks=only_allowed_networks)
+        return ConnectionPool(backend, ssl_context, clock=self._clock)
+
+
+class ConnectionProbe:
+    """Record of whether a new connection was opened for a post."""
+
+    def __init__(self) -> None:
+        self.is_new = False
+
+    def mark_new(self) -> None:
+        """Record that a connection is opened."""
+        self.is_new = True
+
+
+def _server(target: Target) -> str:
+    """Return the key of the target's circuit. Another port is another server."""
+    return f"{target.host}:{target.port}"

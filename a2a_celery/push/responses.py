@@ -1,0 +1,93 @@
+"""The part of a receiver's response that is stored: its beginning as text, without secrets of the request."""
+
+from __future__ import annotations
+
+import codecs
+import html
+import json
+from collections.abc import Collection, Iterator
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from typing import Any, cast
+
+import httpcore
+
+from ..clock import SYSTEM_CLOCK, Clock
+
+MAX_RESPONSE_LENGTH = 4096
+"""Characters of a response that are stored."""
+BODY_TIMEOUT = 2.0
+"""Seconds for the body of a response after its status."""
+REDACTED = "[…]"
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookResponse:
+    """HTTP response of a receiver, as dead letters and operators show it."""
+
+    status: int
+    text: str = ""
+    """At most 4,096 characters without control characters and without the token, credentials and URL of the config."""
+
+
+async def read_response(
+    response: httpcore.Response, secrets: tuple[str, ...], clock: Clock = SYSTEM_CLOCK
+) -> WebhookResponse:
+    """Read what arrives of the body in two seconds, up to the stored length, and redact `secrets`.
+
+    A response that is read to its end leaves its connection to the next post.
+    """
+    forms = _encoded_forms(secrets)
+    max_bytes = MAX_RESPONSE_LENGTH + max((len(form) for form in forms), default=0)
+    body, is_complete = b"", False
+    with suppress(httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, TimeoutError, OSError):
+        async with clock.timeout(BODY_TIMEOUT), aclosing(cast(Any, response.aiter_stream())) as chunks:
+            async for chunk in chunks:
+                body += chunk
+                if len(body) > max_bytes:
+                    break
+            else:
+                is_complete = True
+    is_complete = is_complete and len(body) <= max_bytes
+    text = codecs.getincrementaldecoder("utf-8")("replace").decode(body[:max_bytes], final=is_complete)
+    text = _redact(text, forms, is_complete=is_complete)
+    printable = "".join(c if c.isprintable() or c in "\n\t" else "�" for c in text)
+    return WebhookResponse(response.status, printable[:MAX_RESPONSE_LENGTH])
+
+
+def _redact(text: str, forms: Collection[str], *, is_complete: bool) -> str:
+    """Remove each secret from `text`, and the beginning of a secret at the end of an incomplete text.
+
+    A removal shortens the text, so the end of an incomplete text may be stored.
+    """
+    ranges = [(start, start + len(form)) for form in forms for start in _positions(text, form)]
+    if not is_complete:
+        overlap = max((_overlap(text, form) for form in forms), default=0)
+        ranges += [(len(text) - overlap, len(text))] if overlap else []
+    result, position = "", 0
+    for start, end in sorted(ranges):
+        if start > position or not position:
+            result += text[position:start] + REDACTED
+        position = max(position, end)
+    return result + text[position:]
+
+
+def _positions(text: str, form: str) -> Iterator[int]:
+    position = text.find(form)
+    while position >= 0:
+        yield position
+        position = text.find(form, position + len(form))
+
+
+def _overlap(text: str, form: str) -> int:
+    """Return the length of the longest end of `text` that is a beginning of `form`."""
+    return next((n for n in range(min(len(text), len(form)), 0, -1) if text.endswith(form[:n])), 0)
+
+
+def _encoded_forms(secrets: tuple[str, ...]) -> set[str]:
+    """Return the secrets as plain text, in JSON (with escaped slashes or without) and in HTML."""
+    forms: set[str] = set()
+    for secret in filter(None, secrets):
+        in_json = json.dumps(secret)[1:-1]
+        forms |= {secret, in_json, in_json.replace("/", "\\/"), html.escape(secret)}
+    return forms

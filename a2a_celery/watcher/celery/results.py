@@ -1,0 +1,248 @@
+"""Results of Celery tasks on workers without this package, read from the result backend.
+
+These are the links of a canvas, and runs of plain Celery tasks. `ResultListener` notices when such a run changes, and
+the dispatcher checks a run before it publishes the run again. `CanvasFinalizer` ends tasks whose canvas has ended.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import partial
+from hashlib import blake2b
+from typing import Any
+from uuid import uuid4
+
+from a2a.types import Artifact, Task, TaskArtifactUpdateEvent
+from a2a.utils.errors import InvalidAgentResponseError
+from billiard.exceptions import WorkerLostError
+from celery import Celery, states
+from celery.exceptions import NotRegistered
+from google.protobuf.struct_pb2 import Struct
+
+from ...dispatch import RUN_HEADER, Canvas
+from ...dispatch.canvases import Ended
+from ...errors import StoreUnavailable
+from ...lifecycle import Event, Failed, final_event
+from ...lifecycle.content import jsonable, parts_of
+from ...lifecycle.outcomes import INVALID_ANSWER, WORKER_LOST, status_event
+from ...lifecycle.own_metadata import progress_metadata, retry_metadata
+from ...lifecycle.states import WORKING
+from ...store import AsyncStore, Keys
+from ...store.runs.commands import Over, RunRef
+from ...store.runs.release import Unclaimed, due_canvases, end_by_result, read_unclaimed, record_result
+from ...store.tasks.commands import read_task
+from ...threads import DaemonThreads
+
+logger = logging.getLogger(__name__)
+
+INSPECT_TIMEOUT = 2.0
+"""Seconds for the reply of a worker to the question whether it has a run."""
+
+
+CANVAS_BATCH = 100
+CANVAS_POLL_INTERVAL_US = 1_000_000
+
+
+class Results:
+    """Reader of the result backend of `app`. It uses a thread, so that an unavailable backend blocks nothing else."""
+
+    def __init__(self, store: AsyncStore, keys: Keys, app: Celery) -> None:
+        self._store = store
+        self._keys = keys
+        self._app = app
+        self._thread = DaemonThreads(1, "a2a-results")
+
+    async def end(self, ref: RunRef, canvas: Canvas) -> bool:
+        """End the run of `canvas` if the canvas has ended. Return True if the run is over."""
+        ended = await self._look(canvas)
+        return ended is not None and await self._end(ref, ended)
+
+    async def _look(self, canvas: Canvas) -> Ended | None:
+        ended: Ended | None = await self._thread.call(partial(canvas.look, self._app))
+        return ended
+
+    async def _end(self, ref: RunRef, ended: Ended) -> bool:
+        head = read_task(self._keys, None, ref.task_id, history_length=0, artifacts=False, whole=False)
+        stored = await self._store.run(head)
+        if stored is None:
+            return True
+        events, lost = self._events(ref, stored[0], ended), isinstance(ended.error, WorkerLostError)
+        reply = await self._store.run(end_by_result(self._keys, ref, events, lost=lost))
+        logger.info("run %s ended by its result: %s", ref.name, reply)
+        return isinstance(reply, Over)
+
+    async def has(self, ref: RunRef) -> bool:
+        """Return True if a worker without this package has started run `ref` and still has it, or has ended it.
+
+        A run that such a worker has ended is ended here, with its task. Such a worker has no lease. If it does not
+        reply for a run that it has started, the worker and the run are lost.
+        """
+        own, known = _result_of(ref), False
+        ended = await self._look(own)
+        if ended is None:
+            await self._write_state(ref)
+            begun, known = await self._thread.call(partial(self._ask, ref.name))
+            if not begun or known:
+                return bool(known)
+            ended = await self._look(own) or Ended(
+                Failed(WORKER_LOST), error=WorkerLostError()
+            )  # the run may have ended since the first read
+        # an A2A worker leaves StoreUnavailable if it could not claim the run, which then waits for another worker
+        return not isinstance(ended.error, StoreUnavailable) and await self._end(ref, ended)
+
+    async def observe(self, ref: RunRef) -> bool:
+        """Write the state of run `ref` in the result backend to its task, or end the task.
+
+        Any number of watchers may do so concurrently. Each state is written once, and no older state after a newer one.
+
+        Returns:
+            True if a worker without this package has the run and has not ended it.
+        """
+        state = await self._write_state(ref)
+        if state not in states.READY_STATES:
+            return state is not None
+        ended = await self._look(_result_of(ref))
+        # an A2A worker that does not know the task, or could not claim the run, leaves such an error too: then the
+        # dispatcher decides when it polls the run
+        if ended is not None and not isinstance(ended.error, NotRegistered | StoreUnavailable):
+            await self._end(ref, ended)
+        return False
+
+    async def _write_state(self, ref: RunRef) -> str | None:
+        """Write the event of a state that is not final, unless it was written before.
+
+        Returns:
+            The state, or None if no worker without this package has stored a state of the run.
+        """
+        while isinstance(unclaimed := await self._store.run(read_unclaimed(self._keys, ref)), Unclaimed):
+            meta = await self._thread.call(partial(self._meta, ref.name))
+            state: str = meta["status"]
+            if state in states.READY_STATES:
+                return state
+            metadata = _shown(meta)
+            if metadata is None:
+                return None
+            noted = _noted(ref, meta, metadata, unclaimed.noted)
+            if noted == unclaimed.noted:
+                return state
+            if state == states.RETRY:
+                metadata = retry_metadata(int(noted.split()[1]) + 1, None, "", "")
+            event = status_event(ref.task_id, unclaimed.context_id, WORKING)
+            event.metadata.update(metadata)
+            writing = record_result(self._keys, ref, before=unclaimed.noted, noted=noted, event=event)
+            reply = await self._store.run(writing)
+            if not isinstance(reply, Unclaimed):
+                return state
+        return None
+
+    def _meta(self, name: str) -> Mapping[str, Any]:
+        meta: Mapping[str, Any] = self._app.backend.get_task_meta(name)
+        return meta
+
+    def _ask(self, name: str) -> tuple[bool, bool]:
+        """Return whether a worker has started `name`, and whether it still has the run or will retry it."""
+        meta = self._meta(name)
+        if meta["status"] != states.STARTED:
+            return meta["status"] == states.RETRY, meta["status"] == states.RETRY
+        return True, self._still_has((meta["result"] or {}).get("hostname"), name)
+
+    def _still_has(self, worker: str | None, name: str) -> bool:
+        """Return True if `worker` replies that it has `name`, or if the broker is unavailable."""
+        try:
+            with self._app.connection_for_write(connect_timeout=INSPECT_TIMEOUT) as connection:
+                connection.ensure_connection(max_retries=1, interval_start=0.1, timeout=INSPECT_TIMEOUT)
+                inspect = self._app.control.inspect(
+                    [worker] if worker else None, INSPECT_TIMEOUT, connection=connection, limit=1 if worker else None
+                )
+                return any((inspect.query_task(name) or {}).values())
+        except Exception as e:
+            logger.warning("run %s: could not query worker %s: %r", name, worker, e)
+            return True
+
+    def _events(self, ref: RunRef, task: Task, ended: Ended) -> list[Event]:
+        events: list[Event] = []
+        outcome = ended.outcome
+        if isinstance(outcome, Failed):
+            logger.error(
+                "run %s failed on a worker without this package: %r [reference %s]",
+                ref.name,
+                ended.error,
+                outcome.reference,
+            )
+        if ended.value is not None:
+            try:
+                artifact = Artifact(artifact_id=str(uuid4()), name="response", parts=parts_of(jsonable(ended.value)))
+                event = TaskArtifactUpdateEvent(artifact=artifact, last_chunk=True)
+                event.task_id, event.context_id = task.id, task.context_id
+                events.append(event)
+            except Exception as e:  # no part can hold the value, and the task must end
+                outcome = Failed(INVALID_ANSWER, reference=uuid4().hex[:12])
+                logger.error("run %s: %r [reference %s]", ref.name, e, outcome.reference)
+        final = final_event(outcome, task.id, task.context_id)
+        return [*events, final] if final else events
+
+
+class CanvasFinalizer:
+    """Role that ends the tasks of canvases that have ended. Concurrent watchers end each task once."""
+
+    name = "canvas finalizer"
+    every = 0.5
+
+    def __init__(self, store: AsyncStore, keys: Keys, results: Results) -> None:
+        self._store = store
+        self._keys = keys
+        self._results = results
+
+    async def tick(self) -> None:
+        """End the tasks of all canvases that have ended."""
+        for due in await self._store.run(
+            due_canvases(self._keys, limit=CANVAS_BATCH, again_us=CANVAS_POLL_INTERVAL_US)
+        ):
+            try:
+                await self._results.end(due.ref, Canvas.from_json(due.canvas))
+            except StoreUnavailable:
+                raise
+            except Exception:  # the canvas must not block the following ones
+                logger.exception("could not read the canvas of run %s, retrying", due.ref.name)
+
+
+def _result_of(ref: RunRef) -> Canvas:
+    return Canvas(((ref.name, None), None), datetime.max.replace(tzinfo=UTC))
+
+
+def _shown(meta: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the metadata of a state that is not final, or None if no worker without this package stored it."""
+    state, result = meta["status"], meta["result"]
+    if state in (states.STARTED, states.RETRY):
+        has_run_header = isinstance(result, Mapping) and RUN_HEADER in result
+        return None if has_run_header else {}
+    if state in states.ALL_STATES:
+        return None
+    try:
+        metadata = progress_metadata(state, result)
+        Struct().update(metadata)
+        return metadata
+    except (InvalidAgentResponseError, ValueError) as e:  # for example bytes, or an A2A type
+        logger.warning("the state %s of a Celery task is shown without its metadata: %s", state, e)
+        return progress_metadata(state, None)
+
+
+def _noted(ref: RunRef, meta: Mapping[str, Any], metadata: Mapping[str, Any], before: str) -> str:
+    """Return the record of the state `meta` of run `ref` after the record `before`.
+
+    Only a result backend with ``result_extended`` knows the number of retries. Otherwise, recorded retries count.
+    """
+    observed = (meta["status"], metadata, meta.get("traceback"), meta.get("retries"))
+    digest = blake2b(json.dumps(observed, sort_keys=True).encode(), digest_size=8).hexdigest()
+    run, retries, last = before.split() if before else ("", "0", "")
+    if run != str(ref.run):
+        retries, last = "0", ""
+    if digest == last:
+        return before
+    if meta["status"] == states.RETRY:
+        known = meta.get("retries")
+        retries = str((int(retries) if known is None else known) + 1)
+    return f"{ref.run} {retries} {digest}"

@@ -1,0 +1,190 @@
+"""Cancellation of runs that operators revoke with ``app.control.revoke``, for example in Flower.
+
+A worker applies a revoke when it receives the message of the run, which may be hours later. A worker of the solo pool
+reads no broadcast while it runs a task, and a revoke without a receiver is lost. The watcher therefore receives the
+broadcasts too, and cancels the runs in the store. It replies to no broadcast, so ``inspect`` and ``ping`` do not list
+it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from socket import gethostname
+from threading import Event, Thread
+from typing import Any
+from uuid import uuid4
+
+from celery import Celery
+from kombu.connection import Connection
+from kombu.mixins import ConsumerMixin
+
+from ...clock import SYSTEM_CLOCK, Clock
+from ...dispatch.broker_guards import guard
+from ...lifecycle import final_event
+from ...lifecycle.outcomes import revoked_by
+from ...store import AsyncStore, Keys
+from ...store.client.connection import run_with_retry
+from ...store.runs.commands import RunRef, Unchanged, revoke_run
+from ...store.tasks.commands import read_task
+from ...telemetry.logs import about
+from ...telemetry.names import Action
+
+logger = logging.getLogger(__name__)
+
+TERMINATE_AFTER = 1.0
+"""Seconds for a worker to terminate a run through its pool, before the run is cancelled in the store."""
+
+RECONNECT_POLICY = {"interval_start": 0.2, "interval_step": 0.3, "interval_max": 2.0}
+
+RETRY_INTERVAL = 10.0
+"""Seconds between two attempts to connect to a misconfigured broker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Revoke:
+    """Celery ids that a broadcast revokes. `terminate` also stops the running ones."""
+
+    celery_ids: tuple[str, ...]
+    terminate: bool
+
+    @classmethod
+    def of(cls, broadcast: Any) -> Revoke | None:
+        """Parse a remote-control command. Return None if it is no revoke, or is for named workers only."""
+        match broadcast:
+            case {"destination": [_, *_]} | {"pattern": str()}:
+                return None
+            case {"method": "revoke", "arguments": {"task_id": str() | list() as ids, **options}}:
+                terminate = bool(options.get("terminate"))
+            case {"method": "terminate", "arguments": {"task_id": str() | list() as ids}}:
+                terminate = True
+            case _:
+                return None
+        return cls(tuple(map(str, [ids] if isinstance(ids, str) else ids)), terminate)
+
+
+class RevokeListener:
+    """Listener that cancels the runs that operators revoke. A running one is only cancelled by a terminate."""
+
+    def __init__(self, store: AsyncStore, keys: Keys, app: Celery, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._store = store
+        self._keys = keys
+        self._app = app
+        self._clock = clock
+        self._consumer: BroadcastConsumer | None = None
+        self._revoking: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Begin to listen, in the running event loop."""
+        if not self._app.conf.worker_enable_remote_control:
+            return
+        loop = asyncio.get_running_loop()
+        self._consumer = BroadcastConsumer(self._app, lambda body: loop.call_soon_threadsafe(self.receive, body))
+        self._consumer.start()
+
+    async def stop(self) -> None:
+        """Stop listening."""
+        if self._consumer is not None:
+            self._consumer.stop()
+        for task in self._revoking:
+            task.cancel()
+        await asyncio.gather(*self._revoking, return_exceptions=True)
+
+    def receive(self, broadcast: Any) -> None:
+        """Take the body of a remote-control command."""
+        revoke = Revoke.of(broadcast)
+        refs = [ref for ref in map(RunRef.of, revoke.celery_ids) if ref is not None] if revoke else []
+        if revoke is not None and refs:
+            task = asyncio.create_task(self._revoke_all(refs, revoke.terminate), name="a2a-revoke")
+            self._revoking.add(task)
+            task.add_done_callback(self._revoking.discard)
+
+    async def _revoke_all(self, refs: list[RunRef], terminate: bool) -> None:
+        running = [ref for ref in refs if await self._revoke(ref, terminate)]
+        if running and terminate:
+            await self._clock.sleep(TERMINATE_AFTER)
+            for ref in running:
+                await self._revoke(ref, terminate, stop_agent=True)
+
+    async def _revoke(self, ref: RunRef, terminate: bool, *, stop_agent: bool = False) -> bool:
+        """Cancel a run that no worker has claimed, or stop its agent. Return True if a worker has the run."""
+        try:
+            head = read_task(self._keys, None, ref.task_id, history_length=0, artifacts=False, whole=False)
+            stored = await run_with_retry(self._store, head)
+            outcome = revoked_by("terminate" if terminate else "revoke")
+            event = stored and final_event(outcome, ref.task_id, stored[0].context_id)
+            if not event:
+                return False
+            reply = await run_with_retry(self._store, revoke_run(self._keys, ref, event=event, terminate=stop_agent))
+        except Exception as e:
+            logger.warning("could not cancel run %s, which an operator revoked: %s", ref.name, e)
+            return False
+        if isinstance(reply, Unchanged):
+            return True
+        log_fields = about(Action.RUN_ENDED_FROM_OUTSIDE, ref.name)
+        logger.info("an operator revoked run %s: %s", ref.name, reply, extra=log_fields)
+        return False
+
+
+class BroadcastConsumer(ConsumerMixin):
+    """Consumer of the remote-control commands that go to the workers of `app`, in a thread.
+
+    `receive` is called in that thread with the body of each command that the app accepts the content of.
+    """
+
+    def __init__(self, app: Celery, receive: Callable[[Any], object]) -> None:
+        self._app = app
+        self._receive = receive
+        self._stopped = Event()
+        self._name = f"a2a-watcher-{uuid4().hex[:8]}@{gethostname()}"
+        self.connection: Connection
+
+    def start(self) -> None:
+        """Start consuming."""
+        Thread(target=self._consume_until_stopped, name="a2a-revokes", daemon=True).start()
+
+    def stop(self) -> None:
+        """Stop consuming. Return at once."""
+        self.should_stop = True
+        self._stopped.set()
+
+    def get_consumers(self, Consumer: Any, channel: Any) -> list[Any]:
+        """Return the consumer of a node of the workers' mailbox."""
+        node = self._app.control.mailbox(channel.connection.client).Node(self._name, channel=channel)
+        return [node.Consumer(callbacks=[self._take], on_decode_error=node.on_decode_error)]
+
+    def on_consume_ready(self, connection: Any, channel: Any, consumers: Any, **_: Any) -> None:
+        """Log the start, as kombu's mixin calls it."""
+        logger.info("listening for revokes")
+
+    def on_connection_error(self, exc: Exception, interval: float) -> None:
+        """Log that the broker is unavailable. kombu retries in `interval` seconds."""
+        logger.warning("revokes are not received while the broker is unavailable: %s", exc)
+
+    @contextmanager
+    def establish_connection(self) -> Iterator[Connection]:
+        """Connect, and retry until the broker is available."""
+        with self.connection.clone() as connection:  # type: ignore[no-untyped-call]
+            connection.ensure_connection(self.on_connection_error, **RECONNECT_POLICY)
+            yield connection
+
+    def _take(self, body: Mapping[str, Any], message: Any) -> None:
+        self._receive(body)
+
+    def _consume_until_stopped(self) -> None:
+        while not self.should_stop:
+            try:
+                guard(self._app)
+                self.connection = self._app.connection_for_read()
+                if not self.connection.supports_exchange_type("fanout"):  # type: ignore[no-untyped-call]
+                    logger.warning(
+                        "this broker has no broadcasts, so revokes are not received: cancel tasks with a2a cancel"
+                    )
+                    return
+                self.run()  # type: ignore[no-untyped-call]
+            except Exception as e:
+                logger.warning("could not listen for revokes, retrying: %r", e)
+                self._stopped.wait(RETRY_INTERVAL)

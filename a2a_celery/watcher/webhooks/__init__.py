@@ -1,0 +1,1 @@
+"""Delivery of events to webhooks, and posts that owners of webhooks request."""

@@ -1,0 +1,368 @@
+"""Delivery of events to webhooks: each event at least once, and the events of a config in order.
+
+Each config has a delivery cursor in the log of its task. A watcher leases a cursor, posts the events after it one by
+one, and advances it after each delivered event. Any number of watchers share the cursors. The cursors of a watcher that
+dies are due again when their leases expire. An event that was posted but not recorded is posted again under the same
+id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from shlex import quote
+from typing import Any, Literal
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from ...clock import SYSTEM_CLOCK, Clock
+from ...crypto.sealing import NotSealedHere, Sealer
+from ...errors import BlobsUnavailable, StoreUnavailable
+from ...lifecycle import EventId, LogEntry
+from ...lifecycle.shown import shown_event
+from ...push import (
+    Backoff,
+    Deferred,
+    Delivered,
+    Gone,
+    Poster,
+    PostRefused,
+    PostRequest,
+    PostResult,
+    Retry,
+    Signer,
+    Subscription,
+    WebhookResponse,
+    delivery_id,
+)
+from ...push.circuit_breaker import PERMIT_TIMEOUT
+from ...push.poster import POST_TIMEOUT
+from ...store import AsyncStore, Keys
+from ...store.log.pages import read_log
+from ...store.tasks.commands import read_task
+from ...store.webhooks.deliveries import (
+    Attempt,
+    DeliveryCursor,
+    Said,
+    abandon_delivery,
+    acquire_due_deliveries,
+    postpone_delivery,
+    record_delivery,
+)
+from ...telemetry.logs import about
+from ...telemetry.names import Action
+from ..metrics import WatcherMetrics
+from .instrumented_post import PostReport, make_instrumented_post
+
+logger = logging.getLogger(__name__)
+
+LEASE_BATCH = 100
+MAX_CURSORS = 400
+"""Cursors that are leased at once, which is also the maximum number of posts in progress."""
+LOG_PAGE_ENTRIES = 32
+"""Entries per read of a log. An entry that is read and not delivered is read again."""
+
+LOG_PAGE_BYTES = 64 * 1024
+"""Bytes after which a read of a log ends. A read returns at least one entry."""
+
+MAX_RESERVED_BYTES = 32 * 1024 * 1024
+"""Bytes that all deliveries with large entries together hold in memory. A delivery that exceeds the limit alone runs
+while no other delivery has a reservation."""
+
+NOT_EXPRESSIBLE = "the event is not expressible in JSON or in the protocol version of the subscriber"
+
+UNREADABLE = Attempt("", "failed", reason="this service cannot read the event or the configuration")
+"""Attempt that fails before a post, as the owner of the webhook reads it. Operators see the cause."""
+
+RESERVATION_RETRY_INTERVAL = 1.0
+"""Seconds before a delivery without a reservation is retried, or one that ended to free its reservation."""
+
+
+def max_lease(lease_ttl: float) -> float:
+    """Return the maximum seconds until another watcher repeats the post of a watcher that was killed.
+
+    The lease of a cursor is renewed with each event. It includes the wait for a permit and the post itself.
+    """
+    return PERMIT_TIMEOUT + POST_TIMEOUT + lease_ttl
+
+
+class Deliverer:
+    """Role that leases the due cursors, and delivers the events of each in a separate task."""
+
+    name = "deliverer"
+    every = 0.2
+
+    def __init__(
+        self,
+        store: AsyncStore,
+        keys: Keys,
+        sealer: Sealer,
+        poster: Poster,
+        secret_keys: Sequence[bytes],
+        lease_ttl: float,
+        backoff: Backoff | None = None,
+        metrics: WatcherMetrics | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        private_key: Ed25519PrivateKey | None = None,
+    ) -> None:
+        self._clock = clock
+        self._metrics = metrics or WatcherMetrics()
+        self._store = store
+        self._keys = keys
+        self._sealer = sealer
+        self._poster = poster
+        self._secret_keys = secret_keys
+        self._private_keys = () if private_key is None else (private_key,)
+        self._lease_us = _micros(max_lease(lease_ttl))
+        self._backoff = backoff or Backoff()
+        self.reserved_bytes = 0
+        self._refused_reservations = 0
+        self._deliveries: set[asyncio.Task[None]] = set()
+        self._leasing: asyncio.Task[int] | None = None
+        self._store_clock_offset = 0.0  # seconds from this process's monotonic clock to the store's clock
+
+    async def tick(self) -> None:
+        """Start all due deliveries, up to the maximum number of cursors.
+
+        Cursors of hosts that do not respond are deferred at once, so one tick may lease any number of cursors.
+        """
+        while True:
+            self._metrics.record_progress(self.name)
+            while len(self._deliveries) >= MAX_CURSORS:
+                await asyncio.wait(self._deliveries, timeout=POST_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
+                self._metrics.record_progress(self.name)
+            limit = min(LEASE_BATCH, MAX_CURSORS - len(self._deliveries))
+            self._leasing = asyncio.create_task(self._lease(limit), name="a2a-deliveries")
+            if await asyncio.shield(self._leasing) < limit:
+                return
+
+    async def _lease(self, limit: int) -> int:
+        """Lease up to `limit` cursors and start their deliveries. Return the number of cursors.
+
+        The call is shielded from cancellation, since the cursors of a lost reply would wait for the end of their lease.
+        """
+        cursors = await self._store.run(acquire_due_deliveries(self._keys, limit=limit, lease_us=self._lease_us))
+        if cursors:
+            self.synchronize(cursors[-1])
+        for cursor in cursors:
+            task = asyncio.create_task(self._deliver(cursor), name=f"a2a-delivery-{cursor.task_id}")
+            self._deliveries.add(task)
+            task.add_done_callback(self._deliveries.discard)
+        return len(cursors)
+
+    async def aclose(self) -> None:
+        """Cancel the deliveries and release their cursors. Another watcher repeats the posts in progress."""
+        if self._leasing is not None:
+            await asyncio.wait({self._leasing})
+        for task in self._deliveries:
+            task.cancel()
+        if self._deliveries:
+            await asyncio.wait(self._deliveries)
+        await self._poster.aclose()
+
+    async def _deliver(self, cursor: DeliveryCursor) -> None:
+        try:
+            await self._deliver_if_readable(cursor)
+        except asyncio.CancelledError:
+            with suppress(StoreUnavailable):
+                await self._store.run(postpone_delivery(self._keys, cursor, after_us=0, counts=False))
+            raise
+        except StoreUnavailable as e:
+            logger.warning("%s: the store is unavailable, so the lease will expire: %s", _label(cursor), e)
+        except Exception:
+            logger.exception("%s: not delivered; the delivery is retried when its lease expires", _label(cursor))
+
+    async def _deliver_if_readable(self, cursor: DeliveryCursor) -> None:
+        try:
+            config = self._sealer.open(cursor.sealed, cursor.task_id, cursor.config_id)
+        except NotSealedHere as e:  # a gateway may have a newer key until this watcher restarts with it
+            await self._retry(cursor, Retry(str(e)))
+            return
+        try:
+            subscription = Subscription.from_bytes(config)
+        except ValueError:
+            await self._retry(cursor, Retry("this watcher cannot read the config"))
+            return
+        deferred = self._poster.deferral(subscription.config.url, owner=cursor.owner)
+        if deferred is not None:
+            await self._defer(cursor, deferred)
+            return
+        size = _bytes_to_read(cursor, subscription)
+        if size and self.reserved_bytes and self.reserved_bytes + size > MAX_RESERVED_BYTES:
+            self._refused_reservations += 1
+            await self._postpone_for_reservation(cursor)
+            return
+        self.reserved_bytes += size
+        try:
+            await self._deliver_entries(cursor, subscription, yields=size > 0)
+        finally:
+            self.reserved_bytes -= size
+
+    async def _deliver_entries(self, cursor: DeliveryCursor, subscription: Subscription, *, yields: bool) -> None:
+        """Post the events after the cursor.
+
+        With `yields`, the delivery ends after a post if another delivery was refused a reservation.
+        """
+        position, refused_before = EventId(cursor.delivered), self._refused_reservations
+        while True:
+            read = read_log(self._keys, cursor.task_id, position, limit=LOG_PAGE_ENTRIES, max_bytes=LOG_PAGE_BYTES)
+            try:
+                page = await self._store.run(read)
+            except BlobsUnavailable:  # the store works, so other deliveries continue
+                await self._retry(cursor, Retry("large parts of an event are unavailable"))
+                return
+            for entry in page.entries:
+                try:
+                    report = await self.post_event(cursor, subscription, entry)
+                except ValueError:
+                    failed = Attempt(str(entry.id), "failed", reason=NOT_EXPRESSIBLE)
+                    await self._give_up(cursor, NOT_EXPRESSIBLE, None, failed)
+                    return
+                if report is not None and not isinstance(report.result, Delivered):
+                    await self._handle_failure(cursor, report.result, report.attempt)
+                    return
+                position = entry.id
+                if report is None and entry is not page.entries[-1]:
+                    continue
+                attempt = report.attempt if report is not None else None
+                recording = record_delivery(
+                    self._keys, cursor, position, lease_us=self._lease_us, posted=report is not None, attempt=attempt
+                )
+                if await self._store.run(recording) != "more":
+                    return
+                if report is not None:
+                    cursor = replace(cursor, delivered=position.version, failures=0, failing_for=0.0)
+                    if yields and self._refused_reservations > refused_before:
+                        await self._postpone_for_reservation(cursor)
+                        return
+            if not page.entries:
+                return
+
+    def synchronize(self, cursor: DeliveryCursor) -> None:
+        """Update the offset of the store's clock from a cursor that was leased just now."""
+        self._store_clock_offset = cursor.leased_at - self._clock.monotonic()
+
+    async def post_ping(self, cursor: DeliveryCursor, subscription: Subscription, ping_id: str) -> PostReport:
+        """Post a test ping to the webhook of `cursor`."""
+        config = subscription.config
+        request = PostRequest.ping(
+            config,
+            delivery_id=delivery_id(cursor.task_id, cursor.config_id, ping_id),
+            now=self._clock.monotonic() + self._store_clock_offset,
+            signer=Signer.of(config, self._secret_keys, self._private_keys),
+        )
+        return await make_instrumented_post(self._poster, request, cursor, self._metrics, ping_id)
+
+    async def post_event(
+        self, cursor: DeliveryCursor, subscription: Subscription, entry: LogEntry
+    ) -> PostReport | None:
+        """Post `entry`. Return None if the subscription does not include its event.
+
+        Raises:
+            ValueError: The event is not expressible in JSON or in the protocol version of the subscriber.
+        """
+        event = shown_event(entry, cursor.task_id, cursor.context_id)
+        if event is None or not subscription.includes(event):
+            return None
+        if subscription.protocol != "1.0":
+            stored = await self._store.run(read_task(self._keys, None, cursor.task_id))  # 0.3 posts the whole task
+            if stored is None:
+                return None
+            event = stored[0]
+        config = subscription.config
+        request = PostRequest.build(
+            event,
+            config,
+            delivery_id=delivery_id(cursor.task_id, cursor.config_id, entry.id),
+            now=self._clock.monotonic() + self._store_clock_offset,
+            signer=Signer.of(config, self._secret_keys, self._private_keys),
+            protocol=subscription.protocol,
+        )
+        return await make_instrumented_post(self._poster, request, cursor, self._metrics, str(entry.id))
+
+    async def _handle_failure(self, cursor: DeliveryCursor, result: PostResult, attempt: Attempt | None) -> None:
+        match result:
+            case Deferred():
+                await self._defer(cursor, result)
+            case Gone(response):
+                await self._give_up(cursor, "its receiver wants no more (410)", response, attempt)
+            case Retry():
+                await self._retry(cursor, result, attempt)
+            case PostRefused(reason):
+                await self._retry(cursor, Retry(reason), attempt)
+
+    async def _defer(self, cursor: DeliveryCursor, deferred: Deferred) -> None:
+        """Release the cursor until the post may be retried.
+
+        Time that a cursor waits for an unavailable host counts as failing, since most cursors never get to probe the
+        host. So the delivery is given up in the end.
+        """
+        if deferred.is_host_unavailable and cursor.failing_for >= self._backoff.give_up_after:
+            await self._give_up(cursor, deferred.reason, None)
+            return
+        logger.debug("%s: deferred for %.1f s: %s", _label(cursor), deferred.retry_in, deferred.reason)
+        is_shown = (deferred.is_host_unavailable or deferred.is_reported) and not cursor.failures
+        said = _failure_fields(deferred.reason, None) if is_shown else None
+        counts: Literal[False, "age"] = "age" if deferred.is_host_unavailable else False
+        after_us = _micros(deferred.retry_in)
+        await self._store.run(postpone_delivery(self._keys, cursor, after_us=after_us, counts=counts, said=said))
+
+    async def _postpone_for_reservation(self, cursor: DeliveryCursor) -> None:
+        after_us = _micros(RESERVATION_RETRY_INTERVAL)
+        await self._store.run(postpone_delivery(self._keys, cursor, after_us=after_us, counts=False))
+
+    async def _retry(self, cursor: DeliveryCursor, failure: Retry, attempt: Attempt | None = None) -> None:
+        attempt = attempt or UNREADABLE
+        failures = cursor.failures + 1
+        delay = self._backoff.delay(failures, cursor.failing_for, failure.retry_after)
+        if delay is None:
+            await self._give_up(cursor, failure.reason, failure.response, attempt)
+            return
+        logger.info(
+            "%s: attempt %d failed: %s; retrying in %.1f s",
+            *(_label(cursor), failures, failure.reason, delay),
+            extra=_log_fields(Action.DELIVERY_FAILED, cursor, failures=failures),
+        )
+        said = _failure_fields(failure.reason, failure.response)
+        postponed = postpone_delivery(
+            self._keys, cursor, after_us=_micros(delay), counts=True, said=said, attempt=attempt
+        )
+        await self._store.run(postponed)
+
+    async def _give_up(
+        self, cursor: DeliveryCursor, reason: str, response: WebhookResponse | None, attempt: Attempt | None = None
+    ) -> None:
+        said = _failure_fields(reason, response)
+        if await self._store.run(abandon_delivery(self._keys, cursor, said=said, attempt=attempt)):
+            logger.warning(
+                "%s: given up after event %d: %s; a2a deliveries replay %s %s posts the missed events",
+                *(_label(cursor), cursor.delivered, reason, quote(cursor.task_id), quote(cursor.config_id)),
+                extra=_log_fields(Action.DELIVERY_GIVEN_UP, cursor),
+            )
+
+
+def _bytes_to_read(cursor: DeliveryCursor, subscription: Subscription) -> int:
+    """Return the maximum bytes that a delivery holds in memory, or 0 if they need no reservation."""
+    page = min(LOG_PAGE_ENTRIES * cursor.largest, LOG_PAGE_BYTES + cursor.largest)
+    task = 0 if subscription.protocol == "1.0" else cursor.size
+    return page + task if page + task > LOG_PAGE_BYTES else 0
+
+
+def _failure_fields(reason: str, response: WebhookResponse | None) -> Said:
+    """Return the fields of a failure that are stored for operators."""
+    return {"reason": reason} | ({"status": response.status, "answer": response.text} if response is not None else {})
+
+
+def _log_fields(action: Action, cursor: DeliveryCursor, failures: int | None = None) -> dict[str, Any]:
+    return about(action, task=cursor.task_id, agent=cursor.agent, webhook=cursor.config_id, failures=failures)
+
+
+def _label(cursor: DeliveryCursor) -> str:
+    return f"webhook {cursor.config_id} of task {cursor.task_id}"
+
+
+def _micros(seconds: float) -> int:
+    return int(seconds * 1_000_000)

@@ -1,0 +1,110 @@
+"""Posts to webhooks with metrics and, if this process traces, a span in the trace of the task.
+
+The receiver gets the span as ``traceparent``, so its own work belongs to the trace. The header contains random numbers
+only. ``tracestate``, which is for vendors, and baggage are not sent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ...clock import SYSTEM_CLOCK
+from ...push import Deferred, Delivered, Gone, Poster, PostRefused, PostRequest, PostResult, Retry, Route
+from ...store.webhooks.deliveries import Attempt, DeliveryCursor
+from ...telemetry.names import Attribute
+from ...telemetry.tracing import tracing
+from ..metrics import WatcherMetrics
+
+OUTCOMES: dict[type[PostResult], str] = {
+    Delivered: "delivered",
+    Retry: "failed",
+    Gone: "gone",
+    PostRefused: "refused",
+    Deferred: "deferred",
+}
+"""Outcomes in spans and metrics by type of result."""
+
+
+HOST_REFUSED = "its host was not found or is forbidden for webhooks"
+
+
+@dataclass(frozen=True, slots=True)
+class PostReport:
+    """Result of the post of one event or ping.
+
+    Attributes:
+        post_id: Id of the event or ping.
+        result: Result of the post.
+        seconds: Duration of the post.
+    """
+
+    post_id: str
+    result: PostResult
+    seconds: float = 0.0
+
+    @property
+    def attempt(self) -> Attempt | None:
+        """Attempt as the owner of the webhook reads it, or None if nothing was posted.
+
+        A name that is not found and a name with a forbidden address look the same. Otherwise, owners could find out
+        which names exist in the network of this watcher.
+        """
+        match self.result:
+            case Deferred():
+                return None
+            case PostRefused() | Retry(is_host_not_found=True):
+                return Attempt(self.post_id, "refused", reason=HOST_REFUSED)
+            case Retry(reason):
+                pass
+            case Gone():
+                reason = "answered 410: its receiver wants no more"
+            case _:
+                reason = ""
+        outcome, milliseconds = OUTCOMES[type(self.result)], round(self.seconds * 1000)
+        return Attempt(self.post_id, outcome, _status(self.result), milliseconds, reason)
+
+
+async def make_instrumented_post(
+    poster: Poster, request: PostRequest, cursor: DeliveryCursor, metrics: WatcherMetrics, post_id: str
+) -> PostReport:
+    """Post `request` for `cursor`. The wait for a permit does not count as time of the post."""
+    route = await poster.acquire_route(request.url, owner=cursor.owner)
+    spans = tracing()
+    if spans is None:
+        return await _make_counted_post(poster, request, route, metrics, post_id)
+    attributes = {Attribute.AGENT: cursor.agent, Attribute.TASK: cursor.task_id, Attribute.CONFIG: cursor.config_id}
+    with spans.posting(cursor.trace, attributes) as (span, headers):
+        request = replace(request, headers={**request.headers, **headers})
+        report = await _make_counted_post(poster, request, route, metrics, post_id)
+        result, status = report.result, _status(report.result)
+        if status:
+            span.set_attribute(str(Attribute.STATUS), status)
+        spans.came_to(span, OUTCOMES[type(result)], fine=isinstance(result, Delivered))
+    return report
+
+
+async def _make_counted_post(
+    poster: Poster,
+    request: PostRequest,
+    route: Route | Deferred | PostRefused,
+    metrics: WatcherMetrics,
+    post_id: str,
+) -> PostReport:
+    started_at = SYSTEM_CLOCK.monotonic()
+    result = await poster.post(request, route)
+    seconds = SYSTEM_CLOCK.monotonic() - started_at
+    if not isinstance(result, Deferred):
+        metrics.count_post(OUTCOMES[type(result)], seconds)
+    return PostReport(post_id, result, seconds)
+
+
+def _status(result: PostResult) -> int | None:
+    match result:
+        case Delivered(status):
+            return status
+        case Gone(response):
+            return response.status
+        case Retry(response=response) if response is not None:
+            return response.status
+        case _:
+            return None

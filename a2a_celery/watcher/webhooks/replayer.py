@@ -1,0 +1,115 @@
+"""Posts that owners of webhooks request: replays of an event, and test pings.
+
+Requested posts are separate from due deliveries: neither waits for the other. Each is one signed post, and its result
+is recorded as an attempt. Until then, the request stays in the store. If a watcher dies, another watcher makes its
+requested posts under the same ids.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+
+from ...crypto.sealing import NotSealedHere, Sealer
+from ...errors import BlobsUnavailable, StoreUnavailable
+from ...lifecycle import EventId
+from ...push import Deferred, Subscription
+from ...store import AsyncStore, Keys
+from ...store.log.pages import read_log
+from ...store.webhooks.deliveries import PING, Attempt, DeliveryCursor, acquire_requested_posts, settle_requested_post
+from .deliverer import LOG_PAGE_BYTES, NOT_EXPRESSIBLE, UNREADABLE, Deliverer, max_lease
+from .instrumented_post import PostReport
+
+logger = logging.getLogger(__name__)
+
+MAX_CURSORS = 16
+"""Cursors that are leased at once, each with one post in progress. Logs with large events are read one at a time."""
+
+
+class Replayer:
+    """Role that leases the cursors with requested posts, and makes the posts of each in a separate task."""
+
+    name = "replayer"
+    every = 1.0
+
+    def __init__(self, store: AsyncStore, keys: Keys, sealer: Sealer, deliverer: Deliverer, lease_ttl: float) -> None:
+        self._store = store
+        self._keys = keys
+        self._sealer = sealer
+        self._deliverer = deliverer
+        self._lease_us = int(max_lease(lease_ttl) * 1_000_000)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._large_log_lock = asyncio.Lock()
+
+    async def tick(self) -> None:
+        """Start the requested posts that are due, up to the maximum number of cursors."""
+        limit = MAX_CURSORS - len(self._tasks)
+        if not limit:
+            return
+        leased = await self._store.run(acquire_requested_posts(self._keys, limit=limit, lease_us=self._lease_us))
+        for cursor, post_ids in leased:
+            self._deliverer.synchronize(cursor)
+            task = asyncio.create_task(self._make_posts(cursor, post_ids), name=f"a2a-replay-{cursor.task_id}")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def aclose(self) -> None:
+        """Cancel the posts in progress. Another watcher makes them again."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _make_posts(self, cursor: DeliveryCursor, post_ids: list[str]) -> None:
+        settled = 0
+        try:
+            for post_id in post_ids:
+                attempt, retry_in = await self._attempt(cursor, post_id)
+                after_us = int(retry_in * 1_000_000) if attempt is None else self._lease_us
+                await self._store.run(settle_requested_post(self._keys, cursor, post_id, attempt, after_us=after_us))
+                if attempt is None:
+                    return
+                settled += 1
+        except asyncio.CancelledError:
+            with suppress(StoreUnavailable):
+                await self._store.run(settle_requested_post(self._keys, cursor, post_ids[settled], None, after_us=0))
+            raise
+        except StoreUnavailable as e:
+            logger.warning("task %s: requested posts wait for the store: %s", cursor.task_id, e)
+        except Exception:
+            logger.exception("task %s: a requested post failed; it is retried when its lease expires", cursor.task_id)
+
+    async def _attempt(self, cursor: DeliveryCursor, post_id: str) -> tuple[Attempt | None, float]:
+        """Make a post. Return the attempt, or None and the seconds until the post may be retried."""
+        try:
+            config = self._sealer.open(cursor.sealed, cursor.task_id, cursor.config_id)
+            report = await self._post(cursor, Subscription.from_bytes(config), post_id)
+        except (NotSealedHere, BlobsUnavailable):
+            return Attempt(post_id, UNREADABLE.outcome, reason=UNREADABLE.reason), 0
+        except ValueError:
+            return Attempt(post_id, "failed", reason=NOT_EXPRESSIBLE), 0
+        if report is None:
+            return Attempt(post_id, "failed", reason="the event is gone, or this webhook does not subscribe to it"), 0
+        result = report.result
+        if not isinstance(result, Deferred):
+            return report.attempt, 0
+        if result.is_host_unavailable:
+            return Attempt(post_id, "failed", reason=result.reason), 0
+        return None, result.retry_in
+
+    async def _post(self, cursor: DeliveryCursor, subscription: Subscription, post_id: str) -> PostReport | None:
+        """Return the report of the post, or None if the log does not have the event."""
+        if post_id.startswith(PING):
+            return await self._deliverer.post_ping(cursor, subscription, post_id)
+        event_id = EventId.parse(post_id)
+        if cursor.largest <= LOG_PAGE_BYTES:
+            return await self._replay(cursor, subscription, event_id)
+        async with self._large_log_lock:
+            return await self._replay(cursor, subscription, event_id)
+
+    async def _replay(self, cursor: DeliveryCursor, subscription: Subscription, event_id: EventId) -> PostReport | None:
+        page = await self._store.run(read_log(self._keys, cursor.task_id, event_id.version - 1, limit=1))
+        if not page.entries or page.entries[0].id != event_id:
+            return None
+        return await self._deliverer.post_event(cursor, subscription, page.entries[0])

@@ -1,0 +1,244 @@
+"""No host takes the others' places."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from a2a_celery.push import CircuitBreaker, Deferred
+from a2a_celery.push.circuit_breaker import MAX_RETRIES_PER_SECOND, Permit
+from tests.support.clocks import ManualClock
+
+
+def hosts(clock: ManualClock | None = None, **options: Any) -> CircuitBreaker:
+    return CircuitBreaker(
+        clock=clock or ManualClock(),
+        **{"random": lambda: 0.5, "failure_threshold": 3, "first_cooldown": 8.0, **options},
+    )
+
+
+def place(hosts: CircuitBreaker, name: str = "a", owner: str = "") -> Permit:
+    found = hosts.try_acquire(name, owner=owner)
+    assert isinstance(found, Permit), found
+    return found
+
+
+def held(hosts: CircuitBreaker, name: str = "a", owner: str = "") -> Deferred:
+    found = hosts.try_acquire(name, owner=owner)
+    assert isinstance(found, Deferred), found
+    assert hosts.deferral(name, owner=owner) is not None
+    return found
+
+
+def fail(hosts: CircuitBreaker, times: int, name: str = "a") -> None:
+    for _ in range(times):
+        place(hosts, name).release(False)
+
+
+def test_a_host_gets_so_many_posts_at_once() -> None:
+    some = hosts(max_per_host=2)
+    first, _ = place(some), place(some)
+
+    assert held(some).retry_in > 0
+    assert hosts(max_per_host=2).deferral("a") is None
+    place(some, "b")
+    first.release(True)
+    place(some)
+
+
+def test_all_hosts_together_get_so_many() -> None:
+    some = hosts(max_posts=3)
+    first, *_ = [place(some, name, owner=name) for name in "abc"]
+
+    assert "too many" in held(some, "d", owner="d").reason
+    first.release(None)
+    place(some, "d", owner="d")
+
+
+def test_one_owner_gets_a_place_while_more_are_free_than_it_has() -> None:
+    some = hosts(max_posts=4, reserved=0)
+    first, _ = [place(some, name) for name in "ab"]
+
+    assert "its owner" in held(some, "c").reason
+    place(some, "c", owner="other")
+    assert "its owner" in held(some, "c", owner="other").reason
+    place(some, "c", owner="third")
+    first.release(None)
+    assert "its owner" in held(some, "c").reason
+
+
+def test_one_network_gets_a_place_while_more_are_free_than_it_has() -> None:
+    some = hosts(max_posts=5, reserved=0)
+    first, second, third = [place(some, name, owner=name) for name in "abc"]
+
+    assert [first.set_network("10.0.0.0/24"), second.set_network("10.0.0.0/24")] == [None, None]
+    refused = third.set_network("10.0.0.0/24")
+    assert refused is not None
+    assert "its network" in refused.reason
+    first.release(True)
+    assert third.set_network("10.0.0.0/24") is None
+
+
+def test_the_network_of_a_host_is_remembered() -> None:
+    some = hosts(max_posts=4, reserved=0)
+    place(some, "a").set_network("10.0.0.0/24")
+    one = place(some, "b", owner="other")
+    assert one.set_network("10.0.0.0/24") is None
+    one.release(True)
+
+    assert place(some, "b", owner="third").network == "10.0.0.0/24"
+    assert "its network" in held(some, "b", owner="fourth").reason
+
+
+def test_places_are_kept_for_hosts_that_answered_the_last_time() -> None:
+    some = hosts(max_posts=4, reserved=2)
+    place(some, "known", owner="d").release(True)
+    for name in "ab":
+        place(some, name, owner=name)
+
+    assert "too many" in held(some, "c", owner="c").reason
+    place(some, "known", owner="c").release(False)
+    assert "too many" in held(some, "known", owner="c").reason
+
+
+def test_a_host_that_does_not_respond_has_a_cooldown() -> None:
+    some = hosts()
+    fail(some, 2)
+    assert some.deferral("a") is None
+    fail(some, 1)
+
+    assert "cooldown" in held(some).reason
+    assert some.deferral("b") is None
+
+
+def test_failures_count_in_a_row() -> None:
+    some = hosts()
+    for _ in range(5):
+        fail(some, 2)
+        place(some).release(True)
+
+    assert some.deferral("a") is None
+
+
+def test_what_was_not_found_out_counts_neither_way() -> None:
+    some = hosts()
+    fail(some, 2)
+    place(some).release(None)
+    fail(some, 1)
+
+    held(some)
+
+
+def test_after_a_rest_one_tries_and_its_answer_lets_all_go() -> None:
+    clock = ManualClock()
+    some = hosts(clock)
+    fail(some, 3)
+    clock.advance(6.0)  # 8, three quarters of it by the jitter
+
+    one = place(some)
+    assert "being probed" in held(some).reason
+    one.release(True)
+    place(some).release(True)
+    assert some.deferral("a") is None
+
+
+def test_a_rest_doubles_up_to_its_limit() -> None:
+    clock = ManualClock()
+    some = hosts(clock, max_cooldown=30.0)
+    fail(some, 3)
+    rests = []
+    for _ in range(4):
+        before = clock.monotonic()
+        while some.deferral("a") is not None:
+            clock.advance(0.5)
+        rests.append(clock.monotonic() - before)
+        place(some).release(False)
+
+    assert rests == [6.0, 12.0, 22.5, 22.5]
+
+
+def test_one_that_tries_and_is_cut_off_leaves_it_to_the_next() -> None:
+    clock = ManualClock()
+    some = hosts(clock)
+    fail(some, 3)
+    clock.advance(6.0)
+
+    place(some).release(None)
+    place(some).release(True)
+    place(some)
+
+
+def test_those_under_way_when_a_rest_begins_prolong_it_not() -> None:
+    clock = ManualClock()
+    some = hosts(clock)
+    late = [place(some) for _ in range(5)]
+    fail(some, 3)
+    for one in late:
+        one.release(False)
+    clock.advance(6.0)
+
+    place(some)
+
+
+def test_those_who_wait_come_back_one_after_the_other() -> None:
+    numbers = iter([0.5, *(n / 100 for n in range(100))])
+    some = hosts(random=lambda: next(numbers))
+    fail(some, 3)
+    waits = [(some.deferral("a") or Deferred(0, "")).retry_in for _ in range(100)]
+
+    assert len({round(wait, 3) for wait in waits}) == 100
+    assert min(waits) >= 6.0
+
+
+def test_ten_thousand_that_wait_for_a_dead_host_leave_the_others_alone() -> None:
+    some = hosts()
+    fail(some, 3, "dead")
+
+    assert all(isinstance(some.try_acquire("dead"), Deferred) for _ in range(10_000))
+    for n in range(100):
+        place(some, f"live{n}", owner=f"owner{n % 10}")
+
+
+def test_the_more_wait_for_a_host_the_longer_each_waits() -> None:
+    some = hosts(max_per_host=1)
+    place(some)
+    waits = [held(some).retry_in for _ in range(10_000)]
+    first_time = sorted(waits)
+
+    assert all(
+        later - earlier >= 0.99
+        for earlier, later in zip(first_time, first_time[2 * MAX_RETRIES_PER_SECOND :], strict=False)
+    )
+    assert first_time[-1] < 1.1 * 2 * len(waits) / MAX_RETRIES_PER_SECOND
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    some = hosts(max_hosts=10)
+    under_way = place(some, "busy")
+    for n in range(1000):
+        fail(some, 1, f"dead{n}")
+
+    assert some.host_count <= 11
+    assert some.deferral("dead999") is None
+    under_way.release(True)
+
+
+def test_who_was_posted_to_for_the_last_time_is_forgotten_first() -> None:
+    some = hosts(max_hosts=2)
+    fail(some, 3, "dead")
+    fail(some, 1, "other")
+    fail(some, 1, "third")
+    assert some.deferral("dead") is None
+    fail(some, 3, "dead")
+    fail(some, 2, "third")
+    fail(some, 1, "fourth")
+
+    assert some.deferral("third") is not None
+    assert some.host_count == 2
+
+
+def test_hosts_of_which_nothing_was_found_out_are_forgotten() -> None:
+    some = hosts()
+    for n in range(100):
+        place(some, f"h{n}").release(None)
+
+    assert some.host_count == 0

@@ -1,0 +1,62 @@
+"""A host gets so many bytes of one owner in an hour; what is more waits, is owed, and arrives."""
+
+from __future__ import annotations
+
+import asyncio
+
+from a2a_celery.crypto.sealing import Sealer
+from a2a_celery.push import Poster
+from a2a_celery.settings import Settings
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.watcher.metrics import WatcherMetrics
+from a2a_celery.watcher.webhooks.byte_budget import REASON, ByteBudget
+from a2a_celery.watcher.webhooks.deliverer import Deliverer
+from tests.support.clocks import ManualClock
+from tests.support.posts import SECRET_KEY
+from tests.support.receiver import receiver
+from tests.support.seeds import Seeds, chunk
+from tests.support.waiting import eventually_async
+
+from .test_deliverer import Lines
+
+SETTINGS = Settings(store_url="redis://nowhere", secret_key=SECRET_KEY, allow_networks=["127.0.0.0/8"])
+PER_HOUR = 1024 * 1024
+
+
+async def test_what_is_over_the_bytes_of_an_hour_waits_is_shown_and_arrives(store: AsyncStore, keys: Keys) -> None:
+    lines, clock, metrics = Lines(Seeds(store, keys)), ManualClock(), WatcherMetrics()
+    budget = ByteBudget(store, keys, PER_HOUR, metrics, clock)
+    poster = Poster(SETTINGS.push_networks, budget=budget)
+    role = Deliverer(store, keys, Sealer(SETTINGS.secret_keys), poster, SETTINGS.secret_keys, 1.0, metrics=metrics)
+    claim = await lines.seeds.claimed()
+    task_id = claim.ref.task_id
+    with receiver() as live:
+        await lines.add(task_id, live.url())
+        await lines.seeds.appended(claim, *(chunk("x" * (PER_HOUR * 3 // 5)) for _ in range(3)))
+
+        async def waits_for_bytes() -> bool:
+            return (await lines.webhooks.stands(task_id)).said.get("reason") == REASON
+
+        await role.tick()
+        await eventually_async(waits_for_bytes)
+        held = await lines.webhooks.stands(task_id)
+        await lines.webhooks.pass_time(2 * 86400)  # longer than a delivery that fails is tried
+        await role.tick()
+        await asyncio.gather(*role._deliveries)
+        known = await lines.webhooks.stands(task_id)
+
+        assert [(stands.how, stands.delivered, stands.failures) for stands in (held, known)] == [("waiting", 4, 0)] * 2
+        assert held.due_us - held.now_us > 10 * 60 * 1e6
+        assert metrics.registry.get_sample_value("a2a_watcher_posts_deferred_for_bytes_total") == 2
+        assert len(live.received()) == 2
+
+        clock.advance(3600)
+        await store.redis.delete(*[key async for key in store.redis.scan_iter(f"{keys.prefix}:byte_bucket:*")])
+        await lines.webhooks.pass_time(3600)
+        await role.tick()
+        await asyncio.gather(*role._deliveries)
+
+        assert len(live.received()) == 3
+    arrived = await lines.webhooks.stands(task_id)
+    await role.aclose()
+    assert (arrived.how, arrived.said) == ("delivered", {})

@@ -1,0 +1,43 @@
+"""What a watcher counts of its posts."""
+
+from __future__ import annotations
+
+import pytest
+
+from a2a_celery.push import Deferred, Delivered, PostRequest, PostResult
+from a2a_celery.store.webhooks.deliveries import DeliveryCursor
+from a2a_celery.watcher.metrics import WatcherMetrics
+from a2a_celery.watcher.webhooks.instrumented_post import make_instrumented_post
+
+REQUEST = PostRequest(url="https://hooks.example/a", headers={}, body=b"{}")
+CURSOR = DeliveryCursor("t", "c", "echo", "config", b"", delivered=0, version=1, failures=0, failing_for=0.0, token="")
+
+
+class PosterWithResult:
+    """A poster that has a result before it posts."""
+
+    def __init__(self, result: PostResult) -> None:
+        self._result = result
+
+    async def acquire_route(self, url: str, *, owner: str = "") -> PostResult:
+        return self._result
+
+    async def post(self, request: PostRequest, route: PostResult) -> PostResult:
+        return self._result
+
+
+@pytest.mark.parametrize(
+    ("result", "posted"),
+    [(Delivered(204), {"delivered": 1}), (Deferred(5.0, "its host is busy"), {})],
+    ids=["delivered", "held"],
+)
+async def test_a_post_that_was_not_made_is_not_counted(result: PostResult, posted: dict[str, int]) -> None:
+    metrics = WatcherMetrics()
+
+    made = await make_instrumented_post(PosterWithResult(result), REQUEST, CURSOR, metrics, "1-2")  # type: ignore[arg-type]
+
+    assert (made.result, made.attempt is None) == (result, not posted)
+
+    samples = [sample for metric in metrics.registry.collect() for sample in metric.samples]
+    counted = {s.labels["outcome"]: s.value for s in samples if s.name == "a2a_watcher_post_seconds_count"}
+    assert counted == posted

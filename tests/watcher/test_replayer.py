@@ -1,0 +1,220 @@
+"""Replays and pings that the owner of a webhook requests, from the store to a real receiver, and their results."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+from a2a.types import TaskPushNotificationConfig
+
+from a2a_celery.crypto.sealing import Sealer
+from a2a_celery.lifecycle import EventId
+from a2a_celery.push import Backoff, CircuitBreaker, Poster, Subscription
+from a2a_celery.settings import Settings
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.webhooks.deliveries import Delivery, request_post
+from a2a_celery.watcher.role_loop import RoleLoop
+from a2a_celery.watcher.webhooks.deliverer import Deliverer
+from a2a_celery.watcher.webhooks.replayer import Replayer
+from tests.support.lines import Webhooks
+from tests.support.posts import SECRET, SECRET_KEY, require_signed, version_of
+from tests.support.receiver import Receiver, receiver, silent, writes
+from tests.support.seeds import ANN, Seeds
+from tests.support.waiting import eventually_async
+
+SECRETS = [SECRET_KEY.encode()]
+
+
+@pytest.fixture
+def seeds(store: AsyncStore, keys: Keys) -> Seeds:
+    return Seeds(store, keys)
+
+
+@pytest.fixture
+def hooks() -> Iterator[Receiver]:
+    with receiver() as hooks:
+        yield hooks
+
+
+class Scene:
+    """A task with a webhook, and its owner."""
+
+    def __init__(self, seeds: Seeds, sealer: Sealer) -> None:
+        self.seeds, self.sealer = seeds, sealer
+        self.webhooks = Webhooks(seeds.store, seeds.keys)
+        self.task_id = ""
+
+    async def begin(self, url: str) -> None:
+        """A task whose webhook is owed its second event."""
+        self.task_id = await self.seeds.created()
+        config = TaskPushNotificationConfig(id="c", task_id=self.task_id, url=url, token=SECRET)
+        sealed = self.sealer.seal(Subscription(config).to_bytes(), self.task_id, "c")
+        await self.webhooks.saved(self.task_id, "c", sealed)
+        await self.seeds.claimed(self.task_id)
+
+    async def ask(self, post: EventId | str) -> None:
+        """The owner requests a post."""
+        asked = request_post(self.seeds.keys, ANN, self.task_id, "c", post)
+        assert await self.seeds.store.run(asked) == "requested"
+
+    async def event_id(self, version: int) -> EventId:
+        return (await self.seeds.log(self.task_id))[version - 1].id
+
+    async def stands(self) -> Delivery:
+        return await self.webhooks.stands(self.task_id)
+
+    async def attempts(self, count: int) -> list[tuple[str, str, int | None]]:
+        """So many attempts, the newest first: what was posted, what came of it, and the status."""
+
+        async def are_there() -> bool:
+            return len((await self.stands()).attempts) >= count
+
+        await eventually_async(are_there, what=f"{count} attempts are recorded")
+        return [(attempt.post, attempt.outcome, attempt.status) for attempt in (await self.stands()).attempts]
+
+
+@pytest.fixture
+def scene(seeds: Seeds) -> Scene:
+    return Scene(seeds, Sealer(SECRETS))
+
+
+@asynccontextmanager
+async def watching(
+    scene: Scene, *, allow: str = "127.0.0.0/8", hosts: CircuitBreaker | None = None
+) -> AsyncIterator[None]:
+    """A deliverer and a replayer at work."""
+    networks = Settings(store_url="redis://nowhere", secret_key=SECRET_KEY, allow_networks=[allow]).push_networks
+    store, keys, poster = scene.seeds.store, scene.seeds.keys, Poster(networks, circuit_breaker=hosts)
+    backoff = Backoff(first=0.01, longest=0.02)
+    deliverer = Deliverer(store, keys, scene.sealer, poster, SECRETS, 1.0, backoff)
+    replayer = Replayer(store, keys, scene.sealer, deliverer, 1.0)
+    loops = [RoleLoop(role) for role in (deliverer, replayer)]
+    for loop in loops:
+        loop.start()
+    try:
+        yield
+    finally:
+        for loop in loops:
+            await loop.stop()
+        await replayer.aclose()
+        await deliverer.aclose()
+
+
+async def test_each_try_is_an_attempt_until_the_event_is_delivered(scene: Scene, hooks: Receiver) -> None:
+    hooks.plan("/hook", [500, writes(b"no HTTP at all\r\n\r\n")])
+    await scene.begin(hooks.url("/hook"))
+
+    async with watching(scene):
+        attempts = await scene.attempts(3)
+
+    event = str(await scene.event_id(2))
+    assert attempts == [(event, "delivered", 200), (event, "failed", None), (event, "failed", 500)]
+    delivered, no_http, refused = (await scene.stands()).attempts
+    assert (delivered.reason, refused.reason) == ("", "answered 500")
+    assert no_http.reason == "the response is not HTTP"
+    assert delivered.next_us == 0 < refused.next_us
+    assert all(attempt.latency_ms is not None for attempt in (delivered, no_http, refused))
+
+
+async def test_an_event_is_posted_again_as_it_was_and_with_its_id(scene: Scene, hooks: Receiver) -> None:
+    await scene.begin(hooks.url("/hook"))
+    async with watching(scene):
+        [first] = await asyncio.to_thread(hooks.wait_for, "/hook", 1)
+        await scene.attempts(1)
+
+        await scene.ask(await scene.event_id(2))
+
+        _, again = await asyncio.to_thread(hooks.wait_for, "/hook", 2)
+        event = str(await scene.event_id(2))
+        assert await scene.attempts(2) == [(event, "delivered", 200), (event, "delivered", 200)]
+
+    assert (again.body, again.headers["webhook-id"]) == (first.body, first.headers["webhook-id"])
+    require_signed([first, again])
+    assert (await scene.stands()).how == "delivered"
+
+
+async def test_a_ping_is_signed_and_no_event(scene: Scene, hooks: Receiver) -> None:
+    await scene.begin(hooks.url("/hook"))
+    await scene.ask("ping-1")
+    async with watching(scene):
+        await scene.attempts(2)
+
+    ping = next(got for got in hooks.received("/hook") if got.headers["webhook-id"].endswith("_ping-1"))
+    event = next(got for got in hooks.received("/hook") if got is not ping)
+    require_signed([ping])
+    body = ping.json()
+    assert (body["type"], body["data"]) == ("webhook.ping", {"taskId": scene.task_id, "id": "c"})
+    assert body["timestamp"].endswith("Z")
+    assert ping.headers["content-type"] == "application/json"
+    assert version_of(event) == 2
+    assert int(ping.headers["webhook-timestamp"]) == pytest.approx(int(event.headers["webhook-timestamp"]), abs=60)
+
+
+async def test_requests_are_served_by_the_watcher_that_comes_after_one_that_died(scene: Scene, hooks: Receiver) -> None:
+    hooks.plan("/hook", [200], then=silent())
+    await scene.begin(hooks.url("/hook"))
+    async with watching(scene):
+        await scene.attempts(1)
+        await scene.ask("ping-1")
+        await scene.ask(await scene.event_id(1))
+        await asyncio.to_thread(hooks.wait_for, "/hook", 2)  # the ping, which is not answered when the watcher stops
+    assert (await scene.stands()).requested == ("ping-1", str(await scene.event_id(1)))
+
+    hooks.plan("/hook", [])
+    async with watching(scene):
+        await scene.attempts(3)
+
+    posted = [got.headers["webhook-id"].rpartition("_")[2] for got in hooks.received("/hook")]
+    assert posted[1:] == ["ping-1", "ping-1", str(await scene.event_id(1))]
+
+
+async def test_a_ping_that_fails_says_so_and_changes_nothing_else(scene: Scene, hooks: Receiver) -> None:
+    hooks.plan("/hook", [200, 410, 500])
+    await scene.begin(hooks.url("/hook"))
+    async with watching(scene):
+        await scene.attempts(1)
+        await scene.ask("ping-1")
+        await scene.attempts(2)
+        await scene.ask("ping-2")
+        attempts = await scene.attempts(3)
+
+    assert attempts[:2] == [("ping-2", "failed", 500), ("ping-1", "gone", 410)]
+    stands = await scene.stands()
+    assert (stands.how, stands.failures, stands.died_us) == ("delivered", 0, 0)
+
+
+async def test_a_ping_to_an_address_that_is_not_allowed_is_refused_and_names_no_address(
+    scene: Scene, hooks: Receiver
+) -> None:
+    await scene.begin(hooks.url("/hook"))
+    await scene.ask("ping-1")
+    async with watching(scene, allow="10.0.0.0/8"):
+        await scene.attempts(2)
+
+    attempts = (await scene.stands()).attempts
+    assert {(attempt.outcome, attempt.status, attempt.latency_ms) for attempt in attempts} == {("refused", None, None)}
+    assert {attempt.reason for attempt in attempts} == {"its host was not found or is forbidden for webhooks"}
+    assert hooks.received("/hook") == []
+
+
+async def test_a_name_that_is_not_found_looks_like_one_that_is_forbidden(scene: Scene) -> None:
+    await scene.begin("https://no-such-host.invalid/hook")
+    async with watching(scene):
+        await scene.attempts(1)
+
+    attempt = (await scene.stands()).attempts[-1]
+    assert (attempt.outcome, attempt.latency_ms) == ("refused", None)
+    assert attempt.reason == "its host was not found or is forbidden for webhooks"
+
+
+async def test_a_ping_says_when_the_configuration_can_not_be_opened(scene: Scene, hooks: Receiver) -> None:
+    await scene.begin(hooks.url("/hook"))
+    await scene.ask("ping-1")
+    scene.sealer = Sealer([b"another key of 32 bytes, or more"])
+    async with watching(scene):
+        await scene.attempts(2)
+
+    reasons = {attempt.reason for attempt in (await scene.stands()).attempts}
+    assert reasons == {"this service cannot read the event or the configuration"}

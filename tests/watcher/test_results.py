@@ -1,0 +1,293 @@
+"""Runs that went to workers without this package: the result backend's states become events, each once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from a2a.types import TaskArtifactUpdateEvent, TaskStatusUpdateEvent
+from celery import Celery, states
+from celery.app.task import Context
+from celery.exceptions import NotRegistered
+
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.dispatch import RUN_HEADER, Call, RunOptions
+from a2a_celery.lifecycle.outcomes import CANCELED_BY_OPERATOR
+from a2a_celery.lifecycle.own_metadata import ATTEMPT, CELERY_STATE, own_metadata
+from a2a_celery.lifecycle.states import CANCELED, COMPLETED, SUBMITTED, WORKING
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.log.pages import read_log
+from a2a_celery.store.runs.commands import RunRef, claim_run
+from a2a_celery.store.tasks.commands import read_task
+from a2a_celery.watcher.celery.result_listener import ResultListener
+from a2a_celery.watcher.celery.results import Results
+from tests.support.dispatching import made
+from tests.support.proxy import proxy
+from tests.support.waiting import eventually_async
+
+# Celery calls it
+pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
+
+REF = RunRef("t", 1)
+PLAIN = RunOptions(call=Call("tasks.resize", {}))
+
+
+@pytest.fixture
+def celery(redis_server: EmbeddedRedis) -> Celery:
+    """The app of a worker without this package, on a Redis result backend."""
+    return Celery(backend=redis_server.broker_url, set_as_current=False)
+
+
+@pytest.fixture
+async def results(store: AsyncStore, keys: Keys, celery: Celery) -> Results:
+    """The results of a watcher; the run `REF` waits for a worker."""
+    await store.run(made(keys, "t", PLAIN.to_json()))
+    return Results(store, keys, celery)
+
+
+async def events(store: AsyncStore, keys: Keys) -> list[Any]:
+    """The metadata of each status after SUBMITTED, with its state in front; "artifact" for an artifact."""
+    page = await store.run(read_log(keys, "t", 1))
+    return [
+        "artifact"
+        if isinstance(entry.event, TaskArtifactUpdateEvent)
+        else (entry.event.status.state, dict(entry.event.metadata))
+        for entry in page.entries
+        if isinstance(entry.event, TaskArtifactUpdateEvent | TaskStatusUpdateEvent)
+    ]
+
+
+async def test_each_state_is_written_once_whichever_watchers_look(
+    store: AsyncStore, keys: Keys, celery: Celery, results: Results
+) -> None:
+    backend, watchers = celery.backend, (results, Results(store, keys, celery))
+
+    async def look() -> None:
+        for watcher in (*watchers, *watchers):
+            await watcher.observe(REF)
+
+    await look()
+    steps: list[Callable[[], Any]] = [
+        lambda: backend.mark_as_started("t.1", pid=1, hostname="celery@stock"),
+        lambda: backend.store_result("t.1", {"step": 1}, "PROGRESS"),
+        lambda: backend.store_result("t.1", {"step": 2}, "PROGRESS"),
+        lambda: backend.store_result("t.1", {"step": 1}, "PROGRESS"),
+        lambda: backend.mark_as_retry("t.1", ValueError("a secret")),
+        lambda: backend.mark_as_started("t.1", pid=1, hostname="celery@stock"),
+        lambda: backend.mark_as_retry("t.1", ValueError("a secret")),
+        lambda: backend.mark_as_done("t.1", "done"),
+    ]
+    for store_state in steps:
+        store_state()
+        await look()
+
+    assert await events(store, keys) == [
+        (WORKING, {}),
+        *((WORKING, {"step": step, **own_metadata({CELERY_STATE: "PROGRESS"})}) for step in (1, 2, 1)),
+        (WORKING, own_metadata({ATTEMPT: 2})),
+        (WORKING, {}),
+        (WORKING, own_metadata({ATTEMPT: 3})),
+        "artifact",
+        (COMPLETED, {}),
+    ]
+
+
+async def test_retries_that_the_result_backend_counts_are_not_counted_again(
+    store: AsyncStore, keys: Keys, celery: Celery, results: Results
+) -> None:
+    celery.conf.result_extended = True
+    celery.backend.mark_as_retry("t.1", ValueError(), request=Context(retries=3, id="t.1"))
+
+    await results.observe(REF)
+
+    assert await events(store, keys) == [(WORKING, own_metadata({ATTEMPT: 5}))]
+
+
+async def test_a_state_that_is_older_than_the_noted_one_is_not_written(
+    store: AsyncStore, keys: Keys, celery: Celery, results: Results
+) -> None:
+    """A watcher has read the result backend, and is slower than another one that read it later."""
+    loop, stale = asyncio.get_running_loop(), {"status": "PROGRESS", "result": {"step": 1}}
+
+    class Slow:
+        backend: Any
+
+        def get_task_meta(self, name: str) -> Any:
+            if stale:
+                celery.backend.store_result(name, {"step": 2}, "PROGRESS")
+                asyncio.run_coroutine_threadsafe(results.observe(REF), loop).result(30)
+                read = dict(stale)
+                stale.clear()
+                return read
+            return celery.backend.get_task_meta(name)
+
+    slow = Slow()
+    slow.backend = slow
+    assert await Results(store, keys, slow).observe(REF)
+
+    assert [metadata["step"] for _, metadata in await events(store, keys)] == [2]
+
+
+@pytest.mark.parametrize("meta", [b"raw", {"deep": float("nan")}], ids=["bytes", "nan"])
+async def test_a_state_whose_metadata_is_no_json_is_shown_without_it(
+    store: AsyncStore, keys: Keys, results: Results, celery: Celery, meta: Any
+) -> None:
+    celery.backend.store_result("t.1", meta, "PROGRESS")
+
+    await results.observe(REF)
+
+    assert await events(store, keys) == [(WORKING, own_metadata({CELERY_STATE: "PROGRESS"}))]
+
+
+async def test_a_revoked_run_is_canceled(store: AsyncStore, keys: Keys, results: Results, celery: Celery) -> None:
+    celery.backend.mark_as_revoked("t.1", "revoked")
+
+    assert not await results.observe(REF)
+
+    found = await store.run(read_task(keys, None, "t"))
+    assert found is not None
+    assert found[0].status.state == CANCELED
+    assert found[0].status.message.parts[0].text == CANCELED_BY_OPERATOR
+
+
+async def _claimed(store: AsyncStore, keys: Keys, celery: Celery) -> None:
+    await store.run(made(keys, "t", PLAIN.to_json()))
+    claim = claim_run(keys, REF, token="t", runner="r", lease_us=10_000_000, working=False)
+    await store.run(claim)
+    celery.backend.mark_as_started("t.1", pid=1, hostname="celery@ours")
+
+
+async def _announced(store: AsyncStore, keys: Keys, celery: Celery) -> None:
+    """A worker with this package stores STARTED before it claims the run."""
+    await store.run(made(keys, "t", PLAIN.to_json()))
+    celery.backend.mark_as_started("t.1", pid=1, hostname="celery@ours", **{RUN_HEADER: True})
+
+
+async def _agents(store: AsyncStore, keys: Keys, celery: Celery) -> None:
+    await store.run(made(keys, "t"))
+    celery.backend.mark_as_started("t.1", pid=1, hostname="celery@ours")
+
+
+async def _outdated(store: AsyncStore, keys: Keys, celery: Celery) -> None:
+    await store.run(made(keys, "t", PLAIN.to_json()))
+    celery.backend.mark_as_started("t.0", pid=1, hostname="celery@stock")
+
+
+async def _unknown(store: AsyncStore, keys: Keys, celery: Celery) -> None:
+    """A worker with this package, which does not know the task, rejects it; one of another fleet puts it back."""
+    await store.run(made(keys, "t", PLAIN.to_json()))
+    celery.backend.mark_as_failure("t.1", NotRegistered("tasks.resize"))
+
+
+@pytest.mark.parametrize("seed", [_claimed, _announced, _agents, _outdated, _unknown], ids=lambda f: f.__name__[1:])
+async def test_what_a_worker_without_this_package_did_not_say_changes_nothing(
+    store: AsyncStore, keys: Keys, celery: Celery, seed: Callable[..., Any]
+) -> None:
+    await seed(store, keys, celery)
+
+    for ref in (REF, RunRef("t", 0), RunRef("none", 1)):
+        assert not await Results(store, keys, celery).observe(ref)
+
+    found = await store.run(read_task(keys, None, "t"))
+    assert found is not None
+    assert found[0].status.state == SUBMITTED
+
+
+class Looks:
+    """Takes the place of `Results`: the runs that it was asked to look at; all are open."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.fails = 0
+
+    async def observe(self, ref: RunRef) -> bool:
+        self.names.append(ref.name)
+        if self.fails:
+            self.fails -= 1
+            raise ConnectionError("the result backend is unavailable")
+        return True
+
+
+@asynccontextmanager
+async def listening(celery: Celery, looks: Looks) -> AsyncIterator[ResultListener]:
+    """A listener that has subscribed."""
+    listener = ResultListener(looks, celery)  # type: ignore[arg-type]
+    resubscribed, subscribed = listener.resubscribed, asyncio.Event()
+    listener.resubscribed = lambda: (subscribed.set(), resubscribed())  # type: ignore[assignment, func-returns-value]
+    listener.start()
+    try:
+        async with asyncio.timeout(60):
+            await subscribed.wait()
+        yield listener
+    finally:
+        await listener.stop()
+
+
+async def looked_at(looks: Looks, *names: str) -> None:
+    """Return when the newest looks are at `names`."""
+
+    async def condition() -> bool:
+        return looks.names[-len(names) :] == list(names)
+
+    await eventually_async(condition, what=f"looks at {names}, got {looks.names}")
+
+
+@pytest.mark.parametrize("prefix", ["", "acme-results:", "odd[a]*?\\"])
+async def test_a_state_of_a_run_is_heard_of_and_no_other_result(store: AsyncStore, celery: Celery, prefix: str) -> None:
+    looks = Looks()
+    celery.conf.result_backend_transport_options = {"global_keyprefix": prefix}
+    async with listening(celery, looks):
+        for name in ("0f9d1fd5-6d49-4a2f-8f3c-5c5b8f6f6f6f", "odd.name", "a", "t.1"):
+            celery.backend.store_result(name, None, states.STARTED)
+        await looked_at(looks, "t.1")
+        celery.backend.mark_as_done("t.1", "done")
+        await looked_at(looks, "t.1", "t.1")
+
+    assert looks.names == ["t.1", "t.1"]
+
+
+async def test_a_subscription_that_breaks_is_made_again(store: AsyncStore, celery: Celery) -> None:
+    """What was stored meanwhile was not heard of: runs that have not ended are looked at again."""
+    looks = Looks()
+    async with listening(celery, looks):
+        celery.backend.store_result("t.1", None, states.STARTED)
+        await looked_at(looks, "t.1")
+
+        await store.redis.execute_command("CLIENT", "KILL", "TYPE", "pubsub")  # type: ignore[no-untyped-call]
+
+        await looked_at(looks, "t.1", "t.1")
+        celery.backend.store_result("u.1", None, states.STARTED)
+        await looked_at(looks, "u.1")
+
+
+async def test_a_result_backend_that_is_away_does_not_stop_the_listener(
+    store: AsyncStore, redis_server: EmbeddedRedis
+) -> None:
+    direct, looks = Celery(backend=redis_server.broker_url, set_as_current=False), Looks()
+    with proxy(redis_server.store_url.removeprefix("unix://")) as line:
+        celery = Celery(backend=f"redis://127.0.0.1:{line.port}/0", set_as_current=False)
+        async with listening(celery, looks):
+            direct.backend.store_result("t.1", None, states.STARTED)
+            await looked_at(looks, "t.1")
+
+            line.cut()
+            direct.backend.store_result("t.1", None, states.SUCCESS)
+            line.restore()
+
+            await looked_at(looks, "t.1", "t.1")
+            direct.backend.store_result("u.1", None, states.STARTED)
+            await looked_at(looks, "u.1")
+
+
+async def test_a_run_is_looked_at_again_when_the_result_backend_did_not_answer(
+    store: AsyncStore, celery: Celery
+) -> None:
+    looks = Looks()
+    looks.fails = 1
+    async with listening(celery, looks):
+        celery.backend.store_result("t.1", None, states.STARTED)
+
+        await looked_at(looks, "t.1", "t.1")

@@ -1,0 +1,124 @@
+"""What a watcher does with the remote-control commands that operators send to workers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from celery import Celery
+from kombu.transport.memory import Transport
+
+from a2a_celery.lifecycle.outcomes import CANCELED_BY_OPERATOR
+from a2a_celery.lifecycle.states import CANCELED, SUBMITTED, WORKING
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.watcher.celery.revoke_listener import TERMINATE_AFTER, BroadcastConsumer, Revoke, RevokeListener
+from tests.support.clocks import ManualClock
+from tests.support.seeds import Seeds, status
+from tests.support.waiting import eventually_async
+
+
+def sent(method: str, **arguments: Any) -> dict[str, Any]:
+    return {"method": method, "arguments": arguments, "destination": None, "pattern": None, "matcher": None}
+
+
+REVOKES = [
+    (sent("revoke", task_id="a.1", terminate=False, signal="SIGTERM"), Revoke(("a.1",), False)),
+    (sent("revoke", task_id=["a.1", "b"], terminate=True), Revoke(("a.1", "b"), True)),
+    (sent("revoke", task_id="a.1"), Revoke(("a.1",), False)),
+    (sent("terminate", task_id=["a.1"], signal="KILL"), Revoke(("a.1",), True)),
+    (sent("revoke", task_id="a.1") | {"destination": ["one@worker"]}, None),
+    (sent("revoke", task_id="a.1") | {"pattern": "one*", "matcher": "glob"}, None),
+    (sent("revoke", task_id=7), None),
+    (sent("revoke"), None),
+    (sent("ping"), None),
+    ({"method": "revoke"}, None),
+    ("revoke", None),
+    (None, None),
+]
+
+
+@pytest.mark.parametrize(("body", "revoke"), REVOKES, ids=str)
+def test_a_broadcast_is_a_revoke_for_all_workers_or_none(body: Any, revoke: Revoke | None) -> None:
+    assert Revoke.of(body) == revoke
+
+
+@pytest.fixture
+def seeds(store: AsyncStore, keys: Keys) -> Seeds:
+    return Seeds(store, keys)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def listener(store: AsyncStore, keys: Keys, clock: ManualClock) -> RevokeListener:
+    return RevokeListener(store, keys, Celery(set_as_current=False), clock)
+
+
+async def until_canceled(seeds: Seeds, task_id: str) -> None:
+    async def is_canceled() -> bool:
+        return (await seeds.task(task_id)).status.state == CANCELED
+
+    await eventually_async(is_canceled)
+
+
+async def test_queued_runs_are_canceled_and_what_is_no_run_is_left_alone(
+    seeds: Seeds, listener: RevokeListener
+) -> None:
+    first, second = await seeds.created(), await seeds.created()
+
+    listener.receive(sent("ping"))
+    listener.receive(sent("revoke", task_id=["no-run", "unknown.1", f"{first}.1", f"{second}.1"]))
+    await until_canceled(seeds, second)
+
+    assert await seeds.states(first) == await seeds.states(second) == [SUBMITTED, CANCELED]
+    await listener.stop()
+
+
+async def test_workers_have_a_moment_to_terminate_a_run_by_themselves(
+    store: AsyncStore, keys: Keys, seeds: Seeds, listener: RevokeListener, clock: ManualClock
+) -> None:
+    claim = await seeds.claimed()
+    record = keys.task(claim.ref.task_id).record
+
+    listener.receive(sent("revoke", task_id=claim.ref.name, terminate=True))
+    await clock.until_waiting(TERMINATE_AFTER)
+    assert await store.redis.hget(record, "cancel_requested") == b"0"
+    clock.advance(TERMINATE_AFTER)
+
+    async def is_asked() -> bool:
+        return bool(await store.redis.hget(record, "cancel_requested") == b"1")
+
+    await eventually_async(is_asked)
+    await seeds.settled(claim, status(CANCELED))
+    assert await seeds.states(claim.ref.task_id) == [SUBMITTED, WORKING, CANCELED]
+    message = (await seeds.task(claim.ref.task_id)).status.message
+    assert (message.parts[0].text, dict(message.metadata)) == (CANCELED_BY_OPERATOR, {"command": "terminate"})
+    await listener.stop()
+
+
+async def test_a_listener_that_stops_waits_for_no_worker(
+    seeds: Seeds, listener: RevokeListener, clock: ManualClock
+) -> None:
+    claim = await seeds.claimed()
+    listener.receive(sent("terminate", task_id=[claim.ref.name]))
+    await clock.until_waiting(TERMINATE_AFTER)
+
+    await listener.stop()
+
+    assert await seeds.states(claim.ref.task_id) == [SUBMITTED, WORKING]
+
+
+def test_a_broker_without_broadcasts_is_reported_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Transport, "implements", Transport.implements.extend(exchange_type=frozenset(["direct"])))
+    consumer = BroadcastConsumer(Celery(broker="memory://", set_as_current=False), lambda body: None)
+    monkeypatch.setattr(consumer, "run", consumer.stop)  # reached where broadcasts are consumed
+
+    consumer._consume_until_stopped()
+
+    assert not consumer.should_stop
+    assert ["no broadcasts" in record.message for record in caplog.records] == [True]

@@ -1,0 +1,256 @@
+"""The store's clock jumps: no living worker loses its run, and nothing is due later than it was."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from a2a.types import TaskStatus, TaskStatusUpdateEvent
+
+from a2a_celery.lifecycle.states import FAILED, INPUT_REQUIRED, WORKING
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.admin.archiving import acquire_archivable
+from a2a_celery.store.admin.installation import read_clock, record_heartbeat, watchers
+from a2a_celery.store.admin.schema import SCHEMA
+from a2a_celery.store.runs.commands import Claim, RunRef, claim_run, renew_runs, settle_run
+from a2a_celery.store.runs.dispatch import mark_published
+from a2a_celery.watcher.recoverer import PauseExpirer, Recoverer
+from a2a_celery.watcher.store_clock import StoreClock
+from tests.support.clocks import ManualClock
+from tests.support.dispatching import DUE_NOW_US, Broker, dispatcher, made
+from tests.support.moved_clock import MovedClock
+from tests.support.restarts import mortal_redis
+from tests.support.seeds import Seeds, at_once, status
+
+HOUR = 3600
+LEASE_TTL = 15.0
+LEASE_US = int(LEASE_TTL * 1_000_000)
+
+
+@pytest.fixture
+async def store(tmp_path: Path, moved: MovedClock) -> AsyncIterator[AsyncStore]:
+    """A store whose clock is `moved`."""
+    with mortal_redis(tmp_path / "store", moved) as server:
+        store = AsyncStore(server.store_url)
+        yield store
+        await store.aclose()
+
+
+@pytest.fixture
+def seeds(store: AsyncStore, keys: Keys) -> Seeds:
+    return Seeds(store, keys)
+
+
+async def claimed(store: AsyncStore, keys: Keys, seeds: Seeds) -> Claim:
+    """A run under way."""
+    ref = RunRef(await seeds.created(), 1)
+    claim = await store.run(claim_run(keys, ref, token="t", runner="r", lease_us=LEASE_US, working=True))
+    assert isinstance(claim, Claim)
+    return claim
+
+
+async def paused(store: AsyncStore, keys: Keys, seeds: Seeds, pause_us: int) -> str:
+    """A task that waits for its client, for so long."""
+    claim = await claimed(store, keys, seeds)
+    unanswered = TaskStatusUpdateEvent(task_id=claim.ref.task_id, status=TaskStatus(state=FAILED))
+    pause = {"events": [status(INPUT_REQUIRED, "well?")], "pause_us": pause_us, "unanswered": unanswered}
+    await store.run(settle_run(keys, claim.ref, token=claim.token, before=0, **pause))
+    return claim.ref.task_id
+
+
+async def seconds_left(store: AsyncStore, keys: Keys, key: str) -> list[float]:
+    """How long, by the store's clock, until each member of `key` is due."""
+    now_us = (await store.run(read_clock(keys))).time_us
+    return [(due - now_us) / 1_000_000 for _, due in await store.redis.zrange(key, 0, -1, withscores=True)]
+
+
+async def test_a_clock_that_is_set_forward_takes_no_run_from_a_living_worker(
+    store: AsyncStore, keys: Keys, seeds: Seeds, moved: MovedClock
+) -> None:
+    claim = await claimed(store, keys, seeds)
+    store_clock = StoreClock(store, keys, LEASE_TTL)
+    recoverer = Recoverer(store, keys, store_clock=store_clock)
+    await store_clock.tick()
+
+    moved.set_ahead(HOUR)
+    await recoverer.tick()  # before the jump is noticed
+    await store_clock.tick()
+    await recoverer.tick()
+
+    assert (await seeds.task(claim.ref.task_id)).status.state == WORKING
+    renewal = await store.run(renew_runs(keys, [(claim.ref, claim.token)], lease_us=LEASE_US))
+    assert renewal.lost == frozenset()
+
+
+@pytest.mark.parametrize("ahead", [HOUR, -HOUR])
+async def test_after_a_jump_a_lost_run_lapses_after_one_lease(
+    store: AsyncStore, keys: Keys, seeds: Seeds, moved: MovedClock, ahead: float
+) -> None:
+    await claimed(store, keys, seeds)
+    store_clock = StoreClock(store, keys, LEASE_TTL)
+    await store_clock.tick()
+
+    moved.set_ahead(ahead)
+    await store_clock.tick()
+
+    assert await seconds_left(store, keys, keys.leases) == [pytest.approx(LEASE_TTL, abs=5)]
+
+
+async def test_a_lease_from_before_an_unnoticed_jump_backward_is_shortened(
+    store: AsyncStore, keys: Keys, seeds: Seeds, moved: MovedClock
+) -> None:
+    await claimed(store, keys, seeds)
+    moved.set_ahead(-HOUR)
+    store_clock = StoreClock(store, keys, LEASE_TTL)
+    await store_clock.tick()
+
+    await Recoverer(store, keys, store_clock=store_clock).tick()
+
+    assert await seconds_left(store, keys, keys.leases) == [pytest.approx(4 * LEASE_TTL, abs=5)]
+
+
+async def test_after_a_jump_backward_what_was_due_soon_is_due_soon(
+    store: AsyncStore, keys: Keys, moved: MovedClock
+) -> None:
+    store_clock = StoreClock(store, keys, LEASE_TTL)
+    await store_clock.tick()
+    now_us = (await store.run(read_clock(keys))).time_us
+    members = {f"{number}": now_us + 60_000_000 + number for number in range(2_500)}
+    lists = [keys.dispatch, keys.deliveries, keys.requested_posts, keys.canvases]
+    for key in lists:
+        await store.redis.zadd(key, {**members, "overdue": now_us - 60_000_000})
+
+    moved.set_ahead(-HOUR)
+    await store_clock.tick()
+
+    for key in lists:
+        left = await seconds_left(store, keys, key)
+        assert len(left) == 2_501
+        assert max(left) < 61
+
+
+async def test_a_pause_is_not_cut_short_by_a_jump_forward(
+    store: AsyncStore, keys: Keys, seeds: Seeds, moved: MovedClock
+) -> None:
+    task_id = await paused(store, keys, seeds, HOUR // 2 * 1_000_000)
+    store_clock = StoreClock(store, keys, LEASE_TTL)
+    ender = PauseExpirer(store, keys, store_clock)
+    await store_clock.tick()
+
+    moved.set_ahead(HOUR)
+    await ender.tick()  # before the jump is noticed
+    await store_clock.tick()
+    await ender.tick()
+
+    assert (await seeds.task(task_id)).status.state == INPUT_REQUIRED
+    assert await seconds_left(store, keys, keys.pauses) == [pytest.approx(HOUR / 2, abs=5)]
+
+
+@pytest.mark.parametrize("aheads", [[HOUR / 2], [-HOUR], [HOUR / 2, -HOUR]])
+async def test_a_run_that_was_lost_before_a_jump_is_published_again(
+    store: AsyncStore, keys: Keys, moved: MovedClock, aheads: list[float]
+) -> None:
+    broker = Broker()
+    broker.waiting = True  # its queue is long, and may hold the run
+    watcher, store_clock = dispatcher(store, keys, broker), StoreClock(store, keys, LEASE_TTL)
+    await store_clock.tick()
+    await store.run(made(keys, "t"))
+    await store.run(mark_published(keys, RunRef("t", 1), again_us=DUE_NOW_US))
+    await watcher.tick()
+    assert broker.taken == []
+
+    for ahead in aheads:
+        moved.set_ahead(ahead)
+        await store_clock.tick()
+    await store.redis.zadd(keys.dispatch, {"t.1": 1})
+    await watcher.tick()
+
+    assert broker.taken == [("echo", "t", 1)]
+
+
+async def test_a_jump_is_corrected_once_however_many_watchers_notice_it(
+    store: AsyncStore, keys: Keys, seeds: Seeds, moved: MovedClock
+) -> None:
+    await paused(store, keys, seeds, HOUR * 1_000_000)
+    clocks = [StoreClock(store, keys, LEASE_TTL) for _ in range(4)]
+    await at_once(*(clock.tick() for clock in clocks))
+
+    moved.set_ahead(HOUR)
+    await at_once(*(clock.tick() for clock in clocks))
+    await at_once(*(clock.tick() for clock in clocks))
+
+    assert (await store.run(read_clock(keys))).corrections == 1
+    assert await seconds_left(store, keys, keys.pauses) == [pytest.approx(HOUR, abs=5)]
+
+
+@pytest.mark.parametrize("pass_time", [ManualClock.advance, ManualClock.suspend], ids=["stopped", "host suspended"])
+async def test_the_time_that_a_watcher_did_not_run_is_no_jump(
+    store: AsyncStore, keys: Keys, moved: MovedClock, pass_time: Callable[[ManualClock, float], None]
+) -> None:
+    clock = ManualClock()
+    store_clock = StoreClock(store, keys, LEASE_TTL, clock)
+    await store_clock.tick()
+
+    moved.set_ahead(HOUR)
+    pass_time(clock, HOUR)
+    await store_clock.tick()
+
+    assert (await store.run(read_clock(keys))).corrections == 0
+
+
+@pytest.mark.parametrize(("ahead", "corrections"), [(HOUR, 1), (0, 0)])
+async def test_the_watcher_s_wall_clock_says_nothing_of_a_jump(
+    store: AsyncStore, keys: Keys, moved: MovedClock, ahead: float, corrections: int
+) -> None:
+    """It is set with the store's on one machine, or alone."""
+    clock = ManualClock()
+    store_clock = StoreClock(store, keys, LEASE_TTL, clock)
+    await store_clock.tick()
+
+    moved.set_ahead(ahead)
+    clock.set_time(HOUR)
+    await store_clock.tick()
+
+    assert (await store.run(read_clock(keys))).corrections == corrections
+
+
+async def test_after_its_host_was_suspended_a_watcher_lets_workers_renew_their_leases_first(
+    store: AsyncStore, keys: Keys, seeds: Seeds, moved: MovedClock
+) -> None:
+    clock = ManualClock()
+    recoverer = Recoverer(store, keys, grace=LEASE_TTL / 2, clock=clock)
+    for _ in range(3):  # the grace of its start is over then
+        await recoverer.tick()
+        clock.advance(LEASE_TTL / 3)
+    claim = await claimed(store, keys, seeds)
+
+    moved.set_ahead(HOUR)
+    clock.suspend(HOUR)
+    await recoverer.tick()
+
+    assert (await seeds.task(claim.ref.task_id)).status.state == WORKING
+
+
+async def test_after_a_jump_backward_watchers_that_are_gone_are_not_counted(
+    store: AsyncStore, keys: Keys, moved: MovedClock
+) -> None:
+    for name in ("gone", "here"):
+        await store.run(record_heartbeat(keys, name, schema=SCHEMA, archives=False))
+
+    moved.set_ahead(-HOUR)
+    await store.run(record_heartbeat(keys, "here", schema=SCHEMA, archives=False))
+
+    assert await store.run(watchers(keys)) == ["here"]
+
+
+async def test_after_a_jump_backward_another_watcher_may_archive(
+    store: AsyncStore, keys: Keys, moved: MovedClock
+) -> None:
+    lease_ms = int(LEASE_TTL * 1000)
+    await store.run(acquire_archivable(keys, who="gone", limit=1, lease_ms=lease_ms))
+
+    moved.set_ahead(-HOUR)
+
+    due = await store.run(acquire_archivable(keys, who="here", limit=1, lease_ms=lease_ms))
+    assert due.tasks == []
