@@ -1,9 +1,9 @@
 """A2A on a Celery fleet.
 
-The path of one message: the gateway (``gateway``) stores it as a task with its first run (``store``) and publishes a
-Celery task (``dispatch``); a worker claims the run and lets the agent work (``execution``), whose events go into the
-task's log; every stream, on any gateway, reads that log. The watcher (``watcher``) looks after what others dropped.
-What a task may become is decided in ``lifecycle``.
+The gateway (``gateway``) stores a message as a task with its first run (``store``) and publishes a Celery task
+(``dispatch``). A worker claims the run and calls the agent (``execution``), whose events are appended to the log of the
+task. Every stream, on any gateway, reads this log. The watcher (``watcher``) recovers lost runs and delivers webhooks.
+``lifecycle`` decides which changes of a task are legal.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .agents import Agent
 from .app import A2A
-from .config import Settings
 from .errors import (
     A2ACeleryError,
+    ArchiveUnavailable,
     AuthRequired,
+    BlobsUnavailable,
     BrokerUnavailable,
     ConfigError,
     Failed,
@@ -26,40 +26,25 @@ from .errors import (
     SessionError,
     StoreUnavailable,
 )
+from .settings import Settings
 
 if TYPE_CHECKING:
-    from .execution.plain import current_turn
-    from .execution.session import ContextSession, current_session
-    from .execution.steps import current_execution
-    from .execution.turn import Turn
-    from .lifecycle.execution import (
-        CHECKPOINT_STATES,
-        EXECUTION_TRANSITIONS,
-        ExecutionState,
-        ExecutionStateMachine,
-        IllegalTransition,
-        Transition,
-    )
-    from .lifecycle.saved import InvalidSaved
-    from .store.sdk import RedisTaskEventStream, RedisTaskStore
+    from .execution.agents.run_hooks import RunInfo
+    from .execution.agents.session import ContextSession, current_session
+    from .execution.agents.turn import Answer, Turn
+    from .execution.celery.plain_task import current_turn
+    from .execution.events.steps import current_execution
 else:
     _LAZY = {
-        "current_turn": "execution.plain",
-        "ContextSession": "execution.session",
-        "current_session": "execution.session",
-        "current_execution": "execution.steps",
-        "Turn": "execution.turn",
-        "CHECKPOINT_STATES": "lifecycle.execution",
-        "EXECUTION_TRANSITIONS": "lifecycle.execution",
-        "ExecutionState": "lifecycle.execution",
-        "ExecutionStateMachine": "lifecycle.execution",
-        "IllegalTransition": "lifecycle.execution",
-        "Transition": "lifecycle.execution",
-        "InvalidSaved": "lifecycle.saved",
-        "RedisTaskEventStream": "store.sdk",
-        "RedisTaskStore": "store.sdk",
+        "Answer": "execution.agents.turn",
+        "ContextSession": "execution.agents.session",
+        "RunInfo": "execution.agents.run_hooks",
+        "Turn": "execution.agents.turn",
+        "current_execution": "execution.events.steps",
+        "current_session": "execution.agents.session",
+        "current_turn": "execution.celery.plain_task",
     }
-    """The module of each public name that is imported when it is first used: these modules import the SDK."""
+    """Modules of the public names that are imported at their first use, because the modules import the SDK."""
 
     def __getattr__(name: str) -> Any:
         if name not in _LAZY:
@@ -74,28 +59,22 @@ else:
 
 __all__ = [
     "A2A",
-    "CHECKPOINT_STATES",
-    "EXECUTION_TRANSITIONS",
     "A2ACeleryError",
-    "Agent",
+    "Answer",
+    "ArchiveUnavailable",
     "AuthRequired",
+    "BlobsUnavailable",
     "BrokerUnavailable",
     "ConfigError",
     "ContextSession",
-    "ExecutionState",
-    "ExecutionStateMachine",
     "Failed",
-    "IllegalTransition",
     "InputRequired",
-    "InvalidSaved",
-    "RedisTaskEventStream",
-    "RedisTaskStore",
     "Rejected",
+    "RunInfo",
     "SessionConflict",
     "SessionError",
     "Settings",
     "StoreUnavailable",
-    "Transition",
     "Turn",
     "current_execution",
     "current_session",

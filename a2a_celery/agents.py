@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from celery import Task
 
 from .errors import ConfigError
+from .retry_policy import RETRY_OPTIONS, RetryPolicy
+from .settings import Settings
 
 if TYPE_CHECKING:  # a process that registers agents and serves none of them must not pay for importing the SDK
     from a2a.server.agent_execution import AgentExecutor
@@ -38,8 +40,10 @@ event loop, so it must not wait for anything."""
 
 OWN_OPTIONS = frozenset(
     {
+        "cancel_grace",
         "idempotency_window",
         "idle_limit",
+        "input_timeout",
         "max_attempts",
         "one_run_per_context",
         "route",
@@ -49,7 +53,10 @@ OWN_OPTIONS = frozenset(
         "time_limit",
     }
 )
-"""Options of an agent that are fields of `Agent`; all others go to Celery."""
+"""Options of an agent that are fields of `Agent`; all others, but for `RETRY_OPTIONS`, go to Celery."""
+
+MOST_ATTEMPTS = 1_000_000
+"""Attempts of a task that may be retried without an end."""
 
 CELERY_OPTIONS = frozenset({"queue", "priority", "exchange", "routing_key", "expires"})
 """What an agent may say about how its runs are published."""
@@ -71,10 +78,15 @@ class Agent:
     A run that takes longer than `time_limit` seconds, or whose agent says nothing for `idle_limit` seconds, is FAILED
     and its agent cancelled; None: no such limit.
 
+    A task that waits for its client for longer than `input_timeout` seconds is FAILED; `math.inf`: it waits for ever. A
+    cancelled agent may take `cancel_grace` seconds to stop. None: as the setting of that name says.
+
     With `show_execution` clients see which model or tool a run calls, as metadata of a WORKING status.
 
     With `session` the agent keeps a state of its own for each context. With `one_run_per_context` messages of one
     caller in one context run one after the other; None: where there is a session, and it is no executor.
+
+    `retry` says which exceptions of the agent are followed by a retry, and when.
     """
 
     name: str
@@ -92,6 +104,9 @@ class Agent:
     show_execution: bool = False
     session: bool = False
     one_run_per_context: bool | None = None
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    input_timeout: float | None = None
+    cancel_grace: float | None = None
 
     @classmethod
     def with_options(
@@ -109,15 +124,18 @@ class Agent:
             ConfigError: one of them is unknown, or can't be honoured.
         """
         own = {name: options[name] for name in OWN_OPTIONS & set(options)}
-        celery = {name: value for name, value in options.items() if name not in OWN_OPTIONS}
-        return cls(name, card, kind, code, extended_card, celery, **own)
+        retry = {name: options[name] for name in RETRY_OPTIONS & set(options)}
+        if retry and kind == "task":
+            raise ConfigError(f"agent {name!r}: {min(retry)}: set it at the Celery task: @app.task({min(retry)}=…)")
+        celery = {name: value for name, value in options.items() if name not in OWN_OPTIONS | RETRY_OPTIONS}
+        return cls(name, card, kind, code, extended_card, celery, retry=RetryPolicy.from_options(name, retry), **own)
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
             raise ConfigError(f"agent name {self.name!r}: use lower-case letters, digits, '_', '.' and '-', 63 at most")
         unknown = set(self.options) - CELERY_OPTIONS
         if unknown:
-            known = ", ".join(sorted(CELERY_OPTIONS | OWN_OPTIONS))
+            known = ", ".join(sorted(CELERY_OPTIONS | OWN_OPTIONS | RETRY_OPTIONS))
             raise ConfigError(f"agent {self.name!r}: unknown option {sorted(unknown)[0]!r}; known: {known}")
         self._check_own_options()
         if self.extended_card is not None and not self.card.capabilities.extended_agent_card:
@@ -131,11 +149,21 @@ class Agent:
         return self.card_source() if callable(self.card_source) else self.card_source
 
     @property
-    def one_by_one(self) -> bool:
-        """Whether its runs of one context come one after the other."""
+    def serialize_context(self) -> bool:
+        """True if the runs of one context are executed one after the other."""
         if self.one_run_per_context is None:
             return self.session and self.kind != "executor"
         return self.one_run_per_context
+
+    def grace(self, settings: Settings) -> float:
+        """Return the seconds that the agent may take to stop when it is cancelled."""
+        return settings.cancel_grace if self.cancel_grace is None else self.cancel_grace
+
+    def pause_limit(self, settings: Settings) -> float | None:
+        """Return the seconds that a task waits for its client, or None if it waits for ever."""
+        if self.input_timeout is None:
+            return settings.input_timeout
+        return None if self.input_timeout == inf else self.input_timeout
 
     def _check_own_options(self) -> None:
         if not isinstance(self.max_attempts, int) or isinstance(self.max_attempts, bool) or self.max_attempts < 1:
@@ -154,22 +182,33 @@ class Agent:
             raise ConfigError(
                 f"agent {self.name!r}: one_run_per_context = {self.one_run_per_context!r}: True, False or None"
             )
-        if self.scheduling and self.one_by_one:
+        if self.scheduling and self.serialize_context:
             raise ConfigError(
                 f"agent {self.name!r}: scheduling = True: a message for later would hold up its context; leave it out, "
                 "or set one_run_per_context = False"
             )
         self._check_show_execution()
-        for name in ("time_limit", "idle_limit"):
+        for name in ("time_limit", "idle_limit", "cancel_grace"):
             limit = getattr(self, name)
             if limit is not None and not (_is_number(limit) and 0 < limit < inf):
                 raise ConfigError(f"agent {self.name!r}: {name} = {limit!r}: a number of seconds above 0, or None")
+
+        timeout = self.input_timeout
+        if timeout is not None and not (_is_number(timeout) and timeout > 0):
+            raise ConfigError(
+                f"agent {self.name!r}: input_timeout = {timeout!r}: a number of seconds above 0, math.inf, or None"
+            )
 
     def _check_show_execution(self) -> None:
         if not isinstance(self.show_execution, bool):
             raise ConfigError(f"agent {self.name!r}: show_execution = {self.show_execution!r}: True or False")
         if self.show_execution and not self.card.capabilities.streaming:
             raise ConfigError(f"agent {self.name!r}: show_execution = True needs a card with capabilities.streaming")
+
+
+def longest_grace(agents: Iterable[Agent], settings: Settings) -> float:
+    """Return the seconds that any of `agents` may take to stop when it is cancelled."""
+    return max([settings.cancel_grace, *(agent.grace(settings) for agent in agents)])
 
 
 def _is_number(value: Any) -> bool:
@@ -187,6 +226,17 @@ def name_from_card(card: AgentCard) -> str:
 def name_of_task(name: str) -> str:
     """A usable name made from a Celery task's: "acme.images.resize_image" → "resize_image"."""
     return re.sub(r"[^a-z0-9_-]+", "-", name.rpartition(".")[2].lower()).strip("-_")[:63]
+
+
+def attempts_of_task(task: Task) -> int:
+    """Return the `max_attempts` of an agent of `task` where none are given.
+
+    A task with `acks_late` and `reject_on_worker_lost` may run again when its worker is lost. Celery runs it without an
+    end; as an agent it runs again as often as it is retried: `max_retries` times, for None `MOST_ATTEMPTS` in all.
+    """
+    if not (task.acks_late and task.reject_on_worker_lost):
+        return 1
+    return MOST_ATTEMPTS if task.max_retries is None else task.max_retries + 1
 
 
 def require_named_arguments(task: Task) -> None:

@@ -7,18 +7,20 @@ registers agents, such as a producer of Celery tasks, imports none of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
 from celery import Celery, Task
-from celery.local import Proxy
 
-from .agents import Agent, ExecutorSource, name_from_card, name_of_task, require_named_arguments
-from .config import Settings
+from .agents import Agent, ExecutorSource, attempts_of_task, name_from_card, name_of_task, require_named_arguments
 from .errors import ConfigError
-from .execution import log_format, worker_signals
-from .loading import LoadedSettings, read_settings
+from .execution.celery import worker_signals
+from .hooks import Hooks
+from .integrations.celery import resolve_proxy
+from .settings import Settings
+from .settings.loading import LoadedSettings, read_settings
 
 if TYPE_CHECKING:
     from a2a.types import AgentCard, AgentSkill
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from .watcher.service import Watcher
 
 F = TypeVar("F", bound=Callable[..., Any] | str)
+LifespanFactory = TypeVar("LifespanFactory", bound=Callable[[], AbstractAsyncContextManager[object]])
 
 EXTENSION_KEY = "a2a_celery"
 
@@ -61,16 +64,18 @@ class A2A:
         self.celery = app
         self.agents: dict[str, Agent] = {}
         self._thread_cleanups: list[Callable[[], object]] = []
-        log_format.connect(app, lambda: self.settings)
+        self._lifespans: list[Callable[[], AbstractAsyncContextManager[object]]] = []
+        self._hooks = Hooks()
+        worker_signals.connect_logging(app, lambda: self.settings)
         worker_signals.connect(app, self.worker)
         setattr(app, EXTENSION_KEY, self)
 
     @classmethod
     def of(cls, app: Celery) -> A2A:
-        """The A2A of `app`.
+        """Return the A2A of `app`.
 
         Raises:
-            ConfigError: it has none.
+            ConfigError: The app has no A2A.
         """
         found = getattr(app, EXTENSION_KEY, None)
         if not isinstance(found, cls):
@@ -96,14 +101,14 @@ class A2A:
         extended_card: AgentCard | None = None,
         **options: Any,
     ) -> Agent:
-        """Adds an a2a-sdk AgentExecutor, unmodified.
+        """Add an a2a-sdk AgentExecutor, unmodified.
 
         `executor` is an instance, its class, a function that makes one, or "module:name" of any of these; by name it
         is imported in workers only. `name` is its part of URLs (from the card's name if None). `options` (queue,
         priority …) go to Celery with every run, but for those that are fields of `Agent`.
 
         Raises:
-            ConfigError: the card or an option can't be honoured, or the name is taken.
+            ConfigError: The card or an option is invalid, or the name is taken.
         """
         name = name or name_from_card(card)
         return self._add(Agent.with_options(name, card, "executor", executor, extended_card, options))
@@ -119,14 +124,14 @@ class A2A:
         output_modes: Sequence[str] = ("text/plain", "application/json"),
         **options: Any,
     ) -> Callable[[F], F]:
-        """Makes an agent of a function that takes a `Turn`: async or sync, returning or yielding.
+        """Register a function that takes a `Turn` as an agent: async or sync, returning or yielding.
 
-        "module:name" of one does too: it is imported in workers only.
+        Instead of the function, "module:name" may be given, which is imported in workers only.
 
-        What it returns or yields becomes an artifact: text, bytes, JSON-like data, parts, whole artifacts.
+        Returned and yielded values become artifacts: text, bytes, JSON-like data, parts or whole artifacts.
 
         Raises:
-            ConfigError: as `add_agent`.
+            ConfigError: As for `add_agent`.
         """
 
         def decorate(function: F) -> F:
@@ -158,20 +163,20 @@ class A2A:
         card: AgentCard | None = None,
         **options: Any,
     ) -> Agent:
-        """Makes an agent of a Celery task that already exists; whoever else calls it finds it unchanged.
+        """Register an existing Celery task as an agent; other callers of the task see no change.
 
         A data part of the message becomes its keyword arguments, checked against its signature; a text part the one
         argument that takes it. What it returns becomes an artifact, `update_state` progress, a canvas that it begins
         its own end. `name` is the last part of the task's if None, `card` is made from its signature and docstring.
-        The task's own queue, limits and retries stay; `options` are as for `add_agent`.
+        The task's own queue, limits and retries stay; `options` are as for `add_agent`. With `acks_late` and
+        `reject_on_worker_lost` the `max_attempts` that are not given are one more than the task's `max_retries`.
 
         Raises:
-            ConfigError: as `add_agent`; or the task is another app's, or takes what no client could send.
+            ConfigError: As for `add_agent`; or the task belongs to another app or has unsuitable parameters.
         """
         if task.app is not self.celery:
             raise ConfigError(f"task {task.name} belongs to another Celery app, {task.app.main!r}")
-        if isinstance(task, Proxy):
-            task = task._get_current_object()
+        task = resolve_proxy(task)
         other = next((agent.name for agent in self.agents.values() if agent.code is task), None)
         if other is not None:
             raise ConfigError(f"task {task.name} is the agent {other!r} already")
@@ -188,6 +193,7 @@ class A2A:
                 agent_name, task, description=description, version=version, arguments=arguments, texts=texts
             )
 
+        options = {"max_attempts": attempts_of_task(task), **options}
         return self._add(Agent.with_options(agent_name, card or card_of_task, "task", task, None, options))
 
     def add_thread_cleanup(self, function: Callable[[], object]) -> None:
@@ -198,27 +204,85 @@ class A2A:
         """
         self._thread_cleanups.append(function)
 
-    def asgi(self) -> Starlette:
-        """The gateway, for any ASGI server, with the agents of every module that the app includes or discovers.
+    def add_lifespan(self, lifespan: LifespanFactory) -> LifespanFactory:
+        """Enter `lifespan()` on the event loop of each worker process with agents; leave it when the process stops.
+
+        For connection pools and clients that belong to one loop: they are opened before the first agent of the process
+        is built. If one cannot be opened, the run fails, and the next run tries again. A process that is killed leaves
+        nothing.
+
+        Args:
+            lifespan: Function without parameters that returns an asynchronous context manager, such as one made by
+                `contextlib.asynccontextmanager`.
+
+        Returns:
+            `lifespan` itself, so that this method is a decorator too.
+        """
+        self._lifespans.append(lifespan)
+        return lifespan
+
+    def before_run(self, *of: Any) -> Any:
+        """Call a function, async or not, with the `RunInfo` of each run before its agent is called.
+
+        ``@a2a.before_run`` is for all agents, ``@a2a.before_run("name", …)`` for some. The function may refuse the run
+        by raising `Rejected`, `Failed` or `InputRequired`, and add to `RunInfo.metadata`. Any other exception fails it.
 
         Raises:
-            ConfigError: it can't serve as it is configured, or no worker could read what it publishes.
+            ConfigError: The hook is not a function, or is a generator.
+        """
+        return self._hooks.decorate("before_run", of)
+
+    def after_run(self, *of: Any) -> Any:
+        """Call a function with the `RunInfo` of each run when its agent has ended, before the end is written.
+
+        It may add to `RunInfo.metadata`. What it raises is logged, and changes nothing. Otherwise as `before_run`.
+        """
+        return self._hooks.decorate("after_run", of)
+
+    def on_event(self, *of: Any) -> Any:
+        """Call a function with the `RunInfo` and each event that an agent sends, and with the run's last status.
+
+        It returns another event, or None to keep this one, which it may change in place. It can't change the state of
+        the last status. An event whose hook raises is not sent, and the run fails. A plain function must not wait.
+        Otherwise as `before_run`.
+        """
+        return self._hooks.decorate("on_event", of)
+
+    def on_transition(self, *of: Any) -> Any:
+        """Call a function with the `RunInfo` and each `Transition` of a run's execution, the first one too.
+
+        A plain function is called where the transition is made and must not wait; an async one soon after, in order.
+        What it raises is logged. Otherwise as `before_run`.
+        """
+        return self._hooks.decorate("on_transition", of)
+
+    def asgi(self, *, standalone: bool = False) -> Starlette:
+        """Return the gateway, for any ASGI server, with the agents of every module that the app includes or discovers.
+
+        Args:
+            standalone: No other application is around the gateway. Its gRPC port may then be open where HTTP is.
+
+        Raises:
+            ConfigError: It can't serve as it is configured, or no worker could read what it publishes.
         """
         from .dispatch import require_readable
         from .gateway.asgi import build_asgi
+        from .gateway.auth.from_settings import require_grpc_authentication
         from .gateway.start_report import report_start
 
         import_modules(self.celery)
+        if not standalone:
+            require_grpc_authentication(self.settings)
         require_readable(self.celery, self.agents.values())
         asgi = build_asgi(self.celery, self.agents, self.settings)
         report_start(self.celery, self.loaded)
         return asgi
 
     def watcher(self) -> Watcher:
-        """The watcher: what ``celery -A … a2a watcher`` runs.
+        """Return the watcher, which ``celery -A … a2a watcher`` runs.
 
         Raises:
-            ConfigError: no worker could read what it publishes.
+            ConfigError: No worker could read what the watcher publishes.
         """
         from .dispatch import require_readable
         from .watcher.service import Watcher
@@ -235,7 +299,15 @@ class A2A:
     def _worker(self) -> AgentWorker:
         from .execution.agent_worker import AgentWorker
 
-        return AgentWorker(self.celery, self.agents, lambda: self.settings, self._publisher, self._thread_cleanups)
+        return AgentWorker(
+            self.celery,
+            self.agents,
+            lambda: self.settings,
+            self._publisher,
+            self._thread_cleanups,
+            self._lifespans,
+            self._hooks,
+        )
 
     def _add(self, agent: Agent) -> Agent:
         if agent.name in self.agents:

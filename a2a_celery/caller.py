@@ -1,6 +1,6 @@
-"""Who a run works for: what of a request travels with it from the gateway to the worker.
+"""Caller of a run: the part of a request that travels with the run from the gateway to the worker.
 
-Credentials do not: no Authorization header, no cookie, no header but those listed here.
+Credentials do not travel: no Authorization header, no cookie, and no header that is not listed here.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Caller:
 
     @classmethod
     def from_json(cls, stored: bytes) -> Caller:
-        """What `to_json` wrote."""
+        """Parse the output of `to_json`."""
         fields: dict[str, Any] = json.loads(stored)
         return cls(**{**fields, "extensions": tuple(fields["extensions"])})
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from datetime import UTC, datetime
+from functools import partial
 
 
 class Clock:
@@ -17,6 +18,12 @@ class Clock:
     # static: a reading costs one attribute lookup and no frame
     monotonic = staticmethod(time.monotonic)
     """Return the seconds since an unspecified time; never set back."""
+
+    boottime = staticmethod(partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)))
+    """Return the seconds since an unspecified time, with those that the host was suspended; never set.
+
+    Linux stops `monotonic` while the host is suspended. Elsewhere this is CLOCK_MONOTONIC.
+    """
 
     time = staticmethod(time.time)
     """Return the seconds since 1970."""

@@ -2,7 +2,7 @@
 
 Three families: what an operator or developer set up wrong (`ConfigError`), what is out of reach right now
 (`StoreUnavailable`, `BrokerUnavailable`, `ArchiveUnavailable`), and what an agent raises on purpose to end its run
-(`AgentSignal`). The gateway translates to A2A errors in one place, ``gateway.faults``.
+(`AgentSignal`). The gateway translates to A2A errors in one place, ``gateway.protocol_errors``.
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ class RunNotTaken(BrokerUnavailable):
 
 
 class SessionError(A2ACeleryError):
-    """A session's state can't be saved or opened as it is; says why."""
+    """The state of a session cannot be saved or opened; the message says why."""
 
 
 class SessionConflict(SessionError):
     """Another run of the context has saved the session since this one read it; nothing was saved."""
 
 
-class AgentSignal(A2ACeleryError):
-    """What an agent raises to end its run in a certain way. The text and the parts are for the client to read."""
+class AgentSignal(BaseException):
+    """Base of the exceptions that an agent raises to end its run on purpose. Text and parts are for the client."""
 
     def __init__(self, text: str = "", *, parts: Sequence[Part] = ()) -> None:
         from a2a.types import Part  # noqa: PLC0415 -- not at import: most processes never raise an AgentSignal
@@ -80,16 +80,22 @@ class AgentSignal(A2ACeleryError):
 
 
 class InputRequired(AgentSignal):
-    """Ends the run in INPUT_REQUIRED; the client's next message to the task begins the next run."""
+    """Ends the run in INPUT_REQUIRED; the client's next message to the task begins the next run.
+
+    Not an `Exception`: frameworks catch every `Exception` of a tool and go on.
+    """
 
 
 class AuthRequired(AgentSignal):
-    """Ends the run in AUTH_REQUIRED; the client's next message to the task begins the next run."""
+    """Ends the run in AUTH_REQUIRED; the client's next message to the task begins the next run.
+
+    Not an `Exception`, as `InputRequired`.
+    """
 
 
-class Rejected(AgentSignal):
+class Rejected(AgentSignal, A2ACeleryError):
     """Ends the task in REJECTED: the agent won't do what it was asked."""
 
 
-class Failed(AgentSignal):
+class Failed(AgentSignal, A2ACeleryError):
     """Ends the task in FAILED, with a text that is meant for the client."""

@@ -1,4 +1,4 @@
-"""Which event loop a process of ours runs on: uvloop's where the extra ``fast`` is installed, else asyncio's own."""
+"""Event loop of a process: uvloop's if the extra ``fast`` is installed, else asyncio's."""
 
 from __future__ import annotations
 

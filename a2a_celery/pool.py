@@ -15,8 +15,9 @@ from typing import Any
 
 from celery.concurrency.thread import TaskPool
 
-from .execution.awaited import AgentPid, AwaitedCall
-from .execution.request import RunRequest
+from .execution.celery.async_tracer import AgentPid, AsyncTaskCall
+from .execution.celery.request import RunRequest
+from .integrations.celery import PoolInfo
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +25,7 @@ THREADS = 32
 """Threads at most for Celery tasks that are no agents; never more than the pool's concurrency."""
 
 
-class AsyncioPool(TaskPool):  # type: ignore[misc]
+class AsyncioPool(PoolInfo, TaskPool):  # type: ignore[misc]
     """At most `limit` agents at a time; those beyond wait in their order. Who waits and who works is known to the loop
     alone, so there is nothing to lock: a signal handler may come in between anything."""
 
@@ -32,7 +33,7 @@ class AsyncioPool(TaskPool):  # type: ignore[misc]
         super().__init__(*args, **options)
         self.executor = ThreadPoolExecutor(min(self.limit, THREADS), thread_name_prefix="a2a-plain-tasks")
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiting: deque[AwaitedCall] = deque()
+        self._waiting: deque[AsyncTaskCall] = deque()
         self._begun: set[asyncio.Task[None]] = set()
         self._stopping = False
 
@@ -50,7 +51,7 @@ class AsyncioPool(TaskPool):  # type: ignore[misc]
         if isinstance(request, RunRequest) and request.may_be_awaited:
             loop = self._loop_of(request)
             if loop is not None:
-                call = AwaitedCall(request, loop)
+                call = AsyncTaskCall(request, loop)
                 loop.call_soon_threadsafe(self._take, call)
                 return call
         return super().on_apply(target, args, kwargs, callback, accept_callback, **options)
@@ -101,7 +102,7 @@ class AsyncioPool(TaskPool):  # type: ignore[misc]
                 logger.warning("the event loop for agents could not be started", exc_info=True)
         return self._loop
 
-    def _take(self, call: AwaitedCall) -> None:
+    def _take(self, call: AsyncTaskCall) -> None:
         self._waiting.append(call)
         self._begin_next()
 
@@ -118,6 +119,6 @@ class AsyncioPool(TaskPool):  # type: ignore[misc]
             logger.error("%s failed", made.get_name(), exc_info=made.exception())
         self._begin_next()
 
-    def _get_info(self) -> dict[str, Any]:
-        info: dict[str, Any] = super()._get_info()
-        return {**info, "agents": len(self._begun), "waiting": len(self._waiting)}
+    def further_info(self) -> dict[str, Any]:
+        """Return the numbers of running and of waiting agents, for ``celery inspect stats``."""
+        return {"agents": len(self._begun), "waiting": len(self._waiting)}

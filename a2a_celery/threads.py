@@ -1,4 +1,4 @@
-"""Threads for calls that may hang: nobody waits for them at the end of a process.
+"""Daemon threads for calls that may hang: the process does not wait for them when it exits.
 
 An executor's threads are joined when Python exits, so one publish to a broker that accepts connections and is silent
 would keep a gateway from stopping.

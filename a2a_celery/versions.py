@@ -1,15 +1,15 @@
-"""Which releases of what matters between processes are installed here."""
+"""Installed releases of the packages that processes must agree on."""
 
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
 DISTRIBUTIONS = ("a2a-celery", "a2a-sdk", "celery")
-"""What gateways, workers and watchers should have the same release of."""
+"""Packages of which gateways, workers and watchers should have the same release."""
 
 
 def versions() -> dict[str, str]:
-    """The release of each distribution, by its name; "" for one that was not installed as such."""
+    """Return the release of each distribution by name; "" if it is not installed as a distribution."""
     return {name: _version(name) for name in DISTRIBUTIONS}
 
 

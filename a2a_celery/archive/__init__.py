@@ -1,6 +1,6 @@
-"""Where ended tasks are kept after they have left the store: a table in a SQL database, the SDK's own.
+"""Archive of ended tasks in a SQL database, in the SDK's table.
 
-Knows no Redis and no Celery. `Archive` is what gateways and watchers use; `open_archive` makes one of a URL.
+The package needs neither Redis nor Celery. Gateways and watchers use `Archive`; `open_archive` opens one from a URL.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Archive", "Archived", "ArchivedPage", "Filter", "open_archive"]
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """A task that has ended, whose it is, and the number of its last event."""
+    """An ended task with its scope and the number of its last event."""
 
     scope: Scope
     task: Task
@@ -28,15 +28,15 @@ class Archived:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which archived tasks are listed: those of `scope` whose status is not after `not_after_us`, and of these …
+    """Filter for archived tasks of `scope` whose status is not after `not_after_us`.
 
-    Times are µs since the epoch, as a status has them.
+    Times are µs since the epoch.
     """
 
     scope: Scope
     not_after_us: int
     context_id: str = ""
-    """"": of any."""
+    """An empty id matches any context."""
 
     state: TaskState | None = None
     not_before_us: int | None = None
@@ -52,37 +52,40 @@ class ArchivedPage:
 
 
 class Archive(Protocol):
-    """Ended tasks, by whose they are. Every method raises `ArchiveUnavailable` when the database can't be reached, or
-    does not do what it is asked."""
+    """Ended tasks by scope.
+
+    Every method raises `ArchiveUnavailable` if the database cannot be reached, or fails.
+    """
 
     async def put(self, tasks: Sequence[Archived]) -> None:
-        """Keeps all of them, or none; one that is kept already is replaced."""
+        """Store all of the tasks or none. A task that is stored already is replaced."""
 
     async def require_writable(self) -> None:
-        """Returns if it would keep a small task now; keeps none."""
+        """Check that the archive would store a small task now, without storing one."""
 
     async def read(self, scope: Scope, task_id: str) -> Archived | None:
-        """The task; None when there is none in `scope`."""
+        """Return the task, or None if `scope` has no such task."""
 
     async def page(
         self, wanted: Filter, *, size: int, cursor: tuple[int, str] | None = None, artifacts: bool = False
     ) -> ArchivedPage:
-        """A page behind `cursor`: µs of the status, and id, quoted, of the last task seen; a size of 0 only counts.
+        """Return the page after `cursor`: the last task's status time in µs and its quoted id. A size of 0 only counts.
 
-        One of large tasks may have fewer than `size` of them, and `more`."""
+        A page of large tasks may hold fewer than `size`, with `more` set.
+        """
 
     async def forget(self, before_us: int, limit: int) -> int:
-        """Deletes at most `limit` tasks with a status before that, the oldest first; gives how many."""
+        """Delete at most `limit` tasks with an earlier status, the oldest first. Return their number."""
 
     async def aclose(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
 
 
 def open_archive(url: str) -> Archive:
-    """The archive in the database at `url`, as SQLAlchemy writes it; it connects when it is first asked.
+    """Open the archive at an SQLAlchemy URL. It connects on first use.
 
     Raises:
-        ConfigError: the extra is missing, or the URL's driver.
+        ConfigError: The extra ``archive`` or the URL's driver is not installed.
     """
     try:
         from .database import DatabaseArchive  # noqa: PLC0415 - an extra: only who has an archive needs it

@@ -23,27 +23,27 @@ from ..store.keys import quoted
 from . import Archived, ArchivedPage, Filter
 from .table import ArchivedTask, TaskRows, at_us, column_of, owner_of
 
-PATIENCE = 15.0
-"""Seconds that the database may take for what it is asked, connecting included."""
+TIMEOUT = 15.0
+"""Seconds for one operation, connecting included."""
 
 PAGE_BYTES = 32 * 1024 * 1024
-"""With so many bytes a page ends, with fewer tasks than it may have."""
+"""Bytes of tasks at which a page ends early."""
 
-ROWS_AT_ONCE = 8
-"""Tasks of a page that are read together: so many may be more than `PAGE_BYTES` allows."""
+TASKS_PER_QUERY = 8
+"""Tasks of a page that are read in one query. Together they may exceed `PAGE_BYTES`."""
 
 
 class DatabaseArchive:
-    """See `Archive`. It makes its table, if that is not there, when it is first asked.
+    """`Archive` in a SQL database. It creates its table on first use.
 
     Raises:
-        ConfigError: SQLAlchemy can't read the URL.
-        ImportError: its driver is not installed.
+        ConfigError: SQLAlchemy cannot parse the URL.
+        ImportError: The driver is not installed.
     """
 
     def __init__(self, url: str) -> None:
         try:
-            # parameters are what clients and agents said: not for logs, nor for the text of errors
+            # parameters hold content of clients and agents: keep them out of logs and error texts
             self._engine = create_async_engine(url, pool_pre_ping=True, hide_parameters=True)
         except (ArgumentError, SQLAlchemyError) as e:
             raise ConfigError(f"a2a_archive_url = …: {type(e).__name__}, see SQLAlchemy's database URLs") from e
@@ -109,14 +109,14 @@ class DatabaseArchive:
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[AsyncSession]:
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 await self._make_table()
                 async with self._rows.async_session_maker() as session:
                     yield session
         except TimeoutError:
-            raise ArchiveUnavailable(f"the archive did not answer within {PATIENCE:g} s") from None
+            raise ArchiveUnavailable(f"the archive did not answer within {TIMEOUT:g} s") from None
         except (SQLAlchemyError, OSError) as e:
-            raise ArchiveUnavailable(f"the archive did not do it: {_kind_of(e)}") from e
+            raise ArchiveUnavailable(f"the archive failed: {_kind_of(e)}") from e
 
     async def _make_table(self) -> None:
         try:
@@ -125,8 +125,10 @@ class DatabaseArchive:
             await self._rows.initialize()
 
     async def _tasks(self, session: AsyncSession, ids: Sequence[str], artifacts: bool) -> tuple[list[Task], int]:
-        """The first of these tasks, in their order, up to the one with which they are `PAGE_BYTES`; and how many of the
-        ids they are: one that is forgotten meanwhile is not there."""
+        """Read tasks in the order of their ids until `PAGE_BYTES`. Return them and the number of ids covered.
+
+        A task that was deleted in the meantime is left out.
+        """
         tasks: list[Task] = []
         seen, size, at_once = 0, 0, 1
         wanted = select(ArchivedTask) if artifacts else select(ArchivedTask).options(defer(_ARTIFACTS))
@@ -137,7 +139,7 @@ class DatabaseArchive:
             session.expunge_all()
             tasks += read
             seen, size = seen + len(some), size + sum(task.ByteSize() for task in read)
-            at_once = min(at_once * 2, ROWS_AT_ONCE)
+            at_once = min(at_once * 2, TASKS_PER_QUERY)
         return tasks, seen
 
     def _task(self, row: ArchivedTask, artifacts: bool) -> Any:
@@ -167,6 +169,6 @@ def _clauses(wanted: Filter) -> list[ColumnElement[bool]]:
 
 
 def _kind_of(error: Exception) -> str:
-    """What went wrong, without a word of what was to be written."""
+    """Return the kind of an error, without any content."""
     cause = getattr(error, "orig", None)
     return f"{type(error).__name__} ({type(cause).__name__})" if cause is not None else type(error).__name__

@@ -1,8 +1,7 @@
-"""The archive's table: the SDK's own for tasks, with columns as wide as what this service takes, and as exact.
+"""The archive's table: the SDK's own for tasks, with columns as wide as what this service accepts, and as exact.
 
-The SDK's columns hold what the SDK writes, so anybody may read the table with SQL. What is compared is compared byte by
-byte: a database's own idea of order, or of which letters are the same, would put pages in another order than the
-store's, or mix up two owners.
+The SDK's columns hold what the SDK writes, so the table can be read with SQL. Comparisons are byte by byte: a
+database's collation would order pages differently from the store, or mix up two owners.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from . import Archived
 TABLE = "a2a_archive"
 
 LONGEST = 255
-"""Characters of a column that is looked up by; what is longer is in there by its digest."""
+"""Characters of an indexed column. A longer value is stored as its digest."""
 
 _MYSQL = ("mysql", "mariadb")
 _EXACT = (
@@ -68,29 +67,29 @@ class ArchivedTask(TaskMixin, Base):
 
 
 def column_of(text: str) -> str:
-    """A text, quoted, as it is looked up by: itself, or its digest if it is too long for a column."""
+    """Return a quoted text, or its digest if it is too long for a column."""
     return text if len(text) <= LONGEST else f"sha256~{sha256(text.encode()).hexdigest()}"
 
 
 def owner_of(scope: Scope) -> str:
-    """A scope as the table's owner."""
+    """Return a scope in the form of the column ``owner``."""
     return column_of(str(scope))
 
 
 def at_us(us: int) -> datetime:
-    """µs since the epoch as the table has them."""
+    """Convert µs since the epoch to the table's time."""
     return _EPOCH + timedelta(microseconds=us)
 
 
 class TaskRows(DatabaseTaskStore):
-    """The SDK's store on this table: its making of the table, its sessions, and its writing of tasks."""
+    """The SDK's task store on this table, for its creation of the table, its sessions and its conversions."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         super().__init__(engine, table_name="tasks")
         self.task_model = ArchivedTask  # type: ignore[assignment]
 
     def row_of(self, one: Archived) -> ArchivedTask:
-        """A task as a row."""
+        """Convert a task to a row."""
         task = one.task
         row = self._in_json(task)
         if row is None:
@@ -101,7 +100,7 @@ class TaskRows(DatabaseTaskStore):
         return row
 
     def task_of(self, row: ArchivedTask) -> Task:
-        """The task of a row; without artifacts if the row was read so."""
+        """Convert a row to a task, without artifacts if the row was read without them."""
         if row.whole is not None:
             return Task.FromString(b64decode(row.whole))
         task = self._from_orm(row)  # type: ignore[arg-type]
@@ -109,7 +108,7 @@ class TaskRows(DatabaseTaskStore):
         return task
 
     def _in_json(self, task: Task) -> ArchivedTask | None:
-        """None where that would lose something: a number that JSON doesn't know, an id that is too long."""
+        """Convert a task to JSON columns. Return None if JSON loses data, or an id is too long."""
         try:
             row = self._row(task)
         except (NotJson, ValueError):

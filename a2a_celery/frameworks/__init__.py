@@ -1,4 +1,4 @@
-"""Agents of other frameworks, each as that framework makes them; a module here needs the extra of its name.
+"""Agents of other frameworks, unmodified. Each module needs the extra of its name.
 
-What such an agent remembers goes with its A2A context, on whichever worker its next turn runs.
+The agent's state is stored with its A2A context, so any worker can run the next turn.
 """

@@ -1,9 +1,15 @@
-"""Sessions of google-adk that go with their A2A context, so that its own A2A executor runs unmodified on any worker."""
+"""Sessions of google-adk stored with their A2A context, so that ADK's A2A executor runs unmodified on any worker."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
+from weakref import WeakKeyDictionary
 
+from a2a.server.events import Event as A2AEvent
+from a2a.types import TaskStatusUpdateEvent
+from google.adk.a2a.executor.config import ExecuteInterceptor
+from google.adk.a2a.executor.executor_context import ExecutorContext
 from google.adk.agents.callback_context import CallbackContext
 from google.adk.errors.already_exists_error import AlreadyExistsError
 from google.adk.errors.session_not_found_error import SessionNotFoundError
@@ -17,44 +23,50 @@ from google.adk.sessions import BaseSessionService, Session, State
 from google.adk.sessions.base_session_service import GetSessionConfig, ListSessionsResponse
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
+from google.genai.types import FinishReason
 from pydantic_core import to_jsonable_python
 
-from ..execution.session import current_session
+from ..execution.agents.session import current_session
+from ..lifecycle.states import COMPLETED
 from .steps import OpenSteps
+from .stop_reasons import EarlyStops
 
 KEY = "adk"
-"""Where it is in the state of the run's session."""
+"""Key of the ADK session in the run's session state."""
+
+EARLY = frozenset(reason.name.lower() for reason in FinishReason) - {"finish_reason_unspecified", "stop"}
+"""ADK finish reasons for which a model stops before it is done."""
 
 OF_MORE = (State.APP_PREFIX, State.USER_PREFIX)
-"""How the names begin of what ADK keeps for more than one conversation."""
+"""Prefixes of state that ADK shares between conversations."""
 
 
 class ContextSessionService(BaseSessionService):
-    """Keeps the ADK session of the context that the run at hand belongs to, in the session of the run.
+    """ADK session service that stores the session of the run's A2A context in the session of the run.
 
-    For agents with ``session=True``. What a turn adds is kept when it pauses or completes: one that fails, is cancelled
-    or lost leaves the ADK session as it was. A context has one, and no state named ``app:…`` or ``user:…``, which would
-    be that of other contexts too.
+    For agents with ``session=True``. The changes of a turn are stored when the turn pauses or completes. A turn that
+    fails, is cancelled or is lost leaves the ADK session unchanged. A context has one ADK session, without state named
+    ``app:…`` or ``user:…``, which other contexts would share.
     """
 
     async def create_session(
         self, *, app_name: str, user_id: str, state: dict[str, Any] | None = None, session_id: str | None = None
     ) -> Session:
-        """See BaseSessionService.
+        """Create the session of the context; see BaseSessionService.
 
         Raises:
-            AlreadyExistsError: the context has one.
-            ValueError: `state` is not of this context alone.
+            AlreadyExistsError: The context already has a session.
+            ValueError: `state` has a key that other contexts would share.
         """
         memory = _memory()
         if KEY in memory:
             raise AlreadyExistsError(f"this context has the ADK session {memory[KEY]['id']!r} already")
-        kept = _own(state or {})
+        saved = _own(state or {})
         session = Session(
             id=session_id or platform_uuid.new_uuid(),
             app_name=app_name,
             user_id=user_id,
-            state=kept,
+            state=saved,
             last_update_time=platform_time.get_time(),
         )
         memory[KEY] = session.model_dump(mode="json")
@@ -63,11 +75,11 @@ class ContextSessionService(BaseSessionService):
     async def get_session(
         self, *, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None = None
     ) -> Session | None:
-        """See BaseSessionService."""
-        kept = _memory().get(KEY)
-        if kept is None or (kept["app_name"], kept["user_id"], kept["id"]) != (app_name, user_id, session_id):
+        """Return the session of the context; see BaseSessionService."""
+        saved = _memory().get(KEY)
+        if saved is None or (saved["app_name"], saved["user_id"], saved["id"]) != (app_name, user_id, session_id):
             return None
-        session = Session.model_validate(kept)
+        session = Session.model_validate(saved)
         if config and config.after_timestamp is not None:
             session.events = [event for event in session.events if event.timestamp >= config.after_timestamp]
         if config and config.num_recent_events is not None:
@@ -75,39 +87,39 @@ class ContextSessionService(BaseSessionService):
         return session
 
     async def append_event(self, session: Session, event: Event) -> Event:
-        """See BaseSessionService.
+        """Append an event; see BaseSessionService.
 
         Raises:
-            SessionNotFoundError: the context has no such session.
-            ValueError: the event changes what is not of this context alone.
+            SessionNotFoundError: The context has no such session.
+            ValueError: The event changes state that other contexts would share.
         """
-        kept = _memory().get(KEY)
-        if kept is None or kept["id"] != session.id:
+        saved = _memory().get(KEY)
+        if saved is None or saved["id"] != session.id:
             raise SessionNotFoundError(f"this context has no ADK session {session.id!r}")
         if event.partial:
             return event
         delta = _own(event.actions.state_delta) if event.actions else {}
         event = await super().append_event(session, event)
-        session.last_update_time = kept["last_update_time"] = event.timestamp
-        kept["state"].update(delta)
-        kept["events"].append(event.model_dump(mode="json", exclude_none=True))
+        session.last_update_time = saved["last_update_time"] = event.timestamp
+        saved["state"].update(delta)
+        saved["events"].append(event.model_dump(mode="json", exclude_none=True))
         return event
 
     async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
-        """The session of this context: the others are not for it to see."""
-        kept = _memory().get(KEY)
-        if kept is None or kept["app_name"] != app_name or user_id not in (None, kept["user_id"]):
+        """Return the session of this context; sessions of other contexts are not visible."""
+        saved = _memory().get(KEY)
+        if saved is None or saved["app_name"] != app_name or user_id not in (None, saved["user_id"]):
             return ListSessionsResponse()
-        return ListSessionsResponse(sessions=[Session.model_validate({**kept, "events": []})])
+        return ListSessionsResponse(sessions=[Session.model_validate({**saved, "events": []})])
 
     async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
-        """See BaseSessionService."""
+        """Delete the session of the context; see BaseSessionService."""
         if await self.get_session(app_name=app_name, user_id=user_id, session_id=session_id):
             del _memory()[KEY]
 
 
 class ExecutionSteps(BasePlugin):
-    """Tells each run which models and tools its agent calls; see `Turn.model_call`. Changes nothing of the calls."""
+    """ADK plugin that reports model and tool calls as execution steps; see `Turn.model_call`."""
 
     def __init__(self) -> None:
         super().__init__(name="a2a_celery_steps")
@@ -147,6 +159,31 @@ class ExecutionSteps(BasePlugin):
         self._steps.end(_tool_key(tool_context))
 
 
+def stop_reasons(*, fail_on: Collection[str] = ()) -> ExecuteInterceptor:
+    """Return an interceptor, for ADK's `A2aAgentExecutorConfig`, that reports why a model stopped early.
+
+    The task ends in COMPLETED with ``stopReason`` in its metadata, ADK's finish reason in lower case ("max_tokens",
+    "safety"), or in FAILED for the reasons in `fail_on`.
+
+    Raises:
+        ConfigError: `fail_on` has a reason that ADK does not know.
+    """
+    early_stops = EarlyStops(fail_on, EARLY)
+    finished: WeakKeyDictionary[ExecutorContext, FinishReason | None] = WeakKeyDictionary()
+
+    async def after_event(context: ExecutorContext, a2a_event: A2AEvent, event: Event) -> A2AEvent:
+        finished[context] = event.finish_reason or finished.get(context)
+        return a2a_event
+
+    async def after_agent(context: ExecutorContext, last: TaskStatusUpdateEvent) -> TaskStatusUpdateEvent:
+        reason = finished.pop(context, None)
+        if reason is not None and reason.name.lower() in EARLY and last.status.state == COMPLETED:
+            early_stops.apply(last, reason.name.lower())
+        return last
+
+    return ExecuteInterceptor(after_event=after_event, after_agent=after_agent)
+
+
 def _model_key(context: CallbackContext) -> tuple[str, str]:
     return context.invocation_id, context.agent_name
 
@@ -163,12 +200,12 @@ def _memory() -> dict[str, Any]:
 
 
 def _own(state: dict[str, Any]) -> dict[str, Any]:
-    """What of `state` is kept, as JSON: all but what is of one invocation."""
+    """Return `state` as JSON, without keys of a single invocation."""
     foreign = [name for name in state if name.startswith(OF_MORE)]
     if foreign:
         raise ValueError(
-            f"state {foreign[0]!r}: only a context's own is kept; leave the prefix out, or keep it elsewhere"
+            f"state {foreign[0]!r}: only state of one context can be stored; remove the prefix, or store it elsewhere"
         )
-    kept = {name: value for name, value in state.items() if not name.startswith(State.TEMP_PREFIX)}
-    made: dict[str, Any] = to_jsonable_python(kept)
-    return made
+    saved = {name: value for name, value in state.items() if not name.startswith(State.TEMP_PREFIX)}
+    json_state: dict[str, Any] = to_jsonable_python(saved)
+    return json_state

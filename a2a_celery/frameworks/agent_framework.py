@@ -1,17 +1,19 @@
-"""Agents of Microsoft's agent-framework: an approval that a tool needs is a question to the client, for any worker.
+"""Agents of Microsoft's agent-framework. A tool approval becomes a question to the client, answered on any worker.
 
-The status message has a data part ``{"userInputRequests": […]}``, each request as agent-framework writes it. The answer
-has one data part ``{"type": "function_approval_response", "id": …, "approved": true}`` for each approval; "yes" or "no"
-as text does for a single one.
+The status message has a data part ``{"userInputRequests": […]}`` with each request as agent-framework writes it. The
+answer has one data part ``{"type": "function_approval_response", "id": …, "approved": true}`` for each approval. The
+text "yes" or "no" answers a single approval.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from typing import Any
+from uuid import uuid4
 
 from a2a.helpers import new_data_part
+from a2a.types import TaskStatusUpdateEvent
 from agent_framework import (
     Agent,
     AgentSession,
@@ -25,38 +27,62 @@ from agent_framework import (
 from google.protobuf.json_format import MessageToDict
 
 from ..errors import Failed, InputRequired
-from ..execution.turn import Turn
+from ..execution.agents.turn import Turn
+from ..lifecycle.outcomes import NEEDS_INPUT
 from .conversation import Conversation, data_of
 from .steps import OpenSteps
+from .stop_reasons import EarlyStops
 
 REQUEST = "function_approval_request"
 ANSWER = "function_approval_response"
 WORDS = {"yes": True, "no": False}
+DONE = ("stop", "tool_calls")
+"""Finish reasons for which a model is done; providers may have any other reason."""
+
 NOTHING_WAITS = "Nothing waits for that answer any more."
 
 
-def framework_agent(make: Callable[[Turn], Agent[Any]]) -> Callable[[Turn], AsyncGenerator[str, None]]:
-    """The function agent, for an agent with ``session=True``, that lets the agent answer that `make` gives.
+def framework_agent(
+    make: Callable[[Turn], Agent[Any]], *, fail_on: Collection[str] = ()
+) -> Callable[[Turn], AsyncGenerator[str | TaskStatusUpdateEvent, None]]:
+    """Return a function agent, for an agent with ``session=True``, that runs an agent of agent-framework.
 
-    `make` is called in every run, and may give the same agent each time. Its text is streamed; its AgentSession, with
-    the history that the framework keeps there, and open requests stay in the session. A cancel stops it where it
-    awaits.
+    The agent's text is streamed. Its AgentSession and open requests are stored in the session. A cancel takes effect
+    where the agent awaits.
+
+    A turn whose model stopped early ("length", "content_filter", or another reason of a provider) ends in COMPLETED
+    with ``stopReason`` in its metadata, or in FAILED for the reasons in `fail_on`.
+
+    Args:
+        make: Returns the agent; called for every run. It may return the same agent each time.
+        fail_on: Stop reasons that fail the task.
+
+    Raises:
+        ConfigError: `fail_on` is not a collection of strings.
     """
+    early_stops = EarlyStops(fail_on, None)
 
-    async def answer(turn: Turn) -> AsyncGenerator[str, None]:
+    async def answer(turn: Turn) -> AsyncGenerator[str | TaskStatusUpdateEvent, None]:
         conversation = Conversation(turn)
         agent = make(turn)
         memory = conversation.memory
         session = AgentSession.from_dict(memory) if memory else agent.create_session(session_id=turn.context_id)
         contents = _answers(turn, conversation.questions)
-        said = Message("user", contents)
-        async with agent.run(said, session=session, stream=True, middleware=[_ModelSteps(), _ToolSteps()]) as updates:
+        # without an id the framework takes an exchange that repeats the last one for a replay, and drops it
+        message = Message("user", contents, message_id=str(uuid4()))
+        async with agent.run(
+            message, session=session, stream=True, middleware=[_ModelSteps(), _ToolSteps()]
+        ) as updates:
             async for update in updates:
                 if update.text:
                     yield update.text
             response = await updates.get_final_response()
+        turn.stop_if_asking()
         if not response.user_input_requests:
             conversation.go_on(session.to_dict())
+            reason = response.finish_reason
+            if reason is not None and reason not in DONE:
+                yield early_stops.event(reason, turn.task_id, turn.context_id)
             return
         requests = [request.to_dict() for request in response.user_input_requests]
         conversation.pause(session.to_dict(), requests)
@@ -66,7 +92,7 @@ def framework_agent(make: Callable[[Turn], Agent[Any]]) -> Callable[[Turn], Asyn
 
 
 class _ModelSteps(ChatMiddleware):
-    """Tells the run which models the agent calls."""
+    """Middleware that reports the agent's model calls."""
 
     async def process(self, context: ChatContext, call_next: Callable[[], Awaitable[None]]) -> None:
         steps = OpenSteps()
@@ -80,7 +106,7 @@ class _ModelSteps(ChatMiddleware):
 
 
 class _ToolSteps(FunctionMiddleware):
-    """Tells the run which tools the agent calls."""
+    """Middleware that reports the agent's tool calls."""
 
     async def process(self, context: FunctionInvocationContext, call_next: Callable[[], Awaitable[None]]) -> None:
         steps = OpenSteps()
@@ -96,15 +122,15 @@ def _asking(requests: list[dict[str, Any]], why: str = "") -> InputRequired:
     for one in requests:
         call = one.get("function_call") or {}
         lines.append(f"Approve {call.get('name')}({json.dumps(call.get('arguments'))})?" if call else one["type"])
-    return InputRequired("\n".join(lines), parts=[new_data_part({"userInputRequests": requests})])
+    return InputRequired("\n".join(lines) or NEEDS_INPUT, parts=[new_data_part({"userInputRequests": requests})])
 
 
 def _answers(turn: Turn, requests: list[dict[str, Any]]) -> list[Content]:
-    """The message as agent-framework reads it: its answers, if approvals are open, else all of it.
+    """Return the message's answers if approvals are open, otherwise the complete message.
 
     Raises:
-        InputRequired: approvals are open, and it does not answer each.
-        Failed: it answers what nobody waits for.
+        InputRequired: The message does not answer every open approval.
+        Failed: The message answers an approval that is not open.
     """
     given = {str(data.get("id")): data.get("approved") for data in data_of(turn.message) if data.get("type") == ANSWER}
     approvals = {one["id"]: Content.from_dict(one) for one in requests if one["type"] == REQUEST}

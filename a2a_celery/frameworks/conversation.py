@@ -1,4 +1,4 @@
-"""What a framework's agent remembers of a context, and what each of its tasks waits for."""
+"""State of a framework's agent in a context, and the open questions of each task."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 from a2a.types import Message
 from google.protobuf.json_format import MessageToDict
 
-from ..execution.turn import Turn
+from ..execution.agents.turn import Turn
 
 MAX_PAUSED = 16
-"""Tasks of one context that may wait at a time; of more, the oldest is forgotten, and an answer to it fails."""
+"""Interrupted tasks of one context. Beyond it the oldest is forgotten, and an answer to it fails."""
 
 
 class Conversation:
-    """The memory of a framework's agent, in the session of a run: a JSON object that the framework makes and reads.
+    """State of a framework's agent, in the session of a run: a JSON object that the framework writes and reads.
 
-    A task that waits for an answer has a memory of its own, so that what is said meanwhile in other tasks of the
-    context does not get between a question and its answer. The turn that ends last is what the context goes on from.
+    Each interrupted task has separate state, so that turns of other tasks do not come between a question and its
+    answer. The context continues from the turn that ends last.
     """
 
     def __init__(self, turn: Turn) -> None:
@@ -31,12 +31,12 @@ class Conversation:
         """What was saved last; None at the beginning."""
 
     def go_on(self, memory: dict[str, Any]) -> None:
-        """The turn is over: `memory` is what the context's next one begins with."""
+        """Store `memory` as the state from which the context's next turn begins."""
         self._state["memory"] = memory
         self._state.get("paused", {}).pop(self._task_id, None)
 
     def pause(self, memory: dict[str, Any], questions: list[dict[str, Any]]) -> None:
-        """The task waits: `memory` is what the answer to `questions` is for."""
+        """Store `memory` as the state from which the answer to `questions` continues."""
         paused = self._state.setdefault("paused", {})
         paused.pop(self._task_id, None)
         paused[self._task_id] = {"memory": memory, "questions": questions}
@@ -45,7 +45,7 @@ class Conversation:
 
 
 def data_of(message: Message) -> Iterator[dict[str, Any]]:
-    """Each data part of `message` that is an object."""
+    """Yield each data part of `message` that is an object."""
     for part in message.parts:
         if part.HasField("data"):
             data = MessageToDict(part.data)

@@ -1,18 +1,20 @@
-"""Agents of strands-agents: an interrupt is a question to the client, answered on any worker.
+"""Agents of strands-agents. An interrupt becomes a question to the client, answered on any worker.
 
-Questions and answers look as they do with strands' own A2A executor, which needs an a2a-sdk before 0.4: the status
-message has a data part ``{"interrupts": [{"interruptId", "name", "reason"}, …]}``, and the answer one data part
-``{"interruptResponse": {"interruptId", "response"}}`` for each. If just one is open, a text answers it as well.
+Questions and answers have the format of strands' own A2A executor, which needs an a2a-sdk before 0.4. The status
+message has a data part ``{"interrupts": [{"interruptId", "name", "reason"}, …]}``. The answer has one data part
+``{"interruptResponse": {"interruptId", "response"}}`` for each. A text answers a single open interrupt.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import aclosing
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from a2a.helpers import new_data_part
+from a2a.types import TaskStatusUpdateEvent
 from google.protobuf.json_format import MessageToDict
 from strands import Agent, Snapshot
 from strands.agent import AgentResult
@@ -25,48 +27,84 @@ from strands.hooks import (
     HookRegistry,
 )
 from strands.types.content import ContentBlock
+from strands.types.event_loop import StopReason
+from strands.types.exceptions import MaxTokensReachedException
 from strands.types.interrupt import InterruptResponseContent
 from strands.types.session import decode_bytes_values, encode_bytes_values
 
 from ..errors import Failed, InputRequired, Rejected
-from ..execution.turn import Turn
+from ..execution.agents.turn import Turn
+from ..lifecycle.outcomes import NEEDS_INPUT
 from .conversation import Conversation, data_of
 from .steps import OpenSteps
+from .stop_reasons import EarlyStops
 
 Prompt = list[ContentBlock] | list[InterruptResponseContent]
+
+EARLY = frozenset(get_args(StopReason)) - {
+    "cancelled",
+    "checkpoint",
+    "end_turn",
+    "interrupt",
+    "stop_sequence",
+    "tool_use",
+}
+"""Strands stop reasons for which an agent stops before it is done: limits of tokens and turns, content filters."""
 
 ANSWER = "interruptResponse"
 NOTHING_WAITS = "Nothing waits for that answer any more."
 UNREADABLE = "This agent reads text and data parts."
 
 
-def strands_agent(make: Callable[[Turn], Agent]) -> Callable[[Turn], AsyncGenerator[str, None]]:
-    """The function agent, for an agent with ``session=True``, that lets the strands agent answer that `make` makes.
+def strands_agent(
+    make: Callable[[Turn], Agent], *, fail_on: Collection[str] = ()
+) -> Callable[[Turn], AsyncGenerator[str | TaskStatusUpdateEvent, None]]:
+    """Return a function agent, for an agent with ``session=True``, that runs a strands agent.
 
-    `make` is called in every run, since an agent of strands' has one conversation and one invocation at a time; what it
-    makes is without a session manager. The text of the model is streamed; messages, state and open interrupts stay in
-    the session. A cancel stops the agent where it awaits; tools in threads see it by their ``cancel_signal``.
+    The model's text is streamed. Messages, state and open interrupts are stored in the session. A cancel stops the
+    agent where it awaits; tools in threads see it by their ``cancel_signal``.
+
+    A turn that stops early (`EARLY`) ends in COMPLETED with ``stopReason`` in its metadata, or in FAILED for the
+    reasons in `fail_on`. An agent that was cancelled in strands ends in CANCELED.
+
+    Args:
+        make: Returns a new agent without a session manager; called for every run, because a strands agent has one
+            conversation and one invocation at a time.
+        fail_on: Stop reasons that fail the task.
+
+    Raises:
+        ConfigError: `fail_on` has a reason that strands does not know.
     """
+    early_stops = EarlyStops(fail_on, EARLY)
 
-    async def answer(turn: Turn) -> AsyncGenerator[str, None]:
+    async def answer(turn: Turn) -> AsyncGenerator[str | TaskStatusUpdateEvent, None]:
         conversation = Conversation(turn)
         agent = make(turn)
         if conversation.memory is not None:
             agent.load_snapshot(Snapshot.from_dict(decode_bytes_values(conversation.memory)))
-        agent.hooks.add_hook(_Steps())
+        agent.hooks.add_hook(_Steps(turn))
         prompt = _answers(turn, conversation.questions) if conversation.questions else _prompt(turn)
         result: AgentResult | None = None
+        stop_reason: str | None = None
         try:
             async with aclosing(cast(AsyncGenerator[dict[str, Any], None], agent.stream_async(prompt))) as events:
                 async for event in events:
                     if "data" in event:
                         yield event["data"]
                     result = event.get("result", result)
+        except MaxTokensReachedException:
+            stop_reason = "max_tokens"
         finally:
             agent.cancel()  # whatever ended it, a tool's thread may go on
+        turn.stop_if_asking()
+        stop_reason = result.stop_reason if result is not None else stop_reason
+        if stop_reason == "cancelled":
+            raise asyncio.CancelledError
         memory = encode_bytes_values(agent.take_snapshot(preset="session").to_dict())
-        if result is None or result.stop_reason != "interrupt":
+        if result is None or stop_reason != "interrupt":
             conversation.go_on(memory)
+            if stop_reason is not None and stop_reason in EARLY:
+                yield early_stops.event(stop_reason, turn.task_id, turn.context_id)
             return
         questions = [
             {"interruptId": one.id, "name": one.name, "reason": json.loads(json.dumps(one.reason, default=str))}
@@ -79,10 +117,11 @@ def strands_agent(make: Callable[[Turn], Agent]) -> Callable[[Turn], AsyncGenera
 
 
 class _Steps(HookProvider):
-    """Tells the run what the agent calls."""
+    """Hooks that report the agent's calls, and end the run when a tool has asked the client."""
 
-    def __init__(self) -> None:
+    def __init__(self, turn: Turn) -> None:
         self._steps = OpenSteps()
+        self._turn = turn
 
     def register_hooks(self, registry: HookRegistry, **kwargs: Any) -> None:
         registry.add_callback(BeforeModelCallEvent, self._model)
@@ -91,6 +130,7 @@ class _Steps(HookProvider):
         registry.add_callback(AfterToolCallEvent, lambda event: self._steps.end(event.tool_use["toolUseId"]))
 
     def _model(self, event: BeforeModelCallEvent) -> None:
+        self._turn.stop_if_asking()  # strands drops what is no Exception, and calls the model without a result
         config = event.agent.model.get_config()
         self._steps.model_call("model", str((isinstance(config, dict) and config.get("model_id")) or ""))
 
@@ -104,14 +144,14 @@ def _asking(questions: list[dict[str, Any]], why: str = "") -> InputRequired:
         reason = one["reason"]
         text = reason if isinstance(reason, str) else json.dumps(reason, ensure_ascii=False)
         lines.append(f"{one['name']}: {text}" if reason else one["name"])
-    return InputRequired("\n".join(lines), parts=[new_data_part({"interrupts": questions})])
+    return InputRequired("\n".join(lines) or NEEDS_INPUT, parts=[new_data_part({"interrupts": questions})])
 
 
 def _answers(turn: Turn, questions: list[dict[str, Any]]) -> list[InterruptResponseContent]:
-    """What the client answers to `questions`; those it leaves open strands asks again.
+    """Return the client's answers to `questions`. Strands repeats the questions that remain open.
 
     Raises:
-        InputRequired: the message answers none of them, or others.
+        InputRequired: The message answers no question, or an unknown one.
     """
     open_ones = [one["interruptId"] for one in questions]
     given = [data[ANSWER] for data in data_of(turn.message) if isinstance(data.get(ANSWER), dict)]

@@ -1,5 +1,5 @@
-"""What a deployment says of itself: traces, figures and log lines. ``names`` lists all of their names.
+"""Traces, metrics and log lines of a deployment. ``names`` lists all of their names.
 
-Whatever is told here is told of work that is done elsewhere: nothing depends on it, and where nobody listens it costs
-nothing. OpenTelemetry is an extra, and is touched only in a process that has set it up.
+No function depends on telemetry, and telemetry costs nothing where it is off. OpenTelemetry is an extra. It is imported
+only in a process that has configured it.
 """

@@ -1,4 +1,4 @@
-"""What a process counts, as it is shown: the metrics that ``names`` has, and no other."""
+"""Exposition of a process's metrics: those listed in ``names``, and no others."""
 
 from __future__ import annotations
 
@@ -6,30 +6,32 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import Metric
+from prometheus_client.core import Metric as PrometheusMetric
 from prometheus_client.registry import Collector
 
-from .names import FIGURES
+from .names import METRICS
 
 
 class Source(Protocol):
-    """A registry, or a collector."""
+    """A registry or a collector."""
 
-    def collect(self) -> Iterable[Metric]:
-        """Its metrics."""
+    def collect(self) -> Iterable[PrometheusMetric]:
+        """Return the metrics."""
         ...
 
 
 class Ours(Collector):
-    """Of what a source has, that which is listed: an application may count in the same places. When a series began,
-    which Python's client shows as a gauge beside each, is left out: Prometheus finds resets itself."""
+    """Collector of the listed metrics of a source, which may also hold an application's own metrics.
+
+    The ``_created`` series of Python's client are left out: Prometheus detects resets without them.
+    """
 
     def __init__(self, source: Source) -> None:
         self._source = source
 
-    def collect(self) -> Iterable[Metric]:
-        """The metrics."""
-        listed = {figure.name for figure in FIGURES}
+    def collect(self) -> Iterable[PrometheusMetric]:
+        """Yield the listed metrics."""
+        listed = {metric.name for metric in METRICS}
         for metric in self._source.collect():
             if metric.name in listed:
                 metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
@@ -37,7 +39,7 @@ class Ours(Collector):
 
 
 def ours(source: Source) -> CollectorRegistry:
-    """A registry that shows just these."""
+    """Return a registry with only the listed metrics of `source`."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Ours(source))
     return registry

@@ -1,6 +1,6 @@
-"""Log lines: for people as ever, or as JSON (setting ``log_format``), each with what it is about.
+"""Log lines, as text or as JSON (setting ``log_format``), each with an action and ids.
 
-A line that operators may look for says so beside its message: ``logger.info("…", extra=about(Action.RUN_ENDED, …))``.
+A line that operators may search for carries an action: ``logger.info("…", extra=about(Action.RUN_ENDED, …))``.
 """
 
 from __future__ import annotations
@@ -18,22 +18,39 @@ FORMATS = (TEXT, JSON)
 
 TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
+ESCAPED = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) != "\t"}
+"""Escapes of control characters, which can forge a line or control a terminal."""
+
 ABOUT = "a2a"
 """The attribute of a log record that holds the fields of `about`."""
 
 
 def about(action: Action, celery_id: str = "", **fields: str | int | float | None) -> dict[str, Any]:
-    """The ``extra`` of a log line. `celery_id` is ``<task id>.<run>``, which gives ``task`` and ``run`` too; fields
-    that are None are left out."""
+    """Return the ``extra`` of a log line.
+
+    `celery_id` is ``<task id>.<run>`` and also sets ``task`` and ``run``. Fields that are None are left out.
+    """
     given = {name: value for name, value in fields.items() if value is not None}
     return {ABOUT: {"action": str(action), **_ids(celery_id), **given}}
 
 
+class TextFormatter(logging.Formatter):
+    """`TEXT_FORMAT`, with control characters of the message escaped: a client's text cannot start a new line."""
+
+    def __init__(self) -> None:
+        super().__init__(TEXT_FORMAT)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """Return the first line; a traceback follows it unchanged."""
+        record.message = record.message.translate(ESCAPED)
+        return super().formatMessage(record)
+
+
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, message; action and ids; trace and span, where one is at hand."""
+    """One JSON object per line: time, level, logger, message, action, ids, and the current trace and span."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """Return the line."""
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
@@ -49,14 +66,14 @@ class JsonFormatter(logging.Formatter):
 
 
 def set_up(level: str, log_format: str) -> None:
-    """Writes this process' log lines to standard error in `log_format`, unless logging is set up already."""
+    """Log to standard error in `log_format`, unless logging is configured already."""
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter() if log_format == JSON else logging.Formatter(TEXT_FORMAT))
+    handler.setFormatter(JsonFormatter() if log_format == JSON else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
 def _of_celery(record: logging.LogRecord) -> dict[str, Any]:
-    """The ids of a line that Celery itself writes about a task."""
+    """Return the ids of a line that Celery itself logs about a task."""
     data = getattr(record, "data", None)
     if not isinstance(data, dict) or not isinstance(data.get("id"), str):
         return {}

@@ -1,7 +1,7 @@
-"""Every name that operators build on: log actions, metrics, spans and their attributes. docs/telemetry.md has the same.
+"""Public names of log actions, metrics, spans and attributes, also listed in docs/telemetry.md.
 
-They are part of the public contract: one that goes, or means something else, is in the change log. Labels take few
-values: agents, states, operations. No id is ever one.
+The names are a public contract: the change log lists each removal and each change of meaning. Labels have few values,
+such as agents, states and operations. An id is never a label.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from typing import Literal
 
 
 class Action(StrEnum):
-    """What a log line is about: the field ``action`` of a line in JSON."""
+    """Values of the field ``action`` in JSON log lines."""
 
     RUN_BEGUN = "run.begun"
     RUN_ENDED = "run.ended"
     RUN_DROPPED = "run.dropped"
     RUN_STOPPED = "run.stopped"
     RUN_FAILED = "run.failed"
-    RUN_LEFT_BEHIND = "run.left_behind"
+    RUN_ABANDONED = "run.abandoned"
     RUN_ENDED_FROM_OUTSIDE = "run.ended_from_outside"
     RUN_LOST = "run.lost"
+    RUN_RETRIED = "run.retried"
     RUN_DISPATCHED_AGAIN = "run.dispatched_again"
     RUN_EXPIRED = "run.expired"
     RUN_NOT_PUBLISHED = "run.not_published"
@@ -36,10 +37,12 @@ class Action(StrEnum):
     ARCHIVE_REFUSED = "archive.refused"
     WATCHER_STARTED = "watcher.started"
     TICK_FAILED = "watcher.tick_failed"
+    STORE_CLOCK_JUMPED = "store.clock_jumped"
+    REPLICAS_LATE = "store.replicas_late"
 
 
 class SpanName(StrEnum):
-    """What spans are called; "{…}" is filled in."""
+    """Names of spans, with placeholders."""
 
     REQUEST = "a2a {operation}"
     PUBLISH = "publish a2a.{agent}"
@@ -49,14 +52,14 @@ class SpanName(StrEnum):
 
 
 class SpanEvent(StrEnum):
-    """What is noted in a span, at its time."""
+    """Names of span events."""
 
     APPENDED = "a2a.appended"
     EXECUTION = "a2a.execution"
 
 
 class Attribute(StrEnum):
-    """What spans are labelled with, beside OpenTelemetry's own ``exception.*``."""
+    """Attributes of spans, besides OpenTelemetry's ``exception.*``."""
 
     AGENT = "a2a.agent"
     OPERATION = "a2a.operation"
@@ -75,8 +78,11 @@ Where = Literal["store", "gateway", "watcher"]
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
-    """A metric. `where` it is kept: in the store (then every gateway says the same), or in a process of that kind."""
+class Metric:
+    """A Prometheus metric.
+
+    `where` is "store" for values that every gateway exposes alike, or else the kind of process that counts them.
+    """
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -86,58 +92,63 @@ class Figure:
 
     @property
     def exposed(self) -> str:
-        """Its name in queries: Prometheus has ``_total`` behind a counter's."""
+        """Name in queries. Prometheus appends ``_total`` to the name of a counter."""
         return f"{self.name}_total" if self.kind == "counter" else self.name
 
 
-TASKS_ENDED = Figure("a2a_tasks_ended", "counter", "store", "Tasks that reached a terminal state.", ("agent", "state"))
-RUN_QUEUE = Figure(
+TASKS_ENDED = Metric("a2a_tasks_ended", "counter", "store", "Tasks that reached a terminal state.", ("agent", "state"))
+RUN_QUEUE = Metric(
     "a2a_run_queue_seconds", "histogram", "store", "How long runs waited until a worker claimed them.", ("agent",)
 )
-RUN_FIRST_EVENT = Figure(
+RUN_FIRST_EVENT = Metric(
     "a2a_run_first_event_seconds", "histogram", "store", "From a run's claim to its agent's first event.", ("agent",)
 )
-RUN_TIME = Figure("a2a_run_seconds", "histogram", "store", "From a run's claim to its end.", ("agent",))
-CANCEL_TIME = Figure(
+RUN_TIME = Metric("a2a_run_seconds", "histogram", "store", "From a run's claim to its end.", ("agent",))
+CANCEL_TIME = Metric(
     "a2a_cancel_seconds", "histogram", "store", "From a cancel of a task that runs to its CANCELED.", ("agent",)
 )
-RUNS_LOST = Figure(
+RUNS_LOST = Metric(
     "a2a_runs_lost", "counter", "store", "Runs taken from lost or stopping workers.", ("agent", "outcome")
 )
-RUNS = Figure("a2a_runs", "gauge", "store", "Open runs.", ("phase",))
-QUEUE_AGE = Figure("a2a_queue_age_seconds", "gauge", "store", "Age of the oldest run that waits.", ("agent",))
-PAUSES = Figure("a2a_tasks_paused", "gauge", "store", "Tasks that wait for their clients.")
-DEAD_LETTERS = Figure("a2a_dead_letters", "gauge", "store", "Tasks lost with their workers and not requeued.")
-TASKS_ARCHIVED = Figure("a2a_tasks_archived", "counter", "store", "Ended tasks that went to the archive.", ("agent",))
-ARCHIVE_WAITING = Figure(
+RUNS_RETRIED = Metric("a2a_runs_retried", "counter", "store", "Retries of runs.", ("agent",))
+RUNS = Metric("a2a_runs", "gauge", "store", "Open runs.", ("phase",))
+QUEUE_AGE = Metric("a2a_queue_age_seconds", "gauge", "store", "Age of the oldest run that waits.", ("agent",))
+PAUSES = Metric("a2a_tasks_paused", "gauge", "store", "Tasks that wait for their clients.")
+DEAD_LETTERS = Metric("a2a_dead_letters", "gauge", "store", "Tasks lost with their workers and not requeued.")
+TASKS_ARCHIVED = Metric("a2a_tasks_archived", "counter", "store", "Ended tasks that went to the archive.", ("agent",))
+ARCHIVE_WAITING = Metric(
     "a2a_archive_waiting",
     "gauge",
     "store",
     "Ended tasks that are due for the archive, and those it refused.",
     ("state",),
 )
-ARCHIVE_BEHIND = Figure("a2a_archive_behind_seconds", "gauge", "store", "How long the oldest of those has been due.")
-WEBHOOK_POSTS = Figure(
-    "a2a_webhook_posts", "counter", "store", "Posts to webhooks, by what became of them.", ("outcome",)
+ARCHIVE_BEHIND = Metric(
+    "a2a_archive_behind_seconds", "gauge", "store", "How long the oldest of these tasks has been due."
 )
-WEBHOOKS = Figure("a2a_webhooks", "gauge", "store", "Webhooks that wait for a post, or were given up.", ("state",))
+WEBHOOK_POSTS = Metric("a2a_webhook_posts", "counter", "store", "Posts to webhooks, by outcome.", ("outcome",))
+WEBHOOKS = Metric("a2a_webhooks", "gauge", "store", "Webhooks that wait for a post, or were given up.", ("state",))
 
-REQUESTS = Figure("a2a_gateway_requests", "counter", "gateway", "Operations of A2A.", ("agent", "operation", "outcome"))
-REFUSALS = Figure(
-    "a2a_gateway_refusals", "counter", "gateway", "Requests that a limit was against.", ("agent", "limit")
-)
-OPEN_STREAMS = Figure("a2a_gateway_open_streams", "gauge", "gateway", "Streams that are open.", ("agent",))
-TAIL_LAG = Figure(
-    "a2a_gateway_tail_lag_seconds", "histogram", "gateway", "From an event's record to its being handed on."
+REQUESTS = Metric("a2a_gateway_requests", "counter", "gateway", "Operations of A2A.", ("agent", "operation", "outcome"))
+REFUSALS = Metric("a2a_gateway_refusals", "counter", "gateway", "Requests refused by a limit.", ("agent", "limit"))
+OPEN_STREAMS = Metric("a2a_gateway_open_streams", "gauge", "gateway", "Streams that are open.", ("agent",))
+TAIL_LAG = Metric(
+    "a2a_gateway_tail_lag_seconds", "histogram", "gateway", "From an event's record to its delivery to a stream."
 )
 
-POST_TIME = Figure("a2a_watcher_post_seconds", "histogram", "watcher", "What a post to a webhook took.", ("outcome",))
-DISPATCHED_AGAIN = Figure("a2a_watcher_runs_dispatched_again", "counter", "watcher", "Runs published again.")
-BLOBS_REMOVED = Figure(
-    "a2a_watcher_tasks_blobs_removed", "counter", "watcher", "Tasks that are gone and whose large parts were removed."
+POST_TIME = Metric("a2a_watcher_post_seconds", "histogram", "watcher", "Duration of a post to a webhook.", ("outcome",))
+DEFERRED_FOR_BYTES = Metric(
+    "a2a_watcher_posts_deferred_for_bytes",
+    "counter",
+    "watcher",
+    "Posts deferred because their owner's byte budget is used up.",
 )
-TICKS = Figure("a2a_watcher_ticks", "counter", "watcher", "Looks of a watcher's roles.", ("role", "outcome"))
-TICK_AGE = Figure("a2a_watcher_tick_age_seconds", "gauge", "watcher", "Since a role's last look ended.", ("role",))
+DISPATCHED_AGAIN = Metric("a2a_watcher_runs_dispatched_again", "counter", "watcher", "Runs published again.")
+BLOBS_REMOVED = Metric(
+    "a2a_watcher_tasks_blobs_removed", "counter", "watcher", "Deleted tasks whose large parts were removed."
+)
+TICKS = Metric("a2a_watcher_ticks", "counter", "watcher", "Ticks of a watcher's roles.", ("role", "outcome"))
+TICK_AGE = Metric("a2a_watcher_tick_age_seconds", "gauge", "watcher", "Time since a role's last tick ended.", ("role",))
 
-FIGURES = tuple(found for found in tuple(globals().values()) if isinstance(found, Figure))
-"""All of them."""
+METRICS = tuple(found for found in tuple(globals().values()) if isinstance(found, Metric))
+"""All metrics."""

@@ -1,7 +1,7 @@
-"""Spans, where there is somebody to make them: the one module that knows OpenTelemetry. See ``tracing``.
+"""Spans of this package: the only module that imports OpenTelemetry. See ``tracing``.
 
-A span of ours is the child of the one at hand: so instrumentations of ASGI servers, of Celery and of the SDK may be on
-as well, and theirs and ours are one tree.
+A span is a child of the current one. So instrumentations of ASGI servers, of Celery and of the SDK can be active too,
+and all spans form one tree.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Attributes = Mapping[Attribute, str | int]
 
 
 class Spans:
-    """Makes the spans of this process."""
+    """Factory of this process's spans."""
 
     CONSUMER = SpanKind.CONSUMER
 
@@ -35,18 +35,20 @@ class Spans:
         self._tracer = provider.get_tracer("a2a_celery")
 
     def here(self) -> Context:
-        """The context at hand."""
+        """Return the current context."""
         return contexts.get_current()
 
     def current(self) -> dict[str, str]:
-        """The span at hand, as headers; empty without one."""
+        """Return the current span as headers, or an empty dict."""
         headers: dict[str, str] = {}
         _W3C.inject(headers)
         return headers
 
     def arriving(self, headers: Mapping[str, str]) -> Context:
-        """Where work belongs that came with `headers` (names in lower case): to the span at hand, if an
-        instrumentation has made one, else to theirs."""
+        """Return the parent context of a request with `headers` (names in lower case).
+
+        That is the current span, if an instrumentation has started one, or else the trace in the headers.
+        """
         here = contexts.get_current()
         if trace.get_current_span(here).get_span_context().is_valid:
             return here
@@ -54,7 +56,7 @@ class Spans:
 
     @contextmanager
     def within(self, context: Context) -> Iterator[None]:
-        """A block in which `context` is at hand. Not around a ``yield``."""
+        """Make `context` current in a block. The block must not contain a ``yield``."""
         token = contexts.attach(context)
         try:
             yield
@@ -62,7 +64,7 @@ class Spans:
             contexts.detach(token)
 
     def began(self, name: str, parent: Context, kind: SpanKind, attributes: Attributes) -> tuple[Span, Context]:
-        """A span that has begun, and the context in which it is at hand. It must be ended."""
+        """Start a span. Return it with the context in which it is current. The caller must end the span."""
         labels = {str(key): value for key, value in attributes.items()}
         span = self._tracer.start_span(name, parent, kind, labels)
         return span, trace.set_span_in_context(span, parent)
@@ -71,7 +73,7 @@ class Spans:
     def spanning(
         self, name: str, attributes: Attributes, *, parent: Context | None = None, kind: SpanKind = SpanKind.INTERNAL
     ) -> Iterator[Span]:
-        """A block in a span; what it raises is noted there, by its kind: its text may be what a client said."""
+        """Run a block in a span. An exception is recorded by its class only: its text may hold a client's content."""
         span, context = self.began(name, contexts.get_current() if parent is None else parent, kind, attributes)
         try:
             with self.within(context):
@@ -83,18 +85,18 @@ class Spans:
             span.end()
 
     def ended(self, span: Span, outcome: str, *, fine: bool) -> None:
-        """Ends `span`, which came to `outcome`."""
+        """Record the outcome and end `span`."""
         self.came_to(span, outcome, fine=fine)
         span.end()
 
     def came_to(self, span: Span, outcome: str, *, fine: bool) -> None:
-        """Says in `span` what it came to."""
+        """Record the outcome in `span`."""
         span.set_attribute(str(Attribute.OUTCOME), outcome)
         if not fine:
             failed(span, outcome)
 
     def requested(self, operation: str, agent: str, headers: Mapping[str, str]) -> tuple[Span, Context]:
-        """The span of a client's request. A server's span, unless somebody else's is around it."""
+        """Start the span of a client's request. Its kind is server, unless another server span encloses it."""
         parent = self.arriving(headers)
         around = trace.get_current_span(parent).get_span_context()
         kind = SpanKind.INTERNAL if around.is_valid and not around.is_remote else SpanKind.SERVER
@@ -103,9 +105,9 @@ class Spans:
 
     @contextmanager
     def publishing(self, agent: str, celery_id: str, kept: Mapping[str, str]) -> Iterator[dict[str, str]]:
-        """A block that hands a run to the broker; gives the headers that its message shall have.
+        """Run a block that publishes a run. Yield the trace headers for its message.
 
-        The trace that was `kept` with the run counts, whoever publishes it.
+        The parent is the trace `kept` with the run, whichever process publishes it.
         """
         attributes: Attributes = {Attribute.AGENT: agent, Attribute.CELERY_ID: celery_id}
         parent = _W3C.extract(kept, Context())
@@ -115,36 +117,38 @@ class Spans:
 
     @contextmanager
     def posting(self, traceparent: str, attributes: Attributes) -> Iterator[tuple[Span, dict[str, str]]]:
-        """A block that posts to a webhook, in the trace `traceparent` ("" for a new one); gives the span, and the
-        headers that name it, if it has an id. What vendors keep beside (``tracestate``) is nothing for a receiver."""
+        """Run a block that posts to a webhook, in the trace `traceparent` ("" for a new one).
+
+        Yield the span, and its trace headers without the vendors' ``tracestate``.
+        """
         parent = _W3C.extract({"traceparent": traceparent}, Context())
         with self.spanning(SpanName.POST, attributes, parent=parent, kind=SpanKind.CLIENT) as span:
             yield span, {name: value for name, value in self.current().items() if name == "traceparent"}
 
     def label(self, attributes: Attributes) -> None:
-        """Labels the span at hand."""
+        """Set attributes of the current span."""
         span = trace.get_current_span()
         for key, value in attributes.items():
             span.set_attribute(str(key), value)
 
     def transition(self, fields: Mapping[str, str | int | float | bool | None], at_us: int) -> None:
-        """Notes in the span at hand that the run's execution changed its state, at so many µs since the epoch."""
+        """Record in the current span a transition of the run's execution, at `at_us` µs since the epoch."""
         span = trace.get_current_span()
         if span.is_recording():
             labels = {f"a2a.{name}": value for name, value in fields.items() if value is not None}
             span.add_event(SpanEvent.EXECUTION, labels, at_us * 1000)
 
     def appended(self, version: int) -> None:
-        """Notes in the span at hand that events were written to the log, up to `version`."""
+        """Record in the current span that events up to `version` were written to the log."""
         trace.get_current_span().add_event(SpanEvent.APPENDED, {str(Attribute.VERSION): version})
 
 
 def failed(span: Span, why: str) -> None:
-    """Marks `span` as failed."""
+    """Mark `span` as failed."""
     span.set_status(Status(StatusCode.ERROR, why))
 
 
 @lru_cache(maxsize=4)
 def spans_of(provider: trace.TracerProvider) -> Spans:
-    """The spans of `provider`."""
+    """Return the factory of spans of `provider`."""
     return Spans(provider)

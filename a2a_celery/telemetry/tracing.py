@@ -1,10 +1,10 @@
-"""Whether this process traces, and what of a trace travels with a run.
+"""Access to the tracer of this process, and propagation of a trace with a run.
 
-A process traces when it has set a tracer provider up: ``opentelemetry-instrument``, or code of its own. That is asked
-where work begins, and costs a look into a dictionary; this module imports nothing of OpenTelemetry before.
+A process traces if it has configured a tracer provider, with ``opentelemetry-instrument`` or in code. The check costs
+one dictionary look-up, and this module imports OpenTelemetry only after it.
 
-What travels is W3C's ``traceparent`` and ``tracestate`` and nothing else: no baggage, which may be what a client said.
-It goes with the run's options in the store, and in the message's headers from there.
+A run carries W3C's ``traceparent`` and ``tracestate``, in its stored options and in its message's headers. It carries
+no baggage, which may hold a client's content.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LONGEST_STATE = 512
 
 
 def tracing() -> Spans | None:
-    """What makes spans here; None: nobody has set tracing up in this process."""
+    """Return the factory of spans, or None if tracing is not configured in this process."""
     api = sys.modules.get("opentelemetry.trace")
     if api is None:
         return None
@@ -38,13 +38,13 @@ def tracing() -> Spans | None:
 
 
 def span_at_hand() -> AbstractContextManager[None]:
-    """A block, maybe in another thread, in which the span of now is at hand."""
+    """Return a context manager that makes the current span current in another thread too."""
     spans = tracing()
     return nullcontext() if spans is None else spans.within(spans.here())
 
 
 def carried(headers: Mapping[str, str]) -> dict[str, str]:
-    """The trace that `headers` (names in lower case) name, if it is one; else nothing.
+    """Return the valid trace headers of `headers` (names in lower case), or an empty dict.
 
     Source: W3C Trace Context, 3.2 and 3.3.
     """
@@ -55,6 +55,6 @@ def carried(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def trace_to_keep(headers: Mapping[str, str]) -> dict[str, str]:
-    """The trace that a run made by the request at hand belongs to: this process' span, else what the client named."""
+    """Return the trace of a run that the current request creates: the current span, or else the client's trace."""
     spans = tracing()
     return carried(headers) if spans is None else carried(spans.current()) or carried(headers)

@@ -14,8 +14,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from .config import Settings
-from .errors import A2ACeleryError, ConfigError
+from ..errors import A2ACeleryError, ConfigError
 
 FORM = b"\x01"
 """What every sealed text begins with; then the fingerprint of its key, a nonce, and the text."""
@@ -43,12 +42,12 @@ class Sealer:
 
     @property
     def fingerprint(self) -> str:
-        """Of the secret that this seals with; says nothing about the secret itself."""
+        """Fingerprint of the secret that this sealer uses; it does not reveal the secret."""
         return self._first
 
     @property
     def fingerprints(self) -> frozenset[str]:
-        """Of all secrets whose texts this opens."""
+        """Fingerprints of all secrets whose texts this sealer opens."""
         return frozenset(self._keys)
 
     def seal(self, text: bytes, *purpose: str) -> bytes:
@@ -76,9 +75,9 @@ class Sealer:
             raise NotSealedHere("it was sealed for something else, or changed since") from None
 
 
-def sealer_of(settings: Settings) -> Sealer | None:
-    """The sealer of a deployment; None: it has no `secret_key`."""
-    return Sealer(settings.secret_keys) if settings.secret_keys else None
+def sealer_of(secret_keys: Sequence[bytes]) -> Sealer | None:
+    """Return the sealer of a deployment with these secrets, the first for new texts, or None without a secret."""
+    return Sealer(secret_keys) if secret_keys else None
 
 
 def require_secrets(sealer: Sealer | None, in_use: Collection[str]) -> None:

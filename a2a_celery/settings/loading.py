@@ -1,4 +1,4 @@
-"""Reading the settings of a process: from the Celery configuration, the environment, and the files that it names."""
+"""Load the settings of a process from the Celery configuration, the environment, and the files that it names."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
-from urllib.parse import urlsplit
 
-from .config import CONF_PREFIX, ENV_PREFIX, FILE_SUFFIX, Settings
-from .errors import ConfigError
-from .store_urls import is_redis_url, store_url_mistake
+from ..errors import ConfigError
+from . import CONF_PREFIX, ENV_PREFIX, FILE_SUFFIX, Settings
+from .urls import SENTINEL_FORM, is_redis_url, is_sentinel_url, store_url_mistake, with_sentinel_options
 
 IN_ENVIRONMENT = " in the environment"
 IN_CONFIGURATION = " in the Celery configuration"
 
 _WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+
+_BESIDE = (
+    ("CELERY_RESULT_BACKEND", "result_backend", "result_backend_transport_options", "redis_backend_use_ssl"),
+    ("CELERY_BROKER_URL", "broker_url", "broker_transport_options", "broker_use_ssl"),
+)
+"""Where a Redis may be named that is the store too: variable, key, and the keys of its options and of its TLS."""
 
 
 class LoadedSettings(NamedTuple):
@@ -81,12 +86,6 @@ def source_of(name: str, conf: Mapping[str, Any], namespace: str | None = None) 
             if key in mapping:
                 return f"{key}{IN_CONFIGURATION}"
     return "Celery's default"
-
-
-def url_address(url: str) -> str:
-    """Return `url` without user, password and query, for log lines."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def _from_configuration(conf: Mapping[str, Any], namespace: str | None) -> tuple[dict[str, Any], dict[str, str]]:
@@ -179,8 +178,15 @@ def _store_beside(conf: Mapping[str, Any], environ: Mapping[str, str], namespace
     Celery's own variables win over its configuration. A Redis that is not served comes last: the settings refuse it.
     """
     found: list[tuple[str, str]] = []
-    for variable, key in (("CELERY_RESULT_BACKEND", "result_backend"), ("CELERY_BROKER_URL", "broker_url")):
+    for variable, key, options, tls in _BESIDE:
         url = str(environ.get(variable) or conf.get(key) or "")
+        if is_sentinel_url(url):
+            url = with_sentinel_options(url, conf.get(options) or {})
+            if conf.get(tls) and not store_url_mistake(url):
+                raise ConfigError(
+                    f"a2a_store_url is not set, and {tls} does not fit into a URL: "
+                    f"set A2A_STORE_URL={SENTINEL_FORM.replace('sentinel:', 'sentinels:')}"
+                )
         if is_redis_url(url):
             source = f"{variable}{IN_ENVIRONMENT}" if environ.get(variable) else source_of(key, conf, namespace)
             found.append((url, source))

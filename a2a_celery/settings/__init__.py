@@ -11,14 +11,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from ipaddress import IPv4Network, IPv6Network, ip_network
+from math import isfinite
 from typing import Any, get_type_hints
 from urllib.parse import urlsplit
 
-from .databases import ARCHIVE_RULE, is_archive_url
-from .errors import ConfigError
-from .kinds import KINDS, are_networks, is_a
-from .store_urls import store_url_mistake
-from .telemetry.logs import FORMATS
+from ..crypto.webhook_keys import MAX_KEYS, private_key_bytes, public_key_bytes
+from ..errors import ConfigError
+from ..telemetry.logs import FORMATS
+from .urls import ARCHIVE_RULE, is_archive_url, store_url_mistake
 
 CONF_PREFIX = "a2a_"
 ENV_PREFIX = "A2A_"
@@ -29,12 +29,62 @@ DEFAULT_KEY_PREFIX = "a2a"
 TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 """A header's name, or the word for a scheme of authentication. Source: RFC 9110 5.6.2."""
 
-LIMITS_IN_WHOLE = ("owner_request_burst", "owner_max_concurrent_tasks", "owner_max_waiting_tasks", "agent_max_queue")
+LIMITS_IN_WHOLE = (
+    "task_max_bytes",
+    "owner_request_burst",
+    "owner_max_concurrent_tasks",
+    "owner_max_waiting_tasks",
+    "owner_max_paused_tasks",
+    "owner_max_webhooks",
+    "owner_max_streams",
+    "agent_max_queue",
+    "owner_max_stored_bytes",
+    "store_max_bytes",
+)
+
+
+VALUE_TYPES: dict[Any, str] = {
+    str: "a text",
+    bool: "True or False",
+    int: "a whole number",
+    float: "a number, and finite",
+    str | None: "a text, or None",
+    int | None: "a whole number, or None",
+    float | None: "a number, and finite, or None",
+    Sequence[str]: "a list of texts",
+    str | Sequence[str] | None: "a text, a list of texts, or None",
+}
+"""Types of the settings, in words for error messages."""
+
+
+def are_networks(texts: Sequence[str]) -> bool:
+    """Return True if each text is an IP network."""
+    try:
+        return all(ip_network(text) is not None for text in texts)
+    except ValueError:
+        return False
+
+
+def has_type(value: Any, wanted: Any) -> bool:
+    """Return True if `value` has a type of `VALUE_TYPES`."""
+    if value is None:
+        return type(None) in getattr(wanted, "__args__", ())
+    if wanted is bool:
+        return isinstance(value, bool)
+    if float in (wanted, *getattr(wanted, "__args__", ())):
+        return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+    if Sequence[str] in (wanted, *getattr(wanted, "__args__", ())) and not isinstance(value, str):
+        return isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
+    if wanted == Sequence[str]:
+        return False
+    if wanted == str | Sequence[str] | None:
+        return True
+    return isinstance(value, wanted) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How one deployment of a2a_celery behaves. The same values belong in gateways, workers and watchers.
+    """Configuration of a deployment. Gateways, workers and watchers need the same values.
 
     Raises:
         ConfigError: a value is out of range or of the wrong kind; names the field.
@@ -50,11 +100,23 @@ class Settings:
     """Where clients reach the gateway; fills the interfaces of cards that name none.
     None: the address of the request."""
 
+    allowed_hosts: Sequence[str] = field(default=())
+    """Names in the ``Host`` header that a gateway without authentication serves beside that of `public_url`, ``*`` for
+    any. IP addresses, names without a dot and names of private networks (``.local``, ``.internal``) need no entry."""
+
+    trusted_origins: Sequence[str] = field(default=())
+    """Origins of web pages, such as ``https://chat.example.com``, that may send requests to a gateway without
+    authentication. Pages of the gateway itself need no entry."""
+
     grpc_port: int | None = field(default=None)
     """The port each gateway process serves gRPC on. None: no gRPC."""
 
     grpc_host: str = field(default="127.0.0.1")
     """The address gRPC is served on; ``celery a2a gateway --host`` sets it too."""
+
+    grpc_without_authentication: bool = field(default=False)
+    """Whether `a2a.asgi()` serves gRPC to everybody if none of the ``auth_`` settings is there. An application around
+    it, which may authenticate callers, sees no gRPC."""
 
     grpc_public_address: str | None = field(default=None)
     """``host:port`` of the gRPC interface in the cards. None: the cards name no gRPC interface."""
@@ -69,7 +131,7 @@ class Settings:
     """How long an executor's run may stay silent before its task shows WORKING, and a stream its task: in that time
     an agent may still answer with a message alone. 0: never wait, such an answer completes the task instead."""
 
-    input_timeout: float | None = field(default=None)
+    input_timeout: float | None = field(default=7 * 24 * 3600.0)
     """How long a task waits for its client in INPUT_REQUIRED or AUTH_REQUIRED before it is FAILED. None: for ever."""
 
     retention: int = field(default=7 * 24 * 3600)
@@ -90,8 +152,11 @@ class Settings:
     max_request_bytes: int = field(default=10 * 1024 * 1024)
     """The largest request body the gateway reads, in bytes."""
 
+    task_max_bytes: int | None = field(default=64 * 1024 * 1024)
+    """How many bytes a task may have in the store when a further message to it is accepted. None: any number."""
+
     owner_requests_per_second: float | None = field(default=None)
-    """How many requests an owner, a tenant's user, may make in a second on average. None: any number."""
+    """How many requests an owner, a user in all tenants, may make in a second on average. None: any number."""
 
     owner_request_burst: int | None = field(default=None)
     """How many of them may come at once, after a rest. None: those of one second, one at least."""
@@ -102,8 +167,33 @@ class Settings:
     owner_max_waiting_tasks: int | None = field(default=None)
     """How many tasks of an owner may wait for a worker, that is, be SUBMITTED, at a time. None: any number."""
 
+    owner_max_paused_tasks: int | None = field(default=None)
+    """How many tasks of an owner may wait for their client, that is, be INPUT_REQUIRED or AUTH_REQUIRED, when a new one
+    comes. None: any number."""
+
+    owner_max_webhooks: int | None = field(default=None)
+    """How many webhooks the tasks of an owner may have, ended ones too while they are kept. None: any number."""
+
+    owner_max_streams: int | None = field(default=None)
+    """How many streams of an owner one gateway process may have open. None: any number."""
+
     agent_max_queue: int | None = field(default=None)
     """How many runs of one agent, whoever's they are, may wait for a worker at a time. None: any number."""
+
+    owner_max_stored_bytes: int | None = field(default=None)
+    """How many bytes of an owner's tasks the store may keep when a message comes, with the message; ended tasks count
+    until they leave the store. None: any number."""
+
+    store_max_bytes: int | None = field(default=None)
+    """How many bytes of all tasks together, likewise. None: any number."""
+
+    store_watermark: float | None = field(default=0.9)
+    """The share of the store's ``maxmemory``, 0 to 1, above which no message is accepted, so that what runs can end.
+    None or 0: none. A server without ``maxmemory``, or one that evicts keys, has none."""
+
+    store_wait_replicas: int = field(default=0)
+    """How many replicas of the store confirm each accepted message and each end of a task, within a second. A message
+    that they do not confirm is refused; an end counts, and is logged. 0: no write waits for a replica."""
 
     session_max_bytes: int = field(default=256 * 1024)
     """How large the state of an agent's session may be, in bytes of JSON."""
@@ -112,6 +202,13 @@ class Settings:
     """What webhooks' credentials and sessions are encrypted with in the store, and webhooks' signatures made from; 32
     characters or more. Several, in the environment with spaces between: the first is used, the others still open what
     they sealed. None: no push notifications, and sessions in clear."""
+
+    webhook_private_key: str | Sequence[str] | None = field(default=None, repr=False)
+    """The Ed25519 key, ``whsk_…``, that posts to webhooks are signed with beside HMAC. Several, in the environment with
+    spaces between: the first signs, and gateways publish the public keys of all. None: HMAC alone."""
+
+    webhook_public_keys: Sequence[str] = field(default=())
+    """Further public keys, ``whpk_…``, that gateways publish: those of private keys that only watchers have."""
 
     blob_url: str | None = field(default=None, repr=False)
     """Where parts of messages and artifacts that are too large for Redis are kept, as fsspec reads it: ``s3://bucket/a2a``,
@@ -122,6 +219,13 @@ class Settings:
 
     allow_networks: Sequence[str] = field(default=())
     """Private networks that webhooks may be in, such as ``10.1.0.0/16``; in the environment with spaces between."""
+
+    webhook_bytes_per_hour: int | None = field(default=1024**3)
+    """How many bytes are posted to webhooks at one host for one owner in an hour; more waits. None: any number."""
+
+    webhook_consent: bool = field(default=False)
+    """Whether gateways ask a receiver for its consent before they take a webhook that leads to it, by ``OPTIONS`` with
+    the host of `public_url` in ``WebHook-Request-Origin``."""
 
     ui: bool = field(default=False)
     """Whether gateways serve the operator's page at ``/ui/``."""
@@ -165,12 +269,16 @@ class Settings:
     """Whether gateways, watchers and the runs of a worker use uvloop where it is installed (the extra ``fast``). False:
     never, for agents whose libraries need asyncio's own event loop, as nest_asyncio does."""
 
+    preload_agents: bool = field(default=True)
+    """Whether a worker's processes import the agents given by name when they start. False: when a first message comes.
+    Green pools (gevent, eventlet) import them then in either case."""
+
     log_format: str = field(default="text")
     """How processes write their log lines: ``text``, or ``json``, an object a line, with stable actions and ids."""
 
     def __post_init__(self) -> None:
         for name, wanted in get_type_hints(Settings).items():
-            self._require(name, is_a(getattr(self, name), wanted), f"must be {KINDS[wanted]}")
+            self._require(name, has_type(getattr(self, name), wanted), f"must be {VALUE_TYPES[wanted]}")
         for name in ("lease_ttl", "cancel_grace", "redispatch_after"):
             self._require(name, getattr(self, name) > 0, "must be more than 0 seconds")
         self._require(
@@ -190,6 +298,9 @@ class Settings:
         self._require("owner_requests_per_second", rate is None or 0 < rate <= 1e6, "must be more than 0, or None")
         for name in LIMITS_IN_WHOLE:
             self._require(name, getattr(self, name) is None or getattr(self, name) >= 1, "must be at least 1, or None")
+        self._require("store_wait_replicas", self.store_wait_replicas >= 0, "must be 0 or more")
+        share = self.store_watermark
+        self._require("store_watermark", share is None or 0 <= share < 1, "must be 0 or more and less than 1, or None")
         alone = self.owner_request_burst is not None and rate is None
         self._require("owner_request_burst", not alone, "needs a2a_owner_requests_per_second")
         self._require("key_prefix", bool(self.key_prefix) and "{" not in self.key_prefix, "must be a word without '{'")
@@ -207,12 +318,15 @@ class Settings:
         self._require(
             "secret_key", bool(long_enough), "must be 32 characters or more, such as `openssl rand -hex 32` gives"
         )
+        self._require_signing_keys()
         self._require("log_format", self.log_format in FORMATS, f"must be {' or '.join(FORMATS)}")
         for name in ("allow_networks", "auth_proxy_networks"):
             self._require(name, are_networks(getattr(self, name)), "must be networks, such as 10.1.0.0/16")
         for name in ("auth_api_key_header", "auth_identity_header"):
             given = getattr(self, name)
             self._require(name, given is None or TOKEN.fullmatch(given) is not None, "must be the name of a header")
+        self._require_browser_checks()
+        self._require_webhook_limits()
         if self.grpc_port is not None:
             self._require("grpc_port", 1 <= self.grpc_port <= 65535, "must be a port, 1 to 65535")
         if self.public_url is not None:
@@ -223,6 +337,20 @@ class Settings:
             mistake = store_url_mistake(self.store_url)
             self._require("store_url", not mistake, mistake)
 
+    def _require_browser_checks(self) -> None:
+        are_names = not any(sign in host for host in self.allowed_hosts for sign in "/: ")
+        self._require("allowed_hosts", are_names, "must be names of hosts, without scheme and port")
+        origins = [urlsplit(origin) for origin in self.trusted_origins]
+        are_origins = all(url.scheme in ("http", "https") and url.netloc and not url.path for url in origins)
+        self._require("trusted_origins", are_origins, "must be origins, such as https://chat.example.com")
+
+    def _require_webhook_limits(self) -> None:
+        per_hour = self.webhook_bytes_per_hour
+        fine = per_hour is None or per_hour >= 1024 * 1024
+        self._require("webhook_bytes_per_hour", fine, "must be at least 1048576 bytes, or None")
+        nameless = self.webhook_consent and self.public_url is None
+        self._require("webhook_consent", not nameless, "needs a2a_public_url: its host is who asks for consent")
+
     @property
     def secret_keys(self) -> tuple[bytes, ...]:
         """`secret_key`, the one that is used first; empty for None."""
@@ -230,6 +358,33 @@ class Settings:
             return ()
         keys = (self.secret_key,) if isinstance(self.secret_key, str) else self.secret_key
         return tuple(key.encode() for key in keys)
+
+    def _require_signing_keys(self) -> None:
+        """Check the keys of webhooks. No error repeats a key: one may be in the wrong setting."""
+        readers = {"webhook_private_key": private_key_bytes, "webhook_public_keys": public_key_bytes}
+        for name, read in readers.items():
+            keys = self.webhook_private_keys if name == "webhook_private_key" else self.webhook_public_keys
+            try:
+                for key in keys:
+                    read(key)
+            except ValueError as e:
+                raise ConfigError(f"{CONF_PREFIX}{name}: {e}") from None
+            if len(keys) > MAX_KEYS:
+                raise ConfigError(f"{CONF_PREFIX}{name} has {len(keys)} keys: {MAX_KEYS} at most")
+        given = self.webhook_private_key is not None
+        self._require("webhook_private_key", not given or bool(self.webhook_private_keys), "must be a key, or None")
+        self._require(
+            "webhook_private_key",
+            not given or self.secret_key is not None,
+            "needs a2a_secret_key: without it there are no webhooks",
+        )
+
+    @property
+    def webhook_private_keys(self) -> tuple[str, ...]:
+        """`webhook_private_key`, one by one; empty for None."""
+        if isinstance(self.webhook_private_key, str):
+            return tuple(self.webhook_private_key.split())
+        return tuple(self.webhook_private_key or ())
 
     @property
     def blob_place(self) -> str | None:
@@ -254,6 +409,7 @@ class Settings:
     def _require(self, name: str, fine: bool, rule: str) -> None:
         if not fine:
             secret = any(f.name == name and not f.repr for f in fields(self))  # a URL may hold a password
+            secret = secret or name == "webhook_public_keys"  # a private key may be there by mistake
             shown = "…" if secret else repr(getattr(self, name))
             raise ConfigError(f"{CONF_PREFIX}{name} = {shown}: {rule}")
 

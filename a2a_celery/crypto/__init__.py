@@ -1,0 +1,1 @@
+"""Keys, signatures of webhooks and encryption at rest."""

@@ -1,0 +1,76 @@
+"""JWK Sets of others (RFC 7517 5): where they may be fetched from, and the bounded fetch."""
+
+from __future__ import annotations
+
+import json
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+import httpx
+
+from ..clock import SYSTEM_CLOCK, Clock
+
+TIMEOUT = 5.0
+MAX_BYTES = 1024 * 1024
+
+
+def jwks_url_mistake(url: str) -> str:
+    """Return the rule that the URL of a JWK Set breaks, or ""."""
+    parts = urlsplit(url)
+    if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.hostname or "")):
+        return (
+            "must begin with https:// (http:// to this machine only): "
+            "who can change the keys on their way can be anybody"
+        )
+    return "" if parts.hostname and _has_port(parts) else "must name a host"
+
+
+def is_loopback(host: str) -> bool:
+    """Return True if only this machine reaches the address."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+async def fetch_jwk_set(
+    url: str, transport: httpx.AsyncBaseTransport | None = None, clock: Clock = SYSTEM_CLOCK
+) -> Any:
+    """Return the document at `url`, read as JSON.
+
+    Redirects are not followed: another server would decide on the keys. This machine is reached without a proxy.
+
+    Raises:
+        httpx.HTTPError, TimeoutError, ValueError: There is no such document.
+    """
+    host = urlsplit(url).hostname or ""
+    direct = {f"all://{f'[{host}]' if ':' in host else host}": None} if is_loopback(host) else None
+    async with (
+        clock.timeout(2 * TIMEOUT),
+        httpx.AsyncClient(timeout=TIMEOUT, transport=transport, mounts=direct, follow_redirects=False) as http,
+        http.stream("GET", url, headers={"Accept": "application/json"}) as answer,
+    ):
+        if answer.status_code != 200:
+            raise ValueError(f"status {answer.status_code}")
+        body = b""
+        async for chunk in answer.aiter_bytes():
+            body += chunk
+            if len(body) > MAX_BYTES:
+                raise ValueError(f"more than {MAX_BYTES} bytes")
+        return json.loads(body)
+
+
+def fetch_failure(error: Exception) -> str:
+    """Return the reason of a failed fetch, for a log line."""
+    if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
+        return "not JSON"
+    return f"{type(error).__name__} {error}".strip()
+
+
+def _has_port(url: SplitResult) -> bool:
+    """Return True if the port is valid or left out."""
+    try:
+        return url.port != 0
+    except ValueError:
+        return False

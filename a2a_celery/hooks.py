@@ -1,0 +1,64 @@
+"""Functions that an app has called around the runs of its agents: which there are, and for which agents."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Container
+from typing import Any, TypeVar, cast
+
+from .errors import ConfigError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+HOOK_NAMES = ("before_run", "after_run", "on_event", "on_transition")
+
+
+class Hooks:
+    """The hooks of an app, in the order in which they were defined."""
+
+    def __init__(self) -> None:
+        self._hooks: list[tuple[str, frozenset[str], Callable[..., Any]]] = []
+
+    def decorate(self, kind: str, of: tuple[Any, ...]) -> Any:
+        """Register a hook of `kind`. `of` is the function itself, for all agents, or the names of agents.
+
+        Returns:
+            The function, or the decorator for one.
+
+        Raises:
+            ConfigError: it is no function that could be called, or a name is no text.
+        """
+        if len(of) == 1 and callable(of[0]):
+            return self._add(kind, frozenset(), of[0])
+        if not of or not all(isinstance(name, str) for name in of):
+            raise ConfigError(f"@a2a.{kind}: write it without parentheses, or name agents: @a2a.{kind}('name')")
+        return lambda function: self._add(kind, frozenset(of), function)
+
+    def of(self, kind: str, agent: str) -> tuple[Callable[..., Any], ...]:
+        """Return the hooks of `kind` for `agent`, in their order."""
+        return tuple(f for its, names, f in self._hooks if its == kind and (not names or agent in names))
+
+    def has_any(self, agent: str) -> bool:
+        """Return True if `agent` has a hook."""
+        return any(self.of(kind, agent) for kind in HOOK_NAMES)
+
+    def require_agents(self, agents: Container[str]) -> None:
+        """Check that each hook is for agents that exist.
+
+        Raises:
+            ConfigError: a hook names an agent that is not in `agents`.
+        """
+        for kind, names, function in self._hooks:
+            unknown = sorted(name for name in names if name not in agents)
+            if unknown:
+                raise ConfigError(f"@a2a.{kind} of {_name(function)}: there is no agent {unknown[0]!r}")
+
+    def _add(self, kind: str, names: frozenset[str], function: Any) -> Any:
+        if not callable(function) or inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise ConfigError(f"@a2a.{kind} of {_name(function)}: a function, async or not, that yields nothing")
+        self._hooks.append((kind, names, function))
+        return cast(Any, function)
+
+
+def _name(function: Any) -> str:
+    return str(getattr(function, "__qualname__", None) or repr(function))

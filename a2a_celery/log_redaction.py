@@ -1,0 +1,62 @@
+"""Redaction of what other libraries log: secrets that clients entrust to webhooks, and text that clients send."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+from pydantic import ValidationError
+
+LOGS_SECRETS_AT_DEBUG = {
+    "a2a.server.routes.jsonrpc_dispatcher": "the body of each request",
+    "httpcore.http11": "the headers of each response, in which some receivers repeat those of the request",
+    "hpack.hpack": "each header, also of requests",
+    "hpack.table": "each header, also of requests",
+}
+"""Loggers, and what they log at DEBUG."""
+
+LOGS_INPUT = (
+    "a2a.compat.v0_3.jsonrpc_adapter",
+    "a2a.server.routes.jsonrpc_dispatcher",
+    "a2a_celery.gateway.protocol_errors",
+)
+"""Loggers of errors that repeat their input."""
+
+CLIENT_ERRORS = ("Failed to validate base JSON-RPC request", "Failed to parse request params")
+"""First words of messages that `LOGS_INPUT` log as an error, with a traceback, for an invalid request."""
+
+
+def redact_logs() -> None:
+    """Drop DEBUG records of `LOGS_SECRETS_AT_DEBUG` and the text of validation errors of `LOGS_INPUT` in this process.
+
+    The level of the loggers does not matter. An invalid request is one line at INFO, so that clients cannot fill a log
+    with errors.
+    """
+    for name in LOGS_SECRETS_AT_DEBUG:
+        logging.getLogger(name).addFilter(_is_above_debug)  # a filter that is present is not added again
+    for name in LOGS_INPUT:
+        logging.getLogger(name).addFilter(_remove_input)
+
+
+def _is_above_debug(record: logging.LogRecord) -> bool:
+    return record.levelno > logging.DEBUG
+
+
+def _remove_input(record: logging.LogRecord) -> bool:
+    error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+    if error is not None and record.getMessage().startswith(CLIENT_ERRORS):
+        record.msg, record.args = f"{record.getMessage()} ({type(error).__name__}: it can't be read)", ()
+        record.exc_info, record.levelno, record.levelname = None, logging.INFO, "INFO"
+        return logging.getLogger(record.name).isEnabledFor(logging.INFO)
+    if any(isinstance(link, ValidationError) for link in _chain(error)):
+        record.msg, record.args = f"{record.getMessage()} ({type(error).__name__}: it can't be read)", ()
+        record.exc_info = None
+    return True
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        yield error
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__

@@ -1,0 +1,148 @@
+"""Retry options of an agent, named and defined as Celery names and defines those of a task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from math import isfinite
+from typing import Any
+
+from celery.exceptions import TaskPredicate
+from celery.utils.time import get_exponential_backoff_interval
+
+from .errors import AgentSignal, ConfigError
+from .retry_after import parse_retry_after
+
+MAX_DELAY = 366 * 24 * 3600
+"""Seconds: the longest delay before a retry."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """The retries of an agent's runs.
+
+    A run whose agent raises one of `autoretry_for`, and none of `dont_autoretry_for`, is retried `max_retries` times at
+    most (None: without a limit). The delay is `default_retry_delay` seconds. With `retry_backoff` (True, or a factor in
+    seconds) the delay doubles with each retry up to `retry_backoff_max` seconds; `retry_jitter` makes it a random time
+    between 0 and that value.
+    """
+
+    autoretry_for: tuple[type[Exception], ...] = ()
+    dont_autoretry_for: tuple[type[Exception], ...] = ()
+    max_retries: int | None = 3
+    retry_backoff: bool | int = False
+    retry_backoff_max: int = 600
+    retry_jitter: bool = True
+    default_retry_delay: float = 180
+
+    @classmethod
+    def from_options(cls, agent: str, options: Mapping[str, Any]) -> RetryPolicy:
+        """Return the policy of the agent with that name from those of its `options` that are in `RETRY_OPTIONS`.
+
+        Raises:
+            ConfigError: An option cannot be honoured.
+        """
+        try:
+            for name, value in options.items():
+                _CHECKS[name](name, value)
+        except ValueError as error:
+            raise ConfigError(f"agent {agent!r}: {error}") from None
+        classes = {name: tuple(options[name]) for name in ("autoretry_for", "dont_autoretry_for") if name in options}
+        return cls(**{**options, **classes})
+
+    def is_retried(self, error: BaseException) -> bool:
+        """Return whether `error` is one that the agent is retried for, whatever the number of retries."""
+        if isinstance(error, (AgentSignal, TaskPredicate)):  # Celery's Ignore, Reject and Retry
+            return False
+        return isinstance(error, self.autoretry_for) and not isinstance(error, self.dont_autoretry_for)
+
+    def backoff(self, retries: int) -> float:
+        """Return the seconds to wait after an exception of a run that was retried `retries` times before."""
+        if not self.retry_backoff:
+            return self.default_retry_delay
+        delay: int = get_exponential_backoff_interval(
+            factor=int(self.retry_backoff),
+            retries=min(retries, self.retry_backoff_max.bit_length()),  # beyond that it is the maximum in any case
+            maximum=self.retry_backoff_max,
+            full_jitter=self.retry_jitter,
+        )
+        return delay
+
+    def requested_delay(self, error: BaseException | None, now: float) -> float | None:
+        """Return the seconds that the response in `error` asks for, `retry_backoff_max` at most, or None.
+
+        `error.response.headers` is where httpx and the clients of model providers have the header Retry-After. `now` is
+        in seconds since 1970.
+        """
+        try:
+            headers = error.response.headers  # type: ignore[union-attr]
+            value = next((value for name, value in headers.items() if name.lower() == "retry-after"), None)
+        except Exception:  # the attributes of an unknown class may raise anything
+            return None
+        delay = parse_retry_after(value, now) if isinstance(value, str) else None
+        return None if delay is None else min(delay, self.retry_backoff_max)
+
+
+RETRY_OPTIONS = frozenset(option.name for option in fields(RetryPolicy))
+"""The options of an agent that are fields of its `RetryPolicy`."""
+
+
+def require_delay(name: str, value: Any) -> None:
+    """Check that `value`, the argument or option `name`, is a delay in seconds.
+
+    Raises:
+        ValueError: It is no number, or not from 0 to `MAX_DELAY`.
+    """
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not isfinite(value) or not 0 <= value <= MAX_DELAY:
+        raise ValueError(f"{name} = {value!r}: a number of seconds from 0 to {MAX_DELAY}")
+
+
+def require_max_retries(name: str, value: Any) -> None:
+    """Check that `value`, the argument or option `name`, bounds retries.
+
+    Raises:
+        ValueError: It is neither a whole number from 0 on nor None.
+    """
+    if value is not None and not (_is_whole(value) and value >= 0):
+        raise ValueError(f"{name} = {value!r}: a whole number, 0 or more, or None for no limit")
+
+
+def _require_classes(name: str, value: Any) -> None:
+    if not isinstance(value, tuple | list | set | frozenset):
+        raise ValueError(f"{name} = {value!r}: a tuple of exception classes, such as (ConnectionError,)")
+    for kind in value:
+        if isinstance(kind, type) and issubclass(kind, AgentSignal):
+            raise ValueError(f"{name}: {kind.__name__} ends a run on purpose and is never retried; leave it out")
+        if not isinstance(kind, type) or not issubclass(kind, Exception):
+            raise ValueError(f"{name}: {kind!r} is no subclass of Exception")
+
+
+def _require_bool(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} = {value!r}: True or False")
+
+
+def _require_backoff(name: str, value: Any) -> None:
+    if not isinstance(value, bool) and not (_is_whole(value) and 0 <= value <= MAX_DELAY):
+        raise ValueError(f"{name} = {value!r}: True, False or a whole number of seconds up to {MAX_DELAY}")
+
+
+def _require_seconds(name: str, value: Any) -> None:
+    if not _is_whole(value) or not 1 <= value <= MAX_DELAY:
+        raise ValueError(f"{name} = {value!r}: a whole number of seconds from 1 to {MAX_DELAY}")
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+_CHECKS = {
+    "autoretry_for": _require_classes,
+    "dont_autoretry_for": _require_classes,
+    "max_retries": require_max_retries,
+    "retry_backoff": _require_backoff,
+    "retry_backoff_max": _require_seconds,
+    "retry_jitter": _require_bool,
+    "default_retry_delay": require_delay,
+}

@@ -1,0 +1,239 @@
+"""URLs of the store and of the archive: their forms, and what is wrong with a URL.
+
+The archive's are read without SQLAlchemy, which most processes do not have.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import SplitResult, parse_qs, parse_qsl, urlencode, urlsplit
+
+STORE_SCHEMES = ("redis", "rediss", "unix", "redis+socket", "valkey", "valkeys")
+SOCKET_SCHEMES = ("unix", "redis+socket")
+SENTINEL_SCHEMES = ("sentinel", "sentinels")
+FOREIGN_SENTINEL_SCHEMES = ("redis+sentinel", "rediss+sentinel", "redis-sentinel", "rediss-sentinel")
+CLUSTER_SCHEMES = ("cluster", "redis+cluster", "rediss+cluster", "rediscluster", "redis-cluster")
+
+SENTINEL_PORT = 26379
+SENTINEL_FORM = "sentinel://host:26379,host2:26379/0?master_name=mymaster"
+
+NO_CLUSTER = "Redis Cluster is not supported: name a single primary, such as redis://host:6379/0"
+
+
+def is_redis_url(url: str) -> bool:
+    """Return whether `url` names Redis or Valkey, in a deployment that is served or not."""
+    known = (*STORE_SCHEMES, *SENTINEL_SCHEMES, *FOREIGN_SENTINEL_SCHEMES, *CLUSTER_SCHEMES)
+    return urlsplit(url).scheme in known
+
+
+def is_sentinel_url(url: str) -> bool:
+    """Return whether `url` names Sentinels instead of the server itself."""
+    return urlsplit(url).scheme in SENTINEL_SCHEMES
+
+
+def store_url_mistake(url: str) -> str:
+    """Return the rule that `url` breaks, or "" if it breaks none."""
+    parts = urlsplit(url)
+    if parts.scheme in SENTINEL_SCHEMES:
+        return _sentinel_mistake(url)
+    if parts.scheme in FOREIGN_SENTINEL_SCHEMES:
+        return f"must be written as {SENTINEL_FORM}, with TLS sentinels://"
+    if parts.scheme in CLUSTER_SCHEMES:
+        return NO_CLUSTER
+    if parts.scheme not in STORE_SCHEMES:
+        return f"must begin with one of {', '.join((*STORE_SCHEMES, *SENTINEL_SCHEMES))}"
+    query = parse_qs(parts.query)
+    databases = [*query.get("db", []), *query.get("virtual_host", [])]
+    if parts.scheme not in SOCKET_SCHEMES:
+        if {",", ";"} & set(parts.netloc.rpartition("@")[2] + parts.path):
+            return "must name one server: the primary"
+        if not _is_port(url):
+            return "must have a port from 1 to 65535"
+        databases.append(parts.path.removeprefix("/") or "0")
+    if not all(database.isdecimal() for database in databases):
+        return "must have a number as its database, such as redis://host:6379/0"
+    return ""
+
+
+def _is_port(url: str) -> bool:
+    try:
+        return urlsplit(url).port != 0
+    except ValueError:
+        return False
+
+
+def redis_url(url: str) -> str:
+    """`url` as redis-py reads it; Celery's spellings of a unix socket and of Valkey are understood too."""
+    for theirs, ours in (("redis+socket://", "unix://"), ("valkeys://", "rediss://"), ("valkey://", "redis://")):
+        if url.startswith(theirs):
+            url = ours + url[len(theirs) :]
+    url = url.replace("virtual_host=", "db=") if url.startswith("unix://") else url
+    for theirs in ("CERT_REQUIRED", "CERT_OPTIONAL", "CERT_NONE"):
+        url = url.replace(f"ssl_cert_reqs={theirs}", f"ssl_cert_reqs={theirs.removeprefix('CERT_').lower()}")
+    return url
+
+
+def url_address(url: str) -> str:
+    """Return `url` without user, password and options, for log lines."""
+    if is_sentinel_url(url):
+        return SentinelAddress.of(url).shown
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class SentinelAddress:
+    """A primary that Sentinels name, as a URL of the store says it.
+
+    ``sentinel://user:password@host:26379,host2:26379/0?master_name=mymaster``: user, password and database are the
+    primary's. ``sentinels://`` means TLS, to the primary and to the Sentinels. kombu's list of URLs with semicolons is
+    read too. Options: ``min_other_sentinels``; redis-py's ``ssl_…`` for the primary; ``sentinel_username``,
+    ``sentinel_password``, ``sentinel_ssl`` and ``sentinel_ssl_…`` for the Sentinels. Without a ``sentinel_ssl_…``
+    those of the primary apply to both.
+    """
+
+    sentinels: tuple[tuple[str, int], ...]
+    master_name: str
+    min_other_sentinels: int
+    primary_url: str
+    """User, password, database and TLS of the primary, as redis-py reads them. Its host is of no meaning."""
+
+    sentinel_url: str
+    """User, password and TLS of the Sentinels, likewise."""
+
+    shown: str
+    """The URL without users, passwords and options."""
+
+    @classmethod
+    def of(cls, url: str) -> SentinelAddress:
+        """Parse `url`.
+
+        Raises:
+            ValueError: the rule that `url` breaks.
+        """
+        first, *others = (urlsplit(part) for part in re.split(r";(?=sentinels?://)", url))
+        parts = (first, *others)
+        _require_agreement(first, others)
+        user_info = first.netloc.rpartition("@")[0]
+        if "@" in user_info:
+            raise ValueError("must name user and password once, before the first host, with %40 for an @ in them")
+        sentinels = tuple(_host(host) for part in parts for host in part.netloc.rpartition("@")[2].split(","))
+        database = first.path.strip("/") or "0"
+        queries = {part.query for part in parts if part.query}
+        if not database.isdecimal() or len(queries) > 1 or any(part.fragment for part in parts):
+            raise ValueError(f"must have a number as its database and name the primary once: {SENTINEL_FORM}")
+        options = _options("".join(queries))
+        master_name = options.pop("master_name", "")
+        if not master_name:
+            raise ValueError(f"must name the primary as the Sentinels call it: {SENTINEL_FORM}")
+        least = options.pop("min_other_sentinels", "0")
+        if not least.isdecimal():
+            raise ValueError("must have a number as its min_other_sentinels")
+        of_primary, of_sentinels = _options_of_each(options, is_primary_tls=first.scheme == "sentinels")
+        hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in sentinels)
+        return cls(
+            sentinels,
+            master_name,
+            int(least),
+            _url(of_primary, f"{user_info}@" if user_info else "", database),
+            _url(of_sentinels),
+            f"{first.scheme}://{hosts}/{database}?{urlencode({'master_name': master_name})}",
+        )
+
+
+def with_sentinel_options(url: str, options: Mapping[str, Any]) -> str:
+    """Return kombu's `url` of Sentinels with what kombu takes from the transport `options`.
+
+    The timeouts in them are left out: the store has its own.
+    """
+    names = {name: options[name] for name in ("master_name", "min_other_sentinels") if options.get(name)}
+    of_sentinels = {
+        f"sentinel_{name}": value
+        for name, value in (options.get("sentinel_kwargs") or {}).items()
+        if not name.startswith("socket_")
+    }
+    query = urlencode({name: value for name, value in (names | of_sentinels).items() if value is not None})
+    return f"{url}{'&' if urlsplit(url).query else '?'}{query}" if query else url
+
+
+def _sentinel_mistake(url: str) -> str:
+    try:
+        SentinelAddress.of(url)
+    except ValueError as e:
+        return str(e)
+    return ""
+
+
+def _require_agreement(first: SplitResult, others: list[SplitResult]) -> None:
+    """kombu and Celery take user, password and database from the first URL of a list."""
+    for part in others:
+        user_info = part.netloc.rpartition("@")[0]
+        same_user = user_info in ("", first.netloc.rpartition("@")[0])
+        if not same_user or part.path.strip("/") not in ("", first.path.strip("/")) or part.scheme != first.scheme:
+            raise ValueError("must name scheme, user, password and database in its first URL, and no others after it")
+
+
+def _host(text: str) -> tuple[str, int]:
+    try:
+        parts = urlsplit(f"//{text}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = "", 0
+    if not host or port == 0 or parts.netloc != text:
+        raise ValueError("must have hosts with ports from 1 to 65535, and commas between them")
+    return host, port or SENTINEL_PORT
+
+
+def _options(query: str) -> dict[str, str]:
+    pairs = parse_qsl(query, keep_blank_values=True)
+    options = dict(pairs)
+    if len(options) < len(pairs):
+        raise ValueError("must name each option once")
+    known = ("master_name", "min_other_sentinels", "sentinel_username", "sentinel_password", "sentinel_ssl")
+    unknown = [name for name in options if name not in known and not name.startswith(("ssl_", "sentinel_ssl_"))]
+    if unknown:
+        raise ValueError(f"must not have the option {unknown[0]}; known: {', '.join(known)}, ssl_…, sentinel_ssl_…")
+    return options
+
+
+def _options_of_each(options: Mapping[str, str], *, is_primary_tls: bool) -> tuple[dict[str, str], dict[str, str]]:
+    """Return redis-py's options for the primary and for the Sentinels; ``ssl`` is among them where there is TLS."""
+    words = {"true": True, "1": True, "false": False, "0": False, "": is_primary_tls}
+    is_sentinel_tls = words.get(options.get("sentinel_ssl", "").lower())
+    if is_sentinel_tls is None:
+        raise ValueError("must have true or false as its sentinel_ssl")
+    of_primary = {name: value for name, value in options.items() if name.startswith("ssl_")}
+    own = {name.removeprefix("sentinel_"): options[name] for name in options if name.startswith("sentinel_")}
+    own_tls = {name: value for name, value in own.items() if name.startswith("ssl_")}
+    if (of_primary and not is_primary_tls) or (own_tls and not is_sentinel_tls):
+        raise ValueError("must begin with sentinels:// for ssl_…, and have sentinel_ssl=true for sentinel_ssl_…")
+    user: dict[str, str] = {name: own[name] for name in ("username", "password") if name in own}
+    of_sentinels: dict[str, str] = {"ssl": "1", **(own_tls or of_primary), **user} if is_sentinel_tls else user
+    return ({"ssl": "1", **of_primary} if is_primary_tls else {}), of_sentinels
+
+
+def _url(options: dict[str, str], user_info: str = "", database: str = "0") -> str:
+    scheme = "rediss" if options.pop("ssl", "") else "redis"
+    return redis_url(f"{scheme}://{user_info}sentinel/{database}?{urlencode(options)}")
+
+
+ARCHIVE_DRIVERS = ("postgresql+asyncpg", "mysql+aiomysql", "mariadb+aiomysql", "sqlite+aiosqlite")
+ARCHIVE_RULE = f"one of {', '.join(ARCHIVE_DRIVERS)}, then :// and a database that all processes reach"
+
+
+def is_archive_url(url: str) -> bool:
+    """Return True if `url` names a database that outlives the process, and an asynchronous driver."""
+    driver, separator, rest = url.partition("://")
+    database = rest.partition("?")[0].partition("/")[2]
+    return driver in ARCHIVE_DRIVERS and bool(separator) and database not in ("", ":memory:")
+
+
+def archive_place(url: str | None) -> str:
+    """Return the archive's database without credentials, to compare processes by; "" if there is no archive."""
+    if url is None:
+        return ""
+    parts = urlsplit(url)
+    return f"{parts.scheme.partition('+')[0]}://{parts.netloc.rpartition('@')[2]}{parts.path}"
