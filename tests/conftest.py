@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -11,12 +12,15 @@ from urllib.parse import urlsplit
 import pytest
 from hypothesis import HealthCheck, settings
 
-from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.wake import WakeLine
+from a2a_celery.store.log.pubsub import PubSubListener
 
+from .peers.environments import is_installed
+from .support import moved_clock
 from .support.databases import Maria, Postgres
 from .support.fleet import RABBITMQ_URL, Fleet, running_fleet
+from .support.moved_clock import MovedClock
 from .support.shelves import Shelved
 from .tiers import BROKERS, MARKERS, assign_tiers, select_change_tier
 
@@ -57,9 +61,9 @@ async def shelved(redis_server: EmbeddedRedis, tmp_path: Path, keys: Keys, store
 
 
 @pytest.fixture
-async def line(redis_server: EmbeddedRedis) -> AsyncIterator[WakeLine]:
+async def line(redis_server: EmbeddedRedis) -> AsyncIterator[PubSubListener]:
     """A wake line that is up."""
-    line = WakeLine(redis_server.store_url)
+    line = PubSubListener(redis_server.store_url)
     await line.start()
     yield line
     await line.stop()
@@ -83,12 +87,44 @@ def require_server(kind: type[Postgres] | type[Maria]) -> None:
         pytest.skip(f"no {kind.__name__} here: install Debian's package {kind.package}, or yours")
 
 
+def require_peers(environment: str) -> None:
+    """Skip the test where an environment of tests/peers is not installed; fail in CI."""
+    if not is_installed(environment):
+        missing = f"no environment {environment!r} of other A2A libraries here: make peers"
+        if os.environ.get("CI"):
+            pytest.fail(missing)
+        pytest.skip(missing)
+
+
+def require_compiler() -> None:
+    """Skip the test where no C compiler is installed, which moves the clocks of processes; fail in CI."""
+    if not moved_clock.is_available():
+        if os.environ.get("CI"):
+            pytest.fail("no C compiler here: CI needs one")
+        pytest.skip("no C compiler here: install Debian's package gcc, or yours")
+
+
+def require_nginx() -> None:
+    """Skip the test where nginx is not installed; fail in CI."""
+    if shutil.which("nginx") is None:
+        if os.environ.get("CI"):
+            pytest.fail("no nginx here: CI needs one")
+        pytest.skip("no nginx here: install Debian's package nginx-light, or yours")
+
+
 def require_broker(broker: str) -> None:
     """Skip the test where `broker` is RabbitMQ and none runs; fail in CI."""
     if broker == "rabbitmq" and not rabbitmq_reachable():
         if os.environ.get("CI"):
             pytest.fail(f"no RabbitMQ at {urlsplit(RABBITMQ_URL).netloc.rpartition('@')[2]}: CI needs one")
         pytest.skip("no RabbitMQ here: start one on 5672, or set TEST_RABBITMQ_URL")
+
+
+@pytest.fixture
+def moved(tmp_path: Path) -> MovedClock:
+    """Return a clock that child processes can be given, and that the test moves."""
+    require_compiler()
+    return MovedClock(tmp_path)
 
 
 @pytest.fixture(scope="module", params=BROKERS)

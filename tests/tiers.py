@@ -27,7 +27,7 @@ MARKERS = [
     f"{EVERY_CELL}: the outcome depends on the pool or the broker, so the merge tier runs the test on more cells",
 ]
 
-MERGE_FOLDERS = ("acceptance", "docker", "browser")
+MERGE_FOLDERS = ("acceptance", "docker", "browser", "peers")
 POOLS = ("prefork", "threads", "solo", "gevent", "asyncio")
 BROKERS = ("redis", "rabbitmq")
 FIRST_CELL = ("prefork", "redis")

@@ -19,7 +19,7 @@ def test_it_is_touched_as_long_as_the_store_is_reached(tmp_path: Path) -> None:
         eventually(lambda: alive.stat().st_mtime_ns > first, what="it says so again")
 
         fleet.redis.stop()
-        failed = "presence: a tick failed"
+        failed = "heartbeat: a tick failed"
         watcher.wait_for_output(failed)
         alive.unlink(missing_ok=True)  # now that what was heard before is behind it
         eventually(lambda: watcher.output().count(failed) > 1, what="it looks again")

@@ -26,7 +26,7 @@ RETENTION = 2
 
 
 @dataclass
-class Kept:
+class ArchivingFleet:
     """A fleet whose ended tasks stay in the store for a moment."""
 
     fleet: Fleet
@@ -82,7 +82,7 @@ class Kept:
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ArchivingFleet]:
     require_server(Postgres)
     with running(Postgres) as database:
         assert isinstance(database, Postgres)
@@ -90,7 +90,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
         with running_fleet(tmp_path_factory.mktemp("fleet"), **env) as fleet:
             fleet.worker(pool="threads", concurrency=8)
             fleet.watcher()
-            yield Kept(fleet, start_guarded(fleet, **env), database)
+            yield ArchivingFleet(fleet, start_guarded(fleet, **env), database)
 
 
 def proto(task: dict[str, Any]) -> Task:
@@ -98,7 +98,7 @@ def proto(task: dict[str, Any]) -> Task:
     return ParseDict(task, Task())
 
 
-def test_a_round_trip_across_the_border(kept: Kept) -> None:
+def test_a_round_trip_across_the_border(kept: ArchivingFleet) -> None:
     with receiver() as hook:
         first = [kept.ended(url=hook.url(), authentication={"scheme": "Bearer", "credentials": "s3cr3t-of-the-hook"})]
         first += [kept.ended() for _ in range(4)]
@@ -126,7 +126,7 @@ def test_a_round_trip_across_the_border(kept: Kept) -> None:
     assert not [secret for secret in ("s3cr3t-of-the-hook", SECRET, hook.url()) if secret in written]
 
 
-def test_an_archived_task_has_ended_and_is_not_unknown(kept: Kept) -> None:
+def test_an_archived_task_has_ended_and_is_not_unknown(kept: ArchivingFleet) -> None:
     task, push = kept.ended(), "/tasks/{}/pushNotificationConfigs"
     kept.left(task)
 
@@ -147,21 +147,21 @@ def test_an_archived_task_has_ended_and_is_not_unknown(kept: Kept) -> None:
     assert kept.read(task["id"])[1]["status"] == task["status"]
 
 
-def test_a_database_that_goes_away_and_comes_back(kept: Kept) -> None:
+def test_a_database_that_goes_away_and_comes_back(kept: ArchivingFleet) -> None:
     archived = kept.ended()
     kept.left(archived)
     [watcher] = [process for process in kept.fleet.processes if process.name.startswith("watcher")]
 
     kept.database.stop()
     late = [kept.ended() for _ in range(3)]
-    eventually(lambda: "3 ended tasks wait for it" in watcher.output(), what="the watcher says it")
+    eventually(lambda: "3 ended tasks are due" in watcher.output(), what="the watcher says it")
 
     assert {task["id"] for task in late} <= kept.in_store()
     assert [kept.read(task["id"])[0] for task in (*late, archived)] == [200, 200, 200, 503]
     assert scrape(kept.gateway.url).get("a2a_archive_waiting", state="due") == 3
     assert scrape(kept.gateway.url).get("a2a_archive_behind_seconds") > 0
     doctor = kept.fleet.command("a2a", "doctor")
-    assert "wrong  archive: the archive did not do it: " in doctor.stdout
+    assert "wrong  archive: the archive failed: " in doctor.stdout
     assert "archivist" not in doctor.stdout + watcher.output(), "who asks the database is nobody's to read"
 
     kept.database.start()

@@ -13,7 +13,7 @@ import httpx
 import psutil
 import pytest
 
-from a2a_celery.lifecycle.outcomes import WORKER_LOST
+from a2a_celery.lifecycle.outcomes import CANCELED_BY_OPERATOR, WORKER_LOST
 from tests.support.clients import V1, message_json, rest
 from tests.support.fleet import ASYNCIO_POOL
 from tests.support.site import Site, open_site, text_of
@@ -60,7 +60,7 @@ def test_remote_control_makes_it_larger_and_smaller(site: Site) -> None:
         rest(site.gateway, "POST", f"/tasks/{task_id}:cancel", agent="silent")
 
     site.ended("silent", third)
-    assert site.log(third) == ["SUBMITTED", "REJECTED"], "it was revoked while it waited in the pool"
+    assert site.log(third) == ["SUBMITTED", "CANCELED"], "it was revoked while it waited in the pool"
     site.celery_says(third, "revoked")
     assert pool_of(site)["max-concurrency"] == 1
     site.goes_on()
@@ -87,7 +87,7 @@ def test_a_thousand_wait_and_their_worker_has_no_thread_for_each(site: Site) -> 
     canceled = rest(site.gateway, "POST", f"/tasks/{tasks[500]}:cancel", agent="silent").json()
     assert canceled["status"]["state"] == "TASK_STATE_CANCELED"
     site.celery.control.revoke(f"{tasks[501]}.1", terminate=True)
-    assert text_of(site.ended("silent", tasks[501])) == WORKER_LOST
+    assert text_of(site.ended("silent", tasks[501])) == CANCELED_BY_OPERATOR
     site.celery_says(tasks[501], "revoked")
     eventually(lambda: pool_of(site)["agents"] == AGENTS - 2, what="the others go on")
 

@@ -31,7 +31,7 @@ def fetched(worker: Process, task: dict[str, Any]) -> bool:
 def is_told_of(fleet: Fleet, task: dict[str, Any]) -> bool:
     """Whether the store knows that some worker has the task's run in hand."""
     store = SyncStore(fleet.redis.store_url)
-    held = store.redis.hget(Keys().task(task["id"]).record, "held")
+    held = store.redis.hget(Keys().task(task["id"]).record, "prefetched")
     store.close()
     return held is not None
 

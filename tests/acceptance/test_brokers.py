@@ -11,7 +11,7 @@ import kombu
 import pytest
 import redis
 
-from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from tests.support.clients import message_json, rest, sdk_client, send, serving, state, texts, until_state
 from tests.support.fleet import Fleet, running_fleet
 from tests.support.waiting import eventually
@@ -47,7 +47,7 @@ async def test_a_message_that_comes_while_the_broker_is_away_runs_when_it_is_bac
         async with sdk_client(gateway, "echo", streaming=False) as client:
             tasks = [await send(client, str(number), immediately=True) for number in range(3)]
             assert {state(task) for task in tasks} == {"SUBMITTED"}
-            eventually(lambda: "not dispatched" in fleet.logs(), what="the watcher meets no broker")
+            eventually(lambda: "not published" in fleet.logs(), what="the watcher meets no broker")
 
             second_redis.start()
             fleet.worker(pool="threads")

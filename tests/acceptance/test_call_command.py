@@ -136,7 +136,7 @@ class TestInAScript:
     @pytest.mark.parametrize(
         ("arguments", "said"),
         [
-            (["http://127.0.0.1:1", "x"], "can't be reached"),
+            (["http://127.0.0.1:1", "x"], "is unreachable"),
             (["127.0.0.1", "x"], "begins with http:// or https://"),
             (["http://127.0.0.1:1"], "nothing to send"),
             (["http://127.0.0.1:1", "--data", "{"], "not JSON"),
@@ -170,4 +170,4 @@ class TestInAScript:
         assert "neither a message nor a task with a state" in result.output
 
     def test_an_address_without_an_agent(self, served: Served) -> None:
-        assert "answers 404: is it an agent's address?" in call(served, "nobody", "x", code=1).output
+        assert "responded 404: check the agent's address" in call(served, "nobody", "x", code=1).output

@@ -112,7 +112,7 @@ def test_a_copy_of_a_step_that_has_ended_is_dropped(site: Callers, worker: Proce
     first = step.apply_async(task_id=name).get(timeout=LIMIT)
 
     step.apply_async(task_id=name)
-    worker.wait_for_output(f"a2a.call[{name}] has ended already: SUCCESS")
+    worker.wait_for_output(f"a2a.call[{name}] has already ended: SUCCESS")
 
     assert site.app.AsyncResult(name).get(timeout=LIMIT) == first
     assert [task["id"] for task in site.tasks("once")] == [first["task_id"]]

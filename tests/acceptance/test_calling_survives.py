@@ -8,7 +8,7 @@ import httpx
 import pytest
 from celery import chain, group
 
-from a2a_celery.client.calling.progress import JITTER, TOLD_SOONEST
+from a2a_celery.client.calling.progress import JITTER, WEBHOOK_POLL_INTERVAL_MIN
 from tests.support.calling import calling, text_of
 from tests.support.fleet import free_port
 from tests.support.posts import DELIVERING
@@ -59,7 +59,7 @@ def test_a_step_waits_for_an_agent_that_is_not_up_yet(tmp_path: Path) -> None:
         site.fleet.worker(pool="threads")
 
         assert text_of(step).startswith("two")
-        assert "can't be reached" in str(gone.result)
+        assert "is unreachable" in str(gone.result)
 
 
 def test_two_hundred_calls_hold_no_worker(broker: str, tmp_path: Path) -> None:
@@ -120,10 +120,31 @@ def test_webhooks_end_the_wait(broker: str, tmp_path: Path) -> None:
             site.call.delay("echo", "soon"),
         )
 
-        sooner = (1 - JITTER) * TOLD_SOONEST - 5  # than it would look by itself
+        sooner = (1 - JITTER) * WEBHOOK_POLL_INTERVAL_MIN - 5  # than it would look by itself
         assert [end.get(timeout=sooner)["text"] for end in (slow, quick)] == ["done", "soon"]
         for step in (slow.parent, slow, quick):
             assert worker.output().count(f"a2a.call[{step.id}] retry") == 1, "it looked when it was told, and only then"
+
+
+def test_webhooks_and_revokes_reach_a_step_whose_retry_was_prefetched(broker: str, tmp_path: Path) -> None:
+    """With free slots and prefetch, a worker receives the retry before the execution that published it has ended."""
+    url = f"http://127.0.0.1:{free_port()}/a2a"
+    with calling(tmp_path, broker, **DELIVERING) as site:
+        site.fleet.watcher()
+        site.receiver(url)
+        worker = site.worker(concurrency=2, TEST_WEBHOOK=url, TEST_PREFETCH="4", TEST_NO_LOOKS="1")
+        slow = [site.call.delay(site.url("silent"), "4") for _ in range(3)]
+        revoked = [site.call.delay(site.url("patient"), "work") for _ in range(3)]
+        for step in (*slow, *revoked):
+            site.waits(step)
+            worker.wait_for_output(f"a2a.call[{step.id}] retry")
+
+        for step in revoked:
+            step.revoke()
+
+        eventually(lambda: [step.state for step in revoked] == ["REVOKED"] * 3, what="the steps are revoked")
+        eventually(lambda: site.states("patient") == ["CANCELED"] * 3, what="their tasks are canceled")
+        assert [text_of(step) for step in slow] == ["done"] * 3
 
 
 def test_a_forged_post_wakes_nobody(tmp_path: Path) -> None:
@@ -134,5 +155,5 @@ def test_a_forged_post_wakes_nobody(tmp_path: Path) -> None:
         headers = {"X-A2A-Notification-Token": "guess"}
         forged = httpx.post(f"{url}/some-step", json={"task": {"id": "t"}}, headers=headers, timeout=LIMIT)
 
-        assert forged.status_code == 400
-        assert "webhook-id is missing" in forged.json()["detail"]
+        assert forged.status_code == 401
+        assert "x-a2a-notification-token is not the expected one" in forged.json()["detail"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from a2a_celery.lifecycle.outcomes import OUT_OF_TIME
+from a2a_celery.lifecycle.outcomes import CANCELED_BY_CLIENT, OUT_OF_TIME
 from tests.acceptance.test_endings import POOLS, WORKED
 from tests.support import talk
 from tests.support.clients import rest
@@ -78,7 +78,7 @@ def test_an_agent_that_ignores_its_cancel_is_ended_with_its_process(prefork: Sit
 
     with nothing_more_in(marks):
         assert task["status"]["state"] == "TASK_STATE_CANCELED"
-        assert text_of(task) is None
+        assert text_of(task) == CANCELED_BY_CLIENT
         prefork.celery_says(task_id, "revoked")
         assert IGNORED in prefork.worker.output()
     for _ in range(3):  # each child of the pool, most likely
@@ -123,7 +123,7 @@ def test_a_cancel_that_hangs_leaves_time_for_the_agent_itself(site: Site) -> Non
     assert f"run {task_id}.1: its agent {IGNORED}" not in site.worker.output()
 
 
-def test_where_runs_share_a_process_an_agent_is_left_behind_and_the_log_says_so(site: Site, tmp_path: Path) -> None:
+def test_where_runs_share_a_process_an_agent_is_abandoned_and_the_log_says_so(site: Site, tmp_path: Path) -> None:
     if site.pool == "prefork":
         return
     marks = tmp_path / "marks"
@@ -147,7 +147,7 @@ def test_a_run_that_was_given_away_is_stopped_by_force_too(tmp_path: Path) -> No
             eventually(lambda: site.is_in(task_id, "COMPLETED"), what="the other worker does it")
             site.worker.signal_group(signal.SIGCONT)
 
-        site.worker.wait_for_output(f"{IGNORED} (it was given to another worker): ending its process")
+        site.worker.wait_for_output(f"{IGNORED} (another worker has its lease): ending its process")
         with nothing_more_in(marks):
             pass
         assert site.log(task_id) == [*WORKED, "WORKING", "artifact", "COMPLETED"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from a2a_celery.lifecycle.outcomes import AGENT_FAILED, OUT_OF_TIME, WORKER_LOST
+from a2a_celery.lifecycle.outcomes import AGENT_FAILED, CANCELED_BY_OPERATOR, OUT_OF_TIME, WORKER_LOST
 from tests.acceptance.test_endings import NOWHERE, POOLS, WORKED, open_site, text_of
 from tests.support.waiting import eventually
 
@@ -49,11 +49,11 @@ def test_a_result_backend_that_is_down_changes_no_end(tmp_path: Path, pool: str)
             task_id = site.send("silent", "60")
             eventually(lambda: site.is_in(task_id, "WORKING"))
             site.celery.control.revoke(f"{task_id}.1", terminate=True)
-            assert text_of(site.ended("silent", task_id)) == WORKER_LOST
+            assert text_of(site.ended("silent", task_id)) == CANCELED_BY_OPERATOR
         with site.deaf():
             task_id = site.send("echo", "hello")
             site.revoke(task_id)
-        assert site.ended("echo", task_id)["status"]["state"] == "TASK_STATE_REJECTED"
+        assert site.ended("echo", task_id)["status"]["state"] == "TASK_STATE_CANCELED"
         site.goes_on()
 
 
@@ -74,5 +74,5 @@ def test_an_agent_that_may_run_again_does_not_when_someone_terminates_it(tmp_pat
 
         site.celery.control.revoke(f"{task_id}.1", terminate=True)
 
-        assert text_of(site.ended("steady", task_id)) == WORKER_LOST
-        assert site.log(task_id) == [*WORKED, "artifact", "FAILED"]
+        assert text_of(site.ended("steady", task_id)) == CANCELED_BY_OPERATOR
+        assert site.log(task_id) == [*WORKED, "artifact", "CANCELED"]

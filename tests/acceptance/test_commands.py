@@ -150,13 +150,13 @@ class TestOneTask:
     def test_tail_of_an_agent_without_streaming(self, commands: Commands) -> None:
         task = commands.lines("send", "quiet", "hello")[0]["task"]["id"]
 
-        assert "Error: the agent quiet has no streaming" in commands("tail", task, code=1).stderr
+        assert "Error: the agent quiet does not stream" in commands("tail", task, code=1).stderr
 
     def test_cancel_shows_it_when_its_agent_has_stopped(self, commands: Commands) -> None:
         task = commands.accepted("patient", "")
         commands.eventually(task, "WORKING")
 
-        assert commands("cancel", task).stdout.splitlines()[1] == "CANCELED"
+        assert commands("cancel", task).stdout.splitlines()[1] == "CANCELED: Cancelled by the client."
 
     def test_cancel_of_an_ended_one_is_an_error(self, commands: Commands) -> None:
         task = commands.lines("send", "echo", "hello")[0]["task"]["id"]
@@ -196,11 +196,13 @@ class TestList:
         assert len(commands.lines("list", "--context", context, *option)) == count
 
     def test_says_when_there_is_more(self, commands: Commands, context: str) -> None:
-        assert commands("list", "--context", context, "--limit", "2").stdout.endswith("… there are more: --limit\n")
+        assert commands("list", "--context", context, "--limit", "2").stdout.endswith(
+            "… more tasks exist: raise --limit\n"
+        )
         assert "more" not in commands("list", "--context", context, "--limit", "3").stdout
 
     def test_goes_over_pages(self, commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("a2a_celery.cli.client.PAGE", 2)
+        monkeypatch.setattr("a2a_celery.cli.client.task_commands.PAGE", 2)
         name = f"pages-{uuid4()}"
         for _ in range(3):
             commands("send", "echo", "hello", "--context", name)

@@ -19,9 +19,9 @@ import psutil
 import pytest
 import redis
 
-from a2a_celery.cli.embedded import STOP_TIMEOUT, EmbeddedRedis
-from a2a_celery.cli.environment import with_redis
-from a2a_celery.cli.supervisor import HARD, SOFT
+from a2a_celery.cli.dev.embedded_redis import STOP_TIMEOUT, EmbeddedRedis
+from a2a_celery.cli.dev.environment import with_redis
+from a2a_celery.cli.dev.supervisor import SIGQUIT_GRACE, SIGTERM_GRACE
 from tests.support import ROOT
 from tests.support.agents import app as agents_app
 from tests.support.fleet import free_port
@@ -372,7 +372,7 @@ class TestThatItCanNotStart:
 
     def test_data_for_a_redis_that_is_not_embedded(self, tmp_path: Path) -> None:
         said = self.refused("--data", str(tmp_path), "--redis-url", "redis://127.0.0.1")
-        assert "--data is for the embedded Redis" in said
+        assert "--data needs the embedded Redis" in said
 
     def test_a_setting_that_can_not_be_used(self) -> None:
         said = self.refused("--port", "0", A2A_LEASE_TTL="-1")
@@ -386,7 +386,7 @@ class TestThatItCanNotStart:
 
 
 def test_asking_insisting_and_forcing_keep_the_promise() -> None:
-    assert SOFT + HARD + STOP_TIMEOUT < STOP
+    assert SIGTERM_GRACE + SIGQUIT_GRACE + STOP_TIMEOUT < STOP
 
 
 def test_a_redis_url_is_written_for_celery() -> None:

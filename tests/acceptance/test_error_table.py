@@ -16,8 +16,9 @@ from a2a.server.request_handlers.response_helpers import build_error_response
 from a2a.utils import errors
 from a2a.utils.errors import JSON_RPC_ERROR_CODE_MAP, A2AError
 
-from a2a_celery.gateway.faults import OWN_RPC_CODES
-from a2a_celery.gateway.rest_errors import rest_error
+from a2a_celery.gateway.bindings.errors import rest_error
+from a2a_celery.gateway.protocol_errors import EXTRA_RPC_CODES
+from a2a_celery.lifecycle.outcomes import INVALID_ANSWER
 from tests.support.clients import BINDINGS, Served, message_json, rpc, serving
 from tests.support.faults import CODES, Fault, fault, from_rest, from_rpc
 
@@ -86,7 +87,7 @@ def ended(served: Served) -> str:
 
 
 def test_no_error_is_missing_here() -> None:
-    known = set(PROVOKED) | OF_A_BINDING | NEVER_SAID | set(OWN_RPC_CODES)  # those: test_authentication.py
+    known = set(PROVOKED) | OF_A_BINDING | NEVER_SAID | set(EXTRA_RPC_CODES)  # those: test_authentication.py
     assert known == set(JSON_RPC_ERROR_CODE_MAP)
     by_reason = {one.reason: JSON_RPC_ERROR_CODE_MAP[error] for error, one in PROVOKED.items()}
     assert {reason: CODES[reason][0] for reason in by_reason} == by_reason
@@ -106,15 +107,16 @@ async def test_it_is_said_as_the_specification_wants_it(
     assert found.reason == one.reason
     assert found.message
     told = {*found.metadata, *found.fields}
-    # the SDK sends no metadata of an ErrorInfo over gRPC
-    assert told >= set(one.names) or (binding == "GRPC" and not told), told
+    assert told >= set(one.names), told
 
 
 def test_an_agent_that_answers_nonsense_fails_its_task(served: Served) -> None:
     task = rpc(served.gateway, "SendMessage", message_json(), agent="nonsense")["result"]["task"]
 
     assert task["status"]["state"] == "TASK_STATE_FAILED"
-    assert task["status"]["message"]["parts"] == [{"text": "The agent failed."}]
+    assert task["status"]["message"]["parts"] == [{"text": INVALID_ANSWER}]
+    assert task["status"]["message"]["metadata"]["error"] == "INVALID_AGENT_RESPONSE"
+    assert task["status"]["message"]["metadata"]["reference"]
 
 
 def test_an_answer_of_an_agent_that_is_invalid_would_be_said_right() -> None:
@@ -127,12 +129,12 @@ def test_an_answer_of_an_agent_that_is_invalid_would_be_said_right() -> None:
     assert grpc_handler._ERROR_CODE_MAP[type(error)].name == CODES["INVALID_AGENT_RESPONSE"][2]
 
 
-def post(served: Served, path: str, content: str, media_type: str | None = None) -> httpx.Response:
-    headers = {"A2A-Version": "1.0", **({} if media_type is None else {"Content-Type": media_type})}
+def post(served: Served, path: str, content: str, media_type: str = "application/json") -> httpx.Response:
+    headers = {"A2A-Version": "1.0", "Content-Type": media_type}
     return httpx.post(f"{served.url}/agents/echo{path}", content=content.encode(), headers=headers, timeout=60)
 
 
-def refused(served: Served, path: str, content: str, media_type: str | None = None) -> Fault:
+def refused(served: Served, path: str, content: str, media_type: str = "application/json") -> Fault:
     """The error that a raw body ends with, on "/" over JSON-RPC."""
     answer = post(served, path, content, media_type)
     return from_rpc(answer.json()) if path == "/" else from_rest(answer)
@@ -164,7 +166,14 @@ REST_BODY = '{"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"tex
 @pytest.mark.parametrize("path", ["/", "/message:send", "/message:stream"])
 @pytest.mark.parametrize(
     "media_type",
-    ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "application/jsonp", "json"],
+    [
+        "",
+        "text/plain",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data; boundary=x",
+        "application/jsonp",
+        "json",
+    ],
 )
 def test_a_body_of_another_media_type_is_refused(served: Served, path: str, media_type: str) -> None:
     found = refused(served, path, RPC_BODY if path == "/" else REST_BODY, media_type)
@@ -176,9 +185,9 @@ def test_a_body_of_another_media_type_is_refused(served: Served, path: str, medi
 
 @pytest.mark.parametrize(
     "media_type",
-    [None, "application/json", "application/a2a+json", "Application/JSON; charset=utf-8", "application/a2a+json;x=y"],
+    ["application/json", "application/a2a+json", "Application/JSON; charset=utf-8", "application/a2a+json;x=y"],
 )
-def test_json_under_any_of_its_names_is_read(served: Served, media_type: str | None) -> None:
+def test_json_under_any_of_its_names_is_read(served: Served, media_type: str) -> None:
     assert "result" in post(served, "/", RPC_BODY, media_type).json()
     assert post(served, "/message:send", REST_BODY, media_type).status_code == 200
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,7 @@ from click.testing import CliRunner, Result
 from a2a_celery import A2A
 from a2a_celery.cli.commands import a2a
 from a2a_celery.store import Keys, SyncStore
-from a2a_celery.store.steps import read_steps
+from a2a_celery.store.runs.steps import read_steps
 from tests.support.agents import card
 from tests.support.celery_events import CeleryEvents, celery_events
 from tests.support.clients import message_json
@@ -129,6 +130,36 @@ def test_a_history_outlives_its_worker_and_without_events_nobody_is_told(watched
     assert watched.told(task["id"]) == []
 
 
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_the_next_attempt_on_another_worker_knows_where_the_last_one_died(tmp_path: Path, pool: str) -> None:
+    lease = {"A2A_LEASE_TTL": "2"}
+    with running_fleet(tmp_path, app="tests.support.steppers", **lease) as fleet:
+        gateway, worker = fleet.gateway(), fleet.worker(pool=pool)
+        fleet.watcher()
+        store = SyncStore(fleet.redis.store_url)
+        task = send(gateway, "dies", returnImmediately=True)
+
+        def is_in_the_tool() -> bool:
+            found = store.run(read_steps(Keys("a2a"), task["id"]))
+            return found is not None and len(found.steps) == 2
+
+        eventually(is_in_the_tool, what="its step is saved")
+        store.close()
+        worker.kill()
+        fleet.worker(pool=pool)
+        eventually(lambda: state(read(gateway, "dies", task)) == "COMPLETED", what="the next attempt ends")
+
+        [part] = read(gateway, "dies", task)["artifacts"][0]["parts"]
+
+    assert part["data"] == [
+        "IDLE to INITIALIZING",
+        "INITIALIZING to TOOL_EXECUTION search",
+        "TOOL_EXECUTION to ERROR lost",
+        "ERROR to IDLE",
+        "IDLE to INITIALIZING",
+    ]
+
+
 STEPS = ["INITIALIZING", "MODEL_CALL m1", "TOOL_EXECUTION search", "COMPLETED"]
 
 
@@ -202,7 +233,7 @@ def test_clients_see_the_steps_of_an_agent_that_shows_them(heard: Watched) -> No
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [
-        (("--url", "http://127.0.0.1:1"), 2, "asks the store and no gateway: leave out --url"),
+        (("--url", "http://127.0.0.1:1"), 2, "reads the store, not a gateway: leave out --url"),
         (("--header", "a: b"), 2, "leave out --header"),
         (("--agent", "nobody"), 1, "no agent 'nobody'; this app has echo"),
         (("--agent", "echo"), 1, "no task nothing of echo"),

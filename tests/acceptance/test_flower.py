@@ -13,14 +13,15 @@ from typing import Any
 import httpx
 import pytest
 
+from a2a_celery.lifecycle.outcomes import CANCELED_BY_OPERATOR
 from tests.support import ROOT
 from tests.support.clients import V1
 from tests.support.fleet import free_port
-from tests.support.site import Site, open_site
+from tests.support.site import Site, open_site, text_of
 from tests.support.waiting import LIMIT, eventually
 
 SECRET = "7b1fe0 what a client said"
-PAGE = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8").partition("## Flower")[2].partition("\n## ")[0]
 
 
 @dataclass
@@ -114,6 +115,17 @@ def test_a_run_is_found_by_its_tasks_id_and_says_how_it_ended(
     assert flower in row
 
 
+def test_a_run_is_in_retry_while_its_retry_waits(shown: Shown) -> None:
+    task_id = shown.site.send("unlucky", SECRET)
+
+    run = shown.run(task_id, "RETRY")
+
+    assert (run["name"], run["exception"]) == ("a2a.unlucky", "RunRetried('LookupError')")
+    assert SECRET not in str(run)
+    httpx.post(f"{shown.site.gateway.url}/agents/unlucky/tasks/{task_id}:cancel", headers=V1, timeout=LIMIT)
+    assert shown.site.ended("unlucky", task_id)["status"]["state"] == "TASK_STATE_CANCELED"
+
+
 def test_a_run_that_is_canceled_is_revoked(shown: Shown) -> None:
     task_id = shown.site.send("patient", SECRET)
     eventually(lambda: shown.site.is_in(task_id, "WORKING"))
@@ -124,6 +136,24 @@ def test_a_run_that_is_canceled_is_revoked(shown: Shown) -> None:
 
     assert run["revoked"] > run["started"]
     assert run["runtime"] > 0
+
+
+@pytest.mark.parametrize("terminate", ["false", "true"])
+def test_its_buttons_cancel_a_task(shown: Shown, tmp_path: Path, terminate: str) -> None:
+    site, gate = shown.site, tmp_path / "gate"
+    occupied = [site.send("until", str(gate)) for _ in range(2)]
+    eventually(lambda: all(site.is_in(task_id, "WORKING") for task_id in occupied))
+    task_id = occupied[0] if terminate == "true" else site.send("echo", SECRET)
+
+    answer = httpx.post(f"{shown.url}/api/task/revoke/{task_id}.1", params={"terminate": terminate}, timeout=LIMIT)
+
+    assert answer.status_code == 200, answer.text
+    task = site.ended("until" if terminate == "true" else "echo", task_id)
+    assert task["status"]["state"] == "TASK_STATE_CANCELED"
+    assert text_of(task) == CANCELED_BY_OPERATOR
+    gate.touch()
+    shown.run(task_id, "REVOKED")
+    site.goes_on()
 
 
 def test_a_copy_that_is_dropped_changes_nothing(shown: Shown) -> None:

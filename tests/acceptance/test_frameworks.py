@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from a2a_celery.store import Keys, SyncStore
-from a2a_celery.store.steps import read_steps
+from a2a_celery.store.runs.steps import read_steps
 from tests.acceptance.test_cancel import IGNORED
 from tests.support.clerks import CLERKS, Clerk, Client
 from tests.support.fleet import Fleet, Gateway, Process, running_fleet

@@ -65,6 +65,20 @@ def test_a_worker_that_consumes_nothing_does_not_count(fleet: Fleet) -> None:
     assert when(gateway, 503, "workers") == "no worker consumes a queue"
 
 
+@pytest.mark.every_cell
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+def test_a_worker_without_remote_control_counts_while_it_consumes(tmp_path: Path, broker: str, pool: str) -> None:
+    with running_fleet(tmp_path, broker, TEST_ALONE="1", TEST_NO_REMOTE_CONTROL="1") as fleet:
+        gateway = fleet.gateway()
+        when(gateway, 503, "workers")
+
+        worker = fleet.worker(pool=pool)
+        when(gateway, 200, "workers")
+
+        worker.kill()
+        assert "no worker answered" in when(gateway, 503, "workers")
+
+
 def test_without_its_broker_it_is_not_ready_and_says_no_address(tmp_path: Path) -> None:
     with running_fleet(tmp_path, CELERY_BROKER_URL="amqp://guest:topsecret@127.0.0.1:1//") as fleet:
         gateway = fleet.gateway()
@@ -158,5 +172,5 @@ async def test_a_stream_outlives_a_store_that_freezes_for_a_while(tmp_path: Path
                 process.send_signal(signal.SIGCONT)
             seen += [frame async for frame in events]
 
-    assert [int(frame.id) for frame in seen] == list(range(1, len(seen) + 1))
+    assert [frame.version for frame in seen] == list(range(1, len(seen) + 1))
     assert seen[-1].data["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"

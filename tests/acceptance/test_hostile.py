@@ -129,10 +129,14 @@ def test_who_serves_is_nobodys_business(served: Served, http: httpx.Client) -> N
 
 
 @pytest.mark.parametrize("path", ["/tasks/", "/acme/tasks/", "/agents/echo/tasks/", "/agents/echo/acme/tasks/"])
-def test_nobody_is_sent_on_to_a_host_that_the_request_names(served: Served, http: httpx.Client, path: str) -> None:
-    answer = http.get(served.url + path, headers=V1 | {"Host": "elsewhere.example"})
+@pytest.mark.parametrize(("host", "status"), [("elsewhere", 404), ("elsewhere.example", 403)])
+def test_nobody_is_sent_on_to_a_host_that_the_request_names(
+    served: Served, http: httpx.Client, path: str, host: str, status: int
+) -> None:
+    answer = http.get(served.url + path, headers=V1 | {"Host": host})
 
-    assert from_rest(answer).status == 404
+    assert "location" not in answer.headers
+    assert from_rest(answer).status == status
 
 
 @pytest.mark.parametrize("path", ["/", "/message:send", "/agents/echo/message:send"])
@@ -150,7 +154,7 @@ def test_a_clients_mistake_is_no_error_in_the_log(served: Served, http: httpx.Cl
     before = len(served.gateway.output())
     for body in (envelope(method=...), envelope(params={"id": {}}), envelope(method="tasks/get", params={"id": {}})):
         for version in ("1.0", "0.3"):
-            assert "error" in http.post(f"{served.url}/", content=body, headers={"A2A-Version": version}).json()
+            assert "error" in http.post(f"{served.url}/", content=body, headers=V1 | {"A2A-Version": version}).json()
 
     said = served.gateway.output()[before:]
     assert "it can't be read" in said
@@ -247,7 +251,7 @@ PATHS = [
     ("GET", "/message:send", 405),
     ("DELETE", "/tasks", 405),
     ("POST", "/tasks", 405),
-    ("BREW", "/tasks", 405),
+    ("PROPFIND", "/tasks", 405),
     ("GET", "/tasks/%00", 404),
     ("GET", "/tasks/%ff%fe", 404),
     ("GET", "/tasks/" + "x" * 5_000, 400),

@@ -13,7 +13,7 @@ from tests.acceptance.test_hostile import envelope, unexpected_tracebacks
 from tests.support.clients import V1, Served, serving
 from tests.support.faults import OUR_WORDS, from_rest
 
-V03 = {"A2A-Version": "0.3"}
+V03 = {"A2A-Version": "0.3", "Content-Type": "application/json"}
 
 
 @pytest.fixture(scope="module")

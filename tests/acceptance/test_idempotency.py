@@ -166,9 +166,9 @@ async def test_a_repeat_of_a_message_that_had_no_turn_hears_the_same(
         found = await fault(gateway, binding, "SendMessage", late, agent="once")
 
         assert found.reason == "UNSUPPORTED_OPERATION"
-        assert "before this message had its turn" in found.message
+        assert "before the turn of this message" in found.message
         streamed = rest(gateway, "POST", "/message:stream", late, agent="once").text
-        assert "before this message had its turn" in streamed
+        assert "before the turn of this message" in streamed
 
 
 async def test_a_repeat_of_the_first_message_ends_where_its_turn_did(client: Client) -> None:

@@ -1,4 +1,4 @@
-"""Figures over HTTP, of a gateway with two processes, a worker and a watcher: each changes by what was done."""
+"""Metrics over HTTP, of a gateway with two processes, a worker and a watcher: each changes by what was done."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import httpx
 import pytest
 from a2a.types import CancelTaskRequest
 
-from a2a_celery.telemetry.names import FIGURES
+from a2a_celery.telemetry.names import METRICS
 from tests.support.clients import (
     V1,
     Served,
@@ -32,11 +32,11 @@ from tests.support.waiting import LIMIT, eventually
 
 @dataclass
 class Watched(Served):
-    """With the address of a watcher's figures."""
+    """With the address of a watcher's metrics."""
 
     watcher: str
 
-    def figures(self) -> Scrape:
+    def metrics(self) -> Scrape:
         """The gateway's."""
         return scrape(self.url)
 
@@ -45,7 +45,7 @@ class Watched(Served):
         said: list[float] = []
 
         def says() -> Scrape | None:
-            found = self.figures()
+            found = self.metrics()
             said.append(found.get(name, **labels))
             return found if said[-1] == wanted else None
 
@@ -64,12 +64,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         watcher = fleet.start("watcher", "a2a", "watcher", "--metrics-port", str(port))
         gateway = fleet.gateway(workers=2)
         worker = fleet.worker()
-        watcher.wait_for_output("watching")
+        watcher.wait_for_output("watcher started")
         yield Watched(fleet, gateway, worker, f"http://127.0.0.1:{port}")
 
 
 def test_tasks_are_counted_by_agent_and_outcome_and_their_runs_timed(served: Watched) -> None:
-    before = served.figures()
+    before = served.metrics()
 
     for _ in range(3):
         rpc(served.gateway, "SendMessage", message_json("hello"), agent="echo")
@@ -89,7 +89,7 @@ def test_tasks_are_counted_by_agent_and_outcome_and_their_runs_timed(served: Wat
 def test_requests_are_counted_whichever_process_took_them(served: Watched) -> None:
     task = rpc(served.gateway, "SendMessage", message_json("hello"), agent="echo")["result"]["task"]
     labels = {"agent": "echo", "operation": "GetTask"}
-    before = served.figures()
+    before = served.metrics()
 
     for _ in range(20):  # a connection each: either of the two may get it
         assert rest(served.gateway, "GET", f"/tasks/{task['id']}", agent="echo").status_code == 200
@@ -101,7 +101,7 @@ def test_requests_are_counted_whichever_process_took_them(served: Watched) -> No
 
 
 async def test_streams_are_open_until_they_are_not_and_their_lag_is_known(served: Watched) -> None:
-    before = served.figures()
+    before = served.metrics()
     async with httpx.AsyncClient(headers=V1, timeout=LIMIT) as http:
         body = message_json("60")
         streams = [
@@ -118,7 +118,7 @@ async def test_streams_are_open_until_they_are_not_and_their_lag_is_known(served
         rpc(served.gateway, "CancelTask", {"id": task["id"]}, agent="silent")
     async with sdk_client(served.gateway, "count") as client:
         await collect(client.send_message(request("10")))
-    after = served.figures()
+    after = served.metrics()
     assert after.get("a2a_gateway_tail_lag_seconds_count") > before.get("a2a_gateway_tail_lag_seconds_count")
     assert after.get("a2a_gateway_tail_lag_seconds_sum") < 60
 
@@ -136,7 +136,7 @@ async def test_a_cancel_is_timed(served: Watched) -> None:
 
 
 def test_posts_are_counted_by_the_store_and_timed_by_the_watcher(served: Watched) -> None:
-    before, counted = served.figures(), "a2a_webhook_posts_total"
+    before, counted = served.metrics(), "a2a_webhook_posts_total"
     timed = scrape(served.watcher).get("a2a_watcher_post_seconds_count", outcome="delivered")
     with receiver() as hooks:
         hooks.plan("/hook", [500])
@@ -165,7 +165,7 @@ def test_a_watcher_says_that_it_looks(served: Watched) -> None:
 
 def test_runs_that_wait_and_runs_that_are_lost_are_seen(served: Watched) -> None:
     """Last: it takes the worker away."""
-    before = served.figures()
+    before = served.metrics()
     immediately = {"configuration": {"returnImmediately": True}}
     rpc(served.gateway, "SendMessage", message_json("60") | immediately, agent="silent")
     served.becomes(before.get("a2a_runs", phase="running") + 1, "a2a_runs", phase="running")
@@ -177,13 +177,13 @@ def test_runs_that_wait_and_runs_that_are_lost_are_seen(served: Watched) -> None
     served.becomes(1, "a2a_runs_lost_total", agent="silent", outcome="failed")
     served.becomes(before.get("a2a_dead_letters") + 1, "a2a_dead_letters")
     served.becomes(1, "a2a_runs", phase="queued")
-    eventually(lambda: served.figures().get("a2a_queue_age_seconds", agent="echo") > 1, what="the run's age grows")
-    assert served.figures().get("a2a_queue_age_seconds", agent="silent") == 0
+    eventually(lambda: served.metrics().get("a2a_queue_age_seconds", agent="echo") > 1, what="the run's age grows")
+    assert served.metrics().get("a2a_queue_age_seconds", agent="silent") == 0
 
 
 def test_every_metric_that_is_named_is_said_and_no_other(served: Watched) -> None:
-    at_gateway = {figure.exposed for figure in FIGURES if figure.where != "watcher"}
-    at_watcher = {figure.exposed for figure in FIGURES if figure.where == "watcher"}
+    at_gateway = {metric.exposed for metric in METRICS if metric.where != "watcher"}
+    at_watcher = {metric.exposed for metric in METRICS if metric.where == "watcher"}
 
-    assert served.figures().names() == at_gateway
+    assert served.metrics().names() == at_gateway
     assert scrape(served.watcher).names() == at_watcher

@@ -6,8 +6,8 @@ import pytest
 import redis
 
 from a2a_celery.store import Keys, SyncStore
-from a2a_celery.store.schema import SCHEMA
-from a2a_celery.store.tasks import create_task
+from a2a_celery.store.admin.schema import SCHEMA
+from a2a_celery.store.tasks.commands import create_task
 from tests.support.clients import rest
 from tests.support.fleet import Fleet
 from tests.support.seeds import ANN, CONTEXT, request
@@ -46,12 +46,11 @@ def test_an_older_store_is_refused_by_all_until_it_is_migrated(fleet: Fleet, sto
     assert stored.hget(KEYS.task("t").record, "trace") is None
 
     older = SyncStore(fleet.redis.store_url)
-    older.redis.zadd(
-        KEYS.watchers, {'{"settings": {}, "watcher": "old:1"}': 2**52}
-    )  # heard of until the test says otherwise
+    seconds, micros = older.redis.time()
+    older.redis.zadd(KEYS.watchers, {'{"settings": {}, "watcher": "old:1"}': seconds * 1_000_000 + micros})
     refused = fleet.command("a2a", "migrate")
     assert refused.returncode == 1
-    assert "an older release are at work: watcher old:1. Stop them" in refused.stderr
+    assert "an older release are running: watcher old:1. Stop them" in refused.stderr
     older.redis.delete(KEYS.watchers)
     older.close()
 

@@ -1,6 +1,6 @@
 """Executors as frameworks ship them send events in odd orders: what each becomes, whole log and snapshot.
 
-The table in execution/translate.py says the same in words.
+The table in execution/events/translator.py says the same in words.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from a2a.types import Message, Part, Role, Task, TaskArtifactUpdateEvent, TaskSt
 from a2a.utils import errors
 
 from a2a_celery.lifecycle import Event
-from a2a_celery.lifecycle.outcomes import AGENT_FAILED, OUT_OF_TIME
+from a2a_celery.lifecycle.outcomes import AGENT_FAILED, CANCELED_BY_CLIENT, INVALID_ANSWER, NEEDS_INPUT, OUT_OF_TIME
 from a2a_celery.store import Keys, SyncStore
-from a2a_celery.store.log import read_log
+from a2a_celery.store.log.pages import read_log
 from tests.support.clients import message_json, rest
 from tests.support.fleet import Gateway, running_fleet
 from tests.support.waiting import eventually
+
+ASKS, BY_CLIENT = f"INPUT_REQUIRED {NEEDS_INPUT}", f"CANCELED {CANCELED_BY_CLIENT}"
 
 
 @dataclass
@@ -143,9 +145,9 @@ def test_submitted_again_on_each_turn_is_said_once(site: Site) -> None:
     task_id = site.send("submitted_each_time")["id"]
     task = site.send("go on", task_id=task_id)
 
-    turns = ["SUBMITTED", "WORKING", "INPUT_REQUIRED", "client: go on", "SUBMITTED", "WORKING", "COMPLETED"]
+    turns = ["SUBMITTED", "WORKING", ASKS, "client: go on", "SUBMITTED", "WORKING", "COMPLETED"]
     assert site.log(task_id) == turns
-    assert snapshot(task) == ["user: submitted_each_time", "user: go on", "COMPLETED"]
+    assert snapshot(task) == ["user: submitted_each_time", f"agent: {NEEDS_INPUT}", "user: go on", "COMPLETED"]
 
 
 def test_a_follow_up_may_begin_with_an_artifact_and_append_to_one_of_before(site: Site) -> None:
@@ -153,20 +155,23 @@ def test_a_follow_up_may_begin_with_an_artifact_and_append_to_one_of_before(site
     task = site.send("go on", task_id=task_id)
 
     assert site.log(task_id) == [
-        *("SUBMITTED", "WORKING", "a=one ", "INPUT_REQUIRED"),
+        *("SUBMITTED", "WORKING", "a=one ", ASKS),
         *("client: go on", "SUBMITTED", "WORKING", "a+=two", "COMPLETED"),
     ]
-    assert snapshot(task) == ["user: artifacts_on_a_follow_up", "user: go on", "a=one two", "COMPLETED"]
+    assert snapshot(task) == [
+        *("user: artifacts_on_a_follow_up", f"agent: {NEEDS_INPUT}", "user: go on"),
+        *("a=one two", "COMPLETED"),
+    ]
 
 
 @pytest.mark.parametrize(
     ("part", "log", "left"),
     [
-        ("swallows_its_cancellation", ["CANCELED"], ["CANCELED"]),
-        ("completes_when_cancelled", ["a=half", "CANCELED"], ["a=half", "CANCELED"]),
-        ("answers_when_cancelled", ["CANCELED"], ["CANCELED"]),
-        ("pauses_when_cancelled", ["INPUT_REQUIRED sure?", "CANCELED"], ["agent: sure?", "CANCELED"]),
-        ("fails_when_cancelled", ["CANCELED"], ["CANCELED"]),
+        ("swallows_its_cancellation", [BY_CLIENT], [BY_CLIENT]),
+        ("completes_when_cancelled", ["a=half", BY_CLIENT], ["a=half", BY_CLIENT]),
+        ("answers_when_cancelled", [BY_CLIENT], [BY_CLIENT]),
+        ("pauses_when_cancelled", ["INPUT_REQUIRED sure?", BY_CLIENT], ["agent: sure?", BY_CLIENT]),
+        ("fails_when_cancelled", [BY_CLIENT], [BY_CLIENT]),
         ("canceled_twice_when_cancelled", ["CANCELED first"], ["CANCELED first"]),
     ],
 )
@@ -238,9 +243,16 @@ def test_an_error_about_a_first_message_rejects_it(site: Site, error: type[error
     assert snapshot(task) == [f"user: {error.__name__}", "REJECTED not such a message"]
 
 
-@pytest.mark.parametrize("error", [errors.InternalError, errors.InvalidAgentResponseError, errors.TaskNotFoundError])
+@pytest.mark.parametrize("error", [errors.InternalError, errors.TaskNotFoundError])
 def test_any_other_error_is_a_failure(site: Site, error: type[errors.A2AError]) -> None:
     task = site.send(error.__name__)
 
     assert site.log(task["id"]) == ["SUBMITTED", f"FAILED {AGENT_FAILED}"]
     assert task["status"]["message"]["metadata"]["reference"]
+
+
+def test_an_answer_that_cannot_be_sent_is_said_to_be_that(site: Site) -> None:
+    task = site.send("InvalidAgentResponseError")
+
+    assert site.log(task["id"]) == ["SUBMITTED", f"FAILED {INVALID_ANSWER}"]
+    assert task["status"]["message"]["metadata"]["error"] == "INVALID_AGENT_RESPONSE"

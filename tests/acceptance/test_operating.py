@@ -207,7 +207,7 @@ def test_cancel_and_drain_change_what_they_say(site: Site) -> None:
 
     # a queue that others use as well, and nobody else reads
     said = a2a("drain", "--agent", "echo").stdout
-    assert re.search(rf"the queue {site.fleet.queue} also serves .*patient.*, and whatever other Celery tasks", said)
+    assert re.search(rf"the queue {site.fleet.queue} also serves .*patient.*, and any other Celery tasks", said)
     assert f"no other worker that reports consumes {site.fleet.queue}" in said
     assert f"{good}: takes nothing from {site.fleet.queue}, and has nothing left" in said
     waits = str(send(site.gateway, "echo", "x", returnImmediately=True)["id"])
@@ -224,8 +224,8 @@ def test_cancel_and_drain_change_what_they_say(site: Site) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("drain",), "say which: --worker, --host, --queue, --agent or --all"),
-        (("drain", "--all", "--queue", "q"), "--all is all workers"),
+        (("drain",), "choose workers with --worker, --host, --queue, --agent or --all"),
+        (("drain", "--all", "--queue", "q"), "--all selects all workers"),
         (("drain", "--all", "--shutdown", "--undo"), "--shutdown ends whole workers"),
         (("drain", "--queue", "q", "--shutdown"), "--shutdown ends whole workers"),
         (("stats", "--watch", "0"), "--watch"),
@@ -236,8 +236,8 @@ def test_bad_usage_says_how(site: Site, arguments: tuple[str, ...], said: str) -
 
 
 def test_who_is_not_there_is_said(site: Site) -> None:
-    assert "nobody@x does not answer" in site.a2a("drain", "--worker", "nobody@x", code=1).stderr
-    assert "no worker that consumes nothing answers" in site.a2a("drain", "--queue", "nothing", code=1).stderr
+    assert "nobody@x does not reply" in site.a2a("drain", "--worker", "nobody@x", code=1).stderr
+    assert "no worker that consumes nothing replies" in site.a2a("drain", "--queue", "nothing", code=1).stderr
     assert "no agent 'nobody'" in site.a2a("drain", "--agent", "nobody", code=1).stderr
     without_store = Operator(site.fleet, a2a_store_url=f"redis://{NOWHERE}/0")
     for command in (("stats",), ("list", "--all"), ("cancel", "--all"), ("requeue",)):

@@ -44,7 +44,7 @@ async def test_a_stream_has_every_chunk_in_order(served: Served) -> None:
 
     chunks = [event.data["artifactUpdate"]["artifact"] for event in events if "artifactUpdate" in event.data]
     assert "".join(part["text"] for chunk in chunks for part in chunk["parts"]) == "0 1 2 3 4 "
-    assert [int(event.id) for event in events] == sorted({int(event.id) for event in events})
+    assert [event.version for event in events] == sorted({event.version for event in events})
     assert events[-1].data["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
 
 

@@ -14,6 +14,7 @@ import redis
 from a2a.types import SendMessageRequest, a2a_pb2_grpc
 from google.protobuf.json_format import ParseDict
 
+from a2a_celery.gateway.middleware.bodies import MAX_JSON_VALUES
 from tests.support.fleet import Fleet, Gateway, running_fleet
 from tests.support.waiting import eventually
 
@@ -65,7 +66,7 @@ def test_a_message_whose_task_ends_before_its_turn_is_refused(site: tuple[Fleet,
 
     assert late.status_code == 400
     assert late.json()["error"]["details"][0]["reason"] == "UNSUPPORTED_OPERATION"
-    assert "before this message had its turn" in late.json()["error"]["message"]
+    assert "before the turn of this message" in late.json()["error"]["message"]
 
 
 def test_a_message_that_nobody_waits_with_is_kept_in_the_task_that_ended_first(site: tuple[Fleet, Gateway]) -> None:
@@ -97,7 +98,7 @@ def test_millions_of_values_hold_nobody_up(site: tuple[Fleet, Gateway]) -> None:
     answer = httpx.post(url, content=many, headers=headers, timeout=60)
 
     assert answer.status_code == 400
-    assert "100000 values" in answer.json()["error"]["message"]
+    assert f"{MAX_JSON_VALUES} values" in answer.json()["error"]["message"]
 
 
 async def test_nor_do_they_over_grpc(site: tuple[Fleet, Gateway]) -> None:

@@ -7,19 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from redis import Redis
+from a2a.types import TaskStatusUpdateEvent
 
 from a2a_celery.dispatch import Canvas
 from a2a_celery.lifecycle.outcomes import (
     AGENT_FAILED,
     AGENT_REFUSED,
     AGENT_UNKNOWN,
+    CANCELED_BY_AGENT,
+    CANCELED_BY_OPERATOR,
+    INVALID_ANSWER,
     OUT_OF_TIME,
-    WITHDRAWN,
     WORKER_LOST,
 )
+from a2a_celery.lifecycle.own_metadata import ATTEMPT, CELERY_STATE, MAX_ATTEMPTS, NEXT_ATTEMPT_AT, own_metadata
 from a2a_celery.store import Keys
-from a2a_celery.store.log import read_log
+from a2a_celery.store.log.pages import read_log
 from tests.support.clients import message_json, rest
 from tests.support.fleet import running_fleet
 from tests.support.site import Site, open_site, text_of
@@ -53,20 +56,20 @@ ROWS: list[tuple[str, dict[str, Any], list[str], list[Any], str | None, list[str
     ("gives", {"what": "bytes"}, DONE, ["cmF3"], None, ["succeeded"]),
     ("gives", {"what": "tuple"}, DONE, [[1, 2]], None, ["succeeded"]),
     ("gives", {"what": "date"}, DONE, ["2030-01-02"], None, ["succeeded"]),
-    ("gives", {"what": "nan"}, [*WORKED, "FAILED"], [], AGENT_FAILED, ["failed"]),
+    ("gives", {"what": "nan"}, [*WORKED, "FAILED"], [], INVALID_ANSWER, ["failed"]),
     ("says", {}, [*WORKED, "WORKING", "artifact", "COMPLETED"], ["extra", "a task id"], None, ["succeeded"]),
     ("progress", {}, [*WORKED, *["WORKING"] * 3, "artifact", "COMPLETED"], ["done"], None, ["succeeded"]),
     ("raises", {"what": "ValueError"}, [*WORKED, "FAILED"], [], AGENT_FAILED, ["failed"]),
     ("raises", {"what": "MemoryError"}, [*WORKED, "FAILED"], [], AGENT_FAILED, ["failed"]),
     ("raises", {"what": "Failed"}, [*WORKED, "FAILED"], [], "No such city.", ["failed"]),
     ("raises", {"what": "Rejected"}, [*WORKED, "REJECTED"], [], "Not that.", ["failed"]),
-    ("raises", {"what": "AuthRequired"}, [*WORKED, "AUTH_REQUIRED"], [], "Who are you?", []),
+    ("raises", {"what": "AuthRequired"}, [*WORKED, "AUTH_REQUIRED"], [], "Who are you?", ["auth_required"]),
     ("raises", {"what": "Ignore"}, [*WORKED, "COMPLETED"], [], None, []),
-    ("raises", {"what": "CancelledError"}, [*WORKED, "CANCELED"], [], None, []),
+    ("raises", {"what": "CancelledError"}, [*WORKED, "CANCELED"], [], CANCELED_BY_AGENT, ["revoked"]),
     ("flaky", {}, [*WORKED, "WORKING", "artifact", "COMPLETED"], ["attempt 2"], None, ["retried", "succeeded"]),
     ("flaky", {"succeed_at": 9}, [*WORKED, "WORKING", "WORKING", "FAILED"], [], AGENT_FAILED,
      ["retried", "retried", "failed"]),
-    ("later", {}, [*WORKED, "WORKING", "artifact", "COMPLETED"], ["later"], None, ["retried", "succeeded"]),
+    ("later", {}, [*WORKED, "WORKING", "WORKING", "artifact", "COMPLETED"], ["later"], None, ["retried", "succeeded"]),
 ]  # fmt: skip
 
 
@@ -137,8 +140,10 @@ def test_a_retry_says_which_attempt_comes_and_when(site: Site) -> None:
 
     metadata = site.ended("later", task_id)["metadata"]
 
-    assert (metadata["attempt"], metadata["maxAttempts"]) == (2, 4)
-    assert metadata["nextAttemptAt"].startswith("20")
+    assert metadata == own_metadata({ATTEMPT: 2, MAX_ATTEMPTS: 4})
+    waiting = site.store.run(read_log(Keys("a2a"), task_id, 2)).entries[0].event
+    assert isinstance(waiting, TaskStatusUpdateEvent)
+    assert waiting.metadata[NEXT_ATTEMPT_AT].startswith("20")
 
 
 def test_custom_states_are_progress(site: Site) -> None:
@@ -147,7 +152,7 @@ def test_custom_states_are_progress(site: Site) -> None:
 
     entries = site.store.run(read_log(Keys("a2a"), task_id, 0)).entries
     shown = [dict(entry.event.metadata) for entry in entries if hasattr(entry.event, "status") and entry.event.metadata]
-    assert shown == [{"step": n, "of": 2, "celery_state": "PROGRESS"} for n in (1, 2)]
+    assert shown == [{"step": n, "of": 2} | own_metadata({CELERY_STATE: "PROGRESS"}) for n in (1, 2)]
     assert site.result(task_id).state == "SUCCESS"
 
 
@@ -198,8 +203,21 @@ def test_revoked_before_it_began(site: Site) -> None:
         task_id = site.send("shout", "hello")
         site.revoke(task_id)
 
-    assert text_of(site.ended("shout", task_id)) == WITHDRAWN
-    assert site.log(task_id) == ["SUBMITTED", "REJECTED"]
+    assert text_of(site.ended("shout", task_id)) == CANCELED_BY_OPERATOR
+    assert site.log(task_id) == ["SUBMITTED", "CANCELED"]
+
+
+@pytest.mark.every_cell
+def test_terminated_while_it_runs(site: Site) -> None:
+    if site.pool == "solo":  # reads no broadcast while it runs a task
+        return
+    task_id = site.send("sleeps", data={"seconds": 3})
+    eventually(lambda: site.is_in(task_id, "WORKING"))
+
+    site.celery.control.revoke(f"{task_id}.1", terminate=True)
+
+    assert text_of(site.ended("sleeps", task_id)) == CANCELED_BY_OPERATOR
+    assert site.log(task_id) == [*WORKED, "CANCELED"]
 
 
 CANVASES = [
@@ -226,6 +244,40 @@ def test_the_end_of_a_canvas_is_the_end_of_its_task(site: Site, how: str, given:
 
 
 @pytest.mark.every_cell
+@pytest.mark.every_cell
+def test_a_task_with_reject_on_worker_lost_runs_again_when_its_process_is_lost(broker: str, tmp_path: Path) -> None:
+    """On prefork: with other pools the worker is lost, and its lease."""
+    deaths = tmp_path / "deaths"
+    deaths.mkdir()
+    with open_site(tmp_path, "prefork", broker, app="tests.support.plain_tasks") as site:
+        site.fleet.watcher()
+        task = site.ended("dies", site.send("dies", data={"folder": str(deaths), "times": 2}))
+        once = site.ended("dies", site.send("dies", data={"folder": str(deaths), "times": 7}))
+
+    assert (state(task), artifacts(task)) == ("COMPLETED", ["after 2 deaths"])
+    assert state(once) == "FAILED", "the task has max_retries = 3"
+    assert len(list(deaths.iterdir())) == 2 + 4
+
+
+@pytest.mark.parametrize(
+    ("env", "reason"),
+    [
+        ({"TEST_IGNORE_RESULTS": "1"}, "set ignore_result=False on it"),
+        ({"TEST_RESULTS": "rpc://"}, "the result backend rpc:// sends a result only to the process"),
+    ],
+    ids=["ignored results", "rpc"],
+)
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_canvas_whose_end_no_watcher_can_read_fails_its_task(
+    tmp_path: Path, pool: str, env: dict[str, str], reason: str
+) -> None:
+    with open_site(tmp_path, pool, "redis", app="tests.support.plain_tasks", **env) as site:
+        task_id = site.send("canvas", data={"how": "returned chain"})
+
+        assert state(site.ended("canvas", task_id)) == "FAILED"
+        site.worker.wait_for_output(reason)
+
+
 def test_a_canvas_that_is_cancelled_ends_at_once_and_its_tasks_are_revoked(site: Site) -> None:
     task_id = site.send("canvas", data={"how": "sleeps"})
     record = Keys("a2a").task(task_id).record
@@ -286,10 +338,7 @@ def test_a_run_that_such_a_worker_began_is_left_to_it_while_it_lives(tmp_path: P
         eventually(begun.exists, what="the run begins")
 
         fleet.watcher()
-        with Redis.from_url(fleet.redis.store_url) as redis:
-            record = Keys("a2a").task(task["id"]).record
-            eventually(lambda: int(redis.hget(record, "dispatched_again") or 0) > 1, what="two looks")
-        assert state(read(gateway, "waits", task)) == "SUBMITTED"
+        eventually(lambda: state(read(gateway, "waits", task)) == "WORKING", what="a look")
 
         fleet.worker()  # it would take a second copy
         if killed:

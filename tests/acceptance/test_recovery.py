@@ -114,7 +114,7 @@ def test_a_worker_that_was_frozen_finds_its_run_gone(fleet: Fleet) -> None:
 
     frozen.signal_group(signal.SIGCONT)
 
-    frozen.wait_for_output("it was given to another worker")
+    frozen.wait_for_output("another worker has its lease")
     eventually(lambda: state(read(gateway, "steady", task)) == "COMPLETED", what="the other finishes")
     texts = ["".join(part["text"] for part in a["parts"]) for a in read(gateway, "steady", task)["artifacts"]]
     assert texts == ["finished", "attempt 2 done"]

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from a2a_celery import A2A
 from a2a_celery.cli.commands import a2a as commands
-from a2a_celery.cli.requeue import Again, Requeuer
+from a2a_celery.cli.operator.requeue import Requeuer, RequeueResult
 from a2a_celery.store import Keys, SyncStore
 from tests.support import agents
 from tests.support.fleet import Fleet, Gateway, running_fleet
@@ -65,7 +65,7 @@ def rows(fleet: Fleet, *arguments: str, **conf: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in a2a(fleet, *arguments, "--json", **conf).stdout.splitlines()]
 
 
-def requeued(fleet: Fleet, task_ids: list[str]) -> list[Again]:
+def requeued(fleet: Fleet, task_ids: list[str]) -> list[RequeueResult]:
     """What becomes of these dead letters."""
     found = operated(fleet)
     store = SyncStore(found.settings.store_url)
@@ -189,7 +189,7 @@ def test_stuck_tasks_are_listed_with_what_they_wait_for(quick: Fleet) -> None:
     lines = a2a(quick, "list", "--stuck", "--older-than", "1").stdout.splitlines()
     assert lines[0].split() == ["TASK", "AGENT", "RUN", "FOR", "WORKER", "WHY"]
     assert any(re.fullmatch(rf"{waits['id']}  echo +1 +\S+ s +- +no worker began it.*", line) for line in lines)
-    assert any(line.startswith("its worker is lost: no watcher sees to it") for line in lines)
+    assert any(line.startswith("its worker is lost: no watcher recovers it") for line in lines)
     assert whys("1", "--agent", "ask") == {pauses["id"]: "paused"}
     assert len(whys("1", "--limit", "2")) == 2
 
@@ -206,7 +206,7 @@ def test_stuck_tasks_are_listed_with_what_they_wait_for(quick: Fleet) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--older-than", "5"), "--older-than goes with --stuck"),
+        (("--older-than", "5"), "--older-than needs --stuck"),
         (("--stuck", "--url", "http://x"), "leave out --url"),
         (("--stuck", "-H", "a: b"), "leave out --header"),
         (("--stuck", "--state", "working"), "leave out --state"),

@@ -15,9 +15,9 @@ import httpx
 import pytest
 from a2a.types import Task, TaskState, TaskStatusUpdateEvent
 
-from a2a_celery.lifecycle import is_terminal
+from a2a_celery.lifecycle import EventId, is_terminal
 from a2a_celery.store import Keys, SyncStore
-from a2a_celery.store.log import read_log
+from a2a_celery.store.log.pages import read_log
 from tests.support.clients import V1, message_json
 from tests.support.fleet import Fleet, Process, running_fleet
 from tests.support.waiting import LIMIT, eventually, eventually_async
@@ -88,7 +88,7 @@ class Clients:
 
     async def _stream(self, http: httpx.AsyncClient, agent: str, text: str) -> None:
         """Reads a stream to its end, at whatever gateway: every event once."""
-        ids: list[int] = []
+        ids: list[str] = []
         task_id = ""
         last: Any = {}
         while str(last.get("statusUpdate", {}).get("status", {}).get("state"))[11:] not in ENDED:
@@ -96,7 +96,7 @@ class Clients:
             call = (
                 http.stream("POST", f"{url}/message:stream", json=message_json(text))
                 if not ids
-                else http.stream("POST", f"{url}/tasks/{task_id}:subscribe", headers={"Last-Event-ID": str(ids[-1])})
+                else http.stream("POST", f"{url}/tasks/{task_id}:subscribe", headers={"Last-Event-ID": ids[-1]})
             )
             try:
                 async with call as response, self._streaming(url):
@@ -104,14 +104,14 @@ class Clients:
                     self.resumed += bool(ids)
                     async for line in response.aiter_lines():
                         if line.startswith("id:"):
-                            ids.append(int(line[3:]))
+                            ids.append(line[3:].strip())
                         elif line.startswith("data:"):
                             last = json.loads(line[5:])
                             task_id = task_id or last["task"]["id"]
                             self.known[task_id] = agent
             except httpx.TransportError:
                 await asyncio.sleep(0.2)
-        assert ids == list(range(1, len(ids) + 1))
+        assert [EventId.parse(event_id).version for event_id in ids] == list(range(1, len(ids) + 1))
 
 
 def replaced(fleet: Fleet, old: Process, new: Process) -> Process:

@@ -18,10 +18,13 @@ from a2a_celery.store.operation import script
 from tests.support.fleet import Fleet, Gateway, running_fleet
 from tests.support.talk import HEADERS, TIMEOUT, read, send
 
-SCRIPTS = ("create_task", "mark_published", "claim_run", "append", "settle_run", "read_log", "read_task", "renew_runs")
+SCRIPTS = (
+    "create_task", "mark_published", "claim_run", "append", "settle_run", "read_log", "read_task", "renew_runs",
+    "read_memory",
+)  # fmt: skip
 NAMES = {script(name).sha: name for name in SCRIPTS}
 
-BY_THE_CLOCK = {"renew_runs", "mark_published", "PING", "SUBSCRIBE", "UNSUBSCRIBE", "HELLO", "CLIENT"}
+BY_THE_CLOCK = {"renew_runs", "mark_published", "read_memory", "PING", "SUBSCRIBE", "UNSUBSCRIBE", "HELLO", "CLIENT"}
 """What comes every so often, however many messages there are. Channels say how many tasks are followed; a process that
 has more to say at once than before makes one more connection."""
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from a2a_celery.lifecycle.outcomes import WORKER_LOST
+from a2a_celery.lifecycle.own_metadata import ATTEMPT, HANDED_BACK, MAX_ATTEMPTS, own_metadata
 from a2a_celery.store import Keys
 from tests.acceptance.test_endings import WORKED, Site, open_site, text_of
 from tests.support.clients import rest
@@ -117,7 +118,7 @@ def test_a_run_that_may_be_run_again_is_handed_back(site: Site, folder: Path, po
     task = site.ended("worth-another", task_id)
     assert site.log(task_id)[3:] == ["WORKING", "WORKING", "artifact", "COMPLETED"]
     assert words(folder, task_id) == ["begins 1", "cleaned up", "begins 2"]
-    assert task["metadata"] == {"attempt": 2, "maxAttempts": 3, "handedBack": 1}
+    assert task["metadata"] == own_metadata({ATTEMPT: 2, MAX_ATTEMPTS: 3, HANDED_BACK: 1})
     texts = ["".join(part["text"] for part in artifact["parts"]) for artifact in task["artifacts"]]
     assert texts == ["finished", "attempt 2 done"]
     site.celery_says(task_id, "cancelled")
@@ -227,7 +228,7 @@ def test_a_client_that_asked_to_cancel_gets_that(site: Site, folder: Path, pool:
     asked = Keys("a2a").task(task_id).record
     with ThreadPoolExecutor(1) as thread:
         answer = thread.submit(rest, site.gateway, "POST", f"/tasks/{task_id}:cancel", agent="blocks-loop")
-        eventually(lambda: site.store.redis.hget(asked, "asked_to_cancel") == b"1")
+        eventually(lambda: site.store.redis.hget(asked, "cancel_requested") == b"1")
 
         stop(worker, "second SIGTERM")
 

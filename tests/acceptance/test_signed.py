@@ -131,7 +131,7 @@ def test_a_run_that_a_worker_hands_back_goes_on_at_another(signed: Signed) -> No
     leaving.signal(signal.SIGQUIT)
 
     signed.comes_to("steady", task, "COMPLETED")
-    assert f"run {task}.1 is given up" in leaving.output()
+    assert f"run {task}.1 is requeued because its worker shuts down" in leaving.output()
 
 
 @ON_ONE
@@ -160,7 +160,7 @@ def test_a_gateway_with_another_key_is_not_heard_and_a_watcher_publishes_again(s
     tasks = {agent: signed.begin(agent, "late", gateway=gateway) for agent in ("echo", "shout")}
     for agent, task_id in tasks.items():
         signed.comes_to(agent, task_id, "COMPLETED")
-        eventually(lambda t=task_id: f"run {t}.1 dispatched again" in signed.fleet.logs())
+        eventually(lambda t=task_id: f"run {t}.1 published again" in signed.fleet.logs())
     said = httpx.get(f"{gateway.url}/health/ready", timeout=30).json()["workers"]
     gateway.stop()
 

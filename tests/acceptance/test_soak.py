@@ -13,6 +13,7 @@ import psutil
 import pytest
 import redis
 
+from a2a_celery.lifecycle import EventId
 from tests.support.fleet import Fleet, Process, free_port
 from tests.support.waiting import eventually
 
@@ -83,7 +84,7 @@ async def send(http: httpx.AsyncClient, url: str, text: str) -> str:
 async def stream(http: httpx.AsyncClient, url: str, text: str) -> str:
     body = {"message": {"messageId": text, "role": "ROLE_USER", "parts": [{"text": "5"}]}}
     async with http.stream("POST", f"{url}/agents/count/message:stream", json=body) as answer:
-        ids = [int(line[4:]) async for line in answer.aiter_lines() if line.startswith("id: ")]
+        ids = [EventId.parse(line[4:]).version async for line in answer.aiter_lines() if line.startswith("id: ")]
     # the task, WORKING, five chunks, COMPLETED
     return "ok" if ids == list(range(1, 9)) else f"the stream had {ids}"
 

@@ -74,8 +74,8 @@ def does_everything(fleet: Fleet, gateway: Gateway, worker: Process, **env: str)
     assert wrong == [], doctor.stdout
     listing = fleet.command("a2a", "list", "--stuck", **env)
     assert listing.returncode == 0, listing.stderr
-    figures = rest(gateway, "GET", "/metrics").text
-    outputs = [doctor.stdout, doctor.stderr, listing.stdout, listing.stderr, listed.text, figures]
+    metrics = rest(gateway, "GET", "/metrics").text
+    outputs = [doctor.stdout, doctor.stderr, listing.stdout, listing.stderr, listed.text, metrics]
     return "\n".join([*outputs, *(process.output() for process in fleet.processes)])
 
 

@@ -17,11 +17,11 @@ from a2a.types import TaskPushNotificationConfig
 from google.protobuf.json_format import MessageToJson, ParseDict
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from a2a_celery.push import derived_secret
-from a2a_celery.push.signature import printed_secret
-from a2a_celery.sealing import fingerprint_of
+from a2a_celery.crypto.sealing import fingerprint_of
+from a2a_celery.push import derive_secret
+from a2a_celery.push.signature import format_secret
 from a2a_celery.store import Keys, SyncStore
-from a2a_celery.store.push_configs import secrets_in_use
+from a2a_celery.store.webhooks.push_configs import secrets_in_use
 from tests.support.celery_events import CeleryEvents, celery_events
 from tests.support.clients import BINDINGS, message_json, rest, rpc, sdk_client
 from tests.support.fleet import Fleet, Gateway, free_port, running_fleet
@@ -91,7 +91,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traces]:
         worker = fleet.start("worker", "worker", "-n", f"w-{fleet.queue}@%h", "-c", "2", "-l", "DEBUG", "-E")
         worker.wait_for_output(" ready.")
         watcher = fleet.start("watcher", "a2a", "watcher", "--log-level", "debug")
-        watcher.wait_for_output("watching")
+        watcher.wait_for_output("watcher started")
         flower = f"http://127.0.0.1:{free_port()}"
         address = ("--address=127.0.0.1", f"--port={flower.rpartition(':')[2]}")
         fleet.start("flower", "flower", *address, FLOWER_UNAUTHENTICATED_API="true")
@@ -158,6 +158,11 @@ def tell_everybody(traces: Traces) -> None:
         assert json.loads(shown)["status"] == (500, 410)[number], path
         assert "[…]" in shown, "the receiver said the request again, and that is cut out"
         answers[f"a2a deliveries show {path}"] = shown
+        webhook = f"/webhooks/{failed}/{config_id}"
+        pinged = rest(gateway, "POST", f"{webhook}:ping", agent="ask")
+        owned = rest(gateway, "GET", f"{webhook}/deliveries", agent="ask")
+        assert (pinged.status_code, owned.json()["deliveries"][-1]["status"]) == (202, (500, 410)[number])
+        answers[f"its owner reads {path}"] = pinged.text + owned.text
     answers["a2a deliveries list --json"] = operator(traces, "list", "--json")
     answers["/metrics"] = rest(gateway, "GET", "/metrics").text
     answers["a2a doctor"] = traces.fleet.command("a2a", "doctor", "--url", gateway.url).stdout
@@ -330,7 +335,7 @@ def test_a_key_is_changed_under_configs_that_stay(tmp_path: Path) -> None:
                 signatures = got.headers["webhook-signature"].split()
                 assert len(signatures) == 2
                 for key in (NEW, KEY):
-                    secret = printed_secret(derived_secret(key.encode(), task_id, "derived"))
+                    secret = format_secret(derive_secret(key.encode(), task_id, "derived"))
                     Webhook(secret).verify(got.body, got.headers)
                     one = [s for s in signatures if signs(secret, got, s)]
                     assert len(one) == 1, "each signature is one key's"

@@ -14,7 +14,7 @@ from a2a.types import SendMessageRequest, Task
 from google.protobuf.json_format import ParseDict
 
 from a2a_celery.store import Keys, SyncStore
-from a2a_celery.store.deliveries import read_delivery
+from a2a_celery.store.webhooks.deliveries import read_delivery
 from tests.support.clients import Served, message_json, rpc, sdk_client, serving
 from tests.support.posts import (
     DELIVERING,
@@ -198,7 +198,9 @@ def deliveries(served: Served, *arguments: str) -> list[dict[str, Any]]:
     """What the command says, in JSON."""
     found = served.fleet.command("a2a", "deliveries", *arguments)
     assert found.returncode == 0, found.stderr
-    return [json.loads(found.stdout)] if arguments[0] == "show" else list(map(json.loads, found.stdout.splitlines()))
+    if arguments[0] == "show" and "--json" not in arguments:
+        return [json.loads(found.stdout)]
+    return list(map(json.loads, found.stdout.splitlines()))
 
 
 def test_gone_is_given_up_at_once_and_replayed(served: Served, store: SyncStore, hooks: Receiver, path: str) -> None:
@@ -213,11 +215,19 @@ def test_gone_is_given_up_at_once_and_replayed(served: Served, store: SyncStore,
     assert (row["webhook"], row["state"], row["delivered"], row["status"]) == ("gone", "dead", 1, 410)
     [row] = deliveries(served, "show", task["id"], "gone")
     assert (row["state"], row["lastEvent"]) == ("dead", max(shown(store, task["id"])))
+    assert [(attempt["outcome"], attempt["status"]) for attempt in row["attempts"]] == [
+        ("gone", 410),
+        ("delivered", 200),
+    ]
     assert len(hooks.received(path)) == 2
+    assert deliveries(served, "show", task["id"], "gone", "--json") == [row]
+    assert [r for r in deliveries(served, "--json") if r["task"] == task["id"]] == given_up()
 
-    replayed = served.fleet.command("a2a", "deliveries", "replay", task["id"], "gone")
+    replayed = deliveries(served, "replay", task["id"], "gone", "--json")
 
-    assert "is due again" in replayed.stdout
+    assert replayed == [{"task": task["id"], "webhook": "gone", "replayed": True}]
+    again = served.fleet.command("a2a", "deliveries", "replay", task["id"], "gone")
+    assert "was not given up, or is due again already" in again.stdout
     posts = all_posts(store, hooks, path, task["id"])
     assert [version_of(got) for got in posts] == [1, 2, *sorted(shown(store, task["id"]))[1:]]
     eventually(lambda: stands(store, task["id"], "gone") == "delivered")

@@ -16,7 +16,7 @@ import pytest
 from a2a_celery.client.receiver import Notification, receiver_app
 from a2a_celery.lifecycle import Event
 from a2a_celery.store import Keys, SyncStore
-from a2a_celery.store.deliveries import deliveries
+from a2a_celery.store.webhooks.deliveries import deliveries
 from tests.support.clients import message_json, rpc
 from tests.support.fleet import Fleet, Gateway, running_fleet
 from tests.support.posts import DELIVERING, SECRET, require_all, require_signed, shown, with_config

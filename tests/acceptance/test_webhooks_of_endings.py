@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from a2a_celery.lifecycle.outcomes import WITHDRAWN, WORKER_LOST
+from a2a_celery.lifecycle.outcomes import CANCELED_BY_OPERATOR, WORKER_LOST
 from tests.support.clients import message_json, rpc
 from tests.support.posts import DELIVERING, require_all, require_signed, shown, states, version_of, with_config
 from tests.support.receiver import Receiver, receiver
@@ -74,8 +74,8 @@ def test_revoked_before_it_began(site: Site, hooks: Receiver) -> None:
         task_id, path = sent(site, hooks, "echo")
         site.revoke(task_id)
 
-    assert text_of(site.ended("echo", task_id)) == WITHDRAWN
-    assert told(site, hooks, task_id, path) == ["SUBMITTED", "REJECTED"]
+    assert text_of(site.ended("echo", task_id)) == CANCELED_BY_OPERATOR
+    assert told(site, hooks, task_id, path) == ["SUBMITTED", "CANCELED"]
 
 
 def test_terminated_while_it_runs(site: Site, hooks: Receiver) -> None:
@@ -84,8 +84,8 @@ def test_terminated_while_it_runs(site: Site, hooks: Receiver) -> None:
 
     site.celery.control.revoke(f"{task_id}.1", terminate=True)
 
-    assert text_of(site.ended("silent", task_id)) == WORKER_LOST
-    assert told(site, hooks, task_id, path) == ["SUBMITTED", "WORKING", "FAILED"]
+    assert text_of(site.ended("silent", task_id)) == CANCELED_BY_OPERATOR
+    assert told(site, hooks, task_id, path) == ["SUBMITTED", "WORKING", "CANCELED"]
 
 
 def test_a_run_whose_process_was_killed(site: Site, hooks: Receiver) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,18 @@ from tests.support.talk import state
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.every_cell
+
+APP_WITH_NAMED_AGENTS = """
+import os
+from celery import Celery
+from a2a_celery import A2A
+
+app = Celery("acme")
+app.conf.task_default_queue = os.environ["TEST_QUEUE"]
+a2a = A2A(app)
+a2a.agent("one")("acme_agents:greet")
+a2a.agent("two")("acme_agents:greet")
+"""
 
 
 class Site:
@@ -70,6 +84,26 @@ def test_an_executor_given_by_name_is_imported_in_workers_only(site: Site) -> No
 
     assert "heavy imported" in site.worker.output()
     assert "heavy imported" not in site.gateway.output()
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+def test_agents_by_name_beside_the_app_module_run_in_a_stock_worker(tmp_path: Path, pool: str) -> None:
+    """The ``celery`` script leaves the current folder out of Python's path; ``python -m celery`` does not."""
+    (tmp_path / "acme.py").write_text(APP_WITH_NAMED_AGENTS)
+    (tmp_path / "acme_agents.py").write_text("import acme_words\ndef greet(turn):\n    return acme_words.GREETING\n")
+    (tmp_path / "acme_words.py").write_text("GREETING = 'hello'\n")
+    script = ["env", "-C", str(tmp_path), str(Path(sys.executable).with_name("celery"))]
+    with running_fleet(tmp_path, app="acme", PYTHONPATH=str(tmp_path)) as fleet:
+        gateway = fleet.gateway()
+        fleet.environment_without("PYTHONPATH")
+
+        command = [*script, "-A", "acme", "worker", "-P", pool, "-c", "2", "-l", "INFO"]
+        worker = Process("stock worker", command, fleet.environment, tmp_path / "worker.log")
+        fleet.processes.append(worker)
+        worker.wait_for_output(" ready.")
+
+        for agent in ("one", "two"):
+            assert talk.send(gateway, agent)["artifacts"][0]["parts"] == [{"text": "hello"}]
 
 
 def test_code_that_cannot_be_built_fails_its_tasks_with_a_reference(site: Site) -> None:

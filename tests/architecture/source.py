@@ -16,7 +16,7 @@ FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True)
 class Module:
-    """One Python file."""
+    """Python file."""
 
     path: Path
 

@@ -14,17 +14,18 @@ OPEN_TO_ALL = {
     "agents",
     "caller",
     "clock",
-    "config",
-    "databases",
-    "discretion",
+    "crypto",
     "errors",
-    "flag",
-    "kinds",
-    "loading",
+    "integrations",
+    "lean_event",
+    "log_redaction",
     "loops",
-    "sealing",
+    "retry_after",
+    "retry_policy",
+    "child_tasks",
+    "hooks",
+    "settings",
     "telemetry",
-    "store_urls",
     "threads",
     "versions",
     "__version__",
@@ -34,6 +35,9 @@ OPEN_TO_ALL = {
 MAY_IMPORT: dict[str, set[str]] = {
     "lifecycle": set(),
     "telemetry": set(),
+    "integrations": set(),
+    "settings": set(),
+    "crypto": set(),
     "store": {"lifecycle"},
     "dispatch": {"lifecycle"},
     "push": {"lifecycle"},
@@ -53,23 +57,23 @@ WIRING = {"app", "__init__"}
 
 ONLY_TYPES = {
     ("a2a_celery/execution/run.py", "process"),
-    ("a2a_celery/execution/worker_signals.py", "agent_worker"),
+    ("a2a_celery/execution/celery/worker_signals.py", "agent_worker"),
     ("a2a_celery/agents.py", "caller"),
 }
 LAZY = {"a2a_celery/__init__.py", "a2a_celery/app.py"}
 """Modules that import ours when these are first used, and for types only until then."""
 EXTRAS_BEHIND = {("telemetry", "spans")}
 """What needs an extra: imported for types, and by the one function that knows whether it may be."""
-REDIS_USERS = ("a2a_celery/store/", "a2a_celery/cli/embedded.py", "a2a_celery/dispatch/broker_guards.py")
-"""The guards send nothing by redis-py: they name the errors of kombu's transport."""
+REDIS_USERS = ("a2a_celery/store/", "a2a_celery/cli/dev/embedded_redis.py", "a2a_celery/integrations/kombu.py")
+"""The corrections of kombu name errors of redis-py; they send nothing."""
 
 FUNCTIONS_THAT_IMPORT: dict[str, str] = {
     "a2a_celery/app.py": "a process that only registers agents imports neither the SDK nor gateway, watcher and worker",
     "a2a_celery/errors.py": "a process that raises no AgentSignal needs no SDK",
     "a2a_celery/archive/__init__.py": "SQLAlchemy is an extra",
-    "a2a_celery/gateway/parts.py": "grpc is an extra",
-    "a2a_celery/client/transports.py": "grpc is an extra",
-    "a2a_celery/store/object_store.py": "fsspec is an extra",
+    "a2a_celery/gateway/services.py": "grpc is an extra",
+    "a2a_celery/client/connection/transports.py": "grpc is an extra",
+    "a2a_celery/store/blobs/object_store.py": "fsspec is an extra",
     "a2a_celery/telemetry/tracing.py": "OpenTelemetry is an extra",
 }
 """Why a function may import; an import that costs or may be missing, and nothing else."""
@@ -81,12 +85,12 @@ SOURCE = modules(PACKAGE)
 
 
 def part_of(module: Module) -> str:
-    """The package or top-level module of ours that a file belongs to."""
+    """Return the package or top-level module that a file belongs to."""
     return module.dotted[1] if len(module.dotted) > 1 else "__init__"
 
 
 def ours_in(module: Module) -> set[str]:
-    """Which of our packages and top-level modules it imports."""
+    """Return the packages and top-level modules of this project that a file imports."""
     found = set()
     for name, _ in module.imports():
         parts = name.split(".")
@@ -139,7 +143,8 @@ def test_push_knows_neither_redis_nor_celery() -> None:
     for module in SOURCE:
         if part_of(module) == "push":
             assert not {name.split(".")[0] for name, _ in module.imports()} & outside, module.name
-            assert ours_in(module) <= {"clock", "discretion", "lifecycle", "push", "threads"}, module.name
+            ours = {"clock", "crypto", "lifecycle", "log_redaction", "push", "retry_after", "threads"}
+            assert ours_in(module) <= ours, module.name
 
 
 def test_a_client_needs_no_part_of_the_service() -> None:
@@ -147,8 +152,8 @@ def test_a_client_needs_no_part_of_the_service() -> None:
 
 
 def test_a_receiver_needs_no_more_than_the_sdk_and_starlette() -> None:
-    """It lives in other people's web applications."""
-    receiving = [by_name(f"a2a_celery/client/{name}.py") for name in ("receiver", "notifications", "seen")]
+    """A receiver runs in web applications of others."""
+    receiving = [by_name(f"a2a_celery/client/{name}.py") for name in ("receiver", "notifications", "deduplication")]
     outside = {name.split(".")[0] for module in receiving for name, _ in module.imports()} - sys.stdlib_module_names
 
     assert outside == {"a2a", "google", "starlette", PACKAGE}
@@ -259,13 +264,18 @@ assert [task is not None for task in sent] == [False, True], sent
 """
     imported = imported_by(REGISTERING + "app.Worker.app = app\n" + starting)
 
-    assert {"a2a.types", "redis.asyncio", "a2a_celery.execution.process", "a2a_celery.execution.turn"} <= imported
+    assert {
+        "a2a.types",
+        "redis.asyncio",
+        "a2a_celery.execution.process.worker_process",
+        "a2a_celery.execution.agents.turn",
+    } <= imported
 
 
 def test_every_public_name_can_be_imported() -> None:
     code = "from a2a_celery import *; import a2a_celery; assert set(a2a_celery.__all__) <= set(dir(a2a_celery))"
 
-    assert "a2a_celery.store.sdk" in imported_by(code)
+    assert "a2a_celery.execution.agents.turn" in imported_by(code)
 
 
 def by_name(name: str) -> Module:

@@ -14,10 +14,11 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from a2a_celery.archive import Archive, Archived, ArchivedPage, Filter, database, open_archive
 from a2a_celery.errors import ArchiveUnavailable
-from a2a_celery.gateway.kept import KeptTasks
+from a2a_celery.gateway.operations.task_reader import TaskReader
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys, Scope
-from a2a_celery.store.archiving import archive_state
+from a2a_celery.store.admin.archiving import read_archive_state
+from a2a_celery.store.admin.schema import SCHEMA
 from a2a_celery.watcher import archiver as archiver_module
 from a2a_celery.watcher.archiver import Archiver
 from tests.archive.conftest import sqlite
@@ -72,7 +73,7 @@ class Scene:
 
     def __init__(self, store: AsyncStore, keys: Keys, seeds: Seeds, archive: Moody) -> None:
         self.store, self.keys, self.seeds, self.archive = store, keys, seeds, archive
-        self.kept = KeptTasks(store, keys, archive, RETENTION)
+        self.kept = TaskReader(store, keys, archive, RETENTION)
         self.clock = ManualClock()
         self.archiver = self.new_archiver()
 
@@ -112,7 +113,7 @@ class Scene:
 
 @pytest.fixture
 async def scene(store: AsyncStore, keys: Keys, seeds: Seeds, tmp_path: Path) -> AsyncIterator[Scene]:
-    await store.redis.hset(keys.installation, mapping={"schema": 1, "archive": "1"})
+    await store.redis.hset(keys.installation, mapping={"schema": SCHEMA, "archive": "1"})
     archive = Moody(open_archive(sqlite(tmp_path)))
     yield Scene(store, keys, seeds, archive)
     await archive.aclose()
@@ -135,7 +136,7 @@ async def test_a_task_is_read_the_same_before_and_after(scene: Scene) -> None:
 
     assert not await scene.is_in_store(task_id)
     after = await scene.kept.read(ANN, task_id)
-    assert (after.task, after.version, after.archived) == (before.task, before.version, True)
+    assert (after.task, after.newest.version, after.archived) == (before.task, before.newest.version, True)
     assert (await scene.kept.read(ANN, task_id, history_length=1, artifacts=False)).task == cut.task
     assert (await scene.kept.read(ANN, task_id, history_length=0)).task.history == []
     for stranger in (BOB, Scope("agent", "t", "ann"), Scope("other", "", "ann")):
@@ -265,11 +266,11 @@ async def test_a_database_that_is_away_loses_nothing_and_says_how_much_waits(
     scene.archive.away = True
     await scene.due()
 
-    with pytest.raises(ArchiveUnavailable, match="away; 2 ended tasks wait for it, the oldest for"):
+    with pytest.raises(ArchiveUnavailable, match="away; 2 ended tasks are due, the oldest for"):
         await scene.archiver.tick()
     await scene.archiver.tick()  # it is left alone for a while
 
-    assert (await scene.store.run(archive_state(scene.keys))).due == 2
+    assert (await scene.store.run(read_archive_state(scene.keys))).due == 2
     assert [await scene.is_in_store(task_id) for task_id in ended] == [False, True, True]
     assert (await scene.kept.read(ANN, ended[2])).task.id == ended[2]
     for asking in (scene.page(), scene.kept.read(ANN, ended[0])):
@@ -281,7 +282,7 @@ async def test_a_database_that_is_away_loses_nothing_and_says_how_much_waits(
 
     assert await scene.store.redis.exists(scene.keys.archiver), "another one has it"
     assert [await scene.is_in_store(task_id) for task_id in ended] == [False, True, True]
-    scene.clock.advance(archiver_module.REST)
+    scene.clock.advance(archiver_module.FIRST_RETRY_DELAY)
     await scene.archiver.tick()
     assert [await scene.is_in_store(task_id) for task_id in ended] == [False] * 3
     assert ids((await scene.page()).tasks) == list(reversed(ended))
@@ -297,25 +298,25 @@ async def test_a_task_that_the_database_refuses_holds_up_no_other(
 
     assert [await scene.is_in_store(task_id) for task_id in ended] == [True, True, False, False]
     assert ids(await scene.pages(page_size=1)) == list(reversed(ended))
-    assert (await scene.store.run(archive_state(scene.keys))).refused == 2
-    assert f"task {ended[0]} stays in the store for now: it is refused by the archive" in caplog.text
+    assert (await scene.store.run(read_archive_state(scene.keys))).refused == 2
+    assert f"task {ended[0]} was not archived and stays in the store: the archive refuses it" in caplog.text
     scene.archive.dislikes = set()
     await scene.store.redis.delete(scene.keys.archiver)
     await scene.new_archiver().tick()
-    assert (await scene.store.run(archive_state(scene.keys))).waiting == 0
+    assert (await scene.store.run(read_archive_state(scene.keys))).waiting == 0
 
 
 async def test_tasks_that_the_database_refuses_one_and_all_hold_up_no_later_one(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archiver_module, "BATCH", 2)
+    monkeypatch.setattr(archiver_module, "ARCHIVE_BATCH", 2)
     ended = [await scene.seeds.ended(COMPLETED) for _ in range(5)]
     scene.archive.dislikes = set(ended[:4])
 
     await scene.archived(*ended)
 
     assert [await scene.is_in_store(task_id) for task_id in ended] == [True, True, True, True, False]
-    assert (await scene.store.run(archive_state(scene.keys))).refused == 4
+    assert (await scene.store.run(read_archive_state(scene.keys))).refused == 4
 
 
 async def test_one_that_goes_away_in_the_middle_refuses_nothing(scene: Scene) -> None:
@@ -331,19 +332,19 @@ async def test_one_that_goes_away_in_the_middle_refuses_nothing(scene: Scene) ->
     with pytest.raises(ArchiveUnavailable):
         await scene.archiver.tick()
 
-    assert (await scene.store.run(archive_state(scene.keys))).refused == 0
+    assert (await scene.store.run(read_archive_state(scene.keys))).refused == 0
     assert [await scene.is_in_store(task_id) for task_id in ended] == [True] * 4
 
 
 async def test_many_watchers_archive_a_backlog_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archiver_module, "BATCH", 5)
+    monkeypatch.setattr(archiver_module, "ARCHIVE_BATCH", 5)
     ended = [await scene.seeds.ended(COMPLETED) for _ in range(23)]
     await scene.due()
 
     await asyncio.gather(*(scene.new_archiver().tick() for _ in range(4)))
 
     assert ids(await scene.pages(page_size=10)) == list(reversed(ended))
-    assert await scene.store.redis.hget(scene.keys.figures, "archived agent tasks") == b"23"
+    assert await scene.store.redis.hget(scene.keys.metrics, "archived agent tasks") == b"23"
 
 
 async def test_two_that_archive_the_same_at_once_do_no_harm(scene: Scene) -> None:
@@ -361,7 +362,7 @@ async def test_two_that_archive_the_same_at_once_do_no_harm(scene: Scene) -> Non
     await scene.archived()
 
     assert ids(await scene.pages(page_size=2)) == list(reversed(ended))
-    assert await scene.store.redis.hget(scene.keys.figures, "archived agent tasks") == b"5"
+    assert await scene.store.redis.hget(scene.keys.metrics, "archived agent tasks") == b"5"
 
 
 async def test_what_ended_before_there_was_an_archive_goes_there_too(scene: Scene) -> None:

@@ -11,8 +11,9 @@ from a2a.types import Part
 from a2a_celery.archive import Archive, Archived, open_archive
 from a2a_celery.errors import ArchiveUnavailable
 from a2a_celery.store import Keys
-from a2a_celery.store.archiving import archive_state
-from a2a_celery.store.tasks import list_tasks, read_task, request_cancel
+from a2a_celery.store.admin.archiving import read_archive_state
+from a2a_celery.store.admin.schema import SCHEMA
+from a2a_celery.store.tasks.commands import list_tasks, read_task, request_cancel
 from a2a_celery.watcher import archiver as archiver_module
 from a2a_celery.watcher.archiver import Archiver
 from tests.archive.conftest import sqlite
@@ -25,7 +26,7 @@ LARGE = 5000
 @pytest.fixture
 async def shelved(shelved: Shelved, keys: Keys) -> Shelved:
     """One whose ended tasks go to an archive."""
-    await shelved.store.redis.hset(keys.installation, mapping={"schema": 1, "archive": "1"})
+    await shelved.store.redis.hset(keys.installation, mapping={"schema": SCHEMA, "archive": "1"})
     return shelved
 
 
@@ -89,7 +90,7 @@ async def test_while_the_object_store_is_away_the_task_and_its_blobs_stay(
 
     await Archiver(shelved.store, keys, archive, None).tick()
 
-    assert (await shelved.store.run(archive_state(keys))).refused == 1
+    assert (await shelved.store.run(read_archive_state(keys))).refused == 1
     page = await shelved.store.run(
         list_tasks(keys, ANN, retention=RETENTION, page_size=5, history_length=0, archived=True)
     )
@@ -112,7 +113,7 @@ async def test_nothing_to_copy_is_no_reason_to_ask_a_database_that_is_away(
 
     await Archiver(shelved.store, keys, nowhere, None).tick()
 
-    assert (await shelved.store.run(archive_state(keys))).refused == 1
+    assert (await shelved.store.run(read_archive_state(keys))).refused == 1
     shelved.shelf.away = False
     await shelved.store.redis.delete(keys.archiver)
     with pytest.raises(ArchiveUnavailable):

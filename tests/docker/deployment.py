@@ -15,6 +15,7 @@ from uuid import uuid4
 
 import httpx
 
+from a2a_celery.telemetry.names import OPEN_STREAMS
 from tests.support import ROOT
 from tests.support.fleet import free_port
 from tests.support.waiting import eventually
@@ -116,8 +117,9 @@ class Deployment:
             raise AssertionError(f"not healthy within {HEALTHY:g} s: {unhealthy}") from None
 
     def wait_until_ready(self) -> None:
-        """Returns when a request through nginx finds store, broker and workers."""
-        eventually(lambda: self._says(f"{self.url}/health/ready") == 200, every=0.5, what="it is ready")
+        """Returns when nginx reaches a gateway, and a gateway finds store, broker and workers."""
+        eventually(lambda: self._says(f"{self.url}/health/live") == 200, every=0.5, what="nginx reaches a gateway")
+        eventually(self._is_ready, every=0.5, what="it is ready")
 
     def ask_flower(self, path: str) -> Any:
         """What its API answers."""
@@ -126,6 +128,12 @@ class Deployment:
         assert answer.status_code == 200, answer.text
         return answer.json()
 
+    def open_streams(self, gateway: str) -> int:
+        """How many streams a gateway's container serves at the moment."""
+        ask = "from urllib.request import urlopen; print(urlopen('http://127.0.0.1:8000/metrics').read().decode())"
+        metrics = run(f'docker exec {gateway} python -S -c "{ask}"', self.folder, self.env)
+        return int(sum(map(float, re.findall(rf"^{OPEN_STREAMS.name}{{.*}} (\S+)$", metrics, re.MULTILINE))))
+
     def logs(self) -> str:
         """The end of what all containers have printed."""
         return self.compose("logs", "--no-color", "--tail=60")
@@ -133,6 +141,15 @@ class Deployment:
     def _statuses(self) -> list[str]:
         project = f"--filter label=com.docker.compose.project={self.project}"
         return run(f"docker ps --format '{{{{.Names}}}} {{{{.Status}}}}' {project}", self.folder, self.env).splitlines()
+
+    def _is_ready(self) -> bool:
+        """Ask a gateway itself: nginx does not pass that on."""
+        ask = "from urllib.request import urlopen; urlopen('http://127.0.0.1:8000/health/ready', timeout=10)"
+        try:
+            self.compose("exec", "-T", "gateway", "python", "-S", "-c", f'"{ask}"')
+        except AssertionError:
+            return False
+        return True
 
     def _says(self, url: str) -> int:
         try:

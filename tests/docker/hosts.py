@@ -76,7 +76,7 @@ class WatcherContainer(CeleryTestContainer):
 
     @property
     def ready_prompt(self) -> str:
-        return "watching: "
+        return "watcher started with the roles: "
 
 
 class GatewayNode(CeleryTestNode):

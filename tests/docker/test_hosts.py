@@ -17,6 +17,7 @@ from pytest_celery import (
 )
 from pytest_docker_tools import build, container, fxtr
 
+from a2a_celery.lifecycle import EventId
 from tests.support import ROOT
 from tests.support.clients import V1, message_json
 from tests.support.waiting import eventually
@@ -146,7 +147,7 @@ def test_a_worker_that_is_cut_off_changes_nothing_any_more(hosts: Hosts) -> None
         assert text_of(hosts.wait_for("story", again, "COMPLETED")) == STORY
 
     assert failed["status"]["message"]["parts"] == [{"text": "The worker was lost."}]
-    stopped = f"run {once}.1 is stopped: it was given to another worker"
+    stopped = f"run {once}.1 is stopped: another worker has its lease"
     eventually(lambda: stopped in worker.logs(), every=0.2, what="the worker finds that it lost it")
     assert hosts.read("slow", once) == failed
     [other] = [node for node in hosts.workers if node is not worker]
@@ -182,28 +183,28 @@ def test_a_broker_dies_and_a_gateway_under_a_stream(hosts: Hosts) -> None:
     for number, task_id in enumerate(waiting):
         assert text_of(hosts.wait_for("echo", task_id, "COMPLETED")) == f"{number}"
 
-    seen: list[int] = []
+    seen: list[str] = []
     with pytest.raises(httpx.HTTPError):
         follow_and_kill(hosts, seen)
     restart(hosts.gateways[0])
     [task_id] = hosts.listed("slow")  # it may be over by now
     url = f"{hosts.gateways[0].url}/agents/slow/tasks/{task_id}:subscribe"
-    seen += numbers_of(url, None, {"Last-Event-ID": str(seen[-1])})
-    assert seen == list(range(1, len(seen) + 1))
+    seen += ids_of(url, None, {"Last-Event-ID": seen[-1]})
+    assert [EventId.parse(event_id).version for event_id in seen] == list(range(1, len(seen) + 1))
     assert text_of(hosts.wait_for("slow", task_id, "COMPLETED")) == "20 steps done"
 
 
-def follow_and_kill(hosts: Hosts, seen: list[int]) -> None:
+def follow_and_kill(hosts: Hosts, seen: list[str]) -> None:
     """Follows an agent of twenty steps, a second each, until its gateway dies under the stream."""
     url = f"{hosts.gateways[0].url}/agents/slow/message:stream"
-    for number in numbers_of(url, message_json("20"), {}):
-        seen.append(number)
+    for event_id in ids_of(url, message_json("20"), {}):
+        seen.append(event_id)
         if len(seen) == 5:
             hosts.gateways[0].kill()
 
 
-def numbers_of(url: str, body: Any, headers: dict[str, str]) -> Iterator[int]:
-    """The numbers of a stream's events."""
+def ids_of(url: str, body: Any, headers: dict[str, str]) -> Iterator[str]:
+    """The ids of a stream's events."""
     with httpx.stream("POST", url, json=body, headers={**V1, **headers}, timeout=60) as answer:
         assert answer.status_code == 200, answer.read()
-        yield from (int(line.removeprefix("id:")) for line in answer.iter_lines() if line.startswith("id:"))
+        yield from (line.removeprefix("id:").strip() for line in answer.iter_lines() if line.startswith("id:"))

@@ -19,7 +19,7 @@ from google.adk.sessions.base_session_service import GetSessionConfig
 from google.genai import types
 
 from a2a_celery import A2A, Turn
-from a2a_celery.execution.session import CURRENT, ContextSession
+from a2a_celery.execution.agents.session import CURRENT, ContextSession
 from a2a_celery.frameworks.adk import ContextSessionService
 
 ME = {"app_name": "clerk", "user_id": "me"}
@@ -119,10 +119,10 @@ async def test_fewer_events_may_be_asked_for(
 
 @pytest.mark.parametrize("name", ["app:motd", "user:name"])
 async def test_state_of_more_than_the_context_is_refused(service: ContextSessionService, name: str) -> None:
-    with pytest.raises(ValueError, match=f"'{name}'.*leave the prefix out"):
+    with pytest.raises(ValueError, match=f"'{name}'.*remove the prefix"):
         await service.create_session(**HERE, state={name: "x"})
     session = await service.create_session(**HERE)
-    with pytest.raises(ValueError, match=f"'{name}'.*leave the prefix out"):
+    with pytest.raises(ValueError, match=f"'{name}'.*remove the prefix"):
         await service.append_event(session, said("one", **{name: "x"}))
 
     found = await service.get_session(**HERE)
@@ -166,7 +166,7 @@ async def adk_client(grpc_address: str | None) -> Any:
         return turn.text
 
     a2a.agent("echo")(echo)
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(a2a.asgi())) as http:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(a2a.asgi(standalone=True))) as http:
         card = "http://localhost:8000/.well-known/agent-card.json"
         return await RemoteA2aAgent("echo", card, httpx_client=http)._ensure_resolved()
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from a2a.helpers import new_data_part
 from a2a.types import Part
+from agent_framework import Agent, ChatResponseUpdate, Content
 
 from a2a_celery import Rejected
+from a2a_celery.frameworks.agent_framework import framework_agent
 from tests.support.clerks import turn
 from workers import with_agent_framework, with_strands
 
@@ -46,3 +49,26 @@ async def test_agent_framework_reads_all_parts() -> None:
     assert [said[0]["text"], json.loads(said[1]["text"])] == [AS_TEXT[0], json.loads(AS_TEXT[1])]
     assert [one["uri"] for one in said[2:]] == ["data:image/png;base64,AP8=", "https://example.com/x"]
     assert [one["media_type"] for one in said[2:]] == ["image/png", "text/html"]
+
+
+class Echo(with_agent_framework.StandIn):
+    """Answers the same each time."""
+
+    def _inner_get_response(self, **kwargs: Any) -> Any:
+        async def updates() -> AsyncIterator[ChatResponseUpdate]:
+            yield ChatResponseUpdate(role="assistant", contents=[Content.from_text("pong")])
+
+        return self._build_response_stream(updates())
+
+
+async def test_agent_framework_remembers_an_exchange_that_repeats_the_last_one() -> None:
+    """It takes messages without ids for a replay of those that it has, and drops them."""
+    echo = framework_agent(lambda turn: Agent(Echo(), name="echo"))
+    state: dict[str, Any] = {}
+    for _ in range(3):
+        async for _ in echo(turn(state, Part(text="ping"))):
+            pass
+
+    messages = state["memory"]["state"]["in_memory"]["messages"]
+    assert [message["contents"][0]["text"] for message in messages] == ["ping", "pong"] * 3
+    assert len({message["message_id"] for message in messages if message["role"] == "user"}) == 3

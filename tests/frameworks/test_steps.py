@@ -15,8 +15,8 @@ from a2a.types import Message, Part, Role, SendMessageRequest
 from google.protobuf.json_format import MessageToDict, ParseDict
 
 from a2a_celery import InputRequired, Turn
-from a2a_celery.execution.session import CURRENT, ContextSession
-from a2a_celery.execution.steps import CURRENT_EXECUTION, Execution
+from a2a_celery.execution.agents.session import CURRENT, ContextSession
+from a2a_celery.execution.events.steps import CURRENT_EXECUTION, Execution
 from a2a_celery.frameworks.steps import OpenSteps
 from a2a_celery.lifecycle.execution import ExecutionState
 from tests.support.clerks import CLERKS, Clerk, turn

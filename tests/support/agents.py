@@ -37,6 +37,7 @@ app = Celery("tests")
 app.conf.task_default_queue = os.environ.get("TEST_QUEUE", "celery")
 app.conf.task_queue_max_priority = int(os.environ.get("TEST_MAX_PRIORITY", "0")) or None
 app.conf.broker_connection_retry_on_startup = True
+app.conf.worker_enable_remote_control = "TEST_NO_REMOTE_CONTROL" not in os.environ
 if "TEST_ALONE" in os.environ:  # other fleets at the same RabbitMQ neither answer it, nor tell it of their workers
     app.conf.control_exchange = f"{app.conf.task_default_queue}-control"
     app.conf.event_exchange = f"{app.conf.task_default_queue}-events"

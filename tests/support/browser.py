@@ -14,7 +14,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 
-from .waiting import eventually
+from .waiting import LIMIT, eventually
 
 WIDE, NARROW = (1500, 950), (360, 740)
 
@@ -92,7 +92,7 @@ class Page:
         """All text in the first element of `css`, as the document has it."""
         return str(self.script("return document.querySelector(arguments[0])?.textContent ?? ''", css))
 
-    def until(self, true: Callable[[], object], what: str, within: float = 20.0) -> None:
+    def until(self, true: Callable[[], object], what: str, within: float = LIMIT) -> None:
         """Returns when it is; fails with what the page says."""
 
         def holds() -> bool:
@@ -106,7 +106,7 @@ class Page:
         except AssertionError as e:
             raise AssertionError(f"{e}\n{self.browser.current_url}\n{self.content('body')[:3000]}") from None
 
-    def says(self, css: str, text: str, within: float = 20.0) -> None:
+    def says(self, css: str, text: str, within: float = LIMIT) -> None:
         """Returns when the first element of `css` says `text`."""
         self.until(lambda: text in self.text(css), f"{css} says {text!r}", within)
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from celery import Celery
 
-from a2a_celery.client.calling import Remote, Webhook, call_task
-from a2a_celery.client.remote import RemoteAgent
+from a2a_celery.client.calling import Remote, Webhook, call_task, progress
+from a2a_celery.client.remote_agent import RemoteAgent
 from a2a_celery.client.result import Result
 
 BEARER = "a-bearer-that-nobody-may-see"
@@ -20,7 +20,7 @@ app = Celery("callers")
 app.conf.task_default_queue = os.environ.get("TEST_CALL_QUEUE", "calls")
 app.conf.result_backend = os.environ.get("TEST_RESULTS")
 app.conf.broker_connection_retry_on_startup = True
-app.conf.worker_prefetch_multiplier = 1
+app.conf.worker_prefetch_multiplier = int(os.environ.get("TEST_PREFETCH", "1"))
 app.conf.worker_send_task_events = True
 app.conf.worker_cancel_long_running_tasks_on_connection_loss = True
 if os.environ.get("TEST_VISIBILITY"):
@@ -49,6 +49,9 @@ if dies_once:
         return result
 
     RemoteAgent.submit = submit_and_die  # type: ignore[method-assign]
+
+if os.environ.get("TEST_NO_LOOKS"):  # where agents post: a step waits for its post for longer than any test
+    progress.WEBHOOK_POLL_INTERVAL_MIN = progress.WEBHOOK_POLL_INTERVAL_MAX = 3600.0
 
 hook = os.environ.get("TEST_WEBHOOK")
 call = call_task(

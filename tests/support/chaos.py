@@ -22,8 +22,11 @@ from .chaos_checks import Findings, Record, check, read_records
 from .chaos_clients import Client
 from .chaos_fleet import LEASE_AND_A_LOOK, ChaosFleet
 from .chaos_killer import Killer
-from .chaos_plan import LEASE, REDISPATCH, Errand, Plan, plan
+from .chaos_plan import CLOCKS, LEASE, REDISPATCH, Errand, Plan, plan
 from .leaks import leaks
+from .moved_clock import MovedClock
+from .restarts import version_of
+from .small_disk import SmallDisk
 
 LONGEST = 20.0
 """Seconds that no agent works longer, undisturbed and in all its turns."""
@@ -32,6 +35,12 @@ SETTLED = LONGEST + ATTEMPTS * (LEASE_AND_A_LOOK + 2 * LEASE) + 8 * REDISPATCH +
 """Seconds after the last blow within which everything has ended: every attempt lost to it and given on, a run that was
 published in vain three times (then twice as late each time), and a loaded machine."""
 
+BEGUN_LATE = 5.0
+"""Seconds after the plan's end from which on no client begins."""
+
+AT_ONCE = 200
+"""Clients at once. On a machine that is too slow for the plan others begin later, or not at all."""
+
 SERVING = 90.0
 """Seconds within which every process of the fleet does its work again."""
 
@@ -39,12 +48,17 @@ SERVING = 90.0
 class ChaosRun:
     """One run of a plan against a fleet."""
 
-    def __init__(self, folder: Path, broker: str, seed: int, seconds: float) -> None:
+    def __init__(
+        self, folder: Path, broker: str, seed: int, seconds: float, server: Path, disk: SmallDisk | None
+    ) -> None:
         self.plan: Plan = plan(seed, seconds)
         self.broker = broker
-        self.fleet = ChaosFleet(folder, broker)
+        self.server = version_of(server)
+        self.fleet = ChaosFleet(folder, broker, server=server, clock=MovedClock(folder), disk=disk, failover=True)
         self.killer = Killer(self.fleet)
         self.clients: list[Client] = []
+        self._places = asyncio.Semaphore(AT_ONCE)
+        self.not_begun = 0
         self.heard: Counter[str] = Counter()
         self.settled_after = 0.0
         self.problems: list[str] = []
@@ -54,7 +68,7 @@ class ChaosRun:
         """All of it. What went wrong is in `problems` and `findings`."""
         await self.fleet.open()
         nurse = asyncio.create_task(self.killer.look_after())
-        limits = httpx.Limits(max_connections=400, max_keepalive_connections=20)
+        limits = httpx.Limits(max_connections=2 * AT_ONCE, max_keepalive_connections=20)
         try:
             async with httpx.AsyncClient(limits=limits) as http:
                 began = asyncio.get_running_loop().time()
@@ -66,9 +80,17 @@ class ChaosRun:
             await self._check()
         finally:
             nurse.cancel()
+            self.problems += self.killer.died + self.killer.failures  # why a check broke, perhaps
 
     async def _visit(self, errand: Errand, http: httpx.AsyncClient, began: float) -> None:
         await asyncio.sleep(max(0.0, began + errand.at - asyncio.get_running_loop().time()))
+        async with self._places:
+            if asyncio.get_running_loop().time() > began + self.plan.seconds + BEGUN_LATE:
+                self.not_begun += 1
+            else:
+                await self._run(errand, http)
+
+    async def _run(self, errand: Errand, http: httpx.AsyncClient) -> None:
         client = Client(errand, [place.url for place in self.fleet.those("gateway")], http, self.heard)
         self.clients.append(client)
         await client.run()
@@ -107,25 +129,33 @@ class ChaosRun:
                 await asyncio.wait([asyncio.create_task(c.run()) for c in burst], timeout=SERVING)
                 if all(c.visit.done for c in burst):
                     silent.discard(place.name)
-                idle -= {m.process for c in burst for m in marks_of(self.fleet.marks, c.visit.task_id)}
+                served = [c.visit.task_id for c in burst if c.visit.task_id]
+                idle -= {mark.process for task_id in served for mark in marks_of(self.fleet.marks, task_id)}
         self.problems += [f"{name} does nothing any more" for name in sorted(silent | idle)]
 
     async def _check(self) -> None:
         store, keys = AsyncStore(self.fleet.store.url), Keys()
+        await self.fleet.move_store_clock(max(CLOCKS))  # so that nothing expires later than it should
         records = await read_records(store, keys)
-        self.findings = check(records, [c.visit for c in self.clients], self.fleet.marks, self.fleet.incidents)
-        self.problems += self.killer.died + self.killer.failures + [f"leaks: {one}" for one in await leaks(store, keys)]
+        self.findings = check(
+            records, [c.visit for c in self.clients], self.fleet.marks, self.fleet.incidents, self.fleet.clock_moves
+        )
+        self.problems += [f"leaks: {one}" for one in await leaks(store, keys)]
         await store.aclose()
 
     def summary(self) -> Iterator[str]:
         """What happened, in a few lines."""
         found = self.findings
-        yield f"chaos on {self.broker}: seed {self.plan.seed}, {self.plan.seconds:g} s, {len(self.clients)} clients"
+        yield (
+            f"chaos on {self.broker}, Redis {self.server}: seed {self.plan.seed}, {self.plan.seconds:g} s, "
+            f"{len(self.clients)} clients"
+        )
         for kind, ends in sorted(found.ends.items()):
             yield f"  {kind}: " + ", ".join(f"{count} {end}" for end, count in sorted(ends.items()))
         blows = Counter(incident.kind for incident in self.fleet.incidents)
         yield "  blows: " + ", ".join(f"{count} {kind}" for kind, count in sorted(blows.items()))
         yield f"  blows that found nobody left: {self.killer.skipped}"
+        yield f"  clients that the machine was too slow for: {self.not_begun}"
         yield f"  clients heard: {dict(sorted(self.heard.items()))}"
         yield f"  streams resumed: {sum(c.visit.resumed for c in self.clients)}"
         yield f"  runs lost and taken away: {_spread(found.taken)}; counted without outages: {_spread(found.waited)}"
@@ -139,7 +169,7 @@ class ChaosRun:
         lines += [f"PROBLEM {problem}" for problem in [*self.problems, *self.findings.problems]]
         details = [
             f"repeat with: make chaos CHAOS_SEED={self.plan.seed} CHAOS_MINUTES={self.plan.seconds / 60:g} "
-            f"CHAOS_BROKER={self.broker}",
+            f"CHAOS_BROKER={self.broker} CHAOS_REDIS={self.server}",
             *(str(incident) for incident in self.fleet.incidents),
             *self.findings.evidence,
         ]

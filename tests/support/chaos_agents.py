@@ -23,7 +23,7 @@ from a2a_celery import A2A, InputRequired, Turn
 
 MARKS = "CHAOS_MARKS"
 PROCESS = "CHAOS_PROCESS"
-WINDOW = 3600
+WINDOW = 2 * 86400
 DIRECT = "tests.support.chaos_direct:Direct"
 
 app = Celery("chaos")

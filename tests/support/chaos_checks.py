@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import inf
 from pathlib import Path
 
 from a2a.types import Message, Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
@@ -14,8 +15,8 @@ from a2a_celery.lifecycle import EventKind, LogEntry, fold, is_interrupted, is_t
 from a2a_celery.lifecycle.outcomes import AGENT_FAILED, WORKER_LOST
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.log import read_log
-from a2a_celery.store.tasks import read_task
+from a2a_celery.store.log.pages import read_log
+from a2a_celery.store.tasks.commands import read_task
 
 from .chaos_agents import MOST_RUNS, Mark, marks_of
 from .chaos_clients import Visit
@@ -71,12 +72,18 @@ async def read_records(store: AsyncStore, keys: Keys) -> list[Record]:
                 break
         found = await store.run(read_task(keys, None, task_id))
         assert found is not None
-        records.append(Record(*found, log, (await store.redis.hget(key, "agent")).decode()))
+        records.append(Record(found[0], found[1].version, log, (await store.redis.hget(key, "agent")).decode()))
     return records
 
 
-def check(records: list[Record], visits: list[Visit], marks: Path, incidents: list[Incident]) -> Findings:
-    """Looks at everything."""
+def check(
+    records: list[Record],
+    visits: list[Visit],
+    marks: Path,
+    incidents: list[Incident],
+    clock_moves: list[tuple[float, float]],
+) -> Findings:
+    """Looks at everything. `clock_moves`: from which real second on the store's clock was how many seconds ahead."""
     findings = Findings()
     by_message: dict[str, list[Record]] = defaultdict(list)
     for record in records:
@@ -85,7 +92,7 @@ def check(records: list[Record], visits: list[Visit], marks: Path, incidents: li
     for record in records:
         own = marks_of(marks, record.task.id)
         problems = [*of_log(record), *of_marks(record, own, incidents)]
-        problems += of_losses(record, own, incidents, findings)
+        problems += of_losses(record, own, incidents, findings, real_times(record.log, clock_moves))
         note(findings, record, own, problems)
     for visit in visits:
         found = {r.task.id: r for m in visit.sent for r in by_message[m]}
@@ -184,10 +191,12 @@ def of_marks(record: Record, marks: list[Mark], incidents: list[Incident]) -> It
                 yield f"runs {earlier.tag} and {later.tag} overlapped, and the first was not lost"
 
 
-def of_losses(record: Record, marks: list[Mark], incidents: list[Incident], findings: Findings) -> Iterator[str]:
+def of_losses(
+    record: Record, marks: list[Mark], incidents: list[Incident], findings: Findings, times: list[float]
+) -> Iterator[str]:
     """Each run that was lost had a reason to be, was taken away in time, and its successor began."""
     starts = {(mark.turn, mark.attempt): mark for mark in marks if mark.what == "start"}
-    for lost in losses(record.log, starts):
+    for lost in losses(record.log, starts, times):
         cause = why(lost, incidents)
         if cause is None:
             yield f"run {lost.turn}.{lost.attempt} was lost at {lost.at:.3f} without a reason"
@@ -198,6 +207,8 @@ def of_losses(record: Record, marks: list[Mark], incidents: list[Incident], find
             yield f"run {lost.turn}.{lost.attempt} was taken from a worker that only had no store: {cause}"
         if lost.final and lost.attempt < most:
             yield f"it was given up when run {lost.turn}.{lost.attempt} was lost; it may have {most}"
+        if lost.at == inf:
+            continue
         findings.taken.append(lost.at - cause.begin)
         waited = recoverable_seconds(cause.begin, lost.at, incidents)
         findings.waited.append(waited)
@@ -208,11 +219,32 @@ def of_losses(record: Record, marks: list[Mark], incidents: list[Incident], find
             findings.begun.append(successor.real - lost.at)
 
 
-def losses(log: list[LogEntry], starts: dict[tuple[int, int], Mark]) -> Iterator[Lost]:
-    """The runs that were taken from their workers, as the log tells it."""
-    turn, attempt = 1, 1
+def real_times(log: list[LogEntry], clock_moves: list[tuple[float, float]]) -> list[float]:
+    """Return the real second of each entry, infinity if it is unknown.
+
+    The log's times never go back: after the store's clock was set back, entries follow each other by a microsecond
+    until the clock has caught up.
+    """
+    spans = [(*move, end) for move, (end, _) in pairwise([*clock_moves, (inf, 0.0)])]
+    times: list[float] = []
+    last, last_us = 0.0, 0
     for entry in log:
-        event, at = entry.event, entry.recorded_us / 1e6
+        found = [
+            at
+            for begin, ahead, end in spans
+            if begin - 0.01 <= (at := entry.recorded_us / 1e6 - ahead) <= end + 0.01 and at >= last - 0.01
+        ]
+        is_stuck = entry.recorded_us - last_us <= 2 and any(begin > last for begin, _ in clock_moves)
+        times.append(inf if is_stuck or not found else found[0])
+        last, last_us = last if times[-1] == inf else times[-1], entry.recorded_us
+    return times
+
+
+def losses(log: list[LogEntry], starts: dict[tuple[int, int], Mark], times: list[float]) -> Iterator[Lost]:
+    """The runs that were taken from their workers, as the log tells it; `times` are the real ones of its entries."""
+    turn, attempt = 1, 1
+    for entry, at in zip(log, times, strict=True):
+        event = entry.event
         if kind_of(event) is EventKind.CLIENT_MESSAGE:
             turn, attempt = turn + 1, 1
         if not isinstance(event, TaskStatusUpdateEvent):

@@ -62,6 +62,7 @@ class Client:
         self._turn = errand.gateway
         self._http = http
         self._heard = heard
+        self._last_event_id = ""
 
     async def run(self) -> None:
         """The whole errand. What goes wrong is in its visit."""
@@ -192,7 +193,7 @@ class Client:
             error = json.loads(text)["error"]
         except (ValueError, KeyError):
             raise AssertionError(f"no clean error: {status} {text}") from None
-        if status != 503:
+        if status not in (429, 503):  # 429: the store is nearly full
             raise Refused(status, error)
 
     def _next_url(self) -> str:
@@ -208,7 +209,7 @@ class Client:
             if visit.task_id:
                 visit.resumed += 1
                 path, wanted = f"/tasks/{visit.task_id}:subscribe", None
-                headers = {**HEADERS, "Last-Event-ID": str(visit.seen[-1][0])}
+                headers = {**HEADERS, "Last-Event-ID": self._last_event_id}
             try:
                 if await self._read(path, headers, wanted):
                     return
@@ -239,7 +240,8 @@ class Client:
     def _take(self, frame: Frame) -> None:
         visit = self.visit
         visit.accepted = visit.sent[:]
-        visit.seen.append((int(frame.id), frame.data))
+        self._last_event_id = frame.id
+        visit.seen.append((frame.version, frame.data))
         match frame.data:
             case {"task": task}:
                 self._told(task)

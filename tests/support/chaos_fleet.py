@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -13,11 +14,15 @@ from urllib.parse import urlsplit
 
 import httpx
 import psutil
+import redis
+import redis.asyncio
 
 from .chaos_agents import MARKS, PROCESS
 from .chaos_plan import CLOCKWORK, LEASE
 from .fleet import RABBITMQ_URL, Fleet, Process, free_port
-from .restarts import MortalRedis
+from .moved_clock import MovedClock
+from .restarts import MortalRedis, allow_writes, refuse_writes
+from .small_disk import SmallDisk
 from .waiting import eventually_async
 
 WORKERS = (("prefork", 3), ("prefork", 3), ("threads", 10))
@@ -26,11 +31,20 @@ WATCHERS = 2
 
 
 class PortRedis(MortalRedis):
-    """A MortalRedis with a port, that has on disk what it has answered."""
+    """A MortalRedis with a port, that has on disk what it has answered; with `primary`, a replica of that port."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.port = free_port()
+    def __init__(
+        self,
+        folder: Path,
+        server: Path | None = None,
+        clock: MovedClock | None = None,
+        port: int | None = None,
+        primary: int | None = None,
+    ) -> None:
+        super().__init__(folder, server, clock)
+        self.folder = folder
+        self.port = port or free_port()
+        self._primary = primary
 
     @property
     def url(self) -> str:
@@ -40,7 +54,8 @@ class PortRedis(MortalRedis):
     def _command(self) -> list[str]:
         command = super()._command()
         command[command.index("--port") + 1] = str(self.port)
-        return [*command, "--bind", "127.0.0.1", "--appendfsync", "always"]
+        command += ["--bind", "127.0.0.1", "--appendfsync", "always"]
+        return command if self._primary is None else [*command, "--replicaof", "127.0.0.1", str(self._primary)]
 
 
 class Door:
@@ -145,7 +160,11 @@ class Incident:
 
 
 class ChaosFleet(Fleet):
-    """Gateways, `workers` of a pool and a concurrency each, and watchers, on a store and a broker that can go away."""
+    """Gateways, `workers` of a pool and a concurrency each, and watchers, on a store and a broker that can go away.
+
+    `server` is the Redis server of both; None: the first on the path. With `failover` the store has a replica, with
+    `clock` its time is that of the clock, and with `disk` it keeps its data there.
+    """
 
     def __init__(
         self,
@@ -155,14 +174,22 @@ class ChaosFleet(Fleet):
         workers: Sequence[tuple[str, int]] = WORKERS,
         gateways: int = GATEWAYS,
         watchers: int = WATCHERS,
+        server: Path | None = None,
+        clock: MovedClock | None = None,
+        disk: SmallDisk | None = None,
+        failover: bool = False,
     ) -> None:
         marks = folder / "marks"
         marks.mkdir()
         super().__init__(folder, broker, app="tests.support.chaos_agents", **CLOCKWORK, **{MARKS: str(marks)})
         self.redis.stop()
         self.marks = marks
-        self.redis = self.store = PortRedis(folder / "store")
-        self.broker = PortRedis(folder / "broker") if broker == "redis" else None
+        self._server, self.clock, self._disk = server, clock, disk
+        stored = disk.folder if disk else folder
+        self.clock_moves: list[tuple[float, float]] = [(now(), 0.0)]
+        self.redis = self.store = PortRedis(stored / "store", server, clock)
+        self.replica = self._replica(stored / "replica") if failover else None
+        self.broker = PortRedis(folder / "broker", server) if broker == "redis" else None
         self.door: Door | None = None
         self._env["A2A_STORE_URL"] = self.store.url
         if self.broker is not None:
@@ -179,6 +206,8 @@ class ChaosFleet(Fleet):
     async def open(self) -> None:
         """Starts all of it."""
         await asyncio.to_thread(self.store.start)
+        if self.replica is not None:
+            await asyncio.to_thread(self.replica.start)
         if self.broker is not None:
             await asyncio.to_thread(self.broker.start)
         if self.door is not None:
@@ -193,8 +222,11 @@ class ChaosFleet(Fleet):
             if server is not None and server.process is not None:
                 server.process.send_signal(signal.SIGCONT)
         super().stop()
-        if self.broker is not None:
-            self.broker.stop()
+        for server in (self.broker, self.replica):
+            if server is not None:
+                server.stop()
+        if self._disk is not None:
+            self._disk.unmount()
 
     def those(self, kind: str) -> list[Place]:
         """The places of gateways, workers or watchers."""
@@ -235,6 +267,76 @@ class ChaosFleet(Fleet):
             await asyncio.sleep(away)
             await self.door.open()
 
+    async def fail_over_store(self, away: float) -> bool:
+        """Kill the store, and start what its replica had in its place `away` seconds later.
+
+        The replica has all writes that were confirmed: the store takes no more until it has caught up. Return False if
+        it did not in time; nothing happened then.
+        """
+        store, replica = self.store, self.replica
+        if replica is None:
+            return False
+        async with redis.asyncio.Redis.from_url(store.store_url) as client:
+            try:
+                await client.execute_command("CLIENT", "PAUSE", "5000", "WRITE")
+                async with redis.asyncio.Redis.from_url(replica.store_url) as other:
+                    await eventually_async(lambda: _has_all(client, other), what="the replica has all", within=4)
+            except (redis.RedisError, AssertionError, TimeoutError):
+                with suppress(redis.RedisError):
+                    await client.execute_command("CLIENT", "UNPAUSE")
+                return False
+        store.die()
+        replica.die()
+        for server in (store, replica):
+            server.stop()
+        await asyncio.sleep(away)
+        self.redis = self.store = PortRedis(replica.folder, self._server, self.clock, store.port)
+        await asyncio.to_thread(self.store.start)
+        shutil.rmtree(store.folder)
+        self.replica = self._replica(store.folder)
+        await asyncio.to_thread(self.replica.start)
+        return True
+
+    async def refuse_writes(self, server: PortRedis, why: str, seconds: float) -> None:
+        """Let a server refuse writes for so long: "OOM" (it is full) or "MISCONF" (it cannot save)."""
+        try:
+            await asyncio.to_thread(refuse_writes, server, why)
+            await asyncio.sleep(seconds)
+        finally:
+            await asyncio.to_thread(allow_writes, server)
+
+    async def exhaust_disk(self, seconds: float) -> bool:
+        """Let the store's disk be full for so long. Servers that end because they cannot append start again then.
+
+        Return False if the store has no disk of its own; nothing happened then.
+        """
+        if self._disk is None:
+            return False
+        with self._disk.full():
+            await asyncio.sleep(seconds)
+        for server in (self.store, self.replica):
+            if server is not None and server.process is not None and server.process.poll() is not None:
+                await asyncio.to_thread(server.start)
+        return True
+
+    async def move_store_clock(self, ahead: float) -> None:
+        """Let the store's clock be so many seconds ahead of this machine's."""
+        if self.clock is not None:
+            self.clock.set_ahead(ahead)
+            self.clock_moves.append((now(), ahead))
+
+    async def cut_store(self) -> None:
+        """Break all connections of the store."""
+        await _cut(self.store)
+
+    async def cut_broker(self) -> None:
+        """The same for the broker."""
+        if self.broker is not None:
+            await _cut(self.broker)
+        if self.door is not None:
+            await self.door.shut()
+            await self.door.open()
+
     async def freeze_store(self, seconds: float) -> None:
         """Lets the store say nothing for so long, to connections that stand and to new ones."""
         await _freeze(self.store, seconds)
@@ -246,6 +348,9 @@ class ChaosFleet(Fleet):
         if self.door is not None:
             await self.door.hold(seconds)
 
+    def _replica(self, folder: Path) -> PortRedis:
+        return PortRedis(folder, self._server, self.clock, primary=self.store.port)
+
     def _places(self, workers: Sequence[tuple[str, int]], gateways: int, watchers: int) -> list[Place]:
         places = []
         for number in range(gateways):
@@ -256,7 +361,7 @@ class ChaosFleet(Fleet):
             arguments = ["worker", "-n", f"{{name}}-{self.queue}@%h", "-P", pool, "-c", str(concurrency), "-l", "INFO"]
             places.append(Place(f"worker-{number}", arguments, _printed(" ready.")))
         for number in range(watchers):
-            places.append(Place(f"watcher-{number}", ["a2a", "watcher"], _printed("watching")))
+            places.append(Place(f"watcher-{number}", ["a2a", "watcher"], _printed("watcher started")))
         return places
 
 
@@ -264,6 +369,21 @@ async def _restart(server: PortRedis, away: float) -> None:
     server.die()
     await asyncio.sleep(away)
     await asyncio.to_thread(server.start)
+
+
+async def _cut(server: PortRedis) -> None:
+    async with redis.asyncio.Redis.from_url(server.store_url) as client:
+        for kind in ("normal", "pubsub"):
+            await client.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
+
+
+async def _has_all(primary: redis.asyncio.Redis, replica: redis.asyncio.Redis) -> bool:
+    """Return whether the replica has all that the primary has, on its disk too."""
+    at, has = await primary.info("replication"), await replica.info("replication")
+    saving = await replica.info("persistence")
+    is_saved = saving["aof_enabled"] and not saving["aof_rewrite_in_progress"] and not saving["aof_rewrite_scheduled"]
+    is_linked = has["role"] == "slave" and has["master_link_status"] == "up"
+    return bool(is_saved and is_linked and has["slave_repl_offset"] >= at["master_repl_offset"])
 
 
 async def _freeze(server: PortRedis, seconds: float) -> None:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 
 from .chaos_fleet import ChaosFleet, Incident, Place, now
-from .chaos_plan import Blow
+from .chaos_plan import CLOCKS, Blow
 
 GUARDED = find_spec("a2a_celery.dispatch.broker_guards") is not None
 """Celery 5.7's workers die when a Redis broker restarts under them; with the guard, a worker that dies is a failure."""
@@ -91,14 +91,37 @@ class Killer:
         if any(i.of == what and i.end > now() for i in self._fleet.incidents):
             self.skipped += 1
             return
-        incident, fleet = self._note(blow), self._fleet
-        hit = {
-            "restart store": fleet.restart_store,
-            "freeze store": fleet.freeze_store,
-            "restart broker": fleet.restart_broker,
-            "freeze broker": fleet.freeze_broker,
-        }
-        await hit[blow.kind](blow.lasts)
+        fleet = self._fleet
+        if blow.kind == "fill broker" and fleet.broker is None:  # the RabbitMQ is everybody's
+            self.skipped += 1
+            return
+        incident = self._note(blow)
+        match blow.kind.split()[0], what:
+            case "restart", "store":
+                await fleet.restart_store(blow.lasts)
+            case "restart", _:
+                await fleet.restart_broker(blow.lasts)
+            case "freeze", "store":
+                await fleet.freeze_store(blow.lasts)
+            case "freeze", _:
+                await fleet.freeze_broker(blow.lasts)
+            case "cut", "store":
+                await fleet.cut_store()
+            case "cut", _:
+                await fleet.cut_broker()
+            case "failover", _:
+                self.skipped += not await fleet.fail_over_store(blow.lasts)
+            case "exhaust", _:
+                self.skipped += not await fleet.exhaust_disk(blow.lasts)
+            case "move", _:
+                await fleet.move_store_clock(CLOCKS[blow.target % len(CLOCKS)])
+                await asyncio.sleep(blow.lasts)
+            case "spoil", _:
+                await fleet.refuse_writes(fleet.store, "MISCONF", blow.lasts)
+            case "fill", "store":
+                await fleet.refuse_writes(fleet.store, "OOM", blow.lasts)
+            case "fill", _ if fleet.broker is not None:
+                await fleet.refuse_writes(fleet.broker, "OOM", blow.lasts)
         incident.end = now()
 
     async def _kill(self, blow: Blow, place: Place) -> None:

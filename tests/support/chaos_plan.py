@@ -42,8 +42,11 @@ class Errand:
 
 @dataclass(frozen=True)
 class Blow:
-    """What happens to the fleet at second `at`: `kind` to the `target`-th that it can happen to, for `lasts` seconds
-    (how long it stays away, or frozen)."""
+    """What happens to the fleet at second `at`: `kind` to the `target`-th that it can happen to, for `lasts` seconds.
+
+    A process stays away, or frozen, for that long. A server is away, is full, cannot save or has a full disk for that
+    long. A moved clock stays moved; after that long, the leases that began anew are over.
+    """
 
     at: float
     kind: str
@@ -74,8 +77,19 @@ DECK = (
     *("restart broker",) * 2,
     "freeze store",
     "freeze broker",
+    "failover store",
+    *("fill store",) * 2,
+    "spoil store",
+    "exhaust store",
+    *("cut store",) * 2,
+    *("move store",) * 2,
+    "fill broker",
+    "cut broker",
 )
 """Every kind of blow, as often as it comes before it is shuffled again."""
+
+CLOCKS = (0.0, 7200.0, -7200.0, 14400.0)
+"""Seconds by which the store's clock may be ahead of this machine's: a time that it showed tells which it was."""
 
 KINDS = {
     "echo": 40,
@@ -157,7 +171,9 @@ def blows(chance: random.Random, seconds: float) -> Iterator[Blow]:
                 return
             if kind.startswith("freeze"):
                 lasts = LEASE * chance.uniform(1.2, 2.2)
-            elif kind == "restart store":
+            elif kind == "move store":
+                lasts = LEASE
+            elif kind in ("restart store", "failover store", "fill store", "spoil store", "exhaust store"):
                 lasts = chance.choice([0.1, 0.5, 1.0, LEASE * 1.5])
             elif kind == "restart broker":
                 lasts = chance.choice([0.1, 1.0, 4.0])

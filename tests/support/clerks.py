@@ -58,6 +58,7 @@ def turn(state: dict[str, Any], *parts: A2APart) -> Turn:
     message = Message(message_id="m", role=Role.ROLE_USER, parts=parts)
     made = SimpleNamespace(message=message, parts=list(parts), text=get_message_text(message), task_id="t")
     made.context_id, made.session = "c", SimpleNamespace(state=state)
+    made.stop_if_asking = lambda: None
     return cast(Turn, made)
 
 

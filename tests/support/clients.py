@@ -26,12 +26,14 @@ from a2a.types import (
     TaskState,
 )
 
+from a2a_celery.lifecycle import EventId
+
 from .fleet import Fleet, Gateway, Process, running_fleet
 from .waiting import LIMIT, eventually_async
 
 BINDINGS = ("JSONRPC", "HTTP+JSON", "GRPC")
 
-V1 = {"A2A-Version": "1.0"}
+V1 = {"A2A-Version": "1.0", "Content-Type": "application/json"}
 GRPC_V1 = (("a2a-version", "1.0"),)
 KNOWN_RPC_CODES = {-32700, *range(-32603, -32599), *range(-32009, -32000)}
 
@@ -180,6 +182,15 @@ class Frame:
     id: str
     event: str
     data: Any
+
+    @property
+    def version(self) -> int:
+        """The version in the id.
+
+        Raises:
+            ValueError: the frame has no id, or another kind of id.
+        """
+        return EventId.parse(self.id).version
 
 
 async def frames(response: httpx.Response) -> AsyncIterator[Frame]:

@@ -17,15 +17,28 @@ class ManualClock(Clock):
 
     def __init__(self, start: float = START) -> None:
         self._seconds = start
+        self._suspended = self._set_ahead = 0.0
         self._waits: dict[object, tuple[float, Callable[[], object]]] = {}
 
     def monotonic(self) -> float:
         """See `Clock.monotonic`."""
         return self._seconds
 
+    def boottime(self) -> float:
+        """See `Clock.boottime`."""
+        return self._seconds + self._suspended
+
     def time(self) -> float:
         """See `Clock.time`."""
-        return self._seconds
+        return self._seconds + self._suspended + self._set_ahead
+
+    def suspend(self, seconds: float) -> None:
+        """Suspend the host: `monotonic`, sleeps and timeouts stand still, the other times go on."""
+        self._suspended += seconds
+
+    def set_time(self, ahead: float) -> None:
+        """Set the wall clock ahead by so many seconds."""
+        self._set_ahead += ahead
 
     async def sleep(self, seconds: float) -> None:
         """Return when `advance` has moved the clock by `seconds`."""

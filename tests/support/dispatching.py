@@ -11,9 +11,9 @@ from a2a_celery.clock import SYSTEM_CLOCK, Clock
 from a2a_celery.dispatch import RunOptions
 from a2a_celery.errors import BrokerUnavailable, RunNotTaken
 from a2a_celery.store import AsyncStore, Keys, Operation, Scope
-from a2a_celery.store.tasks import create_task
+from a2a_celery.store.tasks.commands import create_task
+from a2a_celery.watcher.celery.results import Results
 from a2a_celery.watcher.dispatcher import Dispatcher
-from a2a_celery.watcher.results import Results
 
 DUE_NOW_US = -1_000_000
 

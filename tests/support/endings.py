@@ -115,6 +115,12 @@ app.conf.task_soft_time_limit = float(os.environ.get("TEST_SOFT_TIME_LIMIT", "0"
 app.conf.task_time_limit = float(os.environ.get("TEST_TIME_LIMIT", "0")) or None
 
 
+@a2a.agent("unlucky", autoretry_for=(LookupError,))
+async def unlucky(turn: Turn) -> str:
+    """Waits for its retry, three minutes."""
+    raise LookupError(turn.text)
+
+
 @a2a.agent("phoenix", max_attempts=2)
 async def phoenix(turn: Turn) -> str:
     """Takes its process with it, the first time."""

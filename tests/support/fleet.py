@@ -20,7 +20,7 @@ from uuid import uuid4
 import httpx
 import kombu
 
-from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 
 from .fork_server import start
 from .waiting import LIMIT, eventually
@@ -211,7 +211,7 @@ class Fleet:
     def watcher(self, **env: str) -> Process:
         """A watcher that watches."""
         watcher = self._start(Process, f"watcher-{len(self.processes)}", ["a2a", "watcher"], env)
-        watcher.wait_for_output("watching")
+        watcher.wait_for_output("watcher started")
         return watcher
 
     def start(self, name: str, *arguments: str, **env: str) -> Process:

@@ -19,6 +19,7 @@ def cyclic_garbage() -> Iterator[Garbage]:
     """Measure what the block leaves in reference cycles, with the collector switched off while the block runs."""
     garbage = Garbage()
     gc.collect()
+    gc.freeze()  # what was there before is not looked at again: a suite has millions of objects
     gc.disable()
     tracemalloc.start()
     try:
@@ -34,4 +35,5 @@ def cyclic_garbage() -> Iterator[Garbage]:
     finally:
         gc.set_debug(0)
         tracemalloc.stop()
+        gc.unfreeze()
         gc.enable()

@@ -164,7 +164,7 @@ class HostileRun:
             return [f"ends {status}"] if status in BAD_CODES else []
         if status.startswith(("3", "5")):
             return [f"is a {status}"]
-        if b"/metrics" in request.line:  # figures, not an answer of the protocol
+        if b"/metrics" in request.line:  # metrics, not an answer of the protocol
             return []
         return [f"has the error {code}" for code in _codes(answer) if code not in KNOWN_RPC_CODES - {-32603}]
 

@@ -12,7 +12,7 @@ from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.keys import quoted
 
 Index = tuple[str, TaskState]
-FIGURE = re.compile(rb"(ended|archived|lost|queue|first|run|cancel) [^ ]+ [a-z0-9_]+")
+METRIC = re.compile(rb"(ended|archived|lost|retried|queue|first|run|cancel) [^ ]+ [a-z0-9_]+")
 
 
 async def leaks(store: AsyncStore, keys: Keys) -> list[str]:  # noqa: PLR0915
@@ -28,30 +28,39 @@ async def leaks(store: AsyncStore, keys: Keys) -> list[str]:  # noqa: PLR0915
         rf"{prefix}:\{{(?P<id>[^}}]*)\}}:(task|log|history|artifacts|artifact:.*|metadata|turns|push|execution)",
         re.DOTALL,
     )
-    listed = re.compile(rf"{prefix}:(tasks|context):.*:(?P<state>\d)")
+    listed = re.compile(rf"{prefix}:(tasks|context|owner):.*:(?P<state>\d)")
     dead = {tag.decode() for tag in await redis.zrange(keys.dead_letters, 0, -1)}
     found: list[str] = []
-    records: dict[str, dict[bytes, bytes]] = {}
+
+    waiting = {tag for name in (keys.archive, keys.archive_refused) for tag in await redis.zrange(name, 0, -1)}
+    names = [name async for name in redis.scan_iter()]
+    async with redis.pipeline(transaction=False) as pipe:
+        for name in names:
+            pipe.ttl(name)
+        expiries: list[int] = await pipe.execute()
+    tags = {match["id"] for name in names if (match := own.fullmatch(name.decode()))}
+    async with redis.pipeline(transaction=False) as pipe:
+        for tag in tags:
+            pipe.hgetall(f"{keys.prefix}:{{{tag}}}:task")
+        records = dict(zip(tags, await pipe.execute(), strict=True))
 
     async def record_of(tag: str) -> dict[bytes, bytes]:
         if tag not in records:
             records[tag] = await redis.hgetall(f"{keys.prefix}:{{{tag}}}:task")
         return records[tag]
 
-    async for raw in redis.scan_iter():
+    for raw, expires in zip(names, expiries, strict=True):
         key = raw.decode()
-        expires = await redis.ttl(raw)
         if expires == -2:
             continue  # gone since the scan named it
         if match := own.fullmatch(key):
-            waits = any([await redis.zscore(name, match["id"]) for name in (keys.archive, keys.archive_refused)])
-            found += _of_a_task(key, expires, await record_of(match["id"]), match["id"] in dead, waits)
+            tag = match["id"]
+            found += _of_a_task(key, expires, await record_of(tag), tag in dead, tag.encode() in waiting)
         elif match := listed.fullmatch(key):
             state = int(match["state"])
             for member in await redis.zrange(raw, 0, -1):
                 record = await record_of(member.decode())
-                waits = any([await redis.zscore(name, member) for name in (keys.archive, keys.archive_refused)])
-                if state in TERMINAL and (expires < 0) != waits:
+                if state in TERMINAL and (expires < 0) != (member in waiting):
                     found.append(f"{key}: a list of ended tasks without an expiry")
                 if record and int(record[b"state"]) != state:
                     found.append(f"{key}: lists {member!r}, which is in state {record[b'state']!r}")
@@ -70,60 +79,84 @@ async def leaks(store: AsyncStore, keys: Keys) -> list[str]:  # noqa: PLR0915
                 found.append(f"{key}: an archiver for ever")
         elif key == keys.installation:
             fields = {name.decode() for name in await redis.hkeys(key)}
-            found += [f"{key}: {name}" for name in fields - {"schema", "archive", "border", "adopted"}]
-        elif key == keys.watchers:
+            found += [
+                f"{key}: {name}"
+                for name in fields - {"schema", "archive", "border", "adopted", "clock", "clock_set_at"}
+            ]
+        elif key in (keys.watchers, keys.workers):
             if expires < 0:
-                found.append(f"{key}: watchers that are remembered for ever")
+                found.append(f"{key}: watchers or workers that are remembered for ever")
         elif key.startswith(keys.sessions):
             if expires < 0:
                 found.append(f"{key}: a session that is kept for ever")
+        elif key.startswith(f"{keys.prefix}:byte_bucket:"):
+            if expires < 0:
+                found.append(f"{key}: posted bytes that are counted for ever")
         elif key.startswith(f"{keys.prefix}:requests:"):
             if expires < 0:
                 found.append(f"{key}: requests that are counted for ever")
+        elif key == keys.stored:
+            sums = {owner: int(size) for owner, size in (await redis.hgetall(key)).items()}
+            if sums.pop(b"*", 0) != sum(sums.values()) or not all(size > 0 for size in sums.values()):
+                found.append(f"{key}: {sums} is not the sum of all")
+        elif key == keys.stored_expiring:
+            seconds, _ = await redis.time()
+            for member, at in await redis.zrange(key, 0, -1, withscores=True):
+                record = await record_of(member.decode().split()[0])
+                if at > (seconds + 1) * 1e6 and (not record or int(record[b"state"]) not in TERMINAL):
+                    found.append(f"{key}: {member!r} does not expire then")
         elif key.startswith(f"{keys.prefix}:queue:"):
             for member in await redis.zrange(raw, 0, -1):
                 record = await record_of(member.decode())
                 if (record.get(b"phase"), record.get(b"queue")) != (b"queued", raw):
                     found.append(f"{key}: {member!r} does not wait for a worker")
-        elif key.startswith(f"{keys.prefix}:row:"):
+        elif key.startswith(f"{keys.prefix}:context_queue:"):
             for member in await redis.lrange(raw, 0, -1):
                 record = await record_of(member.decode())
-                if record.get(b"phase", b"") == b"" or record.get(b"row") != raw:
+                if record.get(b"phase", b"") == b"" or record.get(b"context_queue") != raw:
                     found.append(f"{key}: {member!r} has no run")
-        elif key in (keys.leases, keys.dispatch, keys.behind, keys.canvases):
+        elif key in (keys.leases, keys.dispatch, keys.blocked, keys.canvases):
             phases = {
                 keys.leases: b"running",
                 keys.dispatch: b"queued",
-                keys.behind: b"queued",
+                keys.blocked: b"queued",
                 keys.canvases: b"handed",
             }
             phase = phases[key]
             for member in await redis.zrange(raw, 0, -1):
                 task_id, _, run = member.decode().rpartition(".")
-                record = await redis.hgetall(keys.task(task_id).record)
-                first = await redis.lindex(record.get(b"row", b""), 0)
+                record = await record_of(quoted(task_id))
+                first = await redis.lindex(record.get(b"context_queue", b""), 0)
                 if (record.get(b"phase"), record.get(b"run")) != (phase, run.encode()):
                     found.append(f"{key}: {member!r} is not {phase.decode()}")
-                elif (key == keys.behind) != (first not in (None, quoted(task_id).encode())):
+                elif (key == keys.blocked) != (first not in (None, quoted(task_id).encode())):
                     found.append(f"{key}: {member!r} is not in its place")
         elif key == keys.pauses:
             for member in await redis.zrange(raw, 0, -1):
                 record = await record_of(member.decode())
                 if record.get(b"phase") != b"" or int(record[b"state"]) in TERMINAL:
                     found.append(f"{key}: {member!r} does not wait for its client")
-        elif key in (keys.deliveries, keys.dead_deliveries) or key.startswith(f"{keys.prefix}:sealed:"):
+        elif key == keys.requested_posts:
+            for member in await redis.zrange(key, 0, -1):
+                tag, _, config = member.decode().partition(" ")
+                line = await redis.hgetall(f"{keys.prefix}:{{{tag}}}:push")
+                if await record_of(tag) and f"{config}:requested".encode() not in line:
+                    found.append(f"{key}: {member!r} has no requested posts")
+        elif key in (keys.deliveries, keys.dead_deliveries) or key.startswith(
+            (f"{keys.prefix}:sealed:", f"{keys.prefix}:webhooks:")
+        ):
             found += await _of_lines(store, keys, key, expires)
         elif key == keys.delivery_outcomes:
             counted = {name.decode() for name in await redis.hkeys(key)}
             found += [f"{key}: {name}" for name in counted - {"delivered", "failed", "given_up"}]
-        elif key == keys.figures:
-            found += [f"{key}: {name!r}" for name in await redis.hkeys(raw) if not FIGURE.fullmatch(name)]
+        elif key == keys.metrics:
+            found += [f"{key}: {name!r}" for name in await redis.hkeys(raw) if not METRIC.fullmatch(name)]
         elif key == keys.secrets:
             lists = await redis.hgetall(key)
             found += [f"{key}: {f!r}" for f in lists if lists[f].decode() != keys.sealed_with(f.decode())]
         elif key == keys.blobs:
             pass  # of tasks that are gone, or not there yet, too: a watcher looks at each
-        elif key == keys.doomed_blobs:
+        elif key == keys.orphaned_blobs:
             tags = [tag.decode() for tag in await redis.zrange(key, 0, -1)]
             found += [f"{key}: {tag!r} is not gone" for tag in tags if await record_of(tag)]
         elif key == keys.dead_letters:
@@ -150,8 +183,8 @@ async def _of_lines(store: AsyncStore, keys: Keys, key: str, expires: int) -> li
         if not record:
             continue  # what is due is forgotten when it is taken, what is dead goes by its score
         alive |= int(record[b"state"]) not in TERMINAL
-        dead = f"{config}:died_at".encode() in line
-        owed = config in record.get(b"push", b"").decode().split()
+        dead = f"{config}:abandoned_at".encode() in line
+        owed = config in record.get(b"enabled_configs", b"").decode().split()
         if f"{config}:sealed".encode() not in line:
             found.append(f"{key}: {member!r} has no config")
         elif (key == keys.deliveries and dead) or (key == keys.dead_deliveries and not dead) or dead == owed:
@@ -172,5 +205,5 @@ def _of_a_task(key: str, expires: int, record: dict[bytes, bytes], dead: bool, w
         return [f"{key}: its task has ended, it expires in {expires} s"]
     if dead:
         return []
-    kept = [field for field in (b"request", b"caller", b"working", b"options", b"canvas") if record.get(field)]
+    kept = [field for field in (b"request", b"caller", b"working_event", b"options", b"canvas") if record.get(field)]
     return [f"{key}: keeps {kept} of an ended task"] if kept and key.endswith(":task") else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -11,19 +12,22 @@ from uuid import uuid4
 
 import grpc.aio
 import httpx
+import uvicorn
 from a2a.compat.v0_3 import a2a_v0_3_pb2, a2a_v0_3_pb2_grpc
 from a2a.types import SendMessageRequest, a2a_pb2_grpc
 from celery import Celery
 from google.protobuf.json_format import MessageToDict, ParseDict
 from google.rpc import error_details_pb2, status_pb2
+from starlette.applications import Starlette
 
 from a2a_celery import A2A, Turn
 from a2a_celery.clock import SYSTEM_CLOCK, Clock
 from a2a_celery.gateway.asgi import build_asgi
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.schema import SCHEMA
+from a2a_celery.store.admin.schema import SCHEMA
 from tests.support.clients import GRPC_V1, message_json
 from tests.support.fleet import free_port
+from tests.support.waiting import eventually_async
 
 AGENTS = ("echo", "other")
 STREAMS = {"SendStreamingMessage", "message/stream"}
@@ -49,7 +53,10 @@ class Refusal:
 class Limited:
     """The gateway; it shares the store of the test."""
 
-    def __init__(self, http: httpx.AsyncClient, grpc_address: str, store: AsyncStore, keys: Keys) -> None:
+    def __init__(
+        self, http: httpx.AsyncClient, grpc_address: str, store: AsyncStore, keys: Keys, asgi: Starlette
+    ) -> None:
+        self._asgi = asgi
         self.http = http
         self.grpc = grpc_address
         self.store = store
@@ -61,6 +68,26 @@ class Limited:
         assert answer.status_code == 200, answer.text
         task: dict[str, Any] = answer.json()["task"]
         return task
+
+    async def ids(self) -> list[str]:
+        """The ids of all tasks of the first agent that are not a tenant's."""
+        answer = await self.http.get("/tasks", headers={"A2A-Version": "1.0"})
+        return [task["id"] for task in answer.json()["tasks"]]
+
+    @asynccontextmanager
+    async def served(self) -> AsyncIterator[httpx.AsyncClient]:
+        """A client over real connections, whose streams come as they are written."""
+        server = uvicorn.Server(uvicorn.Config(self._asgi, port=free_port(), lifespan="off", log_level="warning"))
+        serving = asyncio.create_task(server._serve())
+
+        async def started() -> bool:
+            return server.started
+
+        await eventually_async(started, what="the server listens")
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.config.port}", timeout=30) as http:
+            yield http
+        server.should_exit = True
+        await serving
 
     async def try_to_send(self, agent: str = "echo", tenant: str = "", **fields: Any) -> httpx.Response:
         """The answer to a message over HTTP+JSON."""
@@ -141,7 +168,7 @@ async def limited(
         asgi.router.lifespan_context(asgi),
         httpx.AsyncClient(transport=httpx.ASGITransport(asgi), base_url="http://test", timeout=30) as http,
     ):
-        yield Limited(http, f"127.0.0.1:{port}", store, keys)
+        yield Limited(http, f"127.0.0.1:{port}", store, keys, asgi)
 
 
 def _legacy(params: dict[str, Any]) -> dict[str, Any]:

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from a2a_celery.lifecycle import EventId
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.deliveries import Delivery, Line, note_delivered, read_delivery, take_due_deliveries
-from a2a_celery.store.log import read_log
-from a2a_celery.store.push_configs import NewPushConfig, save_push_config
+from a2a_celery.store.log.pages import read_log
+from a2a_celery.store.webhooks.deliveries import (
+    Delivery,
+    DeliveryCursor,
+    acquire_due_deliveries,
+    read_delivery,
+    record_delivery,
+)
+from a2a_celery.store.webhooks.push_configs import NewPushConfig, save_push_config
 
 from .seeds import ANN
 
 LEASE_US = 60_000_000
 
 
-def new(config_id: str = "c", sealed: bytes = b"sealed", fingerprint: str = "f0") -> NewPushConfig:
-    """A config."""
-    return NewPushConfig(config_id, sealed, fingerprint)
+def new(
+    config_id: str = "c", sealed: bytes = b"sealed", fingerprint: str = "f0", most: int | None = None
+) -> NewPushConfig:
+    """A config of Ann's, who may have `most`."""
+    return NewPushConfig(config_id, sealed, fingerprint, ANN.account, most)
 
 
 class Webhooks:
@@ -27,9 +36,9 @@ class Webhooks:
         """A config of the task."""
         assert await self.store.run(save_push_config(self.keys, ANN, task_id, new(config_id, sealed))) is None
 
-    async def take(self, limit: int = 100, lease_us: int = LEASE_US) -> list[Line]:
+    async def take(self, limit: int = 100, lease_us: int = LEASE_US) -> list[DeliveryCursor]:
         """What is due, in hand."""
-        return await self.store.run(take_due_deliveries(self.keys, limit=limit, lease_us=lease_us))
+        return await self.store.run(acquire_due_deliveries(self.keys, limit=limit, lease_us=lease_us))
 
     async def pass_time(self, seconds: float) -> None:
         """Let the store see each delivery that is due or failing as if `seconds` had passed."""
@@ -41,14 +50,16 @@ class Webhooks:
                 if field.endswith(b":first_failed_at"):
                     await self.store.redis.hincrby(key, field, -micros)
 
-    async def one(self, lease_us: int = LEASE_US) -> Line:
+    async def one(self, lease_us: int = LEASE_US) -> DeliveryCursor:
         """The one line that is due, in hand."""
         [line] = await self.take(lease_us=lease_us)
         return line
 
-    async def note(self, line: Line, version: int, *, posted: bool = True) -> str:
+    async def note(self, line: DeliveryCursor, version: int, *, posted: bool = True) -> str:
         """What a deliverer is told that has delivered up to `version`."""
-        return await self.store.run(note_delivered(self.keys, line, version, lease_us=LEASE_US, posted=posted))
+        return await self.store.run(
+            record_delivery(self.keys, line, EventId(version), lease_us=LEASE_US, posted=posted)
+        )
 
     async def drain(self) -> dict[tuple[str, str], list[int]]:
         """Delivers all that is due; gives the versions that each line got."""

@@ -6,11 +6,19 @@ import os
 import threading
 from pathlib import Path
 
-from celery import Celery
+from celery import Celery, Task
+
+FOLDER = Path(os.environ.get("TEST_FOLDER", "."))
 
 app = Celery(broker=os.environ["CELERY_BROKER_URL"], backend=os.environ["TEST_RESULTS"])
 app.conf.task_default_queue = os.environ["TEST_QUEUE"]
 app.conf.task_track_started = True
+
+
+def wait_for(path: Path) -> None:
+    """Return when the test has made the file."""
+    while not path.exists():
+        threading.Event().wait(0.05)
 
 
 @app.task(name="tests.support.plain_tasks.shout")
@@ -29,6 +37,24 @@ def raises(what: str) -> str:
 def waits(path: str) -> str:
     """Begins, and waits for a file."""
     Path(path).touch()
-    while not Path(f"{path}.go").exists():
-        threading.Event().wait(0.05)
+    wait_for(Path(f"{path}.go"))
     return "went on"
+
+
+@app.task(name="tests.support.plain_tasks.progress", bind=True)
+def progress(self: Task, steps: int = 3) -> str:
+    """Says each step, and ends, when the test has made a file for it."""
+    for step in range(1, steps + 1):
+        wait_for(FOLDER / f"step {step}")
+        self.update_state(state="PROGRESS", meta={"step": step, "of": steps})
+    wait_for(FOLDER / "end")
+    return "done"
+
+
+@app.task(name="tests.support.plain_tasks.flaky", bind=True, max_retries=2, default_retry_delay=0)
+def flaky(self: Task, succeed_at: int = 2) -> str:
+    """Each attempt begins, and waits for a file."""
+    wait_for(FOLDER / f"attempt {self.request.retries + 1}")
+    if self.request.retries + 1 < succeed_at:
+        raise self.retry(exc=ValueError("a secret"), countdown=1)
+    return f"attempt {self.request.retries + 1}"

@@ -24,7 +24,7 @@ for function in (agents.echo, agents.count, agents.ask):
     a2a.agent(function.__name__)(function)
 a2a.add_agent(card("patient"), agents.Patient)
 a2a.add_agent(card("direct"), agents.Direct)
-a2a.add_agent(card("quiet", streaming=False), agents.Full)
+a2a.add_agent(card("quiet", streaming=False, push_notifications=False), agents.Full)
 a2a.add_agent(card("strict", extensions=[AgentExtension(uri=REQUIRED_EXTENSION, required=True)]), agents.Full)
 
 

@@ -18,6 +18,7 @@ from a2a_celery import AuthRequired, Failed, InputRequired, Rejected, current_tu
 from .agents import a2a, app
 
 app.conf.result_backend = os.environ.get("TEST_RESULTS")
+app.conf.task_ignore_result = "TEST_IGNORE_RESULTS" in os.environ
 
 
 @app.task
@@ -104,6 +105,16 @@ def requeues(self: Task, folder: str) -> str:
         open(mark, "w").close()
         raise Reject("again", requeue=True)
     return "second time"
+
+
+@app.task(acks_late=True, reject_on_worker_lost=True)
+def dies(folder: str, times: int) -> str:
+    """Kills its process, the first so many times."""
+    deaths = len(os.listdir(folder))
+    if deaths < times:
+        open(os.path.join(folder, str(deaths)), "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return f"after {deaths} deaths"
 
 
 @app.task(soft_time_limit=1)
@@ -196,7 +207,7 @@ else:
     del app.tasks["tests.ghost"]
 
 for task in (
-    resize, shout, gives, progress, flaky, asks, later, raises, requeues, soft, hard, sleeps, waits, says, canvas
+    resize, shout, gives, progress, flaky, asks, later, raises, requeues, dies, soft, hard, sleeps, waits, says, canvas
 ):  # fmt: skip
     a2a.expose(task)
 

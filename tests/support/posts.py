@@ -9,10 +9,10 @@ from a2a.types import StreamResponse, Task, TaskState, TaskStatusUpdateEvent
 from google.protobuf.json_format import Parse
 from standardwebhooks import Webhook
 
-from a2a_celery.lifecycle import Event, LogEntry, fold
+from a2a_celery.lifecycle import Event, EventId, LogEntry, fold
 from a2a_celery.lifecycle.shown import shown_event
 from a2a_celery.store import Keys, SyncStore
-from a2a_celery.store.log import read_log
+from a2a_celery.store.log.pages import read_log
 
 from .receiver import Received
 
@@ -30,8 +30,8 @@ def with_config(body: dict[str, Any], url: str, **config: Any) -> dict[str, Any]
 
 
 def version_of(got: Received) -> int:
-    """The event's version in its log, which its id ends with."""
-    return int(got.headers["webhook-id"].rpartition("_")[2])
+    """The event's version in its log, which is in the id's last part."""
+    return EventId.parse(got.headers["webhook-id"].rpartition("_")[2]).version
 
 
 def event_of(got: Received) -> Event:

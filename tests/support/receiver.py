@@ -99,6 +99,16 @@ def together(count: int) -> Misbehaviour:
     return answers
 
 
+def once_set(released: threading.Event) -> Misbehaviour:
+    """Answers when the test has set `released`."""
+
+    async def answers(writer: asyncio.StreamWriter, _: Received) -> None:
+        await asyncio.to_thread(released.wait, FOR_EVER)
+        writer.write(_head(200, (("Content-Length", "0"),)))
+
+    return answers
+
+
 def writes(data: bytes) -> Misbehaviour:
     """Answers with just these bytes, and hangs up."""
 

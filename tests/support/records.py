@@ -9,7 +9,7 @@ from a2a.types import TaskState, TaskStatusUpdateEvent
 from a2a_celery.lifecycle import LogEntry
 from a2a_celery.lifecycle.states import is_terminal
 from a2a_celery.store import Keys, SyncStore
-from a2a_celery.store.log import read_log
+from a2a_celery.store.log.pages import read_log
 
 
 def log_of(store_url: str, task: dict[str, Any]) -> list[LogEntry]:

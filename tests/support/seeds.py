@@ -23,12 +23,12 @@ from a2a_celery.lifecycle import Event, LogEntry, fold
 from a2a_celery.lifecycle.outcomes import agent_message
 from a2a_celery.lifecycle.steps import Step
 from a2a_celery.store import AsyncStore, Keys, Scope
-from a2a_celery.store.letters import Letter, read_letter, requeue_task
-from a2a_celery.store.log import read_log
-from a2a_celery.store.recovery import Lapse, give_next_attempt, lapsed_runs
-from a2a_celery.store.runs import Claim, RunRef, Settled, Written, append, claim_run, settle_run
-from a2a_celery.store.sessions import SessionState
-from a2a_celery.store.tasks import create_task, read_task
+from a2a_celery.store.log.pages import read_log
+from a2a_celery.store.runs.commands import Claim, RunRef, Settled, Written, append, claim_run, settle_run
+from a2a_celery.store.runs.recovery import Lapse, give_next_attempt, lapsed_runs
+from a2a_celery.store.runs.sessions import SessionState
+from a2a_celery.store.tasks.commands import create_task, read_task
+from a2a_celery.store.tasks.dead_letters import DeadLetter, read_dead_letter, requeue_task
 
 ANN = Scope("agent", "", "ann")
 BOB = Scope("agent", "", "bob")
@@ -78,14 +78,21 @@ class Seeds:
         task_id: str = "",
         context_id: str = CONTEXT,
         retention: int = RETENTION,
-        one_by_one: bool = False,
+        serialize_context: bool = False,
     ) -> str:
         """A task that waits for a worker; gives its id."""
         task_id = task_id or str(uuid4())
         sent = request(task_id=task_id, context_id=context_id)
         await self.store.run(
             create_task(
-                self.keys, scope, task_id, context_id, sent, caller=b"{}", retention=retention, one_by_one=one_by_one
+                self.keys,
+                scope,
+                task_id,
+                context_id,
+                sent,
+                caller=b"{}",
+                retention=retention,
+                serialize_context=serialize_context,
             )
         )
         return task_id
@@ -146,8 +153,8 @@ class Seeds:
 
     async def requeued(self, task_id: str) -> tuple[str, str]:
         """A dead letter, sent once more: the new task, and what became of the call."""
-        letter = await self.store.run(read_letter(self.keys, task_id))
-        assert isinstance(letter, Letter), letter
+        letter = await self.store.run(read_dead_letter(self.keys, task_id))
+        assert isinstance(letter, DeadLetter), letter
         new = str(uuid4())
         return new, await self.store.run(requeue_task(self.keys, letter, new, retention=RETENTION, options=b""))
 
@@ -156,6 +163,10 @@ class Seeds:
         found = await self.store.run(read_task(self.keys, None, task_id))
         assert found is not None
         return found[0]
+
+    async def status_text(self, task_id: str) -> str:
+        """The text of the status message; "" for none."""
+        return "".join(part.text for part in (await self.task(task_id)).status.message.parts)
 
     async def log(self, task_id: str) -> list[LogEntry]:
         """The whole log."""
@@ -173,7 +184,10 @@ class Seeds:
             for operation in (log, task):
                 both.eval(operation.script.text, len(operation.keys), *operation.keys, *operation.args)
             page, found = [o.parse(answer) for o, answer in zip((log, task), await both.execute(), strict=True)]
-        assert found[1] == page.version == len(page.entries)
+        assert found[1].version == page.version == len(page.entries)
+        assert found[1] == page.entries[-1].id
+        times = [entry.recorded_us for entry in page.entries]
+        assert times == sorted(set(times)), "each event is later than the one before"
         assert fold(page.entries) == found[0]
 
     async def backup(self) -> dict[bytes, bytes]:
@@ -190,12 +204,12 @@ class Seeds:
             await redis.restore(key, 0, value, replace=True)
 
     async def everything(self) -> dict[str, object]:
-        """Every key with its value but the figures, which only count: two of these are equal when nothing at all was
+        """Every key with its value but the metrics, which only count: two of these are equal when nothing at all was
         written between them."""
         redis = self.store.redis
         stored: dict[str, object] = {}
         async for key in redis.scan_iter():
-            if key.decode() == self.keys.figures:
+            if key.decode() == self.keys.metrics:
                 continue
             match await redis.type(key):
                 case b"hash":

@@ -9,11 +9,11 @@ from a2a.types import Part, SendMessageRequest
 
 from a2a_celery.errors import BlobsUnavailable
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.answers import Created
-from a2a_celery.store.blobs import Blobs
-from a2a_celery.store.object_store import ObjectStore
-from a2a_celery.store.tasks import create_task
-from a2a_celery.watcher.blobs import BlobRemover
+from a2a_celery.store.blobs.blob_store import Blobs
+from a2a_celery.store.blobs.object_store import ObjectStore
+from a2a_celery.store.tasks.commands import create_task
+from a2a_celery.store.tasks.results import Created
+from a2a_celery.watcher.blob_remover import BlobRemover
 
 from .seeds import ANN, CONTEXT, RETENTION, Seeds, request
 
@@ -86,7 +86,7 @@ async def created(seeds: Seeds, parts: list[Part], task_id: str = "", **options:
 async def look_at_all(shelved: Shelved, keys: Keys) -> None:
     """A watcher looks at every task with blobs, as if it were time."""
     redis = shelved.store.redis
-    for key in (keys.blobs, keys.doomed_blobs):
+    for key in (keys.blobs, keys.orphaned_blobs):
         for tag in await redis.zrange(key, 0, -1):
             await redis.zadd(key, {tag: 1})
     await BlobRemover(shelved.store, keys, shelved.blobs).tick()

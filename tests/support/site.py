@@ -14,7 +14,7 @@ from celery import Celery
 from celery.result import AsyncResult
 
 from a2a_celery.store import Keys, SyncStore
-from a2a_celery.store.log import read_log
+from a2a_celery.store.log.pages import read_log
 
 from .celery_events import CeleryEvents, celery_events
 from .clients import message_json, rest

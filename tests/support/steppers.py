@@ -51,6 +51,16 @@ async def waits(turn: Turn) -> str:
     return "never"
 
 
+@a2a.agent("dies", max_attempts=2)
+async def dies(turn: Turn) -> list[str]:
+    """In a tool for good at its first attempt; the next says what its machine went through."""
+    if turn.attempt == 1:
+        async with turn.tool_call("search"):
+            await asyncio.get_running_loop().create_future()
+    history = turn.execution.history
+    return [f"{made.before} to {made.after} {' '.join(map(str, made.detail.values()))}".strip() for made in history]
+
+
 @a2a.agent("asks")
 async def asks(turn: Turn) -> str:
     """Asks, and is answered."""

@@ -53,7 +53,7 @@ def missing(what: str) -> NoReturn:
 @contextmanager
 def redis_with_tls(folder: Path, authority: Authority, acl: str) -> Iterator[Server]:
     """A Redis for the users of `acl`, the content of an aclfile, and an `auditor` who may look at everything."""
-    program = _built_with_tls()
+    program = built_with_tls()
     key, certificate = authority.issue("redis", "127.0.0.1")
     server = Server(free_port(), authority, authority.issue("client"))
     (folder / "users.acl").write_text(f"{acl.strip()}\nuser auditor on >auditor ~* &* +@all\n")
@@ -149,7 +149,7 @@ def _definitions(vhost: str, users: Mapping[str, tuple[str, Sequence[str]]]) -> 
     }
 
 
-def _built_with_tls() -> Path:
+def built_with_tls() -> Path:
     """A Redis on PATH that was built with TLS: the one that comes along with the tests is not."""
     for folder in os.get_exec_path():
         program = Path(folder) / "redis-server"

@@ -16,6 +16,8 @@ from google.protobuf.json_format import MessageToJson
 from standardwebhooks import Webhook
 from starlette.types import ASGIApp
 
+from a2a_celery.lifecycle import EventId
+
 from .waiting import eventually_async
 
 SECRET = "whsec_c2VjcmV0IG9mIHR3ZW50eS1mb3VyIGJ5dGVzIQ=="
@@ -47,11 +49,12 @@ def post(
     body: str | None = None,
     secrets: tuple[str, ...] = (SECRET,),
     at: float | None = None,
+    recorded_us: int = 0,
     **headers: str,
 ) -> Post:
     """The request for one event, signed with each of `secrets`, at the time `at` (now, if None)."""
     text = MessageToJson(event or status_event(), indent=None) if body is None else body
-    message_id, now = f"{line}_{version}", int(time.time() if at is None else at)
+    message_id, now = f"{line}_{EventId(version, recorded_us)}", int(time.time() if at is None else at)
     signed_at = datetime.fromtimestamp(now, UTC)
     signatures = [Webhook(secret).sign(message_id, signed_at, text) for secret in secrets]
     return Post(

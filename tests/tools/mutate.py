@@ -4,7 +4,7 @@
     python -m tests.tools.mutate --count 200 --seed 1 --tier change          # by default the packages in PACKAGES
     python -m tests.tools.mutate --count 200 --seed 1 --tier merge --resume  # what survived, against the next tier
     python -m tests.tools.mutate --report
-    python -m tests.tools.mutate --tier change --only store/scripts/append.lua:12:7:comparison
+    python -m tests.tools.mutate --tier change --only store/scripts/log/append.lua:12:7:comparison
 
 The sample has as many mutants of each package. Each mutant of a package is drawn with equal probability. The tool
 writes it into a git worktree of HEAD in a temporary folder, so that forked processes and subprocesses see it. The

@@ -45,13 +45,13 @@ class Selector:
 
     def _reaching(self, mutant: Mutant) -> set[str]:
         if mutant.path.endswith(".lua"):
-            return self._calling(Path(mutant.path).stem)
+            return self._calling(Path(mutant.path))
         first, last = mutant.edit.statement_lines
         return self._ran(mutant.path, range(first, last + 1) if mutant.edit.in_function else None)
 
-    def _calling(self, script: str) -> set[str]:
+    def _calling(self, script: Path) -> set[str]:
         """Return the tests that ran a Python line that names a script, or its file if the line runs at import only."""
-        pattern = re.compile(r"script\(" if script == "prelude" else rf'"{script}"')
+        pattern = re.compile(r"script\(" if script.parent.name == "lib" else rf'"{script.stem}"')
         reaching: set[str] = set()
         for path in self._measured:
             if path.startswith(f"{PACKAGE}/store/"):

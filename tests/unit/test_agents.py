@@ -10,9 +10,9 @@ from celery import Celery
 
 from a2a_celery import A2A, ConfigError
 from a2a_celery.agent_cards import card_for_function
-from a2a_celery.agents import Agent, name_from_card
-from a2a_celery.execution.adapters import make_adapter
-from a2a_celery.execution.thread_cleanup import ThreadCleanup
+from a2a_celery.agents import MOST_ATTEMPTS, Agent, name_from_card
+from a2a_celery.execution.agents.adapters import make_adapter
+from a2a_celery.execution.process.thread_cleanup import ThreadCleanup
 
 
 def card(name: str = "Planner", **capabilities: Any) -> AgentCard:
@@ -144,13 +144,13 @@ def test_an_agent_s_own_options_do_not_go_to_celery() -> None:
 
 
 def test_runs_of_a_function_come_one_by_one_where_there_is_a_session_unless_told_otherwise() -> None:
-    assert not agent().one_by_one
-    assert agent(session=True).one_by_one
-    assert not agent(session=True, one_run_per_context=False).one_by_one
-    assert agent(one_run_per_context=True).one_by_one
-    assert agent(kind="task", session=True).one_by_one
-    assert not agent(kind="executor", session=True).one_by_one
-    assert agent(kind="executor", session=True, one_run_per_context=True).one_by_one
+    assert not agent().serialize_context
+    assert agent(session=True).serialize_context
+    assert not agent(session=True, one_run_per_context=False).serialize_context
+    assert agent(one_run_per_context=True).serialize_context
+    assert agent(kind="task", session=True).serialize_context
+    assert not agent(kind="executor", session=True).serialize_context
+    assert agent(kind="executor", session=True, one_run_per_context=True).serialize_context
 
 
 @pytest.mark.parametrize(
@@ -186,5 +186,28 @@ def test_a_function_may_be_named_and_is_not_imported_here() -> None:
 
 
 async def test_a_name_of_no_function_is_refused_where_it_is_imported() -> None:
-    with pytest.raises(ConfigError, match="'math:pi' is no function"):
+    with pytest.raises(ConfigError, match="'math:pi' is not a function"):
         await make_adapter(Agent("planner", card(), "function", "math:pi"), ThreadCleanup())
+
+
+@pytest.mark.parametrize(
+    ("options", "given", "attempts"),
+    [
+        ({}, {}, 1),
+        ({"acks_late": True}, {}, 1),
+        ({"reject_on_worker_lost": True}, {}, 1),
+        ({"acks_late": True, "reject_on_worker_lost": True}, {}, 4),
+        ({"acks_late": True, "reject_on_worker_lost": True, "max_retries": 0}, {}, 1),
+        ({"acks_late": True, "reject_on_worker_lost": True, "max_retries": None}, {}, MOST_ATTEMPTS),
+        ({"acks_late": True, "reject_on_worker_lost": True}, {"max_attempts": 2}, 2),
+    ],
+)
+def test_an_exposed_task_says_itself_how_often_it_runs_when_workers_are_lost(
+    options: dict[str, Any], given: dict[str, Any], attempts: int
+) -> None:
+    app = Celery("test", set_as_current=False)
+
+    @app.task(shared=False, **options)
+    def resize(url: str) -> None: ...
+
+    assert A2A(app).expose(resize, **given).max_attempts == attempts

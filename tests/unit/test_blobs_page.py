@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from a2a_celery.config import default_of
-from a2a_celery.execution.run_store import BLOB_PATIENCE
+from a2a_celery.execution.events.run_store import BLOB_TIMEOUT
 from a2a_celery.lifecycle.outcomes import OUT_OF_REACH
-from a2a_celery.store.blobs import ORPHAN_AFTER_US
+from a2a_celery.settings import default_of
+from a2a_celery.store.blobs.blob_store import ORPHAN_AFTER_US
+from a2a_celery.store.blobs.memory_budget import BUDGET_TIMEOUT, MAX_BYTES
+from a2a_celery.store.blobs.object_store import CALLS_AT_ONCE
 from a2a_celery.store.codec import LOG_BLOB_BYTES
-from a2a_celery.store.listing import PAGE_BLOB_BYTES
-from a2a_celery.store.object_store import CALLS_AT_ONCE
-from a2a_celery.store.room import ROOM, ROOM_TIMEOUT
+from a2a_celery.store.tasks.listing import PAGE_BLOB_BYTES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "blobs.md").read_text(encoding="utf-8")
@@ -22,11 +22,11 @@ MIB = 1024 * 1024
 
 def test_its_numbers_are_the_codes() -> None:
     assert f"A2A_BLOB_THRESHOLD={default_of('blob_threshold')}" in SAID
-    assert f"event waits {BLOB_PATIENCE:g} s" in SAID
+    assert f"event waits {BLOB_TIMEOUT:g} s" in SAID
     assert ORPHAN_AFTER_US == 600_000_000
     assert "ten minutes" in SAID
-    assert f"has {ROOM // MIB} MiB of blobs in hand" in SAID
-    assert f"other readers wait, {ROOM_TIMEOUT:g} s at most" in SAID
+    assert f"has {MAX_BYTES // MIB} MiB of blobs in hand" in SAID
+    assert f"other readers wait, {BUDGET_TIMEOUT:g} s at most" in SAID
     assert f"log ends behind {LOG_BLOB_BYTES // MIB} MiB of blobs" in SAID
     assert f"ListTasks behind {PAGE_BLOB_BYTES // MIB} MiB" in SAID
     assert f"At most {CALLS_AT_ONCE} calls" in SAID

@@ -1,16 +1,22 @@
-"""The guards of the broker connection: on where they are needed, off where upstream is right, silent elsewhere."""
+"""Guards of the broker connection: applied where needed, not applied to a fixed kombu or to other brokers."""
 
 from __future__ import annotations
 
+import inspect
+import os
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from celery import Celery
+from celery.concurrency import asynpool
+from kombu.asynchronous import Hub
 from kombu.transport import redis as kombu_redis
 
-from a2a_celery.dispatch.broker_guards import guard, guard_closed_channels
-from a2a_celery.dispatch.connection import ANSWER_TIMEOUT, PublishingPool
+from a2a_celery.dispatch.broker_guards import guard
+from a2a_celery.dispatch.connection import SOCKET_TIMEOUT, PublishingPool
+from a2a_celery.integrations.celery import correct_ended_children
+from a2a_celery.integrations.kombu import correct_closed_channels
 
 
 def closed(channel: type) -> Any:
@@ -20,24 +26,52 @@ def closed(channel: type) -> Any:
     return made
 
 
-def test_a_closed_channel_of_this_kombu_needs_the_guard_and_then_says_that_it_is_closed() -> None:
-    """When this fails, kombu is mended: drop the guard."""
+def test_a_closed_channel_of_this_kombu_raises_a_connection_error_when_corrected() -> None:
+    """When this fails, kombu is fixed: drop the correction."""
 
     class Channel(kombu_redis.Channel):  # type: ignore[misc]
         pass
 
-    assert guard_closed_channels(Channel)
+    assert correct_closed_channels(Channel)
     with pytest.raises(kombu_redis.Transport.connection_errors):
         closed(Channel)._connparams()
-    assert not guard_closed_channels(Channel), "once is enough"
+    assert not correct_closed_channels(Channel), "once is enough"
 
 
-def test_a_channel_that_is_right_is_left_alone() -> None:
+def test_a_pool_of_this_celery_skips_ended_children_when_corrected() -> None:
+    """When this fails, Celery is fixed: drop the correction."""
+
+    class Pool(asynpool.AsynPool):  # type: ignore[misc]
+        _track_child_process = inspect.unwrap(asynpool.AsynPool._track_child_process)  # other tests apply guards
+
+        def __init__(self) -> None:
+            """Start no process."""
+
+        def __del__(self) -> None:
+            """Stop no process."""
+
+    read_end, write_end = os.pipe()
+    hub, living, ended = Hub(), SimpleNamespace(_sentinel_poll=read_end), SimpleNamespace(_sentinel_poll=None)
+    with pytest.raises(ValueError, match="file descriptor is None"):
+        Pool()._track_child_process(ended, hub)
+
+    assert correct_ended_children(Pool)
+    for child in (living, ended):
+        Pool()._track_child_process(child, hub)
+    tracked = list(hub.readers)
+    hub.close()
+    os.close(write_end)
+
+    assert tracked == [read_end]
+    assert not correct_ended_children(Pool), "once is enough"
+
+
+def test_a_correct_channel_is_left_unchanged() -> None:
     class Channel:
         def _connparams(self, asynchronous: bool = False) -> Any:
             raise ConnectionError
 
-    assert not guard_closed_channels(Channel)
+    assert not correct_closed_channels(Channel)
 
 
 def test_what_the_user_set_stays() -> None:
@@ -60,7 +94,7 @@ def test_publishing_over_amqp_is_confirmed_in_time() -> None:
 
     options = PublishingPool(app).connection.transport_options
 
-    assert options == {"confirm_publish": True, "read_timeout": ANSWER_TIMEOUT, "write_timeout": ANSWER_TIMEOUT}
+    assert options == {"confirm_publish": True, "read_timeout": SOCKET_TIMEOUT, "write_timeout": SOCKET_TIMEOUT}
 
 
 def test_nothing_happens_for_other_brokers() -> None:

@@ -13,7 +13,7 @@ from celery import Celery, Task
 from celery.exceptions import Retry
 
 from a2a_celery.dispatch import BadCall, Call, CallSignature, RunOptions
-from a2a_celery.execution.plain import TaskAdapter
+from a2a_celery.execution.celery.plain_task import TaskAdapter
 
 
 @pytest.fixture
@@ -36,6 +36,15 @@ def test_no_object_becomes_something_else_on_its_way(task: Task, kind: str, with
 
     with pytest.raises(BadCall, match="__type__"):
         CallSignature.of(task).call([Message(parts=[new_data_part(data)])])
+
+
+@pytest.mark.parametrize("messages", [1, 2])
+def test_no_parts_become_something_else_together(task: Task, messages: int) -> None:
+    parts = [new_data_part({"__type__": "no such type"}), new_data_part({"__value__": 1})]
+    sent = [Message(parts=parts)] if messages == 1 else [Message(parts=[part]) for part in parts]
+
+    with pytest.raises(BadCall, match="__type__"):
+        CallSignature.of(task).call(sent)
 
 
 def test_such_names_among_others_are_just_names(task: Task) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from a2a_celery.execution.celery_events import EVENTS_ON, EventSender, mark_if_heard
+from a2a_celery.execution.celery.celery_events import EVENTS_ON, EventSender, mark_events_enabled
 
 
 def dispatcher(enabled: bool = True, groups: tuple[str, ...] = ()) -> SimpleNamespace:
@@ -34,7 +34,7 @@ def test_a_run_is_told_whether_its_worker_sends_events(
         eventer=events, task=SimpleNamespace(send_events=task_sends), request_dict=dict(forged)
     )
 
-    mark_if_heard(request)
+    mark_events_enabled(request)
 
     assert request.request_dict == ({EVENTS_ON: True} if heard else {})
 
@@ -42,4 +42,4 @@ def test_a_run_is_told_whether_its_worker_sends_events(
 def test_nothing_is_made_where_nobody_listens() -> None:
     task: Any = SimpleNamespace(request=SimpleNamespace())
 
-    assert EventSender().teller(task) is None
+    assert EventSender().emitter(task) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from dataclasses import FrozenInstanceError, fields
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from a2a_celery.config import Settings, default_of
 from a2a_celery.errors import ConfigError
-from a2a_celery.loading import load_settings, read_settings
+from a2a_celery.settings import Settings, default_of
+from a2a_celery.settings.loading import load_settings, read_settings
+from a2a_celery.settings.urls import SentinelAddress, url_address
 
 REDIS = "redis://:s3cret@host/0"
 
@@ -106,6 +108,44 @@ def test_a_file_that_can_not_be_used_is_named(
     assert KEY not in str(refused.value)
 
 
+PRIVATE = "whsk_" + base64.b64encode(b"p" * 32).decode()
+PUBLIC = "whpk_" + base64.b64encode(b"q" * 32).decode()
+
+
+def test_keys_of_webhooks_may_be_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text(f"{PRIVATE}\n{PRIVATE[:-1]}\n")
+    environ = {"A2A_WEBHOOK_PRIVATE_KEY_FILE": str(tmp_path / "keys"), "A2A_SECRET_KEY": KEY}
+
+    settings = load_settings({"a2a_store_url": REDIS}, environ | {"A2A_WEBHOOK_PUBLIC_KEYS": f"{PUBLIC} {PUBLIC}"})
+
+    assert settings.webhook_private_keys == (PRIVATE, PRIVATE[:-1])
+    assert settings.webhook_public_keys == (PUBLIC, PUBLIC)
+    assert PRIVATE not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"webhook_private_key": PRIVATE}, "needs a2a_secret_key"),
+        ({"webhook_private_key": PUBLIC}, "a private key for webhooks is whsk_"),
+        ({"webhook_private_key": f"{PRIVATE} {PRIVATE}AAAA"}, "32 or 64 bytes"),
+        ({"webhook_private_key": (), "secret_key": KEY}, "must be a key"),
+        ({"webhook_private_key": [PRIVATE] * 11, "secret_key": KEY}, "10 at most"),
+        ({"webhook_public_keys": [PRIVATE]}, "a private key .* is among the public keys"),
+        ({"webhook_public_keys": ["whpk_AAAA"]}, "base64 of 32 bytes"),
+        ({"webhook_public_keys": [PUBLIC.removeprefix("whpk_")]}, "a public key for webhooks is whpk_"),
+        ({"webhook_public_keys": [PUBLIC] * 11}, "10 at most"),
+        ({"webhook_public_keys": PUBLIC}, "must be a list of texts"),
+        ({"webhook_public_keys": PRIVATE}, "must be a list of texts"),
+    ],
+)
+def test_keys_of_webhooks_that_can_not_be_used_are_refused_and_not_repeated(values: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=f"a2a_{next(iter(values))}.*{why}") as refused:
+        Settings(store_url=REDIS, **values)
+
+    assert PRIVATE not in str(refused.value)
+
+
 BAD = [
     ("lease_ttl", 0),
     ("lease_ttl", -1),
@@ -119,9 +159,15 @@ BAD = [
     ("grpc_port", 65536),
     ("grpc_port", -1),
     ("public_url", "example.com"),
+    ("allowed_hosts", ("agents.example.com:8080",)),
+    ("allowed_hosts", ("https://agents.example.com",)),
+    ("trusted_origins", ("chat.example.com",)),
+    ("trusted_origins", ("https://chat.example.com/",)),
     ("public_url", "ftp://example.com"),
     ("public_url", "https://"),
     ("store_url", "amqp://s3cret@host"),
+    ("webhook_bytes_per_hour", 1024 * 1024 - 1),
+    ("store_wait_replicas", -1),
 ]
 
 
@@ -138,8 +184,25 @@ def test_a_bad_value_is_refused_with_its_field(name: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("url", "rule"),
     [
-        ("sentinel://:s3cret@a:26379", "Sentinel is not supported"),
-        ("sentinel://a:26379;sentinel://b:26379", "Sentinel is not supported"),
+        ("sentinel://:s3cret@a:26379", "must name the primary as the Sentinels call it"),
+        ("sentinel://a:26379;sentinel://b:26379", "must name the primary as the Sentinels call it"),
+        ("sentinel://:s3cret@a/mymaster/0", "must have a number as its database and name the primary once"),
+        ("sentinel://a/0?master_name=m;sentinel://b/0?master_name=n", "name the primary once"),
+        ("sentinel://a/0?master_name=m#n", "name the primary once"),
+        ("sentinel://:s3cret@a,:s3cret@b/0?master_name=m", "must name user and password once"),
+        ("sentinel://a;sentinel://:s3cret@b/0?master_name=m", "must name scheme, user, password and database"),
+        ("sentinel://a/0;sentinel://b/1?master_name=m", "must name scheme, user, password and database"),
+        ("sentinel://a;sentinels://b?master_name=m", "must name scheme, user, password and database"),
+        ("sentinel://a:port?master_name=m", "must have hosts with ports"),
+        ("sentinel://a,?master_name=m", "must have hosts with ports"),
+        ("sentinel:///0?master_name=m", "must have hosts with ports"),
+        ("sentinel://a?master_name=m&master_name=n", "must name each option once"),
+        ("sentinel://a?master_name=m&db=1", "must not have the option db"),
+        ("sentinel://a?master_name=m&min_other_sentinels=s3cret", "must have a number as its min_other_sentinels"),
+        ("sentinel://a?master_name=m&sentinel_ssl=s3cret", "must have true or false as its sentinel_ssl"),
+        ("sentinel://a?master_name=m&ssl_ca_certs=f", "must begin with sentinels://"),
+        ("sentinel://a?master_name=m&sentinel_ssl_ca_certs=f", "have sentinel_ssl=true"),
+        ("redis+sentinel://:s3cret@a/mymaster", "must be written as sentinel://"),
         ("redis+cluster://a:7000/0", "Cluster is not supported"),
         ("redis://a:6379,b:6379/0", "must name one server"),
         ("redis://a:6379/0;redis://b:6379/0", "must name one server"),
@@ -159,7 +222,15 @@ def test_a_store_that_is_not_served_is_refused_with_one_sentence(setting: str, u
 
 
 @pytest.mark.parametrize(
-    "url", ["redis://host", "redis://host:1/", "rediss://u:p,w;d@host:1/15?ssl_cert_reqs=none", "unix:///a/b.sock?db=1"]
+    "url",
+    [
+        "redis://host",
+        "redis://host:1/",
+        "rediss://u:p,w;d@host:1/15?ssl_cert_reqs=none",
+        "unix:///a/b.sock?db=1",
+        "sentinel://a?master_name=m",
+        "sentinels://u:p%40;w,d@a:1,[::1]:2/3?master_name=m&sentinel_ssl=false",
+    ],
 )
 def test_a_store_that_is_served_is_taken(url: str) -> None:
     assert Settings(store_url=url).store_url == url
@@ -193,6 +264,24 @@ def test_settings_of_others_are_left_alone() -> None:
         ({"result_backend": "redis://backend", "broker_url": "redis://broker"}, {}, "redis://backend"),
         ({"result_backend": "rpc://", "broker_url": "redis://broker"}, {}, "redis://broker"),
         ({"result_backend": "sentinel://a", "broker_url": "redis://broker"}, {}, "redis://broker"),
+        (
+            {
+                "broker_url": "sentinel://:p@a/1;sentinel://b/1",
+                "broker_transport_options": {
+                    "master_name": "m",
+                    "min_other_sentinels": 1,
+                    "sentinel_kwargs": {"password": "x", "ssl": True, "socket_timeout": 1},
+                },
+            },
+            {},
+            "sentinel://:p@a/1;sentinel://b/1?master_name=m&min_other_sentinels=1"
+            "&sentinel_password=x&sentinel_ssl=True",
+        ),
+        (
+            {"result_backend": "sentinel://a/2", "result_backend_transport_options": {"master_name": "m"}},
+            {},
+            "sentinel://a/2?master_name=m",
+        ),
         ({"broker_url": "redis://broker"}, {"CELERY_BROKER_URL": "rediss://env"}, "rediss://env"),
         ({"result_backend": "redis://b"}, {"CELERY_RESULT_BACKEND": "unix:///env"}, "unix:///env"),
         ({"result_backend": "redis://b", "a2a_store_url": "valkey://own"}, {}, "valkey://own"),
@@ -203,6 +292,57 @@ def test_without_a_store_the_redis_beside_it_is_used(
     conf: dict[str, str], environ: dict[str, str], wanted: str
 ) -> None:
     assert load_settings(conf, environ).store_url == wanted
+
+
+@pytest.mark.parametrize(
+    ("url", "tls"), [("broker_url", "broker_use_ssl"), ("result_backend", "redis_backend_use_ssl")]
+)
+def test_tls_of_celery_is_no_option_of_a_store_behind_sentinels(url: str, tls: str) -> None:
+    options = {"broker_url": "broker_transport_options", "result_backend": "result_backend_transport_options"}[url]
+
+    with pytest.raises(ConfigError, match=f"{tls} does not fit into a URL: set A2A_STORE_URL=sentinels://"):
+        load_settings({url: "sentinel://a", options: {"master_name": "m"}, tls: {"ssl_ca_certs": "f"}}, {})
+
+
+def test_an_address_for_log_lines_has_no_password_of_a_primary_or_a_sentinel() -> None:
+    url = "sentinels://u:s3cret@a;sentinels://u:s3cret@[::1]:2/?master_name=m&sentinel_password=s3cret"
+
+    assert url_address(url) == "sentinels://a:26379,[::1]:2/0?master_name=m"
+
+
+def test_a_url_of_sentinels_is_read_as_a_whole() -> None:
+    url = (
+        "sentinels://u:p%40{}@a:1,b/3?master_name=m&min_other_sentinels=2&ssl_ca_certs=f&ssl_cert_reqs=CERT_NONE"
+        "&sentinel_username=v&sentinel_password=p%26"
+    )
+
+    assert SentinelAddress.of(url) == SentinelAddress(
+        sentinels=(("a", 1), ("b", 26379)),
+        master_name="m",
+        min_other_sentinels=2,
+        primary_url="rediss://u:p%40{}@sentinel/3?ssl_ca_certs=f&ssl_cert_reqs=none",
+        sentinel_url="rediss://sentinel/0?ssl_ca_certs=f&ssl_cert_reqs=none&username=v&password=p%26",
+        shown="sentinels://a:1,b:26379/3?master_name=m",
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "primary", "sentinel"),
+    [
+        ("sentinels://a?master_name=m&ssl_ca_certs=f&sentinel_ssl=false", "rediss://sentinel/0?ssl_ca_certs=f", ""),
+        ("sentinel://a?master_name=m&sentinel_ssl=1&sentinel_ssl_ca_certs=f", "", "rediss://sentinel/0?ssl_ca_certs=f"),
+        (
+            "sentinels://a?master_name=m&ssl_ca_certs=f&sentinel_ssl_ca_certs=g",
+            "rediss://sentinel/0?ssl_ca_certs=f",
+            "rediss://sentinel/0?ssl_ca_certs=g",
+        ),
+    ],
+)
+def test_primary_and_sentinels_have_tls_of_their_own(url: str, primary: str, sentinel: str) -> None:
+    address = SentinelAddress.of(url)
+
+    plain = "redis://sentinel/0?"
+    assert (address.primary_url, address.sentinel_url) == (primary or plain, sentinel or plain)
 
 
 def test_no_redis_at_all_says_what_to_set() -> None:
@@ -231,6 +371,11 @@ def test_another_archive_is_refused_without_its_password(url: str) -> None:
     with pytest.raises(ConfigError, match=r"a2a_archive_url = …: must begin with one of postgresql\+asyncpg") as e:
         Settings(archive_url=url)
     assert "s3cret" not in str(e.value)
+
+
+def test_consent_is_asked_for_in_the_name_of_the_public_url() -> None:
+    with pytest.raises(ConfigError, match="a2a_webhook_consent = True: needs a2a_public_url"):
+        Settings(webhook_consent=True)
 
 
 def test_an_archive_keeps_for_longer_than_the_store() -> None:

@@ -11,11 +11,11 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from a2a_celery.telemetry.names import FIGURES
+from a2a_celery.telemetry.names import METRICS
 from tests.support import ROOT
 from tests.support.dashboards import DASHBOARD, FOLDER, alerts, metrics_in, panels
 
-EXPOSED = {figure.exposed: figure for figure in FIGURES}
+EXPOSED = {metric.exposed: metric for metric in METRICS}
 QUERIES = [(title, query) for title, queries in panels().items() for query in queries] + list(alerts().items())
 
 
@@ -31,7 +31,7 @@ def test_each_query_asks_for_metrics_and_labels_that_there_are(what: str, query:
 
 @pytest.mark.parametrize(("what", "query"), QUERIES, ids=[f"{n}-{what}" for n, (what, _) in enumerate(QUERIES)])
 def test_what_every_gateway_says_is_never_summed_over_gateways(what: str, query: str) -> None:
-    for name in metrics_in(query) & {figure.exposed for figure in FIGURES if figure.where == "store"}:
+    for name in metrics_in(query) & {metric.exposed for metric in METRICS if metric.where == "store"}:
         for reading in re.finditer(rf"(\w+)(?: by \([\w, ]+\) |)\((?:(?:rate|increase)\()?{name}", query):
             assert reading[1] == "max", query
 

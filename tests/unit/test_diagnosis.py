@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from a2a_celery.cli.broker_server import BrokerServer
-from a2a_celery.cli.diagnosis import Finding, diagnosis
-from a2a_celery.cli.keeping import Keeping
-from a2a_celery.cli.survey import Survey, Webhooks, Work
-from a2a_celery.config import Settings, shown
-from a2a_celery.sealing import fingerprint_of
-from a2a_celery.store.archiving import ArchiveState
-from a2a_celery.store.installation import Server
-from a2a_celery.store.schema import SCHEMA, Opened
+from a2a_celery.cli.doctor.archive_check import StorageState
+from a2a_celery.cli.doctor.broker_server import BrokerServer
+from a2a_celery.cli.doctor.command import Finding, diagnosis
+from a2a_celery.cli.doctor.survey import Survey, Webhooks, Work
+from a2a_celery.crypto.sealing import fingerprint_of
+from a2a_celery.settings import Settings, shown
+from a2a_celery.store.admin.archiving import ArchiveState
+from a2a_celery.store.admin.installation import Server
+from a2a_celery.store.admin.schema import SCHEMA, Opened
 from a2a_celery.versions import versions
 
 SETTINGS = Settings(store_url="redis://:secret@127.0.0.1/0")
@@ -41,7 +42,7 @@ def report(**changes: Any) -> dict[str, Any]:
         "pool": "prefork",
         "queues": ["celery"],
         "agents": ["echo"],
-        "left_behind": [],
+        "abandoned": [],
         "events": True,
         "versions": versions(),
         "settings": shown(SETTINGS),
@@ -58,7 +59,7 @@ HEALTHY = Survey(
     workers={"celery@one": report()},
     queues={"echo": "celery"},
     gateway="http://127.0.0.1:8000",
-    gateway_says={"status": "ok", "store": "ok"},
+    gateway_health={"status": "ok", "store": "ok"},
 )
 
 
@@ -74,8 +75,8 @@ def stored(**changes: Any) -> dict[str, Any]:
     return {"store": replace(SERVER, **changes)}
 
 
-REDIS = BrokerServer("Redis", "7.0.15", "other", "noeviction", patience=3600.0)
-RABBIT = BrokerServer("RabbitMQ", "3.10.8", patience=1800.0)
+REDIS = BrokerServer("Redis", "7.0.15", "other", "noeviction", ack_timeout=3600.0)
+RABBIT = BrokerServer("RabbitMQ", "3.10.8", ack_timeout=1800.0)
 
 
 def working(*, broker: BrokerServer = REDIS, **work: Any) -> dict[str, Any]:
@@ -85,6 +86,8 @@ def working(*, broker: BrokerServer = REDIS, **work: Any) -> dict[str, Any]:
 
 KEY, OTHER = (f"{word}-key-for-the-tests-of-32-characters-and-more" for word in ("a", "another"))
 PUSHING = replace(SETTINGS, secret_key=KEY)
+PUBLIC = "whpk_" + base64.b64encode(b"q" * 32).decode()
+SIGNING = replace(PUSHING, webhook_public_keys=(PUBLIC,))
 
 
 def watching(*keys: str) -> dict[str, Any]:
@@ -93,6 +96,12 @@ def watching(*keys: str) -> dict[str, Any]:
     return {
         "watchers": ({"watcher": "one:1", "settings": shown(SETTINGS), "secrets": secrets, "versions": versions()},)
     }
+
+
+def signing(key: str) -> dict[str, Any]:
+    """A watcher that signs webhooks with this key."""
+    [watcher] = watching(KEY)["watchers"]
+    return {"watchers": ({**watcher, "settings": shown(SIGNING), "signing_keys": [key]},)}
 
 
 def sealed(*keys: str, **changes: int) -> dict[str, Any]:
@@ -117,6 +126,7 @@ def test_all_is_well() -> None:
         ("note", stored(append_only=False), "store", "Set appendonly yes"),
         ("wrong", stored(ahead=-9.0), "clock", "this machine is 9.0 s behind"),
         ("wrong", stored(unsaved="a snapshot"), "store", "a snapshot could not be written"),
+        ("wrong", {"settings": replace(SETTINGS, store_wait_replicas=1)}, "store", "0 replicas follow it"),
         ("wrong", stored(max_memory=100, used_memory=95), "memory", "95% of maxmemory"),
         ("note", stored(max_memory=100, used_memory=80), "memory", "80% of maxmemory"),
         ("ok", stored(max_memory=100, used_memory=8), "memory", "8% of maxmemory"),
@@ -136,11 +146,18 @@ def test_all_is_well() -> None:
             "celery@one",
             "has celery 5.6.0, here is celery 5",
         ),
-        ("note", working(plain=True) | {"results": False}, "results", "Set result_backend"),
+        ("note", working(plain=True) | {"unreadable_results": "no backend: set one"}, "results", "no backend: set one"),
+        ("note", working(plain=True) | {"ignores_results": True}, "results", "has ignore_result=False"),
         ("note", worker(events=False), "events", "celery@one sends none: Flower shows nothing of it"),
         ("note", {"dead_letters": 2}, "dead letters", "2 FAILED because the worker was lost"),
         ("wrong", {"broker": "OSError: refused", "workers": {}}, "broker", "Tasks wait in the store"),
         ("wrong", {"workers": {}}, "workers", "start one with celery -A … worker"),
+        (
+            "note",
+            {"workers": {}, "announced": ({"worker": "celery@two", "queues": ["celery"]},)},
+            "celery@two",
+            "consumes celery, and Celery's remote control does not reach it",
+        ),
         ("note", {"workers": {"celery@one": report(), "celery@two": {"error": "KeyError"}}}, "celery@two", "no A2A"),
         ("wrong", {"queues": {"echo": "gpu"}}, "agent echo", "celery -A … worker -Q gpu"),
         ("wrong", {"queues": {"other": "celery"}}, "agent other", "celery@one consumes its queue celery and does not"),
@@ -150,7 +167,7 @@ def test_all_is_well() -> None:
         ("wrong", worker(store={"identity": "abc/0", "ahead": 7.0, "error": ""}), "clock", "7.0 s ahead"),
         ("note", worker(pool="threads"), "celery@one", "cooperative on the pool threads"),
         ("note", worker(drained=["celery"]), "celery@one", "takes nothing from celery: a2a drain --worker celery@one"),
-        ("note", worker(left_behind=["t.1"]), "celery@one", "still run: t.1"),
+        ("note", worker(abandoned=["t.1"]), "celery@one", "still run: t.1"),
         ("wrong", worker(settings=shown(SETTINGS) | {"lease_ttl": 3.0}), "celery@one", "A2A_LEASE_TTL is 3.0 there"),
         ("ok", {}, "configuration", "store: redis://127.0.0.1/0 (the default)"),
         ("ok", {}, "configuration", "authentication: API keys (A2A_AUTH_API_KEYS)"),
@@ -160,8 +177,8 @@ def test_all_is_well() -> None:
             "configuration",
             "authentication: none: every client that reaches the gateway",
         ),
-        ("note", {"import_errors": {"echo": "'a:b' can't be loaded"}}, "agent echo", "Workers have it"),
-        ("wrong", {"import_errors": {"other": "'a:b' can't be loaded"}}, "agent other", "No worker starts like this"),
+        ("note", {"import_errors": {"echo": "'a:b' cannot be loaded"}}, "agent echo", "Workers have it"),
+        ("wrong", {"import_errors": {"other": "'a:b' cannot be loaded"}}, "agent other", "No worker starts like this"),
         ("wrong", {"watchers": ()}, "watchers", "Start celery -A … a2a watcher"),
         ("wrong", {"watchers": ({"watcher": "one:1", "settings": {}},)}, "watcher one:1", "A2A_LEASE_TTL is None"),
         ("wrong", {"settings": PUSHING}, "watcher one:1", "has no A2A_SECRET_KEY, and it is set here"),
@@ -179,9 +196,12 @@ def test_all_is_well() -> None:
         ("note", sealed(KEY, dead=2), "webhooks", "2 given up: celery -A … a2a deliveries list --dead"),
         ("ok", {"settings": PUSHING, **sealed(KEY), **watching(KEY)}, "webhooks", "none was given up"),
         ("ok", {"settings": PUSHING, **watching(OTHER, KEY)}, "secret key", "opens all webhooks, in watchers too"),
-        ("note", {"gateway_says": "refused"}, "gateway", "name yours with --url"),
-        ("wrong", {"gateway_says": "refused", "gateway_named": True}, "gateway", "none at"),
-        ("wrong", {"gateway_says": {"status": "unavailable", "store": "gone"}}, "gateway", "not ready: store: gone"),
+        ("wrong", {"settings": SIGNING}, "watcher one:1", "has no A2A_WEBHOOK_PRIVATE_KEY, and gateways publish"),
+        ("wrong", signing(PUBLIC), "watcher one:1", f"signs webhooks with {PUBLIC}, which is not published"),
+        ("ok", {"settings": SIGNING, **signing(PUBLIC)}, "signatures", "watchers sign with published keys"),
+        ("note", {"gateway_health": "refused"}, "gateway", "name yours with --url"),
+        ("wrong", {"gateway_health": "refused", "gateway_named": True}, "gateway", "none at"),
+        ("wrong", {"gateway_health": {"status": "unavailable", "store": "gone"}}, "gateway", "not ready: store: gone"),
     ],
 )
 def test_what_is_not_is_said_with_its_remedy(level: str, changes: Mapping[str, Any], about: str, text: str) -> None:
@@ -229,17 +249,17 @@ def test_workers_need_not_know_where_webhooks_may_lead() -> None:
 
 
 def test_a_worker_whose_settings_cannot_be_used() -> None:
-    broken = {"pool": "prefork", "queues": [], "agents": [], "left_behind": [], "error": "a2a_lease_ttl = -1"}
+    broken = {"pool": "prefork", "queues": [], "agents": [], "abandoned": [], "error": "a2a_lease_ttl = -1"}
     survey = replace(HEALTHY, workers={"celery@one": report(), "celery@two": broken})
 
     assert [finding.about for finding in found("wrong", survey)] == ["celery@two"]
 
 
-def keeping(**changes: Any) -> Keeping:
+def storage(**changes: Any) -> StorageState:
     """A store in order, whose archive is."""
     state = {"on": True, "complete": True, "waiting": 3, "due": 0, "behind": 0.0, "refused": 0}
     opened = Opened(changes.pop("schema", SCHEMA), True)
-    return Keeping(opened, database=changes.pop("database", ""), archive=ArchiveState(**(state | changes)))
+    return StorageState(opened, database=changes.pop("database", ""), archive=ArchiveState(**(state | changes)))
 
 
 URL, PLACE = "postgresql+asyncpg://me:s3cret@db.example.com/a2a", "postgresql://db.example.com/a2a"
@@ -247,7 +267,7 @@ ARCHIVING = replace(
     HEALTHY,
     settings=replace(SETTINGS, archive_url=URL),
     watchers=({"watcher": "one:1", "settings": shown(SETTINGS), "versions": versions(), "archive": PLACE},),
-    keeping=keeping(),
+    storage=storage(),
 )
 
 
@@ -260,13 +280,16 @@ def test_an_archive_in_order_is_said() -> None:
 @pytest.mark.parametrize(
     ("survey", "text"),
     [
-        (replace(ARCHIVING, settings=SETTINGS), "A2A_ARCHIVE_URL is not set here, and ended tasks go to one"),
+        (replace(ARCHIVING, settings=SETTINGS), "A2A_ARCHIVE_URL is not set here, but ended tasks are archived"),
         (replace(ARCHIVING, watchers=HEALTHY.watchers), "one:1 archive elsewhere, or nowhere"),
-        (replace(ARCHIVING, keeping=keeping(due=7, behind=3600.0)), "7 ended tasks are due, the oldest for 3600 s"),
-        (replace(ARCHIVING, keeping=keeping(refused=2)), "its database refuses 2 tasks"),
-        (replace(ARCHIVING, keeping=keeping(database="it is away")), "it is away. Ended tasks stay in the store"),
-        (replace(ARCHIVING, keeping=keeping(schema=0)), "no schema yet"),
-        (replace(ARCHIVING, keeping=keeping(schema=SCHEMA + 1)), "which a newer release wrote"),
+        (replace(ARCHIVING, storage=storage(due=7, behind=3600.0)), "7 ended tasks are due, the oldest for 3600 s"),
+        (replace(ARCHIVING, storage=storage(refused=2)), "its database refuses 2 tasks"),
+        (
+            replace(ARCHIVING, storage=storage(database="it is away")),
+            "it is away. Until it works, ended tasks stay in the store",
+        ),
+        (replace(ARCHIVING, storage=storage(schema=0)), "no schema yet"),
+        (replace(ARCHIVING, storage=storage(schema=SCHEMA + 1)), "which a newer release wrote"),
     ],
 )
 def test_what_is_wrong_with_what_is_kept_is_said(survey: Survey, text: str) -> None:

@@ -9,13 +9,13 @@ from typing import get_args
 
 from a2a.types import TaskState
 
-from a2a_celery.execution.refusals import REFUSALS
+from a2a_celery.execution.outcomes import REFUSALS
 from a2a_celery.lifecycle import (
     LEGAL,
     Canceled,
     Completed,
+    Delegated,
     Failed,
-    HandedOn,
     Lost,
     Outcome,
     Paused,
@@ -29,6 +29,15 @@ from a2a_celery.lifecycle.states import INTERRUPTED, SUBMITTED, TERMINAL
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "agents.md").read_text(encoding="utf-8")
+STATES = {
+    outcomes.CANCELED_BY_CLIENT: "CANCELED",
+    outcomes.CANCELED_BY_OPERATOR: "CANCELED",
+    outcomes.CANCELED_BY_AGENT: "CANCELED",
+    outcomes.CANCELED_BY_PARENT: "CANCELED",
+    outcomes.NEEDS_INPUT: "INPUT_REQUIRED",
+    outcomes.NEEDS_AUTHORIZATION: "AUTH_REQUIRED",
+}
+"""The sentences that a run is not ended with by name, and the state of each."""
 SENTENCES = {name: value for name, value in vars(outcomes).items() if name.isupper() and isinstance(value, str)}
 
 
@@ -46,7 +55,7 @@ def documented() -> dict[str, str]:
 
 def used() -> dict[str, str]:
     """Each sentence that the code ends a run with, wherever that is, with the state it leaves."""
-    found = {outcomes.AGENT_FAILED: state_of(Failed())}
+    found = {outcomes.AGENT_FAILED: state_of(Failed()), **STATES}
     for path in (ROOT / "a2a_celery").rglob("*.py"):
         for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(call, ast.Call) and ast.unparse(call.func) in ("Failed", "Refused") and call.args:
@@ -75,7 +84,8 @@ def test_no_sentence_is_idle() -> None:
 def test_every_outcome_leaves_a_state_of_the_table() -> None:
     ends: list[Outcome] = [Completed(), Rejected(), Refused(""), Failed(), Canceled()]
     ends += [Paused(state) for state in INTERRUPTED]
-    going_on = {Retried, HandedOn, Lost}  # the task is another run's, or somebody else's, to end
+    ends += [Retried(2, 4, "")]
+    going_on = {Delegated, Lost}  # the task is another run's, or somebody else's, to end
     assert {type(outcome) for outcome in ends} | going_on == set(get_args(Outcome)), "an outcome is not compared here"
 
     named = {state.strip() for _, states, _ in rows() for state in states.split(",")}
@@ -112,7 +122,7 @@ def test_the_drawn_life_of_a_task_is_the_table_of_transitions() -> None:
 def test_every_link_of_a_page_leads_somewhere() -> None:
     lost = {
         f"{page.name}: {target}"
-        for page in (ROOT / "docs").glob("*.md")
+        for page in (ROOT / "docs").rglob("*.md")
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
         if not (page.parent / target).exists()
     }

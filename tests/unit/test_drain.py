@@ -10,8 +10,8 @@ import pytest
 from celery import Celery
 from kombu import Exchange, Queue, binding
 
-from a2a_celery.cli.drain import Choice, Drainer
-from a2a_celery.execution import draining
+from a2a_celery.cli.operator.drain import Choice, Drainer
+from a2a_celery.execution.celery import drain
 
 STORE, PREFIX = "run-id/0", "a2a"
 NOBODY: dict[str, Any] = {"nodes": (), "hosts": (), "queues": (), "agents": (), "everything": False}
@@ -50,7 +50,7 @@ def test_a_worker_that_can_t_say_whose_it_is_can_be_named() -> None:
     chosen = Choice.of(SAID, NOBODY | {"nodes": ("celery@lost-its-store",)}, {}, STORE, PREFIX)
 
     assert (chosen.nodes, chosen.strangers) == (("celery@lost-its-store",), ())
-    with pytest.raises(click.ClickException, match="celery@plain does not answer"):
+    with pytest.raises(click.ClickException, match="celery@plain does not reply"):
         Choice.of(SAID, NOBODY | {"nodes": ("celery@plain",)}, {}, STORE, PREFIX)
 
 
@@ -64,9 +64,42 @@ def test_a_worker_that_is_started_again_while_it_is_drained_does_not_count_as_dr
 
     [left] = drainer.workers.values()
     assert left.state == "restarted"
-    assert left.line() == "celery@ours: was started again, and consumes celery: drain it once more"
+    assert left.line() == AGAIN
 
 
+def test_a_worker_that_is_started_again_after_its_shutdown_is_not_reported_as_drained() -> None:
+    replies = {"a2a_drain": {"queues": ["celery"], "handed_back": 0}, "ping": {"ok": "pong"}}
+    drained = {"drained": ["celery"], "leaving": [], "runs": [], "tasks": 0}
+
+    def broadcast(command: str, **_: Any) -> list[dict[str, Any]]:
+        return [{"celery@ours": replies.get(command, drained)}]
+
+    control = SimpleNamespace(broadcast=broadcast, shutdown=lambda **_: replies.update(ANSWERS))
+    app: Any = SimpleNamespace(control=control)
+    drainer = Drainer(app, Choice.of(SAID, NOBODY | {"everything": True}, {}, STORE, PREFIX))
+    drainer.drain()
+    drainer.wait(30)
+
+    drainer.shut_down()
+
+    [left] = drainer.workers.values()
+    assert (left.state, left.line()) == ("restarted", AGAIN)
+
+
+def test_the_undo_for_a_worker_that_was_started_again_names_the_queues_that_it_consumes() -> None:
+    control = SimpleNamespace(broadcast=lambda *_, **__: [{"celery@ours": {"queues": []}}])
+    app: Any = SimpleNamespace(control=control)
+    drainer = Drainer(app, Choice.of(SAID, NOBODY | {"everything": True}, {}, STORE, PREFIX))
+
+    drainer.undo()
+
+    [left] = drainer.workers.values()
+    assert (left.state, left.line()) == ("undone", "celery@ours: consumes celery again")
+
+
+AGAIN = (
+    "celery@ours: was started again, and consumes celery: drain it without --shutdown, or stop it where it is started"
+)
 ANSWERS = {
     "a2a_drain": {"queues": ["celery"], "handed_back": 0},
     "a2a_busy": {"drained": [], "leaving": [], "runs": [], "tasks": 0},
@@ -103,6 +136,6 @@ def test_a_message_is_known_by_the_queue_that_it_came_from(exchange: str | None,
     consumer = SimpleNamespace(app=app)
     request = SimpleNamespace(delivery_info={"exchange": exchange, "routing_key": key})
 
-    from_it = [name for name in app.amqp.queues if draining._is_from(request, consumer, {name})]
+    from_it = [name for name in app.amqp.queues if drain._is_from(request, consumer, {name})]
 
     assert from_it == ([queue] if queue else [])

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from a2a_celery.cli import embedded
-from a2a_celery.cli.embedded import EmbeddedRedis, find_server
+from a2a_celery.cli.dev import embedded_redis as embedded
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis, find_server
 from a2a_celery.errors import ConfigError
 
 
@@ -82,7 +82,7 @@ def test_a_folder_is_for_one_server_at_a_time(tmp_path: Path) -> None:
     first, second = EmbeddedRedis(tmp_path), EmbeddedRedis(tmp_path)
     first.start()
     try:
-        with pytest.raises(ConfigError, match="another Redis keeps its data there"):
+        with pytest.raises(ConfigError, match="another Redis uses this folder"):
             second.start()
         assert not second.home.exists()
     finally:

@@ -10,17 +10,20 @@ import pytest
 import yaml
 from celery import Celery
 
-from a2a_celery.cli.environment import NETWORKS, SECRET_KEY, with_embedded, with_redis
-from a2a_celery.loading import load_settings
+from a2a_celery.cli.dev.environment import NETWORKS, SECRET_KEY, with_embedded, with_redis
+from a2a_celery.errors import ConfigError
+from a2a_celery.settings.loading import load_settings
 
 STORE_URL = "redis://127.0.0.1:1/0"
 KEY = "a-key-for-the-tests-of-32-characters-and-more"
 
 
-def embedded(environ: Mapping[str, str], *, lasting: bool = False, **conf: str | list[str]) -> dict[str, str]:
+def embedded(
+    environ: Mapping[str, str], *, lasting: bool = False, loopback: bool = True, **conf: str | list[str]
+) -> dict[str, str]:
     app = Celery("tests", set_as_current=False)
     app.conf.update(conf)
-    return with_embedded(app, environ, STORE_URL, STORE_URL, lasting=lasting)
+    return with_embedded(app, environ, STORE_URL, STORE_URL, lasting=lasting, loopback=loopback)
 
 
 def test_a_store_that_is_gone_at_the_end_gets_a_key_of_its_own_and_webhooks_on_this_machine() -> None:
@@ -42,11 +45,30 @@ def test_a_store_that_stays_gets_none_for_the_next_start_would_have_another() ->
     assert load_settings({}, env).secret_keys == ()
 
 
+def test_a_gateway_that_other_machines_reach_delivers_no_webhooks_to_this_machine() -> None:
+    env = embedded({}, loopback=False)
+
+    assert SECRET_KEY in env
+    assert NETWORKS not in env
+
+
 def test_a_redis_of_ones_own_gets_none() -> None:
     env = with_redis(Celery("tests", set_as_current=False), {}, STORE_URL)
 
     assert SECRET_KEY not in env
     assert NETWORKS not in env
+
+
+def test_a_broker_behind_sentinels_is_the_apps_to_name() -> None:
+    url = "sentinel://a/0?master_name=m"
+
+    with pytest.raises(ConfigError, match="set broker_url, and broker_transport_options, in the app"):
+        with_redis(Celery("tests", set_as_current=False), {}, url)
+    assert with_redis(Celery("tests", set_as_current=False, broker="amqp://host"), {}, url)["A2A_STORE_URL"] == url
+
+
+def test_results_behind_sentinels_go_to_the_embedded_redis_too() -> None:
+    assert embedded({}, result_backend="sentinel://a/0")["CELERY_RESULT_BACKEND"] == STORE_URL
 
 
 @pytest.mark.parametrize("lasting", [True, False])

@@ -21,7 +21,7 @@ from a2a.utils.proto_utils import to_stream_response
 from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.struct_pb2 import Struct, Value
 
-from a2a_celery.gateway.event_json import event_json
+from a2a_celery.gateway.bindings.json_results import event_json
 from a2a_celery.lifecycle import Event
 from a2a_celery.lifecycle.events import timestamp
 

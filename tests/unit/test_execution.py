@@ -16,16 +16,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from a2a_celery import (
+from a2a_celery.lifecycle.execution import (
     CHECKPOINT_STATES,
+    ENDS,
     EXECUTION_TRANSITIONS,
     ExecutionState,
     ExecutionStateMachine,
     IllegalTransition,
-    InvalidSaved,
     Transition,
 )
-from a2a_celery.lifecycle.execution import ENDS
+from a2a_celery.lifecycle.saved import InvalidSaved
 
 S = ExecutionState
 ALL = list(ExecutionState)
@@ -300,3 +300,62 @@ def test_each_state_says_who_moves_it_on() -> None:
     source = (Path(__file__).resolve().parents[2] / "a2a_celery" / "lifecycle" / "execution.py").read_text()
 
     assert all(re.search(rf'    {state} = "{state}"  # \w.*\w', source) for state in ALL)
+
+
+def step(number: int, before: ExecutionState, after: ExecutionState, **detail: str) -> Transition:
+    return Transition(number, before, after, 1_000 + number, detail)
+
+
+def shown(machine: ExecutionStateMachine) -> list[tuple[int, str, str, dict[str, Any]]]:
+    return [(t.number, t.before, t.after, dict(t.detail)) for t in machine.history]
+
+
+def test_a_restored_machine_knows_where_it_died_and_goes_on_from_idle() -> None:
+    machine = ExecutionStateMachine(clock=ticking(2_000))
+    heard: list[Transition] = []
+    machine.add_listener(heard.append)
+
+    machine.restore([step(1, S.IDLE, S.INITIALIZING), step(2, S.INITIALIZING, S.TOOL_EXECUTION, tool="search")])
+    machine.return_to_idle()
+
+    assert shown(machine) == [
+        (1, S.IDLE, S.INITIALIZING, {}),
+        (2, S.INITIALIZING, S.TOOL_EXECUTION, {"tool": "search"}),
+        (3, S.TOOL_EXECUTION, S.ERROR, {"reason": "lost"}),
+        (4, S.ERROR, S.IDLE, {}),
+    ]
+    assert heard == []
+    assert machine.transition(S.INITIALIZING).number == 5
+    again = ExecutionStateMachine.from_dict(through_json(machine.to_dict()))
+    assert again.history == machine.history
+
+
+@pytest.mark.parametrize("end", [S.COMPLETED, S.INTERRUPTED])
+def test_a_machine_that_is_between_two_messages_stays_there(end: ExecutionState) -> None:
+    machine = ExecutionStateMachine()
+    machine.restore([step(1, S.IDLE, S.INITIALIZING), step(2, S.INITIALIZING, end)])
+
+    machine.return_to_idle()
+
+    assert machine.state is end
+    assert machine.transition(S.INITIALIZING).before is end
+
+
+@pytest.mark.parametrize("end", [S.CANCELLED, S.ERROR])
+def test_the_return_to_idle_between_two_runs_is_filled_in(end: ExecutionState) -> None:
+    runs = [step(1, S.IDLE, S.INITIALIZING), step(2, S.INITIALIZING, end), step(4, S.IDLE, S.INITIALIZING)]
+    machine = ExecutionStateMachine()
+
+    machine.restore(runs)
+
+    assert [after for _, _, after, _ in shown(machine)] == [S.INITIALIZING, end, S.IDLE, S.INITIALIZING]
+    assert [number for number, _, _, _ in shown(machine)] == [1, 2, 3, 4]
+
+
+def test_a_history_with_a_gap_begins_behind_it() -> None:
+    machine = ExecutionStateMachine()
+
+    machine.restore([step(1, S.IDLE, S.INITIALIZING), step(7, S.TOOL_EXECUTION, S.COMPLETED)])
+
+    assert shown(machine) == [(7, S.TOOL_EXECUTION, S.COMPLETED, {})]
+    assert machine.state is S.COMPLETED

@@ -1,4 +1,4 @@
-"""docs/execution.md says what the machine does: its table, its states, its names and figures."""
+"""docs/execution.md says what the machine does: its table, its states, its names and metrics."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import re
 from pathlib import Path
 
 import a2a_celery
-from a2a_celery import CHECKPOINT_STATES, EXECUTION_TRANSITIONS, ExecutionState, Turn
-from a2a_celery.execution.celery_events import EXECUTION_EVENT
-from a2a_celery.execution.noting import STEPS_WAIT
-from a2a_celery.execution.showing import DETAILS, EXECUTION_KEY
-from a2a_celery.execution.steps import MAX_NAME, Execution
-from a2a_celery.execution.turn import BlockingTurn
+from a2a_celery import Turn
+from a2a_celery.execution.agents.turn import BlockingTurn
+from a2a_celery.execution.celery.celery_events import EXECUTION_EVENT
+from a2a_celery.execution.events.observers import DETAILS
+from a2a_celery.execution.events.step_recorder import STEPS_WAIT
+from a2a_celery.execution.events.steps import MAX_NAME, Execution
+from a2a_celery.lifecycle import execution
+from a2a_celery.lifecycle.execution import CHECKPOINT_STATES, EXECUTION_TRANSITIONS, ExecutionState
+from a2a_celery.lifecycle.own_metadata import EXECUTION, NAMESPACE
 from a2a_celery.telemetry.names import SpanEvent
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,7 +47,7 @@ def test_the_checkpoint_states_are_named() -> None:
 def test_what_is_named_is_there() -> None:
     for name in ("ExecutionStateMachine", "IllegalTransition", "InvalidSaved", "current_execution", "current_turn"):
         assert f"`{name}" in PAGE or f".{name}" in PAGE
-        assert hasattr(a2a_celery, name)
+        assert hasattr(a2a_celery, name) or hasattr(execution, name)
     for name in (
         "state",
         "history",
@@ -59,12 +62,12 @@ def test_what_is_named_is_there() -> None:
     for kind in (Turn, BlockingTurn, Execution):
         assert callable(kind.model_call)
         assert callable(kind.tool_call)
-    for name in (EXECUTION_EVENT, SpanEvent.EXECUTION, EXECUTION_KEY, *DETAILS):
+    for name in (EXECUTION_EVENT, SpanEvent.EXECUTION, NAMESPACE + EXECUTION, *DETAILS):
         assert f"`{name}`" in PAGE
 
 
 def test_figures_are_those_of_the_code() -> None:
-    lua = (ROOT / "a2a_celery" / "store" / "scripts" / "prelude.lua").read_text(encoding="utf-8")
+    lua = (ROOT / "a2a_celery" / "store" / "scripts" / "lib" / "events.lua").read_text(encoding="utf-8")
 
     assert f"cut after {MAX_NAME} characters" in PAGE
     assert "the newest 1,000 transitions" in PAGE

@@ -9,13 +9,13 @@ from typing import Any, get_args
 import pytest
 from a2a.types import TaskState
 
-from a2a_celery import ExecutionState, current_execution
-from a2a_celery.execution.steps import CURRENT_EXECUTION, MAX_NAME, Execution, end_in, end_of
+from a2a_celery import current_execution
+from a2a_celery.execution.events.steps import CURRENT_EXECUTION, MAX_NAME, Execution, end_in, end_of
 from a2a_celery.lifecycle import (
     Canceled,
     Completed,
+    Delegated,
     Failed,
-    HandedOn,
     Lost,
     Outcome,
     Paused,
@@ -23,8 +23,8 @@ from a2a_celery.lifecycle import (
     Rejected,
     Retried,
 )
-from a2a_celery.lifecycle.execution import ENDS
-from a2a_celery.lifecycle.outcomes import AGENT_REFUSED, OUT_OF_TIME
+from a2a_celery.lifecycle.execution import ENDS, ExecutionState
+from a2a_celery.lifecycle.outcomes import AGENT_REFUSED, INVALID_ANSWER, OUT_OF_TIME
 from a2a_celery.lifecycle.states import (
     AUTH_REQUIRED,
     CANCELED,
@@ -173,9 +173,10 @@ def test_a_model_may_have_no_name_and_a_long_one_is_cut(execution: Execution) ->
 ENDED: list[tuple[Outcome, ExecutionState, dict[str, str]]] = [
     (Completed(), S.COMPLETED, {}),
     (Paused(INPUT_REQUIRED), S.INTERRUPTED, {}),
-    (HandedOn("{}"), S.COMPLETED, {"reason": "handed on"}),
+    (Delegated("{}"), S.COMPLETED, {"reason": "handed on"}),
     (Canceled(), S.CANCELLED, {}),
     (Failed("what the agent says to its client"), S.ERROR, {"reason": "failed"}),
+    (Failed(INVALID_ANSWER, "f00"), S.ERROR, {"reason": "invalid answer", "reference": "f00"}),
     (Failed(reference="f00"), S.ERROR, {"reason": "failed", "reference": "f00"}),
     (Failed(OUT_OF_TIME), S.ERROR, {"reason": "out of time"}),
     (Rejected(), S.ERROR, {"reason": "rejected"}),

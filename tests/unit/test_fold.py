@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from a2a.types import Message, Part, Role, Task, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent
+from a2a.types import (
+    Message,
+    Part,
+    Role,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
 
-from a2a_celery.lifecycle import Event, EventKind, LogEntry, decode, encode, fold, kind_of
+from a2a_celery.lifecycle import Event, EventKind, LogEntry, Retried, decode, encode, final_event, fold, kind_of
+from a2a_celery.lifecycle.own_metadata import ATTEMPT, CELERY_STATE, EXECUTION, MAX_ATTEMPTS, own_metadata
 from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED, SUBMITTED, WORKING
 from tests.support.seeds import chunk, status
 
@@ -52,6 +62,26 @@ def test_metadata_is_merged_key_by_key() -> None:
     task = fold(log(status(WORKING, a=1, b={"x": 1}), chunk("a"), status(WORKING, b={"y": 2}, c=None)))
 
     assert task.metadata == status(WORKING, a=1, b={"y": 2}, c=None).metadata
+
+
+def test_metadata_about_a_wait_leaves_the_task_with_the_next_status() -> None:
+    waiting = final_event(Retried(2, 4, "2030-01-01T08:00:00+00:00", "ConnectionError"), "t", "c")
+    assert waiting is not None
+    assert fold(log(waiting)).metadata == waiting.metadata
+
+    task = fold(log(waiting, status(WORKING)))
+
+    assert dict(task.metadata) == own_metadata({ATTEMPT: 2, MAX_ATTEMPTS: 4})
+
+
+@pytest.mark.parametrize("end", [COMPLETED, INPUT_REQUIRED])
+def test_metadata_about_a_run_leaves_the_task_when_it_is_not_working_any_more(end: TaskState) -> None:
+    progress = status(WORKING, step=1, **own_metadata({CELERY_STATE: "PROGRESS", EXECUTION: {"state": "MODEL_CALL"}}))
+    assert fold(log(progress, status(WORKING))).metadata == progress.metadata
+
+    task = fold(log(progress, status(end, **own_metadata({CELERY_STATE: "DONE"}))))
+
+    assert dict(task.metadata) == {"step": 1} | own_metadata({CELERY_STATE: "DONE"})
 
 
 def test_chunks_are_appended_in_order_with_their_metadata() -> None:

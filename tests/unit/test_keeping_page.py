@@ -7,13 +7,13 @@ import tomllib
 from pathlib import Path
 
 from a2a_celery.archive.table import LONGEST, TABLE, ArchivedTask, owner_of
-from a2a_celery.cli.migrate import migrate
-from a2a_celery.databases import ARCHIVE_DRIVERS
+from a2a_celery.cli.operator.migrate import migrate
+from a2a_celery.settings.urls import ARCHIVE_DRIVERS
 from a2a_celery.store import Scope
-from a2a_celery.store.archiving import OWED_STAYS
-from a2a_celery.store.schema import STEPS
-from a2a_celery.telemetry.names import FIGURES
-from a2a_celery.watcher.archiver import BATCH, FORGET_AT_ONCE, LEASE_MS
+from a2a_celery.store.admin.archiving import OWED_STAYS
+from a2a_celery.store.admin.schema import STEPS
+from a2a_celery.telemetry.names import METRICS
+from a2a_celery.watcher.archiver import ARCHIVE_BATCH, DELETION_BATCH, LEASE_MS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "keeping.md").read_text(encoding="utf-8")
@@ -28,14 +28,14 @@ def test_its_drivers_and_extras_are_there() -> None:
 
 
 def test_its_numbers_are_the_codes() -> None:
-    assert (BATCH, LEASE_MS, FORGET_AT_ONCE, OWED_STAYS) == (50, 60_000, 500, 2 * 24 * 3600)
+    assert (ARCHIVE_BATCH, LEASE_MS, DELETION_BATCH, OWED_STAYS) == (50, 60_000, 500, 2 * 24 * 3600)
     assert "oldest first, fifty at a time; one watcher at a time, and another one within a minute" in SAID
-    assert f"rows are deleted, {FORGET_AT_ONCE} at a time" in SAID
+    assert f"rows are deleted, {DELETION_BATCH} at a time" in SAID
     assert f"an id of more than {LONGEST} characters" in SAID
 
 
 def test_its_names_are_there() -> None:
-    metrics = {figure.exposed for figure in FIGURES}
+    metrics = {metric.exposed for metric in METRICS}
     assert set(re.findall(r"`(a2a_\w+)`", PAGE)) <= metrics | {TABLE}
     assert set(re.findall(r"a2a migrate (--[\w-]+)", PAGE)) == {"--dry-run", "--without-archive"}
     assert {"--dry-run", "--without-archive"} <= {option for param in migrate.params for option in param.opts}

@@ -10,56 +10,70 @@ from pathlib import Path
 import pytest
 from a2a.utils.error_handlers import build_rest_error_payload
 
-from a2a_celery.config import Settings
 from a2a_celery.errors import ConfigError
-from a2a_celery.gateway.bodies import MAX_JSON_DEPTH, MAX_JSON_VALUES
-from a2a_celery.gateway.checks import BOUNDS, MAX_REFERENCES
-from a2a_celery.gateway.faults import LimitExceededError
-from a2a_celery.gateway.limits import LONGEST_WAIT, SAID
-from a2a_celery.gateway.retry_after import refused
-from a2a_celery.loading import load_settings
-from a2a_celery.store.tasks import MAX_WAITING_TURNS
+from a2a_celery.gateway.middleware.bodies import MAX_JSON_DEPTH, MAX_JSON_VALUES
+from a2a_celery.gateway.middleware.retry_after import too_many_requests
+from a2a_celery.gateway.operations.limits import LIMIT_TEXTS, MAX_WAIT
+from a2a_celery.gateway.operations.validation import BOUNDS, MAX_REFERENCES
+from a2a_celery.gateway.protocol_errors import LimitExceededError
+from a2a_celery.settings import Settings
+from a2a_celery.settings.loading import load_settings
+from a2a_celery.store.log import pages as log
+from a2a_celery.store.tasks import listing
+from a2a_celery.store.tasks.commands import MAX_WAITING_TURNS
+from a2a_celery.watcher.webhooks import deliverer
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
-LIMITS = [f.name for f in fields(Settings) if f.name.startswith(("owner_", "agent_max_"))]
+PREFIXES = ("owner_", "agent_max_", "store_max_", "store_watermark")
+LIMITS = [f.name for f in fields(Settings) if f.name.startswith(PREFIXES)]
 
 
 def test_every_limit_is_there() -> None:
     table = PAGE.partition("| `limit` |")[2].partition("\n\n")[0]
 
-    assert [name for name in re.findall(r"`(\w+)`", table) if "_" in name] == LIMITS
-    assert re.findall(r"`(\w+)` \|$", table, re.MULTILINE) == list(SAID)
+    assert [name for name in re.findall(r"`(\w+)`", table) if "_" in name and name not in LIMIT_TEXTS] == LIMITS
+    assert re.findall(r"`(\w+)` \|$", table, re.MULTILINE) == list(LIMIT_TEXTS)
 
 
 def test_its_commands_are_settings() -> None:
-    environ = dict(re.findall(r"(A2A_\w+)=(\d+)", PAGE))
+    environ = dict(re.findall(r"(A2A_\w+)=([\d.]+)", PAGE))
 
     settings = load_settings({"a2a_store_url": "redis://host/0"}, environ)
 
     assert {name: getattr(settings, name) for name in LIMITS} == {
-        name: int(environ[f"A2A_{name.upper()}"]) for name in LIMITS
+        name: float(environ[f"A2A_{name.upper()}"]) for name in LIMITS
     }
 
 
 def test_its_answer_is_one() -> None:
     shown = json.loads(PAGE.partition("```json\n")[2].partition("```")[0])
-    text = f"{SAID['waiting'].format(8)}: come again in 2 s"
+    text = f"{LIMIT_TEXTS['waiting'].format(8)}. Retry in 2 s."
     error = LimitExceededError(text, data={"limit": "waiting", "retryAfter": "2"})
 
-    answer = refused(build_rest_error_payload(error), error)
+    answer = too_many_requests(build_rest_error_payload(error), error)
 
     assert json.loads(bytes(answer.body)) == shown
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "2")
 
 
 def test_its_numbers_are_the_codes() -> None:
-    assert f"from 1 to {LONGEST_WAIT} seconds" in PAGE
+    assert f"from 1 to {MAX_WAIT} seconds" in PAGE
     assert f"at most {MAX_WAITING_TURNS} wait" in PAGE
     rows = dict(re.findall(r"^\| (.+?) \| (.+?) \|$", PAGE.partition("## How large")[2], re.MULTILINE))
     found = [value for row, value in rows.items() if row.startswith(("values", "nesting", "ids", "tasks"))]
     expected = [f"{MAX_JSON_VALUES:,}", str(MAX_JSON_DEPTH), f"{BOUNDS['id']} characters; {BOUNDS['page_token']:,}"]
     assert found == [*expected, str(MAX_REFERENCES)]
+
+
+def test_its_pages_are_the_codes() -> None:
+    rows = dict(re.findall(r"^\| (.+?) \| (.+?) \|$", PAGE.partition("## How much one read")[2], re.MULTILINE))
+    of_tasks, of_log = rows["a page of ListTasks"], rows["a page of a task's log, for streams"]
+    assert of_tasks.startswith(f"{listing.PAGE_BYTES // 2**20} MiB of tasks")
+    assert f"{listing.PAGE_BLOB_BYTES // 2**20} MiB of large parts" in of_tasks
+    of_webhooks = [deliverer.LOG_PAGE_ENTRIES, deliverer.LOG_PAGE_BYTES // 2**10, deliverer.MAX_RESERVED_BYTES // 2**20]
+    assert [int(number) for number in re.findall(r"\d+", rows["the same, for webhooks"])] == of_webhooks
+    assert of_log == f"{log.PAGE} entries; {log.PAGE_BYTES // 2**20} MiB and one entry"
 
 
 def test_every_link_leads_somewhere() -> None:
@@ -74,8 +88,15 @@ def test_every_link_leads_somewhere() -> None:
         ({"owner_requests_per_second": -1.5}, "more than 0"),
         ({"owner_max_concurrent_tasks": 0}, "at least 1"),
         ({"owner_max_waiting_tasks": 0}, "at least 1"),
+        ({"owner_max_paused_tasks": 0}, "at least 1"),
+        ({"owner_max_webhooks": 0}, "at least 1"),
+        ({"owner_max_streams": 0}, "at least 1"),
+        ({"owner_max_stored_bytes": 0}, "at least 1"),
+        ({"store_max_bytes": 0}, "at least 1"),
         ({"agent_max_queue": -1}, "at least 1"),
         ({"owner_request_burst": 5}, "needs a2a_owner_requests_per_second"),
+        ({"store_watermark": 1}, "less than 1"),
+        ({"store_watermark": -0.1}, "0 or more"),
         ({"owner_request_burst": 0, "owner_requests_per_second": 1}, "at least 1"),
     ],
 )

@@ -10,8 +10,8 @@ from a2a.types import TaskState
 from a2a_celery.lifecycle import (
     Canceled,
     Completed,
+    Delegated,
     Failed,
-    HandedOn,
     Lost,
     Outcome,
     Paused,
@@ -20,7 +20,15 @@ from a2a_celery.lifecycle import (
     Retried,
     final_event,
 )
-from a2a_celery.lifecycle.outcomes import AGENT_FAILED, agent_message
+from a2a_celery.lifecycle.outcomes import (
+    AGENT_FAILED,
+    CANCELED_BY_AGENT,
+    INVALID_ANSWER,
+    NEEDS_AUTHORIZATION,
+    NEEDS_INPUT,
+    agent_message,
+)
+from a2a_celery.lifecycle.own_metadata import ATTEMPT, CAUSE, MAX_ATTEMPTS, NEXT_ATTEMPT_AT, own_metadata
 from a2a_celery.lifecycle.states import AUTH_REQUIRED, CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, REJECTED, WORKING
 
 QUESTION = agent_message("which?", "t", "c")
@@ -55,12 +63,27 @@ def test_what_the_agent_says_goes_with_the_state(outcome: Outcome) -> None:
     assert event.status.message == QUESTION
 
 
-@pytest.mark.parametrize("outcome", [Completed(), Paused(INPUT_REQUIRED), Rejected(), Canceled()])
+@pytest.mark.parametrize("outcome", [Completed(), Rejected(), Canceled()])
 def test_who_says_nothing_leaves_no_message(outcome: Outcome) -> None:
     event = final_event(outcome, "t", "c")
 
     assert event is not None
     assert not event.status.HasField("message")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "text"),
+    [
+        (Paused(INPUT_REQUIRED), NEEDS_INPUT),
+        (Paused(AUTH_REQUIRED), NEEDS_AUTHORIZATION),
+        (Canceled(CANCELED_BY_AGENT), CANCELED_BY_AGENT),
+    ],
+)
+def test_a_pause_and_a_cancel_say_why(outcome: Outcome, text: str) -> None:
+    event = final_event(outcome, "t", "c")
+
+    assert event is not None
+    assert [part.text for part in event.status.message.parts] == [text]
 
 
 def test_a_failure_says_only_that_it_happened_and_where_to_look() -> None:
@@ -72,6 +95,14 @@ def test_a_failure_says_only_that_it_happened_and_where_to_look() -> None:
     assert (event.status.message.task_id, event.status.message.context_id) == ("t", "c")
 
 
+def test_an_answer_that_cannot_be_sent_is_told_from_a_crash() -> None:
+    event = final_event(Failed(INVALID_ANSWER, "abc"), "t", "c")
+
+    assert event is not None
+    assert [part.text for part in event.status.message.parts] == [INVALID_ANSWER]
+    assert dict(event.status.message.metadata) == {"reference": "abc", "error": "INVALID_AGENT_RESPONSE"}
+
+
 def test_a_refusal_says_its_sentence() -> None:
     event = final_event(Refused("Not here."), "t", "c")
 
@@ -80,16 +111,17 @@ def test_a_refusal_says_its_sentence() -> None:
 
 
 def test_a_retry_says_which_attempt_comes_when() -> None:
-    event = final_event(Retried(2, 4, "2030-01-01T08:00:00+00:00"), "t", "c")
+    event = final_event(Retried(2, 4, "2030-01-01T08:00:00+00:00", "OSError"), "t", "c")
 
     assert event is not None
-    assert dict(event.metadata) == {"attempt": 2, "maxAttempts": 4, "nextAttemptAt": "2030-01-01T08:00:00+00:00"}
+    fields = {ATTEMPT: 2, MAX_ATTEMPTS: 4, NEXT_ATTEMPT_AT: "2030-01-01T08:00:00+00:00", CAUSE: "OSError"}
+    assert dict(event.metadata) == own_metadata(fields)
 
 
-@pytest.mark.parametrize("outcome", [Lost(), HandedOn("{}")])
+@pytest.mark.parametrize("outcome", [Lost(), Delegated("{}")])
 def test_a_run_that_is_lost_or_handed_on_leaves_nothing_behind(outcome: Outcome) -> None:
     assert final_event(outcome, "t", "c") is None
 
 
 def test_no_outcome_is_forgotten_here() -> None:
-    assert {type(outcome) for outcome, _ in MEANINGS} | {Lost, HandedOn} == set(get_args(Outcome))
+    assert {type(outcome) for outcome, _ in MEANINGS} | {Lost, Delegated} == set(get_args(Outcome))

@@ -17,11 +17,19 @@ from google.protobuf.struct_pb2 import Value
 from google.protobuf.timestamp_pb2 import Timestamp
 from starlette.types import Receive, Scope, Send
 
-from a2a_celery.gateway.event_json import event_json, event_json_in_pieces, message_json, task_json
-from a2a_celery.gateway.holding import HoldsLargeParts
-from a2a_celery.gateway.proto_json import PIECE, JsonWriter
-from a2a_celery.gateway.unary import Json, page_json, rpc_response
-from a2a_celery.store.room import Room
+from a2a_celery.gateway.bindings.json_results import (
+    Json,
+    event_json,
+    event_json_in_pieces,
+    message_json,
+    page_json,
+    rpc_response,
+    task_json,
+)
+from a2a_celery.gateway.bindings.proto_json import PIECE, JsonWriter
+from a2a_celery.gateway.middleware.large_responses import LargeResponseMiddleware
+from a2a_celery.store.blobs.memory_budget import MemoryBudget
+from tests.support.loops import counted_turns
 
 from .test_event_json import ARTIFACT, EVENTS, MESSAGE, STATUS
 
@@ -62,9 +70,9 @@ async def test_a_page_is_what_the_sdk_writes(page: ListTasksResponse, artifacts:
 
 
 @pytest.mark.parametrize("message", [*TASKS, *PAGES, MESSAGE, Message()])
-@pytest.mark.parametrize("says_empty", [True, False])
-def test_the_pieces_of_a_message_are_the_message(message: Task | ListTasksResponse, says_empty: bool) -> None:
-    writer = JsonWriter(lambda field: says_empty)
+@pytest.mark.parametrize("writes_empty", [True, False])
+def test_the_pieces_of_a_message_are_the_message(message: Task | ListTasksResponse, writes_empty: bool) -> None:
+    writer = JsonWriter(lambda field: writes_empty)
 
     assert "".join(writer.pieces(message)) == writer.write(message)
 
@@ -74,43 +82,35 @@ async def test_a_long_task_is_written_while_the_event_loop_serves_others() -> No
     said = [Message(message_id=str(n), parts=[Part(text="a")]) for n in range(20 * PIECE)]
     task = Task(id="t", history=said, artifacts=[Artifact(artifact_id="a", parts=parts)])
     page = ListTasksResponse(tasks=[task])
-    turns = 0
 
-    async def count_turns() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    counting = asyncio.create_task(count_turns())
-    for written, expected in (
-        (task_json(task), MessageToDict(task)),
-        (event_json_in_pieces(task), {"task": MessageToDict(task)}),
-        (page_json(page, True), serialize_list_tasks_response(page, True)),
-    ):
-        turns = 0
-        text = b"".join(await written)
-        assert turns >= 40
-        assert json.loads(text) == expected
-    counting.cancel()
+    async with counted_turns() as count:
+        for written, expected in (
+            (task_json(task), MessageToDict(task)),
+            (event_json_in_pieces(task), {"task": MessageToDict(task)}),
+            (page_json(page, True), serialize_list_tasks_response(page, True)),
+        ):
+            count.turns = 0
+            text = b"".join(await written)
+            assert count.turns >= 40
+            assert json.loads(text) == expected
 
 
 async def test_a_long_response_is_sent_in_pieces_and_holds_its_large_parts_until_the_last() -> None:
-    room, sent = Room(10), []
+    budget, sent = MemoryBudget(10), []
     result = Json([b'{"id": ', b'"t"', b", ", b'"contextId": ', b'"c"}'])
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await room.enter(10)
-        room.stay(10)
+        await budget.acquire(10)
+        budget.hold(10)
         await rpc_response(1, result)(scope, receive, send)
 
     async def send(message: MutableMapping[str, Any]) -> None:
-        is_free = asyncio.create_task(room.enter(10), context=Context())
+        is_free = asyncio.create_task(budget.acquire(10), context=Context())
         await asyncio.sleep(0)
         sent.append((message, is_free.done()))
         is_free.cancel()
 
-    await HoldsLargeParts(app)({"type": "http"}, None, send)  # type: ignore[arg-type]
+    await LargeResponseMiddleware(app)({"type": "http"}, None, send)  # type: ignore[arg-type]
 
     [(start, _), *bodies] = sent
     body = b"".join(message["body"] for message, _ in bodies)
@@ -119,7 +119,7 @@ async def test_a_long_response_is_sent_in_pieces_and_holds_its_large_parts_until
     assert len(bodies) == len(result) + 3
     assert [message["more_body"] for message, _ in bodies] == [True] * (len(bodies) - 1) + [False]
     assert not any(is_free for _, is_free in sent)
-    await asyncio.wait_for(room.enter(10), 10)
+    await asyncio.wait_for(budget.acquire(10), 10)
 
 
 @pytest.mark.parametrize("answer", [StreamResponse, SendMessageResponse, ListTasksResponse])

@@ -9,7 +9,7 @@ from a2a.types import AgentCard, SendMessageRequest
 from google.protobuf.json_format import ParseDict
 
 from a2a_celery.agents import Agent
-from a2a_celery.gateway.repeats import digest_of, once
+from a2a_celery.gateway.operations.send_message import idempotency_key, message_digest
 
 MESSAGE = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hello"}], "metadata": {"a": 1, "b": {"c": 2}}}
 
@@ -30,7 +30,7 @@ def request(body: dict[str, Any] | None = None, **message: Any) -> SendMessageRe
     ids=str,
 )
 def test_the_same_work_is_the_same_message(same: SendMessageRequest) -> None:
-    assert digest_of(same) == digest_of(request())
+    assert message_digest(same) == message_digest(request())
 
 
 @pytest.mark.parametrize(
@@ -51,13 +51,13 @@ def test_the_same_work_is_the_same_message(same: SendMessageRequest) -> None:
     ids=str,
 )
 def test_other_work_is_another_message(other: SendMessageRequest) -> None:
-    assert digest_of(other) != digest_of(request())
+    assert message_digest(other) != message_digest(request())
 
 
 def test_what_the_client_sent_is_left_as_it_is() -> None:
     sent = request({"configuration": {"returnImmediately": True}})
 
-    digest_of(sent)
+    message_digest(sent)
 
     assert sent == request({"configuration": {"returnImmediately": True}})
 
@@ -66,7 +66,7 @@ def test_only_an_agent_that_asks_for_it_knows_messages_again() -> None:
     def agent(**options: Any) -> Agent:
         return Agent("a", AgentCard(name="a"), "function", print, **options)
 
-    assert once(agent(), request()) is None
-    found = once(agent(idempotency_window=1.5), request())
+    assert idempotency_key(agent(), request()) is None
+    found = idempotency_key(agent(idempotency_window=1.5), request())
     assert found is not None
     assert (found.message_id, found.window_ms) == ("m", 1500)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from a2a_celery.config import Settings
+from a2a_celery.crypto.sealing import NotSealedHere, Sealer, require_secrets, sealer_of
 from a2a_celery.errors import ConfigError
-from a2a_celery.loading import load_settings
-from a2a_celery.sealing import NotSealedHere, Sealer, require_secrets, sealer_of
+from a2a_celery.settings import Settings
+from a2a_celery.settings.loading import load_settings
 
 OLD, NEW = "o" * 32, "n" * 32
 TEXT = b"Bearer s3cret"
@@ -81,7 +81,7 @@ def test_a_start_without_the_secrets_in_use_is_refused() -> None:
 
 
 def test_a_deployment_without_a_secret_has_no_sealer() -> None:
-    assert sealer_of(Settings(store_url=REDIS)) is None
+    assert sealer_of(Settings(store_url=REDIS).secret_keys) is None
     with pytest.raises(ValueError, match="needs a secret"):
         Sealer([])
 
@@ -90,7 +90,7 @@ def test_a_deployment_without_a_secret_has_no_sealer() -> None:
 def test_secrets_come_from_the_settings_and_are_not_shown(given: object) -> None:
     settings = load_settings({"a2a_store_url": REDIS, "a2a_secret_key": given}, {})
 
-    made = sealer_of(settings)
+    made = sealer_of(settings.secret_keys)
     assert made is not None
     assert made.fingerprint == sealer(NEW).fingerprint
     assert NEW not in repr(settings)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from a2a_celery import ContextSession, SessionConflict, SessionError, Turn, current_session
 from a2a_celery.agents import OWN_OPTIONS
-from a2a_celery.config import default_of
-from a2a_celery.execution.session import HISTORY_MESSAGES, HISTORY_TASKS
-from a2a_celery.execution.turn import BlockingTurn
+from a2a_celery.execution.agents.session import HISTORY_MESSAGES, HISTORY_TASKS
+from a2a_celery.execution.agents.turn import BlockingTurn
+from a2a_celery.settings import default_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "sessions.md").read_text(encoding="utf-8")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
 
 import pytest
 from a2a.types import StreamResponse, TaskState, TaskStatus, TaskStatusUpdateEvent
 from a2a.utils.errors import InternalError, InvalidParamsError
 
-from a2a_celery.cli.show import error_line, event_line, table
+from a2a_celery.cli.output import error_line, event_line, table
 from a2a_celery.lifecycle.outcomes import Failed, agent_message, final_event
 
 ROWS = [("a", "short"), ("b", "x" * 40)]
@@ -22,7 +20,7 @@ def test_a_pipe_gets_whole_lines() -> None:
 
 def test_a_terminal_gets_lines_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((20, 24)))
+    monkeypatch.setenv("COLUMNS", "20")
 
     assert list(table(("NAME", "WHAT"), ROWS)) == ["NAME  WHAT", "a     short", f"b     {'x' * 13}…"]
 

@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
-from a2a_celery.config import Settings
 from a2a_celery.dispatch import RunOptions
 from a2a_celery.errors import ConfigError
-from a2a_celery.telemetry.logs import JsonFormatter, about
+from a2a_celery.settings import Settings
+from a2a_celery.telemetry.logs import JsonFormatter, TextFormatter, about
 from a2a_celery.telemetry.names import Action
 from a2a_celery.telemetry.spans import Spans
 from a2a_celery.telemetry.tracing import carried, tracing
@@ -39,7 +39,8 @@ class Watch(importlib.abc.MetaPathFinder):
 
 MISSING = sys.argv[1] == "missing"
 sys.meta_path.insert(0, Watch())
-import a2a_celery.app, a2a_celery.cli.commands, a2a_celery.execution.observing, a2a_celery.watcher.posting
+import a2a_celery.app, a2a_celery.cli.commands, a2a_celery.execution.events.run_telemetry
+import a2a_celery.watcher.webhooks.instrumented_post
 from a2a_celery.telemetry.tracing import span_at_hand, trace_to_keep, tracing
 assert tracing() is None
 assert trace_to_keep({}) == {}
@@ -68,6 +69,21 @@ def line(record: logging.LogRecord) -> dict[str, object]:
     assert "\n" not in text
     found: dict[str, object] = json.loads(text)
     return found
+
+
+def test_text_of_a_client_begins_no_line_and_steers_no_terminal() -> None:
+    text = TextFormatter().format(record("Request Error (ID: %s)", "1\n2026 WARNING a2a: forged\x1b[2J\x9b"))
+
+    assert text.endswith("Request Error (ID: 1\\x0a2026 WARNING a2a: forged\\x1b[2J\\x9b)")
+
+
+def test_a_traceback_keeps_its_lines() -> None:
+    try:
+        raise ValueError("some")
+    except ValueError:
+        failed = record("failed", exc_info=sys.exc_info())
+
+    assert "failed\nTraceback" in TextFormatter().format(failed)
 
 
 def record(message: str, *args: object, **attributes: object) -> logging.LogRecord:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from a2a_celery.execution.observing import DROPPED, OUTCOMES
-from a2a_celery.gateway.deployment import LOST
-from a2a_celery.store.traced import SHOWN
+from a2a_celery.execution.events.run_telemetry import DROPPED, OUTCOMES
+from a2a_celery.gateway.metrics import LOST
+from a2a_celery.store.client.tracing import SHOWN
 from a2a_celery.telemetry import names
-from a2a_celery.telemetry.names import FIGURES, Action, Attribute, SpanEvent, SpanName
-from a2a_celery.watcher.posting import OUTCOMES as POSTED
+from a2a_celery.telemetry.names import METRICS, Action, Attribute, SpanEvent, SpanName
+from a2a_celery.watcher.webhooks.instrumented_post import OUTCOMES as POSTED
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "telemetry.md").read_text(encoding="utf-8")
@@ -37,7 +37,7 @@ def named(head: str) -> list[str]:
         ("span", list(SpanName)),
         ("span event", list(SpanEvent)),
         ("attribute", list(Attribute)),
-        ("metric", [figure.exposed for figure in FIGURES]),
+        ("metric", [metric.exposed for metric in METRICS]),
     ],
 )
 def test_the_page_has_these_names_and_no_other(head: str, known: list[str]) -> None:
@@ -45,11 +45,11 @@ def test_the_page_has_these_names_and_no_other(head: str, known: list[str]) -> N
 
 
 def test_metrics_stand_where_they_are_kept_with_their_labels() -> None:
-    for figure in FIGURES:
-        section = PAGE.partition(f"| `{figure.exposed}` |")[0].rpartition("\n**In ")[2]
-        assert section.startswith({"store": "the store", "gateway": "a gateway", "watcher": "a watcher"}[figure.where])
-        [row] = [row for row in table("metric") if f"`{figure.exposed}`" in row[0]]
-        assert tuple(re.findall(r"\w+", row[1])) == figure.labels
+    for metric in METRICS:
+        section = PAGE.partition(f"| `{metric.exposed}` |")[0].rpartition("\n**In ")[2]
+        assert section.startswith({"store": "the store", "gateway": "a gateway", "watcher": "a watcher"}[metric.where])
+        [row] = [row for row in table("metric") if f"`{metric.exposed}`" in row[0]]
+        assert tuple(re.findall(r"\w+", row[1])) == metric.labels
 
 
 def test_values_are_the_codes() -> None:
@@ -71,7 +71,7 @@ def test_each_name_is_used(kind: type[Action]) -> None:
 
 
 def test_each_metric_is_made() -> None:
-    constants = {name for name, value in vars(names).items() if value in FIGURES}
+    constants = {name for name, value in vars(names).items() if value in METRICS}
 
     assert {name for name in constants if not any(f"names.{name}" in text for text in SOURCE.values())} == set()
 

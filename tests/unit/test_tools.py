@@ -10,7 +10,7 @@ from tests.tools.coverage_table import COUNTS, table
 
 def test_the_coverage_table_adds_up_the_files_of_a_package() -> None:
     files = {
-        "a2a_celery/config.py": (10, 5, 4, 1),
+        "a2a_celery/clock.py": (10, 5, 4, 1),
         "/checkout/a2a_celery/store/keys.py": (30, 30, 0, 0),
         "/checkout/a2a_celery/store/scan/page.py": (10, 9, 2, 1),
     }

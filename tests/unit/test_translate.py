@@ -1,4 +1,4 @@
-"""From what an agent says to what its task's log may say: a test for each row of the table in execution/translate."""
+"""Translation of what an agent enqueues into log entries: a test for each row of the table in events/translator."""
 
 from __future__ import annotations
 
@@ -20,9 +20,18 @@ from a2a.types import (
 from a2a.utils.errors import InvalidAgentResponseError
 from google.protobuf.struct_pb2 import Value
 
-from a2a_celery.execution.translate import Translator
+from a2a_celery.execution.events.translator import Translator
 from a2a_celery.lifecycle import LEGAL
-from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, SUBMITTED, WORKING
+from a2a_celery.lifecycle.outcomes import CANCELED_BY_AGENT, NEEDS_AUTHORIZATION, NEEDS_INPUT
+from a2a_celery.lifecycle.states import (
+    AUTH_REQUIRED,
+    CANCELED,
+    COMPLETED,
+    FAILED,
+    INPUT_REQUIRED,
+    SUBMITTED,
+    WORKING,
+)
 from tests.support.seeds import chunk, status
 
 UNSPECIFIED = TaskState.TASK_STATE_UNSPECIFIED
@@ -78,6 +87,43 @@ def test_a_message_without_parts_is_left_out() -> None:
     assert not event.status.HasField("message")
 
 
+@pytest.mark.parametrize("parts", [[], [Part()], [Part(text=" ")]], ids=["no parts", "empty part", "blank text"])
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [(INPUT_REQUIRED, NEEDS_INPUT), (AUTH_REQUIRED, NEEDS_AUTHORIZATION), (CANCELED, CANCELED_BY_AGENT)],
+)
+def test_a_pause_and_a_cancel_without_words_say_why(state: TaskState, text: str, parts: list[Part]) -> None:
+    silent = TaskStatusUpdateEvent(status=TaskStatus(state=state, message=Message(message_id="m", parts=parts)))
+
+    for event in (silent, status(state), Task(status=silent.status)):
+        [made] = translator(WORKING).translate(event)
+
+        assert isinstance(made, TaskStatusUpdateEvent)
+        assert [part.text for part in made.status.message.parts] == [text]
+        assert (made.status.message.role, made.status.message.task_id) == (Role.ROLE_AGENT, "t")
+        assert made.status.message.message_id
+
+
+def test_a_pause_with_data_alone_keeps_it() -> None:
+    data = Part(data=Value(string_value="form"))
+    asked = TaskStatusUpdateEvent(status=TaskStatus(state=INPUT_REQUIRED, message=Message(parts=[data])))
+
+    [made] = translator(WORKING).translate(asked)
+
+    assert isinstance(made, TaskStatusUpdateEvent)
+    assert list(made.status.message.parts) == [data]
+
+
+def test_whoever_was_asked_to_cancel_leaves_it_to_the_store_to_say_by_whom() -> None:
+    one = translator(WORKING)
+    one.ask_to_cancel()
+
+    [made] = one.translate(status(CANCELED))
+
+    assert isinstance(made, TaskStatusUpdateEvent)
+    assert not made.status.HasField("message")
+
+
 def test_an_answer_without_parts_is_a_return_without_a_word() -> None:
     [event] = translator().translate(Message(message_id="m"))
 
@@ -89,7 +135,7 @@ def test_an_answer_without_parts_is_a_return_without_a_word() -> None:
 @pytest.mark.parametrize("end", [status(COMPLETED), status(FAILED, "no"), said()])
 def test_whoever_was_asked_to_cancel_can_end_only_as_canceled(end: Any) -> None:
     one = translator()
-    one.cancel_asked = True
+    one.ask_to_cancel()
 
     assert one.translate(end) == []
     assert shape(one.translate(chunk("a"))) == [WORKING, "a"]

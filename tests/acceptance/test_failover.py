@@ -1,0 +1,184 @@
+"""Failover under load: the primary behind Sentinels is killed while clients send messages.
+
+Nothing hangs, and each accepted task ends, or is one that the page on guarantees says may be lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from tests.support.fleet import Fleet, Gateway, running_fleet
+from tests.support.restarts import valkey_server
+from tests.support.sentinels import MASTER_NAME, SentinelGroup, running_sentinels
+from tests.support.talk import HEADERS, send, state
+from tests.support.waiting import LIMIT, eventually, eventually_async
+
+pytestmark = pytest.mark.merge
+
+ENDED = ("COMPLETED", "FAILED", "CANCELED", "REJECTED")
+LEASE = {"A2A_LEASE_TTL": "4", "A2A_REDISPATCH_AFTER": "5"}
+
+
+@dataclass
+class Accepted:
+    """A task that a gateway accepted; `after_failover` if the new primary took it."""
+
+    url: str
+    after_failover: bool
+    state: str = ""
+
+
+@dataclass
+class Load:
+    """Clients that send one message after the other, and what came of the messages."""
+
+    gateways: list[Gateway]
+    http: httpx.AsyncClient
+    accepted: list[Accepted] = field(default_factory=list)
+    refused: set[int] = field(default_factory=set)
+    failed_over: bool = False
+    stopping: bool = False
+
+    async def send_all(self, agent: str, text: str, **configuration: Any) -> None:
+        """Send messages to `agent` until the load stops, and read the response of each to its end."""
+        for gateway in cycle(self.gateways):
+            if self.stopping:
+                return
+            await self._send(f"{gateway.url}/agents/{agent}", text, configuration)
+
+    def ended(self, agent: str, *, after_failover: bool) -> int:
+        """Return how many tasks of `agent` were COMPLETED."""
+        return sum(
+            task.state == "COMPLETED" and task.after_failover == after_failover and f"/{agent}/" in task.url
+            for task in self.accepted
+        )
+
+    async def find(self, task: Accepted) -> str:
+        """Return the state of a task as the store has it, or "LOST"."""
+        response = await self.http.get(task.url)
+        if response.status_code == 404:
+            return "LOST"
+        return state(response.json()) if response.status_code == 200 else ""
+
+    async def _send(self, agent: str, text: str, configuration: dict[str, Any]) -> None:
+        message = {"messageId": uuid4().hex, "role": "ROLE_USER", "parts": [{"text": text}]}
+        body = {"message": message, "configuration": configuration}
+        is_stream = agent.endswith("/pace")
+        url = f"{agent}/message:{'stream' if is_stream else 'send'}"
+        async with self.http.stream("POST", url, json=body) as response:
+            if response.status_code != 200:
+                self.refused.add(response.status_code)
+                return
+            task: Accepted | None = None
+            async for line in response.aiter_lines():
+                shown = json.loads(line.removeprefix("data: ")) if line.startswith(("data: {", "{")) else {}
+                if "task" in shown and task is None:
+                    task = Accepted(f"{agent}/tasks/{shown['task']['id']}", self.failed_over)
+                    self.accepted.append(task)
+                of_task = shown.get("task") or shown.get("statusUpdate")
+                if task is not None and of_task:
+                    task.state = state(of_task)
+
+
+OWN, SHARED, CONFIRMED = "a broker of its own", "the broker behind the same Sentinels", "replicas that confirm"
+VALKEY = "the broker behind the same Sentinels, on Valkey"
+
+
+@pytest.fixture
+def group(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SentinelGroup]:
+    server = valkey_server() if request.node.callspec.params["fleet"] == VALKEY else None
+    with running_sentinels(tmp_path / "sentinels", server=server) as group:
+        yield group
+
+
+@pytest.fixture(params=[OWN, SHARED, CONFIRMED, VALKEY])
+def fleet(request: pytest.FixtureRequest, group: SentinelGroup, tmp_path: Path) -> Iterator[Fleet]:
+    """A fleet whose store is behind Sentinels."""
+    env = {"A2A_STORE_URL": group.store_url, **LEASE}
+    app = "tests.support.agents"
+    if request.param == CONFIRMED:
+        env["A2A_STORE_WAIT_REPLICAS"] = "1"
+    if request.param in (SHARED, VALKEY):
+        url = group.broker_url()
+        env |= {"CELERY_BROKER_URL": url, "TEST_RESULTS": url, "TEST_SENTINEL_MASTER": MASTER_NAME}
+        app = "tests.support.sentinel_agents"
+    with running_fleet(tmp_path, app=app, **env) as fleet:
+        yield fleet
+
+
+async def test_a_killed_primary_hangs_nothing_and_loses_nothing_but_its_newest_writes(
+    fleet: Fleet, group: SentinelGroup
+) -> None:
+    gateways = [fleet.gateway(), fleet.gateway()]
+    for _ in range(2):
+        fleet.worker()
+        fleet.watcher()
+    async with httpx.AsyncClient(headers=HEADERS, timeout=LIMIT) as http:
+        load = Load(gateways, http)
+        async with asyncio.TaskGroup() as clients:
+            for _ in range(2):
+                clients.create_task(load.send_all("echo", "hello"))
+                clients.create_task(load.send_all("pace", "10 0.1"))
+            clients.create_task(load.send_all("count", "3", returnImmediately=True))
+            await wait_for_ends(load)
+            killed = await asyncio.to_thread(group.kill_primary)
+            await asyncio.to_thread(group.wait_for_failover, killed)
+            load.failed_over = True
+            await wait_for_ends(load)
+            load.stopping = True
+
+        found = {task.url: await has_ended(load, task) for task in load.accepted}
+
+    lost = [task for task in load.accepted if found[task.url] == "LOST"]
+    are_confirmed = "A2A_STORE_WAIT_REPLICAS" in fleet.environment
+    assert [task for task in lost if task.after_failover or are_confirmed] == []
+    assert load.refused <= {503}
+    assert {found[task.url] for task in load.accepted if task.after_failover} == {"COMPLETED"}
+    check_operators(fleet, gateways[0], group, killed)
+
+
+async def wait_for_ends(load: Load) -> None:
+    """Return when tasks of each client have been COMPLETED in this phase of the test."""
+
+    async def has_ends() -> bool:
+        ends = [load.ended(agent, after_failover=load.failed_over) for agent in ("echo", "pace")]
+        return all(number >= 3 for number in ends)
+
+    await eventually_async(has_ends, what="tasks of each client are COMPLETED")
+
+
+async def has_ended(load: Load, task: Accepted) -> str:
+    """Return the state in which the task ended, or "LOST"."""
+
+    async def end() -> str:
+        found = await load.find(task)
+        return found if found in (*ENDED, "LOST") else ""
+
+    return await eventually_async(end, what=f"{task} ends or is lost")
+
+
+def check_operators(fleet: Fleet, gateway: Gateway, group: SentinelGroup, killed: int) -> None:
+    """Revokes reach a run, and the doctor finds nothing wrong, when the killed server is a replica."""
+    group.restart(killed)
+    eventually(lambda: group.online_replicas() == 2, what="the killed primary follows the new one")
+    task = send(gateway, "silent", "600", returnImmediately=True)
+
+    def is_canceled() -> bool:
+        assert fleet.command("control", "terminate", "SIGTERM", f"{task['id']}.1").returncode in (0, 69)
+        found = httpx.get(f"{gateway.url}/agents/silent/tasks/{task['id']}", headers=HEADERS, timeout=LIMIT).json()
+        return state(found) == "CANCELED"
+
+    eventually(is_canceled, what="a revoke cancels the run")
+    doctor = fleet.command("a2a", "doctor")
+    print(doctor.stdout, doctor.stderr)
+    assert doctor.returncode == 0, doctor.stdout + doctor.stderr

@@ -1,0 +1,30 @@
+"""A Redis at its memory limit, with real processes: what runs ends, and no run is taken from a worker that lives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.fleet import running_fleet
+from tests.support.restarts import refuse_writes
+from tests.support.talk import read, send, state
+from tests.support.waiting import eventually
+
+LEASE = {"A2A_LEASE_TTL": "1.5", "A2A_REDISPATCH_AFTER": "3"}
+FOUR_LEASES = "6"
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_task_that_runs_when_the_store_is_full_completes(tmp_path: Path, pool: str) -> None:
+    with running_fleet(tmp_path, **LEASE) as fleet:
+        gateway, _, _ = fleet.gateway(), fleet.worker(pool=pool), fleet.watcher()
+        task = send(gateway, "silent", FOUR_LEASES, returnImmediately=True)
+        eventually(lambda: state(read(gateway, "silent", task)) == "WORKING", what="it runs")
+
+        refuse_writes(fleet.redis, "OOM")
+
+        ended = eventually(
+            lambda: found if state(found := read(gateway, "silent", task)) != "WORKING" else {}, what="it ends"
+        )
+        assert state(ended) == "COMPLETED", fleet.logs()

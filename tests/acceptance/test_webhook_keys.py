@@ -1,0 +1,242 @@
+"""Ed25519 signatures end to end: a key is changed with posts under way, and its receiver refuses none."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import pytest
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from a2a_celery.client.public_keys import REFRESH_EVERY, PublicKeys
+from a2a_celery.client.receiver import Notification, Verifier, receive, receiver_app
+from a2a_celery.crypto.webhook_keys import JWKS_PATH
+from a2a_celery.lifecycle import Event
+from a2a_celery.push import parse_private_key
+from a2a_celery.store import Keys, SyncStore
+from a2a_celery.store.webhooks.deliveries import deliveries
+from tests.support.clients import message_json, rpc
+from tests.support.clocks import ManualClock
+from tests.support.fleet import Fleet, Gateway, Process, running_fleet
+from tests.support.posts import DELIVERING, shown, with_config
+from tests.support.waiting import eventually, eventually_async
+from tests.support.webhooks import served
+
+OLD, NEW = ("whsk_" + base64.b64encode(bytes([number]) * 32).decode() for number in (1, 2))
+TASKS, CHUNKS = 8, "6"
+"""Of each step."""
+
+
+def public(key: str) -> Ed25519PublicKey:
+    return parse_private_key(key).public_key()
+
+
+@dataclass
+class Recorder:
+    """ASGI middleware that records each request with its status."""
+
+    app: ASGIApp
+    posts: list[tuple[dict[str, str], bytes, int]] = field(default_factory=list)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        body, headers = bytearray(), {name.decode(): value.decode() for name, value in scope["headers"]}
+
+        async def reads() -> Message:
+            message = await receive()
+            body.extend(message.get("body", b""))
+            return message
+
+        async def writes(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self.posts.append((headers, bytes(body), message["status"]))
+            await send(message)
+
+        await self.app(scope, reads, writes)
+
+
+def signer_of(headers: dict[str, str], body: bytes) -> str:
+    """Return the key that signed a post: one of the two, and no other."""
+    signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
+    [signature] = [text for text in headers["webhook-signature"].split() if text.startswith("v1a,")]
+    for key in (OLD, NEW):
+        try:
+            public(key).verify(base64.b64decode(signature.removeprefix("v1a,")), signed)
+        except InvalidSignature:
+            continue
+        return key
+    raise AssertionError(f"signed by another key: {headers}")
+
+
+@dataclass
+class Deployment:
+    """A gateway and a watcher that read their keys from one file."""
+
+    fleet: Fleet
+    key_file: Path
+    gateway: Gateway
+    watcher: Process
+
+    @classmethod
+    def start(cls, fleet: Fleet, key_file: Path) -> Deployment:
+        env = {"A2A_WEBHOOK_PRIVATE_KEY_FILE": str(key_file)}
+        return cls(fleet, key_file, fleet.gateway(**env), fleet.watcher(**env))
+
+    def restart(self, *keys: str) -> None:
+        """Restart gateway and watcher with these keys."""
+        self.key_file.write_text("\n".join(keys))
+        env = {"A2A_WEBHOOK_PRIVATE_KEY_FILE": str(self.key_file)}
+        self.gateway.stop()
+        self.gateway = self.fleet.gateway(instead_of=self.gateway, **env)
+        self.watcher.stop()
+        self.watcher = self.fleet.watcher(**env)
+
+    def send(self, url: str) -> str:
+        """Send a message with a webhook, and return the id of the task."""
+        body = with_config(message_json(CHUNKS) | {"configuration": {"returnImmediately": True}}, url)
+        task_id: str = rpc(self.gateway, "SendMessage", body, agent="count")["result"]["task"]["id"]
+        return task_id
+
+
+async def test_a_key_is_changed_with_posts_under_way(tmp_path: Path) -> None:
+    handled: defaultdict[str, list[tuple[int, Event]]] = defaultdict(list)
+
+    async def handle(notification: Notification) -> None:
+        await asyncio.sleep(0.05)
+        handled[notification.task_id].append((notification.version, notification.event))
+
+    (tmp_path / "keys").write_text(OLD)
+    with running_fleet(tmp_path, **DELIVERING) as fleet:
+        store = SyncStore(fleet.redis.store_url)
+        deployment = await asyncio.to_thread(Deployment.start, fleet, tmp_path / "keys")
+        await asyncio.to_thread(fleet.worker, pool="threads", concurrency=8)
+        age = ManualClock()
+        keys_of_sender = PublicKeys(jwks_url=f"{deployment.gateway.url}{JWKS_PATH}", clock=age)
+        recorder = Recorder(receiver_app(handle, public_keys=keys_of_sender))
+        tasks: list[str] = []
+
+        async def owed() -> bool:
+            return await asyncio.to_thread(lambda: any(deliveries(store, Keys("a2a"))))
+
+        async def begun_posts(number: int) -> None:
+            async def reached() -> bool:
+                return len(recorder.posts) >= number
+
+            await eventually_async(reached, what=f"{number} posts")
+
+        async def nothing_owed() -> None:
+            async def done() -> bool:
+                return not await owed()
+
+            await eventually_async(done, within=120, what="nothing is owed")
+
+        async with served(recorder) as url:
+            for keys in ((OLD, NEW), (NEW, OLD), (NEW,)):
+                before = len(recorder.posts)
+                tasks += [await asyncio.to_thread(deployment.send, f"{url}/hook") for _ in range(TASKS)]
+                await begun_posts(before + TASKS)
+                assert await owed(), "the keys are to change while posts are under way"
+                await asyncio.to_thread(deployment.restart, *keys)
+                await nothing_owed()
+                age.advance(REFRESH_EVERY)
+            last = len(recorder.posts)
+            tasks.append(await asyncio.to_thread(deployment.send, f"{url}/hook"))
+            await begun_posts(last + 3)
+            await nothing_owed()
+            delivered = list(recorder.posts)
+            by_old = next(post for post in recorder.posts if signer_of(*post[:2]) == OLD)
+            by_new = recorder.posts[-1]
+            await answers_to_forgeries(url, by_old, by_new)
+
+        # a post whose watcher stopped is made again while the first is still being handled: 503
+        assert {status for _, _, status in delivered} <= {204, 503}
+        signers = [signer_of(headers, body) for headers, body, _ in delivered]
+        assert (set(signers), set(signers[last:])) == ({OLD, NEW}, {NEW})
+        for task_id in tasks:
+            assert handled[task_id] == sorted(shown(store, task_id).items())
+        store.close()
+
+
+async def answers_to_forgeries(
+    url: str, by_old: tuple[dict[str, str], bytes, int], by_new: tuple[dict[str, str], bytes, int]
+) -> None:
+    """A withdrawn key, another body, another id and a recording are refused; a repeat is answered and not handled."""
+    async with httpx.AsyncClient(trust_env=False) as http:
+        headers, body, _ = by_new
+        del headers["content-length"], by_old[0]["content-length"]
+
+        async def status(headers: dict[str, str], body: bytes, to: str = url) -> int:
+            answer = await http.post(f"{to}/hook", headers=headers, content=body)
+            return answer.status_code
+
+        assert await status(*by_old[:2]) == 401
+        assert await status(headers, body + b" ") == 401
+        assert await status(headers | {"webhook-id": "msg_" + "0" * 32 + "_1"}, body) == 401
+        assert await status(headers | {"webhook-timestamp": str(int(headers["webhook-timestamp"]) + 1)}, body) == 401
+        assert await status(headers, body) == 204
+
+        late = Verifier(public_keys=PublicKeys([printed(NEW)]), clock=ManualClock(time.time() + 400))
+
+        async def endpoint(request: Request) -> Response:
+            await receive(request, late)
+            return Response(status_code=204)
+
+        app = Starlette(routes=[Route("/hook", endpoint, methods=["POST"])])
+        async with served(app) as later:
+            assert await status(headers, body, later) == 401
+
+
+def printed(key: str) -> str:
+    return "whpk_" + base64.b64encode(public(key).public_bytes_raw()).decode()
+
+
+def test_doctor_names_what_is_on_and_a_key_that_no_gateway_publishes(tmp_path: Path) -> None:
+    with running_fleet(tmp_path, **DELIVERING) as fleet:
+        fleet.worker()
+        fleet.watcher(A2A_WEBHOOK_PRIVATE_KEY=OLD)
+        eventually(lambda: "ok     watchers: " in fleet.command("a2a", "doctor").stdout, what="it has announced itself")
+        right = fleet.command("a2a", "doctor", A2A_WEBHOOK_PRIVATE_KEY=f"{OLD} {NEW}").stdout
+        behind = fleet.command("a2a", "doctor", A2A_WEBHOOK_PRIVATE_KEY=NEW).stdout
+        none = fleet.command("a2a", "doctor").stdout
+
+    assert f"signatures of webhooks: HMAC-SHA256 (v1) and Ed25519 (v1a) with {printed(OLD)}" in right
+    assert f"published too: {printed(NEW)}" in right
+    assert "ok     signatures: watchers sign with published keys" in right
+    for said in (behind, none):
+        assert f"signs webhooks with {printed(OLD)}, which is not published" in said
+    assert "signatures of webhooks: HMAC-SHA256 (v1)\n" in none
+    assert OLD not in right + behind + none
+
+
+@pytest.mark.parametrize(
+    ("role", "env", "why"),
+    [
+        ("watcher", {"A2A_WEBHOOK_PUBLIC_KEYS": printed(OLD)}, "this watcher has no private key"),
+        ("watcher", {"A2A_WEBHOOK_PRIVATE_KEY": "whsk_AAAA"}, "base64 of 32 or 64 bytes"),
+        ("gateway", {"A2A_WEBHOOK_PUBLIC_KEYS": NEW}, "a private key"),
+        ("gateway", {"A2A_WEBHOOK_PRIVATE_KEY": NEW, "A2A_SECRET_KEY": ""}, "needs a2a_secret_key"),
+    ],
+)
+def test_what_can_not_be_honoured_ends_the_process_in_one_line(
+    tmp_path: Path, role: str, env: dict[str, str], why: str
+) -> None:
+    with running_fleet(tmp_path, **DELIVERING) as fleet:
+        ended = fleet.command("a2a", role, *(("--port", "0") if role == "gateway" else ()), **env)
+
+    assert ended.returncode == 1
+    assert why in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert NEW not in ended.stderr

@@ -1,0 +1,144 @@
+"""What the owner of a webhook does at the page: it reads deliveries, replays, and sends a test ping."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium import webdriver
+
+from tests.support.browser import Page
+from tests.support.clients import message_json, rpc
+from tests.support.fleet import Fleet, Gateway, running_fleet
+from tests.support.posts import DELIVERING, with_config
+from tests.support.receiver import Receiver, receiver
+
+DESKTOP, PHONE = (1280, 900), (390, 844)
+LONG_URL = "/" + "a-path-of-one-long-word" * 12
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, Gateway]]:
+    """A fleet with the page and a watcher, and its gateway."""
+    folder = tmp_path_factory.mktemp("fleet")
+    with running_fleet(folder, app="tests.support.page_agents", A2A_UI="on", **DELIVERING) as fleet:
+        fleet.worker(pool="threads", concurrency=8)
+        fleet.watcher()
+        yield fleet, fleet.gateway()
+
+
+@pytest.fixture
+def hooks() -> Iterator[Receiver]:
+    with receiver() as hooks:
+        yield hooks
+
+
+@pytest.fixture
+def page(browser: webdriver.Chrome, served: tuple[Fleet, Gateway]) -> Iterator[Page]:
+    page = Page(browser, served[1].url)
+    page.shape(DESKTOP)
+    yield page
+    assert page.console() == []
+
+
+def opened(page: Page, gateway: Gateway, *urls: str) -> dict[str, Any]:
+    """A task with a webhook at each URL, shown in the page with its list of webhooks open."""
+    params = with_config(message_json("begin"), urls[0], id="hook-0")
+    task: dict[str, Any] = rpc(gateway, "SendMessage", params, agent="ask")["result"]["task"]
+    for number, url in enumerate(urls[1:], start=1):
+        config = {"taskId": task["id"], "url": url, "id": f"hook-{number}"}
+        assert "result" in rpc(gateway, "CreateTaskPushNotificationConfig", config, agent="ask")
+    page.open(f"#card=/agents/ask/.well-known/agent-card.json&task={task['id']}")
+    page.one(".webhooks > summary").click()
+    return task
+
+
+def rows(page: Page) -> list[str]:
+    """The deliveries of the first webhook, the newest first."""
+    found = page.script("return [...document.querySelector('.deliveries').children].map(row => row.innerText)")
+    return [" ".join(text.split()) for text in found]
+
+
+def photographed(page: Page, name: str) -> None:
+    """Keep a picture where SCREENSHOTS says, for a person to look at."""
+    if folder := os.environ.get("SCREENSHOTS"):
+        page.browser.save_screenshot(str(Path(folder) / f"{name}.png"))
+
+
+def test_a_webhook_is_shown_with_its_last_deliveries(
+    page: Page, served: tuple[Fleet, Gateway], hooks: Receiver
+) -> None:
+    hooks.plan("/hook", [500])
+    opened(page, served[1], hooks.url("/hook"))
+
+    page.says(".webhook .badge", "Up to date")
+    assert any("Failed 500" in row and "answered 500" in row for row in rows(page))
+    assert "Delivered 200" in rows(page)[0]
+    assert hooks.url("/hook") in page.text(".webhook header")
+    assert not [button for button in page.all(".webhook button") if button.text == "Replay what failed"]
+
+
+def test_what_was_given_up_is_replayed(page: Page, served: tuple[Fleet, Gateway], hooks: Receiver) -> None:
+    hooks.plan("/hook", [410])
+    opened(page, served[1], hooks.url("/hook"))
+    page.says(".webhook .badge", "Given up")
+
+    [replay] = [button for button in page.all(".webhook button") if button.text == "Replay what failed"]
+    replay.click()
+
+    page.says(".webhook .badge", "Up to date")
+    assert "Wants no more 410" in rows(page)[-1]
+
+
+def test_one_event_is_replayed_and_a_ping_is_sent(page: Page, served: tuple[Fleet, Gateway], hooks: Receiver) -> None:
+    opened(page, served[1], hooks.url("/hook"))
+    page.says(".webhook .badge", "Up to date")
+    before = len(hooks.received("/hook"))
+
+    page.one(".deliveries li:last-child button").click()
+    hooks.wait_for("/hook", before + 1)
+    again = hooks.received("/hook")[-1]
+    assert again.headers["webhook-id"] == hooks.received("/hook")[0].headers["webhook-id"]
+
+    [ping] = [button for button in page.all(".webhook button") if button.text == "Send a test ping"]
+    ping.click()
+    page.until(lambda: "Ping Delivered 200" in rows(page)[0], "the ping is shown")
+    assert hooks.received("/hook")[-1].json()["type"] == "webhook.ping"
+
+
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_nothing_is_wider_than_the_window(
+    page: Page, served: tuple[Fleet, Gateway], hooks: Receiver, size: tuple[int, int]
+) -> None:
+    hooks.plan(LONG_URL, [503, 410])
+    page.shape(size)
+    opened(page, served[1], hooks.url(LONG_URL), hooks.url("/other"))
+    page.until(lambda: "Wants no more" in page.content(".deliveries"), "the deliveries are shown")
+    page.one(".webhook").click()
+    page.script("document.querySelector('.webhooks').scrollIntoView()")
+    photographed(page, f"webhooks-{size[0]}")
+
+    for scrolled in ("html", "#task", ".webhook", ".deliveries"):
+        overflow = "const one = document.querySelector(arguments[0]); return one.scrollWidth - one.clientWidth"
+        assert page.script(overflow, scrolled) <= 0, scrolled
+
+
+def test_an_agent_without_push_notifications_has_no_list_of_webhooks(page: Page) -> None:
+    page.open().agent("quiet")
+    page.send("hello")
+    page.until(page.task_id, "the task is shown")
+
+    assert not page.all(".webhooks")
+
+
+def test_a_task_without_webhooks_says_so(page: Page) -> None:
+    page.open().agent("ask")
+    page.send("begin")
+    page.says("#task .asked", "How many?")
+
+    page.one(".webhooks > summary").click()
+
+    page.says(".webhooks .hint", "None")

@@ -1,0 +1,187 @@
+"""Each reason for which an agent of a framework stops ends its task as that reason means."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from typing import Any, cast
+
+import pytest
+from a2a.types import Part, TaskState, TaskStatus, TaskStatusUpdateEvent
+from agent_framework import Agent as FrameworkAgent
+from agent_framework import ChatResponseUpdate, Content
+from agent_framework import Message as FrameworkMessage
+from google.adk.a2a.executor.executor_context import ExecutorContext
+from google.adk.events.event import Event
+from google.genai.types import FinishReason
+from strands import Agent
+from strands.agent import AgentResult
+from strands.telemetry.metrics import EventLoopMetrics
+from strands.types.content import Messages
+from strands.types.streaming import StreamEvent
+
+from a2a_celery import InputRequired, Turn
+from a2a_celery.errors import ConfigError
+from a2a_celery.frameworks.adk import stop_reasons
+from a2a_celery.frameworks.agent_framework import framework_agent
+from a2a_celery.frameworks.strands import strands_agent
+from a2a_celery.lifecycle.outcomes import NEEDS_INPUT
+from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED
+from tests.support.clerks import turn
+from workers import with_agent_framework, with_strands
+
+FAILS = "The agent stopped before it was done: {}."
+
+
+class StopsFor(Agent):
+    """A strands agent that stops for a given reason."""
+
+    def __init__(self, reason: Any) -> None:
+        super().__init__(model=with_strands.StandIn(), callback_handler=None)
+        self._reason = reason
+
+    async def stream_async(self, *_: Any, **__: Any) -> AsyncIterator[dict[str, Any]]:
+        """See Agent."""
+        yield {"data": "half"}
+        message: Any = {"role": "assistant", "content": [{"text": "half"}]}
+        yield {"result": AgentResult(self._reason, message, EventLoopMetrics(), {}, interrupts=[])}
+
+
+class CutOff(with_strands.StandIn):
+    """A model of strands whose answer reaches its length."""
+
+    async def stream(self, messages: Messages, *args: Any, **kwargs: Any) -> AsyncIterator[StreamEvent]:
+        yield {"messageStart": {"role": "assistant"}}
+        yield {"contentBlockStart": {"start": {}}}
+        yield {"contentBlockDelta": {"delta": {"text": "half"}}}
+        yield {"contentBlockStop": {}}
+        yield {"messageStop": {"stopReason": "max_tokens"}}
+
+
+class Finishes(with_agent_framework.StandIn):
+    """A model of agent-framework that finishes for a given reason."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__()
+        self._reason = reason
+
+    def _inner_get_response(self, *, messages: Sequence[FrameworkMessage], **kwargs: Any) -> Any:
+        async def updates() -> AsyncIterator[ChatResponseUpdate]:
+            yield ChatResponseUpdate(
+                role="assistant", contents=[Content.from_text("half")], finish_reason=cast(Any, self._reason)
+            )
+
+        return self._build_response_stream(updates())
+
+
+async def yielded(agent: Any, state: dict[str, Any]) -> list[Any]:
+    return [piece async for piece in agent(turn(state, Part(text="hello")))]
+
+
+def end(event: Any) -> tuple[TaskState, str, dict[str, Any]]:
+    """State, text and metadata of a status event."""
+    assert isinstance(event, TaskStatusUpdateEvent)
+    return event.status.state, "".join(part.text for part in event.status.message.parts), dict(event.metadata)
+
+
+EARLY = [
+    *("max_tokens", "limit_turns", "limit_total_tokens", "limit_output_tokens"),
+    *("content_filtered", "guardrail_intervened"),
+]
+
+
+@pytest.mark.parametrize("reason", EARLY)
+async def test_strands_that_stops_early_completes_and_says_why(reason: str) -> None:
+    state: dict[str, Any] = {}
+
+    text, last = await yielded(strands_agent(lambda _: StopsFor(reason)), state)
+
+    assert (text, end(last)) == ("half", (COMPLETED, "", {"stopReason": reason}))
+    assert "memory" in state
+
+
+@pytest.mark.parametrize("reason", EARLY)
+async def test_strands_that_stops_early_fails_where_its_option_says_so(reason: str) -> None:
+    agent = strands_agent(lambda _: StopsFor(reason), fail_on={reason})
+
+    _, last = await yielded(agent, {})
+
+    assert end(last) == (FAILED, FAILS.format(reason), {"stopReason": reason})
+
+
+async def test_strands_that_is_cut_off_by_its_model_says_why() -> None:
+    """Strands raises an error for that; the conversation has what was said."""
+    state: dict[str, Any] = {}
+
+    text, last = await yielded(strands_agent(lambda _: Agent(model=CutOff(), callback_handler=None)), state)
+
+    assert (text, end(last)) == ("half", (COMPLETED, "", {"stopReason": "max_tokens"}))
+    assert "half" in str(state["memory"])
+
+
+@pytest.mark.parametrize("reason", ["end_turn", "stop_sequence"])
+async def test_strands_that_is_done_says_nothing_of_it(reason: str) -> None:
+    assert await yielded(strands_agent(lambda _: StopsFor(reason)), {}) == ["half"]
+
+
+async def test_strands_that_was_cancelled_is_canceled_and_forgets_the_turn() -> None:
+    state: dict[str, Any] = {}
+
+    with pytest.raises(asyncio.CancelledError):
+        await yielded(strands_agent(lambda _: StopsFor("cancelled")), state)
+
+    assert state == {}
+
+
+async def test_strands_pauses_without_interrupts_with_a_text() -> None:
+    with pytest.raises(InputRequired, match=NEEDS_INPUT):
+        await yielded(strands_agent(lambda _: StopsFor("interrupt")), {})
+
+
+@pytest.mark.parametrize("fail_on", ["max_tokens", ["max_token"], [1]])
+def test_strands_refuses_a_reason_that_never_comes(fail_on: Any) -> None:
+    with pytest.raises(ConfigError, match="fail_on"):
+        strands_agent(lambda _: StopsFor("end_turn"), fail_on=fail_on)
+
+
+@pytest.mark.parametrize("reason", ["length", "content_filter"])
+async def test_agent_framework_that_stops_early_says_why(reason: str) -> None:
+    def make(_: Turn) -> FrameworkAgent[Any]:
+        return FrameworkAgent(Finishes(reason), name="cut")
+
+    text, completed = await yielded(framework_agent(make), {})
+    _, failed = await yielded(framework_agent(make, fail_on=[reason]), {})
+
+    assert (text, end(completed)) == ("half", (COMPLETED, "", {"stopReason": reason}))
+    assert end(failed) == (FAILED, FAILS.format(reason), {"stopReason": reason})
+
+
+async def test_agent_framework_that_is_done_says_nothing_of_it() -> None:
+    assert await yielded(framework_agent(lambda _: FrameworkAgent(Finishes("stop"), name="done")), {}) == ["half"]
+
+
+async def adk_end(state: TaskState, *reasons: FinishReason | None, fail_on: Sequence[str] = ()) -> Any:
+    """What ADK's executor sends last, whose model finished for `reasons`."""
+    interceptor, context = stop_reasons(fail_on=fail_on), ExecutorContext("clerk", "me", "c", cast(Any, None))
+    status = TaskStatusUpdateEvent(task_id="t", context_id="c", status=TaskStatus(state=state))
+    assert interceptor.after_event is not None
+    assert interceptor.after_agent is not None
+    for reason in reasons:
+        passed = interceptor.after_event(context, status, Event(author="clerk", finish_reason=reason))
+        assert await cast(Awaitable[Any], passed) is status
+    return end(await interceptor.after_agent(context, status))
+
+
+async def test_adk_that_stops_early_says_why() -> None:
+    cut, done = FinishReason.MAX_TOKENS, FinishReason.STOP
+
+    assert await adk_end(COMPLETED, cut) == (COMPLETED, "", {"stopReason": "max_tokens"})
+    assert await adk_end(COMPLETED, cut, fail_on=["max_tokens"]) == (
+        *(FAILED, FAILS.format("max_tokens")),
+        {"stopReason": "max_tokens"},
+    )
+    assert await adk_end(COMPLETED, done, None) == (COMPLETED, "", {})
+    assert await adk_end(COMPLETED, cut, None, done) == (COMPLETED, "", {})
+    assert await adk_end(INPUT_REQUIRED, cut) == (INPUT_REQUIRED, "", {})
+    with pytest.raises(ConfigError, match="fail_on"):
+        stop_reasons(fail_on=["never"])

@@ -1,0 +1,157 @@
+"""The calls that every client of a Python library makes, and what it saw: a line of JSON for each.
+
+A client has a method error and some of the methods that `STEPS` names. A step whose method it lacks is not made, nor
+one that its attribute `lacks` names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass
+class Seen:
+    """Task, or event of one, as a client shows it. `state` is "" for an event without."""
+
+    state: str
+    text: str = ""
+    task_id: str = ""
+    context_id: str = ""
+
+
+class Table:
+    """Steps over two gateways: what begins at the first goes on at the second."""
+
+    def __init__(self, first: Any, second: Any, hook: str) -> None:
+        self.first, self.second, self.hook = first, second, hook
+        self.tasks: dict[str, Seen] = {}
+
+    async def card(self) -> Any:
+        return await self.first.card()
+
+    async def send(self) -> Any:
+        self.tasks["send"] = seen = await self.first.send("hello")
+        return [seen.state, seen.text]
+
+    async def stream(self) -> Any:
+        return await self._followed(self.first.stream("count 3"))
+
+    async def ask(self) -> Any:
+        self.tasks["ask"] = seen = await self.first.send("ask")
+        return [seen.state, seen.text]
+
+    async def answer(self) -> Any:
+        asked = self.tasks["ask"]
+        seen = await self.second.send("blue", answers=asked)
+        return [seen.state, seen.text, seen.task_id == asked.task_id]
+
+    async def fail(self) -> Any:
+        seen = await self.first.send("fail")
+        return [seen.state, seen.text]
+
+    async def get(self) -> Any:
+        seen = await self.second.get(self.tasks["send"].task_id)
+        return [seen.state, seen.text]
+
+    async def cancel(self) -> Any:
+        begun = await self.first.begin("wait")
+        return (await self.second.cancel(begun.task_id)).state
+
+    async def subscribe(self) -> Any:
+        begun = await self.first.begin("wait")
+        states = [""]
+        async for seen in self.second.subscribe(begun.task_id):
+            if seen.state == "WORKING" and states[-1] != "WORKING":
+                await self.first.cancel(begun.task_id)
+            states.append(seen.state or states[-1])
+        return states[-1]
+
+    async def list(self) -> Any:
+        asked = self.tasks["ask"]
+        return [task_id == asked.task_id for task_id in await self.second.tasks(asked.context_id)]
+
+    async def webhook(self) -> Any:
+        return (await self.first.send("hello", webhook=f"{self.hook}/message")).task_id
+
+    async def webhooks(self) -> Any:
+        begun = await self.first.begin("wait")
+        await self.first.set_webhook(begun.task_id, f"{self.hook}/task")
+        urls = await self.second.webhooks(begun.task_id)
+        await self.first.cancel(begun.task_id)
+        return [url.removeprefix(self.hook) for url in urls] + [begun.task_id]
+
+    async def delete_webhook(self) -> Any:
+        begun = await self.first.begin("wait")
+        await self.first.set_webhook(begun.task_id, f"{self.hook}/deleted")
+        await self.second.delete_webhook(begun.task_id)
+        urls = await self.first.webhooks(begun.task_id)
+        await self.first.cancel(begun.task_id)
+        return urls
+
+    async def unknown(self) -> Any:
+        return await self._refused(self.first.get("no-such-task"))
+
+    async def too_late(self) -> Any:
+        return await self._refused(self.second.cancel(self.tasks["send"].task_id))
+
+    async def _followed(self, events: AsyncIterator[Seen]) -> Any:
+        state, text = "", ""
+        async for seen in events:
+            state, text = seen.state or state, text + seen.text
+        return [state, text]
+
+    async def _refused(self, call: Awaitable[Any]) -> Any:
+        try:
+            return f"no error: {await call}"
+        except Exception as error:
+            return self.first.error(error)
+
+
+STEPS = {
+    "card": "card",
+    "send": "send",
+    "stream": "stream",
+    "ask": "send",
+    "answer": "send",
+    "fail": "send",
+    "get": "get",
+    "cancel": "cancel",
+    "subscribe": "subscribe",
+    "list": "tasks",
+    "webhook": "set_webhook",
+    "webhooks": "webhooks",
+    "delete_webhook": "delete_webhook",
+    "unknown": "get",
+    "too_late": "cancel",
+}
+"""Each step with the method of a client that it cannot be made without."""
+
+
+async def _run(client: Callable[..., AbstractAsyncContextManager[Any]], first: str, second: str, hook: str) -> None:
+    binding = sys.argv[4:]
+    async with client(first, *binding) as one, client(second, *binding) as other:
+        table = Table(one, other, hook)
+        for step, method in STEPS.items():
+            if not hasattr(one, method) or step in getattr(one, "lacks", ()):
+                continue
+            try:
+                async with asyncio.timeout(90):
+                    line = {"step": step, "saw": await getattr(table, step)()}
+            except Exception as error:
+                line = {"step": step, "saw": f"{type(error).__name__}: {error}"}
+            print(json.dumps(line), flush=True)
+
+
+def main(client: Callable[..., AbstractAsyncContextManager[Any]]) -> None:
+    """Make the calls with clients of the gateways that the command line names: two addresses, and one for webhooks.
+
+    Args:
+        client: Called with an address, and with the further arguments of the command line.
+    """
+    asyncio.run(_run(client, *sys.argv[1:4]))

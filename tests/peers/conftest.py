@@ -1,0 +1,32 @@
+"""Tests with the clients and servers of other A2A libraries, each in a separate environment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.fleet import Fleet, Gateway, running_fleet
+from tests.support.posts import DELIVERING
+from tests.support.receiver import Receiver, receiver
+
+
+@pytest.fixture(scope="session")
+def hooks() -> Iterator[Receiver]:
+    with receiver() as hooks:
+        yield hooks
+
+
+@pytest.fixture(scope="session")
+def gateways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gateway, Gateway]]:
+    """Two gateways, two workers and a watcher around the sample executor."""
+    with running_fleet(tmp_path_factory.mktemp("fleet"), app="tests.peers.app", **DELIVERING) as fleet:
+        fleet.worker(pool="prefork", concurrency=2)
+        fleet.worker(pool="threads", concurrency=4)
+        fleet.watcher()
+        yield _gateway(fleet), _gateway(fleet)
+
+
+def _gateway(fleet: Fleet) -> Gateway:
+    # google-adk's client refuses a card with gRPC at another port: see docs/deployment.md
+    return fleet.gateway(grpc=True, A2A_GRPC_PUBLIC_ADDRESS="")

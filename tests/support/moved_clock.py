@@ -1,0 +1,41 @@
+"""A wall clock of child processes that a test moves: a library in LD_PRELOAD adds an offset to the time they read."""
+
+from __future__ import annotations
+
+import mmap
+import shutil
+import struct
+import subprocess
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+SOURCE = Path(__file__).with_name("moved_clock.c")
+
+
+class MovedClock:
+    """An offset to the wall clock of each process that is started with `environment`. `folder` keeps the offset."""
+
+    def __init__(self, folder: Path) -> None:
+        path = folder / "clock-offset"
+        path.write_bytes(bytes(8))
+        with path.open("r+b") as file:
+            self._offset = mmap.mmap(file.fileno(), 8)
+        self.environment = {"LD_PRELOAD": str(library()), "A2A_TEST_CLOCK": str(path)}
+
+    def set_ahead(self, seconds: float) -> None:
+        """Let the clock be so many seconds ahead of this machine's from now on; negative for behind."""
+        self._offset[:] = struct.pack("=q", int(seconds * 1_000_000))
+
+
+def is_available() -> bool:
+    """Return whether this machine has a C compiler."""
+    return shutil.which("cc") is not None
+
+
+@cache
+def library() -> Path:
+    """Return the compiled library."""
+    built = Path(mkdtemp(prefix="a2a-clock-")) / "moved_clock.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", str(built), str(SOURCE), "-ldl"], check=True)
+    return built

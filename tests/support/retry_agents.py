@@ -1,0 +1,120 @@
+"""Agents whose first attempts fail, and a receiver of Celery's signal about that."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from a2a.helpers import new_text_part
+from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.server.events import EventQueue
+from a2a.server.tasks import TaskUpdater
+from celery.exceptions import MaxRetriesExceededError, Retry
+from celery.signals import task_retry
+
+from a2a_celery import Failed, Turn
+
+from .agents import a2a, app, card
+
+AT_ONCE: dict[str, Any] = {"max_retries": 2, "default_retry_delay": 0}
+
+
+class Throttled(Exception):
+    """The error of a provider's client."""
+
+    response = SimpleNamespace(headers={"Retry-After": "1"})
+
+
+@a2a.agent(
+    "flaky", autoretry_for=(ConnectionError,), dont_autoretry_for=(ConnectionResetError,), max_attempts=2, **AT_ONCE
+)
+async def flaky(turn: Turn) -> AsyncIterator[str]:
+    """Begin an artifact in each attempt, and fail in as many attempts as the message says."""
+    yield f"attempt {turn.retries + 1} "
+    if turn.text == "reset":
+        raise ConnectionResetError("a secret")
+    if turn.retries < int(turn.text):
+        raise ConnectionError("a secret")
+    yield f"of run {turn.attempt}"
+
+
+@a2a.agent("flaky-function", autoretry_for=(OSError,), retry_backoff=1, retry_backoff_max=1, max_retries=2)
+def flaky_function(turn: Turn) -> str:
+    """Fail in as many attempts as the message says, with a delay."""
+    if turn.retries < int(turn.text):
+        raise ConnectionError("a secret")
+    return f"attempt {turn.retries + 1}"
+
+
+@a2a.agent("throttled", autoretry_for=(Throttled,))
+async def throttled(turn: Turn) -> str:
+    """Wait for the provider once; the default delay is three minutes."""
+    if not turn.retries:
+        raise Throttled("a secret")
+    return f"attempt {turn.retries + 1}"
+
+
+@a2a.agent("later", session=True, max_retries=1)
+async def later(turn: Turn) -> str:
+    """Ask, keep the answer, and go on after as many seconds as the message says."""
+    name = await turn.ask("Name?")
+    if not turn.retries:
+        await turn.checkpoint({"kept": str(name)})
+        try:
+            raise LookupError("a secret")
+        except LookupError as error:
+            raise turn.retry(exc=error, countdown=float(turn.text)) from error
+    return f"{name}, {turn.session.state['kept']}, turn {turn.number}"
+
+
+@a2a.agent("blocking-later")
+def blocking_later(turn: Turn) -> str:
+    """Ask for a retry at a time, from a plain function."""
+    if not turn.retries:
+        raise turn.blocking.retry(eta=datetime.now(UTC) + timedelta(seconds=1))
+    return "later"
+
+
+@a2a.agent("gives-up", autoretry_for=(Exception,), max_retries=5)
+async def gives_up(turn: Turn) -> str:
+    """Ask for one retry more than there is, and answer then, or fail."""
+    try:
+        raise turn.retry(max_retries=1, countdown=0, exc=Failed("Enough.") if turn.text == "fails" else None)
+    except MaxRetriesExceededError:
+        if turn.text == "raises":
+            raise
+        return f"gave up after {turn.retries}"
+
+
+class Flaky(AgentExecutor):
+    """Raises Celery's own Retry."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        assert context.task_id is not None
+        assert context.context_id is not None
+        updater = TaskUpdater(event_queue, context.task_id, context.context_id)
+        retries = context.call_context.state["a2a_retries"]
+        if retries < int(context.get_user_input()):
+            raise Retry("a secret", exc=LookupError("a secret"), when=0)
+        await updater.add_artifact([new_text_part(f"attempt {retries + 1}")], last_chunk=True)
+        await updater.complete()
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        return
+
+
+a2a.add_agent(card("flaky-executor"), Flaky, max_retries=1)
+
+
+@task_retry.connect
+def record(sender: Any, request: Any, reason: Retry, **_: Any) -> None:
+    """Write down what a receiver of Celery's signal gets."""
+    with Path(os.environ["TEST_SIGNALS"]).open("a") as file:
+        file.write(f"{sender.name} {request.id} {request.retries} {reason.exc!r}\n")
+
+
+app.conf.worker_send_task_events = "TEST_EVENTS" in os.environ

@@ -1,0 +1,47 @@
+"""A disk that a test fills: a tmpfs of its own, which only root may mount."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+PAGE = 4096
+LARGEST_PIECE = 2**30
+
+
+class SmallDisk:
+    """A file system of `size` bytes, mounted at `folder` until `unmount`."""
+
+    def __init__(self, folder: Path, size: int) -> None:
+        self.folder = folder
+        folder.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], check=True)
+
+    @contextmanager
+    def full(self) -> Iterator[None]:
+        """Leave no page free while the block runs: writes to new pages fail with ENOSPC."""
+        filler = self.folder / "filler"
+        with filler.open("wb") as file:
+            piece, end = LARGEST_PIECE, 0
+            while piece >= PAGE:
+                try:
+                    os.posix_fallocate(file.fileno(), end, piece)
+                    end += piece
+                except OSError:
+                    piece //= 2
+        try:
+            yield
+        finally:
+            filler.unlink()
+
+    def unmount(self) -> None:
+        """Remove the file system with all that is on it."""
+        subprocess.run(["umount", "--lazy", str(self.folder)], check=True)
+
+
+def is_available() -> bool:
+    """Return whether this process may mount one."""
+    return os.geteuid() == 0

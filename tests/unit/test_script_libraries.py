@@ -1,0 +1,39 @@
+"""Libraries of the store's scripts: what a header requires is included once, in order, and must exist."""
+
+from __future__ import annotations
+
+import pytest
+
+from a2a_celery.store.operation import linked, script
+
+LIBRARIES = {"a": "local a", "b": "-- requires: a\nlocal b", "c": "-- requires: a, b\nlocal c"}
+
+
+def test_a_library_stands_once_and_before_its_users() -> None:
+    text = "-- requires: c, a\nreturn c"
+
+    assert linked("s", text, LIBRARIES) == "\n".join(["local a", LIBRARIES["b"], LIBRARIES["c"], text])
+
+
+def test_a_script_without_libraries_is_unchanged() -> None:
+    assert linked("s", "return 1", LIBRARIES) == "return 1"
+
+
+@pytest.mark.parametrize("user", ["s", "d"])
+def test_an_unknown_library_is_an_error_that_names_its_user(user: str) -> None:
+    text = "-- requires: x" if user == "s" else "-- requires: d"
+
+    with pytest.raises(ValueError, match=f"^script s: {user} requires 'x', which is not a library$"):
+        linked("s", text, LIBRARIES | {"d": "-- requires: x"})
+
+
+def test_libraries_that_require_each_other_are_an_error() -> None:
+    circle = {"a": "-- requires: b", "b": "-- requires: a"}
+
+    with pytest.raises(ValueError, match=r"^script s: these libraries require each other: a, b, a$"):
+        linked("s", "-- requires: a", circle)
+
+
+def test_a_script_has_the_tables_of_the_lifecycle_that_it_requires() -> None:
+    assert "local TERMINAL = {" in script("append").text
+    assert "local TERMINAL = {" not in script("read_log").text
