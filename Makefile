@@ -4,19 +4,24 @@ PYTHON ?= .venv/bin/python
 BIN := $(dir $(PYTHON))
 CHAOS_MINUTES ?= 10
 CHAOS_BROKER ?= redis rabbitmq
+CHAOS_REDIS ?=
 CHAOS_SEED := $(or $(CHAOS_SEED),$(shell date +%s))
 
 HOSTILE_REQUESTS ?= 50000
 HOSTILE_SEED := $(or $(HOSTILE_SEED),$(shell date +%s))
 
-.PHONY: test merge nightly lint types ci chaos hostile
+.PHONY: test merge peers nightly lint types ci chaos hostile
 
 # The change tier: minutes, no service needed.
 test:
 	$(PYTHON) -m pytest
 
+# Other A2A libraries, from their registries, for tests/peers.
+peers:
+	$(PYTHON) -m tests.peers.environments
+
 # What CI runs in addition; `docker` and `browser` are extras of their own.
-merge:
+merge: peers
 	$(PYTHON) -m pytest -m merge
 	$(PYTHON) -m pytest tests/browser
 	DOCKER_BUILDKIT=0 $(PYTHON) -m pytest tests/docker
@@ -36,11 +41,11 @@ types:
 ci:
 	bash .ci/run
 
-# Kill, freeze and restart everything under its clients; CHAOS_SEED repeats a run.
+# Kill, freeze and restart everything under its clients; CHAOS_SEED repeats a run, CHAOS_REDIS=6.2 or 7 chooses the server.
 chaos:
 	@for broker in $(CHAOS_BROKER); do \
 	  echo "CHAOS_SEED=$(CHAOS_SEED) CHAOS_MINUTES=$(CHAOS_MINUTES) CHAOS_BROKER=$$broker"; \
-	  CHAOS_SEED=$(CHAOS_SEED) CHAOS_MINUTES=$(CHAOS_MINUTES) \
+	  CHAOS_SEED=$(CHAOS_SEED) CHAOS_MINUTES=$(CHAOS_MINUTES) CHAOS_REDIS=$(CHAOS_REDIS) \
 	    $(PYTHON) -m pytest tests/acceptance/test_chaos.py -q -s -k "$$broker" || exit 1; \
 	done
 

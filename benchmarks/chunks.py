@@ -53,7 +53,7 @@ def stream(base: str, chunks: int) -> tuple[str, list[float]]:
     task_id = ""
     with httpx.stream("POST", f"{base}/message:stream", json=body, headers=HEADERS, timeout=300) as response:
         for line in response.iter_lines():
-            if "artifactUpdate" in line:
+            if "artifactUpdate" in line and "lastChunk" not in line:  # not the empty chunk that ends the artifact
                 arrivals.append(time.perf_counter())
             elif line.startswith('data: {"task"'):
                 task_id = json.loads(line[6:])["task"]["id"]

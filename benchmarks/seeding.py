@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import redis.asyncio
 
 from a2a_celery.store import Keys
-from a2a_celery.store.round_trips import packed
+from a2a_celery.store.client.round_trips import packed
 
 from .peers.seeded import seeded_context, seeded_id
 

@@ -1,4 +1,4 @@
-"""What the samples of agent frameworks have in a model's place, so that they run without a key: five rules."""
+"""Stand-in for a model: five rules, so that the samples of agent frameworks run without an API key."""
 
 import asyncio
 from collections.abc import Sequence
@@ -9,20 +9,20 @@ WAITING = 3600.0
 
 @dataclass(frozen=True)
 class Call:
-    """A tool that the model wants called, with its arguments."""
+    """Tool call that the model requests."""
 
     name: str
     arguments: dict[str, str]
 
 
-async def think(said: Sequence[str], result: str | None = None) -> str | Call:
-    """The model's answer to a conversation: what the user `said` in it, and what the tool gave that was called last."""
+async def think(texts: Sequence[str], result: str | None = None) -> str | Call:
+    """Return the model's answer to the user's texts and, if given, the result of the last tool call."""
     if result is not None:
         return f"Done: {result}."
-    if said[-1].startswith("wait"):
+    if texts[-1].startswith("wait"):
         await asyncio.sleep(WAITING)
-    if said[-1].startswith("fail"):
-        raise RuntimeError("the model is away")
-    if said[-1].startswith("book "):
-        return Call("book", {"what": said[-1].removeprefix("book ")})
-    return f"You said: {'; '.join(said)}."
+    if texts[-1].startswith("fail"):
+        raise RuntimeError("the model is unavailable")
+    if texts[-1].startswith("book "):
+        return Call("book", {"what": texts[-1].removeprefix("book ")})
+    return f"You said: {'; '.join(texts)}."

@@ -18,16 +18,16 @@ from .stand_in import Call, think
 
 
 class StandIn(BaseLlm):
-    """In a model's place: yours is a name, "gemini-…", or one of ``google.adk.models``."""
+    """Stand-in for a model; use a name, "gemini-…", or one of ``google.adk.models``."""
 
     async def generate_content_async(
         self, llm_request: LlmRequest, stream: bool = False
     ) -> AsyncGenerator[LlmResponse, None]:
-        """A model's answer."""
+        """Yield the model's answer."""
         contents = llm_request.contents
-        said = [part.text for one in contents if one.role == "user" for part in one.parts or [] if part.text]
+        texts = [part.text for one in contents if one.role == "user" for part in one.parts or [] if part.text]
         results = [part.function_response for part in contents[-1].parts or [] if part.function_response]
-        answer = await think(said, str((results[0].response or {}).get("result")) if results else None)
+        answer = await think(texts, str((results[0].response or {}).get("result")) if results else None)
         if isinstance(answer, Call):
             part = types.Part(function_call=types.FunctionCall(name=answer.name, args=answer.arguments))
         else:
@@ -36,7 +36,7 @@ class StandIn(BaseLlm):
 
 
 def book(what: str) -> str:
-    """Books something, once the client agrees."""
+    """Book something after the client approves."""
     return f"{what} is booked"
 
 

@@ -23,7 +23,7 @@ from .stand_in import Call, think
 
 
 class StandIn(FunctionInvocationLayer[Any], ChatMiddlewareLayer[Any], BaseChatClient[Any]):
-    """In a model's place: yours is one of the chat clients of agent-framework."""
+    """Stand-in for a model; use one of the chat clients of agent-framework."""
 
     def _inner_get_response(
         self, *, messages: Sequence[Message], stream: bool, options: Mapping[str, Any], **kwargs: Any
@@ -32,16 +32,16 @@ class StandIn(FunctionInvocationLayer[Any], ChatMiddlewareLayer[Any], BaseChatCl
             for content in await _answer(messages):
                 yield ChatResponseUpdate(role="assistant", contents=[content])
 
-        async def whole() -> ChatResponse:
+        async def response() -> ChatResponse:
             return ChatResponse(messages=[Message("assistant", await _answer(messages))])
 
-        return self._build_response_stream(updates()) if stream else whole()
+        return self._build_response_stream(updates()) if stream else response()
 
 
 async def _answer(messages: Sequence[Message]) -> list[Content]:
-    said = [message.text for message in messages if message.role == "user" and message.text]
+    texts = [message.text for message in messages if message.role == "user" and message.text]
     results = [content.result for content in messages[-1].contents if content.type == "function_result"]
-    answer = await think(said, str(results[0]) if results else None)
+    answer = await think(texts, str(results[0]) if results else None)
     if isinstance(answer, Call):
         return [Content.from_function_call(f"call-{len(messages)}", answer.name, arguments=answer.arguments)]
     return [Content.from_text(word + " ") for word in answer.split(" ")]
@@ -49,7 +49,7 @@ async def _answer(messages: Sequence[Message]) -> list[Content]:
 
 @tool(approval_mode="always_require")
 def book(what: str) -> str:
-    """Books something, once the client agrees."""
+    """Book something after the client approves."""
     return f"{what} is booked"
 
 

@@ -16,25 +16,25 @@ from .stand_in import Call, think
 
 
 class StandIn(Model):
-    """In a model's place: yours is one of ``strands.models``."""
+    """Stand-in for a model; use one of ``strands.models``."""
 
     def update_config(self, **model_config: Any) -> None:
-        """It has none."""
+        """Ignore the configuration."""
 
     def get_config(self) -> dict[str, Any]:
-        """It has none."""
+        """Return an empty configuration."""
         return {}
 
     def structured_output(self, *args: Any, **kwargs: Any) -> Any:
-        """It makes none."""
+        """Raise NotImplementedError."""
         raise NotImplementedError
 
     async def stream(self, messages: Messages, *args: Any, **kwargs: Any) -> AsyncIterator[StreamEvent]:
-        """A model's answer, in pieces."""
+        """Yield the model's answer in chunks."""
         blocks = [block for message in messages if message["role"] == "user" for block in message["content"]]
-        said = [block["text"] for block in blocks if "text" in block]
+        texts = [block["text"] for block in blocks if "text" in block]
         results = [block["toolResult"] for block in messages[-1]["content"] if "toolResult" in block]
-        answer = await think(said, results[0]["content"][0]["text"] if results else None)
+        answer = await think(texts, results[0]["content"][0]["text"] if results else None)
         yield {"messageStart": {"role": "assistant"}}
         if isinstance(answer, Call):
             call = {"toolUseId": f"call-{len(messages)}", "name": answer.name}
@@ -50,7 +50,7 @@ class StandIn(Model):
 
 @tool(context=True)
 def book(what: str, tool_context: ToolContext) -> str:
-    """Books something, once the client agrees."""
+    """Book something after the client approves."""
     agreed = tool_context.interrupt("approval", reason={"book": what})
     return f"{what} is booked" if agreed == "yes" else "nothing is booked"
 

@@ -1,4 +1,4 @@
-"""A Celery task as it may have been there before: `expose` is all that A2A adds to it."""
+"""Existing Celery task; `expose` makes it an A2A agent."""
 
 from celery import Task
 

@@ -67,33 +67,33 @@ class Gateway:
 
     def __init__(self) -> None:
         self.redis = redis.asyncio.Redis.from_url(STORE)
-        self.bells: dict[bytes, asyncio.Event] = {}
+        self.signals: dict[bytes, asyncio.Event] = {}
 
     async def listen(self) -> None:
         async with self.redis.pubsub() as line:
             await line.subscribe("floor:wake")
             async for message in line.listen():
-                if message["type"] == "message" and message["data"] in self.bells:
-                    self.bells[message["data"]].set()
+                if message["type"] == "message" and message["data"] in self.signals:
+                    self.signals[message["data"]].set()
 
     async def events(self, name: str, body: bytes) -> AsyncIterator[bytes]:
         """Has the task done; its events as they come."""
         task_id = uuid4().hex
-        bell = self.bells[task_id.encode()] = asyncio.Event()
+        signal = self.signals[task_id.encode()] = asyncio.Event()
         try:
             await self.redis.set(f"floor:{task_id}", body, ex=60)
             await asyncio.to_thread(app.tasks[f"floor.{name}"].apply_async, (task_id,))
             read = 0
             while True:
-                await bell.wait()
-                bell.clear()
+                await signal.wait()
+                signal.clear()
                 for event in await self.redis.lrange(f"floor:{task_id}:log", read, -1):
                     if event == END:
                         return
                     read += 1
                     yield event
         finally:
-            del self.bells[task_id.encode()]
+            del self.signals[task_id.encode()]
 
 
 gateway = Gateway()
