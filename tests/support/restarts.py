@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import redis
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 
 from .moved_clock import MovedClock
-from .waiting import eventually
+from .waiting import LIMIT, eventually
 
 
 class MortalRedis(EmbeddedRedis):
@@ -31,10 +32,17 @@ class MortalRedis(EmbeddedRedis):
         return ["env", *(f"{name}={value}" for name, value in self._clock.environment.items()), *super()._command()]
 
     def die(self) -> None:
-        """SIGKILL: no goodbye to anyone. What it had answered is on disk."""
+        """Kill the server as its host would: with the children that save or rewrite, which hold its folder's lock."""
         assert self.process is not None
-        self.process.kill()
+        self.process.send_signal(signal.SIGSTOP)  # it starts no more children
+        try:
+            children = psutil.Process(self.process.pid).children()
+        except psutil.NoSuchProcess:
+            children = []
+        with suppress(ProcessLookupError):  # it had ended
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        psutil.wait_procs(children, timeout=LIMIT)
 
 
 @contextmanager

@@ -1,0 +1,23 @@
+"""The Redis of tests that dies and comes back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import redis
+
+from tests.support.restarts import mortal_redis
+
+
+def test_a_server_that_dies_while_its_child_saves_starts_again(tmp_path: Path) -> None:
+    with mortal_redis(tmp_path / "data") as server:
+        with redis.Redis.from_url(server.store_url) as client:
+            client.set("key", "value")
+            client.config_set("rdb-key-save-delay", 60_000_000)
+            client.bgsave()
+
+        server.die()
+        server.start()
+
+        with redis.Redis.from_url(server.store_url) as client:
+            assert client.get("key") == b"value"
