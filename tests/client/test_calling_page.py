@@ -53,7 +53,7 @@ def test_its_numbers_are_the_code_s() -> None:
     assert f"{progress.POLL_INTERVAL_MIN:g} to {progress.POLL_INTERVAL_MAX:g} s" in text
     assert f"{progress.WEBHOOK_POLL_INTERVAL_MIN / 60:g} to {progress.WEBHOOK_POLL_INTERVAL_MAX / 60:g} minutes" in text
     assert progress.POLLS_PER_SECOND == 10
-    assert "ten looks a second" in text
+    assert "at most ten polls a second" in text
     assert progress.POLLS_PER_VISIBILITY_TIMEOUT == 3
     assert "at least three times in it" in text
     assert f"a secret of {webhook.MIN_SECRET_LENGTH} characters" in text

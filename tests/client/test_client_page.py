@@ -79,15 +79,16 @@ def test_the_errors_are_those_of_the_code() -> None:
 
 
 def test_its_numbers_are_the_codes() -> None:
-    assert f"`reconnect_timeout` seconds, {remote_agent.RECONNECT_TIMEOUT:.0f} unless" in PAGE
-    assert f"{card_cache.MAX_AGE:.0f} seconds if it says nothing" in PAGE
-    assert f"after {turn_stream.MIN_BACKOFF} s, then at growing intervals up to {turn_stream.MAX_BACKOFF:.0f} s" in PAGE
-    assert "the newest twenty of its context" in PAGE
+    text = " ".join(PAGE.split())
+    assert f"`reconnect_timeout` seconds (default: {remote_agent.RECONNECT_TIMEOUT:.0f})" in text
+    assert f"`Cache-Control` (default: {card_cache.MAX_AGE:.0f} seconds)" in text
+    assert f"after {turn_stream.MIN_BACKOFF} s, then at growing intervals up to {turn_stream.MAX_BACKOFF:.0f} s" in text
+    assert "the newest twenty tasks of the context" in text
     assert turn_stream.MAX_TASKS_SEARCHED == 20
 
 
 def test_the_other_libraries_are_those_of_the_tests() -> None:
-    table = PAGE.partition("<!-- peers")[2].partition("What is known")[0]
+    table = PAGE.partition("<!-- peers")[2].partition("Known limitations")[0]
     said = set(re.findall(r"^\| (\S+) \| (\S+) \|", table, re.MULTILINE)) - {("library", "version"), ("---", "---")}
     requirements = "\n".join(path.read_text() for path in PEERS.glob("sdk-*.txt"))
     npm = json.loads((PEERS / "package.json").read_text())["dependencies"]

@@ -37,7 +37,7 @@ def test_its_numbers_are_the_codes() -> None:
     assert f"ends at {backoff.longest / HOUR:g} hours" in SAID
     assert backoff.give_up_after == DAY
     assert f"Up to {MAX_RESPONSE_LENGTH:,} characters" in SAID
-    assert (MAX_PUSH_CONFIGS, "a task has ten at most" in SAID) == (10, True)
+    assert (MAX_PUSH_CONFIGS, "A task has at most ten configs" in SAID) == (10, True)
     assert (MAX_POSTS_PER_HOST, "eight posts at a time to each host" in SAID) == (8, True)
     assert f"A watcher makes at most {MAX_POSTS} posts at a time" in SAID
     assert f"{MAX_POSTS // RESERVED_DIVISOR} of the {MAX_POSTS} are reserved for hosts that responded last time" in SAID
