@@ -27,13 +27,13 @@ def test_each_commands_help_fits_its_line(group: click.Group) -> None:
 
 def test_each_command_of_an_operator_answers_in_json_as_documented() -> None:
     page = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
-    table = page.partition("| command | what for |")[2].partition("\n\n")[0]
+    table = page.partition("| command | purpose |")[2].partition("\n\n")[0]
     names = set(re.findall(r"`(\w+)", "".join(row.split("|")[1] for row in table.splitlines()[2:])))
     commands = {name: a2a.commands[name] for name in names}
     commands |= {f"deliveries {name}": command for name, command in deliveries.commands.items()}
 
     assert "deliveries" in names
-    assert "With\n`--json` each answers with JSON lines" in page
+    assert "With `--json` each command prints JSON lines" in " ".join(page.split())
     assert {
         name for name, command in commands.items() if not any("--json" in option.opts for option in command.params)
     } == set()
