@@ -138,6 +138,15 @@ async def test_the_values_of_a_body_take_tokens_before_they_are_parsed(
     assert answers[2].json()["error"]["message"].startswith("The rate limit of requests is reached")
 
 
+async def test_the_bytes_of_a_body_take_tokens(store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys) -> None:
+    most = {"owner_requests_per_second": 0.1, "owner_request_burst": 10, "auth_api_keys": (ANN,)}
+    body = message_json("x" * 4 * bodies.BYTES_PER_TOKEN) | {"configuration": {"returnImmediately": True}}
+    async with limited(store, redis_server.store_url, keys, **most) as gateway:
+        answers = [await gateway.http.post("/message:send", json=body, headers=AS_ANN) for _ in range(3)]
+
+    assert [answer.status_code for answer in answers] == [200, 200, 429], "five tokens each"
+
+
 async def test_a_body_that_is_too_expensive_leaves_its_caller_the_tokens_it_has(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
 ) -> None:

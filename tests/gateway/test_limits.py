@@ -301,7 +301,8 @@ async def test_what_is_refused_before_it_is_parsed_takes_a_token(
         answers = [await gateway.http.post(path, content=BAD_BODIES[bad], headers=headers) for _ in range(4)]
         good = await gateway.http.get("/tasks", headers=AS_ANN)
 
-    assert [answer.status_code == 429 for answer in answers] == [False, False, True, True]
+    taken = 1 if bad == "values" else 2  # its bytes take a token, too
+    assert [answer.status_code == 429 for answer in answers] == [False] * taken + [True] * (4 - taken)
     assert [int(answer.headers["retry-after"]) > 50 for answer in (*answers[2:], good)] == [True] * 3
     assert answers[3].json()["error"]["message"].startswith("The rate limit of requests is reached")
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from hashlib import sha256
 
 import pytest
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
-from a2a_celery.gateway.operations import limits
-from a2a_celery.gateway.operations.limits import REFUSAL_DELAY
+from a2a_celery.gateway.auth.authenticator import FAILURES_PER_SECOND
+from a2a_celery.gateway.middleware import retry_after
+from a2a_celery.gateway.middleware.retry_after import REFUSAL_DELAY
 from a2a_celery.store import AsyncStore, Keys
 from tests.support.clocks import ManualClock
 from tests.support.limited import Limited, limited
 from tests.support.waiting import eventually_async
+
+ANN = f"ann:sha256:{sha256(b'key').hexdigest()}"
 
 
 async def read(gateway: Limited, tenant: str = "") -> int:
@@ -47,7 +51,7 @@ async def test_only_a_caller_that_does_not_wait_is_delayed(
 async def test_delayed_refusals_are_bounded(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "MAX_DELAYED", 1)
+    monkeypatch.setattr(retry_after, "MAX_DELAYED", 1)
     clock = ManualClock()
     async with limited(store, redis_server.store_url, keys, clock, owner_requests_per_second=0.01) as gateway:
         assert [await read(gateway), await read(gateway)] == [404, 429]
@@ -56,3 +60,22 @@ async def test_delayed_refusals_are_bounded(
 
         assert await read(gateway) == 429
         delayed.cancel()
+
+
+async def test_strangers_are_delayed_if_there_are_many(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
+) -> None:
+    clock = ManualClock()
+
+    async def knock(key: str) -> int:
+        return (await gateway.http.get("/tasks", headers={"A2A-Version": "1.0", "X-API-Key": key})).status_code
+
+    async with limited(store, redis_server.store_url, keys, clock, auth_api_keys=(ANN,)) as gateway:
+        at_once = [await knock("wrong") for _ in range(FAILURES_PER_SECOND)]
+        delayed = asyncio.create_task(knock("wrong"))
+        await until_delayed(clock)
+        known = await knock("key")
+        clock.advance(REFUSAL_DELAY)
+
+        assert (set(at_once), known, await delayed) == ({401}, 200, 401)
+        assert await knock("wrong") == 401, "a second later there are few again"

@@ -12,7 +12,7 @@ import pytest
 from a2a.server.routes.common import serialize_list_tasks_response
 from a2a.types import Artifact, ListTasksResponse, Message, Part, SendMessageResponse, StreamResponse, Task, TaskStatus
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.json_format import MessageToDict
+from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.struct_pb2 import Value
 from google.protobuf.timestamp_pb2 import Timestamp
 from starlette.types import Receive, Scope, Send
@@ -75,6 +75,33 @@ def test_the_pieces_of_a_message_are_the_message(message: Task | ListTasksRespon
     writer = JsonWriter(lambda field: writes_empty)
 
     assert "".join(writer.pieces(message)) == writer.write(message)
+
+
+STRUCTURED = {
+    "empty": {},
+    "scalars": {"a": 0, "b": -1.5, "c": 1e22, "d": '"ä\u2028', "e": True, "f": False, "g": None, "": ""},
+    "nested": {"a": [], "b": {}, "c": [[], {}, [1, [2, {"d": [3]}], 4]], "e": {"f": {"g": [None]}}},
+    "long": {"a": [0.5] * (3 * PIECE), "b": {str(n): [n] for n in range(2 * PIECE)}, "c": [[1] * PIECE, 2]},
+}
+
+
+@pytest.mark.parametrize("values", STRUCTURED.values(), ids=list(STRUCTURED))
+def test_structured_values_are_what_the_sdk_writes(values: dict[str, Any]) -> None:
+    message = ParseDict({"messageId": "m", "metadata": values, "parts": [{"data": values}, {"data": 7}]}, Message())
+
+    assert json.loads(message_json(message)) == MessageToDict(message)
+    assert "".join(JsonWriter().pieces(message)) == message_json(message)
+
+
+async def test_a_task_with_many_values_is_written_while_the_event_loop_serves_others() -> None:
+    message = ParseDict({"messageId": "m", "metadata": {"values": [0] * 2000 * PIECE}}, Message())
+    task = Task(id="t", history=[message])
+
+    async with counted_turns() as count:
+        text = b"".join(await task_json(task))
+
+    assert count.turns >= 40
+    assert json.loads(text) == MessageToDict(task)
 
 
 async def test_a_long_task_is_written_while_the_event_loop_serves_others() -> None:

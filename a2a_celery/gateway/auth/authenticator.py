@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Sequence
 
 from a2a.utils.errors import A2AError
 
+from ...clock import SYSTEM_CLOCK, Clock
 from ...telemetry.logs import about
 from ...telemetry.names import Action
+from ..middleware.retry_after import RefusalDelay
 from ..protocol_errors import ServiceUnavailableError, UnauthenticatedError
 from .identity import Identity
 from .proxies import ProxyIdentity
@@ -16,6 +19,9 @@ from .schemes import CredentialsRefused, PresentedCredentials, RefusalReason, Sc
 from .tokens import BearerTokens
 
 REALM = "a2a"
+
+FAILURES_PER_SECOND = 50
+"""Failed authentications of a process whose errors are sent at once. The errors of further ones are delayed."""
 
 
 class Authenticator:
@@ -25,16 +31,30 @@ class Authenticator:
     its user's token.
     """
 
-    def __init__(self, schemes: Sequence[Scheme]) -> None:
+    def __init__(self, schemes: Sequence[Scheme], clock: Clock = SYSTEM_CLOCK) -> None:
         self.schemes = tuple(schemes)
+        self._clock = clock
+        self._delay = RefusalDelay(clock)
+        self._failures: deque[float] = deque(maxlen=FAILURES_PER_SECOND)  # times of the newest
 
     async def identify(self, presented: PresentedCredentials) -> Identity:
         """Return the caller.
 
         Raises:
-            CredentialsRefused: The caller is unknown.
+            CredentialsRefused: The caller is unknown. The error is late if there are many, see `FAILURES_PER_SECOND`.
             KeysUnavailable: The issuer's keys are unavailable.
         """
+        try:
+            return await self._identify(presented)
+        except CredentialsRefused:
+            now = self._clock.monotonic()
+            are_many = len(self._failures) == FAILURES_PER_SECOND and now - self._failures[0] < 1
+            self._failures.append(now)
+            if are_many:
+                await self._delay.wait()
+            raise
+
+    async def _identify(self, presented: PresentedCredentials) -> Identity:
         for scheme in self.schemes:
             if isinstance(scheme, ProxyIdentity):
                 scheme.require_trusted_proxy(presented)

@@ -51,7 +51,7 @@ def authenticator_from_settings(settings: Settings, clock: Clock = SYSTEM_CLOCK)
     if schemes:
         checks = "a gateway with authentication does not check that: leave it out"
         _require_unset(settings, ("allowed_hosts", "trusted_origins"), checks)
-    return Authenticator(schemes) if schemes else None
+    return Authenticator(schemes, clock) if schemes else None
 
 
 def _require_unset(settings: Settings, names: tuple[str, ...], reason: str) -> None:

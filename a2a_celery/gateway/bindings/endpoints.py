@@ -96,7 +96,7 @@ def count_unparsed(endpoint: Endpoint, handler: GatewayHandler, say: Callable[[A
 
     async def counted(request: Request) -> Response:
         owner = CALLERS.build_user(request).user_name
-        request.scope[CHARGE] = partial(limits.charge_values, agent, owner)
+        request.scope[CHARGE] = partial(limits.charge_body, agent, owner)
         try:
             if _may_be_large(request):
                 await limits.require_token(agent, owner)

@@ -19,7 +19,7 @@ from a2a.extensions.common import HTTP_EXTENSION_HEADER
 from a2a.server.context import ServerCallContext
 from a2a.server.request_handlers import grpc_handler
 from a2a.server.request_handlers.request_handler import RequestHandler
-from a2a.types import a2a_pb2_grpc
+from a2a.types import SendMessageRequest, a2a_pb2_grpc
 from a2a.utils.errors import A2AError, InvalidParamsError
 from google.protobuf import descriptor_pool
 
@@ -28,6 +28,7 @@ from ..auth.grpc import AuthenticationInterceptor, caller
 from ..handler import GatewayHandler
 from ..middleware.bodies import MAX_JSON_VALUES
 from ..middleware.extensions import active_extensions
+from ..operations.validation import check_values
 from ..protocol_errors import REACHED, LimitExceededError
 from .call_context import require_version
 from .grpc_errors import abort, retry_after
@@ -210,7 +211,7 @@ def _routed(name: str, handlers: Mapping[str, GatewayHandler]) -> Callable[..., 
     if inspect.isasyncgenfunction(getattr(RequestHandler, name)):
 
         async def stream(_: object, params: Any, context: ServerCallContext) -> Any:
-            handler = choose_agent(handlers, context)
+            handler = _chosen(handlers, params, context)
             await _echo_extensions(handler, context)
             events = getattr(handler, name)(params, context)
             try:
@@ -222,11 +223,18 @@ def _routed(name: str, handlers: Mapping[str, GatewayHandler]) -> Callable[..., 
         return stream
 
     async def unary(_: object, params: Any, context: ServerCallContext) -> Any:
-        handler = choose_agent(handlers, context)
+        handler = _chosen(handlers, params, context)
         await _echo_extensions(handler, context)
         return await getattr(handler, name)(params, context)
 
     return unary
+
+
+def _chosen(handlers: Mapping[str, GatewayHandler], params: Any, context: ServerCallContext) -> GatewayHandler:
+    """Return the handler that serves a request. Raises A2AError for an unknown agent and for invalid values."""
+    if isinstance(params, SendMessageRequest):
+        check_values(params)
+    return choose_agent(handlers, context)
 
 
 class GrpcServer:

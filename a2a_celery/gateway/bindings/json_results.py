@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ...lifecycle import Event
-from .proto_json import PIECE, JsonWriter
+from .proto_json import PAUSE, PIECE, JsonWriter
 
 _LINE_ENDS = tuple((end, f"\\u{ord(end):04x}") for end in "\x85\u2028\u2029")
 
@@ -53,7 +53,7 @@ async def task_json(task: Task) -> list[bytes]:
 
 def is_long(task: Task) -> bool:
     """Return whether `task` takes long enough to write to delay the event loop."""
-    if len(task.history) + len(task.artifacts) > PIECE:
+    if len(task.history) + len(task.artifacts) > PIECE or task.ByteSize() > PAUSE:
         return True
     return any(len(artifact.parts) > PIECE for artifact in task.artifacts)
 

@@ -29,6 +29,7 @@ from starlette.responses import JSONResponse, Response
 
 from ...lifecycle import Event
 from ..handler import GatewayHandler
+from ..middleware.bodies import parse_soon
 from ..protocol_errors import rpc_status, to_a2a
 from .call_context import CallContextBuilder, asked_version, require_version, served_as
 from .errors import rpc_error_info
@@ -97,7 +98,8 @@ class RpcDispatcher(JsonRpcDispatcher):
         if kind is None:
             return self._generate_error_response(request_id, MethodNotFoundError())
         context = self._context_builder.build(request)
-        params: Any = parse_json({} if body.get("params") is None else body["params"], kind)
+        given = {} if body.get("params") is None else body["params"]
+        params: Any = await parse_soon(len(await request.body()), parse_json, given, kind)
         context.tenant = params.tenant
         context.state["method"] = method
         if "id" not in body and isinstance(params, SendMessageRequest):

@@ -34,6 +34,7 @@ from starlette.routing import Route
 
 from ..cards import cached_card
 from ..handler import GatewayHandler
+from ..middleware.bodies import parse_soon
 from ..middleware.extensions import Endpoint
 from ..operations.push_configs import REPLAYED
 from ..protocol_errors import to_a2a
@@ -74,10 +75,12 @@ def _endpoint(operation: Operation, handler: GatewayHandler, context_builder: Se
     return traced
 
 
-async def _params(request: Request, kind: type[Proto], context: ServerCallContext) -> Proto:
+async def _params(request: Request, kind: type[Proto], context: ServerCallContext) -> Any:
     """Return the request, and put its tenant into `context`."""
+    params: Any
     if request.method == "POST":
-        params = parse_json(await request.json() if await request.body() else {}, kind)
+        body = await request.body()
+        params = await parse_soon(len(body), parse_json, await request.json() if body else {}, kind)
     else:
         params = parse_query(request.query_params, kind)
     for name, value in request.path_params.items():
@@ -88,7 +91,7 @@ async def _params(request: Request, kind: type[Proto], context: ServerCallContex
     context.tenant = one_tenant(
         request.path_params.get("tenant", ""),
         request.query_params.get("tenant", ""),
-        params.tenant,  # type: ignore[attr-defined]  # every request has one
+        params.tenant,
     )
     return params
 

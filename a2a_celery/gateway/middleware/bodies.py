@@ -11,13 +11,20 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from typing import Any, NoReturn
+from math import isinf
+from typing import Any, NoReturn, TypeVar
 
 from a2a.utils.errors import ContentTypeNotSupportedError, InvalidRequestError
 from starlette.requests import Request
 
 from ..protocol_errors import RequestTooLargeError
+
+T = TypeVar("T")
+
+_parser = ThreadPoolExecutor(1, thread_name_prefix="a2a-parser")
 
 MEDIA_TYPES = ("application/json", "application/a2a+json")
 """Media types of a request's body."""
@@ -30,7 +37,14 @@ MAX_JSON_VALUES = 20_000
 parser."""
 
 CHARGE = "a2a_charge"
-"""Key of a request's scope for a coroutine function that takes the number of the body's values, and may refuse them."""
+"""Key of a request's scope for a coroutine function that takes tokens of the caller's rate, and may refuse the body."""
+
+BYTES_PER_TOKEN = 1 << 15
+VALUES_PER_TOKEN = 1_000
+"""Bytes and values of a JSON body that cost as much of the gateway's time as a small request."""
+
+LARGE_BODY = 1 << 14
+"""Bytes of a body that is parsed in a thread: the event loop serves other requests meanwhile."""
 
 TOO_MANY_VALUES = f"The body has more than {MAX_JSON_VALUES} values: send large data as a file part"
 
@@ -67,19 +81,38 @@ async def require_json(request: Request, max_bytes: int, *, may_be_empty: bool =
     if not body and may_be_empty:
         return
     _require_media_type(request)
+    values = 0
+    try:
+        parsed, values = await parse_soon(len(body), _parse, body)
+    finally:
+        if CHARGE in request.scope:
+            await request.scope[CHARGE](len(body) // BYTES_PER_TOKEN + values // VALUES_PER_TOKEN)
+    request._json = parsed  # what request.json() would keep: the endpoint need not parse again
+    if not isinstance(parsed, dict) and may_be_empty:
+        raise InvalidRequestError("The body is a JSON object")
+
+
+async def parse_soon(size: int, parse: Callable[..., T], *args: Any) -> T:
+    """Return the result of `parse`, a parser of a body of `size` bytes.
+
+    A large body is parsed in a thread. There is one such thread, since each one takes its share of the processor's time
+    from the event loop.
+    """
+    if size <= LARGE_BODY:
+        return parse(*args)
+    return await asyncio.get_running_loop().run_in_executor(_parser, parse, *args)
+
+
+def _parse(body: bytes) -> tuple[Any, int]:
+    """Return a body's value, and the number of values that it holds."""
     _require_few_values(body)
     try:
-        parsed = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
+        parsed = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite)
         if b"\\ud" in body or b"\\uD" in body:
             json.dumps(parsed, ensure_ascii=False).encode()  # half a surrogate pair could be neither kept nor echoed
     except (ValueError, RecursionError) as e:
         raise InvalidRequestError(f"The body is not JSON: {_reason(e)}") from None
-    values = _require_bounded(parsed)
-    if CHARGE in request.scope:
-        await request.scope[CHARGE](values)
-    request._json = parsed  # what request.json() would keep: the endpoint need not parse again
-    if not isinstance(parsed, dict) and may_be_empty:
-        raise InvalidRequestError("The body is a JSON object")
+    return parsed, _require_bounded(parsed)
 
 
 def _require_media_type(request: Request) -> None:
@@ -153,6 +186,13 @@ class _NoValue(ValueError):
 
 def _refuse_constant(name: str) -> NoReturn:
     raise _NoValue(f"{name} is no JSON value")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if isinf(number):  # protobuf would take it, but could not write it as JSON
+        raise _NoValue(f"{text[:30]} is too large a number")
+    return number
 
 
 def _require_few_values(body: bytes) -> None:

@@ -10,11 +10,13 @@ Source: A2A specification 3.3.2, 9.5, 10.6, 11.6; RFC 6585 4; RFC 9110 10.2.3.
 from __future__ import annotations
 
 import json
+from random import uniform
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from ...clock import Clock
 from ..protocol_errors import LimitExceededError
 
 LIMIT_ERRORS = "a2a_limit_errors"
@@ -22,6 +24,32 @@ LIMIT_ERRORS = "a2a_limit_errors"
 
 HEADER = "Retry-After"
 RETRY_INFO = "type.googleapis.com/google.rpc.RetryInfo"
+
+
+REFUSAL_DELAY = 1.0
+"""Seconds, at most, that a refusal is delayed. Half of it is random, so that the connections of an insistent caller do
+not send their next requests all at once."""
+
+MAX_DELAYED = 1_000
+"""Refusals that are delayed at the same time. Further ones are sent at once."""
+
+
+class RefusalDelay:
+    """Delay of refusals, so that a caller that repeats its request at once takes little of the gateway's time."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._delayed = 0
+
+    async def wait(self) -> None:
+        """Wait before a refusal is sent."""
+        if self._delayed >= MAX_DELAYED:
+            return
+        self._delayed += 1
+        try:
+            await self._clock.sleep(uniform(REFUSAL_DELAY / 2, REFUSAL_DELAY))
+        finally:
+            self._delayed -= 1
 
 
 def record_limit_error(errors: list[LimitExceededError] | None, error: LimitExceededError) -> None:

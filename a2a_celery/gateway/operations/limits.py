@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from math import ceil
-from random import uniform
 from typing import NoReturn
 
 from a2a.server.context import ServerCallContext
@@ -25,6 +24,7 @@ from ...store.admin.memory import MemoryWatermark
 from ...store.tasks.limits import TaskLimits, acquire_request
 from ...store.tasks.results import Limited
 from ..metrics import Metrics
+from ..middleware.retry_after import RefusalDelay
 from ..protocol_errors import LimitExceededError
 
 REQUESTS, STREAMS = "requests", "streams"
@@ -32,16 +32,6 @@ REQUESTS, STREAMS = "requests", "streams"
 
 MAX_REMEMBERED_OWNERS = 10_000
 """Owners without a token that a gateway remembers. For any further owner it asks the store."""
-
-VALUES_PER_TOKEN = 1_000
-"""Values of a JSON body that cost as much of the gateway's time as a small request."""
-
-REFUSAL_DELAY = 1.0
-"""Seconds, at most, that the response to a caller that ignores Retry-After is delayed. Half of it is random, so that
-the connections of such a caller do not send their next requests all at once."""
-
-MAX_DELAYED = 1_000
-"""Refusals that are delayed at the same time. Further ones are sent at once."""
 
 STREAM_WAIT = 10
 """Seconds that the client of a rejected stream has to wait. The end of another stream is unknown."""
@@ -82,7 +72,7 @@ class OwnerLimits:
         self._per_second = settings.owner_requests_per_second
         self._blocked_until: dict[str, float] = {}  # by account
         self._retry_at: dict[str, float] = {}  # by account
-        self._delayed = 0
+        self._delay = RefusalDelay(clock)
         self._max_streams = settings.owner_max_streams
         self._streams: Counter[str] = Counter()  # by account
         self._burst = settings.owner_request_burst or max(1, ceil(self._per_second or 0))
@@ -127,15 +117,15 @@ class OwnerLimits:
         with suppress(StoreUnavailable):
             await self._count(agent, Scope(owner=owner))
 
-    async def charge_values(self, agent: str, owner: str, values: int) -> None:
-        """Take a token of `owner` for each `VALUES_PER_TOKEN` values of a body, before the request is built from it.
+    async def charge_body(self, agent: str, owner: str, tokens: int) -> None:
+        """Take so many tokens of `owner` for a large body, before the request is built from it.
 
         They are taken only if a token is left for the operation itself, and never cost more than a full bucket.
 
         Raises:
             LimitExceededError: The owner has too few tokens.
         """
-        cost = min(values // VALUES_PER_TOKEN, self._burst - 1)
+        cost = min(tokens, self._burst - 1)
         if cost > 0:
             with suppress(StoreUnavailable):
                 await self._count(agent, Scope(owner=owner), cost, spare=1)
@@ -172,12 +162,8 @@ class OwnerLimits:
         now = self._clock.monotonic()
         if now >= self._retry_at.get(account, 0.0):
             _remember(self._retry_at, account, ceil(wait), now)
-        elif self._delayed < MAX_DELAYED:
-            self._delayed += 1
-            try:
-                await self._clock.sleep(uniform(REFUSAL_DELAY / 2, REFUSAL_DELAY))
-            finally:
-                self._delayed -= 1
+        else:
+            await self._delay.wait()
         raise self._error(agent, REQUESTS, LIMIT_TEXTS[REQUESTS], ceil(wait))
 
     @contextmanager

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cache
+from math import isfinite
 from typing import Any
 
 from a2a.server.context import ServerCallContext
@@ -24,7 +25,6 @@ from a2a.utils.errors import (
 from a2a.utils.input_mode_validator import validate_input_modes
 from a2a.utils.proto_utils import validate_proto_required_fields
 from google.api.field_behavior_pb2 import FieldBehavior, field_behavior
-from google.protobuf.json_format import MessageToDict, SerializeToJsonError
 from google.protobuf.message import Message as Proto
 from google.protobuf.struct_pb2 import Value
 
@@ -103,16 +103,10 @@ def check_send(params: SendMessageRequest, card: AgentCard, context: ServerCallC
         require_push(card)
     check_history_length(configuration, "configuration.history_length")
     validate_input_modes(message, card)
-    _require_json(params)
 
 
 def check_bounds(params: Proto, context: ServerCallContext) -> None:
-    """Raise InvalidParamsError for a name or page token that is too long, or a message with too many values.
-
-    Over gRPC nothing else counts the values of a message.
-    """
-    if isinstance(params, SendMessageRequest) and _values_of(params) > MAX_JSON_VALUES:
-        raise invalid("message.parts", f"At most {MAX_JSON_VALUES} values: send large data as a file part.")
+    """Raise InvalidParamsError for a name or page token that is too long."""
     given = [(name, getattr(params, name)) for name in BOUNDS if name in params.DESCRIPTOR.fields_by_name]
     for name, value in [*given, ("tenant", context.tenant)]:  # which a path has, and not the request in it
         if len(value) > BOUNDS[name]:
@@ -164,36 +158,35 @@ def _check_ids(message: Message) -> None:
         raise invalid("message.reference_task_ids", f"At most {MAX_ID_LENGTH} characters each.")
 
 
-def _require_json(params: SendMessageRequest) -> None:
-    """Protobuf carries numbers that JSON has no words for; stored, they would make the task unreadable."""
-    structured = params.metadata.fields or params.message.metadata.fields
-    if structured or any(part.HasField("data") or part.metadata.fields for part in params.message.parts):
-        try:
-            MessageToDict(params)
-        except (SerializeToJsonError, ValueError):
-            raise invalid(
-                "message", "Values must be finite numbers and valid text: JSON has no NaN, no infinity."
-            ) from None
+def check_values(params: SendMessageRequest) -> None:
+    """Validate what protobuf can carry in a message, and JSON cannot: a body in JSON is checked before it is parsed.
 
-
-def _values_of(params: SendMessageRequest) -> int:
-    """Return the number of parts, of strings in lists and of structured values in a message, see `_values_in`."""
+    Raises:
+        InvalidParamsError: The message has too many values, or a number that JSON has no words for. Stored, such a
+            number would make the task unreadable.
+    """
     message = params.message
-    count = len(message.parts) + len(message.extensions) + len(params.configuration.accepted_output_modes)
-    if count > MAX_JSON_VALUES:
-        return count
+    lists = (message.parts, message.extensions, params.configuration.accepted_output_modes)
     structs = [params.metadata, message.metadata, *(part.metadata for part in message.parts)]
-    data = [part.data for part in message.parts if part.HasField("data")]
-    return count + _values_in([*data, *(value for struct in structs for value in struct.fields.values())])
-
-
-def _values_in(level: list[Value]) -> int:
-    """Return the number of values inside those of `level`, counted up to about `MAX_JSON_VALUES`."""
-    count = 0
-    while level and count <= MAX_JSON_VALUES:
+    level = [part.data for part in message.parts if part.HasField("data")]
+    level += [value for struct in structs for value in struct.fields.values()]
+    count = sum(map(len, lists))
+    while True:
         count += len(level)
-        level = [inner for outer in level for inner in (*outer.list_value.values, *outer.struct_value.fields.values())]
-    return count
+        if count > MAX_JSON_VALUES:
+            raise invalid("message.parts", f"At most {MAX_JSON_VALUES} values: send large data as a file part.")
+        if not level:
+            return
+        inner: list[Value] = []
+        for value in level:
+            match value.WhichOneof("kind"):
+                case "number_value" if not isfinite(value.number_value):
+                    raise invalid("message", "Numbers are finite: JSON has no NaN, no infinity.")
+                case "list_value":
+                    inner += value.list_value.values
+                case "struct_value":
+                    inner += value.struct_value.fields.values()
+        level = inner
 
 
 WHAT_TO_SEND = {
