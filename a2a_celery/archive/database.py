@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import Any
 from uuid import uuid4
 
 from a2a.types import Task, TaskStatus
-from a2a.utils.task import ListTasksCursor
 from google.protobuf.timestamp_pb2 import Timestamp
-from sqlalchemy import ColumnElement, delete, func, select
+from sqlalchemy import ColumnElement, and_, delete, func, or_, select
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import defer
@@ -85,8 +85,7 @@ class DatabaseArchive:
                 newest_first = (ArchivedTask.last_updated.desc(), ArchivedTask.id.desc())
                 found = select(ArchivedTask.id).where(*clauses).order_by(*newest_first).limit(size + 1)
                 if cursor is not None:
-                    place = ListTasksCursor(cursor[0] * 1000, column_of(cursor[1]))
-                    found = found.where(self._rows._after_cursor(place))
+                    found = found.where(_is_after(at_us(cursor[0]), column_of(cursor[1])))
                 ids = (await session.scalars(found)).all()
             tasks, seen = await self._tasks(session, ids[:size], artifacts)
             return ArchivedPage(tasks, total, len(ids) > seen)
@@ -166,6 +165,12 @@ def _clauses(wanted: Filter) -> list[ColumnElement[bool]]:
     if wanted.not_before_us is not None:
         clauses.append(ArchivedTask.last_updated >= at_us(wanted.not_before_us))
     return clauses
+
+
+def _is_after(time: datetime, task_id: str) -> ColumnElement[bool]:
+    """Return the condition that a row comes after a place in the order of pages: newest first, then by id."""
+    updated = ArchivedTask.last_updated
+    return or_(updated < time, and_(updated == time, ArchivedTask.id < task_id))
 
 
 def _kind_of(error: Exception) -> str:

@@ -20,6 +20,7 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Mapped, mapped_column
 
+from ..integrations.a2a_sdk import RowConversion
 from ..store import Scope
 from ..store.keys import quoted
 from . import Archived
@@ -81,7 +82,7 @@ def at_us(us: int) -> datetime:
     return _EPOCH + timedelta(microseconds=us)
 
 
-class TaskRows(DatabaseTaskStore):
+class TaskRows(RowConversion, DatabaseTaskStore):
     """The SDK's task store on this table, for its creation of the table, its sessions and its conversions."""
 
     def __init__(self, engine: AsyncEngine) -> None:
@@ -103,7 +104,7 @@ class TaskRows(DatabaseTaskStore):
         """Convert a row to a task, without artifacts if the row was read without them."""
         if row.whole is not None:
             return Task.FromString(b64decode(row.whole))
-        task = self._from_orm(row)  # type: ignore[arg-type]
+        task: Task = self.from_row(row)
         task.id, task.context_id = unquote(row.id), unquote(row.context_id)
         return task
 
@@ -117,7 +118,7 @@ class TaskRows(DatabaseTaskStore):
         return row if same else None
 
     def _row(self, task: Task) -> ArchivedTask:
-        row: ArchivedTask = self._to_orm(task, "")  # type: ignore[assignment]
+        row: ArchivedTask = self.to_row(task)
         row.id, row.context_id = column_of(quoted(task.id)), column_of(quoted(task.context_id))
         row.state = int(task.status.state)
         return row

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from types import TracebackType
 
-from sse_starlette import EventSourceResponse
+from ..integrations.sse_starlette import wait_for_server_exit
 
 WAIT_TIMEOUT = 5.0
 """Seconds for which waiting calls may still return the end of their task."""
@@ -70,8 +70,7 @@ class GracefulShutdown:
         return CancelScope(self._streams)
 
     async def _end_streams(self) -> None:
-        # private, but nothing else in sse-starlette tells that the server stops; one waiter serves all streams
-        await EventSourceResponse._listen_for_exit_signal()
+        await wait_for_server_exit()
         self._watching = None
         _cancel_all(self._streams)
 

@@ -49,6 +49,11 @@ class Library:
             )
 
 
+def base_in(cls: type, package: str) -> type:
+    """Return the first base class of `cls`, or `cls`, that belongs to `package`."""
+    return next(base for base in getmro(cls) if base.__module__.partition(".")[0] == package)
+
+
 def _has(owner: object, name: str) -> bool:
     if hasattr(owner, name):
         return True

@@ -11,7 +11,7 @@ from celery import Celery, Task, _state
 from celery.local import Proxy
 from celery.utils.functional import noop
 
-from . import Library
+from . import Library, base_in
 
 CELERY = Library("celery>=5.7.0,<6", checked="5.7.0")
 CELERY.require(_state, "_task_stack")
@@ -95,16 +95,12 @@ def _tracks_ended_children(pool: Any) -> bool:
     return bool(added)
 
 
-def _base_in_celery(cls: type) -> type:
-    return next(base for base in cls.__mro__ if base.__module__.startswith("celery."))
-
-
 class RequestInternals:
     """Mixin for a subclass of ``celery.worker.request.Request`` that reads and releases its private state."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        CELERY.require(_base_in_celery(cls), *READ_OF_REQUEST, *RELEASED_OF_REQUEST)
+        CELERY.require(base_in(cls, "celery"), *READ_OF_REQUEST, *RELEASED_OF_REQUEST)
 
     @property
     def is_announced_revoked(self: Any) -> bool:
@@ -183,7 +179,7 @@ class PoolInfo:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        CELERY.require(_base_in_celery(cls), "_get_info")
+        CELERY.require(base_in(cls, "celery"), "_get_info")
 
     def further_info(self) -> dict[str, Any]:
         """Return further entries."""

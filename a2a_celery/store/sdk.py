@@ -28,6 +28,7 @@ from a2a.types import (
     TaskStatusUpdateEvent,
 )
 
+from ..integrations.a2a_sdk import version_reader
 from ..lifecycle import Event, EventId, is_terminal
 from ..lifecycle.states import CANCELED
 from .client.connection import AsyncStore
@@ -41,6 +42,8 @@ from .tasks.commands import read_task
 from .tasks.listing import list_page
 
 WEEK = 7 * 24 * 3600
+
+version_number = version_reader(TaskVersion)
 
 
 class RedisTaskStore(VersionedTaskStore):
@@ -118,7 +121,7 @@ class RedisTaskEventStream(TaskEventStream):
 
     async def subscribe(self, task_id: str, *, after: TaskVersion) -> AsyncGenerator[VersionedEvent, None]:
         """Every event of `task_id` newer than `after`, as it comes. Ends with the task's last event."""
-        start = 0 if after.is_missing else int(after._value)  # the SDK offers no accessor
+        start = version_number(after)
         now = await self._follower.store.run(read_log(self._follower.keys, task_id, start, limit=1))
         if is_terminal(now.state) and now.version <= start:
             return
@@ -146,7 +149,7 @@ def _save_task(
         retention,
         keys.leases,
         keys.dispatch,
-        0 if prev_version.is_missing else int(prev_version._value),
+        version_number(prev_version),
         int(task.status.state == CANCELED),
     ]
     # A log begins with the task as a whole, whatever its first event was.

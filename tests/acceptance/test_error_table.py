@@ -11,12 +11,12 @@ from typing import Any
 
 import httpx
 import pytest
-from a2a.server.request_handlers import grpc_handler
 from a2a.server.request_handlers.response_helpers import build_error_response
 from a2a.utils import errors
 from a2a.utils.errors import JSON_RPC_ERROR_CODE_MAP, A2AError
 
 from a2a_celery.gateway.bindings.errors import rest_error
+from a2a_celery.gateway.bindings.grpc_errors import status_code
 from a2a_celery.gateway.protocol_errors import EXTRA_RPC_CODES
 from a2a_celery.lifecycle.outcomes import INVALID_ANSWER
 from tests.support.clients import BINDINGS, Served, message_json, rpc, serving
@@ -126,7 +126,7 @@ def test_an_answer_of_an_agent_that_is_invalid_would_be_said_right() -> None:
     assert build_error_response(1, error)["error"]["code"] == CODES["INVALID_AGENT_RESPONSE"][0]
     assert answer.status_code == CODES["INVALID_AGENT_RESPONSE"][1]
     assert b"INVALID_AGENT_RESPONSE" in answer.body
-    assert grpc_handler._ERROR_CODE_MAP[type(error)].name == CODES["INVALID_AGENT_RESPONSE"][2]
+    assert status_code(error).name == CODES["INVALID_AGENT_RESPONSE"][2]
 
 
 def post(served: Served, path: str, content: str, media_type: str = "application/json") -> httpx.Response:

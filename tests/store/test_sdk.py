@@ -19,7 +19,7 @@ from a2a_celery.caller import Caller
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, INPUT_REQUIRED, SUBMITTED, WORKING
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.log.pubsub import PubSubListener
-from a2a_celery.store.sdk import RedisTaskEventStream, RedisTaskStore
+from a2a_celery.store.sdk import RedisTaskEventStream, RedisTaskStore, version_number
 from tests.support.agents import card
 from tests.support.seeds import CONTEXT, RETENTION, Seeds, at_once, chunk, request, status
 
@@ -127,7 +127,8 @@ async def test_a_stale_save_is_refused_and_writes_nothing(tasks: RedisTaskStore,
     _, version = await written(tasks)
     before = await seeds.everything()
 
-    for stale in (TaskVersion.MISSING, TaskVersion(version._value - 1), TaskVersion(version._value + 1)):
+    number = version_number(version)
+    for stale in (TaskVersion.MISSING, TaskVersion(number - 1), TaskVersion(number + 1)):
         with pytest.raises(ConcurrentTaskModificationError):
             await tasks.save(task_in(WORKING), event=status(WORKING), prev_version=stale, context=ANN)
 
@@ -266,7 +267,7 @@ async def test_a_stream_follows_until_the_task_has_ended(tasks: RedisTaskStore, 
     following = asyncio.create_task(events_of(stream, version))
     await tasks.save(task_in(INPUT_REQUIRED), event=status(INPUT_REQUIRED), prev_version=version, context=ANN)
     await tasks.save(
-        task_in(COMPLETED), event=status(COMPLETED), prev_version=TaskVersion(version._value + 1), context=ANN
+        task_in(COMPLETED), event=status(COMPLETED), prev_version=TaskVersion(version_number(version) + 1), context=ANN
     )
 
     assert [event.event.status.state for event in await following] == [INPUT_REQUIRED, COMPLETED]  # type: ignore[union-attr]

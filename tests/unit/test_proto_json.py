@@ -18,7 +18,6 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from starlette.types import Receive, Scope, Send
 
 from a2a_celery.gateway.bindings.json_results import (
-    Json,
     event_json,
     event_json_in_pieces,
     message_json,
@@ -124,7 +123,7 @@ async def test_a_long_task_is_written_while_the_event_loop_serves_others() -> No
 
 async def test_a_long_response_is_sent_in_pieces_and_holds_its_large_parts_until_the_last() -> None:
     budget, sent = MemoryBudget(10), []
-    result = Json([b'{"id": ', b'"t"', b", ", b'"contextId": ', b'"c"}'])
+    result = [b'{"id": ', b'"t"', b", ", b'"contextId": ', b'"c"}']
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await budget.acquire(10)

@@ -20,8 +20,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from ...integrations.starlette import drop_body
 from ..handler import GatewayHandler
-from ..middleware.bodies import CHARGE, forget_body, read_bounded, require_json
+from ..middleware.bodies import CHARGE, read_bounded, require_json
 from ..middleware.disconnect import CLIENT_CLOSED_REQUEST, cancel_on_disconnect
 from ..middleware.extensions import Endpoint
 from ..middleware.retry_after import LIMIT_ERRORS, record_limit_error, with_retry_after
@@ -119,5 +120,5 @@ def _may_be_large(request: Request) -> bool:
 
 async def _answered(endpoint: Endpoint, request: Request) -> Response:
     response = await cancel_on_disconnect(endpoint, request)
-    forget_body(request)
+    drop_body(request)
     return with_retry_after(response, request)

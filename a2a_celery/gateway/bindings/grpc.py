@@ -31,7 +31,7 @@ from ..middleware.extensions import active_extensions
 from ..operations.validation import check_values
 from ..protocol_errors import REACHED, LimitExceededError
 from .call_context import require_version
-from .grpc_errors import abort, retry_after
+from .grpc_errors import abort, retry_after, status_code
 from .legacy import StrictLegacyHandler, map_legacy_error
 from .shared_address import choose_agent
 from .wire_fields import has_more_fields
@@ -105,7 +105,7 @@ class LegacyGrpcBinding(CompatGrpcHandler):
         """End the call with `error`."""
         if isinstance(error, LimitExceededError):
             context.set_trailing_metadata(retry_after(error))
-        await super().abort_context(error, context)
+        await context.abort(status_code(error), f"{type(error).__name__}: {error.message}")
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]

@@ -13,32 +13,14 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from a2a.server.request_handlers import grpc_handler
 from a2a.utils.error_handlers import A2A_DOMAIN
-from a2a.utils.errors import A2A_ERROR_REASONS, A2AError, InvalidParamsError
+from a2a.utils.errors import A2A_ERROR_MAPPING, A2A_ERROR_REASONS, A2AError, InvalidParamsError
 from a2a.utils.grpc_status import status_to_grpc
 from a2a.utils.proto_utils import validation_errors_to_bad_request
 from google.rpc import error_details_pb2, status_pb2
 
 from ..middleware.retry_after import HEADER, retry_seconds
-from ..protocol_errors import (
-    LimitExceededError,
-    PermissionDeniedError,
-    RequestTooLargeError,
-    ServiceUnavailableError,
-    UnauthenticatedError,
-)
-
-# As in faults: the SDK looks its codes up in a table, which lacks these.
-grpc_handler._ERROR_CODE_MAP.update(
-    {
-        ServiceUnavailableError: grpc.StatusCode.UNAVAILABLE,
-        RequestTooLargeError: grpc.StatusCode.RESOURCE_EXHAUSTED,
-        UnauthenticatedError: grpc.StatusCode.UNAUTHENTICATED,
-        PermissionDeniedError: grpc.StatusCode.PERMISSION_DENIED,
-        LimitExceededError: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    }
-)
+from ..protocol_errors import LimitExceededError
 
 
 async def abort(error: A2AError, context: grpc.aio.ServicerContext[Any, Any]) -> None:
@@ -49,10 +31,15 @@ async def abort(error: A2AError, context: grpc.aio.ServicerContext[Any, Any]) ->
     await context.abort(rich.code, rich.details)
 
 
+def status_code(error: A2AError) -> grpc.StatusCode:
+    """Return the gRPC status of `error`."""
+    mapping = A2A_ERROR_MAPPING.get(type(error))
+    return grpc.StatusCode.UNKNOWN if mapping is None else grpc.StatusCode[mapping.grpc_status]
+
+
 def error_status(error: A2AError) -> status_pb2.Status:
     """Return `error` as google.rpc.Status."""
-    code = grpc_handler._ERROR_CODE_MAP.get(type(error), grpc.StatusCode.UNKNOWN)
-    status = status_pb2.Status(code=code.value[0], message=error.message)
+    status = status_pb2.Status(code=status_code(error).value[0], message=error.message)
     reason = A2A_ERROR_REASONS.get(type(error), "UNKNOWN_ERROR")
     metadata = {str(name): _text(value) for name, value in (error.data or {}).items()}
     status.details.add().Pack(error_details_pb2.ErrorInfo(reason=reason, domain=A2A_DOMAIN, metadata=metadata))

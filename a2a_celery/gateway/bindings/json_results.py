@@ -80,10 +80,6 @@ _page_writer = _writer_without(_HISTORY)
 _page_writer_without_artifacts = _writer_without(_HISTORY, _ARTIFACTS)
 
 
-class Json(list[bytes]):
-    """JSON of a result, in pieces: one, unless the result is long."""
-
-
 class PiecewiseResponse(Response):
     """Response whose body is never joined, because a copy of a large body delays the event loop."""
 
@@ -100,18 +96,18 @@ class PiecewiseResponse(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def page_json(page: ListTasksResponse, artifacts: bool) -> Json:
+async def page_json(page: ListTasksResponse, artifacts: bool) -> list[bytes]:
     """Return `page` with its empty fields, but without empty histories, and without `artifacts` unless requested.
 
     Source: A2A specification 3.1.4 and 3.2.4.
     """
     writer = _page_writer if artifacts else _page_writer_without_artifacts
     if any(map(is_long, page.tasks)):
-        return Json(await writer.write_in_pieces(page))
-    return Json([writer.write(page).encode()])
+        return await writer.write_in_pieces(page)
+    return [writer.write(page).encode()]
 
 
-def rpc_response(request_id: str | int | None, result: Json) -> Response:
+def rpc_response(request_id: str | int | None, result: Sequence[bytes]) -> Response:
     """Return the JSON-RPC response with `result`."""
     before = f'{{"jsonrpc": "2.0", "id": {json.dumps(request_id)}, "result": '.encode()
     return json_response([before, *result, b"}"], "application/json")

@@ -1,4 +1,4 @@
-"""The JSON-RPC binding of protocol 1.0: the SDK's dispatcher with strict envelopes and typed error details.
+"""The JSON-RPC binding of protocol 1.0: strict envelopes and typed error details, unlike the SDK's dispatcher.
 
 * An envelope is one of JSON-RPC 2.0, and a notification gets no response.
 * JSON-RPC's own errors carry typed details too (A2A specification 9.5).
@@ -15,15 +15,17 @@ from a2a.server.context import ServerCallContext
 from a2a.server.jsonrpc_models import JSONRPCError, MethodNotFoundError
 from a2a.server.request_handlers.response_helpers import build_error_response
 from a2a.server.routes.jsonrpc_dispatcher import JsonRpcDispatcher
-from a2a.types import CancelTaskRequest, GetTaskRequest, ListTasksRequest, SendMessageRequest
+from a2a.types import SendMessageRequest
 from a2a.utils import json_utils
 from a2a.utils.constants import PROTOCOL_VERSION_0_3, PROTOCOL_VERSION_1_0
 from a2a.utils.errors import (
     A2AError,
-    InternalError,
     InvalidRequestError,
+    UnsupportedOperationError,
 )
 from a2a.utils.telemetry import SpanKind, trace_function
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -33,7 +35,7 @@ from ..middleware.bodies import parse_soon
 from ..protocol_errors import rpc_status, to_a2a
 from .call_context import CallContextBuilder, asked_version, require_version, served_as
 from .errors import rpc_error_info
-from .json_results import Json, event_json_in_pieces, event_line, one_line, page_json, rpc_response, task_json
+from .json_results import event_json_in_pieces, event_line, message_json, one_line, page_json, rpc_response, task_json
 from .legacy import LegacyRpc
 from .request_parser import parse_json
 from .sse import EventStream, frames_of
@@ -55,16 +57,15 @@ _REASONS = {
 }
 
 
-class RpcDispatcher(JsonRpcDispatcher):
+class RpcDispatcher:
     """Dispatcher of JSON-RPC 2.0. Its errors carry typed details, and never the text of an exception.
 
     Requests of 0.3 go to `legacy`, the handler of the agent for clients that name no agent.
     """
 
-    request_handler: GatewayHandler
-
     def __init__(self, handler: GatewayHandler, path: str, legacy: GatewayHandler) -> None:
-        super().__init__(handler, CallContextBuilder(path))
+        self._handler = handler
+        self._call_contexts = CallContextBuilder(path)
         older = CallContextBuilder(path, PROTOCOL_VERSION_0_3)
         self._legacy = LegacyRpc(legacy, older, legacy.shutdown, legacy.clock)
 
@@ -76,11 +77,11 @@ class RpcDispatcher(JsonRpcDispatcher):
         try:
             _require_envelope(body)
         except InvalidRequestError as e:
-            return self._generate_error_response(request_id, e)
+            return _error_response(request_id, e)
         try:
             response = await self._dispatch(request, body, request_id)
         except Exception as e:
-            response = self._generate_error_response(request_id, to_a2a(e))
+            response = _error_response(request_id, to_a2a(e))
         if "id" in body:
             return response
         if isinstance(response, EventStream):
@@ -92,12 +93,12 @@ class RpcDispatcher(JsonRpcDispatcher):
         is_legacy = self._legacy.supports_method(method)
         if is_legacy and served_as(asked) == PROTOCOL_VERSION_0_3:
             return await self._legacy.handle_request(request_id, method, body, request)
-        kind = self.METHOD_TO_MODEL.get(method)
         if is_legacy:
             require_version(asked, PROTOCOL_VERSION_1_0)
+        kind = JsonRpcDispatcher.METHOD_TO_MODEL.get(method)
         if kind is None:
-            return self._generate_error_response(request_id, MethodNotFoundError())
-        context = self._context_builder.build(request)
+            return _error_response(request_id, MethodNotFoundError())
+        context = self._call_contexts.build(request)
         given = {} if body.get("params") is None else body["params"]
         params: Any = await parse_soon(len(await request.body()), parse_json, given, kind)
         context.tenant = params.tenant
@@ -105,48 +106,47 @@ class RpcDispatcher(JsonRpcDispatcher):
         if "id" not in body and isinstance(params, SendMessageRequest):
             params.configuration.return_immediately = True  # no client waits for the end of the task
         if method in STREAMS:
-            return await rpc_stream(self.request_handler, request_id, params, context)
-        result = await self._process_non_streaming_request(params, context)
-        if isinstance(result, Json):
-            return rpc_response(request_id, result)
-        return JSONResponse({"jsonrpc": "2.0", "id": request_id, "result": result})
+            return await rpc_stream(self._handler, request_id, params, context)
+        return rpc_response(request_id, await self._result(method, params, context))
 
-    def _generate_error_response(
-        self, request_id: str | int | None, error: Exception | JSONRPCError | A2AError
-    ) -> JSONResponse:
-        """Return the response for `error`. The SDK logs the client's text as it came, of any length."""
-        if not isinstance(error, A2AError | JSONRPCError):
-            error = InternalError()
-        if isinstance(error, JSONRPCError) and error.data is None:
-            error = error.model_copy(update={"data": [rpc_error_info(_REASONS.get(error.code, "INVALID_REQUEST"))]})
-        answer = build_error_response(request_id, error)
-        problem = answer["error"]
-        level = logging.ERROR if problem["code"] == INTERNAL_ERROR else logging.WARNING
-        logger.log(
-            level, "JSON-RPC error %s of request %.100r: %.1000r", problem["code"], request_id, problem["message"]
-        )
-        return JSONResponse(answer, status_code=rpc_status(answer))
+    async def _result(self, method: str, params: Any, context: ServerCallContext) -> list[bytes]:
+        """Execute an operation that does not stream. Return its result as JSON, in pieces."""
+        handler = self._handler
+        result: Message
+        match method:
+            case "SendMessage":
+                return await event_json_in_pieces(await handler.on_message_send(params, context))
+            case "GetTask":
+                return await task_json(await handler.on_get_task(params, context))
+            case "CancelTask":
+                return await task_json(await handler.on_cancel_task(params, context))
+            case "ListTasks":
+                return await page_json(await handler.on_list_tasks(params, context), params.include_artifacts)
+            case "CreateTaskPushNotificationConfig":
+                result = await handler.on_create_task_push_notification_config(params, context)
+            case "GetTaskPushNotificationConfig":
+                result = await handler.on_get_task_push_notification_config(params, context)
+            case "ListTaskPushNotificationConfigs":
+                result = await handler.on_list_task_push_notification_configs(params, context)
+            case "DeleteTaskPushNotificationConfig":
+                await handler.on_delete_task_push_notification_config(params, context)
+                return [b"null"]
+            case "GetExtendedAgentCard":
+                card = await handler.on_get_extended_agent_card(params, context)
+                return [json.dumps(MessageToDict(card)).encode()]
+            case _:
+                raise UnsupportedOperationError(f"Method {method} is not supported.")
+        return [message_json(result).encode()]
 
-    async def _handle_send_message(  # type: ignore[override]  # like those below, for `_create_response` alone
-        self, request_obj: SendMessageRequest, context: ServerCallContext
-    ) -> Json:
-        return Json(await event_json_in_pieces(await self.request_handler.on_message_send(request_obj, context)))
 
-    async def _handle_cancel_task(  # type: ignore[override]
-        self, request_obj: CancelTaskRequest, context: ServerCallContext
-    ) -> Json:
-        return Json(await task_json(await self.request_handler.on_cancel_task(request_obj, context)))
-
-    async def _handle_get_task(  # type: ignore[override]
-        self, request_obj: GetTaskRequest, context: ServerCallContext
-    ) -> Json:
-        return Json(await task_json(await self.request_handler.on_get_task(request_obj, context)))
-
-    async def _handle_list_tasks(  # type: ignore[override]
-        self, request_obj: ListTasksRequest, context: ServerCallContext
-    ) -> Json:
-        page = await self.request_handler.on_list_tasks(request_obj, context)
-        return await page_json(page, request_obj.include_artifacts)
+def _error_response(request_id: str | int | None, error: JSONRPCError | A2AError) -> JSONResponse:
+    if isinstance(error, JSONRPCError) and error.data is None:
+        error = error.model_copy(update={"data": [rpc_error_info(_REASONS.get(error.code, "INVALID_REQUEST"))]})
+    answer = build_error_response(request_id, error)
+    problem = answer["error"]
+    level = logging.ERROR if problem["code"] == INTERNAL_ERROR else logging.WARNING
+    logger.log(level, "JSON-RPC error %s of request %.100r: %.1000r", problem["code"], request_id, problem["message"])
+    return JSONResponse(answer, status_code=rpc_status(answer))
 
 
 def _request_id(body: Any) -> str | int | None:

@@ -48,6 +48,7 @@ from starlette.routing import Match, Route
 from starlette.types import Scope
 
 from ...clock import SYSTEM_CLOCK, Clock
+from ...integrations.a2a_sdk import AdaptedErrors
 from ...lifecycle import EventId
 from ..middleware.extensions import Endpoint
 from ..middleware.retry_after import LIMIT_ERRORS
@@ -65,7 +66,7 @@ MAX_FIELDS = 10
 """Maximum number of invalid fields in an error."""
 
 
-class LegacyRpc(JSONRPC03Adapter):
+class LegacyRpc(AdaptedErrors, JSONRPC03Adapter):
     """JSON-RPC of protocol 0.3."""
 
     def __init__(
@@ -93,19 +94,18 @@ class LegacyRpc(JSONRPC03Adapter):
             return JSONResponse(json.loads(first["data"]))
         return await EventStream.start(_frames(first, sdk_events, request), self._shutdown, self._clock)
 
-    def _generate_error_response(self, request_id: Any, error: Any) -> JSONResponse:
+    def adapt_error(self, error: Any) -> tuple[Any, int]:
+        """Return the error in the terms of 0.3, and the HTTP status of its response."""
         status = 200
         if isinstance(error, A2AError):
-            status = rpc_status(build_error_response(request_id, error))
+            status = rpc_status(build_error_response(None, error))
             error = _in_legacy_terms(error)
         elif isinstance(error, JSONRPCError) and isinstance(error.data, str):
             # the text of what the SDK has just caught, which speaks of its models and of who checks them
             wrong = _wrong_fields(sys.exception())
             message = {} if wrong is None else {"message": fields_text(wrong["errors"])}
             error = error.model_copy(update={"data": wrong, **message})
-        response: JSONResponse = super()._generate_error_response(request_id, error)
-        response.status_code = status
-        return response
+        return error, status
 
 
 def _wrong_fields(error: BaseException | None) -> dict[str, Any] | None:

@@ -20,6 +20,7 @@ from typing import Any, NoReturn, TypeVar
 from a2a.utils.errors import ContentTypeNotSupportedError, InvalidRequestError
 from starlette.requests import Request
 
+from ...integrations.starlette import set_body, set_json
 from ..protocol_errors import RequestTooLargeError
 
 T = TypeVar("T")
@@ -87,7 +88,7 @@ async def require_json(request: Request, max_bytes: int, *, may_be_empty: bool =
     finally:
         if CHARGE in request.scope:
             await request.scope[CHARGE](len(body) // BYTES_PER_TOKEN + values // VALUES_PER_TOKEN)
-    request._json = parsed  # what request.json() would keep: the endpoint need not parse again
+    set_json(request, parsed)
     if not isinstance(parsed, dict) and may_be_empty:
         raise InvalidRequestError("The body is a JSON object")
 
@@ -148,15 +149,9 @@ async def read_bounded(request: Request, max_bytes: int) -> bytes:
                 limit.reschedule(began + BODY_TIMEOUT + size / MIN_BODY_RATE)
     except TimeoutError:
         raise InvalidRequestError("The body did not arrive in time: send it faster, or large data by URL") from None
-    request._body = b"".join(chunks)  # what request.body() would keep
-    return request._body
-
-
-def forget_body(request: Request) -> None:
-    """Drop the body of a served `request` from memory. Starlette keeps the request for as long as its stream is
-    open."""
-    vars(request).pop("_json", None)
-    request._body = b""
+    body = b"".join(chunks)
+    set_body(request, body)
+    return body
 
 
 def _too_large(max_bytes: int) -> RequestTooLargeError:

@@ -1,0 +1,58 @@
+"""Private names of a2a-sdk that the gateway, the archive and the SDK's store interfaces use.
+
+This module imports nothing of the SDK, because each part of the SDK is heavy and few processes need all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from . import Library, base_in
+
+if TYPE_CHECKING:
+    from a2a.server.cluster import TaskVersion
+    from a2a.types import Task
+    from starlette.responses import JSONResponse
+
+A2A_SDK = Library("a2a-sdk[http-server]>=1.3.0,<2", checked="1.3.0")
+
+
+def version_reader(version_type: type[TaskVersion]) -> Callable[[TaskVersion], int]:
+    """Return a function that returns the number of a version: 0 if the version is missing."""
+    A2A_SDK.require(version_type, "_value")
+    return lambda version: int(version._value)
+
+
+class RowConversion:
+    """Mixin for a subclass of ``DatabaseTaskStore``: the store's conversion between tasks and rows."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        A2A_SDK.require(base_in(cls, "a2a"), "_to_orm", "_from_orm")
+
+    def to_row(self: Any, task: Task) -> Any:
+        """Convert a task to a row without an owner."""
+        return self._to_orm(task, "")
+
+    def from_row(self: Any, row: Any) -> Any:
+        """Convert a row to a task."""
+        return self._from_orm(row)
+
+
+class AdaptedErrors:
+    """Mixin for a subclass of ``JSONRPC03Adapter``: `adapt_error` adapts each error before it is sent."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        A2A_SDK.require(base_in(cls, "a2a"), "_generate_error_response")
+
+    def adapt_error(self, error: Any) -> tuple[Any, int]:
+        """Return the error to send and the HTTP status of its response."""
+        return error, 200
+
+    def _generate_error_response(self, request_id: Any, error: Any) -> JSONResponse:
+        adapted, status = self.adapt_error(error)
+        response: JSONResponse = super()._generate_error_response(request_id, adapted)  # type: ignore[misc]
+        response.status_code = status
+        return response
