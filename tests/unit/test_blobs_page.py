@@ -25,10 +25,10 @@ def test_its_numbers_are_the_codes() -> None:
     assert f"event waits {BLOB_TIMEOUT:g} s" in SAID
     assert ORPHAN_AFTER_US == 600_000_000
     assert "ten minutes" in SAID
-    assert f"has {MAX_BYTES // MIB} MiB of blobs in hand" in SAID
-    assert f"other readers wait, {BUDGET_TIMEOUT:g} s at most" in SAID
-    assert f"log ends behind {LOG_BLOB_BYTES // MIB} MiB of blobs" in SAID
-    assert f"ListTasks behind {PAGE_BLOB_BYTES // MIB} MiB" in SAID
+    assert f"holds at most {MAX_BYTES // MIB} MiB of blobs" in SAID
+    assert f"Other readers wait, {BUDGET_TIMEOUT:g} s at most" in SAID
+    assert f"log ends after {LOG_BLOB_BYTES // MIB} MiB of blobs" in SAID
+    assert f"ListTasks after {PAGE_BLOB_BYTES // MIB} MiB" in SAID
     assert f"At most {CALLS_AT_ONCE} calls" in SAID
     assert f"`max_request_bytes` ({default_of('max_request_bytes') // MIB} MiB)" in SAID
 
