@@ -8,11 +8,12 @@ says otherwise.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from math import isfinite
-from typing import Any, get_type_hints
+from types import NoneType, UnionType
+from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 from urllib.parse import urlsplit
 
 from ..crypto.webhook_keys import MAX_KEYS, private_key_bytes, public_key_bytes
@@ -29,57 +30,58 @@ DEFAULT_KEY_PREFIX = "a2a"
 TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 """A header's name, or the word for a scheme of authentication. Source: RFC 9110 5.6.2."""
 
-LIMITS_IN_WHOLE = (
-    "task_max_bytes",
-    "owner_request_burst",
-    "owner_max_concurrent_tasks",
-    "owner_max_waiting_tasks",
-    "owner_max_paused_tasks",
-    "owner_max_webhooks",
-    "owner_max_streams",
-    "agent_max_queue",
-    "owner_max_stored_bytes",
-    "store_max_bytes",
-)
-
-
-VALUE_TYPES: dict[Any, str] = {
-    str: "a text",
-    bool: "True or False",
-    int: "a whole number",
-    float: "a number, and finite",
-    str | None: "a text, or None",
-    int | None: "a whole number, or None",
-    float | None: "a number, and finite, or None",
-    Sequence[str]: "a list of texts",
-    str | Sequence[str] | None: "a text, a list of texts, or None",
+VALUE_TYPES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
+    str: ("a text", lambda value: isinstance(value, str)),
+    bool: ("True or False", lambda value: isinstance(value, bool)),
+    int: ("a whole number", lambda value: isinstance(value, int) and not isinstance(value, bool)),
+    float: (
+        "a number, and finite",
+        lambda value: isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value),
+    ),
+    Sequence[str]: (
+        "a list of texts",
+        lambda value: isinstance(value, list | tuple) and all(isinstance(item, str) for item in value),
+    ),
+    NoneType: ("None", lambda value: value is None),
 }
-"""Types of the settings, in words for error messages."""
+"""Types of the settings, each with its name in error messages and its check."""
 
 
-def are_networks(texts: Sequence[str]) -> bool:
-    """Return True if each text is an IP network."""
+class Rule(NamedTuple):
+    """Rule for the value of a setting. None is always valid."""
+
+    is_met: Callable[[Any], object]
+    text: str
+
+
+def at_least(minimum: int, unit: str) -> Rule:
+    """Return the rule for a value with a minimum."""
+    return Rule(lambda value: value >= minimum, f"must be at least {minimum}{unit}")
+
+
+def _are_networks(texts: Sequence[str]) -> bool:
     try:
         return all(ip_network(text) is not None for text in texts)
     except ValueError:
         return False
 
 
-def has_type(value: Any, wanted: Any) -> bool:
-    """Return True if `value` has a type of `VALUE_TYPES`."""
-    if value is None:
-        return type(None) in getattr(wanted, "__args__", ())
-    if wanted is bool:
-        return isinstance(value, bool)
-    if float in (wanted, *getattr(wanted, "__args__", ())):
-        return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
-    if Sequence[str] in (wanted, *getattr(wanted, "__args__", ())) and not isinstance(value, str):
-        return isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
-    if wanted == Sequence[str]:
-        return False
-    if wanted == str | Sequence[str] | None:
-        return True
-    return isinstance(value, wanted) and not isinstance(value, bool)
+def _is_web_url(text: str) -> bool:
+    url = urlsplit(text)
+    return url.scheme in ("http", "https") and bool(url.netloc)
+
+
+MORE_THAN_0_SECONDS = Rule(lambda value: value > 0, "must be more than 0 seconds")
+AT_LEAST_1 = at_least(1, ", or None")
+NETWORKS = Rule(_are_networks, "must be networks, such as 10.1.0.0/16")
+WEB_URL = Rule(_is_web_url, "must begin with http:// or https:// and name a host")
+BLOB_URL = Rule(lambda url: "://" in url, "must be a URL, such as s3://bucket/folder or file:///folder")
+HOST_NAMES = Rule(lambda hosts: not set("/: ") & set("".join(hosts)), "must be names of hosts, without scheme and port")
+ORIGINS = Rule(
+    lambda texts: all(_is_web_url(text) and not urlsplit(text).path for text in texts),
+    "must be origins, such as https://chat.example.com",
+)
+HEADER = Rule(TOKEN.fullmatch, "must be the name of a header")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,109 +95,117 @@ class Settings:
     store_url: str = field(default="", repr=False)
     """The Redis or Valkey that holds the tasks; default: the result backend or the broker, if that is one."""
 
-    key_prefix: str = field(default=DEFAULT_KEY_PREFIX)
+    key_prefix: Annotated[str, Rule(lambda text: text and "{" not in text, "must be a word without '{'")] = (
+        DEFAULT_KEY_PREFIX
+    )
     """The first part of every key in the store; deployments that share a Redis differ in it."""
 
-    public_url: str | None = field(default=None)
+    public_url: Annotated[str | None, WEB_URL] = None
     """Where clients reach the gateway; fills the interfaces of cards that name none.
     None: the address of the request."""
 
-    allowed_hosts: Sequence[str] = field(default=())
+    allowed_hosts: Annotated[Sequence[str], HOST_NAMES] = ()
     """Names in the ``Host`` header that a gateway without authentication serves beside that of `public_url`, ``*`` for
     any. IP addresses, names without a dot and names of private networks (``.local``, ``.internal``) need no entry."""
 
-    trusted_origins: Sequence[str] = field(default=())
+    trusted_origins: Annotated[Sequence[str], ORIGINS] = ()
     """Origins of web pages, such as ``https://chat.example.com``, that may send requests to a gateway without
     authentication. Pages of the gateway itself need no entry."""
 
-    grpc_port: int | None = field(default=None)
+    grpc_port: Annotated[int | None, Rule(lambda port: 1 <= port <= 65535, "must be a port, 1 to 65535")] = None
     """The port each gateway process serves gRPC on. None: no gRPC."""
 
-    grpc_host: str = field(default="127.0.0.1")
+    grpc_host: str = "127.0.0.1"
     """The address gRPC is served on; ``celery a2a gateway --host`` sets it too."""
 
-    grpc_without_authentication: bool = field(default=False)
+    grpc_without_authentication: bool = False
     """Whether `a2a.asgi()` serves gRPC to everybody if none of the ``auth_`` settings is there. An application around
     it, which may authenticate callers, sees no gRPC."""
 
-    grpc_public_address: str | None = field(default=None)
+    grpc_public_address: str | None = None
     """``host:port`` of the gRPC interface in the cards. None: the cards name no gRPC interface."""
 
-    lease_ttl: float = field(default=15.0)
+    lease_ttl: Annotated[float, MORE_THAN_0_SECONDS] = 15.0
     """How long a run belongs to a worker that is not heard of; renewed three times in that time."""
 
-    cancel_grace: float = field(default=5.0)
+    cancel_grace: Annotated[float, MORE_THAN_0_SECONDS] = 5.0
     """How long a cancelled agent may take to stop; a CancelTask waits for it this long and a moment."""
 
-    first_event_hold: float = field(default=0.5)
+    first_event_hold: Annotated[float, Rule(lambda value: value >= 0, "must be 0 seconds or more")] = 0.5
     """How long an executor's run may stay silent before its task shows WORKING, and a stream its task: in that time
     an agent may still answer with a message alone. 0: never wait, such an answer completes the task instead."""
 
-    input_timeout: float | None = field(default=7 * 24 * 3600.0)
+    input_timeout: Annotated[float | None, MORE_THAN_0_SECONDS] = 7 * 24 * 3600.0
     """How long a task waits for its client in INPUT_REQUIRED or AUTH_REQUIRED before it is FAILED. None: for ever."""
 
-    retention: int = field(default=7 * 24 * 3600)
+    retention: Annotated[int, at_least(1, " second")] = 7 * 24 * 3600
     """How long an ended task, its log and its place in the lists are kept in the store; whole seconds."""
 
-    archive_url: str | None = field(default=None, repr=False)
+    archive_url: Annotated[str | None, Rule(is_archive_url, f"must begin with {ARCHIVE_RULE}")] = field(
+        default=None, repr=False
+    )
     """The SQL database that ended tasks go to after `retention`, as SQLAlchemy writes it, with an asynchronous driver:
     ``postgresql+asyncpg://…``. None: they are forgotten."""
 
-    archive_retention: int | None = field(default=None)
+    archive_retention: int | None = None
     """How long after its end a task is kept there, more than `retention`; whole seconds. None: for ever."""
 
-    redispatch_after: float = field(default=60.0)
+    redispatch_after: Annotated[float, MORE_THAN_0_SECONDS] = 60.0
     """Seconds after which a run that was published again, or that a busy worker has fetched, is published once more.
 
     Each further wait is twice as long. No run is published while its queue may still hold its message."""
 
-    max_request_bytes: int = field(default=10 * 1024 * 1024)
+    max_request_bytes: Annotated[int, at_least(1024, " bytes")] = 10 * 1024 * 1024
     """The largest request body the gateway reads, in bytes."""
 
-    task_max_bytes: int | None = field(default=64 * 1024 * 1024)
+    task_max_bytes: Annotated[int | None, AT_LEAST_1] = 64 * 1024 * 1024
     """How many bytes a task may have in the store when a further message to it is accepted. None: any number."""
 
-    owner_requests_per_second: float | None = field(default=None)
+    owner_requests_per_second: Annotated[
+        float | None, Rule(lambda rate: 0 < rate <= 1e6, "must be more than 0, or None")
+    ] = None
     """How many requests an owner, a user in all tenants, may make in a second on average. None: any number."""
 
-    owner_request_burst: int | None = field(default=None)
+    owner_request_burst: Annotated[int | None, AT_LEAST_1] = None
     """How many of them may come at once, after a rest. None: those of one second, one at least."""
 
-    owner_max_concurrent_tasks: int | None = field(default=None)
+    owner_max_concurrent_tasks: Annotated[int | None, AT_LEAST_1] = None
     """How many tasks of an owner may be SUBMITTED or WORKING at a time; so never more of them run. None: any number."""
 
-    owner_max_waiting_tasks: int | None = field(default=None)
+    owner_max_waiting_tasks: Annotated[int | None, AT_LEAST_1] = None
     """How many tasks of an owner may wait for a worker, that is, be SUBMITTED, at a time. None: any number."""
 
-    owner_max_paused_tasks: int | None = field(default=None)
+    owner_max_paused_tasks: Annotated[int | None, AT_LEAST_1] = None
     """How many tasks of an owner may wait for their client, that is, be INPUT_REQUIRED or AUTH_REQUIRED, when a new one
     comes. None: any number."""
 
-    owner_max_webhooks: int | None = field(default=None)
+    owner_max_webhooks: Annotated[int | None, AT_LEAST_1] = None
     """How many webhooks the tasks of an owner may have, ended ones too while they are kept. None: any number."""
 
-    owner_max_streams: int | None = field(default=None)
+    owner_max_streams: Annotated[int | None, AT_LEAST_1] = None
     """How many streams of an owner one gateway process may have open. None: any number."""
 
-    agent_max_queue: int | None = field(default=None)
+    agent_max_queue: Annotated[int | None, AT_LEAST_1] = None
     """How many runs of one agent, whoever's they are, may wait for a worker at a time. None: any number."""
 
-    owner_max_stored_bytes: int | None = field(default=None)
+    owner_max_stored_bytes: Annotated[int | None, AT_LEAST_1] = None
     """How many bytes of an owner's tasks the store may keep when a message comes, with the message; ended tasks count
     until they leave the store. None: any number."""
 
-    store_max_bytes: int | None = field(default=None)
+    store_max_bytes: Annotated[int | None, AT_LEAST_1] = None
     """How many bytes of all tasks together, likewise. None: any number."""
 
-    store_watermark: float | None = field(default=0.9)
+    store_watermark: Annotated[
+        float | None, Rule(lambda share: 0 <= share < 1, "must be 0 or more and less than 1, or None")
+    ] = 0.9
     """The share of the store's ``maxmemory``, 0 to 1, above which no message is accepted, so that what runs can end.
     None or 0: none. A server without ``maxmemory``, or one that evicts keys, has none."""
 
-    store_wait_replicas: int = field(default=0)
+    store_wait_replicas: Annotated[int, Rule(lambda value: value >= 0, "must be 0 or more")] = 0
     """How many replicas of the store confirm each accepted message and each end of a task, within a second. A message
     that they do not confirm is refused; an end counts, and is logged. 0: no write waits for a replica."""
 
-    session_max_bytes: int = field(default=256 * 1024)
+    session_max_bytes: Annotated[int, at_least(2, " bytes")] = 256 * 1024
     """How large the state of an agent's session may be, in bytes of JSON."""
 
     secret_key: str | Sequence[str] | None = field(default=None, repr=False)
@@ -207,149 +217,103 @@ class Settings:
     """The Ed25519 key, ``whsk_…``, that posts to webhooks are signed with beside HMAC. Several, in the environment with
     spaces between: the first signs, and gateways publish the public keys of all. None: HMAC alone."""
 
-    webhook_public_keys: Sequence[str] = field(default=())
+    webhook_public_keys: Sequence[str] = ()
     """Further public keys, ``whpk_…``, that gateways publish: those of private keys that only watchers have."""
 
-    blob_url: str | None = field(default=None, repr=False)
+    blob_url: Annotated[str | None, BLOB_URL] = field(default=None, repr=False)
     """Where parts of messages and artifacts that are too large for Redis are kept, as fsspec reads it: ``s3://bucket/a2a``,
     ``file:///srv/a2a``. None: they are kept in Redis."""
 
-    blob_threshold: int = field(default=256 * 1024)
+    blob_threshold: Annotated[int, at_least(1024, " bytes")] = 256 * 1024
     """A part of more bytes than this goes to `blob_url`."""
 
-    allow_networks: Sequence[str] = field(default=())
+    allow_networks: Annotated[Sequence[str], NETWORKS] = ()
     """Private networks that webhooks may be in, such as ``10.1.0.0/16``; in the environment with spaces between."""
 
-    webhook_bytes_per_hour: int | None = field(default=1024**3)
+    webhook_bytes_per_hour: Annotated[int | None, at_least(1024 * 1024, " bytes, or None")] = 1024**3
     """How many bytes are posted to webhooks at one host for one owner in an hour; more waits. None: any number."""
 
-    webhook_consent: bool = field(default=False)
+    webhook_consent: bool = False
     """Whether gateways ask a receiver for its consent before they take a webhook that leads to it, by ``OPTIONS`` with
     the host of `public_url` in ``WebHook-Request-Origin``."""
 
-    ui: bool = field(default=False)
+    ui: bool = False
     """Whether gateways serve the operator's page at ``/ui/``."""
 
-    auth_jwks_url: str | None = field(default=None)
+    auth_jwks_url: str | None = None
     """Where the public keys of bearer tokens are: the ``jwks_uri`` of their issuer. None: see `auth_jwt_key`."""
 
     auth_jwt_key: str | None = field(default=None, repr=False)
     """In place of `auth_jwks_url`, the key itself: a shared secret, a public key as PEM, or a JWK Set as JSON."""
 
-    auth_jwt_algorithms: Sequence[str] = field(default=())
+    auth_jwt_algorithms: Sequence[str] = ()
     """How bearer tokens may be signed, such as ``RS256``: no other way is believed. Needed with either of the two."""
 
-    auth_jwt_issuer: str | None = field(default=None)
+    auth_jwt_issuer: str | None = None
     """The ``iss`` of every bearer token. Needed with either of the two."""
 
-    auth_jwt_audience: Sequence[str] = field(default=())
+    auth_jwt_audience: Sequence[str] = ()
     """What bearer tokens are for: each has one of these in its ``aud``. Needed with either of the two."""
 
-    auth_jwt_owner_claim: str = field(default="sub")
+    auth_jwt_owner_claim: str = "sub"
     """The claim of a bearer token that says whose tasks they are."""
 
-    auth_jwt_tenants_claim: str | None = field(default=None)
+    auth_jwt_tenants_claim: str | None = None
     """The claim that lists the tenants which the owner may use. None: every tenant."""
 
     auth_api_keys: str | Sequence[str] | None = field(default=None, repr=False)
     """The API keys that are known, each as ``owner:sha256:<hash>``, or with ``:tenant,tenant`` behind that; in the
     environment with spaces between. An owner may have several. None: no API keys."""
 
-    auth_api_key_header: str = field(default="X-API-Key")
+    auth_api_key_header: Annotated[str, HEADER] = "X-API-Key"
     """The header, or gRPC metadata, of API keys."""
 
-    auth_identity_header: str | None = field(default=None)
+    auth_identity_header: Annotated[str | None, HEADER] = None
     """The header in which a proxy says whose client certificate it has verified. None: no such header is believed."""
 
-    auth_proxy_networks: Sequence[str] = field(default=())
+    auth_proxy_networks: Annotated[Sequence[str], NETWORKS] = ()
     """The networks that proxies are in which `auth_identity_header` is believed from; in the environment with spaces
     between."""
 
-    uvloop: bool = field(default=True)
+    uvloop: bool = True
     """Whether gateways, watchers and the runs of a worker use uvloop where it is installed (the extra ``fast``). False:
     never, for agents whose libraries need asyncio's own event loop, as nest_asyncio does."""
 
-    preload_agents: bool = field(default=True)
+    preload_agents: bool = True
     """Whether a worker's processes import the agents given by name when they start. False: when a first message comes.
     Green pools (gevent, eventlet) import them then in either case."""
 
-    log_format: str = field(default="text")
+    log_format: Annotated[str, Rule(FORMATS.__contains__, f"must be {' or '.join(FORMATS)}")] = "text"
     """How processes write their log lines: ``text``, or ``json``, an object a line, with stable actions and ids."""
 
     def __post_init__(self) -> None:
-        for name, wanted in get_type_hints(Settings).items():
-            self._require(name, has_type(getattr(self, name), wanted), f"must be {VALUE_TYPES[wanted]}")
-        for name in ("lease_ttl", "cancel_grace", "redispatch_after"):
-            self._require(name, getattr(self, name) > 0, "must be more than 0 seconds")
-        self._require(
-            "input_timeout", self.input_timeout is None or self.input_timeout > 0, "must be more than 0 seconds"
-        )
-        self._require("first_event_hold", self.first_event_hold >= 0, "must be 0 seconds or more")
-        self._require("retention", self.retention >= 1, "must be at least 1 second")
-        self._require("max_request_bytes", self.max_request_bytes >= 1024, "must be at least 1024 bytes")
-        self._require("session_max_bytes", self.session_max_bytes >= 2, "must be at least 2 bytes")
-        self._require("blob_threshold", self.blob_threshold >= 1024, "must be at least 1024 bytes")
-        self._require(
-            "blob_url",
-            self.blob_url is None or "://" in self.blob_url,
-            "must be a URL, such as s3://bucket/folder or file:///folder",
-        )
-        rate = self.owner_requests_per_second
-        self._require("owner_requests_per_second", rate is None or 0 < rate <= 1e6, "must be more than 0, or None")
-        for name in LIMITS_IN_WHOLE:
-            self._require(name, getattr(self, name) is None or getattr(self, name) >= 1, "must be at least 1, or None")
-        self._require("store_wait_replicas", self.store_wait_replicas >= 0, "must be 0 or more")
-        share = self.store_watermark
-        self._require("store_watermark", share is None or 0 <= share < 1, "must be 0 or more and less than 1, or None")
-        alone = self.owner_request_burst is not None and rate is None
-        self._require("owner_request_burst", not alone, "needs a2a_owner_requests_per_second")
-        self._require("key_prefix", bool(self.key_prefix) and "{" not in self.key_prefix, "must be a word without '{'")
-        self._require(
-            "archive_url",
-            self.archive_url is None or is_archive_url(self.archive_url),
-            f"must begin with {ARCHIVE_RULE}",
-        )
-        kept = self.archive_retention
-        self._require("archive_retention", kept is None or kept > self.retention, "must be more than a2a_retention")
-        for f in fields(self):  # a list would make the settings mutable
-            if isinstance(getattr(self, f.name), list):
-                object.__setattr__(self, f.name, tuple(getattr(self, f.name)))
-        long_enough = self.secret_key is None or (self.secret_keys and all(len(key) >= 32 for key in self.secret_keys))
-        self._require(
-            "secret_key", bool(long_enough), "must be 32 characters or more, such as `openssl rand -hex 32` gives"
-        )
-        self._require_signing_keys()
-        self._require("log_format", self.log_format in FORMATS, f"must be {' or '.join(FORMATS)}")
-        for name in ("allow_networks", "auth_proxy_networks"):
-            self._require(name, are_networks(getattr(self, name)), "must be networks, such as 10.1.0.0/16")
-        for name in ("auth_api_key_header", "auth_identity_header"):
-            given = getattr(self, name)
-            self._require(name, given is None or TOKEN.fullmatch(given) is not None, "must be the name of a header")
-        self._require_browser_checks()
-        self._require_webhook_limits()
-        if self.grpc_port is not None:
-            self._require("grpc_port", 1 <= self.grpc_port <= 65535, "must be a port, 1 to 65535")
-        if self.public_url is not None:
-            parts = urlsplit(self.public_url)
-            usable = parts.scheme in ("http", "https") and bool(parts.netloc)
-            self._require("public_url", usable, "must begin with http:// or https:// and name a host")
+        for name, hint in get_type_hints(Settings, include_extras=True).items():
+            self._check(name, *(get_args(hint) if get_origin(hint) is Annotated else (hint,)))
         if self.store_url:
             mistake = store_url_mistake(self.store_url)
             self._require("store_url", not mistake, mistake)
+        has_rate = self.owner_request_burst is None or self.owner_requests_per_second is not None
+        self._require("owner_request_burst", has_rate, "needs a2a_owner_requests_per_second")
+        is_longer = self.archive_retention is None or self.archive_retention > self.retention
+        self._require("archive_retention", is_longer, "must be more than a2a_retention")
+        is_long = self.secret_key is None or (self.secret_keys and all(len(key) >= 32 for key in self.secret_keys))
+        self._require(
+            "secret_key", bool(is_long), "must be 32 characters or more, such as `openssl rand -hex 32` gives"
+        )
+        has_name = not self.webhook_consent or self.public_url is not None
+        self._require("webhook_consent", has_name, "needs a2a_public_url: its host is who asks for consent")
+        self._require_signing_keys()
 
-    def _require_browser_checks(self) -> None:
-        are_names = not any(sign in host for host in self.allowed_hosts for sign in "/: ")
-        self._require("allowed_hosts", are_names, "must be names of hosts, without scheme and port")
-        origins = [urlsplit(origin) for origin in self.trusted_origins]
-        are_origins = all(url.scheme in ("http", "https") and url.netloc and not url.path for url in origins)
-        self._require("trusted_origins", are_origins, "must be origins, such as https://chat.example.com")
-
-    def _require_webhook_limits(self) -> None:
-        per_hour = self.webhook_bytes_per_hour
-        fine = per_hour is None or per_hour >= 1024 * 1024
-        self._require("webhook_bytes_per_hour", fine, "must be at least 1048576 bytes, or None")
-        nameless = self.webhook_consent and self.public_url is None
-        self._require("webhook_consent", not nameless, "needs a2a_public_url: its host is who asks for consent")
+    def _check(self, name: str, declared: Any, *rules: Rule) -> None:
+        value = getattr(self, name)
+        types = [VALUE_TYPES[each] for each in (get_args(declared) if isinstance(declared, UnionType) else (declared,))]
+        texts = [text for text, _ in types]
+        wanted = f"{', '.join(texts[:-1])}, or {texts[-1]}" if texts[1:] else texts[0]
+        self._require(name, any(has_type(value) for _, has_type in types), f"must be {wanted}")
+        if isinstance(value, list):  # a list would make the settings mutable
+            object.__setattr__(self, name, tuple(value))
+        for rule in rules:
+            self._require(name, value is None or bool(rule.is_met(value)), rule.text)
 
     @property
     def secret_keys(self) -> tuple[bytes, ...]:
