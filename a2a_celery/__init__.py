@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from .execution.agents.run_hooks import RunInfo
     from .execution.agents.session import ContextSession, current_session
     from .execution.agents.turn import Answer, Turn
-    from .execution.celery.plain_task import current_turn
     from .execution.events.steps import current_execution
+    from .execution.plain_tasks.plain_task import current_turn
 else:
     _LAZY = {
         "Answer": "execution.agents.turn",
@@ -42,7 +42,7 @@ else:
         "Turn": "execution.agents.turn",
         "current_execution": "execution.events.steps",
         "current_session": "execution.agents.session",
-        "current_turn": "execution.celery.plain_task",
+        "current_turn": "execution.plain_tasks.plain_task",
     }
     """Modules of the public names that are imported at their first use, because the modules import the SDK."""
 

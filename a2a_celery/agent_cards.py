@@ -1,4 +1,4 @@
-"""Cards of agents that have none: of functions and of plain Celery tasks."""
+"""Agent cards derived from functions and from plain Celery tasks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ from celery import Task
 def card_for_task(
     name: str, task: Task, *, description: str | None, version: str, arguments: str, texts: bool
 ) -> AgentCard:
-    """The card of a plain Celery task; `arguments` shows those it takes, with `texts` one of them may be a text."""
+    """Return a card for a plain Celery task.
+
+    Args:
+        arguments: Description of the arguments, or "" if the task has none.
+        texts: True if one of the arguments may be a text.
+    """
     text = description or _summary(task.run) or name
     return card_for_function(
         name,
@@ -43,7 +48,7 @@ def card_for_function(
     input_modes: Sequence[str],
     output_modes: Sequence[str],
 ) -> AgentCard:
-    """The card of a function agent: what was said about it, else its docstring; one skill if none was named."""
+    """Return a card for a function agent. Defaults are the function's docstring and a single skill."""
     text = description or ("" if isinstance(function, str) else _summary(function)) or name
     return AgentCard(
         name=name,

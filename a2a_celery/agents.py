@@ -1,4 +1,4 @@
-"""Agents as they are registered: a card, how to get the code, where its runs go. No code is imported here."""
+"""Registered agents: card, source of the code, and publishing options. Registration imports no agent code."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from .errors import ConfigError
 from .retry_policy import RETRY_OPTIONS, RetryPolicy
 from .settings import Settings
 
-if TYPE_CHECKING:  # a process that registers agents and serves none of them must not pay for importing the SDK
+if TYPE_CHECKING:  # a process that only registers agents does not import the SDK
     from a2a.server.agent_execution import AgentExecutor
     from a2a.types import AgentCard, SendMessageRequest
 
     from .caller import Caller
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
-"""An agent's name is part of a URL, of a Celery task's name and of keys in the store."""
+"""Pattern of agent names. A name is part of URLs, of a Celery task's name and of keys in the store."""
 
 MAX_WINDOW = 30 * 24 * 3600
-"""The longest time, in seconds, for which message ids are remembered."""
+"""Longest time, in seconds, for which message ids are remembered."""
 
 ExecutorSource: TypeAlias = "AgentExecutor | type[AgentExecutor] | Callable[[], AgentExecutor] | str"
-"""An executor, its class, a function that makes one, or "module:name" of any of these."""
+"""An executor, its class, a factory, or "module:name" of any of these."""
 
 CardSource: TypeAlias = "AgentCard | Callable[[], AgentCard]"
-"""A card, or the function that builds it when it is first read."""
+"""A card, or a function that builds it at its first use."""
 
 Route: TypeAlias = "Callable[[SendMessageRequest, Caller], Mapping[str, Any]]"
-"""Says where one run goes: Celery options, of `CELERY_OPTIONS`, for a message and its caller. Called on the gateway's
-event loop, so it must not wait for anything."""
+"""Function that returns Celery options (`CELERY_OPTIONS`) for a message and its caller. It runs on the gateway's event
+loop, so it must not block."""
 
 OWN_OPTIONS = frozenset(
     {
@@ -53,40 +53,36 @@ OWN_OPTIONS = frozenset(
         "time_limit",
     }
 )
-"""Options of an agent that are fields of `Agent`; all others, but for `RETRY_OPTIONS`, go to Celery."""
+"""Options that are fields of `Agent`. All others, except `RETRY_OPTIONS`, are passed to Celery."""
 
 MOST_ATTEMPTS = 1_000_000
-"""Attempts of a task that may be retried without an end."""
+"""Attempts of a task that has no limit of retries."""
 
 CELERY_OPTIONS = frozenset({"queue", "priority", "exchange", "routing_key", "expires"})
-"""What an agent may say about how its runs are published."""
+"""Celery options that an agent and its route may set."""
 
 
 @dataclass(frozen=True)
 class Agent:
-    """One agent of an app.
+    """Registered agent of an app.
 
-    `code` is an executor's source, a function of a `Turn` or a Celery task; `kind` says which. `options` go to
-    Celery's ``apply_async`` with every run, and those that `route` gives for a message win over them.
-
-    For `idempotency_window` seconds the same message under the same id is the same task; None: every message is a new
-    one, whatever its id. With `scheduling` a client may say when its message runs.
-
-    `max_attempts` is the agent's crash promise: 1, the default, runs a message at most once, and a lost worker fails
-    the task; with more it is run again when a worker is lost, so many times in all at most.
-
-    A run that takes longer than `time_limit` seconds, or whose agent says nothing for `idle_limit` seconds, is FAILED
-    and its agent cancelled; None: no such limit.
-
-    A task that waits for its client for longer than `input_timeout` seconds is FAILED; `math.inf`: it waits for ever. A
-    cancelled agent may take `cancel_grace` seconds to stop. None: as the setting of that name says.
-
-    With `show_execution` clients see which model or tool a run calls, as metadata of a WORKING status.
-
-    With `session` the agent keeps a state of its own for each context. With `one_run_per_context` messages of one
-    caller in one context run one after the other; None: where there is a session, and it is no executor.
-
-    `retry` says which exceptions of the agent are followed by a retry, and when.
+    Attributes:
+        code: Executor source, function of a `Turn`, or Celery task, depending on `kind`.
+        options: Options for Celery's ``apply_async`` of every run. Options from `route` take precedence.
+        idempotency_window: Seconds for which a repeated message id returns the first task, or None to ignore message
+            ids.
+        scheduling: Allows clients to set when a message runs.
+        max_attempts: Maximum number of attempts if workers are lost. With 1, the default, a lost worker fails the task.
+        time_limit: Seconds after which a run is FAILED and its agent cancelled, or None.
+        idle_limit: Seconds without an event after which a run is FAILED and its agent cancelled, or None.
+        input_timeout: Seconds that a task waits for its client before it is FAILED; `math.inf` for no limit, None for
+            the setting.
+        cancel_grace: Seconds that a cancelled agent may take to stop, or None for the setting.
+        show_execution: Shows clients which model or tool a run calls, in the metadata of WORKING statuses.
+        session: Stores a state of the agent for each context.
+        one_run_per_context: Serializes the messages of a caller in a context. None means True if the agent has a
+            session and is not an executor.
+        retry: Exceptions of the agent that cause a retry, and the delays.
     """
 
     name: str
@@ -118,10 +114,10 @@ class Agent:
         extended_card: AgentCard | None,
         options: Mapping[str, Any],
     ) -> Agent:
-        """An agent whose options, Celery's and its own, are in one mapping.
+        """Return an agent from one mapping that holds its own options and those for Celery.
 
         Raises:
-            ConfigError: one of them is unknown, or can't be honoured.
+            ConfigError: An option is unknown or invalid.
         """
         own = {name: options[name] for name in OWN_OPTIONS & set(options)}
         retry = {name: options[name] for name in RETRY_OPTIONS & set(options)}
@@ -145,12 +141,10 @@ class Agent:
 
     @cached_property
     def card(self) -> AgentCard:
-        """The agent's card."""
         return self.card_source() if callable(self.card_source) else self.card_source
 
     @property
     def serialize_context(self) -> bool:
-        """True if the runs of one context are executed one after the other."""
         if self.one_run_per_context is None:
             return self.session and self.kind != "executor"
         return self.one_run_per_context
@@ -160,7 +154,7 @@ class Agent:
         return settings.cancel_grace if self.cancel_grace is None else self.cancel_grace
 
     def pause_limit(self, settings: Settings) -> float | None:
-        """Return the seconds that a task waits for its client, or None if it waits for ever."""
+        """Return the seconds that a task waits for its client, or None for no limit."""
         if self.input_timeout is None:
             return settings.input_timeout
         return None if self.input_timeout == inf else self.input_timeout
@@ -216,7 +210,7 @@ def _is_number(value: Any) -> bool:
 
 
 def name_from_card(card: AgentCard) -> str:
-    """A usable name made from the card's: "Route Planner 2" → "route-planner-2"."""
+    """Return an agent name derived from the card's: "Route Planner 2" becomes "route-planner-2"."""
     name = re.sub(r"[^a-z0-9]+", "-", card.name.lower()).strip("-")[:63]
     if not name:
         raise ConfigError(f"the card's name {card.name!r} makes no agent name: pass name=")
@@ -224,15 +218,15 @@ def name_from_card(card: AgentCard) -> str:
 
 
 def name_of_task(name: str) -> str:
-    """A usable name made from a Celery task's: "acme.images.resize_image" → "resize_image"."""
+    """Return an agent name derived from a Celery task's: "acme.images.resize_image" becomes "resize_image"."""
     return re.sub(r"[^a-z0-9_-]+", "-", name.rpartition(".")[2].lower()).strip("-_")[:63]
 
 
 def attempts_of_task(task: Task) -> int:
-    """Return the `max_attempts` of an agent of `task` where none are given.
+    """Return the default `max_attempts` of an agent of `task`.
 
-    A task with `acks_late` and `reject_on_worker_lost` may run again when its worker is lost. Celery runs it without an
-    end; as an agent it runs again as often as it is retried: `max_retries` times, for None `MOST_ATTEMPTS` in all.
+    Celery runs a task with `acks_late` and `reject_on_worker_lost` again without limit when its worker is lost. An
+    agent of such a task has `max_retries` + 1 attempts, or `MOST_ATTEMPTS` if `max_retries` is None.
     """
     if not (task.acks_late and task.reject_on_worker_lost):
         return 1
@@ -240,11 +234,11 @@ def attempts_of_task(task: Task) -> int:
 
 
 def require_named_arguments(task: Task) -> None:
-    """Refuse a Celery task with an argument that no client could name.
+    """Check that clients can name each argument of `task`.
 
     Raises:
         ConfigError: An argument is positional-only.
     """
     for parameter in inspect.signature(task.run).parameters.values():
         if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
-            raise ConfigError(f"task {task.name}: its argument {parameter.name!r} has to be one that can be named")
+            raise ConfigError(f"task {task.name}: clients cannot name {parameter.name!r}, which is positional-only")

@@ -1,7 +1,7 @@
-"""`A2A`: agents, settings and wiring; the only place that knows all the parts. No logic.
+"""`A2A`: registration of agents, settings, and wiring of the gateway, the watcher and the worker side.
 
-The SDK, the gateway, the watcher and the worker side are imported by the methods that need them. A process that only
-registers agents, such as a producer of Celery tasks, imports none of them.
+Methods import the SDK, the gateway, the watcher and the worker side when they need them. A process that only registers
+agents, such as a producer of Celery tasks, imports none of them.
 """
 
 from __future__ import annotations
@@ -36,17 +36,18 @@ LifespanFactory = TypeVar("LifespanFactory", bound=Callable[[], AbstractAsyncCon
 EXTENSION_KEY = "a2a_celery"
 
 _imported: WeakSet[Celery] = WeakSet()
-"""The apps whose modules were imported."""
+"""Apps whose modules were imported."""
 
 
 def import_modules(app: Celery) -> None:
-    """Import the modules that `app` includes or discovers, as a worker does; only the first call has an effect.
+    """Import the modules that `app` includes or discovers, as a worker does. Only the first call has an effect.
 
-    Agents may be defined there. Receivers of Celery's signal may cost much: the Django fixup checks all models.
+    The modules may define agents. Receivers of Celery's ``import_modules`` signal may be slow: the Django fixup checks
+    all models.
     """
     if app in _imported:
         return
-    _imported.add(app)  # before: a module may call `A2A.asgi`
+    _imported.add(app)  # before the import, because a module may call `A2A.asgi`
     try:
         app.loader.import_default_modules()
     except BaseException:
@@ -84,12 +85,11 @@ class A2A:
 
     @cached_property
     def loaded(self) -> LoadedSettings:
-        """The settings, from the environment and the Celery configuration, with the source of each."""
+        """Settings from the environment and the Celery configuration, with the source of each."""
         return read_settings(self.celery.conf, namespace=self.celery.namespace)
 
     @property
     def settings(self) -> Settings:
-        """The settings alone."""
         return self.loaded.settings
 
     def add_agent(
@@ -101,11 +101,13 @@ class A2A:
         extended_card: AgentCard | None = None,
         **options: Any,
     ) -> Agent:
-        """Add an a2a-sdk AgentExecutor, unmodified.
+        """Add an unmodified AgentExecutor of the a2a-sdk.
 
-        `executor` is an instance, its class, a function that makes one, or "module:name" of any of these; by name it
-        is imported in workers only. `name` is its part of URLs (from the card's name if None). `options` (queue,
-        priority …) go to Celery with every run, but for those that are fields of `Agent`.
+        Args:
+            executor: Instance, class, factory, or "module:name" of any of these. A name is imported in workers only.
+            card: Card, or function that returns it.
+            name: Name in URLs, by default derived from the card's name.
+            options: Fields of `Agent`. Others, such as queue and priority, are passed to Celery with every run.
 
         Raises:
             ConfigError: The card or an option is invalid, or the name is taken.
@@ -124,14 +126,13 @@ class A2A:
         output_modes: Sequence[str] = ("text/plain", "application/json"),
         **options: Any,
     ) -> Callable[[F], F]:
-        """Register a function that takes a `Turn` as an agent: async or sync, returning or yielding.
+        """Register a function of a `Turn` as an agent: async or sync, returning or yielding.
 
-        Instead of the function, "module:name" may be given, which is imported in workers only.
-
-        Returned and yielded values become artifacts: text, bytes, JSON-like data, parts or whole artifacts.
+        "module:name" may be given instead of the function; workers import it. Returned and yielded values become
+        artifacts: text, bytes, JSON-like data, parts or whole artifacts.
 
         Raises:
-            ConfigError: As for `add_agent`.
+            ConfigError: See `add_agent`.
         """
 
         def decorate(function: F) -> F:
@@ -163,16 +164,22 @@ class A2A:
         card: AgentCard | None = None,
         **options: Any,
     ) -> Agent:
-        """Register an existing Celery task as an agent; other callers of the task see no change.
+        """Register an existing Celery task as an agent. Other callers of the task are not affected.
 
-        A data part of the message becomes its keyword arguments, checked against its signature; a text part the one
-        argument that takes it. What it returns becomes an artifact, `update_state` progress, a canvas that it begins
-        its own end. `name` is the last part of the task's if None, `card` is made from its signature and docstring.
-        The task's own queue, limits and retries stay; `options` are as for `add_agent`. With `acks_late` and
-        `reject_on_worker_lost` the `max_attempts` that are not given are one more than the task's `max_retries`.
+        A data part of the message becomes keyword arguments, checked against the task's signature. A text part becomes
+        the argument that accepts text. The return value becomes an artifact, ``update_state`` becomes progress, and a
+        canvas that the task begins determines its end. The task keeps its queue, limits and retries.
+
+        With `acks_late` and `reject_on_worker_lost`, the default `max_attempts` is the task's `max_retries` + 1.
+
+        Args:
+            task: Task of this app.
+            name: Name in URLs, by default the last part of the task's name.
+            card: Card, by default derived from the task's signature and docstring.
+            options: See `add_agent`.
 
         Raises:
-            ConfigError: As for `add_agent`; or the task belongs to another app or has unsuitable parameters.
+            ConfigError: See `add_agent`; also if the task belongs to another app or has unsuitable parameters.
         """
         if task.app is not self.celery:
             raise ConfigError(f"task {task.name} belongs to another Celery app, {task.app.main!r}")
@@ -197,35 +204,37 @@ class A2A:
         return self._add(Agent.with_options(agent_name, card or card_of_task, "task", task, None, options))
 
     def add_thread_cleanup(self, function: Callable[[], object]) -> None:
-        """Call `function` in each thread of a worker in which code of an agent has ended.
+        """Call `function` in each worker thread in which code of an agent has ended.
 
-        The threads are those of synchronous agents and of `asyncio.to_thread`. A scoped session of SQLAlchemy belongs
-        to a thread: ``a2a.add_thread_cleanup(Session.remove)``. Django's connections are closed without a call.
+        The threads are those of synchronous agents and of `asyncio.to_thread`. For example, a scoped session of
+        SQLAlchemy belongs to a thread: ``a2a.add_thread_cleanup(Session.remove)``. Django's connections are closed
+        automatically.
         """
         self._thread_cleanups.append(function)
 
     def add_lifespan(self, lifespan: LifespanFactory) -> LifespanFactory:
-        """Enter `lifespan()` on the event loop of each worker process with agents; leave it when the process stops.
+        """Enter `lifespan()` on the event loop of each worker process with agents, and exit it when the process stops.
 
-        For connection pools and clients that belong to one loop: they are opened before the first agent of the process
-        is built. If one cannot be opened, the run fails, and the next run tries again. A process that is killed leaves
-        nothing.
+        Use it for connection pools and clients that belong to one loop. It is entered before the first agent of the
+        process is built. If it fails, the run fails and the next run tries again. It is not exited if the process is
+        killed.
 
         Args:
             lifespan: Function without parameters that returns an asynchronous context manager, such as one made by
                 `contextlib.asynccontextmanager`.
 
         Returns:
-            `lifespan` itself, so that this method is a decorator too.
+            `lifespan`, so that this method is also a decorator.
         """
         self._lifespans.append(lifespan)
         return lifespan
 
     def before_run(self, *of: Any) -> Any:
-        """Call a function, async or not, with the `RunInfo` of each run before its agent is called.
+        """Call a function, async or sync, with the `RunInfo` of each run before its agent is called.
 
-        ``@a2a.before_run`` is for all agents, ``@a2a.before_run("name", …)`` for some. The function may refuse the run
-        by raising `Rejected`, `Failed` or `InputRequired`, and add to `RunInfo.metadata`. Any other exception fails it.
+        ``@a2a.before_run`` applies to all agents, ``@a2a.before_run("name", …)`` to the named ones. The function may
+        refuse the run by raising `Rejected`, `Failed` or `InputRequired`, and may add to `RunInfo.metadata`. Any other
+        exception fails the run.
 
         Raises:
             ConfigError: The hook is not a function, or is a generator.
@@ -233,37 +242,39 @@ class A2A:
         return self._hooks.decorate("before_run", of)
 
     def after_run(self, *of: Any) -> Any:
-        """Call a function with the `RunInfo` of each run when its agent has ended, before the end is written.
+        """Call a function with the `RunInfo` of each run after its agent has ended and before the final status is
+        written.
 
-        It may add to `RunInfo.metadata`. What it raises is logged, and changes nothing. Otherwise as `before_run`.
+        The function may add to `RunInfo.metadata`. Exceptions are logged and ignored. See `before_run`.
         """
         return self._hooks.decorate("after_run", of)
 
     def on_event(self, *of: Any) -> Any:
-        """Call a function with the `RunInfo` and each event that an agent sends, and with the run's last status.
+        """Call a function with the `RunInfo` and each event that an agent sends, including the final status of the run.
 
-        It returns another event, or None to keep this one, which it may change in place. It can't change the state of
-        the last status. An event whose hook raises is not sent, and the run fails. A plain function must not wait.
-        Otherwise as `before_run`.
+        The function returns another event, or None to keep the event, which it may change in place. It cannot change
+        the state of the final status. If it raises, the event is not sent and the run fails. A sync function must not
+        block. See `before_run`.
         """
         return self._hooks.decorate("on_event", of)
 
     def on_transition(self, *of: Any) -> Any:
-        """Call a function with the `RunInfo` and each `Transition` of a run's execution, the first one too.
+        """Call a function with the `RunInfo` and each `Transition` of a run's execution.
 
-        A plain function is called where the transition is made and must not wait; an async one soon after, in order.
-        What it raises is logged. Otherwise as `before_run`.
+        A sync function is called immediately and must not block. An async function is called soon after, in order.
+        Exceptions are logged. See `before_run`.
         """
         return self._hooks.decorate("on_transition", of)
 
     def asgi(self, *, standalone: bool = False) -> Starlette:
-        """Return the gateway, for any ASGI server, with the agents of every module that the app includes or discovers.
+        """Return the gateway as an ASGI app, with the agents of every module that the app includes or discovers.
 
         Args:
-            standalone: No other application is around the gateway. Its gRPC port may then be open where HTTP is.
+            standalone: True if no other application wraps the gateway. Its gRPC port may then listen on the address of
+                HTTP.
 
         Raises:
-            ConfigError: It can't serve as it is configured, or no worker could read what it publishes.
+            ConfigError: The configuration is invalid, or no worker could read what the gateway publishes.
         """
         from .dispatch import require_readable
         from .gateway.asgi import build_asgi
@@ -292,7 +303,7 @@ class A2A:
         return Watcher(self.settings, self._publisher(), self.celery)
 
     def worker(self) -> AgentWorker:
-        """Return the worker side; Celery's workers load it when they start, before they fork."""
+        """Return the worker side. Celery's workers load it at their start, before they fork."""
         return self._worker
 
     @cached_property

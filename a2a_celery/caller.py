@@ -1,6 +1,6 @@
 """Caller of a run: the part of a request that travels with the run from the gateway to the worker.
 
-Credentials do not travel: no Authorization header, no cookie, and no header that is not listed here.
+No credentials travel: no Authorization header, no cookie, and no header that is not listed here.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from a2a.auth.user import User
 from a2a.server.context import ServerCallContext
 
 CARRIED_HEADERS = ("a2a-version", "a2a-extensions", "traceparent", "tracestate")
-"""The request headers an agent may see in ``call_context.state["headers"]``."""
+"""Request headers that an agent can read in ``call_context.state["headers"]``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The caller of a request. `user` is "" and `authenticated` False where nobody checked."""
+    """Caller of a request. Without authentication, `user` is "" and `authenticated` is False."""
 
     user: str = ""
     authenticated: bool = False
@@ -29,7 +29,7 @@ class Caller:
 
     @classmethod
     def of(cls, context: ServerCallContext) -> Caller:
-        """The caller as the gateway's authentication and the request's headers say."""
+        """Return the caller from the gateway's authentication and the request's headers."""
         headers = {str(name).lower(): str(value) for name, value in context.state.get("headers", {}).items()}
         return cls(
             user=context.user.user_name,
@@ -40,7 +40,7 @@ class Caller:
         )
 
     def to_json(self) -> bytes:
-        """The form that is stored with the run."""
+        """Return the form that is stored with the run."""
         return json.dumps(asdict(self), separators=(",", ":")).encode()
 
     @classmethod
@@ -50,7 +50,7 @@ class Caller:
         return cls(**{**fields, "extensions": tuple(fields["extensions"])})
 
     def call_context(self) -> ServerCallContext:
-        """The call context an executor would have got in the gateway, less what must not leave it."""
+        """Return the call context that an executor would receive in the gateway, without credentials."""
         return ServerCallContext(
             user=_RecordedUser(self.user, self.authenticated),
             tenant=self.tenant,

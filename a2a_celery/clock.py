@@ -1,7 +1,7 @@
-"""The clock that the package reads time from.
+"""Clock that the package reads time from.
 
-Objects that measure leases, limits, backoff, retention or freshness take a `Clock`, so that a test moves their time.
-Timeouts that a library or a thread keeps (sockets, Redis, the broker) are not part of it.
+Objects that measure leases, limits, backoff, retention or freshness take a `Clock`, so that tests control their time.
+Timeouts of libraries and threads (sockets, Redis, the broker) are separate.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 
 
 class Clock:
-    """The time of this machine and of the running event loop."""
+    """Time of this machine and of the running event loop."""
 
     # static: a reading costs one attribute lookup and no frame
     monotonic = staticmethod(time.monotonic)
@@ -40,4 +40,4 @@ class Clock:
 
 
 SYSTEM_CLOCK = Clock()
-"""The default of every `clock` parameter."""
+"""Default of every `clock` parameter."""

@@ -1,8 +1,7 @@
-"""The errors of this package. Their messages say what to do; none of them reaches a remote client as it is.
+"""Errors of this package. Their messages state the remedy. None of them is sent to a remote client unchanged.
 
-Three families: what an operator or developer set up wrong (`ConfigError`), what is out of reach right now
-(`StoreUnavailable`, `BrokerUnavailable`, `ArchiveUnavailable`), and what an agent raises on purpose to end its run
-(`AgentSignal`). The gateway translates to A2A errors in one place, ``gateway.protocol_errors``.
+`ConfigError` is an error of setup. `StoreUnavailable`, `BrokerUnavailable` and `ArchiveUnavailable` are temporary. An
+agent raises an `AgentSignal` to end its run. ``gateway.protocol_errors`` maps all of them to errors of A2A.
 """
 
 from __future__ import annotations
@@ -31,43 +30,44 @@ __all__ = [
 
 
 class A2ACeleryError(Exception):
-    """The base of every error this package raises itself."""
+    """Base class of the errors that this package raises."""
 
 
 class ConfigError(A2ACeleryError):
-    """A setting, a card or an agent can't be used as it is; raised at start, names the field and its value."""
+    """A setting, a card or an agent is invalid. Raised at start; the message names the field and its value."""
 
 
 class StoreUnavailable(A2ACeleryError):
-    """Redis can't be reached or refuses to answer; the same call may succeed later."""
+    """Redis is unreachable or refuses commands. The same call may succeed later."""
 
 
 class BlobsUnavailable(StoreUnavailable):
-    """The object store for large parts can't be reached, or lacks one; the same call may succeed later."""
+    """The object store for large parts is unreachable, or a part is missing. The same call may succeed later."""
 
 
 class ArchiveUnavailable(A2ACeleryError):
-    """The archive's database can't be reached, or does not take what it is given; ended tasks stay in the store."""
+    """The archive's database is unreachable or refuses a write. Ended tasks stay in the store."""
 
 
 class BrokerUnavailable(A2ACeleryError):
-    """The Celery broker did not take a message; the task stays in the store and is dispatched later."""
+    """The Celery broker did not accept a message. The task stays in the store and is published later."""
 
 
 class RunNotTaken(BrokerUnavailable):
-    """The broker is there, and did not take this run: its queue is full or wrong, say. It may take others."""
+    """The broker is reachable but did not accept this run, for example because its queue is full. Other runs may be
+    accepted."""
 
 
 class SessionError(A2ACeleryError):
-    """The state of a session cannot be saved or opened; the message says why."""
+    """The state of a session cannot be saved or read."""
 
 
 class SessionConflict(SessionError):
-    """Another run of the context has saved the session since this one read it; nothing was saved."""
+    """Another run of the context saved the session after this run had read it. Nothing was saved."""
 
 
 class AgentSignal(BaseException):
-    """Base of the exceptions that an agent raises to end its run on purpose. Text and parts are for the client."""
+    """Base class of the exceptions that an agent raises to end its run. Text and parts are sent to the client."""
 
     def __init__(self, text: str = "", *, parts: Sequence[Part] = ()) -> None:
         from a2a.types import Part  # noqa: PLC0415 -- not at import: most processes never raise an AgentSignal
@@ -80,22 +80,22 @@ class AgentSignal(BaseException):
 
 
 class InputRequired(AgentSignal):
-    """Ends the run in INPUT_REQUIRED; the client's next message to the task begins the next run.
+    """Ends the run in INPUT_REQUIRED. The client's next message to the task begins the next run.
 
-    Not an `Exception`: frameworks catch every `Exception` of a tool and go on.
+    Not an `Exception`, because frameworks catch every `Exception` of a tool and continue.
     """
 
 
 class AuthRequired(AgentSignal):
-    """Ends the run in AUTH_REQUIRED; the client's next message to the task begins the next run.
+    """Ends the run in AUTH_REQUIRED. The client's next message to the task begins the next run.
 
-    Not an `Exception`, as `InputRequired`.
+    Not an `Exception`; see `InputRequired`.
     """
 
 
 class Rejected(AgentSignal, A2ACeleryError):
-    """Ends the task in REJECTED: the agent won't do what it was asked."""
+    """Ends the task in REJECTED: the agent declines the request."""
 
 
 class Failed(AgentSignal, A2ACeleryError):
-    """Ends the task in FAILED, with a text that is meant for the client."""
+    """Ends the task in FAILED with a text for the client."""

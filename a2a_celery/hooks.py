@@ -1,4 +1,4 @@
-"""Functions that an app has called around the runs of its agents: which there are, and for which agents."""
+"""Functions of an app that are called around the runs of its agents."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HOOK_NAMES = ("before_run", "after_run", "on_event", "on_transition")
 
 
 class Hooks:
-    """The hooks of an app, in the order in which they were defined."""
+    """Hooks of an app, in the order of their definition."""
 
     def __init__(self) -> None:
         self._hooks: list[tuple[str, frozenset[str], Callable[..., Any]]] = []
@@ -23,10 +23,10 @@ class Hooks:
         """Register a hook of `kind`. `of` is the function itself, for all agents, or the names of agents.
 
         Returns:
-            The function, or the decorator for one.
+            The function, or a decorator.
 
         Raises:
-            ConfigError: it is no function that could be called, or a name is no text.
+            ConfigError: The hook is not a function, or a name is not a string.
         """
         if len(of) == 1 and callable(of[0]):
             return self._add(kind, frozenset(), of[0])
@@ -35,18 +35,17 @@ class Hooks:
         return lambda function: self._add(kind, frozenset(of), function)
 
     def of(self, kind: str, agent: str) -> tuple[Callable[..., Any], ...]:
-        """Return the hooks of `kind` for `agent`, in their order."""
+        """Return the hooks of `kind` for `agent`, in order."""
         return tuple(f for its, names, f in self._hooks if its == kind and (not names or agent in names))
 
     def has_any(self, agent: str) -> bool:
-        """Return True if `agent` has a hook."""
         return any(self.of(kind, agent) for kind in HOOK_NAMES)
 
     def require_agents(self, agents: Container[str]) -> None:
-        """Check that each hook is for agents that exist.
+        """Check that each hook names existing agents.
 
         Raises:
-            ConfigError: a hook names an agent that is not in `agents`.
+            ConfigError: A hook names an agent that is not in `agents`.
         """
         for kind, names, function in self._hooks:
             unknown = sorted(name for name in names if name not in agents)

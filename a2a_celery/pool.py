@@ -1,7 +1,7 @@
-"""A pool for agents that wait: thousands of them in one worker process, on its event loop, without a thread each.
+"""Pool for agents that wait on I/O: thousands of runs in one worker process, on its event loop.
 
-Celery takes it by its path, ``a2a_celery.pool:AsyncioPool``. Agents' runs are awaited; every other Celery task, also
-one that is exposed as an agent, gets a thread, as on Celery's own pool of threads.
+Celery loads it by its path, ``a2a_celery.pool:AsyncioPool``. Runs of agents are awaited. Every other Celery task,
+including one that is exposed as an agent, runs in a thread, as on Celery's pool of threads.
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ from .integrations.celery import PoolInfo
 logger = logging.getLogger(__name__)
 
 THREADS = 32
-"""Threads at most for Celery tasks that are no agents; never more than the pool's concurrency."""
+"""Maximum threads for Celery tasks that are not agents. The pool's concurrency is a limit too."""
 
 
 class AsyncioPool(PoolInfo, TaskPool):  # type: ignore[misc]
-    """At most `limit` agents at a time; those beyond wait in their order. Who waits and who works is known to the loop
-    alone, so there is nothing to lock: a signal handler may come in between anything."""
+    """Runs at most `limit` agents at a time; others wait in order.
+
+    Only the event loop changes the waiting and running calls, so no lock is needed and a signal handler may interrupt
+    any code.
+    """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -46,8 +49,8 @@ class AsyncioPool(PoolInfo, TaskPool):  # type: ignore[misc]
         accept_callback: Any = None,
         **options: Any,
     ) -> Any:
-        """Takes a call of Celery's: an agent's to the loop, any other to a thread."""
-        request = getattr(accept_callback, "__self__", None)  # all that a pool is given of it are its methods
+        """Run a call on the event loop if it is an agent's, else in a thread."""
+        request = getattr(accept_callback, "__self__", None)  # Celery passes the pool only bound methods of the request
         if isinstance(request, RunRequest) and request.may_be_awaited:
             loop = self._loop_of(request)
             if loop is not None:
@@ -57,44 +60,45 @@ class AsyncioPool(PoolInfo, TaskPool):  # type: ignore[misc]
         return super().on_apply(target, args, kwargs, callback, accept_callback, **options)
 
     def grow(self, n: int = 1) -> None:
-        """Lets `n` more agents work at a time."""
+        """Raise the limit by `n` agents."""
         self.limit += n
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._begin_next)
 
     def shrink(self, n: int = 1) -> None:
-        """Lets `n` agents fewer work at a time; what works already goes on.
+        """Lower the limit by `n` agents. Running agents continue.
 
         Raises:
-            ValueError: none would be left.
+            ValueError: The limit would be below 1.
         """
         if n >= self.limit:
-            raise ValueError(f"this pool has room for {self.limit}: it can't have {n} fewer")
+            raise ValueError(f"the pool's limit is {self.limit}: it cannot be lowered by {n}")
         self.limit -= n
 
     def terminate_job(self, pid: int, signal: Any = None) -> None:
-        """Lets Celery go on to terminate the call itself, which is what stops an agent.
+        """Accept the termination of an agent, which Celery then stops through its call.
 
         Raises:
-            NotImplementedError: it is in a thread, which nothing can stop.
+            NotImplementedError: The call runs in a thread, which cannot be stopped.
         """
         if not isinstance(pid, AgentPid):
-            raise NotImplementedError("a task that is no agent has a thread in this pool, and can't be terminated")
+            raise NotImplementedError("a Celery task that is not an agent runs in a thread and cannot be terminated")
 
     def on_stop(self) -> None:
-        """Returns when all that has begun is over; nothing else begins."""
+        """Wait for all running calls. No waiting call begins."""
         if self._loop is not None:
             asyncio.run_coroutine_threadsafe(self._drained(), self._loop).result()
         super().on_stop()
 
     async def _drained(self) -> None:
         self._stopping = True
-        self._waiting.clear()  # given back to the broker, and up in the store
+        self._waiting.clear()  # the messages return to the broker, and the runs are requeued in the store
         while self._begun:
             await asyncio.wait(self._begun)
 
     def _loop_of(self, request: RunRequest) -> asyncio.AbstractEventLoop | None:
-        """The loop that runs are on; None if it can't be had, which its thread will then report."""
+        """Return the event loop for runs, or None if it failed to start; the thread of the run then reports the
+        failure."""
         if self._loop is None:
             try:
                 self._loop = request.task.runs_in().loop

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
+from email.utils import parsedate_to_datetime
 from math import isfinite
 from typing import Any
 
@@ -11,7 +14,6 @@ from celery.exceptions import TaskPredicate
 from celery.utils.time import get_exponential_backoff_interval
 
 from .errors import AgentSignal, ConfigError
-from .retry_after import parse_retry_after
 
 MAX_DELAY = 366 * 24 * 3600
 """Seconds: the longest delay before a retry."""
@@ -40,7 +42,7 @@ class RetryPolicy:
         """Return the policy of the agent with that name from those of its `options` that are in `RETRY_OPTIONS`.
 
         Raises:
-            ConfigError: An option cannot be honoured.
+            ConfigError: An option is invalid.
         """
         try:
             for name, value in options.items():
@@ -51,7 +53,7 @@ class RetryPolicy:
         return cls(**{**options, **classes})
 
     def is_retried(self, error: BaseException) -> bool:
-        """Return whether `error` is one that the agent is retried for, whatever the number of retries."""
+        """Return True if `error` is retried, regardless of the number of retries."""
         if isinstance(error, (AgentSignal, TaskPredicate)):  # Celery's Ignore, Reject and Retry
             return False
         return isinstance(error, self.autoretry_for) and not isinstance(error, self.dont_autoretry_for)
@@ -91,7 +93,7 @@ def require_delay(name: str, value: Any) -> None:
     """Check that `value`, the argument or option `name`, is a delay in seconds.
 
     Raises:
-        ValueError: It is no number, or not from 0 to `MAX_DELAY`.
+        ValueError: `value` is not a number from 0 to `MAX_DELAY`.
     """
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not isfinite(value) or not 0 <= value <= MAX_DELAY:
@@ -99,10 +101,10 @@ def require_delay(name: str, value: Any) -> None:
 
 
 def require_max_retries(name: str, value: Any) -> None:
-    """Check that `value`, the argument or option `name`, bounds retries.
+    """Check that `value`, the argument or option `name`, is a limit of retries.
 
     Raises:
-        ValueError: It is neither a whole number from 0 on nor None.
+        ValueError: `value` is neither None nor a whole number of at least 0.
     """
     if value is not None and not (_is_whole(value) and value >= 0):
         raise ValueError(f"{name} = {value!r}: a whole number, 0 or more, or None for no limit")
@@ -146,3 +148,18 @@ _CHECKS = {
     "retry_jitter": _require_bool,
     "default_retry_delay": require_delay,
 }
+
+
+def parse_retry_after(value: str, now: float) -> float | None:
+    """Return the seconds that a Retry-After header asks for, or None if `value` is neither seconds nor an HTTP date.
+
+    A date counts from `now`, in seconds since 1970.
+
+    Source: RFC 9110, section 10.2.3.
+    """
+    text = value.strip()
+    if re.fullmatch(r"[0-9]{1,9}", text):
+        return float(text)
+    with suppress(ValueError, OverflowError):
+        return max(0.0, parsedate_to_datetime(text).timestamp() - now)
+    return None

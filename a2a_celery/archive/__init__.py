@@ -28,10 +28,7 @@ class Archived:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Filter for archived tasks of `scope` whose status is not after `not_after_us`.
-
-    Times are µs since the epoch.
-    """
+    """Filter for archived tasks of `scope` whose status is not later than `not_after_us`, in µs since 1970."""
 
     scope: Scope
     not_after_us: int
@@ -44,7 +41,7 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedPage:
-    """A page of tasks, newest status first, equal times by id descending; `total` counts all that match."""
+    """Page of tasks, newest status first and equal times by descending id. `total` counts all matches."""
 
     tasks: list[Task]
     total: int
@@ -54,28 +51,29 @@ class ArchivedPage:
 class Archive(Protocol):
     """Ended tasks by scope.
 
-    Every method raises `ArchiveUnavailable` if the database cannot be reached, or fails.
+    Every method raises `ArchiveUnavailable` if the database is unreachable or fails.
     """
 
     async def put(self, tasks: Sequence[Archived]) -> None:
-        """Store all of the tasks or none. A task that is stored already is replaced."""
+        """Store all of the tasks or none. An existing task is replaced."""
 
     async def require_writable(self) -> None:
-        """Check that the archive would store a small task now, without storing one."""
+        """Check that the archive accepts writes, without a lasting write."""
 
     async def read(self, scope: Scope, task_id: str) -> Archived | None:
-        """Return the task, or None if `scope` has no such task."""
+        """Return the task, or None if `scope` does not have it."""
 
     async def page(
         self, wanted: Filter, *, size: int, cursor: tuple[int, str] | None = None, artifacts: bool = False
     ) -> ArchivedPage:
-        """Return the page after `cursor`: the last task's status time in µs and its quoted id. A size of 0 only counts.
+        """Return the page after `cursor`: the status time in µs and the quoted id of the last task. With size 0, only
+        count.
 
-        A page of large tasks may hold fewer than `size`, with `more` set.
+        A page of large tasks may have fewer than `size` tasks, with `more` set.
         """
 
     async def forget(self, before_us: int, limit: int) -> int:
-        """Delete at most `limit` tasks with an earlier status, the oldest first. Return their number."""
+        """Delete at most `limit` tasks with a status before `before_us`, oldest first. Return their number."""
 
     async def aclose(self) -> None:
         """Close the connections."""

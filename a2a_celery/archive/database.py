@@ -1,4 +1,4 @@
-"""The archive in a database that SQLAlchemy reaches: PostgreSQL, MySQL or MariaDB, SQLite."""
+"""Archive in a database of SQLAlchemy: PostgreSQL, MySQL, MariaDB or SQLite."""
 
 from __future__ import annotations
 
@@ -43,14 +43,13 @@ class DatabaseArchive:
 
     def __init__(self, url: str) -> None:
         try:
-            # parameters hold content of clients and agents: keep them out of logs and error texts
+            # statement parameters have content of clients and agents, which must not reach logs and error texts
             self._engine = create_async_engine(url, pool_pre_ping=True, hide_parameters=True)
         except (ArgumentError, SQLAlchemyError) as e:
             raise ConfigError(f"a2a_archive_url = …: {type(e).__name__}, see SQLAlchemy's database URLs") from e
         self._rows = TaskRows(self._engine)
 
     async def put(self, tasks: Sequence[Archived]) -> None:
-        """See `Archive`."""
         rows = [self._rows.row_of(one) for one in tasks]
         async with self._session() as session:
             for row in rows:
@@ -58,7 +57,6 @@ class DatabaseArchive:
             await session.commit()
 
     async def require_writable(self) -> None:
-        """See `Archive`."""
         small = Task(id=uuid4().hex, status=TaskStatus(timestamp=Timestamp()))
         async with self._session() as session:
             session.add(self._rows.row_of(Archived(Scope(), small, 0)))
@@ -66,7 +64,6 @@ class DatabaseArchive:
             await session.rollback()
 
     async def read(self, scope: Scope, task_id: str) -> Archived | None:
-        """See `Archive`."""
         wanted = (ArchivedTask.id == column_of(quoted(task_id)), ArchivedTask.owner == owner_of(scope))
         async with self._session() as session:
             row = (await session.execute(select(ArchivedTask).where(*wanted))).scalar_one_or_none()
@@ -75,7 +72,6 @@ class DatabaseArchive:
     async def page(
         self, wanted: Filter, *, size: int, cursor: tuple[int, str] | None = None, artifacts: bool = False
     ) -> ArchivedPage:
-        """See `Archive`."""
         clauses = _clauses(wanted)
         async with self._session() as session:
             count = select(func.count()).select_from(ArchivedTask).where(*clauses)
@@ -91,10 +87,9 @@ class DatabaseArchive:
             return ArchivedPage(tasks, total, len(ids) > seen)
 
     async def forget(self, before_us: int, limit: int) -> int:
-        """See `Archive`."""
         old = select(ArchivedTask.id).where(ArchivedTask.last_updated < at_us(before_us))
         async with self._session() as session:
-            # in two steps: MySQL deletes by no selection with a limit
+            # in two steps, because MySQL's DELETE accepts no subquery with a limit
             ids = (await session.scalars(old.order_by(ArchivedTask.last_updated).limit(limit))).all()
             if ids:
                 await session.execute(delete(ArchivedTask).where(ArchivedTask.id.in_(ids)))
@@ -102,7 +97,6 @@ class DatabaseArchive:
             return len(ids)
 
     async def aclose(self) -> None:
-        """See `Archive`."""
         await self._engine.dispose()
 
     @asynccontextmanager
@@ -113,20 +107,20 @@ class DatabaseArchive:
                 async with self._rows.async_session_maker() as session:
                     yield session
         except TimeoutError:
-            raise ArchiveUnavailable(f"the archive did not answer within {TIMEOUT:g} s") from None
+            raise ArchiveUnavailable(f"the archive did not reply within {TIMEOUT:g} s") from None
         except (SQLAlchemyError, OSError) as e:
             raise ArchiveUnavailable(f"the archive failed: {_kind_of(e)}") from e
 
     async def _make_table(self) -> None:
         try:
             await self._rows.initialize()
-        except DBAPIError:  # another process has just made it
+        except DBAPIError:  # another process has just created it
             await self._rows.initialize()
 
     async def _tasks(self, session: AsyncSession, ids: Sequence[str], artifacts: bool) -> tuple[list[Task], int]:
-        """Read tasks in the order of their ids until `PAGE_BYTES`. Return them and the number of ids covered.
+        """Read tasks in the order of their ids up to `PAGE_BYTES`. Return them and the number of ids read.
 
-        A task that was deleted in the meantime is left out.
+        Tasks that were deleted after the selection of the ids are omitted.
         """
         tasks: list[Task] = []
         seen, size, at_once = 0, 0, 1
@@ -174,6 +168,6 @@ def _is_after(time: datetime, task_id: str) -> ColumnElement[bool]:
 
 
 def _kind_of(error: Exception) -> str:
-    """Return the kind of an error, without any content."""
+    """Return a description of `error` without content."""
     cause = getattr(error, "orig", None)
     return f"{type(error).__name__} ({type(cause).__name__})" if cause is not None else type(error).__name__

@@ -1,7 +1,7 @@
-"""The archive's table: the SDK's own for tasks, with columns as wide as what this service accepts, and as exact.
+"""Table of the archive: the SDK's table of tasks, with wider columns and exact times.
 
-The SDK's columns hold what the SDK writes, so the table can be read with SQL. Comparisons are byte by byte: a
-database's collation would order pages differently from the store, or mix up two owners.
+The SDK's columns have the SDK's content, so the table can be queried with SQL. Comparisons are byte by byte, because a
+collation would sort pages differently from the store, or confuse two owners.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from . import Archived
 TABLE = "a2a_archive"
 
 LONGEST = 255
-"""Characters of an indexed column. A longer value is stored as its digest."""
+"""Maximum characters of an indexed column. A longer value is stored as its digest."""
 
 _MYSQL = ("mysql", "mariadb")
 _EXACT = (
@@ -42,10 +42,10 @@ _EPOCH = datetime(1970, 1, 1)
 
 
 class ArchivedTask(TaskMixin, Base):
-    """A row: one ended task. `id`, `context_id` and `owner` are quoted as in the store's keys; `owner` is the whole
+    """Row with one ended task. `id`, `context_id` and `owner` are quoted as in the keys of the store; `owner` is the
     scope.
 
-    Times have no zone, and are UTC, as the SDK's.
+    Times are in UTC without a time zone, as the SDK's.
     """
 
     __tablename__ = TABLE
@@ -57,8 +57,8 @@ class ArchivedTask(TaskMixin, Base):
     state: Mapped[int] = mapped_column(SmallInteger, nullable=False)
     version: Mapped[int] = mapped_column(BigInteger, nullable=False)
     whole: Mapped[str | None] = mapped_column(_LONG, nullable=True)
-    """The task in protobuf, in Base64 (not every driver takes bytes), where JSON does not give it back exactly; the
-    columns in JSON have only its state then."""
+    """Task as protobuf in Base64, because not every driver accepts bytes, if JSON cannot represent it exactly. The JSON
+    columns then have only its state."""
 
     __table_args__ = (
         Index(f"idx_{TABLE}_owner", "owner", "last_updated", "id"),
@@ -83,14 +83,13 @@ def at_us(us: int) -> datetime:
 
 
 class TaskRows(RowConversion, DatabaseTaskStore):
-    """The SDK's task store on this table, for its creation of the table, its sessions and its conversions."""
+    """SDK's task store on this table, used to create the table and to convert tasks to rows."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         super().__init__(engine, table_name="tasks")
         self.task_model = ArchivedTask  # type: ignore[assignment]
 
     def row_of(self, one: Archived) -> ArchivedTask:
-        """Convert a task to a row."""
         task = one.task
         row = self._in_json(task)
         if row is None:
@@ -101,7 +100,7 @@ class TaskRows(RowConversion, DatabaseTaskStore):
         return row
 
     def task_of(self, row: ArchivedTask) -> Task:
-        """Convert a row to a task, without artifacts if the row was read without them."""
+        """Return the task of a row, without artifacts if the row was read without them."""
         if row.whole is not None:
             return Task.FromString(b64decode(row.whole))
         task: Task = self.from_row(row)
@@ -109,7 +108,7 @@ class TaskRows(RowConversion, DatabaseTaskStore):
         return task
 
     def _in_json(self, task: Task) -> ArchivedTask | None:
-        """Convert a task to JSON columns. Return None if JSON loses data, or an id is too long."""
+        """Return the row with JSON columns, or None if JSON loses data or an id is too long."""
         try:
             row = self._row(task)
         except (NotJson, ValueError):

@@ -9,7 +9,7 @@ import click
 from .app_loader import app_location, load_a2a
 from .client.task_commands import cancel, get, list_, send, tail
 from .dev.command import dev_options, run_dev
-from .dev.supervisor import DevOptions, Target
+from .dev.supervisor import AppLocation, DevOptions
 from .doctor.command import doctor
 from .operator.deliveries import deliveries
 from .operator.drain import drain
@@ -36,7 +36,7 @@ def dev(context: click.Context, /, **chosen: Any) -> None:
     configuration is not used: it is for production. Ctrl-C stops everything.
     """
     found = load_a2a(context)
-    context.exit(run_dev(Target(found.celery, app_location(context)), DevOptions(**chosen)))
+    context.exit(run_dev(AppLocation(found.celery, app_location(context)), DevOptions(**chosen)))
 
 
 for command in (gateway, watcher, send, get, tail, cancel, list_, requeue, deliveries, doctor, drain, stats, migrate):

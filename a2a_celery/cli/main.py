@@ -12,7 +12,7 @@ import click
 
 from .client.call import call
 from .dev.command import dev_options, run_dev
-from .dev.supervisor import DevOptions, Target
+from .dev.supervisor import AppLocation, DevOptions
 
 SAMPLES = "a2a_celery.samples"
 """The sample agents in an installed package (see pyproject.toml); in a checkout they are ``workers``, beside it."""
@@ -38,7 +38,7 @@ def demo(context: click.Context, /, **chosen: Any) -> None:
 main.add_command(call)
 
 
-def sample_agents() -> Target:
+def sample_agents() -> AppLocation:
     """Return the sample app of this package, whatever the current folder is.
 
     Its processes run in the folder of the package. Python and Celery search the current folder first, which may be a
@@ -49,4 +49,4 @@ def sample_agents() -> Target:
     package = SAMPLES if find_spec(SAMPLES) is not None else "workers"
     module = importlib.import_module(f"{package}.app")
     module.app.loader.import_default_modules()
-    return Target(module.app, f"{package}.app", folder)
+    return AppLocation(module.app, f"{package}.app", folder)

@@ -27,7 +27,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from ..clock import SYSTEM_CLOCK
 from ..errors import A2ACeleryError
-from ..retry_after import parse_retry_after
+from ..retry_policy import parse_retry_after
 from .event_parser import UNREADABLE
 from .result import Result
 

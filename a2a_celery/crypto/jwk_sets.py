@@ -1,4 +1,4 @@
-"""JWK Sets of others (RFC 7517 5): where they may be fetched from, and the bounded fetch."""
+"""JWK Sets of other parties (RFC 7517 5): allowed URLs, and a bounded fetch."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ MAX_BYTES = 1024 * 1024
 
 
 def jwks_url_mistake(url: str) -> str:
-    """Return the rule that the URL of a JWK Set breaks, or ""."""
+    """Return the rule that the URL of a JWK Set violates, or ""."""
     parts = urlsplit(url)
     if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.hostname or "")):
         return (
-            "must begin with https:// (http:// to this machine only): "
-            "who can change the keys on their way can be anybody"
+            "must begin with https:// (http:// to this machine only), "
+            "because an attacker who changes the keys can forge any identity"
         )
     return "" if parts.hostname and _has_port(parts) else "must name a host"
 
@@ -37,12 +37,14 @@ def is_loopback(host: str) -> bool:
 async def fetch_jwk_set(
     url: str, transport: httpx.AsyncBaseTransport | None = None, clock: Clock = SYSTEM_CLOCK
 ) -> Any:
-    """Return the document at `url`, read as JSON.
+    """Return the JSON document at `url`.
 
-    Redirects are not followed: another server would decide on the keys. This machine is reached without a proxy.
+    Redirects are not followed, because another server would then decide on the keys. No proxy is used for this machine.
 
     Raises:
-        httpx.HTTPError, TimeoutError, ValueError: There is no such document.
+        httpx.HTTPError: The request failed.
+        TimeoutError: The response took too long.
+        ValueError: The response is too large or is not JSON.
     """
     host = urlsplit(url).hostname or ""
     direct = {f"all://{f'[{host}]' if ':' in host else host}": None} if is_loopback(host) else None
@@ -62,14 +64,13 @@ async def fetch_jwk_set(
 
 
 def fetch_failure(error: Exception) -> str:
-    """Return the reason of a failed fetch, for a log line."""
+    """Return the reason of a failed fetch for a log message."""
     if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
         return "not JSON"
     return f"{type(error).__name__} {error}".strip()
 
 
 def _has_port(url: SplitResult) -> bool:
-    """Return True if the port is valid or left out."""
     try:
         return url.port != 0
     except ValueError:

@@ -1,7 +1,7 @@
-"""Secrets at rest: what clients entrust to a deployment is encrypted before it is stored.
+"""Encryption of clients' secrets in the store.
 
-AES-256-GCM (NIST SP 800-38D), with a key derived by HKDF (RFC 5869) from the setting `secret_key`. What was sealed for
-one purpose (a config of a task, the session of a context) opens for that one only.
+AES-256-GCM (NIST SP 800-38D), with a key derived by HKDF (RFC 5869) from the setting `secret_key`. Text that was sealed
+for one purpose, such as a config of a task, cannot be opened for another.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from ..errors import A2ACeleryError, ConfigError
 
 FORM = b"\x01"
-"""What every sealed text begins with; then the fingerprint of its key, a nonce, and the text."""
+"""First bytes of every sealed text. The fingerprint of its key, a nonce, and the ciphertext follow."""
 
 FINGERPRINT_BYTES = 8
 NONCE_BYTES = 12
 
 
 class NotSealedHere(A2ACeleryError):
-    """It was sealed with a secret that is not configured, for something else, or was changed since."""
+    """The text was sealed with an unknown secret or for another purpose, or was changed."""
 
 
 class Sealer:
-    """Seals with the first of `secret_keys`, and opens what was sealed with any of them.
+    """Seals with the first of `secret_keys`, and opens text that was sealed with any of them.
 
     Raises:
-        ValueError: there is none.
+        ValueError: `secret_keys` is empty.
     """
 
     def __init__(self, secret_keys: Sequence[bytes]) -> None:
@@ -42,49 +42,50 @@ class Sealer:
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprint of the secret that this sealer uses; it does not reveal the secret."""
+        """Fingerprint of the first secret. It does not reveal the secret."""
         return self._first
 
     @property
     def fingerprints(self) -> frozenset[str]:
-        """Fingerprints of all secrets whose texts this sealer opens."""
+        """Fingerprints of all secrets."""
         return frozenset(self._keys)
 
     def seal(self, text: bytes, *purpose: str) -> bytes:
-        """`text`, for what these words name: a config's task and its id, say; another time it looks different."""
+        """Return `text` encrypted for `purpose`, such as the task and the id of a config. Each call returns another
+        ciphertext."""
         nonce = os.urandom(NONCE_BYTES)
         head = FORM + bytes.fromhex(self._first)
         return head + nonce + self._keys[self._first].encrypt(nonce, text, head + _bound_to(purpose))
 
     def open(self, sealed: bytes, *purpose: str) -> bytes:
-        """The text that was sealed for what these words name.
+        """Return the text that was sealed for `purpose`.
 
         Raises:
-            NotSealedHere: it can't be opened; says why.
+            NotSealedHere: The text cannot be opened. The message states the reason.
         """
         head, nonce_at = sealed[: 1 + FINGERPRINT_BYTES], 1 + FINGERPRINT_BYTES
         key = self._keys.get(head[1:].hex())
         if head[:1] != FORM or key is None:
             raise NotSealedHere(
-                "it was sealed with a secret that is not in a2a_secret_key: put that back, behind the new one"
+                "it was sealed with a secret that is not in a2a_secret_key: append that secret to the new one"
             )
         nonce, text = sealed[nonce_at : nonce_at + NONCE_BYTES], sealed[nonce_at + NONCE_BYTES :]
         try:
             return key.decrypt(nonce, text, head + _bound_to(purpose))
         except (InvalidTag, ValueError):
-            raise NotSealedHere("it was sealed for something else, or changed since") from None
+            raise NotSealedHere("it was sealed for another purpose, or was changed") from None
 
 
 def sealer_of(secret_keys: Sequence[bytes]) -> Sealer | None:
-    """Return the sealer of a deployment with these secrets, the first for new texts, or None without a secret."""
+    """Return the sealer for these secrets, or None without a secret. The first secret seals."""
     return Sealer(secret_keys) if secret_keys else None
 
 
 def require_secrets(sealer: Sealer | None, in_use: Collection[str]) -> None:
-    """Returns if `sealer` opens whatever is sealed with the secrets of these fingerprints (`secrets_in_use`).
+    """Check that `sealer` has all secrets whose fingerprints are `in_use` in the store (`secrets_in_use`).
 
     Raises:
-        ConfigError: it does not; says what to do.
+        ConfigError: A secret is missing. The message states the remedy.
     """
     missing = set(in_use) - (sealer.fingerprints if sealer is not None else frozenset())
     if not missing:
@@ -92,12 +93,12 @@ def require_secrets(sealer: Sealer | None, in_use: Collection[str]) -> None:
     why = "is not set" if sealer is None else f"lacks the secret {', '.join(sorted(missing))}"
     raise ConfigError(
         f"a2a_secret_key {why}, with which webhooks or sessions in the store are sealed: set A2A_SECRET_KEY as where "
-        "they were taken; to change it, put the new secret before the old one, and leave that until its tasks are gone"
+        "they were accepted; to rotate it, put the new secret first, and remove the old one when its tasks are deleted"
     )
 
 
 def fingerprint_of(secret: bytes) -> str:
-    """A name for `secret` that does not tell it: 16 hexadecimal digits."""
+    """Return 16 hexadecimal digits that identify `secret` without revealing it."""
     return _derived(secret, b"fingerprint", FINGERPRINT_BYTES).hex()
 
 

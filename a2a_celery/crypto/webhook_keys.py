@@ -1,4 +1,4 @@
-"""Ed25519 keys of webhooks as texts: ``whsk_…`` and ``whpk_…`` of Standard Webhooks, and JWK Sets.
+"""Text forms of Ed25519 keys for webhooks: ``whsk_…`` and ``whpk_…`` of Standard Webhooks, and JWK Sets.
 
 Source: the Standard Webhooks specification, "Signature scheme"; RFC 7517, RFC 7638, RFC 8037.
 """
@@ -18,16 +18,16 @@ PUBLIC_KEY_PREFIX = "whpk_"
 JWKS_PATH = "/.well-known/jwks.json"
 
 MAX_KEYS = 10
-"""Public keys that a gateway publishes, and that a receiver reads of a JWK Set."""
+"""Maximum public keys that a gateway publishes, and that a receiver reads from a JWK Set."""
 
 KEY_BYTES = 32
 
 
 def private_key_bytes(text: str) -> bytes:
-    """Return what ``whsk_…`` encodes: 32 bytes, or 64 with the public key at the end.
+    """Decode ``whsk_…`` to 32 bytes, or to 64 bytes that end with the public key.
 
     Raises:
-        ValueError: The text is no private key. The error does not repeat the text.
+        ValueError: The text is not a private key. The message does not repeat the text.
     """
     key = decoded(text.removeprefix(PRIVATE_KEY_PREFIX)) if text.startswith(PRIVATE_KEY_PREFIX) else b""
     if len(key) not in (KEY_BYTES, 2 * KEY_BYTES):
@@ -36,10 +36,10 @@ def private_key_bytes(text: str) -> bytes:
 
 
 def public_key_bytes(text: str) -> bytes:
-    """Return the 32 bytes that ``whpk_…`` encodes.
+    """Decode ``whpk_…`` to 32 bytes.
 
     Raises:
-        ValueError: The text is no public key. The error does not repeat the text, which may be a private key.
+        ValueError: The text is not a public key. The message does not repeat the text, which may be a private key.
     """
     if text.startswith(PRIVATE_KEY_PREFIX):
         raise ValueError(f"a private key ({PRIVATE_KEY_PREFIX}…) is among the public keys: replace the key")
@@ -50,15 +50,14 @@ def public_key_bytes(text: str) -> bytes:
 
 
 def jwk_set(keys: Iterable[bytes]) -> dict[str, Any]:
-    """Return the JWK Set of public keys."""
     return {"keys": [_jwk(key) for key in keys]}
 
 
 def keys_in(document: Any) -> tuple[bytes, ...]:
-    """Return the Ed25519 keys of a JWK Set, `MAX_KEYS` at most. Other keys are passed over.
+    """Return the Ed25519 keys of a JWK Set, at most `MAX_KEYS`. Other keys are ignored.
 
     Raises:
-        ValueError: The document is no JWK Set.
+        ValueError: The document is not a JWK Set.
     """
     entries = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(entries, list):
@@ -68,7 +67,7 @@ def keys_in(document: Any) -> tuple[bytes, ...]:
 
 
 def decoded(text: str) -> bytes:
-    """Return what `text` encodes in base64 or base64url, with or without padding; b"" if it is neither."""
+    """Decode base64 or base64url, with or without padding. Return b"" if `text` is neither."""
     standard = text.translate(str.maketrans("-_", "+/")).rstrip("=")
     try:
         return base64.b64decode(standard + "=" * (-len(standard) % 4), validate=True)

@@ -1,13 +1,12 @@
-"""The hand-over to Celery: what a run is called there, and how it is published and revoked."""
+"""Dispatch to Celery: names of Celery tasks and queues, publishing, and revokes."""
 
 from .broker_guards import guard_workers
 from .calls import BadCall, CallSignature
 from .canvases import Canvas, ignored_results, unreadable_results
 from .fleets import fleet_of
-from .options import EPOCH, MICROSECOND, Call, RunOptions
+from .options import EPOCH, MICROSECOND, Call, RunOptions, require_readable
 from .publisher import HIDDEN, RUN_HEADER, Publisher
 from .queues import BrokerQueues, entry_name, queue_of
-from .serializing import require_readable
 
 __all__ = [
     "EPOCH",

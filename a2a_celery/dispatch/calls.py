@@ -21,17 +21,17 @@ from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapt
 from ..agents import require_named_arguments
 
 KOMBUS = {"__type__", "__value__"}
-"""The members of what kombu's JSON takes for a value of Python's. A message with one of an unknown type is dropped by
-every worker, and nobody hears of it."""
+"""Keys of kombu's JSON form of a Python value. Workers silently drop a message that has such a value of an unknown
+type."""
 
 
 class BadCall(ValueError):
-    """A message that makes no call; its text tells the client what to send instead."""
+    """The message is not a valid call. The text tells the client what to send instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument of a task. `check` knows its type; None: any JSON value."""
+    """Argument of a task. `check` validates its type, or is None for any JSON value."""
 
     name: str
     required: bool
@@ -40,10 +40,10 @@ class Argument:
     shown: str
 
     def value(self, given: Any) -> Any:
-        """`given` as the task gets it, a JSON value still: 3.0 is 3 where a whole number is wanted.
+        """Return `given` as the task receives it, a JSON value: 3.0 becomes 3 for a whole number.
 
         Raises:
-            BadCall: it is of another type.
+            BadCall: `given` has another type.
         """
         if self.check is None:
             return given
@@ -55,23 +55,23 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class CallSignature:
-    """The arguments that a task takes by name; with `takes_more`, any others too."""
+    """Named arguments that a task accepts, and any others if `takes_more` is True."""
 
     arguments: Mapping[str, Argument]
     takes_more: bool
 
     @classmethod
     def of(cls, task: Task) -> CallSignature:
-        """The signature of `task`.
+        """Return the signature of `task`.
 
         Raises:
-            ConfigError: it has an argument that no client could name.
+            ConfigError: Clients cannot name one of its arguments.
         """
         require_named_arguments(task)
         parameters = inspect.signature(task.run).parameters.values()
         try:
             hints = get_type_hints(task.run)
-        except Exception:  # a name that only type checkers know
+        except Exception:  # a name that exists for type checkers only
             hints = {}
         found = {}
         for one in parameters:
@@ -81,10 +81,10 @@ class CallSignature:
         return cls(found, any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters))
 
     def call(self, messages: Sequence[Message]) -> dict[str, Any]:
-        """The keyword arguments that `messages` give, one after the other; the later ones win.
+        """Return the keyword arguments of `messages`. Later messages take precedence.
 
         Raises:
-            BadCall: they don't fit, or don't suffice.
+            BadCall: An argument is unknown, missing or of another type.
         """
         given: dict[str, Any] = {}
         for message in messages:
@@ -97,12 +97,11 @@ class CallSignature:
         missing = [one.name for one in self.arguments.values() if one.required and one.name not in given]
         if missing:
             raise BadCall(f"{missing[0]} is missing: {self._wanted()}")
-        _require_no_kombu_value(given)  # several parts, or messages, may make one together
+        _require_no_kombu_value(given)  # several parts or messages may form such an object
         return {name: self.arguments[name].value(v) if name in self.arguments else v for name, v in given.items()}
 
     @property
     def takes_text(self) -> bool:
-        """True if a text can be an argument."""
         return any(one.takes_text for one in self.arguments.values())
 
     def __str__(self) -> str:
@@ -121,7 +120,7 @@ class CallSignature:
         return found
 
     def _text_argument(self, given: Mapping[str, Any]) -> str:
-        """The argument a text is for: the only one that it could be, those that are needed first."""
+        """Return the only argument that could take a text; required arguments come first."""
         takes = [one for one in self.arguments.values() if one.takes_text]
         left = [one for one in takes if one.name not in given]
         for candidates in ([one for one in left if one.required], left, takes):
@@ -145,7 +144,7 @@ def _argument(parameter: inspect.Parameter, hint: Any) -> Argument:
     if hint is not Any:
         try:
             check = TypeAdapter(hint)
-            check.json_schema()  # what JSON can't be is not for us to check
+            check.json_schema()  # a type without a form in JSON is not checked
         except (PydanticSchemaGenerationError, PydanticUserError):
             check = None
     required = parameter.default is inspect.Parameter.empty
@@ -154,14 +153,14 @@ def _argument(parameter: inspect.Parameter, hint: Any) -> Argument:
 
 def _require_no_kombu_value(found: Mapping[str, Any]) -> None:
     if found.keys() == KOMBUS:
-        raise BadCall(f"An object of just {' and '.join(sorted(KOMBUS))} is not taken: rename one of them.")
+        raise BadCall(f"An object with only {' and '.join(sorted(KOMBUS))} is not accepted: rename one of them.")
 
 
 def _whole(value: Any) -> Any:
-    """A2A's numbers are floats, every one of them; what has no fraction was an integer to whoever sent it.
+    """Return `value` with integers in place of floats without a fraction, because A2A's numbers are floats.
 
     Raises:
-        BadCall: it would reach the task as something else.
+        BadCall: An integer does not fit into a float.
     """
     match value:
         case float() if value.is_integer() and abs(value) < 2**53:

@@ -1,6 +1,6 @@
-"""Canvases: what a plain Celery task began (a chain, a group, a chord) and left its A2A task to.
+"""Canvases (chains, groups, chords) that plain Celery tasks began and whose results end their A2A tasks.
 
-Its tasks are anybody's and run anywhere, so only the result backend knows how it ends.
+The tasks of a canvas may run anywhere, so its end is known only from the result backend.
 """
 
 from __future__ import annotations
@@ -18,19 +18,17 @@ from celery.backends.base import DisabledBackend
 from celery.result import AsyncResult, ResultBase, result_from_tuple
 
 from ..clock import SYSTEM_CLOCK
-from ..errors import ConfigError
-from ..errors import Failed as AgentFailed
-from ..errors import Rejected as AgentRejected
-from ..lifecycle import Completed, Failed, Outcome, Refused, Rejected
+from ..errors import ConfigError, Failed, Rejected
+from ..lifecycle import Completed, Failure, Outcome, Refused, Rejection
 from ..lifecycle.outcomes import NOT_BEGUN_IN_TIME, OUT_OF_TIME, WORKER_LOST, agent_message, revoked_by
 
 DAY = timedelta(days=1)
-"""How long Celery keeps a result, if it is not told."""
+"""Default of Celery's ``result_expires``."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """How a canvas ended. `value` is its result, JSON-like, if it was a success, else `error` is for the log."""
+class CanvasResult:
+    """End of a canvas: its JSON-like `value` if it succeeded, else an `error` for the log."""
 
     outcome: Outcome
     value: Any = None
@@ -39,39 +37,39 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Canvas:
-    """A canvas by its result, as Celery writes it down (``as_tuple``); nobody waits for it longer than `until`."""
+    """Canvas identified by its result (``as_tuple``). It fails if it has not ended by `until`."""
 
     result: Any
     until: datetime
 
     @classmethod
     def of(cls, app: Celery, result: ResultBase, time_limit: float | None, ignored: Mapping[str, str]) -> Canvas:
-        """Return the canvas of `result`. Without a `time_limit` it has as long as `app` keeps results.
+        """Return the canvas of `result`. Without a `time_limit`, it may take as long as `app` stores results.
 
         Args:
-            app: The app whose result backend the watchers read.
-            result: The result of the last task, or of the last group.
-            time_limit: Seconds that the canvas may take, or None.
-            ignored: Names of the tasks of the canvas that store no result, by Celery id.
+            app: App whose result backend the watchers read.
+            result: Result of the last task or group.
+            time_limit: Maximum seconds for the canvas, or None.
+            ignored: Names, by Celery id, of the tasks that store no result.
 
         Raises:
-            ConfigError: The end of the canvas will be in no result backend that a watcher can read.
+            ConfigError: Watchers cannot read the end of the canvas.
         """
         if problem := unreadable_results(app):
             raise ConfigError(f"a watcher cannot read how a canvas ends: {problem}")
         if name := next((ignored[task.id] for task in _tasks(result) if task.id in ignored), None):
             raise ConfigError(
-                f"a watcher cannot read how a canvas ends: its last task {name!r} ignores its result, by itself or by "
+                f"a watcher cannot read how a canvas ends: its last task {name!r} ignores its result, by option or by "
                 "task_ignore_result: set ignore_result=False on it"
             )
-        kept = app.conf.result_expires or DAY
-        wait = kept if isinstance(kept, timedelta) else timedelta(seconds=kept)
+        result_expires = app.conf.result_expires or DAY
+        wait = result_expires if isinstance(result_expires, timedelta) else timedelta(seconds=result_expires)
         if time_limit is not None:
             wait = timedelta(seconds=time_limit)
         return cls(result.as_tuple(), SYSTEM_CLOCK.now() + wait)
 
     def to_json(self) -> str:
-        """The form that is stored with the run."""
+        """Return the form that is stored with the run."""
         return json.dumps({"result": self.result, "until": self.until.timestamp()}, separators=(",", ":"))
 
     @classmethod
@@ -81,23 +79,23 @@ class Canvas:
         return cls(fields["result"], datetime.fromtimestamp(fields["until"], UTC))
 
     def ids(self) -> list[str]:
-        """The ids of its Celery tasks, as far as they are known before they begin."""
+        """Return the ids of its Celery tasks that are known before they begin."""
         return list(dict.fromkeys(_ids(self.result)))
 
-    def look(self, app: Celery) -> Ended | None:
-        """Return how the canvas ended, or None if it has not ended. Read the result backend, which blocks."""
+    def look(self, app: Celery) -> CanvasResult | None:
+        """Return the result of the canvas, or None if it has not ended. Blocks while it reads the result backend."""
         result = result_from_tuple(self.result, app)
         for link in _links(result):
             failed = next((one for one in _tasks(link) if one.state in states.PROPAGATE_STATES), None)
             if failed is not None:
-                return Ended(_outcome(failed.result, failed.state), error=failed.result)
+                return CanvasResult(_outcome(failed.result, failed.state), error=failed.result)
         if result.ready():
-            return Ended(Completed(), _value(result))
-        return Ended(Failed(OUT_OF_TIME)) if SYSTEM_CLOCK.now() >= self.until else None
+            return CanvasResult(Completed(), _value(result))
+        return CanvasResult(Failure(OUT_OF_TIME)) if SYSTEM_CLOCK.now() >= self.until else None
 
 
 def unreadable_results(app: Celery) -> str | None:
-    """Return why no watcher can read a result of `app`, with what to change, or None where watchers can."""
+    """Return the reason why watchers cannot read results of `app`, with a remedy, or None if they can."""
     if app.conf.task_always_eager and not app.conf.task_store_eager_result:
         return (
             "task_always_eager leaves results in the process that has called the task: set it to False in workers, or "
@@ -112,15 +110,15 @@ def unreadable_results(app: Celery) -> str | None:
 
 
 def ignored_results(app: Celery, headers: Mapping[str, Any], body: Any) -> dict[str, str]:
-    """Return the tasks of a Celery message that store no result: the task itself, and those chained to it.
+    """Return the tasks of a Celery message that store no result: the task and those chained to it.
 
     Args:
-        app: The app that the message is published by. A task that it does not know is taken to store its result.
-        headers: The headers of the message.
-        body: The arguments and the canvas of the message, before they are encoded (protocol 2).
+        app: App that publishes the message. A task that it does not have is assumed to store its result.
+        headers: Headers of the message.
+        body: Arguments and canvas of the message before encoding (protocol 2).
 
     Returns:
-        The names by Celery id.
+        Names of the tasks by Celery id.
     """
     ignored = {headers["id"]: headers["task"]} if headers.get("ignore_result") else {}
     if isinstance(body, tuple):
@@ -146,32 +144,31 @@ def _ignored_in(app: Celery, signature: Any) -> dict[str, str]:
 
 def _outcome(error: Any, state: str) -> Outcome:
     if state == states.REVOKED:
-        # Celery's result of a revoked task is an exception that names the reason: "expired", "revoked" or "terminated".
+        # The result of a revoked task is an exception with the reason: "expired", "revoked" or "terminated".
         if str(error) == "expired":
             return Refused(NOT_BEGUN_IN_TIME)
         return revoked_by("terminate" if str(error) == "terminated" else "revoke")
     match error:
-        case AgentRejected():
-            return Rejected(agent_message(str(error), "", "") if str(error) else None)
-        case AgentFailed() if str(error):
-            return Failed(str(error))
+        case Rejected():
+            return Rejection(agent_message(str(error), "", "") if str(error) else None)
+        case Failed() if str(error):
+            return Failure(str(error))
         case SoftTimeLimitExceeded() | TimeLimitExceeded():
-            return Failed(OUT_OF_TIME)
+            return Failure(OUT_OF_TIME)
         case WorkerLostError():
-            return Failed(WORKER_LOST)
+            return Failure(WORKER_LOST)
         case _:
-            return Failed(reference=uuid4().hex[:12])
+            return Failure(reference=uuid4().hex[:12])
 
 
 def _links(result: ResultBase | None) -> Iterator[ResultBase]:
-    """The result and those before it; where one of these has failed, it never comes."""
+    """Yield the result and its predecessors. If a predecessor fails, the result never arrives."""
     while result is not None:
         yield result
         result = result.parent
 
 
 def _tasks(result: ResultBase) -> Iterator[AsyncResult]:
-    """The tasks of one link: one, or those of a group."""
     if isinstance(result, AsyncResult):
         yield result
     else:

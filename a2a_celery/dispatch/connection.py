@@ -1,6 +1,6 @@
-"""Connections of publishers to the broker, with timeouts.
+"""Broker connections of publishers, with timeouts.
 
-Without a timeout of its own, Celery waits for a silent broker until TCP gives up: for a quarter of an hour, or forever.
+By default, Celery waits for an unresponsive broker until TCP gives up, after a quarter of an hour or never.
 """
 
 from __future__ import annotations

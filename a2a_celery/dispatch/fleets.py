@@ -1,4 +1,4 @@
-"""Fleets that share a broker: each message names the fleet that it belongs to, by the prefix of the fleet's keys."""
+"""Fleets that share a broker. A header of each message names its fleet by the prefix of the fleet's keys."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..settings import DEFAULT_KEY_PREFIX
 
 FLEET_HEADER = "a2a_fleet"
 RETURNS_HEADER = "a2a_returns"
-"""How often workers of other fleets have returned the message to its queue."""
+"""Header that counts how often workers of other fleets have returned the message to its queue."""
 
 DEFAULT_FLEET = DEFAULT_KEY_PREFIX
 """The fleet of messages without a header."""
@@ -18,24 +18,22 @@ DEFAULT_FLEET = DEFAULT_KEY_PREFIX
 FIRST_DELAY = timedelta(milliseconds=100)
 LONGEST_DELAY = timedelta(seconds=10)
 MAX_RETURNS = 100
-"""A message that was returned so often is dropped: a watcher of its fleet publishes the run again."""
+"""Maximum returns of a message. The message is then dropped, and a watcher of its fleet publishes the run again."""
 
 
 def fleet_headers(fleet: str) -> dict[str, str]:
-    """Return the headers of a message of `fleet`."""
     return {} if fleet == DEFAULT_FLEET else {FLEET_HEADER: fleet}
 
 
 def fleet_of(headers: Mapping[str, Any]) -> str:
-    """Return the fleet that a message with `headers` belongs to."""
     return str(headers.get(FLEET_HEADER) or DEFAULT_FLEET)
 
 
 def returned_headers(headers: Mapping[str, Any], now: datetime) -> dict[str, Any] | None:
-    """Return the headers of a message that goes back to its queue, or None if it was returned too often.
+    """Return the headers for returning a message to its queue, or None if the message was returned too often.
 
-    No worker begins it before a moment has passed, each time a longer one: else the worker that returns it may get it
-    again at once.
+    Workers do not begin the message before a delay, which grows with each return. Without a delay, the worker that
+    returned the message may receive it again at once.
     """
     returns = headers.get(RETURNS_HEADER)
     returns = returns if isinstance(returns, int) else 0
@@ -43,8 +41,8 @@ def returned_headers(headers: Mapping[str, Any], now: datetime) -> dict[str, Any
         return None
     eta = max(now + min(FIRST_DELAY * 2 ** min(returns, 16), LONGEST_DELAY), _time(headers.get("eta")) or now)
     # kombu has decompressed the body
-    kept = {name: value for name, value in headers.items() if name != "compression"}
-    return kept | {"eta": eta.isoformat(), RETURNS_HEADER: returns + 1}
+    returned = {name: value for name, value in headers.items() if name != "compression"}
+    return returned | {"eta": eta.isoformat(), RETURNS_HEADER: returns + 1}
 
 
 def _time(iso: object) -> datetime | None:

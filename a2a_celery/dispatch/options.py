@@ -1,33 +1,37 @@
-"""Publishing options of one run: the route that its agent chose, and the times that its client set.
+"""Publishing options of a run: the route that its agent chose, and the times that its client set.
 
-The store keeps the options with the run, so that gateway, worker and watcher publish the run in the same way.
+The store saves the options with the run, so that gateway, worker and watcher publish the run in the same way.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from ..agents import CELERY_OPTIONS
+from celery import Celery
+from kombu.serialization import registry
+
+from ..agents import CELERY_OPTIONS, Agent
+from ..errors import ConfigError
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 MAX_PRIORITY = 255
 
 LONGEST_ETA = timedelta(minutes=10)
-"""How long before its time a run is published. A worker keeps the message of a task that has an ``eta`` unacknowledged:
-after half an hour RabbitMQ ends the worker's channel for that, after an hour Redis delivers it a second time."""
+"""Longest time before its begin at which a run is published. A worker holds a message with an ``eta`` unacknowledged.
+RabbitMQ closes the worker's channel for this after half an hour, and Redis redelivers the message after an hour."""
 
 EXPIRY_GRACE = timedelta(seconds=2)
-"""How long a worker has to say that a run has expired; a broker may have dropped it, so that no worker ever will."""
+"""Time for a worker to report an expired run. A broker may drop the expired message, and then no worker reports it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Call of a plain Celery task: its name and keyword arguments, JSON values."""
+    """Call of a plain Celery task: its name and its keyword arguments as JSON values."""
 
     task: str
     kwargs: Mapping[str, Any]
@@ -35,10 +39,15 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """Celery options of one run, which win over its agent's, and its times.
+    """Celery options and times of one run. They take precedence over those of its agent.
 
-    It begins at `not_before` at the earliest, and if it has not begun by `not_after`, it shall not; None: no such time.
-    A run of a plain Celery task has its `call`; None: it runs an agent. `retries` counts the retries before it.
+    Attributes:
+        celery: Options for ``apply_async``.
+        not_before: Earliest begin, or None.
+        not_after: Latest begin, or None.
+        call: Call of a plain Celery task, or None for a run of an agent.
+        retries: Number of earlier retries.
+        trace: Headers of the trace that the run belongs to (``telemetry.tracing``), or empty.
     """
 
     celery: Mapping[str, Any] = field(default_factory=dict)
@@ -47,7 +56,6 @@ class RunOptions:
     call: Call | None = None
     retries: int = 0
     trace: Mapping[str, str] = field(default_factory=dict)
-    """The trace it belongs to, as headers (``telemetry.tracing``); empty for none."""
 
     @classmethod
     def of(
@@ -58,28 +66,33 @@ class RunOptions:
         now: datetime,
         call: Call | None = None,
     ) -> RunOptions:
-        """What a route's answer and the client's times make. ``expires`` becomes a time, so that publishing a run again
-        does not prolong it; it counts from the time at which the run may begin.
+        """Return the options for a route and the client's times.
+
+        ``expires`` counts from the earliest begin and becomes a time, so that publishing a run again does not extend
+        it.
 
         Raises:
-            TypeError, ValueError: the answer is no mapping of Celery options.
+            TypeError: `route` is not a mapping.
+            ValueError: An option is unknown or invalid.
         """
         if not isinstance(route, Mapping):
-            raise TypeError(f"a route gives a mapping, not {route!r}")
+            raise TypeError(f"a route returns a mapping, not {route!r}")
         celery = dict(route)
         for name, value in celery.items():
             if name not in CELERY_OPTIONS:
-                raise ValueError(f"a route gave {name!r}; known: {', '.join(sorted(CELERY_OPTIONS))}")
+                raise ValueError(f"a route returned {name!r}; known: {', '.join(sorted(CELERY_OPTIONS))}")
             if not _fits(name, value):
-                raise ValueError(f"a route gave {name} = {value!r}")
+                raise ValueError(f"a route returned {name} = {value!r}")
         if "expires" in celery:
             expires = max(now, not_before or now) + timedelta(seconds=celery.pop("expires"))
             not_after = min(expires, not_after or expires)
         return cls(celery, not_before, not_after, call)
 
     def to_json(self) -> bytes:
-        """The form that is stored with the run; b"" for no options at all. Scripts read when it
-        may begin and its trace, in that order from the first byte on (see ``scripts/lib/options.lua``)."""
+        """Return the form that is stored with the run; b"" for the default options.
+
+        Scripts read `not_before` and the trace from the first bytes, in this order (see ``scripts/lib/options.lua``).
+        """
         fields: dict[str, Any] = {}
         if self.not_before is not None:
             fields["not_before_us"] = (self.not_before - EPOCH) // MICROSECOND
@@ -105,7 +118,7 @@ class RunOptions:
         return cls(fields.get("celery", {}), *times, Call(**call) if call else None, *rest)
 
     def over(self, agent: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments of ``apply_async``, with the `agent`'s own options where the run has none."""
+        """Return the arguments for ``apply_async``, with the options of the `agent` as defaults."""
         options = {**agent, **self.celery}
         if self.not_before is not None:
             options["eta"] = self.not_before
@@ -115,12 +128,13 @@ class RunOptions:
             options["expires"] = self.not_after
         return options
 
-    def held_for(self, now: datetime) -> timedelta:
-        """How long the store keeps the run for itself, before a watcher publishes it; zero for one that is not held."""
+    def publish_delay(self, now: datetime) -> timedelta:
+        """Return how long the run waits in the store before a watcher publishes it."""
         return max(timedelta(0), (self.not_before or now) - now - LONGEST_ETA)
 
-    def again_in(self, now: datetime, wait: timedelta) -> timedelta:
-        """How long after `now` an unclaimed run is looked at again: `wait` after it may begin, or when it expires."""
+    def next_check_in(self, now: datetime, wait: timedelta) -> timedelta:
+        """Return the time from `now` until an unclaimed run is checked again: `wait` after its begin, or when it
+        expires."""
         again = max(now, self.not_before or now) + wait
         if self.not_after is not None:
             again = min(again, max(now, self.not_after) + EXPIRY_GRACE)
@@ -129,15 +143,15 @@ class RunOptions:
     def without_past_times(self, now: datetime) -> RunOptions:
         """Return these options without a `not_before` that has passed by `now`.
 
-        A worker compares the time in a message with its own clock. One whose clock is a day behind would keep a run for
-        that day whose time has come.
+        A worker compares the time in a message with its own clock. A worker whose clock is a day slow would delay the
+        run by a day.
         """
         if self.not_before is None or self.not_before > now:
             return self
         return replace(self, not_before=None)
 
     def has_expired(self, now: datetime) -> bool:
-        """Return True if the run should have begun by `now`, and a worker has had time to report that it expired."""
+        """Return True if the run should have begun by `now` and a worker had time to report that it expired."""
         return self.not_after is not None and now >= self.not_after + EXPIRY_GRACE
 
 
@@ -151,3 +165,30 @@ def _fits(name: str, value: Any) -> bool:
 
 def _time(micros: int | None) -> datetime | None:
     return None if micros is None else EPOCH + micros * MICROSECOND
+
+
+def require_readable(app: Celery, agents: Iterable[Agent]) -> None:
+    """Check that the workers of `app` accept the serializers of the messages for `agents`. Workers silently drop
+    others.
+
+    Raises:
+        ConfigError: A serializer is not installed or not accepted. The message names it and the remedy.
+    """
+    _require(app, app.conf.task_serializer, "task_serializer")
+    for agent in agents:
+        if agent.kind == "task":  # Celery sets a task's serializer to the app's at the first access
+            written = agent.code.serializer or app.conf.task_serializer
+            _require(app, written, f"the serializer of task {agent.code.name}, which is a2a.expose'd,")
+
+
+def _require(app: Celery, serializer: str, whose: str) -> None:
+    types: dict[str, str] = registry.name_to_type
+    if serializer not in types:
+        remedy = "call app.setup_security()" if serializer == "auth" else "install it"
+        raise ConfigError(f"{whose} is {serializer!r}, which kombu does not know: {remedy}")
+    accepted = list(app.conf.accept_content)
+    if {serializer, types[serializer]}.isdisjoint(accepted):
+        raise ConfigError(
+            f"{whose} is {serializer!r}, and workers accept {', '.join(accepted)} only (accept_content): "
+            "they would drop each run. Configure the app before its tasks are exposed, with both settings alike"
+        )

@@ -1,7 +1,7 @@
-"""Publishing runs as Celery tasks.
+"""Publishing of runs as Celery tasks.
 
-The Celery task of an agent is ``a2a.<agent>``, its id ``<task id>.<run>``, its arguments just these two: what the
-client said stays in the store, so broker, result backend and Flower carry none of it.
+The Celery task of an agent is ``a2a.<agent>``, its id is ``<task id>.<run>``, and its arguments are the task id and the
+number of the run. Messages of clients stay in the store, so broker, result backend and Flower never carry them.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from celery.exceptions import WorkerLostError
 from kombu.exceptions import BatchPublishError
 
 from ..clock import SYSTEM_CLOCK
+from ..concurrency import DaemonThreads
 from ..errors import BrokerUnavailable, RunNotTaken
 from ..lifecycle.outcomes import WORKER_LOST
 from ..telemetry.logs import about
 from ..telemetry.names import Action
 from ..telemetry.tracing import tracing
-from ..threads import DaemonThreads
 from .connection import PublishingPool
 from .fleets import DEFAULT_FLEET, fleet_headers
 from .options import Call, RunOptions
@@ -35,22 +35,22 @@ from .queues import BrokerQueues, entry_name
 logger = logging.getLogger(__name__)
 
 MAX_BACKLOG = 1000
-"""More than this many waiting publishes mean a broker that hangs: the rest is left to the watcher."""
+"""Maximum publishes in progress. Beyond it, the broker hangs, and the watcher publishes the other runs."""
 
 RETRY_POLICY = {"max_retries": 1, "interval_start": 0.1, "interval_step": 0.1, "interval_max": 0.2}
-"""One more try, for a connection that had gone stale; beyond that the store remembers and the watcher publishes."""
+"""One retry, for a stale connection. If it fails, the watcher publishes the run."""
 
 
 RUN_HEADER = "a2a_run"
-"""The header of a message that calls a plain Celery task as the run of an agent."""
+"""Header of a message that calls a plain Celery task as the run of an agent."""
 
 HIDDEN = {"argsrepr": "()", "kwargsrepr": "(those of its A2A task)"}
-"""What Celery's events and logs show of such a call: nothing that a client said."""
+"""Representation of the arguments of such a call in Celery's events and logs. It hides the client's text."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A run to be published, and the options it was stored with, see `RunOptions`."""
+    """Run to publish, with its stored `RunOptions`."""
 
     agent: str
     task_id: str
@@ -63,7 +63,7 @@ class _Run:
 
 
 class Publisher:
-    """Hands runs of `fleet` to the broker, off the event loop. `options` per agent go to ``apply_async``."""
+    """Publishes the runs of `fleet` to the broker in threads. `options` has options for ``apply_async`` by agent."""
 
     def __init__(self, app: Celery, options: Mapping[str, Mapping[str, Any]], fleet: str = DEFAULT_FLEET) -> None:
         self._fleet_headers = fleet_headers(fleet)
@@ -72,26 +72,26 @@ class Publisher:
         self._pool = PublishingPool(app)
         self.queues = BrokerQueues(app, options, self._pool)
         self._publishing = PublishingThreads(self._publish_all, lambda: self._pool.batches)
-        # Celery's broadcasts are tried for as long as the broker is away: not in the threads that publish.
+        # A separate thread, because Celery retries a broadcast for as long as the broker is unavailable.
         self._broadcasting = DaemonThreads(1, "a2a-broadcast")
         self._background: set[asyncio.Future[None]] = set()
 
     def publish(self, agent: str, task_id: str, run: int, options: bytes = b"") -> None:
-        """Returns when the broker has the run; `options` are those it was stored with, see `RunOptions`.
+        """Publish a run, and return when the broker has its message. `options` are the stored `RunOptions`.
 
         Raises:
-            RunNotTaken: it did not take this run; it may take others.
-            BrokerUnavailable: it could not be reached.
+            RunNotTaken: The broker did not accept this run. It may accept others.
+            BrokerUnavailable: The broker is unreachable.
         """
         (error,) = self._publish_all([_Run(agent, task_id, run, options)])
         if error is not None:
             raise error
 
     def _publish_all(self, runs: Sequence[_Run]) -> list[Exception | None]:
-        """Publishes several runs, in one round trip if the transport can; for each why the broker does not have it.
+        """Publish `runs`, in one round trip if the transport can. Return an error or None for each run.
 
-        A batch that fails is given a second time, for a connection that had gone stale. The broker may have taken it
-        the first time: a run that comes twice is claimed once.
+        A failed batch is sent once more, in case the connection was stale. The broker may then have each run twice, and
+        the second message of a run cannot claim it.
         """
         try:
             try:
@@ -103,73 +103,73 @@ class Publisher:
 
     def _publish_batch(self, runs: Sequence[_Run]) -> list[Exception | None]:
         errors: list[Exception | None] = []
-        # A batch of kombu's ends before the spans that are about it.
+        # kombu's batch ends before the spans of its messages.
         with self._pool.acquire() as producer, ExitStack() as spans, producer.batch():
             for run in runs:
                 try:
                     self._publish(run, producer, spans)
                     errors.append(None)
                 except Exception as e:  # each transport raises its own
-                    if self._pool.is_dead(e):  # nobody shall wait for that again
+                    if self._pool.is_dead(e):  # the other runs need not wait for the timeout too
                         return errors + [self._refused(left, e) for left in runs[len(errors) :]]
                     errors.append(self._refused(run, e))
         return errors
 
     def _refused(self, run: _Run, error: Exception) -> BrokerUnavailable:
         kind = BrokerUnavailable if self._pool.is_dead(error) else RunNotTaken
-        said = kind(f"the broker did not take run {run.name}: {type(error).__name__}: {error}")
-        said.__cause__ = error
-        return said
+        refused = kind(f"the broker did not take run {run.name}: {type(error).__name__}: {error}")
+        refused.__cause__ = error
+        return refused
 
     def _publish(self, run: _Run, producer: Any, spans: ExitStack) -> None:
         chosen = RunOptions.from_json(run.options)
-        how = {
+        options = {
             "task_id": run.name,
             "producer": producer,
-            # Nobody waits for the result: not subscribing to it saves the publisher a channel for every task, and the
-            # worker of an agent a write.
+            # The result is not used. Ignoring it saves the publisher a channel for every task, and the worker of an
+            # agent a write.
             "ignore_result": True,
             "retry": True,
             "retry_policy": RETRY_POLICY,
             **chosen.over(self._options.get(run.agent, {})),
         }
-        spans.enter_context(_traced(run.agent, how, chosen))
+        spans.enter_context(_traced(run.agent, options, chosen))
         if self._fleet_headers:
-            how["headers"] = {**how.get("headers", {}), **self._fleet_headers}
+            options["headers"] = {**options.get("headers", {}), **self._fleet_headers}
         if chosen.call is None:
-            # by name: a watcher may serve agents that its own version of the app doesn't know; and written as the app
-            # says now: a task keeps the serializer that it was first looked at with.
-            how["serializer"] = self._app.conf.task_serializer
+            # By name, because a watcher may publish runs of agents that its version of the app lacks. With the app's
+            # current serializer, because a task keeps the one of its first access.
+            options["serializer"] = self._app.conf.task_serializer
             arguments = (run.task_id, run.number)
-            # Celery's own look at arguments is made for large ones, and costs more than writing the message
+            # Celery's repr of arguments is made for large ones, and costs more than encoding the message
             shown = {"argsrepr": repr(arguments), "kwargsrepr": "{}"}
-            how = _expiring_in_a_worker(how)
-            self._app.send_task(entry_name(run.agent), args=arguments, retries=chosen.retries, **shown, **how)
+            options = _expiring_in_a_worker(options)
+            self._app.send_task(entry_name(run.agent), args=arguments, retries=chosen.retries, **shown, **options)
         else:
-            self._call(chosen.call, chosen.retries, how)
+            self._call(chosen.call, chosen.retries, options)
 
-    def _call(self, call: Call, retries: int, how: dict[str, Any]) -> None:
-        """Publishes a plain Celery task as its own callers do, but for the header that makes it a run."""
+    def _call(self, call: Call, retries: int, options: dict[str, Any]) -> None:
+        """Publish a plain Celery task as its other callers do, with the header that makes it a run."""
         task: Task | None = self._app.tasks.get(call.task)
-        how = _expiring_in_a_worker({"expires": getattr(task, "expires", None), **how})
-        how["headers"] = {
-            **how.get("headers", {}),
+        options = _expiring_in_a_worker({"expires": getattr(task, "expires", None), **options})
+        options["headers"] = {
+            **options.get("headers", {}),
             RUN_HEADER: True,
-            "ignore_result": getattr(task, "ignore_result", False),  # the worker's to know, not the publisher's
+            "ignore_result": getattr(task, "ignore_result", False),  # for the worker, not for the publisher
         }
         if task is None:
-            self._app.send_task(call.task, kwargs=dict(call.kwargs), retries=retries, **HIDDEN, **how)
+            self._app.send_task(call.task, kwargs=dict(call.kwargs), retries=retries, **HIDDEN, **options)
         else:
-            task.apply_async(kwargs=dict(call.kwargs), retries=retries, expires=None, **HIDDEN, **how)
+            task.apply_async(kwargs=dict(call.kwargs), retries=retries, expires=None, **HIDDEN, **options)
 
     async def publish_async(self, agent: str, task_id: str, run: int, options: bytes = b"") -> None:
-        """`publish`, in a thread."""
+        """Publish in a thread; see `publish`."""
         await self._publishing.publish(_Run(agent, task_id, run, options))
 
     def publish_soon(self, agent: str, task_id: str, run: int, options: bytes, then: Callable[[], None]) -> None:
-        """Publishes in the background and calls `then()` when the broker has it.
+        """Publish in the background, and call `then()` when the broker has the message.
 
-        A broker that is down is logged: the run stays due in the store, and a watcher publishes it.
+        If the broker is unavailable, this is logged, and a watcher publishes the run, which stays due in the store.
         """
         if self._is_too_slow():
             return
@@ -177,8 +177,10 @@ class Publisher:
         self._keep(self._publishing.publish(run_of)).add_done_callback(partial(_published, run_of, then))
 
     def revoke_soon(self, celery_ids: list[str], *, terminate: bool = False) -> None:
-        """Tells workers to drop Celery tasks, also those that are running if they shall `terminate`. A hint: a run that
-        starts all the same finds its task ended."""
+        """Revoke Celery tasks in the background; with `terminate`, running ones too.
+
+        A run that begins in spite of a lost revoke finds its task ended.
+        """
 
         async def revoke() -> None:
             try:
@@ -189,10 +191,10 @@ class Publisher:
         self._in_background(revoke())
 
     def revoke(self, celery_ids: list[str], *, terminate: bool = False) -> None:
-        """`revoke_soon`, at once.
+        """Revoke Celery tasks; see `revoke_soon`.
 
         Raises:
-            BrokerUnavailable: it could not be reached, or did not take it.
+            BrokerUnavailable: The broker is unreachable or did not accept the revoke.
         """
         try:
             self._broadcast_revoke(celery_ids, terminate)
@@ -200,30 +202,32 @@ class Publisher:
             raise BrokerUnavailable(f"the broker did not take a revoke: {type(e).__name__}: {e}") from e
 
     def lost_soon(self, agent: str, task_id: str, run: int, worker: str, *, canceled: bool, call: str = "") -> None:
-        """Tells Celery's listeners what became of a run whose `worker` is gone, and can't: it failed, or was revoked.
-        `call` is the plain Celery task that it calls, "" for one of an agent.
+        """Send the final Celery event of a run whose `worker` was lost: failed or revoked.
 
-        As good as Celery's own events: nobody waits for it, and it comes once at most.
+        Delivery is best effort and at most once, as for Celery's own events.
+
+        Args:
+            call: Name of the plain Celery task that the run calls, or "" for a run of an agent.
         """
         celery_id = f"{task_id}.{run}"
-        # a listener may hear of the run for the first time: the worker's own events can be lost with it
+        # complete, because the earlier events may have been lost with the worker
         fields = {"uuid": celery_id, "name": call or entry_name(agent)} | (
             {"args": HIDDEN["argsrepr"], "kwargs": HIDDEN["kwargsrepr"]}
             if call
             else {"args": repr((task_id, run)), "kwargs": "{}"}
         )
 
-        async def tell() -> None:
+        async def send() -> None:
             try:
-                await self._broadcasting.call(lambda: self._tell_of_loss(fields, worker, canceled))
+                await self._broadcasting.call(lambda: self._send_loss_event(fields, worker, canceled))
             except Exception as e:
-                logger.info("Celery's listeners don't hear that %s was lost: %s", celery_id, e)
+                logger.info("no Celery event was sent for the lost run %s: %s", celery_id, e)
 
-        self._in_background(tell())
+        self._in_background(send())
 
-    def _tell_of_loss(self, fields: Mapping[str, str], worker: str, canceled: bool) -> None:
+    def _send_loss_event(self, fields: Mapping[str, str], worker: str, canceled: bool) -> None:
         with self._pool.acquire() as producer:
-            # in the worker's name: whoever else sends of a task is a worker to Flower
+            # in the worker's name, because Flower takes each sender of task events for a worker
             events = self._app.events.Dispatcher(
                 producer.connection, hostname=worker, channel=producer.channel, buffer_while_offline=False
             )
@@ -236,7 +240,7 @@ class Publisher:
     def _broadcast_revoke(self, celery_ids: list[str], terminate: bool) -> None:
         with self._pool.acquire() as producer:
             mailbox = self._app.control.mailbox(producer.connection)
-            mailbox.producer_pool = None  # app's, whose connections may wait for ever
+            mailbox.producer_pool = None  # the app's pool has no timeouts
             mailbox.abcast("revoke", {"task_id": celery_ids, "terminate": terminate, "signal": "SIGTERM"})
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
@@ -248,7 +252,7 @@ class Publisher:
     def _is_too_slow(self) -> bool:
         if len(self._background) < MAX_BACKLOG:
             return False
-        logger.warning("the broker is too slow: leaving a publish to the watcher")
+        logger.warning("the broker is too slow: the watcher will publish a run")
         return True
 
     def _keep(self, under_way: asyncio.Future[None]) -> asyncio.Future[None]:
@@ -263,15 +267,15 @@ def _published(run: _Run, then: Callable[[], None], done: asyncio.Future[None]) 
     try:
         done.result()
     except BrokerUnavailable as e:
-        said = about(Action.RUN_NOT_PUBLISHED, run.name, agent=run.agent)
-        logger.warning("run %s will be published by the watcher: %s", run.name, e, extra=said)
+        refused = about(Action.RUN_NOT_PUBLISHED, run.name, agent=run.agent)
+        logger.warning("run %s will be published by the watcher: %s", run.name, e, extra=refused)
     else:
         then()
 
 
 def _expiring_in_a_worker(options: dict[str, Any]) -> dict[str, Any]:
-    """`options` with ``expires`` where workers look for it and RabbitMQ does not: that would drop the message itself,
-    and no worker would hear that the run is not to begin."""
+    """Return `options` with ``expires`` in a header. RabbitMQ would drop a message with the property, and no worker
+    would report that the run expired."""
     expires = options.pop("expires", None)
     if isinstance(expires, int | float):
         expires = SYSTEM_CLOCK.now() + timedelta(seconds=expires)
@@ -281,13 +285,13 @@ def _expiring_in_a_worker(options: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def _traced(agent: str, how: dict[str, Any], chosen: RunOptions) -> Iterator[None]:
-    """A block that publishes; the message's headers name the trace that the run belongs to, if there is one."""
+def _traced(agent: str, options: dict[str, Any], chosen: RunOptions) -> Iterator[None]:
+    """Set the headers of the trace that the run belongs to, if there is one, around its publishing."""
     spans = tracing()
     if spans is None:
-        how |= {"headers": dict(chosen.trace)} if chosen.trace else {}
+        options |= {"headers": dict(chosen.trace)} if chosen.trace else {}
         yield
         return
-    with spans.publishing(agent, how["task_id"], chosen.trace) as headers:
-        how["headers"] = headers
+    with spans.publishing(agent, options["task_id"], chosen.trace) as headers:
+        options["headers"] = headers
         yield

@@ -1,6 +1,6 @@
-"""Threads that hand runs to a broker: whatever waits goes in one round trip, where the transport can do that.
+"""Threads that publish runs to the broker. Waiting runs go in one round trip if the transport can.
 
-A publish is a round trip of a synchronous client, and most of what it costs is not the message.
+A publish is a round trip of a synchronous client, and encoding the message is the smaller part of its cost.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Generic, TypeVar
 
-from ..threads import settle
+from ..concurrency import settle
 
 THREADS = 4
-"""Publishes that may be under way at once where each is a round trip of its own."""
+"""Maximum concurrent publishes if each is a separate round trip."""
 
 MAX_BATCH = 64
 
 T = TypeVar("T")
 
 PublishAll = Callable[[Sequence[T]], Sequence[Exception | None]]
-"""Publishes all it is given; for each None, or why the broker does not have it. Raises nothing."""
+"""Function that publishes runs and returns an error or None for each. It raises nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,10 @@ class _Asked(Generic[T]):
 
 
 class PublishingThreads(Generic[T]):
-    """Calls `publish_all` in threads that nobody waits for at the end of a process, see `threads.DaemonThreads`.
+    """Calls `publish_all` in daemon threads; see `concurrency.DaemonThreads`.
 
-    `batches` says, when the first run is published, whether several go in one round trip: then one thread takes all
-    that waits, else a few take one each.
+    `batches` is called at the first run. If it returns True, one thread publishes all waiting runs together; otherwise
+    each of a few threads publishes one run at a time.
     """
 
     def __init__(self, publish_all: PublishAll[T], batches: Callable[[], bool]) -> None:
@@ -48,7 +48,8 @@ class PublishingThreads(Generic[T]):
         self._at_once: int | None = None
 
     def publish(self, one: T) -> asyncio.Future[None]:
-        """Done when the broker has `one`, or failed with why not. Cancelling leaves the publish to itself."""
+        """Return a future that ends when the broker has the run, or with the error. Cancelling it does not stop the
+        publish."""
         loop = asyncio.get_running_loop()
         if self._at_once != 1 and len(self._threads) < THREADS:
             if self._at_once is None:
@@ -72,7 +73,7 @@ class PublishingThreads(Generic[T]):
             for each, error in zip(asked, errors, strict=True):
                 by_loop.setdefault(each.loop, []).append((each.done, error))
             for loop, ended in by_loop.items():
-                with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                with suppress(RuntimeError):  # the loop is closed
                     loop.call_soon_threadsafe(_settle_all, ended)
 
 

@@ -1,4 +1,4 @@
-"""Queues of the broker: the queue that a run is published to, and whether a queue is empty."""
+"""Queues of the broker: the queue of a run, and whether a queue is empty."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from kombu.entity import Queue
 
 from ..agents import Agent
 from ..clock import SYSTEM_CLOCK
+from ..concurrency import DaemonThreads
 from ..errors import BrokerUnavailable
 from ..integrations.celery import own_options
-from ..threads import DaemonThreads
 from .connection import PublishingPool
 from .fleets import returned_headers
 from .options import RunOptions
 from .publishing import THREADS
 
 NOT_FOUND = "404"
-KEPT_PROPERTIES = ("correlation_id", "reply_to", "priority", "delivery_mode")
+RETURNED_PROPERTIES = ("correlation_id", "reply_to", "priority", "delivery_mode")
 
 
 def entry_name(agent: str) -> str:
     """Return the name of the Celery task that runs `agent`.
 
-    Route and rate-limit it like any other; ``a2a.*`` means all agents.
+    Route and rate-limit it like any other Celery task. ``a2a.*`` matches all agents.
     """
     return f"a2a.{agent}"
 
@@ -50,7 +50,7 @@ def _route(app: Celery, task_name: str, options: Mapping[str, Any], kwargs: Mapp
 
 
 class BrokerQueues:
-    """Queues of the broker that `app` publishes to, asked over `pool`. `options` per agent are those of its runs."""
+    """Queues of the broker that `app` publishes to, read over `pool`. `options` has the options of runs by agent."""
 
     def __init__(self, app: Celery, options: Mapping[str, Mapping[str, Any]], pool: PublishingPool) -> None:
         self._app = app
@@ -66,27 +66,27 @@ class BrokerQueues:
         return _route(self._app, chosen.call.task, options, chosen.call.kwargs)
 
     def priority_of(self, agent: str, chosen: RunOptions) -> int | None:
-        """Return the priority in the options of a run or of its agent, or None if they name none."""
+        """Return the priority in the options of a run or of its agent, or None."""
         return {**self._options.get(agent, {}), **chosen.celery}.get("priority")
 
     async def is_empty(self, queue: str) -> bool:
-        """Return whether no message of `queue` waits for a worker.
+        """Return True if `queue` has no message that waits for a worker.
 
         Raises:
-            BrokerUnavailable: the broker did not say so.
+            BrokerUnavailable: The broker did not reply.
         """
         return bool(await self._threads.call(lambda: self._is_empty(queue)))
 
     def put_back(self, message: Any) -> None:
-        """Publish `message`, as a worker received it, to its queue again, to begin a moment later.
+        """Return a received `message` to its queue, to begin after a delay.
 
         Raises:
-            BrokerUnavailable: the broker did not take it, or it was put back too often.
+            BrokerUnavailable: The broker did not accept it, or it was returned too often.
         """
         headers = returned_headers(message.headers, SYSTEM_CLOCK.now())
         if headers is None:
-            raise BrokerUnavailable("it was put back too often")
-        kept = {name: message.properties[name] for name in KEPT_PROPERTIES if message.properties.get(name) is not None}
+            raise BrokerUnavailable("the message was returned too often")
+        properties = {n: message.properties[n] for n in RETURNED_PROPERTIES if message.properties.get(n) is not None}
         try:
             with self._pool.acquire() as producer:
                 producer.publish(
@@ -96,15 +96,15 @@ class BrokerQueues:
                     content_type=message.content_type,
                     content_encoding=message.content_encoding,
                     headers=headers,
-                    **kept,
+                    **properties,
                 )
         except Exception as e:  # each transport raises its own
-            raise BrokerUnavailable(f"the broker did not take a message back: {type(e).__name__}: {e}") from e
+            raise BrokerUnavailable(f"the broker did not accept a returned message: {type(e).__name__}: {e}") from e
 
     def _is_empty(self, queue: str) -> bool:
         try:
             with self._pool.acquire() as producer:
-                # A channel of its own: RabbitMQ closes the channel when the queue does not exist.
+                # A separate channel, because RabbitMQ closes the channel if the queue does not exist.
                 connection = producer.connection
                 channel = connection.channel()
                 try:
@@ -116,4 +116,4 @@ class BrokerQueues:
                 finally:
                     channel.close()
         except Exception as e:  # each transport raises its own
-            raise BrokerUnavailable(f"the broker did not say what waits in {queue}: {type(e).__name__}: {e}") from e
+            raise BrokerUnavailable(f"the broker did not report the length of {queue}: {type(e).__name__}: {e}") from e

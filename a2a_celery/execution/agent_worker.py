@@ -23,8 +23,8 @@ from .celery import (
     start_check,
 )
 from .celery.agent_task import register_entry
-from .celery.exposed_task import prepare_task
 from .installation import Installed, install
+from .plain_tasks.exposed_task import prepare_task
 from .process import forced_stop, lifespan, prefetched, preload
 from .process.lifespan import Lifespan
 from .process.run_ender import RunEnder

@@ -13,10 +13,8 @@ from a2a.utils.errors import (
     UnsupportedOperationError,
 )
 
-from ..errors import AgentSignal, AuthRequired, InputRequired
-from ..errors import Failed as AgentFailed
-from ..errors import Rejected as AgentRejected
-from ..lifecycle import Completed, Delegated, Failed, Outcome, Paused, Rejected
+from ..errors import AgentSignal, AuthRequired, Failed, InputRequired, Rejected
+from ..lifecycle import Completed, Delegated, Failure, Outcome, Paused, Rejection
 from ..lifecycle.outcomes import AGENT_FAILED, agent_message
 from ..lifecycle.states import AUTH_REQUIRED, INPUT_REQUIRED
 from ..store.runs.commands import Claim
@@ -77,11 +75,11 @@ def outcome_of(signal: AgentSignal, claim: Claim) -> Outcome:
             return Paused(INPUT_REQUIRED, message)
         case AuthRequired():
             return Paused(AUTH_REQUIRED, message)
-        case AgentRejected():
-            return Rejected(message)
-        case AgentFailed():
+        case Rejected():
+            return Rejection(message)
+        case Failed():
             more = signal.parts[1:] if str(signal) else signal.parts
-            return Failed(str(signal) or AGENT_FAILED, parts=tuple(more))
+            return Failure(str(signal) or AGENT_FAILED, parts=tuple(more))
         case _:
             return Completed()
 
@@ -97,10 +95,10 @@ REFUSALS = (
 raises is a failure like every exception: its text may be about anything."""
 
 
-def refused(error: A2AError, claim: Claim) -> Paused | Rejected:
+def refused(error: A2AError, claim: Claim) -> Paused | Rejection:
     """Return the outcome of an A2A error about the client's message.
 
     A first message is rejected. After a refused answer, the task stays interrupted and waits for another answer.
     """
     message = agent_message(error.message, claim.task.id, claim.task.context_id)
-    return Rejected(message) if claim.paused_in is None else Paused(claim.paused_in, message)
+    return Rejection(message) if claim.paused_in is None else Paused(claim.paused_in, message)

@@ -19,7 +19,7 @@ from ..clock import SYSTEM_CLOCK, Clock
 from ..dispatch import Publisher, RunOptions
 from ..errors import AgentSignal, BlobsUnavailable
 from ..hooks import Hooks
-from ..lifecycle import Canceled, Completed, Delegated, Failed, Lost, Outcome, Refused, Retried, as_left, final_event
+from ..lifecycle import Canceled, Completed, Delegated, Failure, Lost, Outcome, Refused, Retried, as_left, final_event
 from ..lifecycle.outcomes import AGENT_REFUSED, CANCELED_BY_AGENT, INVALID_ANSWER, OUT_OF_REACH, OUT_OF_TIME
 from ..settings import Settings
 from ..store import AsyncStore, Keys, Operation
@@ -31,7 +31,6 @@ from ..telemetry.names import Action
 from .agents.adapters import Adapter, UnusableAdapter
 from .agents.run_hooks import RunHooks, run_hooks
 from .agents.session import open_session
-from .celery.threaded_call import ThreadedCall, canvas_release, retried
 from .events.observers import CeleryEventEmitter, begin_execution
 from .events.queue import RunEventQueue
 from .events.release import RetryRelease
@@ -40,6 +39,7 @@ from .events.settlement import publishing
 from .events.steps import CURRENT_EXECUTION, Execution
 from .limits import Limits, out_of_time, time_left
 from .outcomes import REFUSALS, outcome_of, refused, run_agent
+from .plain_tasks.threaded_call import ThreadedCall, canvas_release, retried
 from .process.forced_stop import Stop, abandoned
 from .process.leases import LeaseKeeper
 from .retries import Retries, error_without_retry
@@ -144,10 +144,10 @@ class Run:
             except BlobsUnavailable as e:
                 events.fail_unwritable(e)
             except Exception:  # whatever it is, its task must not stay WORKING
-                outcome = Failed(reference=self._report("it could not be settled"))
+                outcome = Failure(reference=self._report("it could not be settled"))
                 await self._settle(claim, events, outcome)
             if events.blob_error is not None:
-                outcome = Failed(OUT_OF_REACH, reference=self._report("its parts can't be kept", events.blob_error))
+                outcome = Failure(OUT_OF_REACH, reference=self._report("its parts can't be kept", events.blob_error))
                 await self._settle(claim, events, outcome)
         return ended(as_left(outcome, events.state), self.ref, self._agent.name, self._clock.monotonic() - began)
 
@@ -307,7 +307,7 @@ class Run:
             case Stop.LOST | Stop.STUCK | Stop.SHUTDOWN | Stop.ABORT:
                 return Lost()  # aborted: what that means to its task is for the worker's main process to say
             case Stop.OUT_OF_TIME:
-                return Failed(OUT_OF_TIME)
+                return Failure(OUT_OF_TIME)
 
     async def _cancel_agent(self, adapter: Adapter, events: RunEventQueue) -> None:
         """Notify the agent of its cancellation. A separate task calls this, because the agent may cancel its caller."""
@@ -364,14 +364,14 @@ class Run:
                 logger.info("run %s: its agent refused the message: %s", self.ref.name, error)
                 return refused(error, claim)
             case BlobsUnavailable():
-                return Failed(OUT_OF_REACH, reference=self._report("what it was given can't be read", error))
+                return Failure(OUT_OF_REACH, reference=self._report("what it was given can't be read", error))
             case InvalidAgentResponseError():
-                return Failed(INVALID_ANSWER, reference=self._report("its agent's answer can't be sent", error))
+                return Failure(INVALID_ANSWER, reference=self._report("its agent's answer can't be sent", error))
             case Reject():
                 self._report("its agent raised Celery's Reject", error)
                 return Refused(AGENT_REFUSED)
             case _:
-                return Failed(reference=self._report("its agent failed", error))
+                return Failure(reference=self._report("its agent failed", error))
 
     def _report(self, what: str, error: BaseException | None = None) -> str:
         """Logs the exception, None for the one at hand, and returns the reference that finds it there."""
@@ -382,7 +382,7 @@ class Run:
         if self._hooks is None:
             return outcome
         if self._hooks.failed is not None and not isinstance(outcome, Canceled | Lost):
-            outcome = Failed(reference=self._hooks.failed)
+            outcome = Failure(reference=self._hooks.failed)
         await self._hooks.after(as_left(outcome, events.state))
         return outcome
 

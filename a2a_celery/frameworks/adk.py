@@ -35,7 +35,7 @@ KEY = "adk"
 """Key of the ADK session in the run's session state."""
 
 EARLY = frozenset(reason.name.lower() for reason in FinishReason) - {"finish_reason_unspecified", "stop"}
-"""ADK finish reasons for which a model stops before it is done."""
+"""ADK finish reasons of a model that stopped early."""
 
 OF_MORE = (State.APP_PREFIX, State.USER_PREFIX)
 """Prefixes of state that ADK shares between conversations."""
@@ -44,9 +44,9 @@ OF_MORE = (State.APP_PREFIX, State.USER_PREFIX)
 class ContextSessionService(BaseSessionService):
     """ADK session service that stores the session of the run's A2A context in the session of the run.
 
-    For agents with ``session=True``. The changes of a turn are stored when the turn pauses or completes. A turn that
-    fails, is cancelled or is lost leaves the ADK session unchanged. A context has one ADK session, without state named
-    ``app:…`` or ``user:…``, which other contexts would share.
+    It requires ``session=True``. The changes of a turn are stored when the turn pauses or completes. A turn that fails,
+    is cancelled or is lost leaves the ADK session unchanged. A context has one ADK session. State named ``app:…`` or
+    ``user:…`` is refused, because other contexts would share it.
     """
 
     async def create_session(
@@ -60,7 +60,7 @@ class ContextSessionService(BaseSessionService):
         """
         memory = _memory()
         if KEY in memory:
-            raise AlreadyExistsError(f"this context has the ADK session {memory[KEY]['id']!r} already")
+            raise AlreadyExistsError(f"this context already has the ADK session {memory[KEY]['id']!r}")
         saved = _own(state or {})
         session = Session(
             id=session_id or platform_uuid.new_uuid(),
@@ -126,47 +126,41 @@ class ExecutionSteps(BasePlugin):
         self._steps = OpenSteps()
 
     async def before_model_callback(self, *, callback_context: CallbackContext, llm_request: LlmRequest) -> None:
-        """See BasePlugin."""
         self._steps.model_call(_model_key(callback_context), llm_request.model or "")
 
     async def after_model_callback(self, *, callback_context: CallbackContext, llm_response: LlmResponse) -> None:
-        """See BasePlugin."""
         if not llm_response.partial:
             self._steps.end(_model_key(callback_context))
 
     async def on_model_error_callback(
         self, *, callback_context: CallbackContext, llm_request: LlmRequest, error: Exception
     ) -> None:
-        """See BasePlugin."""
         self._steps.end(_model_key(callback_context))
 
     async def before_tool_callback(
         self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext
     ) -> None:
-        """See BasePlugin."""
         self._steps.tool_call(_tool_key(tool_context), tool.name)
 
     async def after_tool_callback(
         self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext, result: dict[str, Any]
     ) -> None:
-        """See BasePlugin."""
         self._steps.end(_tool_key(tool_context))
 
     async def on_tool_error_callback(
         self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext, error: Exception
     ) -> None:
-        """See BasePlugin."""
         self._steps.end(_tool_key(tool_context))
 
 
 def stop_reasons(*, fail_on: Collection[str] = ()) -> ExecuteInterceptor:
-    """Return an interceptor, for ADK's `A2aAgentExecutorConfig`, that reports why a model stopped early.
+    """Return an interceptor for ADK's `A2aAgentExecutorConfig` that reports why a model stopped early.
 
-    The task ends in COMPLETED with ``stopReason`` in its metadata, ADK's finish reason in lower case ("max_tokens",
-    "safety"), or in FAILED for the reasons in `fail_on`.
+    The task ends in COMPLETED with ``stopReason`` in its metadata, which is ADK's finish reason in lower case
+    ("max_tokens", "safety"), or in FAILED for the reasons in `fail_on`.
 
     Raises:
-        ConfigError: `fail_on` has a reason that ADK does not know.
+        ConfigError: `fail_on` has a reason that ADK does not have.
     """
     early_stops = EarlyStops(fail_on, EARLY)
     finished: WeakKeyDictionary[ExecutorContext, FinishReason | None] = WeakKeyDictionary()
@@ -195,7 +189,7 @@ def _tool_key(context: ToolContext) -> tuple[str, str | None]:
 def _memory() -> dict[str, Any]:
     session = current_session()
     if session is None:
-        raise RuntimeError("ContextSessionService works in the runs of agents that were added with session=True")
+        raise RuntimeError("ContextSessionService requires an agent that was added with session=True")
     return session.state
 
 

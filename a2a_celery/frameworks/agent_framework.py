@@ -37,9 +37,9 @@ REQUEST = "function_approval_request"
 ANSWER = "function_approval_response"
 WORDS = {"yes": True, "no": False}
 DONE = ("stop", "tool_calls")
-"""Finish reasons for which a model is done; providers may have any other reason."""
+"""Finish reasons of a model that is done. Providers may have any other reason."""
 
-NOTHING_WAITS = "Nothing waits for that answer any more."
+NOTHING_WAITS = "The question is no longer open."
 
 
 def framework_agent(
@@ -68,7 +68,7 @@ def framework_agent(
         memory = conversation.memory
         session = AgentSession.from_dict(memory) if memory else agent.create_session(session_id=turn.context_id)
         contents = _answers(turn, conversation.questions)
-        # without an id the framework takes an exchange that repeats the last one for a replay, and drops it
+        # without an id the framework drops a message that equals the last one as a replay
         message = Message("user", contents, message_id=str(uuid4()))
         async with agent.run(
             message, session=session, stream=True, middleware=[_ModelSteps(), _ToolSteps()]

@@ -11,11 +11,11 @@ from google.protobuf.json_format import MessageToDict
 from ..execution.agents.turn import Turn
 
 MAX_PAUSED = 16
-"""Interrupted tasks of one context. Beyond it the oldest is forgotten, and an answer to it fails."""
+"""Maximum interrupted tasks of a context. Beyond it the oldest is dropped, and an answer to it fails."""
 
 
 class Conversation:
-    """State of a framework's agent, in the session of a run: a JSON object that the framework writes and reads.
+    """State of a framework's agent in the session of a run, as a JSON object of the framework.
 
     Each interrupted task has separate state, so that turns of other tasks do not come between a question and its
     answer. The context continues from the turn that ends last.
@@ -26,9 +26,9 @@ class Conversation:
         self._state = turn.session.state
         paused = self._state.get("paused", {}).get(turn.task_id, {})
         self.questions: list[dict[str, Any]] = paused.get("questions", [])
-        """What the task waits for; [] when it doesn't."""
+        """Open questions of the task."""
         self.memory: dict[str, Any] | None = paused.get("memory") or self._state.get("memory")
-        """What was saved last; None at the beginning."""
+        """State that was saved last, or None."""
 
     def go_on(self, memory: dict[str, Any]) -> None:
         """Store `memory` as the state from which the context's next turn begins."""

@@ -1,4 +1,4 @@
-"""Execution steps of frameworks that report a call with one callback before it and one after it."""
+"""Execution steps of frameworks that report a call by a callback before it and one after it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..lifecycle.execution import ENDS
 
 
 class OpenSteps:
-    """Steps that have begun and not ended, by a key of the framework. Outside a run the methods do nothing."""
+    """Steps that have begun and not ended, by a key of the framework. The methods have no effect outside of a run."""
 
     def __init__(self) -> None:
         self._open: dict[Hashable, tuple[Execution, OpenStep]] = {}
@@ -35,6 +35,6 @@ class OpenSteps:
     def _begin(self, key: Hashable, execution: Execution, step: OpenStep) -> None:
         over = [one for one, (of, _) in self._open.items() if of.state in ENDS]
         for one in (key, *over):
-            self.end(one)  # an agent that is cancelled tells no end
+            self.end(one)  # a cancelled agent reports no end
         self._open[key] = execution, step
         step.__enter__()

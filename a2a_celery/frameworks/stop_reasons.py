@@ -1,4 +1,4 @@
-"""Ends of turns whose agent stopped before it was done: at a token limit, or by a content filter."""
+"""Ends of turns whose agent stopped early, at a token limit or by a content filter."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class EarlyStops:
     """Ends of turns that stopped early: COMPLETED, or FAILED for the reasons in `fail_on`.
 
     Raises:
-        ConfigError: `fail_on` has a reason that is not in `known`. With `known` None, any text is a reason.
+        ConfigError: `fail_on` has a reason that is not in `known`. If `known` is None, any string is allowed.
     """
 
     def __init__(self, fail_on: Collection[str], known: Collection[str] | None) -> None:
@@ -30,15 +30,15 @@ class EarlyStops:
         self._fail_on = frozenset(fail_on)
 
     def event(self, reason: str, task_id: str, context_id: str) -> TaskStatusUpdateEvent:
-        """Return the last status of a turn that stopped for `reason`."""
+        """Return the final status of a turn that stopped for `reason`."""
         event = TaskStatusUpdateEvent(task_id=task_id, context_id=context_id, status=TaskStatus(state=COMPLETED))
         self.apply(event, reason)
         return event
 
     def apply(self, event: TaskStatusUpdateEvent, reason: str) -> None:
-        """Change `event`, the last status of a turn, to say that the turn stopped for `reason`."""
+        """Record in `event`, the final status of a turn, that the turn stopped for `reason`."""
         event.metadata.update({STOP_REASON: reason})
         if reason in self._fail_on:
             event.status.state = FAILED
-            text = f"The agent stopped before it was done: {reason}."
+            text = f"The agent stopped early: {reason}."
             event.status.message.CopyFrom(agent_message(text, event.task_id, event.context_id))

@@ -49,10 +49,10 @@ EARLY = frozenset(get_args(StopReason)) - {
     "stop_sequence",
     "tool_use",
 }
-"""Strands stop reasons for which an agent stops before it is done: limits of tokens and turns, content filters."""
+"""Strands stop reasons of an agent that stopped early: limits of tokens and turns, content filters."""
 
 ANSWER = "interruptResponse"
-NOTHING_WAITS = "Nothing waits for that answer any more."
+NOTHING_WAITS = "The question is no longer open."
 UNREADABLE = "This agent reads text and data parts."
 
 
@@ -95,7 +95,7 @@ def strands_agent(
         except MaxTokensReachedException:
             stop_reason = "max_tokens"
         finally:
-            agent.cancel()  # whatever ended it, a tool's thread may go on
+            agent.cancel()  # a tool's thread may still run
         turn.stop_if_asking()
         stop_reason = result.stop_reason if result is not None else stop_reason
         if stop_reason == "cancelled":
@@ -130,7 +130,7 @@ class _Steps(HookProvider):
         registry.add_callback(AfterToolCallEvent, lambda event: self._steps.end(event.tool_use["toolUseId"]))
 
     def _model(self, event: BeforeModelCallEvent) -> None:
-        self._turn.stop_if_asking()  # strands drops what is no Exception, and calls the model without a result
+        self._turn.stop_if_asking()  # strands drops a BaseException and calls the model without a result
         config = event.agent.model.get_config()
         self._steps.model_call("model", str((isinstance(config, dict) and config.get("model_id")) or ""))
 

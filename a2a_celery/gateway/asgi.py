@@ -18,14 +18,14 @@ from starlette.routing import BaseRoute, Mount, Route, Router
 from ..agents import Agent
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import ConfigError
-from ..log_redaction import redact_logs
 from ..settings import Settings
 from ..store import Keys
+from ..telemetry.log_redaction import redact_logs
 from ..telemetry.sdk import only_where_traced
 from .auth.authenticator import Authenticator
 from .auth.cross_origin import CrossOriginProtection
 from .auth.http import authentication
-from .bindings.call_context import CallContextBuilder
+from .bindings.call_context import HttpCallContextBuilder
 from .bindings.endpoints import count_unparsed, guard_rest, guard_rpc
 from .bindings.errors import A2AJsonResponse, rest_error, rpc_error
 from .bindings.jsonrpc import RpcDispatcher
@@ -110,7 +110,7 @@ def _agent_routes(
     handler: GatewayHandler, settings: Settings, path: str, shared: GatewayHandler | None = None
 ) -> list[BaseRoute]:
     """Return the routes under `path`, "" for the root, where `shared` serves the clients of protocol 1.0."""
-    context_builder, limit = CallContextBuilder(path), settings.max_request_bytes
+    context_builder, limit = HttpCallContextBuilder(path), settings.max_request_bytes
     serving = shared or handler
 
     def echoing(endpoint: Endpoint) -> Endpoint:
@@ -124,7 +124,7 @@ def _agent_routes(
 
     dispatch = guard_rpc(RpcDispatcher(serving, path, legacy=handler).handle_requests, limit)
     rpc = echoing(count_unparsed(dispatch, handler, rpc_error))
-    older = CallContextBuilder(path, PROTOCOL_VERSION_0_3)
+    older = HttpCallContextBuilder(path, PROTOCOL_VERSION_0_3)
     legacy = legacy_rest_routes(handler, older, handler.shutdown, handler.clock)
     routes: list[BaseRoute] = [
         # first what is asked for most, for routes are tried one behind the other

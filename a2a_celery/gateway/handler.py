@@ -64,8 +64,8 @@ from .operations.streams import EVENT_IDS, StreamEvent, TurnWatch, events_of
 from .operations.task_reader import TaskReader, already_ended_error
 from .operations.turns import TurnFollower
 from .operations.validation import require_fields
-from .protocol_errors import invalid
-from .shutdown import GracefulShutdown
+from .protocol_errors import LAST_EVENT_ID, invalid
+from .shutdown import GatewayShutdown
 
 CANCEL_MARGIN = 2.0
 """Seconds beyond the agent's cancel grace that CancelTask waits for the end of the task."""
@@ -80,7 +80,7 @@ class GatewayHandler(RequestHandler):
         settings: Settings,
         follower: LogFollower,
         publisher: BackgroundPublisher,
-        shutdown: GracefulShutdown,
+        shutdown: GatewayShutdown,
         push_configs: PushConfigs | None,
         limits: OwnerLimits,
         task_reader: TaskReader,
@@ -175,7 +175,7 @@ class GatewayHandler(RequestHandler):
                 yield [StreamEvent(newest, task)]
                 after = newest
             elif after.version > newest.version and not after.recorded_us:
-                raise invalid(checks.LAST_EVENT_ID, f"The newest event of the task is {newest}.")
+                raise invalid(LAST_EVENT_ID, f"The newest event of the task is {newest}.")
             if not after.differs_from(newest) and is_terminal(task.status.state):
                 return
             watch, ended = TurnWatch(), False

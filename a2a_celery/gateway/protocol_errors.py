@@ -32,6 +32,9 @@ logger = logging.getLogger(__name__)
 MAX_ID_LENGTH = 256
 """Maximum length of a message's or context's id, and of an id in an error's text."""
 
+LAST_EVENT_ID = "last-event-id"
+"""Request header that names the last event that a subscriber has received."""
+
 REACHED = "a2a_reached"
 """Key of a call context. Every operation sets it first: later failures are not the fault of the request's syntax."""
 

@@ -30,7 +30,7 @@ from .operations.background_publisher import BackgroundPublisher
 from .operations.limits import OwnerLimits
 from .operations.push_configs import PushConfigs
 from .operations.task_reader import TaskReader
-from .shutdown import GracefulShutdown
+from .shutdown import GatewayShutdown
 
 
 class GatewayServices:
@@ -47,7 +47,7 @@ class GatewayServices:
         agents = {name: secured(agent, self.authenticator) for name, agent in agents.items()}
         self.blobs = blobs_of(settings)
         self.store = TracedStore(settings.store_url, self.blobs, wait_replicas=settings.store_wait_replicas)
-        self.shutdown = GracefulShutdown()
+        self.shutdown = GatewayShutdown()
         self._settings = settings
         self._keys = keys = Keys(settings.key_prefix)
         self._listener = PubSubListener(settings.store_url)

@@ -42,7 +42,7 @@ class CancelScope:
         )
 
 
-class GracefulShutdown:
+class GatewayShutdown:
     """Shutdown of a gateway, with the calls and streams that it ends. Belongs to one event loop."""
 
     def __init__(self) -> None:

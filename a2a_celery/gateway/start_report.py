@@ -7,7 +7,7 @@ import os
 
 from celery import Celery
 
-from ..settings import shown
+from ..settings import visible_settings
 from ..settings.loading import IN_ENVIRONMENT, LoadedSettings, source_of
 from ..settings.urls import url_address
 from .signing_keys import signatures_line
@@ -66,7 +66,7 @@ def authentication_line(loaded: LoadedSettings) -> str:
 
 def settings_line(loaded: LoadedSettings) -> str:
     """Return every other setting that was set, with its source, and with its value unless that is a secret."""
-    values = shown(loaded.settings)
+    values = visible_settings(loaded.settings)
     return ", ".join(
         _with_source(f"{name} = {values[name]!r}" if name in values else name, loaded, name)
         for name in loaded.sources

@@ -1,4 +1,4 @@
-"""Parts of an artifact from what an agent returns or yields."""
+"""Artifact parts from the values that an agent returns or yields."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 
 def has_content(parts: Iterable[Part]) -> bool:
-    """Return True if `parts` hold a text that is not blank, data, a file or a URL."""
+    """Return True if `parts` contain non-blank text, data, a file or a URL."""
     return any(part.text.strip() if part.HasField("text") else part.WhichOneof("content") for part in parts)
 
 
 def parts_of(content: Any) -> list[Part]:
-    """The parts that `content` makes: text, bytes as a file, JSON-like data, a Part, or a list of Parts.
+    """Return the parts for `content`: text, bytes as a file, JSON-like data, a Part, or a list of Parts.
 
     Raises:
-        InvalidAgentResponseError: it is none of these.
+        InvalidAgentResponseError: `content` has another type.
     """
     match content:
         case str():
@@ -38,18 +38,18 @@ def parts_of(content: Any) -> list[Part]:
             try:
                 return [new_data_part(content, media_type="application/json")]
             except (TypeError, ValueError, OverflowError, ParseError) as e:
-                raise InvalidAgentResponseError(f"the agent gave data that is not JSON: {e}") from e
+                raise InvalidAgentResponseError(f"the agent returned data that is not JSON: {e}") from e
         case _:
             raise InvalidAgentResponseError(f"an agent can't answer with a {type(content).__name__}")
 
 
 def jsonable(value: Any) -> Any:
-    """What a plain function gives, as JSON knows it: tuples, dates, dataclasses and the like included.
+    """Return the value of a plain function as JSON data. Tuples, dates, dataclasses and similar types are converted.
 
-    Text, bytes and A2A's own types stay as they are.
+    Text, bytes and the types of A2A are returned unchanged.
 
     Raises:
-        InvalidAgentResponseError: JSON has no word for it.
+        InvalidAgentResponseError: `value` has no form in JSON.
     """
     if isinstance(value, list) and value and all(isinstance(one, Part) for one in value):
         return value
@@ -60,4 +60,4 @@ def jsonable(value: Any) -> Any:
         json.dumps(found, allow_nan=False)
         return found
     except (PydanticSerializationError, ValueError) as e:
-        raise InvalidAgentResponseError(f"the agent gave a {type(value).__name__}, which is no JSON") from e
+        raise InvalidAgentResponseError(f"the agent returned a {type(value).__name__}, which is not JSON") from e

@@ -1,7 +1,7 @@
-"""Events: what a task's log is made of, and how one is written down.
+"""Events, the entries of a task's log, and their stored form.
 
-An event is one of the SDK's own protobuf messages; its stored form is a serialized ``StreamResponse``. The time of a
-status is not the agent's but the store's: the moment the event was recorded (A2A specification, TaskStatus.timestamp).
+An event is a protobuf message of the SDK. Its stored form is a serialized ``StreamResponse``. The time of a status is
+the time at which the store recorded the event (A2A specification, TaskStatus.timestamp).
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ _EVENT_ID = re.compile(r"([0-9]{1,15})(?:-([0-9]{1,16}))?", re.ASCII)
 
 
 class EventKind(StrEnum):
-    """Effect of an event on its task; the store's scripts receive the letter."""
+    """Effect of an event on its task. The scripts of the store receive the letter."""
 
-    TASK = "T"  # the task as a whole: the first entry of every log
+    TASK = "T"  # a complete task: the first entry of every log
     STATUS = "S"  # a new status
     ARTIFACT = "A"  # a new artifact, or the next chunk of one
-    CLIENT_MESSAGE = "U"  # the message that began a further turn; kept in the log, not shown in streams
-    ANSWER = "M"  # the agent answered with a message alone: the task is completed by it
+    CLIENT_MESSAGE = "U"  # the message that began another turn; in the log, not in streams
+    ANSWER = "M"  # the agent's only answer is a message, which completes the task
 
 
 class EventId(NamedTuple):
-    """Identity of an event within its task; as text ``<version>-<recorded_us>``.
+    """Identity of an event within its task, in text ``<version>-<recorded_us>``.
 
-    A store that comes back without its newest writes gives their versions to other events, at other times. So two ids
-    with one version and different times are of different histories.
+    A store that was restored without its newest writes assigns their versions to other events, with later times. Two
+    ids with one version and different times therefore belong to different histories.
 
     Attributes:
-        version: the event's place in the log, from 1; 0 for the place before the first event.
-        recorded_us: the store's time at which the event was recorded, in µs since 1970; 0 if it is not known.
+        version: Number of the event in the log, from 1; 0 for the position before the first event.
+        recorded_us: Time of the store at which the event was recorded, in µs since 1970; 0 if unknown.
     """
 
     version: int
@@ -48,10 +48,10 @@ class EventId(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> EventId:
-        """Return the id that `text` is: its text form, or a version alone.
+        """Parse an id from its text form or from a version alone.
 
         Raises:
-            ValueError: `text` is no id.
+            ValueError: `text` is not an id.
         """
         found = _EVENT_ID.fullmatch(text)
         if found is None:
@@ -59,7 +59,7 @@ class EventId(NamedTuple):
         return cls(int(found[1]), int(found[2] or 0))
 
     def differs_from(self, other: EventId) -> bool:
-        """Return whether the two ids are certain to be of different events."""
+        """Return True if the ids certainly belong to different events."""
         is_other_time = self.recorded_us != other.recorded_us and bool(self.recorded_us and other.recorded_us)
         return self.version != other.version or is_other_time
 
@@ -68,8 +68,8 @@ class EventId(NamedTuple):
 class LogEntry:
     """Event of a task's log.
 
-    `version` counts from 1 without gaps. `recorded_us` is the store's time in microseconds since the epoch, later than
-    that of the entry before.
+    `version` counts from 1 without gaps. `recorded_us` is the store's time in µs since 1970 and always later than that
+    of the previous entry.
     """
 
     version: int
@@ -78,12 +78,12 @@ class LogEntry:
 
     @property
     def id(self) -> EventId:
-        """Version and time, which no other event of the task has."""
+        """Version and time, unique in the task."""
         return EventId(self.version, self.recorded_us)
 
 
 def kind_of(event: Event) -> EventKind:
-    """The kind of `event`. A message is the client's or the agent's by its role."""
+    """Return the kind of `event`. The role of a message tells whether it is the client's or the agent's."""
     match event:
         case Task():
             return EventKind.TASK
@@ -98,13 +98,13 @@ def kind_of(event: Event) -> EventKind:
 
 
 def encode(event: Event) -> bytes:
-    """The stored form of `event`: a serialized StreamResponse."""
+    """Return the stored form of `event`, a serialized StreamResponse."""
     stored: bytes = stream_response(event).SerializeToString()
     return stored
 
 
 def stream_response(event: Event) -> StreamResponse:
-    """Return `event` as a stream carries it."""
+    """Return `event` in the form that streams carry."""
     match event:
         case Task():
             return StreamResponse(task=event)
@@ -119,12 +119,12 @@ def stream_response(event: Event) -> StreamResponse:
 
 
 def decode(stored: bytes, recorded_us: int | None = None) -> Event:
-    """The event that `encode` wrote; `recorded_us` becomes the time of its status, None leaves that alone."""
+    """Return the event in `stored`. With `recorded_us`, the time of its status is set to it."""
     return opened(StreamResponse.FromString(stored), recorded_us)
 
 
 def opened(response: StreamResponse, recorded_us: int | None = None) -> Event:
-    """The event in the stored form that was read, see `decode`."""
+    """Return the event in a parsed `response`; see `decode`."""
     event: Event = getattr(response, response.WhichOneof("payload"))
     if recorded_us is not None and isinstance(event, Task | TaskStatusUpdateEvent):
         event.status.timestamp.CopyFrom(timestamp(recorded_us))
@@ -132,7 +132,7 @@ def opened(response: StreamResponse, recorded_us: int | None = None) -> Event:
 
 
 def timestamp(microseconds: int) -> Timestamp:
-    """A protobuf timestamp from microseconds since the epoch."""
+    """Return a protobuf timestamp for µs since 1970."""
     result = Timestamp()
     result.FromMicroseconds(microseconds)
     return result

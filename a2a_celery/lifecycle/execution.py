@@ -1,7 +1,7 @@
 """Execution states of a run: the states, the table of legal transitions, and the state machine.
 
-The machine knows no runs, workers or stores: the worker drives one machine for each run. The clock is an argument. The
-lock is needed because agents also work in threads.
+A worker drives one machine for each run; the machine itself is independent of runs, workers and stores. The clock is an
+argument. A lock is needed because agents also run in threads.
 """
 
 from __future__ import annotations
@@ -16,15 +16,20 @@ from threading import Lock
 from types import MappingProxyType
 from typing import Any, Self
 
-from .saved import InvalidSaved, Scalar, fields_of, is_scalar
+from .saved_json import (
+    InvalidSaved,
+    Scalar,
+    fields_of,
+    is_scalar,
+)
 
 logger = logging.getLogger(__name__)
 
 HISTORY_LIMIT = 1000
-"""How many transitions a machine remembers, the newest ones."""
+"""Maximum transitions that a machine remembers. The oldest are dropped."""
 
 SAVED_VERSION = 1
-"""Of the form that `to_dict` gives."""
+"""Version of the form that `to_dict` returns."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_US = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
@@ -33,32 +38,32 @@ _LAST_US = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds
 class ExecutionState(StrEnum):
     """State of a run's execution."""
 
-    IDLE = "IDLE"  # nothing runs; a run that begins moves it on
-    INITIALIZING = "INITIALIZING"  # a run began; its agent moves it on, or its end
-    MODEL_CALL = "MODEL_CALL"  # the agent called a model; its next step moves it on, or the run's end
-    TOOL_EXECUTION = "TOOL_EXECUTION"  # the agent called a tool; its next step moves it on, or the run's end
-    COMPLETED = "COMPLETED"  # the agent has done what it was asked; the next message moves it on
-    INTERRUPTED = "INTERRUPTED"  # the agent waits for its client, whose answer moves it on
-    CANCELLED = "CANCELLED"  # somebody asked for its end; nothing goes on from here but by IDLE
-    ERROR = "ERROR"  # it failed, was stopped or refused; nothing goes on from here but by IDLE
+    IDLE = "IDLE"  # no run; the next run leaves this state
+    INITIALIZING = "INITIALIZING"  # a run began; a step of its agent or the run's end leaves this state
+    MODEL_CALL = "MODEL_CALL"  # the agent called a model; its next step or the run's end leaves this state
+    TOOL_EXECUTION = "TOOL_EXECUTION"  # the agent called a tool; its next step or the run's end leaves this state
+    COMPLETED = "COMPLETED"  # the agent finished the request; the next message leaves this state
+    INTERRUPTED = "INTERRUPTED"  # the agent waits for its client, whose answer leaves this state
+    CANCELLED = "CANCELLED"  # the run was cancelled; only IDLE follows
+    ERROR = "ERROR"  # the run failed, was stopped or refused; only IDLE follows
 
 
 _IDLE, _INITIALIZING, _MODEL_CALL, _TOOL_EXECUTION, _COMPLETED, _INTERRUPTED, _CANCELLED, _ERROR = ExecutionState
 
 CHECKPOINT_STATES: frozenset[ExecutionState] = frozenset({_IDLE, _INTERRUPTED, _COMPLETED})
-"""Between two steps for sure: what an agent has made of its conversation is whole here, and may be saved."""
+"""States between two steps: the conversation of the agent is consistent and may be saved."""
 
 ENDS: frozenset[ExecutionState] = frozenset({_COMPLETED, _INTERRUPTED, _CANCELLED, _ERROR})
-"""A run that is over has left its machine in one of these."""
+"""States of the machine of a run that has ended."""
 
 _STEPS = frozenset({_MODEL_CALL, _TOOL_EXECUTION})
 
 EXECUTION_TRANSITIONS: Mapping[ExecutionState, frozenset[ExecutionState]] = MappingProxyType(
     {
         _IDLE: frozenset({_INITIALIZING}),
-        # An agent may have no model, or no steps that it tells.
+        # An agent may have no model, or may not report its steps.
         _INITIALIZING: _STEPS | ENDS,
-        # A state that repeats itself is the next call of a model, or of a tool.
+        # A repeated state is the next call of a model or of a tool.
         _MODEL_CALL: _STEPS | ENDS,
         _TOOL_EXECUTION: _STEPS | ENDS,
         _COMPLETED: frozenset({_IDLE, _INITIALIZING}),
@@ -67,15 +72,15 @@ EXECUTION_TRANSITIONS: Mapping[ExecutionState, frozenset[ExecutionState]] = Mapp
         _ERROR: frozenset({_IDLE}),
     }
 )
-"""From a state to the states that may follow it."""
+"""The states that may follow each state."""
 
 
 class IllegalTransition(ValueError):
-    """`after` can't follow `before`; the message says what can."""
+    """`after` cannot follow `before`. The message names the legal states."""
 
     def __init__(self, before: ExecutionState, after: ExecutionState) -> None:
         legal = ", ".join(state for state in ExecutionState if state in EXECUTION_TRANSITIONS[before])
-        super().__init__(f"an execution can't go from {before} to {after}; from {before} it may go to {legal}")
+        super().__init__(f"an execution cannot go from {before} to {after}; legal states: {legal}")
         self.before = before
         self.after = after
 
@@ -84,7 +89,8 @@ class IllegalTransition(ValueError):
 class Transition:
     """Transition number `number` of a machine.
 
-    `at_us` is when, in µs since the epoch; `detail` says more, by names that the caller chose (model, tool).
+    `at_us` is its time in µs since 1970. `detail` has details under names that the caller chose, such as model and
+    tool.
     """
 
     number: int
@@ -95,11 +101,10 @@ class Transition:
 
     @property
     def at(self) -> datetime:
-        """When it was, in UTC."""
+        """Time in UTC."""
         return _EPOCH + timedelta(microseconds=self.at_us)
 
     def to_dict(self) -> dict[str, Any]:
-        """Itself as JSON."""
         return {
             "number": self.number,
             "from": self.before.value,
@@ -113,14 +118,14 @@ Listener = Callable[[Transition], object]
 
 
 def system_clock() -> int:
-    """µs since the epoch, by this machine's clock."""
+    """Return the µs since 1970 by the clock of this machine."""
     return (datetime.now(UTC) - _EPOCH) // timedelta(microseconds=1)
 
 
 class ExecutionStateMachine:
-    """An execution's state, moved by legal transitions only. Any thread may use it.
+    """State of an execution, changed by legal transitions only. Thread-safe.
 
-    `clock` gives µs since the epoch; the newest `history_limit` transitions are remembered.
+    `clock` returns µs since 1970. The newest `history_limit` transitions are remembered.
     """
 
     def __init__(
@@ -131,24 +136,23 @@ class ExecutionStateMachine:
         history_limit: int = HISTORY_LIMIT,
     ) -> None:
         if history_limit < 1:
-            raise ValueError(f"history_limit = {history_limit}: a machine remembers 1 transition or more")
+            raise ValueError(f"history_limit = {history_limit}: must be at least 1")
         self._state = ExecutionState(state)
         self._clock = clock
         self._history: list[Transition] = []  # a deque takes 600 bytes when empty, for as long as an agent waits
         self._history_limit = history_limit
         self._lock = Lock()
         self._listeners: tuple[Listener, ...] = ()
-        self._untold: list[tuple[Transition, tuple[Listener, ...], Context]] = []
-        self._telling = False
+        self._pending: list[tuple[Transition, tuple[Listener, ...], Context]] = []
+        self._notifying = False
 
     @property
     def state(self) -> ExecutionState:
-        """Current state."""
         return self._state
 
     @property
     def history(self) -> tuple[Transition, ...]:
-        """The newest transitions, oldest first."""
+        """Newest transitions, oldest first."""
         with self._lock:
             return tuple(self._history)
 
@@ -158,29 +162,31 @@ class ExecutionStateMachine:
         return self._state in CHECKPOINT_STATES
 
     def may(self, to: ExecutionState) -> bool:
-        """Return True if `to` can follow the current state."""
+        """Return True if `to` is a legal next state."""
         return to in EXECUTION_TRANSITIONS[self._state]
 
     def transition(self, to: ExecutionState, **detail: Scalar) -> Transition:
-        """Moves to `to`. Listeners have heard of it when this returns, unless one of them made it, or another thread is
-        telling them just now: then they hear of it next, behind what came before.
+        """Move to `to` and call the listeners.
+
+        If a listener makes the transition, or another thread is calling the listeners, that call delivers the
+        transition in order.
 
         Raises:
-            IllegalTransition: `to` can't follow.
-            ValueError: `to` is no state.
-            TypeError: a value of `detail` is no `Scalar`.
+            IllegalTransition: `to` cannot follow the current state.
+            ValueError: `to` is not a state.
+            TypeError: A value of `detail` is not a `Scalar`.
         """
         after = ExecutionState(to)
         for name, value in detail.items():
             if not is_scalar(value):
-                raise TypeError(f"{name} = {value!r}: a detail is text, a finite number, True, False or None")
+                raise TypeError(f"{name} = {value!r}: must be text, a finite number, True, False or None")
         with self._lock:
             made = self._move(after, detail)
-        self._tell()
+        self._notify_listeners()
         return made
 
     def try_transition(self, to: ExecutionState, **detail: Scalar) -> bool:
-        """`transition`, but an illegal one only gives False."""
+        """Return False instead of raising IllegalTransition; see `transition`."""
         try:
             self.transition(to, **detail)
         except IllegalTransition:
@@ -188,22 +194,24 @@ class ExecutionStateMachine:
         return True
 
     def add_listener(self, listener: Listener) -> None:
-        """Has `listener` called with each transition from now on: once each, in their order, in the context in which
-        they were made. What it raises is logged, and harms nobody. One that is there already is still called once."""
+        """Call `listener` once with each later transition, in order, in the context of the transition.
+
+        Exceptions of the listener are logged. A listener that was added before is not added again.
+        """
         with self._lock:
             if listener not in self._listeners:
                 self._listeners = (*self._listeners, listener)
 
     def remove_listener(self, listener: Listener) -> None:
-        """`listener` hears of no transition that is made from now on; one that is not there is no error."""
+        """Stop calling `listener` for later transitions. An unknown listener is ignored."""
         with self._lock:
             self._listeners = tuple(one for one in self._listeners if one != listener)
 
     def restore(self, saved: Iterable[Transition]) -> None:
-        """Continue from the `saved` transitions of earlier runs, oldest first; no listener hears of them.
+        """Continue from the `saved` transitions of earlier runs, oldest first, without calling listeners.
 
-        A run that was lost could not save its end, and a run that begins saves no return to IDLE: both are filled in.
-        The history begins anew after a gap that nothing explains.
+        A lost run could not save its end, and a run that begins does not save its return to IDLE. Both are filled in.
+        The history restarts after any other gap.
         """
         with self._lock:
             for made in saved:
@@ -216,13 +224,13 @@ class ExecutionStateMachine:
                 self._remember(replace(made, number=number))
 
     def return_to_idle(self) -> None:
-        """Prepare for a run that begins: leave a state that INITIALIZING can't follow; no listener hears of it."""
+        """Leave a state that INITIALIZING cannot follow, without calling listeners."""
         with self._lock:
             if not self.may(ExecutionState.INITIALIZING):
                 self._fill_in_idle(self._clock())
 
     def to_dict(self) -> dict[str, Any]:
-        """State and history as JSON, for `from_dict`. Listeners are not in it."""
+        """Return state and history as JSON data for `from_dict`, without listeners."""
         with self._lock:
             return {
                 "version": SAVED_VERSION,
@@ -234,25 +242,24 @@ class ExecutionStateMachine:
     def from_dict(
         cls, saved: Any, *, clock: Callable[[], int] = system_clock, history_limit: int = HISTORY_LIMIT
     ) -> Self:
-        """The machine that `to_dict` gave; it goes on from there.
+        """Return a machine that continues from the output of `to_dict`.
 
         Raises:
-            InvalidSaved: `saved` is nothing that `to_dict` gives; the message names the field.
+            InvalidSaved: `saved` is invalid. The message names the field.
         """
         fields = fields_of(saved, "", {"version": int, "state": str, "history": list})
         if fields["version"] != SAVED_VERSION:
-            raise InvalidSaved("version", f"{fields['version']} is not known here, {SAVED_VERSION} is")
+            raise InvalidSaved("version", f"{fields['version']} is unknown; supported: {SAVED_VERSION}")
         machine = cls(_state(fields["state"], "state"), clock=clock, history_limit=history_limit)
         last: Transition | None = None
         for n, entry in enumerate(fields["history"]):
             last = _transition(entry, f"history[{n}]", last)
             machine._remember(last)
         if last is not None and last.after is not machine._state:
-            raise InvalidSaved("state", f"{machine._state} is not where its history ends, {last.after} is")
+            raise InvalidSaved("state", f"{machine._state} is not the end of the history, {last.after}")
         return machine
 
     def _move(self, after: ExecutionState, detail: Mapping[str, Scalar]) -> Transition:
-        """Makes the transition; called with the lock."""
         if not self.may(after):
             raise IllegalTransition(self._state, after)
         number = self._history[-1].number + 1 if self._history else 1
@@ -260,11 +267,11 @@ class ExecutionStateMachine:
         self._state = after
         self._remember(made)
         if self._listeners:
-            self._untold.append((made, self._listeners, copy_context()))
+            self._pending.append((made, self._listeners, copy_context()))
         return made
 
     def _fill_in_idle(self, at_us: int) -> None:
-        """Remember what leads to IDLE, at `at_us`; called with the lock."""
+        """Fill in the transitions to IDLE at `at_us`. The caller holds the lock."""
         if not self._history:
             return
         if self._state not in ENDS and self._state is not ExecutionState.IDLE:
@@ -280,21 +287,23 @@ class ExecutionStateMachine:
         self._history.append(made)
         del self._history[: -self._history_limit]
 
-    def _tell(self) -> None:
-        """Tells what is untold. Whoever comes while somebody is at it leaves it to them: so there is one order, and a
-        listener may make transitions itself."""
+    def _notify_listeners(self) -> None:
+        """Call the listeners with pending transitions, in order.
+
+        A call from a listener or from another thread returns at once, and the active call delivers its transition.
+        """
         while True:
             with self._lock:
-                if self._telling or not self._untold:
+                if self._notifying or not self._pending:
                     return
-                self._telling = True
-                made, listeners, context = self._untold.pop(0)
+                self._notifying = True
+                made, listeners, context = self._pending.pop(0)
             for listener in listeners:
                 try:
                     context.run(listener, made)
-                except BaseException:  # a cancellation, say, is no Exception, and meant for the agent
+                except BaseException:  # for example a cancellation, which is meant for the agent
                     logger.exception("a listener failed at the transition from %s to %s", made.before, made.after)
-            self._telling = False
+            self._notifying = False
 
 
 def _transition(entry: Any, where: str, previous: Transition | None) -> Transition:
@@ -309,10 +318,10 @@ def _transition(entry: Any, where: str, previous: Transition | None) -> Transiti
     if number < 1 or (previous is not None and number != previous.number + 1):
         raise InvalidSaved(f"{where}.number", f"{number} does not follow {previous.number if previous else 0}")
     if not 0 <= fields["at_us"] <= _LAST_US:
-        raise InvalidSaved(f"{where}.at_us", f"{fields['at_us']} is no time")
+        raise InvalidSaved(f"{where}.at_us", f"{fields['at_us']} is not a time")
     for name, value in fields["detail"].items():
         if not isinstance(name, str) or not is_scalar(value):
-            raise InvalidSaved(f"{where}.detail", f"{name!r}: {value!r} is no text, number, True, False or None")
+            raise InvalidSaved(f"{where}.detail", f"{name!r}: {value!r} is not text, a number, True, False or None")
     return Transition(number, before, after, fields["at_us"], MappingProxyType(dict(fields["detail"])))
 
 
@@ -320,4 +329,4 @@ def _state(value: str, where: str) -> ExecutionState:
     try:
         return ExecutionState(value)
     except ValueError:
-        raise InvalidSaved(where, f"{value!r} is none of {', '.join(ExecutionState)}") from None
+        raise InvalidSaved(where, f"{value!r} is not one of {', '.join(ExecutionState)}") from None

@@ -1,8 +1,8 @@
-"""The fold: what a task is, said by its log alone.
+"""Fold of a log into its task.
 
-``fold(log) == snapshot`` holds for every task at every version; the store keeps the snapshot beside the log only so
-that reading a task costs its size and not its history. The rules are those of the SDK's own TaskManager, but for
-metadata of this package that a new status makes outdated (`outdated_keys`): it leaves the task.
+``fold(log) == snapshot`` holds for every task at every version. The store saves the snapshot so that reading a task
+costs its size and not its history. The rules are those of the SDK's TaskManager, except that a new status removes the
+metadata of this package that it makes outdated (`outdated_keys`).
 """
 
 from collections.abc import Iterable
@@ -15,11 +15,11 @@ from .states import COMPLETED
 
 
 class TaskFold:
-    """The task that a log describes so far, entry by entry. Its cost per entry does not grow with the task.
+    """Task that a log describes so far. The cost of an entry does not grow with the task.
 
     Attributes:
-        task: the task at `version`; None before the first entry.
-        version: the newest entry's.
+        task: Task at `version`, or None before the first entry.
+        version: Version of the newest entry.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class TaskFold:
         """Apply the next entry.
 
         Raises:
-            ValueError: if it is not the next one, or the first one is not a task.
+            ValueError: The version is not the next one, or the first entry is not a task.
         """
         event = entry.event
         if entry.version != self.version + 1:
@@ -50,10 +50,10 @@ class TaskFold:
 
 
 def fold(log: Iterable[LogEntry]) -> Task:
-    """The task that `log` describes; `log` starts with version 1.
+    """Return the task that `log` describes. `log` begins with version 1.
 
     Raises:
-        ValueError: if the log does not begin with a task or has a gap.
+        ValueError: The log does not begin with a task or has a gap.
     """
     folded = TaskFold()
     for entry in log:
@@ -64,7 +64,7 @@ def fold(log: Iterable[LogEntry]) -> Task:
 
 
 def apply(task: Task | None, entry: LogEntry) -> Task:
-    """`task` after `entry`. Changes `task` in place, except where the entry replaces it as a whole."""
+    """Return `task` after `entry`. `task` is changed in place, unless the entry replaces it."""
     event = entry.event
     if isinstance(event, Task):
         replaced = Task()
@@ -88,7 +88,7 @@ def apply(task: Task | None, entry: LogEntry) -> Task:
 
 
 def set_status(task: Task, status: TaskStatus) -> None:
-    """Set the status of `task`. The message of the old one moves into the history; outdated metadata is dropped."""
+    """Set the status of `task`. The message of the old status moves into the history; outdated metadata is removed."""
     _retire_status_message(task)
     task.status.CopyFrom(status)
     if task.HasField("metadata"):
@@ -99,12 +99,12 @@ def set_status(task: Task, status: TaskStatus) -> None:
 
 
 def answered(message: Message, recorded_us: int) -> TaskStatus:
-    """The status of a task that its agent's `message` has completed."""
+    """Return the status of a task that its agent's `message` has completed."""
     return TaskStatus(state=COMPLETED, message=message, timestamp=timestamp(recorded_us))
 
 
 def merge_chunk(artifact: Artifact, event: TaskArtifactUpdateEvent) -> None:
-    """Adds the chunk that `event` carries to `artifact`: its parts at the end, its metadata key by key."""
+    """Append the parts of the chunk in `event` to `artifact`, and merge its metadata by key."""
     artifact.parts.extend(event.artifact.parts)
     for key, value in event.artifact.metadata.fields.items():
         artifact.metadata.fields[key].CopyFrom(value)
@@ -117,7 +117,7 @@ def _retire_status_message(task: Task) -> None:
 
 
 def _set_artifact(task: Task, event: TaskArtifactUpdateEvent, known: Artifact | None) -> Artifact:
-    if known is None:  # also with append=true: the first chunk of an artifact is its beginning, whatever it says
+    if known is None:  # also with append=true: the first chunk begins the artifact
         task.artifacts.append(event.artifact)
         return task.artifacts[-1]
     if event.append:

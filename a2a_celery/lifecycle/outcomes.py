@@ -1,4 +1,4 @@
-"""Outcomes: how a run ended, as values; and the one `match` that says what each means to the client."""
+"""Outcomes of runs, and the status that each outcome leaves for the client."""
 
 from __future__ import annotations
 
@@ -12,49 +12,50 @@ from . import states
 from .own_metadata import retry_metadata
 
 AGENT_FAILED = "The agent failed."
-"""All a client hears of an exception; what happened is in the worker's log, under the reference id."""
+"""Text for an exception of the agent. The worker's log has the traceback under the reference."""
 
 INVALID_ANSWER = "The agent's answer could not be sent."
-"""The agent returned or sent what A2A cannot carry. The reason is in the worker's log, under the reference id."""
+"""Text for a result that A2A cannot carry. The worker's log has the reason under the reference."""
 
-OUT_OF_REACH = "The store for large parts was out of reach."
-"""A part that is too large for Redis could not be written, or read, for half a minute."""
+OUT_OF_REACH = "The store for large parts was unreachable."
+"""Text for a part too large for Redis that could not be written or read for half a minute."""
 
 OUT_OF_TIME = "The agent ran out of time."
-"""A time limit of the agent or of Celery, soft or hard, or an idle limit was reached."""
+"""Text for a time limit of the agent or of Celery, soft or hard, or an idle limit."""
 
 WORKER_LOST = "The worker was lost."
-"""The process that ran the agent was killed, exited or was told to terminate it."""
+"""Text for a worker process that was killed, exited, or was ordered to terminate the run."""
 
-NOT_BEGUN_IN_TIME = "It was not begun in time."
-"""The Celery message expired in its queue."""
+NOT_BEGUN_IN_TIME = "The run did not begin in time."
+"""Text for a Celery message that expired in its queue."""
 
-AGENT_UNKNOWN = "No such agent works here."
-"""The Celery message came to a worker whose app has no such agent."""
+AGENT_UNKNOWN = "The worker does not have this agent."
+"""Text for a Celery message that reached a worker whose app lacks the agent."""
 
-MESSAGE_UNREADABLE = "No worker could read it."
-"""A worker rejected the Celery message: it is no valid call of a task."""
+MESSAGE_UNREADABLE = "The worker could not read the Celery message."
+"""Text for a Celery message that is not a valid call of a task."""
 
-AGENT_REFUSED = "The agent refused it."
-"""The agent raised Celery's Reject."""
+AGENT_REFUSED = "The agent refused the request."
+"""Text for an agent that raised Celery's Reject."""
 
 CANCELED_BY_CLIENT = "Cancelled by the client."
-"""The task's client sent CancelTask."""
+"""Text for a CancelTask of the task's client."""
 
-CANCELED_BY_OPERATOR = "Stopped by an operator."
-"""An operator cancelled the task by a command, or revoked its Celery task, from a program or from Flower."""
+CANCELED_BY_OPERATOR = "Cancelled by an operator."
+"""Text for a cancel by an operator's command, or a revoked Celery task."""
 
 CANCELED_BY_PARENT = "Cancelled together with the task that started it."
-"""The client is an agent whose own task was cancelled."""
+"""Text for a task whose client is an agent with a cancelled task."""
 
 CANCELED_BY_AGENT = "Cancelled by the agent."
-"""The agent raised `asyncio.CancelledError` or sent CANCELED without a message, and nobody had asked for it."""
+"""Text for an agent that raised `asyncio.CancelledError`, or sent CANCELED without a message, without a request to
+cancel."""
 
-NEEDS_INPUT = "The agent needs your input to go on."
-"""An agent paused in INPUT_REQUIRED without a message."""
+NEEDS_INPUT = "The agent needs your input to continue."
+"""Text for a pause in INPUT_REQUIRED without a message."""
 
-NEEDS_AUTHORIZATION = "The agent needs an authorization to go on."
-"""An agent paused in AUTH_REQUIRED without a message."""
+NEEDS_AUTHORIZATION = "The agent needs an authorization to continue."
+"""Text for a pause in AUTH_REQUIRED without a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class Completed:
 class Paused:
     """The agent waits for its client.
 
-    `state` is INPUT_REQUIRED or AUTH_REQUIRED. `message` is the agent's question; None: a fixed sentence, see
+    `state` is INPUT_REQUIRED or AUTH_REQUIRED. `message` is the agent's question, or None for the text of
     `fallback_text`.
     """
 
@@ -75,38 +76,38 @@ class Paused:
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
-    """The agent won't do it; `message` says why to the client, None says nothing."""
+class Rejection:
+    """The agent declined the request. `message` is its reason for the client, or None."""
 
     message: Message | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """It was not done, for a reason that is ours and not the agent's; `text` is one of the fixed sentences above."""
+    """The service refused the run. `text` is one of the fixed sentences above."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
-    """The agent raised, or was stopped by a limit or with its worker.
+class Failure:
+    """The agent raised an exception, or was stopped by a limit or with its worker.
 
-    `text` is for the client; `reference` finds the traceback in the worker's log, if any.
+    `text` is for the client. `reference` identifies the traceback in the worker's log, if there is one.
     """
 
     text: str = AGENT_FAILED
     reference: str | None = None
     parts: tuple[Part, ...] = ()
-    """More for the client, behind the text."""
+    """Further parts for the client, after the text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Canceled:
-    """The agent was stopped because someone asked for it.
+    """The agent was stopped by a cancel.
 
-    `text` is one of the fixed sentences above; None: the store's record of the cancel has it. `command` is the
-    remote-control command by which an operator revoked the Celery task; None: there was none.
+    `text` is one of the fixed sentences above, or None if the store's record of the cancel has it. `command` is the
+    remote-control command by which an operator revoked the Celery task, or None.
     """
 
     text: str | None = None
@@ -115,8 +116,11 @@ class Canceled:
 
 @dataclass(frozen=True, slots=True)
 class Retried:
-    """The run is retried: as the `attempt`-th of `max_attempts` (None: without a limit), at `when` (ISO 8601, "" for at
-    once), because of an exception of the class that `cause` names ("" where that is not shown)."""
+    """The run is retried as attempt `attempt` of `max_attempts` (None for no limit).
+
+    `when` is the time in ISO 8601, or "" for at once. `cause` is the class name of the agent's exception, or "" if it
+    is hidden.
+    """
 
     attempt: int
     max_attempts: int | None
@@ -126,21 +130,21 @@ class Retried:
 
 @dataclass(frozen=True, slots=True)
 class Delegated:
-    """A canvas that the agent began will end it; `canvas` says which, see ``execution.canvas``."""
+    """A canvas that the agent began determines the end. `canvas` identifies it; see ``dispatch.canvases``."""
 
     canvas: str
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The run belongs to someone else by now: nothing may be written."""
+    """Another run or process owns the task. Nothing may be written."""
 
 
-Outcome = Completed | Paused | Rejected | Refused | Failed | Canceled | Retried | Delegated | Lost
+Outcome = Completed | Paused | Rejection | Refused | Failure | Canceled | Retried | Delegated | Lost
 
 
 def final_event(outcome: Outcome, task_id: str, context_id: str) -> TaskStatusUpdateEvent | None:
-    """The status a run that ended with `outcome` leaves behind, if its agent wrote none; None if it leaves none."""
+    """Return the status for a run that ended with `outcome` without a final status of its agent, or None."""
 
     def status(state: TaskState, message: Message | None = None) -> TaskStatusUpdateEvent:
         return status_event(task_id, context_id, state, message)
@@ -150,11 +154,11 @@ def final_event(outcome: Outcome, task_id: str, context_id: str) -> TaskStatusUp
             return status(states.COMPLETED)
         case Paused(state, message):
             return status(state, message or agent_message(fallback_text(state), task_id, context_id))
-        case Rejected(message):
+        case Rejection(message):
             return status(states.REJECTED, message)
         case Refused(text):
             return status(states.REJECTED, agent_message(text, task_id, context_id))
-        case Failed(text, reference, parts):
+        case Failure(text, reference, parts):
             message = agent_message(text, task_id, context_id)
             message.parts.extend(parts)
             if reference is not None:
@@ -176,16 +180,16 @@ def final_event(outcome: Outcome, task_id: str, context_id: str) -> TaskStatusUp
 
 
 def as_left(outcome: Outcome, state: TaskState) -> Outcome:
-    """`outcome`, or of an agent that just returned, what it had said itself: its task is in `state`."""
+    """Return `outcome`, or the outcome for `state` if the agent returned after it had sent a final status."""
     if not isinstance(outcome, Completed):
         return outcome
     match state:
         case states.CANCELED:
             return Canceled()
         case states.REJECTED:
-            return Rejected()
+            return Rejection()
         case states.FAILED:
-            return Failed()
+            return Failure()
         case states.INPUT_REQUIRED | states.AUTH_REQUIRED:
             return Paused(state)
         case _:
@@ -198,7 +202,7 @@ def revoked_by(command: str) -> Canceled:
 
 
 def fallback_text(state: TaskState) -> str:
-    """Return the text of a status whose agent said nothing; "" for a state that needs no text."""
+    """Return the text of a status without a message, or "" for a state that needs none."""
     match state:
         case states.INPUT_REQUIRED:
             return NEEDS_INPUT
@@ -213,14 +217,14 @@ def fallback_text(state: TaskState) -> str:
 def status_event(
     task_id: str, context_id: str, state: TaskState, message: Message | None = None
 ) -> TaskStatusUpdateEvent:
-    """A new status of a task; the store says its time."""
+    """Return a new status of a task. The store sets its time."""
     return TaskStatusUpdateEvent(
         task_id=task_id, context_id=context_id, status=TaskStatus(state=state, message=message)
     )
 
 
 def agent_message(text: str, task_id: str, context_id: str) -> Message:
-    """A message from the agent that says `text`."""
+    """Return a message of the agent with `text`."""
     return Message(
         message_id=str(uuid4()),
         role=Role.ROLE_AGENT,

@@ -1,6 +1,6 @@
-"""Metadata that this package itself writes into status events, and how long a task keeps it.
+"""Metadata that this package writes into status events, and how long a task keeps it.
 
-Each key is in the namespace `NAMESPACE`. Older keys also come without it, for clients that read them so.
+Each key is in the namespace `NAMESPACE`. Older keys are also written without it, for older clients.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ def own_metadata(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def retry_metadata(attempt: int, max_attempts: int | None, when: str, cause: str) -> dict[str, Any]:
-    """Return the metadata of a retry, see `Retried`. What is unknown is left out."""
+    """Return the metadata of a retry without unknown fields; see `Retried`."""
     fields = {ATTEMPT: attempt, MAX_ATTEMPTS: max_attempts, NEXT_ATTEMPT_AT: when, CAUSE: cause}
     return own_metadata({name: value for name, value in fields.items() if value})
 
 
 def progress_metadata(state: str, meta: Any) -> dict[str, Any]:
-    """Return the metadata of a Celery task's own `state`, which it gave by ``update_state`` with `meta`.
+    """Return the metadata of a Celery task's `state`, which it set by ``update_state`` with `meta`.
 
     Raises:
-        InvalidAgentResponseError: `meta` is no JSON.
+        InvalidAgentResponseError: `meta` has no form in JSON.
     """
     shown = jsonable(meta)
     if not isinstance(shown, dict):
@@ -64,5 +64,5 @@ RUN_KEYS = _keys(CELERY_STATE, EXECUTION)
 
 
 def outdated_keys(state: TaskState) -> tuple[str, ...]:
-    """Return the keys that a task drops when it gets a status in `state`. The status event may bring them again."""
+    """Return the keys that a task drops when it enters `state`. The status event may set them again."""
     return WAIT_KEYS if state == WORKING else WAIT_KEYS + RUN_KEYS

@@ -1,6 +1,6 @@
-"""The states of an A2A task and the transitions between them: the one table everything else reads.
+"""States of an A2A task and the transitions between them.
 
-The store's scripts get this very table (see ``store.operation``), so Python and Lua can't disagree.
+The scripts of the store receive this table (see ``store.operation``), so Python and Lua agree.
 
 Source: A2A specification 4.1.3 (TaskState), 3.1 (which states end an operation).
 """
@@ -10,26 +10,26 @@ from collections.abc import Mapping
 from a2a.types import TaskState
 
 SUBMITTED = TaskState.TASK_STATE_SUBMITTED  # accepted; a worker will claim its run
-WORKING = TaskState.TASK_STATE_WORKING  # a run is under way
-INPUT_REQUIRED = TaskState.TASK_STATE_INPUT_REQUIRED  # the client moves it on, with a message
-AUTH_REQUIRED = TaskState.TASK_STATE_AUTH_REQUIRED  # the client moves it on, or an authority out of band
+WORKING = TaskState.TASK_STATE_WORKING  # a run is executing
+INPUT_REQUIRED = TaskState.TASK_STATE_INPUT_REQUIRED  # a message of the client continues the task
+AUTH_REQUIRED = TaskState.TASK_STATE_AUTH_REQUIRED  # the client, or an authority out of band, continues the task
 COMPLETED = TaskState.TASK_STATE_COMPLETED
 FAILED = TaskState.TASK_STATE_FAILED
 CANCELED = TaskState.TASK_STATE_CANCELED
 REJECTED = TaskState.TASK_STATE_REJECTED
 
 TERMINAL: frozenset[TaskState] = frozenset({COMPLETED, FAILED, CANCELED, REJECTED})
-"""Nothing leaves these; the first one written wins."""
+"""States without a next state. The first one written wins."""
 
 INTERRUPTED: frozenset[TaskState] = frozenset({INPUT_REQUIRED, AUTH_REQUIRED})
-"""The task waits for its client; a blocking call returns here."""
+"""States in which the task waits for its client. A blocking call returns in them."""
 
 _GOING_ON = frozenset({WORKING, INPUT_REQUIRED, AUTH_REQUIRED})
 
 LEGAL: Mapping[TaskState, frozenset[TaskState]] = {
     SUBMITTED: _GOING_ON | TERMINAL,
     WORKING: _GOING_ON | TERMINAL,
-    # SUBMITTED again is the next turn: the client's message was accepted and waits for a worker.
+    # SUBMITTED again is the next turn: the client's message waits for a worker.
     INPUT_REQUIRED: _GOING_ON | TERMINAL | {SUBMITTED},
     AUTH_REQUIRED: _GOING_ON | TERMINAL | {SUBMITTED},
     COMPLETED: frozenset(),
@@ -37,7 +37,7 @@ LEGAL: Mapping[TaskState, frozenset[TaskState]] = {
     CANCELED: frozenset(),
     REJECTED: frozenset(),
 }
-"""From a state to the states it may become. A state that repeats itself (WORKING, say) is a new status of it."""
+"""The states that may follow each state. A repeated state, such as WORKING, is a new status."""
 
 
 def is_terminal(state: TaskState) -> bool:

@@ -1,4 +1,4 @@
-"""Stored execution steps of a task: each transition, and the run that made it."""
+"""Stored execution steps of a task."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A transition in a task's run `run`, which is the `attempt`-th of its turn, in the worker process `runner`.
+    """Transition in run `run` of a task, which is attempt `attempt` of its turn, in the worker process `runner`.
 
-    Its time is by that worker's clock.
+    Its time is by the clock of that worker.
     """
 
     run: int
@@ -25,14 +25,13 @@ class Step:
 
 
 def encode_step(step: Step) -> bytes:
-    """The stored form of `step`: a JSON array, for a task may have a thousand of them."""
+    """Return the stored form of `step`, a JSON array, because a task may have a thousand steps."""
     made = step.transition
     fields = [step.run, step.attempt, step.runner, made.number, made.before, made.after, made.at_us, dict(made.detail)]
     return _to_json(fields).encode("utf-8", "replace")
 
 
 def decode_step(stored: bytes) -> Step:
-    """The step that `encode_step` wrote."""
     run, attempt, runner, number, before, after, at_us, detail = json.loads(stored)
     made = Transition(number, ExecutionState(before), ExecutionState(after), at_us, MappingProxyType(detail))
     return Step(run, attempt, runner, made)

@@ -13,7 +13,7 @@ from .poster import Delivered, Gone, Poster, PostRefused, PostResult, Retry, Rou
 from .request import PostRequest, delivery_id
 from .responses import WebhookResponse
 from .signature import Signer, derive_secret, format_public_key, parse_private_key
-from .subscription import EventKind, Subscription, parse_event_kinds
+from .subscription import EventFilter, Subscription, parse_event_filters
 from .targets import Target, TargetRefused, check_config, parse_target
 
 __all__ = [
@@ -21,7 +21,7 @@ __all__ = [
     "CircuitBreaker",
     "Deferred",
     "Delivered",
-    "EventKind",
+    "EventFilter",
     "Gone",
     "Network",
     "PostRefused",
@@ -41,7 +41,7 @@ __all__ = [
     "delivery_id",
     "derive_secret",
     "format_public_key",
-    "parse_event_kinds",
+    "parse_event_filters",
     "parse_private_key",
     "parse_target",
 ]

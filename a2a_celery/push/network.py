@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import httpcore
 
 from ..clock import SYSTEM_CLOCK, Clock
-from ..threads import DaemonThreads
+from ..concurrency import DaemonThreads
 from .addresses import Address, Network, is_allowed, is_within, parse_address, unmap_address
 
 LOOKUP_TIMEOUT = 5.0

@@ -28,8 +28,8 @@ from typing import Protocol, Self
 import httpcore
 
 from ..clock import SYSTEM_CLOCK, Clock
-from ..log_redaction import redact_logs
-from ..retry_after import parse_retry_after
+from ..retry_policy import parse_retry_after
+from ..telemetry.log_redaction import redact_logs
 from .addresses import Network, network_of
 from .circuit_breaker import PERMIT_TIMEOUT, CircuitBreaker, Deferred, Permit
 from .connections import ConnectionPool

@@ -13,7 +13,7 @@ from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from ..lifecycle import Event, is_interrupted, is_terminal
 
 
-class EventKind(StrEnum):
+class EventFilter(StrEnum):
     """Kind of event that a client can subscribe to. The initial task of a log counts as a status."""
 
     STATUS = "status"
@@ -22,7 +22,7 @@ class EventKind(StrEnum):
     ARTIFACTS = "artifacts"
 
 
-ALL_EVENTS = frozenset({EventKind.STATUS, EventKind.ARTIFACTS})
+ALL_EVENTS = frozenset({EventFilter.STATUS, EventFilter.ARTIFACTS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,20 +31,20 @@ class Subscription:
 
     config: TaskPushNotificationConfig = field(repr=False)
     protocol: str = "1.0"
-    event_kinds: frozenset[EventKind] = ALL_EVENTS
+    event_filters: frozenset[EventFilter] = ALL_EVENTS
 
     def includes(self, event: Event) -> bool:
         """Return True if `event`, as streams show it, is posted. A2A 0.3 posts only the last chunk of an artifact."""
         match event:
             case TaskArtifactUpdateEvent():
-                return EventKind.ARTIFACTS in self.event_kinds and (self.protocol == "1.0" or event.last_chunk)
+                return EventFilter.ARTIFACTS in self.event_filters and (self.protocol == "1.0" or event.last_chunk)
             case Task() | TaskStatusUpdateEvent():
                 state = event.status.state
-                if EventKind.STATUS in self.event_kinds:
+                if EventFilter.STATUS in self.event_filters:
                     return True
-                return EventKind.TERMINAL in self.event_kinds and (is_terminal(state) or is_interrupted(state))
+                return EventFilter.TERMINAL in self.event_filters and (is_terminal(state) or is_interrupted(state))
             case Message():
-                return EventKind.STATUS in self.event_kinds
+                return EventFilter.STATUS in self.event_filters
         return False
 
     def without_secrets(self) -> TaskPushNotificationConfig:
@@ -60,7 +60,7 @@ class Subscription:
     def to_bytes(self) -> bytes:
         """Return the serialized form, which is stored encrypted."""
         config = MessageToDict(self.config)
-        fields = {"config": config, "protocol": self.protocol, "event_kinds": sorted(self.event_kinds)}
+        fields = {"config": config, "protocol": self.protocol, "event_filters": sorted(self.event_filters)}
         return json.dumps(fields, separators=(",", ":")).encode()
 
     @classmethod
@@ -73,12 +73,12 @@ class Subscription:
         try:
             fields = json.loads(data)
             config = ParseDict(fields["config"], TaskPushNotificationConfig())
-            return cls(config, fields["protocol"], frozenset(map(EventKind, fields["event_kinds"])))
+            return cls(config, fields["protocol"], frozenset(map(EventFilter, fields["event_filters"])))
         except (KeyError, ParseError):
             raise ValueError("this release cannot read the config") from None
 
 
-def parse_event_kinds(text: str) -> frozenset[EventKind]:
+def parse_event_filters(text: str) -> frozenset[EventFilter]:
     """Return the kinds of events in the header ``A2A-Push-Events``, or all kinds if it is empty.
 
     Raises:
@@ -86,6 +86,6 @@ def parse_event_kinds(text: str) -> frozenset[EventKind]:
     """
     names = [name.strip().lower() for name in text.split(",") if name.strip()]
     try:
-        return frozenset(map(EventKind, names)) or ALL_EVENTS
+        return frozenset(map(EventFilter, names)) or ALL_EVENTS
     except ValueError:
-        raise ValueError(f"must be a comma-separated list of {', '.join(EventKind)}") from None
+        raise ValueError(f"must be a comma-separated list of {', '.join(EventFilter)}") from None

@@ -1,4 +1,4 @@
-"""Load the settings of a process from the Celery configuration, the environment, and the files that it names."""
+"""Loading of the settings from the Celery configuration, the environment, and the files that it names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BESIDE = (
 
 
 class LoadedSettings(NamedTuple):
-    """The settings of a process and the source of each setting that has no default value."""
+    """Settings of a process, with the source of each setting that has no default value."""
 
     settings: Settings
     sources: Mapping[str, str]
@@ -35,22 +35,22 @@ class LoadedSettings(NamedTuple):
 def load_settings(
     conf: Mapping[str, Any], environ: Mapping[str, str] = os.environ, namespace: str | None = None
 ) -> Settings:
-    """Return the settings alone; see `read_settings`."""
+    """Return the settings without their sources; see `read_settings`."""
     return read_settings(conf, environ, namespace).settings
 
 
 def read_settings(
     conf: Mapping[str, Any], environ: Mapping[str, str] = os.environ, namespace: str | None = None
 ) -> LoadedSettings:
-    """Read the settings of a Celery configuration and an environment. The environment wins.
+    """Read the settings from a Celery configuration and an environment. The environment takes precedence.
 
     Args:
-        conf: The configuration of an app. It resolves names under the namespace itself.
-        environ: The environment variables.
-        namespace: The namespace of the app, such as CELERY in Django projects.
+        conf: Configuration of an app. It resolves names under the namespace itself.
+        environ: Environment variables.
+        namespace: Namespace of the app, such as CELERY in Django projects.
 
     Raises:
-        ConfigError: A name has no effect, a value cannot be read, or no Redis is configured as the store.
+        ConfigError: A name has no effect, a value is invalid, or no Redis is configured as the store.
     """
     variables = with_files(environ)
     types = get_type_hints(Settings)
@@ -67,7 +67,7 @@ def read_settings(
 
 
 def spellings(name: str, namespace: str | None) -> tuple[str, ...]:
-    """Return the keys under which an app's configuration finds `name`, the first one recommended.
+    """Return the keys under which an app's configuration finds `name`, the recommended one first.
 
     Source: celery.utils.collections.ConfigurationView, which takes the case of a key from that of the namespace.
     """
@@ -78,9 +78,9 @@ def spellings(name: str, namespace: str | None) -> tuple[str, ...]:
 
 
 def source_of(name: str, conf: Mapping[str, Any], namespace: str | None = None) -> str:
-    """Return where the value of the configuration key `name` was set."""
-    view = getattr(conf, "data", conf)  # of a configuration that was not read yet
-    *given, last = getattr(view, "maps", [conf])  # in the order in which Celery looks a key up
+    """Return the place where the configuration key `name` was set."""
+    view = getattr(conf, "data", conf)  # a configuration that was not read yet
+    *given, last = getattr(view, "maps", [conf])  # in the order of Celery's look-up
     for mapping in given or [last]:
         for key in spellings(name, namespace):
             if key in mapping:
@@ -101,13 +101,13 @@ def _from_configuration(conf: Mapping[str, Any], namespace: str | None) -> tuple
 
 
 def _require_effect(conf: Mapping[str, Any], namespace: str | None, sources: Mapping[str, str]) -> None:
-    """Refuse configuration keys that look like settings and are read by nobody.
+    """Refuse configuration keys that look like settings and have no effect.
 
-    A known name in an unread spelling is the project's own where the setting has a value from elsewhere.
+    A known name in an unused spelling is allowed if the setting has a value from elsewhere.
     """
     prefix = namespace.rstrip("_") + "_" if namespace else ""
     known = {f.name for f in fields(Settings)}
-    for key in map(str, list(conf)):  # list(): a Celery configuration is a chain of maps, and lists more than was set
+    for key in map(str, list(conf)):  # a Celery configuration is a chain of maps, which is not a dict
         is_inside = bool(prefix) and key.startswith(prefix)
         name = key.removeprefix(prefix).lower()
         if not name.startswith(CONF_PREFIX):
@@ -125,10 +125,10 @@ def _require_effect(conf: Mapping[str, Any], namespace: str | None, sources: Map
 
 
 def with_files(environ: Mapping[str, str]) -> dict[str, str]:
-    """`environ` with what is in the files that it names: such as ``A2A_SECRET_KEY_FILE``: those of secrets and URLs.
+    """Return `environ` with the contents of the files that variables such as ``A2A_SECRET_KEY_FILE`` name.
 
     Raises:
-        ConfigError: the file can't be read or is empty, or the variable without ``_FILE`` is set too.
+        ConfigError: A file is unreadable or empty, or the variable without ``_FILE`` is set too.
     """
     found = dict(environ)
     for name in (ENV_PREFIX + f.name.upper() for f in fields(Settings) if not f.repr):
@@ -166,16 +166,17 @@ def _content(variable: str, path: str) -> str:
     except OSError as e:
         raise ConfigError(f"{variable} = {path}: {os.strerror(e.errno or 0)}") from e
     except UnicodeDecodeError:
-        raise ConfigError(f"{variable} = {path}: not a text") from None
+        raise ConfigError(f"{variable} = {path}: not text") from None
     if not text:
         raise ConfigError(f"{variable} = {path}: the file is empty")
     return text
 
 
 def _store_beside(conf: Mapping[str, Any], environ: Mapping[str, str], namespace: str | None) -> tuple[str, str]:
-    """Return the result backend or the broker, whichever is a Redis, and its source.
+    """Return the URL of the result backend or the broker, whichever is a Redis, and its source.
 
-    Celery's own variables win over its configuration. A Redis that is not served comes last: the settings refuse it.
+    Celery's environment variables take precedence over its configuration. An unsupported Redis comes last, and the
+    settings refuse it.
     """
     found: list[tuple[str, str]] = []
     for variable, key, options, tls in _BESIDE:

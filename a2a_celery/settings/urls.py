@@ -1,6 +1,6 @@
-"""URLs of the store and of the archive: their forms, and what is wrong with a URL.
+"""URLs of the store and of the archive, and their validation.
 
-The archive's are read without SQLAlchemy, which most processes do not have.
+The archive's URL is parsed without SQLAlchemy, which most processes do not have.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ NO_CLUSTER = "Redis Cluster is not supported: name a single primary, such as red
 
 
 def is_redis_url(url: str) -> bool:
-    """Return whether `url` names Redis or Valkey, in a deployment that is served or not."""
+    """Return True if `url` names Redis or Valkey, in a supported deployment or not."""
     known = (*STORE_SCHEMES, *SENTINEL_SCHEMES, *FOREIGN_SENTINEL_SCHEMES, *CLUSTER_SCHEMES)
     return urlsplit(url).scheme in known
 
 
 def is_sentinel_url(url: str) -> bool:
-    """Return whether `url` names Sentinels instead of the server itself."""
+    """Return True if `url` names Sentinels."""
     return urlsplit(url).scheme in SENTINEL_SCHEMES
 
 
 def store_url_mistake(url: str) -> str:
-    """Return the rule that `url` breaks, or "" if it breaks none."""
+    """Return the rule that `url` violates, or ""."""
     parts = urlsplit(url)
     if parts.scheme in SENTINEL_SCHEMES:
         return _sentinel_mistake(url)
     if parts.scheme in FOREIGN_SENTINEL_SCHEMES:
-        return f"must be written as {SENTINEL_FORM}, with TLS sentinels://"
+        return f"must have the form {SENTINEL_FORM}, or sentinels:// for TLS"
     if parts.scheme in CLUSTER_SCHEMES:
         return NO_CLUSTER
     if parts.scheme not in STORE_SCHEMES:
@@ -49,7 +49,7 @@ def store_url_mistake(url: str) -> str:
     databases = [*query.get("db", []), *query.get("virtual_host", [])]
     if parts.scheme not in SOCKET_SCHEMES:
         if {",", ";"} & set(parts.netloc.rpartition("@")[2] + parts.path):
-            return "must name one server: the primary"
+            return "must name one server, the primary"
         if not _is_port(url):
             return "must have a port from 1 to 65535"
         databases.append(parts.path.removeprefix("/") or "0")
@@ -66,7 +66,7 @@ def _is_port(url: str) -> bool:
 
 
 def redis_url(url: str) -> str:
-    """`url` as redis-py reads it; Celery's spellings of a unix socket and of Valkey are understood too."""
+    """Return `url` in redis-py's form. Celery's forms for unix sockets and Valkey are accepted."""
     for theirs, ours in (("redis+socket://", "unix://"), ("valkeys://", "rediss://"), ("valkey://", "redis://")):
         if url.startswith(theirs):
             url = ours + url[len(theirs) :]
@@ -86,12 +86,12 @@ def url_address(url: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SentinelAddress:
-    """A primary that Sentinels name, as a URL of the store says it.
+    """Primary that Sentinels name, parsed from a URL of the store.
 
     ``sentinel://user:password@host:26379,host2:26379/0?master_name=mymaster``: user, password and database are the
-    primary's. ``sentinels://`` means TLS, to the primary and to the Sentinels. kombu's list of URLs with semicolons is
-    read too. Options: ``min_other_sentinels``; redis-py's ``ssl_…`` for the primary; ``sentinel_username``,
-    ``sentinel_password``, ``sentinel_ssl`` and ``sentinel_ssl_…`` for the Sentinels. Without a ``sentinel_ssl_…``
+    primary's. ``sentinels://`` means TLS to the primary and to the Sentinels. kombu's list of URLs with semicolons is
+    accepted too. Options: ``min_other_sentinels``; redis-py's ``ssl_…`` for the primary; ``sentinel_username``,
+    ``sentinel_password``, ``sentinel_ssl`` and ``sentinel_ssl_…`` for the Sentinels. Without a ``sentinel_ssl_…``,
     those of the primary apply to both.
     """
 
@@ -99,20 +99,20 @@ class SentinelAddress:
     master_name: str
     min_other_sentinels: int
     primary_url: str
-    """User, password, database and TLS of the primary, as redis-py reads them. Its host is of no meaning."""
+    """redis-py URL with user, password, database and TLS of the primary. Its host is a placeholder."""
 
     sentinel_url: str
-    """User, password and TLS of the Sentinels, likewise."""
+    """redis-py URL with user, password and TLS of the Sentinels. Its host is a placeholder."""
 
     shown: str
-    """The URL without users, passwords and options."""
+    """URL without users, passwords and options."""
 
     @classmethod
     def of(cls, url: str) -> SentinelAddress:
         """Parse `url`.
 
         Raises:
-            ValueError: the rule that `url` breaks.
+            ValueError: The URL is invalid. The message is the violated rule.
         """
         first, *others = (urlsplit(part) for part in re.split(r";(?=sentinels?://)", url))
         parts = (first, *others)
@@ -128,7 +128,7 @@ class SentinelAddress:
         options = _options("".join(queries))
         master_name = options.pop("master_name", "")
         if not master_name:
-            raise ValueError(f"must name the primary as the Sentinels call it: {SENTINEL_FORM}")
+            raise ValueError(f"must have the primary's master_name: {SENTINEL_FORM}")
         least = options.pop("min_other_sentinels", "0")
         if not least.isdecimal():
             raise ValueError("must have a number as its min_other_sentinels")
@@ -145,9 +145,9 @@ class SentinelAddress:
 
 
 def with_sentinel_options(url: str, options: Mapping[str, Any]) -> str:
-    """Return kombu's `url` of Sentinels with what kombu takes from the transport `options`.
+    """Return kombu's `url` of Sentinels with the values that kombu reads from the transport `options`.
 
-    The timeouts in them are left out: the store has its own.
+    Timeouts are omitted, because the store sets its own.
     """
     names = {name: options[name] for name in ("master_name", "min_other_sentinels") if options.get(name)}
     of_sentinels = {
@@ -168,7 +168,7 @@ def _sentinel_mistake(url: str) -> str:
 
 
 def _require_agreement(first: SplitResult, others: list[SplitResult]) -> None:
-    """kombu and Celery take user, password and database from the first URL of a list."""
+    """Check that later URLs repeat neither user, password nor database, which are read from the first URL."""
     for part in others:
         user_info = part.netloc.rpartition("@")[0]
         same_user = user_info in ("", first.netloc.rpartition("@")[0])
@@ -200,7 +200,7 @@ def _options(query: str) -> dict[str, str]:
 
 
 def _options_of_each(options: Mapping[str, str], *, is_primary_tls: bool) -> tuple[dict[str, str], dict[str, str]]:
-    """Return redis-py's options for the primary and for the Sentinels; ``ssl`` is among them where there is TLS."""
+    """Return redis-py's options for the primary and for the Sentinels, with ``ssl`` for TLS."""
     words = {"true": True, "1": True, "false": False, "0": False, "": is_primary_tls}
     is_sentinel_tls = words.get(options.get("sentinel_ssl", "").lower())
     if is_sentinel_tls is None:
@@ -225,14 +225,14 @@ ARCHIVE_RULE = f"one of {', '.join(ARCHIVE_DRIVERS)}, then :// and a database th
 
 
 def is_archive_url(url: str) -> bool:
-    """Return True if `url` names a database that outlives the process, and an asynchronous driver."""
+    """Return True if `url` names a persistent database with an asynchronous driver."""
     driver, separator, rest = url.partition("://")
     database = rest.partition("?")[0].partition("/")[2]
     return driver in ARCHIVE_DRIVERS and bool(separator) and database not in ("", ":memory:")
 
 
 def archive_place(url: str | None) -> str:
-    """Return the archive's database without credentials, to compare processes by; "" if there is no archive."""
+    """Return the archive's database without credentials, to compare processes, or "" without an archive."""
     if url is None:
         return ""
     parts = urlsplit(url)

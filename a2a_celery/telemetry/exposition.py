@@ -1,4 +1,4 @@
-"""Exposition of a process's metrics: those listed in ``names``, and no others."""
+"""Exposition of the metrics in ``names``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .names import METRICS
 
 
 class Source(Protocol):
-    """A registry or a collector."""
+    """Registry or collector."""
 
     def collect(self) -> Iterable[PrometheusMetric]:
         """Return the metrics."""
@@ -21,16 +21,15 @@ class Source(Protocol):
 
 
 class Ours(Collector):
-    """Collector of the listed metrics of a source, which may also hold an application's own metrics.
+    """Collector of the listed metrics of a source, which may also have metrics of an application.
 
-    The ``_created`` series of Python's client are left out: Prometheus detects resets without them.
+    The ``_created`` series of Python's client are omitted. Prometheus detects resets without them.
     """
 
     def __init__(self, source: Source) -> None:
         self._source = source
 
     def collect(self) -> Iterable[PrometheusMetric]:
-        """Yield the listed metrics."""
         listed = {metric.name for metric in METRICS}
         for metric in self._source.collect():
             if metric.name in listed:

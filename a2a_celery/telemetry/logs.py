@@ -22,35 +22,35 @@ ESCAPED = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))
 """Escapes of control characters, which can forge a line or control a terminal."""
 
 ABOUT = "a2a"
-"""The attribute of a log record that holds the fields of `about`."""
+"""Attribute of a log record that has the fields of `about`."""
 
 
 def about(action: Action, celery_id: str = "", **fields: str | int | float | None) -> dict[str, Any]:
     """Return the ``extra`` of a log line.
 
-    `celery_id` is ``<task id>.<run>`` and also sets ``task`` and ``run``. Fields that are None are left out.
+    `celery_id` is ``<task id>.<run>`` and also sets ``task`` and ``run``. Fields that are None are omitted.
     """
     given = {name: value for name, value in fields.items() if value is not None}
     return {ABOUT: {"action": str(action), **_ids(celery_id), **given}}
 
 
 class TextFormatter(logging.Formatter):
-    """`TEXT_FORMAT`, with control characters of the message escaped: a client's text cannot start a new line."""
+    """Formatter for `TEXT_FORMAT` that escapes control characters, so that text of clients cannot start a new line."""
 
     def __init__(self) -> None:
         super().__init__(TEXT_FORMAT)
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """Return the first line; a traceback follows it unchanged."""
+        """Return the first line. A traceback follows it unchanged."""
         record.message = record.message.translate(ESCAPED)
         return super().formatMessage(record)
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line: time, level, logger, message, action, ids, and the current trace and span."""
+    """Formatter for one JSON object per line: time, level, logger, message, action, ids, and the current trace and
+    span."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
@@ -73,7 +73,7 @@ def set_up(level: str, log_format: str) -> None:
 
 
 def _of_celery(record: logging.LogRecord) -> dict[str, Any]:
-    """Return the ids of a line that Celery itself logs about a task."""
+    """Return the ids of a line that Celery logs about a task."""
     data = getattr(record, "data", None)
     if not isinstance(data, dict) or not isinstance(data.get("id"), str):
         return {}

@@ -79,9 +79,9 @@ Where = Literal["store", "gateway", "watcher"]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A Prometheus metric.
+    """Prometheus metric.
 
-    `where` is "store" for values that every gateway exposes alike, or else the kind of process that counts them.
+    `where` is "store" for values that are equal on all gateways, or the kind of process that counts them.
     """
 
     name: str
@@ -97,43 +97,43 @@ class Metric:
 
 
 TASKS_ENDED = Metric("a2a_tasks_ended", "counter", "store", "Tasks that reached a terminal state.", ("agent", "state"))
-RUN_QUEUE = Metric(
-    "a2a_run_queue_seconds", "histogram", "store", "How long runs waited until a worker claimed them.", ("agent",)
-)
+RUN_QUEUE = Metric("a2a_run_queue_seconds", "histogram", "store", "Time until a worker claimed the run.", ("agent",))
 RUN_FIRST_EVENT = Metric(
-    "a2a_run_first_event_seconds", "histogram", "store", "From a run's claim to its agent's first event.", ("agent",)
+    "a2a_run_first_event_seconds",
+    "histogram",
+    "store",
+    "Time from a run's claim to its first event.",
+    ("agent",),
 )
-RUN_TIME = Metric("a2a_run_seconds", "histogram", "store", "From a run's claim to its end.", ("agent",))
+RUN_TIME = Metric("a2a_run_seconds", "histogram", "store", "Time from a run's claim to its end.", ("agent",))
 CANCEL_TIME = Metric(
-    "a2a_cancel_seconds", "histogram", "store", "From a cancel of a task that runs to its CANCELED.", ("agent",)
+    "a2a_cancel_seconds", "histogram", "store", "Time from the cancel of a running task to CANCELED.", ("agent",)
 )
-RUNS_LOST = Metric(
-    "a2a_runs_lost", "counter", "store", "Runs taken from lost or stopping workers.", ("agent", "outcome")
-)
+RUNS_LOST = Metric("a2a_runs_lost", "counter", "store", "Runs of lost or stopping workers.", ("agent", "outcome"))
 RUNS_RETRIED = Metric("a2a_runs_retried", "counter", "store", "Retries of runs.", ("agent",))
 RUNS = Metric("a2a_runs", "gauge", "store", "Open runs.", ("phase",))
-QUEUE_AGE = Metric("a2a_queue_age_seconds", "gauge", "store", "Age of the oldest run that waits.", ("agent",))
+QUEUE_AGE = Metric("a2a_queue_age_seconds", "gauge", "store", "Age of the oldest waiting run.", ("agent",))
 PAUSES = Metric("a2a_tasks_paused", "gauge", "store", "Tasks that wait for their clients.")
 DEAD_LETTERS = Metric("a2a_dead_letters", "gauge", "store", "Tasks lost with their workers and not requeued.")
-TASKS_ARCHIVED = Metric("a2a_tasks_archived", "counter", "store", "Ended tasks that went to the archive.", ("agent",))
+TASKS_ARCHIVED = Metric("a2a_tasks_archived", "counter", "store", "Ended tasks that were archived.", ("agent",))
 ARCHIVE_WAITING = Metric(
     "a2a_archive_waiting",
     "gauge",
     "store",
-    "Ended tasks that are due for the archive, and those it refused.",
+    "Ended tasks that are due for the archive or were refused by it.",
     ("state",),
 )
 ARCHIVE_BEHIND = Metric(
-    "a2a_archive_behind_seconds", "gauge", "store", "How long the oldest of these tasks has been due."
+    "a2a_archive_behind_seconds", "gauge", "store", "Time for which the oldest of these tasks has been due."
 )
-WEBHOOK_POSTS = Metric("a2a_webhook_posts", "counter", "store", "Posts to webhooks, by outcome.", ("outcome",))
-WEBHOOKS = Metric("a2a_webhooks", "gauge", "store", "Webhooks that wait for a post, or were given up.", ("state",))
+WEBHOOK_POSTS = Metric("a2a_webhook_posts", "counter", "store", "Posts to webhooks by outcome.", ("outcome",))
+WEBHOOKS = Metric("a2a_webhooks", "gauge", "store", "Webhooks that wait for a post or were abandoned.", ("state",))
 
-REQUESTS = Metric("a2a_gateway_requests", "counter", "gateway", "Operations of A2A.", ("agent", "operation", "outcome"))
+REQUESTS = Metric("a2a_gateway_requests", "counter", "gateway", "A2A operations.", ("agent", "operation", "outcome"))
 REFUSALS = Metric("a2a_gateway_refusals", "counter", "gateway", "Requests refused by a limit.", ("agent", "limit"))
-OPEN_STREAMS = Metric("a2a_gateway_open_streams", "gauge", "gateway", "Streams that are open.", ("agent",))
+OPEN_STREAMS = Metric("a2a_gateway_open_streams", "gauge", "gateway", "Open streams.", ("agent",))
 TAIL_LAG = Metric(
-    "a2a_gateway_tail_lag_seconds", "histogram", "gateway", "From an event's record to its delivery to a stream."
+    "a2a_gateway_tail_lag_seconds", "histogram", "gateway", "Time from an event's record to its delivery to a stream."
 )
 
 POST_TIME = Metric("a2a_watcher_post_seconds", "histogram", "watcher", "Duration of a post to a webhook.", ("outcome",))
@@ -141,7 +141,7 @@ DEFERRED_FOR_BYTES = Metric(
     "a2a_watcher_posts_deferred_for_bytes",
     "counter",
     "watcher",
-    "Posts deferred because their owner's byte budget is used up.",
+    "Posts deferred because their owner's byte budget is exhausted.",
 )
 DISPATCHED_AGAIN = Metric("a2a_watcher_runs_dispatched_again", "counter", "watcher", "Runs published again.")
 BLOBS_REMOVED = Metric(

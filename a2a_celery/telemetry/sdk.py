@@ -1,7 +1,7 @@
-"""Switch that turns off the SDK's spans in a process that does not trace.
+"""Suppression of the SDK's spans in a process that does not trace.
 
-If OpenTelemetry is installed, the SDK starts a span for each step of a request, even without tracing. That takes about
-a seventh of the time of a request.
+If OpenTelemetry is installed, the SDK starts a span for each step of a request, even without a tracer provider. The
+spans take about a seventh of a request's time.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from .tracing import tracing
 
 
 def only_where_traced() -> None:
-    """Make the SDK check for each span whether this process traces. Tracing may be configured later."""
+    """Make the SDK check for each span whether this process traces, because tracing may be configured later."""
     names = vars(telemetry)
-    if isinstance(names["trace"], ModuleType):  # otherwise it is off, or replaced already
+    if isinstance(names["trace"], ModuleType):  # otherwise it is disabled or already replaced
         names["trace"] = _TraceApi(names["trace"])
 
 
@@ -32,7 +32,7 @@ class _TraceApi:
 
 
 class _NoOpTracer:
-    """A tracer, and its spans, that record nothing."""
+    """Tracer and span that record nothing."""
 
     def start_as_current_span(self, *_: Any, **__: Any) -> _NoOpTracer:
         return self

@@ -1,7 +1,7 @@
-"""Spans of this package: the only module that imports OpenTelemetry. See ``tracing``.
+"""Spans of this package. No other module imports OpenTelemetry. See ``tracing``.
 
-A span is a child of the current one. So instrumentations of ASGI servers, of Celery and of the SDK can be active too,
-and all spans form one tree.
+A span is a child of the current one, so the spans of instrumentations of ASGI servers, Celery and the SDK belong to the
+same tree.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Attributes = Mapping[Attribute, str | int]
 
 
 class Spans:
-    """Factory of this process's spans."""
+    """Factory for the spans of this process."""
 
     CONSUMER = SpanKind.CONSUMER
 
@@ -35,7 +35,6 @@ class Spans:
         self._tracer = provider.get_tracer("a2a_celery")
 
     def here(self) -> Context:
-        """Return the current context."""
         return contexts.get_current()
 
     def current(self) -> dict[str, str]:
@@ -47,7 +46,7 @@ class Spans:
     def arriving(self, headers: Mapping[str, str]) -> Context:
         """Return the parent context of a request with `headers` (names in lower case).
 
-        That is the current span, if an instrumentation has started one, or else the trace in the headers.
+        The parent is the current span, if an instrumentation has started one, or else the trace in the headers.
         """
         here = contexts.get_current()
         if trace.get_current_span(here).get_span_context().is_valid:
@@ -64,7 +63,7 @@ class Spans:
             contexts.detach(token)
 
     def began(self, name: str, parent: Context, kind: SpanKind, attributes: Attributes) -> tuple[Span, Context]:
-        """Start a span. Return it with the context in which it is current. The caller must end the span."""
+        """Start a span, which the caller must end. Return it with the context in which it is current."""
         labels = {str(key): value for key, value in attributes.items()}
         span = self._tracer.start_span(name, parent, kind, labels)
         return span, trace.set_span_in_context(span, parent)
@@ -73,7 +72,8 @@ class Spans:
     def spanning(
         self, name: str, attributes: Attributes, *, parent: Context | None = None, kind: SpanKind = SpanKind.INTERNAL
     ) -> Iterator[Span]:
-        """Run a block in a span. An exception is recorded by its class only: its text may hold a client's content."""
+        """Run a block in a span. Of an exception only the class is recorded, because its text may have content of a
+        client."""
         span, context = self.began(name, contexts.get_current() if parent is None else parent, kind, attributes)
         try:
             with self.within(context):
@@ -105,10 +105,8 @@ class Spans:
 
     @contextmanager
     def publishing(self, agent: str, celery_id: str, kept: Mapping[str, str]) -> Iterator[dict[str, str]]:
-        """Run a block that publishes a run. Yield the trace headers for its message.
-
-        The parent is the trace `kept` with the run, whichever process publishes it.
-        """
+        """Run a block that publishes a run, in the trace that is stored with the run. Yield the trace headers for its
+        message."""
         attributes: Attributes = {Attribute.AGENT: agent, Attribute.CELERY_ID: celery_id}
         parent = _W3C.extract(kept, Context())
         name = SpanName.PUBLISH.format(agent=agent)
@@ -119,7 +117,7 @@ class Spans:
     def posting(self, traceparent: str, attributes: Attributes) -> Iterator[tuple[Span, dict[str, str]]]:
         """Run a block that posts to a webhook, in the trace `traceparent` ("" for a new one).
 
-        Yield the span, and its trace headers without the vendors' ``tracestate``.
+        Yield the span and its trace headers, without the vendors' ``tracestate``.
         """
         parent = _W3C.extract({"traceparent": traceparent}, Context())
         with self.spanning(SpanName.POST, attributes, parent=parent, kind=SpanKind.CLIENT) as span:
@@ -132,7 +130,7 @@ class Spans:
             span.set_attribute(str(key), value)
 
     def transition(self, fields: Mapping[str, str | int | float | bool | None], at_us: int) -> None:
-        """Record in the current span a transition of the run's execution, at `at_us` µs since the epoch."""
+        """Record a transition of the run's execution in the current span, at `at_us` µs since 1970."""
         span = trace.get_current_span()
         if span.is_recording():
             labels = {f"a2a.{name}": value for name, value in fields.items() if value is not None}
@@ -144,11 +142,9 @@ class Spans:
 
 
 def failed(span: Span, why: str) -> None:
-    """Mark `span` as failed."""
     span.set_status(Status(StatusCode.ERROR, why))
 
 
 @lru_cache(maxsize=4)
 def spans_of(provider: trace.TracerProvider) -> Spans:
-    """Return the factory of spans of `provider`."""
     return Spans(provider)

@@ -1,10 +1,10 @@
-"""Access to the tracer of this process, and propagation of a trace with a run.
+"""Tracer of this process, and propagation of a trace with a run.
 
 A process traces if it has configured a tracer provider, with ``opentelemetry-instrument`` or in code. The check costs
-one dictionary look-up, and this module imports OpenTelemetry only after it.
+one dictionary look-up. Only then this module imports OpenTelemetry.
 
-A run carries W3C's ``traceparent`` and ``tracestate``, in its stored options and in its message's headers. It carries
-no baggage, which may hold a client's content.
+A run carries W3C's ``traceparent`` and ``tracestate`` in its stored options and in the headers of its message. It
+carries no baggage, which may have content of a client.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 CARRIED = ("traceparent", "tracestate")
 TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 LONGEST_STATE = 512
-"""Characters of a ``tracestate`` that must be passed on; a longer one may be dropped (W3C Trace Context, 3.3.1.5)."""
+"""Maximum characters of a ``tracestate`` that is passed on (W3C Trace Context, 3.3.1.5)."""
 
 
 def tracing() -> Spans | None:
@@ -44,7 +44,7 @@ def span_at_hand() -> AbstractContextManager[None]:
 
 
 def carried(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the valid trace headers of `headers` (names in lower case), or an empty dict.
+    """Return the valid trace headers in `headers` (names in lower case).
 
     Source: W3C Trace Context, 3.2 and 3.3.
     """
@@ -55,6 +55,6 @@ def carried(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def trace_to_keep(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the trace of a run that the current request creates: the current span, or else the client's trace."""
+    """Return the trace for a run that the current request creates: the current span's, or else the client's."""
     spans = tracing()
     return carried(headers) if spans is None else carried(spans.current()) or carried(headers)

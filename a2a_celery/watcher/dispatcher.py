@@ -167,7 +167,7 @@ class Dispatcher:
             if options.has_expired(min(now, self._clock.now() + MAX_CLOCK_ERROR)):
                 await self._reject(run.ref)
                 continue
-            if delay := options.held_for(now):
+            if delay := options.publish_delay(now):
                 postponed[run] = delay // timedelta(microseconds=1)
                 continue
             if options.call is not None and not options.retries and await self._is_on_plain_worker(run.ref):

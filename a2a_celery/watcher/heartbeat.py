@@ -9,12 +9,12 @@ from pathlib import Path
 
 from ..crypto.sealing import sealer_of
 from ..push import format_public_key, parse_private_key
-from ..settings import Settings, shown
+from ..settings import Settings, visible_settings
 from ..settings.urls import archive_place
 from ..store import AsyncStore, Keys
 from ..store.admin.installation import record_heartbeat
 from ..store.admin.schema import SCHEMA
-from ..versions import versions
+from ..telemetry.versions import versions
 
 
 class Heartbeat:
@@ -32,7 +32,7 @@ class Heartbeat:
             "watcher": f"{socket.gethostname()}:{os.getpid()}",
             "schema": SCHEMA,
             "archive": archive_place(settings.archive_url),
-            "settings": shown(settings),
+            "settings": visible_settings(settings),
             "secrets": sorted(sealer.fingerprints) if sealer is not None else [],  # reveals nothing about the secrets
             "signing_keys": [format_public_key(parse_private_key(key)) for key in settings.webhook_private_keys[:1]],
             "versions": versions(),

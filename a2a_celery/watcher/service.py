@@ -11,10 +11,10 @@ from pathlib import Path
 from celery import Celery
 
 from ..archive import open_archive
+from ..concurrency import new_loop
 from ..crypto.sealing import Sealer, sealer_of
 from ..dispatch import Publisher
 from ..errors import ConfigError
-from ..loops import new_loop
 from ..push import Poster, parse_private_key
 from ..settings import Settings
 from ..store import AsyncStore, Keys

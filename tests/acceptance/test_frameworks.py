@@ -141,7 +141,7 @@ def test_an_answer_that_fits_no_question_is_asked_for_again(office: Office, cler
     assert client.say("thanks") == "COMPLETED You said: book a car; thanks."
 
     assert client.say(clerk.answer(asked, True)) == "FAILED"
-    assert client.task["status"]["message"]["parts"] == [{"text": "Nothing waits for that answer any more."}]
+    assert client.task["status"]["message"]["parts"] == [{"text": "The question is no longer open."}]
 
 
 @pytest.mark.parametrize("clerk", FUNCTIONS, ids=lambda clerk: clerk.name)

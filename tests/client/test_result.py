@@ -199,8 +199,8 @@ EMPTY: list[Any] = [
 @pytest.mark.parametrize(
     ("state", "text"),
     [
-        (TaskState.TASK_STATE_INPUT_REQUIRED, "The agent needs your input to go on."),
-        (TaskState.TASK_STATE_AUTH_REQUIRED, "The agent needs an authorization to go on."),
+        (TaskState.TASK_STATE_INPUT_REQUIRED, "The agent needs your input to continue."),
+        (TaskState.TASK_STATE_AUTH_REQUIRED, "The agent needs an authorization to continue."),
     ],
 )
 def test_a_pause_without_words_still_asks(state: TaskState, text: str, artifacts: tuple[str, ...]) -> None:

@@ -20,7 +20,7 @@ from a2a_celery import A2A, Turn
 from a2a_celery.execution.celery.async_tracer import AgentPid, AsyncTaskCall, context_of
 from a2a_celery.execution.celery.request import RunFailed, RunRequest
 from a2a_celery.execution.process.forced_stop import Stop
-from a2a_celery.lifecycle import Completed, Failed, Lost, Outcome, Retried
+from a2a_celery.lifecycle import Completed, Failure, Lost, Outcome, Retried
 from a2a_celery.pool import THREADS, AsyncioPool
 from tests.support.waiting import eventually_async
 
@@ -144,7 +144,7 @@ async def test_calls_between_each_other_stay_apart(calls: Calls, heard: Heard) -
     assert not current_task, "nothing is at hand while agents work"
 
     first.outcome.set_result(Completed())
-    second.outcome.set_result(Failed("Not today.", "ref"))
+    second.outcome.set_result(Failure("Not today.", "ref"))
     await both
 
     assert heard.of("a.1") == ["prerun", "success", "postrun"]

@@ -9,7 +9,7 @@ from a2a.types import Part
 
 from a2a_celery.errors import BlobsUnavailable
 from a2a_celery.execution.events.run_store import RunStore
-from a2a_celery.lifecycle import Failed
+from a2a_celery.lifecycle import Failure
 from a2a_celery.lifecycle.outcomes import OUT_OF_REACH
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, WORKING
 from a2a_celery.store import Keys, Operation
@@ -71,7 +71,7 @@ async def test_one_that_stays_away_fails_the_run(
 
     await until(stuck)
     await events.enqueue_event(chunk("too late"))
-    await large.settle(claim, events, Failed(OUT_OF_REACH, reference="r"))
+    await large.settle(claim, events, Failure(OUT_OF_REACH, reference="r"))
 
     task = await large.seeds.task(claim.task.id)
     assert not events.lost.is_set()
@@ -92,7 +92,7 @@ async def test_an_end_that_can_not_be_written_can_still_be_failed(
         await large.settle(claim, events)
 
     events.fail_unwritable(raised.value)
-    await large.settle(claim, events, Failed(OUT_OF_REACH))
+    await large.settle(claim, events, Failure(OUT_OF_REACH))
 
     assert (await large.seeds.task(claim.task.id)).status.state == FAILED
 

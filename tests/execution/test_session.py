@@ -16,7 +16,7 @@ from a2a_celery.execution.events import run_store
 from a2a_celery.execution.events.queue import RunEventQueue
 from a2a_celery.execution.limits import Limits
 from a2a_celery.execution.run import Run
-from a2a_celery.lifecycle import Completed, Failed, Paused, final_event
+from a2a_celery.lifecycle import Completed, Failure, Paused, final_event
 from a2a_celery.lifecycle.outcomes import AGENT_FAILED
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED
 from a2a_celery.settings import Settings
@@ -48,7 +48,7 @@ class Runs:
         assert session is events.settlement.session
         return claim, events, session
 
-    async def settle(self, claim: Claim, events: RunEventQueue, outcome: Any = None) -> Failed | None:
+    async def settle(self, claim: Claim, events: RunEventQueue, outcome: Any = None) -> Failure | None:
         async with asyncio.timeout(20):
             return await events.settle(final_event(outcome or Completed(), claim.task.id, claim.task.context_id))
 
@@ -129,7 +129,7 @@ async def test_what_can_not_be_kept_is_said_at_once_and_fails_the_run_at_its_end
 
     failed = await runs.settle(claim, events, how)
 
-    assert isinstance(failed, Failed)
+    assert isinstance(failed, Failure)
     assert says in caplog.text
     assert f"[reference {failed.reference}]" in caplog.text
     task = await seeds.task(claim.ref.task_id)
@@ -154,7 +154,7 @@ async def test_an_end_that_was_said_by_the_agent_waits_for_its_session(runs: Run
     assert [e.status.state for e in [await seeds.task(claim.ref.task_id)]] != [COMPLETED]
     session.state = "nonsense"  # type: ignore[assignment]
 
-    assert isinstance(await runs.settle(claim, events), Failed)
+    assert isinstance(await runs.settle(claim, events), Failure)
 
     assert (await seeds.states(claim.ref.task_id))[-1:] == [FAILED]
     assert await runs.state() == {"a": 1}
@@ -169,7 +169,7 @@ async def test_a_message_alone_fails_too_if_its_session_is_nonsense(runs: Runs, 
     events.settlement.session.state = None  # type: ignore[union-attr]
     await events.enqueue_event(Message(message_id="m", role=Role.ROLE_AGENT, parts=[Part(text="42")]))
 
-    assert isinstance(await runs.settle(claim, events), Failed)
+    assert isinstance(await runs.settle(claim, events), Failure)
     assert (await seeds.task(claim.ref.task_id)).status.state == FAILED
 
 
@@ -201,7 +201,7 @@ async def test_the_loser_of_two_runs_hears_of_it(runs: Runs, seeds: Seeds) -> No
     with pytest.raises(SessionConflict, match=r"began with version 0, and it is at 1"):
         await other[2].checkpoint({"by": "other"})
     other[2].state = {"by": "other"}
-    assert isinstance(await runs.settle(*other[:2]), Failed)
+    assert isinstance(await runs.settle(*other[:2]), Failure)
 
     assert await runs.settle(*one[:2]) is None
     assert await runs.state() == {"by": "one"}
@@ -355,7 +355,7 @@ async def test_a_checkpoint_that_waits_for_events_does_not_hold_up_the_end(runs:
     await asyncio.sleep(0)
     await asyncio.sleep(0)  # it waits for the chunk
 
-    await runs.settle(claim, events, Failed())
+    await runs.settle(claim, events, Failure())
 
     await asyncio.wait({saving}, timeout=10)
     assert saving.cancelled()

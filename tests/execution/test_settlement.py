@@ -9,7 +9,7 @@ import pytest
 from a2a.types import Message, Role
 from a2a.utils.errors import InvalidAgentResponseError
 
-from a2a_celery.lifecycle import Canceled, Completed, Failed
+from a2a_celery.lifecycle import Canceled, Completed, Failure
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, SUBMITTED, WORKING
 from a2a_celery.store.tasks.commands import continue_task
 from a2a_celery.store.tasks.results import Begun
@@ -18,7 +18,7 @@ from tests.support.seeds import ANN, CONTEXT, chunk, request, status
 from .scene import Scene, until
 
 
-@pytest.mark.parametrize(("outcome", "state"), [(Completed(), COMPLETED), (Failed(), FAILED), (Canceled(), CANCELED)])
+@pytest.mark.parametrize(("outcome", "state"), [(Completed(), COMPLETED), (Failure(), FAILED), (Canceled(), CANCELED)])
 async def test_an_open_run_ends_with_its_outcome(scene: Scene, outcome: Any, state: Any) -> None:
     claim, events = await scene.begin()
     await events.enqueue_event(chunk("a"))
@@ -116,7 +116,7 @@ async def test_a_cancelled_run_that_could_not_be_settled_can_still_fail(scene: S
     events.hold_end()
     await events.enqueue_event(status(COMPLETED))
 
-    await scene.settle(claim, events, Failed())
+    await scene.settle(claim, events, Failure())
 
     assert await scene.seeds.states(claim.task.id) == [SUBMITTED, WORKING, FAILED]
 
@@ -155,7 +155,7 @@ async def test_an_answer_that_was_refused_leaves_the_run_to_end_otherwise(scene:
 
     with pytest.raises(InvalidAgentResponseError):
         await events.enqueue_event(unsendable)
-    await scene.settle(claim, events, Failed())
+    await scene.settle(claim, events, Failure())
 
     assert await scene.seeds.states(claim.task.id) == [SUBMITTED, FAILED]
 

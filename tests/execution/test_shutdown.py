@@ -12,7 +12,7 @@ import pytest
 
 from a2a_celery.execution.celery.request import RunRequest
 from a2a_celery.execution.process import shutdown
-from a2a_celery.execution.process.shutdown import GracefulShutdown
+from a2a_celery.execution.process.shutdown import GracefulWorkerShutdown
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 
@@ -45,14 +45,14 @@ def celerys(name: str, calls: list[str]) -> Any:
 
 
 @pytest.fixture
-def worker() -> GracefulShutdown:
+def worker() -> GracefulWorkerShutdown:
     app = SimpleNamespace(conf=SimpleNamespace(worker_soft_shutdown_timeout=0))
     settings: Any = SimpleNamespace(cancel_grace=1)
     requeuer: Any = None
-    return GracefulShutdown(SimpleNamespace(app=app, pool="the pool"), lambda: settings, requeuer)
+    return GracefulWorkerShutdown(SimpleNamespace(app=app, pool="the pool"), lambda: settings, requeuer)
 
 
-def test_a_second_sigterm_is_a_cold_shutdown(heard: list[str], worker: GracefulShutdown) -> None:
+def test_a_second_sigterm_is_a_cold_shutdown(heard: list[str], worker: GracefulWorkerShutdown) -> None:
     worker.precede_celery()
 
     signal.raise_signal(signal.SIGTERM)
@@ -63,7 +63,7 @@ def test_a_second_sigterm_is_a_cold_shutdown(heard: list[str], worker: GracefulS
     assert RunRequest.pool_to_leave == "the pool"
 
 
-def test_a_sigterm_behind_a_ctrl_c_is_the_first(heard: list[str], worker: GracefulShutdown) -> None:
+def test_a_sigterm_behind_a_ctrl_c_is_the_first(heard: list[str], worker: GracefulWorkerShutdown) -> None:
     worker.precede_celery()
 
     signal.raise_signal(signal.SIGINT)
@@ -72,7 +72,7 @@ def test_a_sigterm_behind_a_ctrl_c_is_the_first(heard: list[str], worker: Gracef
     assert heard == ["SIGINT worker_Warm", "SIGTERM worker_Warm"]
 
 
-def test_a_sigterm_that_was_made_a_sigquit_is_cold_at_once(heard: list[str], worker: GracefulShutdown) -> None:
+def test_a_sigterm_that_was_made_a_sigquit_is_cold_at_once(heard: list[str], worker: GracefulWorkerShutdown) -> None:
     signal.signal(signal.SIGTERM, celerys("worker_Cold", heard))
     worker.precede_celery()
 
@@ -82,7 +82,7 @@ def test_a_sigterm_that_was_made_a_sigquit_is_cold_at_once(heard: list[str], wor
 
 
 def test_what_fails_here_keeps_no_worker_from_stopping(
-    heard: list[str], worker: GracefulShutdown, monkeypatch: pytest.MonkeyPatch
+    heard: list[str], worker: GracefulWorkerShutdown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken() -> None:
         raise RuntimeError("dictionary changed size during iteration")
@@ -95,7 +95,7 @@ def test_what_fails_here_keeps_no_worker_from_stopping(
     assert heard == ["SIGTERM worker_Warm"]
 
 
-def test_handlers_that_are_not_celerys_are_left_alone(heard: list[str], worker: GracefulShutdown) -> None:
+def test_handlers_that_are_not_celerys_are_left_alone(heard: list[str], worker: GracefulWorkerShutdown) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, celerys("of_the_program", heard))
     before = [signal.getsignal(number) for number in SIGNALS]
@@ -105,7 +105,7 @@ def test_handlers_that_are_not_celerys_are_left_alone(heard: list[str], worker: 
     assert [signal.getsignal(number) for number in SIGNALS[:2]] == before[:2]
 
 
-def test_a_worker_in_a_thread_has_no_signals(heard: list[str], worker: GracefulShutdown) -> None:
+def test_a_worker_in_a_thread_has_no_signals(heard: list[str], worker: GracefulWorkerShutdown) -> None:
     before = [signal.getsignal(number) for number in SIGNALS]
     thread = threading.Thread(target=worker.precede_celery)
     thread.start()

@@ -12,7 +12,7 @@ from celery.concurrency.prefork import TaskPool
 from celery.concurrency.solo import TaskPool as SoloPool
 from celery.worker import state
 
-from a2a_celery.execution.process.shutdown_deadline import NOTICE, UNWINDING, Action, ShutdownDeadline
+from a2a_celery.execution.process.shutdown_deadline import NOTICE, UNWINDING, ShutdownAction, ShutdownDeadline
 from tests.support.clocks import ManualClock
 
 LEASE = 15.0
@@ -37,7 +37,7 @@ class Shutdown:
         self.blueprint.state = CLOSE
         self.blueprint.shutdown_complete.set()
 
-    def after(self, seconds: float, *, store_answers: bool = True) -> Action | None:
+    def after(self, seconds: float, *, store_answers: bool = True) -> ShutdownAction | None:
         """Return what is due when so many seconds more have passed."""
         self.clock.advance(seconds)
         if store_answers:
@@ -57,7 +57,7 @@ def test_a_main_loop_that_does_not_notice_is_interrupted_once(request_under_way:
     shutdown = Shutdown()
 
     assert shutdown.after(NOTICE - 1) is None
-    assert shutdown.after(1) is Action.INTERRUPT
+    assert shutdown.after(1) is ShutdownAction.INTERRUPT
     assert shutdown.after(LONG) is None
 
 
@@ -66,7 +66,7 @@ def test_solo_runs_its_agent_in_the_main_loop(request_under_way: Request) -> Non
 
     assert shutdown.after(LONG) is None
     state.active_requests.discard(request_under_way)
-    assert shutdown.after(0) is Action.INTERRUPT
+    assert shutdown.after(0) is ShutdownAction.INTERRUPT
 
 
 def test_a_connection_that_does_not_close_is_cut_once(request_under_way: Request) -> None:
@@ -74,7 +74,7 @@ def test_a_connection_that_does_not_close_is_cut_once(request_under_way: Request
     shutdown.blueprint.state = CLOSE
 
     assert shutdown.after(LONG) is None
-    assert shutdown.after(NOTICE) is Action.CUT
+    assert shutdown.after(NOTICE) is ShutdownAction.CUT
     assert shutdown.after(LONG) is None
 
 
@@ -91,7 +91,7 @@ def test_runs_whose_leases_are_over_are_given_up(request_under_way: Request) -> 
 
     assert shutdown.after(LONG) is None
     assert shutdown.after(LEASE - 1, store_answers=False) is None
-    assert shutdown.after(1, store_answers=False) is Action.GO_COLD
+    assert shutdown.after(1, store_answers=False) is ShutdownAction.GO_COLD
     assert shutdown.after(LEASE, store_answers=False) is None
 
 
@@ -103,4 +103,4 @@ def test_a_worker_that_runs_nothing_ends(request_under_way: Request) -> None:
     state.active_requests.discard(request_under_way)
 
     assert shutdown.after(0) is None
-    assert shutdown.after(UNWINDING) is Action.END
+    assert shutdown.after(UNWINDING) is ShutdownAction.END

@@ -23,7 +23,7 @@ from a2a_celery.dispatch import RUN_HEADER
 from a2a_celery.errors import StoreUnavailable
 from a2a_celery.execution.celery.request import RUN_IS_OVER, RunFailed, RunRequest, outcome_of_failure
 from a2a_celery.execution.process.run_ender import RunEnder, runner_prefix
-from a2a_celery.lifecycle import Canceled, Failed, Refused
+from a2a_celery.lifecycle import Canceled, Failure, Refused
 from a2a_celery.lifecycle.outcomes import AGENT_FAILED, AGENT_UNKNOWN, CANCELED_BY_OPERATOR, OUT_OF_TIME, WORKER_LOST
 from a2a_celery.lifecycle.states import CANCELED, FAILED, REJECTED, SUBMITTED, WORKING
 from a2a_celery.settings import Settings
@@ -48,12 +48,12 @@ def ender(settings: Settings) -> RunEnder:
 @pytest.mark.parametrize(
     ("error", "outcome"),
     [
-        (WorkerLostError("x"), Failed(WORKER_LOST)),
+        (WorkerLostError("x"), Failure(WORKER_LOST)),
         (Terminated(15), Canceled(CANCELED_BY_OPERATOR, "terminate")),
-        (SystemExit(3), Failed(WORKER_LOST)),
-        (KeyboardInterrupt(), Failed(WORKER_LOST)),
-        (TimeLimitExceeded(1), Failed(OUT_OF_TIME)),
-        (SoftTimeLimitExceeded(), Failed(OUT_OF_TIME)),
+        (SystemExit(3), Failure(WORKER_LOST)),
+        (KeyboardInterrupt(), Failure(WORKER_LOST)),
+        (TimeLimitExceeded(1), Failure(OUT_OF_TIME)),
+        (SoftTimeLimitExceeded(), Failure(OUT_OF_TIME)),
         (RunFailed("x"), None),
         (Retry("x"), None),
         (Reject("x"), None),
@@ -68,7 +68,7 @@ def test_what_a_failure_of_the_celery_task_means(error: BaseException, outcome: 
 def test_any_other_failure_can_be_found_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     outcome = outcome_of_failure("t.1", RuntimeError("a secret"))
 
-    assert isinstance(outcome, Failed)
+    assert isinstance(outcome, Failure)
     assert outcome.text == AGENT_FAILED
     assert outcome.reference
     assert outcome.reference in caplog.text
@@ -88,7 +88,7 @@ async def test_a_run_of_this_process_is_ended_and_others_are_not(scene: Scene, e
         (runner_prefix(7) + "a", 7, [SUBMITTED, WORKING, FAILED]),
     ]:
         await scene.seeds.store.redis.hset(record, "runner", runner)
-        ender.end(claim.ref.name, Failed(WORKER_LOST), worker_pid=pid)
+        ender.end(claim.ref.name, Failure(WORKER_LOST), worker_pid=pid)
 
         assert await scene.seeds.states(claim.task.id) == states
     assert (await scene.seeds.task(claim.task.id)).status.message.context_id == claim.task.context_id
@@ -96,7 +96,7 @@ async def test_a_run_of_this_process_is_ended_and_others_are_not(scene: Scene, e
 
 @pytest.mark.parametrize("name", ["", "no-run", "unknown.1", "t.x", "t.1.", ".1", "t.²"])
 async def test_an_id_that_is_no_run_is_left_alone(scene: Scene, ender: RunEnder, name: str) -> None:
-    ender.end(name, Failed(WORKER_LOST), worker_pid=1)
+    ender.end(name, Failure(WORKER_LOST), worker_pid=1)
 
     assert await scene.seeds.everything() == {}
 
@@ -104,7 +104,7 @@ async def test_an_id_that_is_no_run_is_left_alone(scene: Scene, ender: RunEnder,
 def test_a_store_that_is_away_raises_nothing_into_celery(caplog: pytest.LogCaptureFixture) -> None:
     away = RunEnder(lambda: Settings(store_url="redis://127.0.0.1:1/0"))
 
-    away.end("t.1", Failed(WORKER_LOST), worker_pid=1)
+    away.end("t.1", Failure(WORKER_LOST), worker_pid=1)
 
     assert "run t.1: its end was not written" in caplog.text
 
@@ -228,7 +228,7 @@ def test_every_agents_task_is_received_as_a_run() -> None:
     task = app.tasks["a2a.echo"]
     assert task.Request is RunRequest
     assert isinstance(task.ender, RunEnder)
-    assert Refused(AGENT_UNKNOWN) == Refused("No such agent works here.")
+    assert Refused(AGENT_UNKNOWN) == Refused("The worker does not have this agent.")
 
 
 @pytest.mark.parametrize(("headers", "state"), [({RUN_HEADER: True}, FAILED), ({}, SUBMITTED)], ids=["a run", "not"])

@@ -16,7 +16,7 @@ from a2a_celery.agents import Agent
 from a2a_celery.execution.events.observers import CeleryEventEmitter, begin_execution
 from a2a_celery.execution.events.queue import RunEventQueue
 from a2a_celery.execution.events.steps import Execution
-from a2a_celery.lifecycle import Canceled, Completed, Failed, Outcome, final_event
+from a2a_celery.lifecycle import Canceled, Completed, Failure, Outcome, final_event
 from a2a_celery.lifecycle.execution import ExecutionState
 from a2a_celery.lifecycle.own_metadata import EXECUTION, own_metadata
 from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED, WORKING
@@ -103,7 +103,7 @@ async def test_steps_go_with_the_events_around_them(scene: Scene) -> None:
     await until(written)
     assert scene.gate.calls == ["append"]
     assert await run.kept() == ["INITIALIZING", "MODEL_CALL m"]
-    await run.ends(Failed(reference="f00"))
+    await run.ends(Failure(reference="f00"))
     assert scene.gate.calls == ["append", "settle_run"]
     assert (await run.kept())[2:] == ["ERROR failed f00"]
 
@@ -213,7 +213,7 @@ async def test_what_is_told_is_names_and_nothing_else(scene: Scene) -> None:
     with run.execution.model_call("m"):
         detail = {"tool": "t" * 5_000, "prompt": "my secret", "task_id": "another"}
         run.execution.transition(ExecutionState.TOOL_EXECUTION, **detail)
-    await run.ends(Failed("for the client's eyes"))
+    await run.ends(Failure("for the client's eyes"))
 
     common = {"task_id": run.claim.task.id, "run": 1, "attempt": 1, "agent": "a"}
     assert told[1] == {**common, "from_state": "INITIALIZING", "to_state": "MODEL_CALL", "model": "m"}

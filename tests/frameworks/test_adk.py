@@ -133,7 +133,7 @@ async def test_state_of_more_than_the_context_is_refused(service: ContextSession
 async def test_a_context_has_one_session(service: ContextSessionService) -> None:
     session = await service.create_session(**HERE)
 
-    with pytest.raises(AlreadyExistsError, match="'c1' already"):
+    with pytest.raises(AlreadyExistsError, match="already has the ADK session 'c1'"):
         await service.create_session(**ME, session_id="c2")
     assert await service.get_session(**ME, session_id="c2") is None
     assert await service.get_session(app_name="clerk", user_id="you", session_id="c1") is None

@@ -30,7 +30,7 @@ from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED
 from tests.support.clerks import turn
 from workers import with_agent_framework, with_strands
 
-FAILS = "The agent stopped before it was done: {}."
+FAILS = "The agent stopped early: {}."
 
 
 class StopsFor(Agent):

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from a2a_celery.gateway.middleware import disconnect as presence
 from a2a_celery.gateway.middleware.disconnect import CLIENT_CLOSED_REQUEST, cancel_on_disconnect
-from a2a_celery.gateway.shutdown import GracefulShutdown
+from a2a_celery.gateway.shutdown import GatewayShutdown
 
 
 @pytest.fixture(autouse=True)
@@ -88,7 +88,7 @@ async def test_a_server_that_cancels_is_heard() -> None:
 
 
 async def test_a_call_that_is_cut_short_goes_on_to_its_answer() -> None:
-    client, leaving, waits = Client(), GracefulShutdown(), asyncio.Event()
+    client, leaving, waits = Client(), GatewayShutdown(), asyncio.Event()
 
     async def endpoint(_: Request) -> Response:
         with leaving.waiting():
@@ -103,7 +103,7 @@ async def test_a_call_that_is_cut_short_goes_on_to_its_answer() -> None:
 
 
 async def test_a_call_that_is_cut_short_as_its_client_goes_is_cancelled_for_nothing_more() -> None:
-    leaving = GracefulShutdown()
+    leaving = GatewayShutdown()
 
     async def receive() -> Any:
         leaving.cancel_waiting()  # in the step that finds the client gone

@@ -13,7 +13,7 @@ from a2a_celery.clock import SYSTEM_CLOCK, Clock
 from a2a_celery.gateway.bindings import sse
 from a2a_celery.gateway.bindings.sse import EventStream, frames_of
 from a2a_celery.gateway.operations.streams import StreamEvent
-from a2a_celery.gateway.shutdown import GracefulShutdown
+from a2a_celery.gateway.shutdown import GatewayShutdown
 from a2a_celery.lifecycle import Event, EventId
 from tests.support.clocks import ManualClock
 
@@ -34,7 +34,7 @@ class Served:
 
     def __init__(self, pages: Pages, clock: Clock = SYSTEM_CLOCK) -> None:
         self.clock = clock
-        self.leaving = GracefulShutdown()
+        self.leaving = GatewayShutdown()
         self.began, self.left = asyncio.Event(), asyncio.Event()
         self.sent: list[dict[str, Any]] = []
         self.frames = frames_of(pages, text_of, lambda error: type(error).__name__)

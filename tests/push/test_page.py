@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from a2a_celery.cli.operator.deliveries import deliveries
-from a2a_celery.push import Backoff, EventKind
+from a2a_celery.push import Backoff, EventFilter
 from a2a_celery.push.backoff import DAY, HOUR
 from a2a_celery.push.circuit_breaker import (
     BUSY_RETRY_INTERVAL,
@@ -54,7 +54,7 @@ def test_its_numbers_are_the_codes() -> None:
 def test_its_filters_are_all_there_are() -> None:
     table = PAGE.partition("| `A2A-Push-Events` |")[2].partition("\n\n")[0]
 
-    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(EventKind)
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(EventFilter)
 
 
 def test_its_commands_are_all_there_are() -> None:

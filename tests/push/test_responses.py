@@ -8,7 +8,7 @@ import httpcore
 import pytest
 
 from a2a_celery.push.responses import read_response
-from a2a_celery.retry_after import parse_retry_after
+from a2a_celery.retry_policy import parse_retry_after
 
 SECRET = "s3cret-credentials"
 

@@ -10,7 +10,7 @@ from google.protobuf.json_format import Parse
 from standardwebhooks import Webhook
 
 from a2a_celery.lifecycle import Event, EventId, LogEntry, fold
-from a2a_celery.lifecycle.shown import shown_event
+from a2a_celery.lifecycle.client_events import client_event
 from a2a_celery.store import Keys, SyncStore
 from a2a_celery.store.log.pages import read_log
 
@@ -77,7 +77,7 @@ def shown(store: SyncStore, task_id: str) -> dict[int, Event]:
     entries = store.run(read_log(Keys("a2a"), task_id, 0, limit=1_000_000)).entries
     assert isinstance(entries[0].event, Task)
     context_id = entries[0].event.context_id
-    events = {entry.version: shown_event(entry, task_id, context_id) for entry in entries}
+    events = {entry.version: client_event(entry, task_id, context_id) for entry in entries}
     return {version: event for version, event in events.items() if event is not None}
 
 

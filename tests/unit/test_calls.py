@@ -13,7 +13,7 @@ from celery import Celery, Task
 from celery.exceptions import Retry
 
 from a2a_celery.dispatch import BadCall, Call, CallSignature, RunOptions
-from a2a_celery.execution.celery.plain_task import TaskAdapter
+from a2a_celery.execution.plain_tasks.plain_task import TaskAdapter
 
 
 @pytest.fixture

@@ -15,11 +15,11 @@ from a2a_celery.cli.doctor.broker_server import BrokerServer
 from a2a_celery.cli.doctor.command import Finding, diagnosis
 from a2a_celery.cli.doctor.survey import Survey, Webhooks, Work
 from a2a_celery.crypto.sealing import fingerprint_of
-from a2a_celery.settings import Settings, shown
+from a2a_celery.settings import Settings, visible_settings
 from a2a_celery.store.admin.archiving import ArchiveState
 from a2a_celery.store.admin.installation import Server
 from a2a_celery.store.admin.schema import SCHEMA, Opened
-from a2a_celery.versions import versions
+from a2a_celery.telemetry.versions import versions
 
 SETTINGS = Settings(store_url="redis://:secret@127.0.0.1/0")
 SERVER = Server(
@@ -45,7 +45,7 @@ def report(**changes: Any) -> dict[str, Any]:
         "abandoned": [],
         "events": True,
         "versions": versions(),
-        "settings": shown(SETTINGS),
+        "settings": visible_settings(SETTINGS),
         "store": {"identity": "abc/0", "ahead": 0.0, "error": ""},
     }
     return fine | changes
@@ -55,7 +55,7 @@ HEALTHY = Survey(
     settings=SETTINGS,
     store=SERVER,
     lines={"store": "redis://127.0.0.1/0 (the default)", "authentication": "API keys (A2A_AUTH_API_KEYS)"},
-    watchers=({"watcher": "one:1", "settings": shown(SETTINGS), "versions": versions()},),
+    watchers=({"watcher": "one:1", "settings": visible_settings(SETTINGS), "versions": versions()},),
     workers={"celery@one": report()},
     queues={"echo": "celery"},
     gateway="http://127.0.0.1:8000",
@@ -94,14 +94,16 @@ def watching(*keys: str) -> dict[str, Any]:
     """A watcher with these secret keys."""
     secrets = [fingerprint_of(key.encode()) for key in keys]
     return {
-        "watchers": ({"watcher": "one:1", "settings": shown(SETTINGS), "secrets": secrets, "versions": versions()},)
+        "watchers": (
+            {"watcher": "one:1", "settings": visible_settings(SETTINGS), "secrets": secrets, "versions": versions()},
+        )
     }
 
 
 def signing(key: str) -> dict[str, Any]:
     """A watcher that signs webhooks with this key."""
     [watcher] = watching(KEY)["watchers"]
-    return {"watchers": ({**watcher, "settings": shown(SIGNING), "signing_keys": [key]},)}
+    return {"watchers": ({**watcher, "settings": visible_settings(SIGNING), "signing_keys": [key]},)}
 
 
 def sealed(*keys: str, **changes: int) -> dict[str, Any]:
@@ -168,7 +170,12 @@ def test_all_is_well() -> None:
         ("note", worker(pool="threads"), "celery@one", "cooperative on the pool threads"),
         ("note", worker(drained=["celery"]), "celery@one", "takes nothing from celery: a2a drain --worker celery@one"),
         ("note", worker(abandoned=["t.1"]), "celery@one", "still run: t.1"),
-        ("wrong", worker(settings=shown(SETTINGS) | {"lease_ttl": 3.0}), "celery@one", "A2A_LEASE_TTL is 3.0 there"),
+        (
+            "wrong",
+            worker(settings=visible_settings(SETTINGS) | {"lease_ttl": 3.0}),
+            "celery@one",
+            "A2A_LEASE_TTL is 3.0 there",
+        ),
         ("ok", {}, "configuration", "store: redis://127.0.0.1/0 (the default)"),
         ("ok", {}, "configuration", "authentication: API keys (A2A_AUTH_API_KEYS)"),
         (
@@ -235,13 +242,13 @@ def test_a_key_that_is_being_changed_is_fine() -> None:
 
 
 def test_settings_of_the_gateway_alone_may_differ() -> None:
-    own = shown(SETTINGS) | {"grpc_port": 50051, "public_url": "https://example.com"}
+    own = visible_settings(SETTINGS) | {"grpc_port": 50051, "public_url": "https://example.com"}
 
     assert found("wrong", replace(HEALTHY, workers={"celery@one": report(settings=own)})) == []
 
 
 def test_workers_need_not_know_where_webhooks_may_lead() -> None:
-    theirs = shown(SETTINGS) | {"allow_networks": ["10.1.0.0/16"]}
+    theirs = visible_settings(SETTINGS) | {"allow_networks": ["10.1.0.0/16"]}
     watcher = {"watchers": [{"watcher": "one:1", "settings": theirs, "versions": versions()}]}
 
     assert found("wrong", replace(HEALTHY, workers={"celery@one": report(settings=theirs)})) == []
@@ -266,7 +273,7 @@ URL, PLACE = "postgresql+asyncpg://me:s3cret@db.example.com/a2a", "postgresql://
 ARCHIVING = replace(
     HEALTHY,
     settings=replace(SETTINGS, archive_url=URL),
-    watchers=({"watcher": "one:1", "settings": shown(SETTINGS), "versions": versions(), "archive": PLACE},),
+    watchers=({"watcher": "one:1", "settings": visible_settings(SETTINGS), "versions": versions(), "archive": PLACE},),
     storage=storage(),
 )
 

@@ -15,12 +15,12 @@ from a2a_celery.lifecycle import (
     Canceled,
     Completed,
     Delegated,
-    Failed,
+    Failure,
     Lost,
     Outcome,
     Paused,
     Refused,
-    Rejected,
+    Rejection,
     Retried,
     final_event,
     outcomes,
@@ -55,13 +55,13 @@ def documented() -> dict[str, str]:
 
 def used() -> dict[str, str]:
     """Each sentence that the code ends a run with, wherever that is, with the state it leaves."""
-    found = {outcomes.AGENT_FAILED: state_of(Failed()), **STATES}
+    found = {outcomes.AGENT_FAILED: state_of(Failure()), **STATES}
     for path in (ROOT / "a2a_celery").rglob("*.py"):
         for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(call, ast.Call) and ast.unparse(call.func) in ("Failed", "Refused") and call.args:
+            if isinstance(call, ast.Call) and ast.unparse(call.func) in ("Failure", "Refused") and call.args:
                 for name in (node.id for node in ast.walk(call.args[0]) if isinstance(node, ast.Name)):
                     if name in SENTENCES:
-                        kind = Failed if ast.unparse(call.func) == "Failed" else Refused
+                        kind = Failure if ast.unparse(call.func) == "Failure" else Refused
                         found[SENTENCES[name]] = state_of(kind(SENTENCES[name]))
     return found
 
@@ -82,7 +82,7 @@ def test_no_sentence_is_idle() -> None:
 
 
 def test_every_outcome_leaves_a_state_of_the_table() -> None:
-    ends: list[Outcome] = [Completed(), Rejected(), Refused(""), Failed(), Canceled()]
+    ends: list[Outcome] = [Completed(), Rejection(), Refused(""), Failure(), Canceled()]
     ends += [Paused(state) for state in INTERRUPTED]
     ends += [Retried(2, 4, "")]
     going_on = {Delegated, Lost}  # the task is another run's, or somebody else's, to end

@@ -11,7 +11,7 @@ from celery import Celery
 from kombu import Exchange, Queue, binding
 
 from a2a_celery.cli.operator.drain import Choice, Drainer
-from a2a_celery.execution.celery import drain
+from a2a_celery.execution.celery import remote_control
 
 STORE, PREFIX = "run-id/0", "a2a"
 NOBODY: dict[str, Any] = {"nodes": (), "hosts": (), "queues": (), "agents": (), "everything": False}
@@ -136,6 +136,6 @@ def test_a_message_is_known_by_the_queue_that_it_came_from(exchange: str | None,
     consumer = SimpleNamespace(app=app)
     request = SimpleNamespace(delivery_info={"exchange": exchange, "routing_key": key})
 
-    from_it = [name for name in app.amqp.queues if drain._is_from(request, consumer, {name})]
+    from_it = [name for name in app.amqp.queues if remote_control._is_from(request, consumer, {name})]
 
     assert from_it == ([queue] if queue else [])

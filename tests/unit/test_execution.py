@@ -25,7 +25,7 @@ from a2a_celery.lifecycle.execution import (
     IllegalTransition,
     Transition,
 )
-from a2a_celery.lifecycle.saved import InvalidSaved
+from a2a_celery.lifecycle.saved_json import InvalidSaved
 
 S = ExecutionState
 ALL = list(ExecutionState)
@@ -112,7 +112,7 @@ def test_what_was_saved_is_read_again_to_the_letter_and_goes_on(
 def test_an_illegal_transition_names_where_it_is_where_to_and_what_may_be() -> None:
     machine = ExecutionStateMachine(S.COMPLETED)
 
-    with pytest.raises(IllegalTransition, match=r"from COMPLETED to MODEL_CALL; .* to IDLE, INITIALIZING$"):
+    with pytest.raises(IllegalTransition, match=r"from COMPLETED to MODEL_CALL; .*: IDLE, INITIALIZING$"):
         machine.transition(S.MODEL_CALL)
 
     assert (machine.state, machine.history) == (S.COMPLETED, ())
@@ -146,27 +146,27 @@ def with_step(**changes: Any) -> dict[str, Any]:
 
 
 GARBAGE: dict[str, tuple[Any, str]] = {
-    "nothing": (None, "the whole: it is no object but NoneType"),
-    "a list": ([], "the whole: "),
-    "no version": ({"state": "IDLE", "history": []}, "version: it is missing"),
-    "a version that is text": ({**SAVED, "version": "1"}, "version: '1' is no int"),
-    "a version that is a truth": ({**SAVED, "version": True}, "version: True is no int"),
-    "a later version": ({**SAVED, "version": 2}, "version: 2 is not known here, 1 is"),
-    "an unknown state": ({**SAVED, "state": "WORKING"}, "state: 'WORKING' is none of IDLE, "),
-    "a history that is none": ({**SAVED, "history": {}}, "history: {} is no list"),
-    "a state where it does not end": ({**SAVED, "state": "IDLE"}, "state: IDLE is not where its history ends"),
-    "an unknown field": ({**SAVED, "hsitory": []}, "hsitory: no such field is known"),
-    "an entry that is none": ({**SAVED, "history": ["x"]}, r"history\[0\]: it is no object but str"),
-    "an entry without a time": ({**SAVED, "history": [{}]}, r"history\[0\].number: it is missing"),
+    "nothing": (None, "root: must be an object, not NoneType"),
+    "a list": ([], "root: "),
+    "no version": ({"state": "IDLE", "history": []}, "version: is missing"),
+    "a version that is text": ({**SAVED, "version": "1"}, "version: '1' is not of type int"),
+    "a version that is a truth": ({**SAVED, "version": True}, "version: True is not of type int"),
+    "a later version": ({**SAVED, "version": 2}, "version: 2 is unknown; supported: 1"),
+    "an unknown state": ({**SAVED, "state": "WORKING"}, "state: 'WORKING' is not one of IDLE, "),
+    "a history that is none": ({**SAVED, "history": {}}, "history: {} is not of type list"),
+    "a state where it does not end": ({**SAVED, "state": "IDLE"}, "state: IDLE is not the end of the history"),
+    "an unknown field": ({**SAVED, "hsitory": []}, "hsitory: is unknown"),
+    "an entry that is none": ({**SAVED, "history": ["x"]}, r"history\[0\]: must be an object, not str"),
+    "an entry without a time": ({**SAVED, "history": [{}]}, r"history\[0\].number: is missing"),
     "a transition that is illegal": (with_step(to="ERROR"), r"history\[0\].to: .* from IDLE to ERROR"),
-    "a state of no kind": (with_step(**{"from": "X"}), r"history\[0\].from: 'X' is none of"),
+    "a state of no kind": (with_step(**{"from": "X"}), r"history\[0\].from: 'X' is not one of"),
     "a number below one": (with_step(number=0), r"history\[0\].number: 0 does not follow 0"),
-    "a time beyond all": (with_step(at_us=10**40), r"history\[0\].at_us: 1000.* is no time"),
-    "a time before all": (with_step(at_us=-1), r"history\[0\].at_us: -1 is no time"),
-    "a time between": (with_step(at_us=1.5), r"history\[0\].at_us: 1.5 is no int"),
-    "a detail with parts": (with_step(detail={"a": []}), r"history\[0\].detail: 'a': \[\] is no text"),
-    "a detail without a name": (with_step(detail={1: "a"}), r"history\[0\].detail: 1: 'a' is no text"),
-    "an unknown field of an entry": (with_step(more=1), r"history\[0\].more: no such field is known"),
+    "a time beyond all": (with_step(at_us=10**40), r"history\[0\].at_us: 1000.* is not a time"),
+    "a time before all": (with_step(at_us=-1), r"history\[0\].at_us: -1 is not a time"),
+    "a time between": (with_step(at_us=1.5), r"history\[0\].at_us: 1.5 is not of type int"),
+    "a detail with parts": (with_step(detail={"a": []}), r"history\[0\].detail: 'a': \[\] is not text"),
+    "a detail without a name": (with_step(detail={1: "a"}), r"history\[0\].detail: 1: 'a' is not text"),
+    "an unknown field of an entry": (with_step(more=1), r"history\[0\].more: is unknown"),
     "an entry twice": ({**SAVED, "history": [STEP, STEP]}, r"history\[1\].from: IDLE does not follow INITIALIZING"),
 }
 

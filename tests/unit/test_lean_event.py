@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from a2a_celery.lean_event import LeanEvent
+from a2a_celery.concurrency import LeanEvent
 
 
 async def test_all_waiters_wake_also_if_the_event_is_reset_at_once() -> None:

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from a2a_celery.loops import new_loop
+from a2a_celery.concurrency import new_loop
 from tests.support.loops import in_thread
 
 FASTEST = "uvloop" if find_spec("uvloop") else "asyncio"
@@ -42,7 +42,7 @@ def test_an_agent_may_start_processes(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def test_it_is_asyncios_own_under_gevent() -> None:
-    patched = "from gevent import monkey; monkey.patch_all(); from a2a_celery.loops import new_loop"
+    patched = "from gevent import monkey; monkey.patch_all(); from a2a_celery.concurrency import new_loop"
     said = f"{patched}; print(new_loop(uvloop=True))"
     done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True, timeout=60)
 

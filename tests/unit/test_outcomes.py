@@ -11,12 +11,12 @@ from a2a_celery.lifecycle import (
     Canceled,
     Completed,
     Delegated,
-    Failed,
+    Failure,
     Lost,
     Outcome,
     Paused,
     Refused,
-    Rejected,
+    Rejection,
     Retried,
     final_event,
 )
@@ -37,11 +37,11 @@ MEANINGS: list[tuple[Outcome, TaskState]] = [
     (Completed(), COMPLETED),
     (Paused(INPUT_REQUIRED), INPUT_REQUIRED),
     (Paused(AUTH_REQUIRED, QUESTION), AUTH_REQUIRED),
-    (Rejected(), REJECTED),
-    (Rejected(QUESTION), REJECTED),
+    (Rejection(), REJECTED),
+    (Rejection(QUESTION), REJECTED),
     (Refused("Not here."), REJECTED),
-    (Failed(), FAILED),
-    (Failed("No such city.", "ref"), FAILED),
+    (Failure(), FAILED),
+    (Failure("No such city.", "ref"), FAILED),
     (Canceled(), CANCELED),
     (Retried(2, 4, ""), WORKING),
 ]
@@ -55,7 +55,7 @@ def test_an_outcome_leaves_its_state_behind(outcome: Outcome, state: TaskState) 
     assert (event.task_id, event.context_id, event.status.state) == ("t", "c", state)
 
 
-@pytest.mark.parametrize("outcome", [Paused(INPUT_REQUIRED, QUESTION), Rejected(QUESTION)])
+@pytest.mark.parametrize("outcome", [Paused(INPUT_REQUIRED, QUESTION), Rejection(QUESTION)])
 def test_what_the_agent_says_goes_with_the_state(outcome: Outcome) -> None:
     event = final_event(outcome, "t", "c")
 
@@ -63,7 +63,7 @@ def test_what_the_agent_says_goes_with_the_state(outcome: Outcome) -> None:
     assert event.status.message == QUESTION
 
 
-@pytest.mark.parametrize("outcome", [Completed(), Rejected(), Canceled()])
+@pytest.mark.parametrize("outcome", [Completed(), Rejection(), Canceled()])
 def test_who_says_nothing_leaves_no_message(outcome: Outcome) -> None:
     event = final_event(outcome, "t", "c")
 
@@ -87,7 +87,7 @@ def test_a_pause_and_a_cancel_say_why(outcome: Outcome, text: str) -> None:
 
 
 def test_a_failure_says_only_that_it_happened_and_where_to_look() -> None:
-    event = final_event(Failed(reference="abc"), "t", "c")
+    event = final_event(Failure(reference="abc"), "t", "c")
 
     assert event is not None
     assert [part.text for part in event.status.message.parts] == [AGENT_FAILED]
@@ -96,7 +96,7 @@ def test_a_failure_says_only_that_it_happened_and_where_to_look() -> None:
 
 
 def test_an_answer_that_cannot_be_sent_is_told_from_a_crash() -> None:
-    event = final_event(Failed(INVALID_ANSWER, "abc"), "t", "c")
+    event = final_event(Failure(INVALID_ANSWER, "abc"), "t", "c")
 
     assert event is not None
     assert [part.text for part in event.status.message.parts] == [INVALID_ANSWER]

@@ -90,20 +90,20 @@ def test_the_earlier_expiry_wins(seconds: float, wins: timedelta) -> None:
 
 
 def test_a_run_goes_to_the_broker_shortly_before_its_time() -> None:
-    assert made({}).held_for(NOW) == timedelta(0)
-    assert made({}, NOW - HOUR).held_for(NOW) == timedelta(0)
-    assert made({}, NOW + LONGEST_ETA).held_for(NOW) == timedelta(0)
-    assert made({}, NOW + HOUR).held_for(NOW) == HOUR - LONGEST_ETA
+    assert made({}).publish_delay(NOW) == timedelta(0)
+    assert made({}, NOW - HOUR).publish_delay(NOW) == timedelta(0)
+    assert made({}, NOW + LONGEST_ETA).publish_delay(NOW) == timedelta(0)
+    assert made({}, NOW + HOUR).publish_delay(NOW) == HOUR - LONGEST_ETA
 
 
 def test_an_unclaimed_run_is_looked_at_after_it_may_begin_or_when_it_expires() -> None:
     wait = timedelta(seconds=60)
 
-    assert made({}).again_in(NOW, wait) == wait
-    assert made({}, NOW - HOUR).again_in(NOW, wait) == wait
-    assert made({}, NOW + HOUR).again_in(NOW, wait) == HOUR + wait
-    assert made({}, NOW + HOUR, NOW + 2 * HOUR).again_in(NOW, wait) == HOUR + wait
-    assert made({}, None, NOW + timedelta(seconds=5)).again_in(NOW, wait) == timedelta(seconds=5) + EXPIRY_GRACE
+    assert made({}).next_check_in(NOW, wait) == wait
+    assert made({}, NOW - HOUR).next_check_in(NOW, wait) == wait
+    assert made({}, NOW + HOUR).next_check_in(NOW, wait) == HOUR + wait
+    assert made({}, NOW + HOUR, NOW + 2 * HOUR).next_check_in(NOW, wait) == HOUR + wait
+    assert made({}, None, NOW + timedelta(seconds=5)).next_check_in(NOW, wait) == timedelta(seconds=5) + EXPIRY_GRACE
 
 
 def test_a_run_has_expired_when_a_worker_had_the_time_to_say_so() -> None:

@@ -30,7 +30,7 @@ def test_what_is_sealed_opens_for_its_own_config_and_can_not_be_read() -> None:
 def test_moved_to_another_place_it_does_not_open(task_id: str, config_id: str) -> None:
     sealed = sealer(NEW).seal(TEXT, "task", "config")
 
-    with pytest.raises(NotSealedHere, match="something else"):
+    with pytest.raises(NotSealedHere, match="another purpose"):
         sealer(NEW).open(sealed, task_id, config_id)
 
 

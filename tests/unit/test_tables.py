@@ -9,7 +9,7 @@ from a2a.types import StreamResponse, TaskState, TaskStatus, TaskStatusUpdateEve
 from a2a.utils.errors import InternalError, InvalidParamsError
 
 from a2a_celery.cli.output import error_line, event_line, table
-from a2a_celery.lifecycle.outcomes import Failed, agent_message, final_event
+from a2a_celery.lifecycle.outcomes import Failure, agent_message, final_event
 
 ROWS = [("a", "short"), ("b", "x" * 40)]
 
@@ -26,7 +26,7 @@ def test_a_terminal_gets_lines_that_fit(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_failure_shows_its_reference() -> None:
-    failed = final_event(Failed(reference="0123456789ab"), "t", "c")
+    failed = final_event(Failure(reference="0123456789ab"), "t", "c")
     assert isinstance(failed, TaskStatusUpdateEvent)
     working = TaskStatus(state=TaskState.TASK_STATE_WORKING, message=agent_message("half", "t", "c"))
 

@@ -12,7 +12,7 @@ from a2a_celery import A2A
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.errors import ConfigError
 from a2a_celery.execution.celery.start_check import worker_starts
-from a2a_celery.settings import Settings, shown
+from a2a_celery.settings import Settings, visible_settings
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.admin.schema import require_schema
 from a2a_celery.store.blobs.blob_store import register_blobs
@@ -55,5 +55,5 @@ async def test_no_worker_starts(without: A2A) -> None:
 def test_the_doctor_compares_urls_without_their_passwords() -> None:
     settings = Settings(store_url="redis://h/0", blob_url="sftp://me:secret@files/a?key=secret")
 
-    assert shown(settings)["blob_url"] == "sftp://files/a"
+    assert visible_settings(settings)["blob_url"] == "sftp://files/a"
     assert "secret" not in repr(settings)

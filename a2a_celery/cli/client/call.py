@@ -63,7 +63,7 @@ def call(
         agent = RemoteAgent(url, **credentials_of(header, bearer_file, api_key_file))
         with asyncio.Runner() as runner:
             try:
-                code = Call(runner, agent.session(), as_lines, asks=not no_input).hold(parts)
+                code = TerminalConversation(runner, agent.session(), as_lines, asks=not no_input).hold(parts)
             finally:
                 runner.run(agent.close())
     except A2AError as e:
@@ -74,7 +74,7 @@ def call(
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class TerminalConversation:
     """Conversation on a terminal. Each turn runs on `runner`; Ctrl-C raises KeyboardInterrupt after the turn."""
 
     runner: asyncio.Runner

@@ -14,7 +14,7 @@ from ...app import A2A
 from ...errors import ConfigError
 from ...settings.loading import with_files
 from .environment import STORE
-from .supervisor import DevOptions, Supervisor, Target
+from .supervisor import AppLocation, DevOptions, Supervisor
 
 
 def dev_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -42,7 +42,7 @@ def dev_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def run_dev(target: Target, options: DevOptions, environ: Mapping[str, str] = os.environ) -> int:
+def run_dev(target: AppLocation, options: DevOptions, environ: Mapping[str, str] = os.environ) -> int:
     """Run the fleet until a signal stops it (exit code 0) or a child process dies (1). Leave no process behind.
 
     Raises:

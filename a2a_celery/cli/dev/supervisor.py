@@ -60,7 +60,7 @@ class DevOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class AppLocation:
     """The app to run, its location for ``celery -A``, and the folder to run in.
 
     The folder is None for the current one.
@@ -91,7 +91,7 @@ class _Health:
 class Supervisor:
     """Starts the parts, waits, and stops them. Every event arrives through one queue, signals too."""
 
-    def __init__(self, target: Target, options: DevOptions, port: int, grpc_port: int | None) -> None:
+    def __init__(self, target: AppLocation, options: DevOptions, port: int, grpc_port: int | None) -> None:
         self._target = target
         self._options = options
         self._port = port

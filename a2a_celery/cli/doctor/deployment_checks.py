@@ -8,7 +8,7 @@ from dataclasses import fields
 from ...crypto.sealing import sealer_of
 from ...gateway.signing_keys import published_keys
 from ...gateway.start_report import NO_AUTHENTICATION
-from ...settings import ENV_PREFIX, Settings, shown
+from ...settings import ENV_PREFIX, Settings, visible_settings
 from .finding import Finding, Level, note, ok, wrong
 from .survey import Survey, reporting
 
@@ -131,7 +131,7 @@ def same_settings(found: Survey) -> Iterator[Finding]:
     others = dict(workers)
     if not isinstance(found.watchers, str):
         others |= {f"watcher {said['watcher']}": said["settings"] for said in found.watchers}
-    ours = shown(found.settings)
+    ours = visible_settings(found.settings)
     agree = True
     for who, theirs in sorted(others.items()):
         if theirs.get("key_prefix", found.settings.key_prefix) != found.settings.key_prefix:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...versions import versions as installed
+from ...telemetry.versions import versions as installed
 from .finding import Finding, note, ok, wrong
 from .survey import Survey, reporting
 

@@ -171,7 +171,7 @@ class Requeuer:
             self._broker_unavailable = True  # do not wait for the broker again
             return RequeueResult(dead, new, published=False)
         wait = timedelta(seconds=self._found.settings.redispatch_after)
-        again_us = options.again_in(datetime.now(UTC), wait) // timedelta(microseconds=1)
+        again_us = options.next_check_in(datetime.now(UTC), wait) // timedelta(microseconds=1)
         self._store.run(mark_published(self._keys, RunRef(new, 1), again_us=again_us))
         return RequeueResult(dead, new, published=True)
 

@@ -15,8 +15,8 @@ from a2a.types import Task
 
 from ...agents import longest_grace
 from ...dispatch import Publisher
+from ...lifecycle.client_events import client_event
 from ...lifecycle.events import EventId, stream_response
-from ...lifecycle.shown import shown_event
 from ...lifecycle.states import INTERRUPTED, TERMINAL
 from ...store import Keys, SyncStore
 from ...store.admin.scan import open_tasks
@@ -73,7 +73,7 @@ def tail_task(context: click.Context, task_id: str, agent: str | None, as_lines:
                 _show(task, as_lines)
             for entry in page.entries:
                 newest = entry.id
-                event = shown_event(entry, task_id, task.context_id)
+                event = client_event(entry, task_id, task.context_id)
                 if event is not None:
                     response = stream_response(event)
                     click.echo(as_json(response) if as_lines else event_line(response))

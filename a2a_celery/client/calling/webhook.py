@@ -22,8 +22,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from ...concurrency import DaemonThreads
 from ...errors import ConfigError
-from ...threads import DaemonThreads
 from ..notifications import MAX_BYTES, SECRET_PREFIX, TOKEN, NotificationRefused, Ping, Verifier
 from ..receiver import RETRY_DELAY, as_json, body_of, consent
 from ..result import Result

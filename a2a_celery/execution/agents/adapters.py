@@ -17,11 +17,11 @@ from a2a.types import Task
 
 from ...agents import Agent
 from ...caller import Caller
+from ...concurrency import DaemonThreads
 from ...dispatch import RunOptions
 from ...errors import AgentSignal, ConfigError
-from ...lifecycle import Completed, Failed, Outcome
+from ...lifecycle import Completed, Failure, Outcome
 from ...store.runs.commands import Claim
-from ...threads import DaemonThreads
 from ..events.queue import RunEventQueue
 from ..process.thread_cleanup import ThreadCleanup
 from .turn import Reply, Turn
@@ -167,7 +167,7 @@ class UnusableAdapter:
         self._reference = reference
 
     async def run(self, claim: Claim, events: RunEventQueue) -> Outcome:
-        return Failed(reference=self._reference)
+        return Failure(reference=self._reference)
 
     async def cancel(self, claim: Claim, events: RunEventQueue) -> None:
         return

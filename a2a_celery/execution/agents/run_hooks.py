@@ -14,7 +14,7 @@ from a2a.types import Message, TaskStatusUpdateEvent
 from ...agents import Agent
 from ...caller import Caller
 from ...hooks import Hooks
-from ...lifecycle import Event, Failed, Outcome, final_event, is_interrupted, is_terminal
+from ...lifecycle import Event, Failure, Outcome, final_event, is_interrupted, is_terminal
 from ...lifecycle.execution import Transition
 from ...store.runs.commands import Claim
 from ..events.run_telemetry import OUTCOMES, reported
@@ -121,7 +121,7 @@ class RunHooks:
             self.failed = self.failed or self._report("an on_event hook changed how the run ends", wrong)
         except HookFailed:
             pass
-        failed = final_event(Failed(reference=self.failed), event.task_id, event.context_id)
+        failed = final_event(Failure(reference=self.failed), event.task_id, event.context_id)
         assert failed is not None
         return failed
 

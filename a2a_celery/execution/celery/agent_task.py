@@ -14,8 +14,7 @@ from ..process.run_ender import RunEnder
 from ..process.shutdown_requeuer import ShutdownRequeuer
 from ..process.worker_process import WorkerProcess
 from .async_tracer import Begun
-from .request import RunFailed, RunRequest
-from .task_results import celery_result
+from .request import RunFailed, RunRequest, celery_result
 
 
 def register_entry(

@@ -30,8 +30,7 @@ from ...integrations.celery import task_stack
 from ...lifecycle import Outcome
 from ..process.forced_stop import Stop
 from ..run import Run
-from .request import RunRequest
-from .task_results import celery_result
+from .request import RunRequest, celery_result
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from celery import Celery, Task
 from celery.worker.request import Request
 from kombu.connection import Connection
 
-from ...lifecycle.saved import Scalar
+from ...lifecycle.saved_json import Scalar
 from ..events.observers import CeleryEventEmitter
 
 logger = logging.getLogger(__name__)

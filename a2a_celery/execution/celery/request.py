@@ -28,12 +28,13 @@ from ...clock import SYSTEM_CLOCK
 from ...dispatch import fleet_of
 from ...errors import StoreUnavailable
 from ...integrations.celery import RequestInternals
-from ...lifecycle import Failed, Outcome, Refused
-from ...lifecycle.outcomes import NOT_BEGUN_IN_TIME, OUT_OF_TIME, WORKER_LOST, revoked_by
-from ...lifecycle.states import CANCELED
+from ...lifecycle import Canceled, Failure, Lost, Outcome, Paused, Refused, Rejection, Retried
+from ...lifecycle.outcomes import AGENT_FAILED, INVALID_ANSWER, NOT_BEGUN_IN_TIME, OUT_OF_TIME, WORKER_LOST, revoked_by
+from ...lifecycle.states import CANCELED, REJECTED
 from ...store.runs.commands import RunRef
 from ..process.run_ender import RunEnder
 from ..process.shutdown_requeuer import ShutdownRequeuer
+from ..retries import without_cycle
 from .celery_events import mark_events_enabled
 
 logger = logging.getLogger(__name__)
@@ -175,7 +176,7 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
             return self._conclude(error.end)
         if self.is_run and not self.is_announced_cancelled:  # handed back: not an end
             outcome = outcome_of_failure(self.id, error)
-            lost = outcome == Failed(WORKER_LOST)
+            lost = outcome == Failure(WORKER_LOST)
             if self._end(outcome, lost=lost) == CANCELED and lost and not self.is_announced_revoked:
                 # its client's cancel took the process along: Celery's word for that
                 return self.announce_terminated("canceled by its client")
@@ -184,7 +185,7 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
     def on_timeout(self, soft: bool, timeout: float) -> Any:
         """Handle a time limit of Celery. After a soft limit the run continues, and its agent ends it."""
         if not soft:
-            self._end(Failed(OUT_OF_TIME))
+            self._end(Failure(OUT_OF_TIME))
         return super().on_timeout(soft, timeout)
 
     def terminate(self, pool: Any, signal: Any = None) -> None:
@@ -267,12 +268,41 @@ def outcome_of_failure(celery_id: str, error: BaseException) -> Outcome | None:
         case Retry() | Ignore() | Reject():
             return None  # what they mean to the run, it has said itself
         case TimeLimitExceeded() | SoftTimeLimitExceeded():
-            return Failed(OUT_OF_TIME)
+            return Failure(OUT_OF_TIME)
         case Terminated():
             return revoked_by("terminate")
         case WorkerLostError() | SystemExit() | KeyboardInterrupt():
-            return Failed(WORKER_LOST)
+            return Failure(WORKER_LOST)
         case _:
             reference = uuid4().hex[:12]
             logger.error("run %s: its Celery task failed: %r [reference %s]", celery_id, error, reference)
-            return Failed(reference=reference)
+            return Failure(reference=reference)
+
+
+def celery_result(outcome: Outcome | None) -> str:
+    """Return the result of the Celery task of a run that completed.
+
+    Raises:
+        RunFailed: The run failed. The text is one of our sentences: an agent's may quote the client.
+        RunConcluded: The run ended otherwise, or its message did not begin it.
+        Retry: The run is retried.
+        Ignore: Another process decides how the run goes on.
+    """
+    match outcome:
+        case Failure(text, reference):
+            sentence = text if text in (INVALID_ANSWER, OUT_OF_TIME, WORKER_LOST) else AGENT_FAILED
+            raise RunFailed(f"{sentence} [reference {reference}]" if reference else sentence)
+        case Retried(when=when, cause=cause):
+            raise without_cycle(Retry(exc=RunRetried(cause), when=when or 0))
+        case Lost():
+            raise Ignore
+        case Canceled():
+            raise RunConcluded.in_state(CANCELED)
+        case Rejection() | Refused():
+            raise RunConcluded.in_state(REJECTED)
+        case Paused(state):
+            raise RunConcluded.in_state(state)
+        case None:
+            raise RunConcluded(DROPPED)
+        case _:
+            return "A2A: COMPLETED"

@@ -29,16 +29,16 @@ from celery.signals import (
 from celery.utils.functional import noop
 
 from ...dispatch import fleet_of
-from ...lifecycle import Failed, Outcome, Refused, Retried
+from ...lifecycle import Failure, Outcome, Refused, Retried
 from ...lifecycle.outcomes import AGENT_UNKNOWN, MESSAGE_UNREADABLE, NOT_BEGUN_IN_TIME, WORKER_LOST, revoked_by
 from ...store.runs.commands import RunRef
 from ..installation import Receivers, installed_on
+from ..plain_tasks.result_backend import is_request_of_run
+from ..plain_tasks.threaded_call import max_attempts, retry_options, time_of
 from ..process.forced_stop import in_pool_child
 from ..process.run_ender import RunEnder
-from ..process.shutdown import GracefulShutdown
+from ..process.shutdown import GracefulWorkerShutdown
 from .request import RUN_IS_OVER, RunRequest, outcome_of_failure
-from .result_backend import is_request_of_run
-from .threaded_call import max_attempts, retry_options, time_of
 
 logger = logging.getLogger(__name__)
 
@@ -131,7 +131,7 @@ def _end(ender: RunEnder, celery_id: str, outcome: Outcome | None) -> None:
     request = None if in_pool_child() else RunRequest.begun.get(celery_id)
     process = getpid() if request is None else request.process
     if outcome is not None:
-        ender.end(celery_id, outcome, worker_pid=process, lost=outcome == Failed(WORKER_LOST))
+        ender.end(celery_id, outcome, worker_pid=process, lost=outcome == Failure(WORKER_LOST))
 
 
 def release_traceback(sender: Any = None, retval: Any = None, state: str | None = None, **_: Any) -> None:
@@ -159,7 +159,7 @@ def worker_is_ready(sender: Any = None, **_: Any) -> None:
     try:
         installed = installed_on(sender.app)
         if installed is not None:
-            stopping = GracefulShutdown(sender, installed.settings, installed.requeuer, installed.agents)
+            stopping = GracefulWorkerShutdown(sender, installed.settings, installed.requeuer, installed.agents)
             stopping.precede_celery()
     except Exception:
         logger.exception("this worker will not hand back its runs when it stops")

@@ -13,7 +13,7 @@ from a2a.types import TaskState, TaskStatus, TaskStatusUpdateEvent
 from ...agents import Agent
 from ...lifecycle.execution import ExecutionState, Listener, Transition
 from ...lifecycle.own_metadata import EXECUTION, own_metadata
-from ...lifecycle.saved import Scalar
+from ...lifecycle.saved_json import Scalar
 from ...lifecycle.states import WORKING
 from ...lifecycle.steps import Step
 from ...store.runs.commands import Claim

@@ -16,9 +16,9 @@ from a2a.server.events import EventQueue
 from a2a.types import Message, Task, TaskState, TaskStatusUpdateEvent
 
 from ...clock import SYSTEM_CLOCK, Clock
+from ...concurrency import LeanEvent
 from ...errors import BlobsUnavailable
-from ...lean_event import LeanEvent
-from ...lifecycle import Event, Failed, is_interrupted, is_terminal
+from ...lifecycle import Event, Failure, is_interrupted, is_terminal
 from ...lifecycle.states import COMPLETED, WORKING
 from ...lifecycle.steps import Step
 from ...store import AsyncStore, Keys, Operation
@@ -248,7 +248,7 @@ class RunEventQueue(EventQueue):
             raise asyncio.CancelledError
         return answer
 
-    async def settle(self, final: TaskStatusUpdateEvent | None) -> Failed | None:
+    async def settle(self, final: TaskStatusUpdateEvent | None) -> Failure | None:
         """End the run: write the pending events, then `final`.
 
         `final` is not written if the agent has sent a terminal state, or if it is COMPLETED after an interrupted state.

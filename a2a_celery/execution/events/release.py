@@ -18,7 +18,7 @@ from ...store.runs.release import Released
 from ...store.tasks.commands import FIRST_PUBLISH_GRACE_US
 from ...telemetry.logs import about
 from ...telemetry.names import Action
-from ..celery.threaded_call import released_for_retry
+from ..plain_tasks.threaded_call import released_for_retry
 from .queue import RunEventQueue
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class RetryRelease:
             What became of the run instead, or None: it is retried.
         """
         claim, keys = events.store.claim, events.store.keys
-        held = options.held_for(self._clock.now())
+        held = options.publish_delay(self._clock.now())
         again_us = held // MICROSECOND + FIRST_PUBLISH_GRACE_US
         make_release = released_for_retry(keys, claim, options, again_us)
         released = await events.release(final, make_release, drops_open_artifacts=True)
@@ -64,5 +64,5 @@ class RetryRelease:
             extra = about(Action.RUN_NOT_PUBLISHED, ref.name, agent=self._agent)
             logger.warning("run %s: a watcher publishes its retry: %s", ref.name, error, extra=extra)
             return
-        again = options.again_in(self._clock.now(), self._look_after)
+        again = options.next_check_in(self._clock.now(), self._look_after)
         await events.store.run(mark_published(events.store.keys, ref, again_us=again // MICROSECOND))

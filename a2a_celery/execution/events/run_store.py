@@ -10,8 +10,8 @@ from typing import TypeVar
 from a2a.types import Task
 
 from ...clock import SYSTEM_CLOCK, Clock
+from ...concurrency import LeanEvent
 from ...errors import BlobsUnavailable, StoreUnavailable
-from ...lean_event import LeanEvent
 from ...store import AsyncStore, Keys, Operation
 from ...store.client.connection import RETRY_INTERVAL
 from ...store.runs.commands import Claim, Dropped, RetryUnrecorded, RunLost

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from celery import current_task
 
-from ...lifecycle import Canceled, Completed, Delegated, Failed, Lost, Outcome, Paused, Refused, Rejected, Retried
+from ...lifecycle import Canceled, Completed, Delegated, Failure, Lost, Outcome, Paused, Refused, Rejection, Retried
 from ...store.runs.commands import Claim, RunRef
 from ...telemetry.logs import about
 from ...telemetry.names import Action, Attribute, SpanName
@@ -28,8 +28,8 @@ OUTCOMES: dict[type[Outcome], str] = {
     Completed: "completed",
     Paused: "paused",
     Canceled: "canceled",
-    Failed: "failed",
-    Rejected: "rejected",
+    Failure: "failed",
+    Rejection: "rejected",
     Refused: "refused",
     Retried: "retried",
     Delegated: "delegated",
@@ -63,7 +63,7 @@ async def _traced(perform: Perform, ref: RunRef, agent: str, spans: Spans, paren
         with spans.within(here):
             outcome = await perform()
     finally:
-        spans.ended(span, _named(outcome), fine=not isinstance(outcome, Failed | Lost))
+        spans.ended(span, _named(outcome), fine=not isinstance(outcome, Failure | Lost))
     return outcome
 
 

@@ -13,7 +13,7 @@ from a2a.types import Part, TaskStatusUpdateEvent
 from ...clock import SYSTEM_CLOCK
 from ...dispatch import Publisher, RunOptions
 from ...errors import SessionError
-from ...lifecycle import Event, EventKind, Failed, final_event, is_interrupted, kind_of
+from ...lifecycle import Event, EventKind, Failure, final_event, is_interrupted, kind_of
 from ...lifecycle.execution import ENDS, ExecutionState
 from ...lifecycle.outcomes import agent_message, status_event
 from ...lifecycle.states import COMPLETED, FAILED
@@ -66,7 +66,7 @@ class Settlement:
         self._pause_us = pause_us
         self._publish_next = publish_next
 
-    async def write(self, events: list[Event | Step], before: int) -> Failed | RunLost | None:
+    async def write(self, events: list[Event | Step], before: int) -> Failure | RunLost | None:
         """Writes the run's last `events`, behind `before` others; what can't follow is dropped.
 
         Gives how the task has failed instead, if its session could not be saved.
@@ -107,7 +107,7 @@ class Settlement:
             )
         )
 
-    def _with_session(self, events: list[Event | Step]) -> tuple[Failed | None, SessionState | None]:
+    def _with_session(self, events: list[Event | Step]) -> tuple[Failure | None, SessionState | None]:
         """What is saved with the end; an end in which that can't be is a failure instead."""
         if self.session is None:
             return None, None
@@ -122,9 +122,9 @@ class Settlement:
         """Whether the run ends in a state in which its session is saved."""
         return self._translator.state == COMPLETED or is_interrupted(self._translator.state)
 
-    def _failed(self, events: list[Event | Step], error: SessionError) -> Failed:
+    def _failed(self, events: list[Event | Step], error: SessionError) -> Failure:
         """The end that takes the place of the one that stands last; it is not written before its session is."""
-        claim, failed = self._claim, Failed(reference=uuid4().hex[:12])
+        claim, failed = self._claim, Failure(reference=uuid4().hex[:12])
         logger.error("run %s: its session was not saved: %s [reference %s]", claim.ref.name, error, failed.reference)
         last = max((n for n, event in enumerate(events) if not isinstance(event, Step)), default=None)
         if last is not None and self._ends(events[last]):
@@ -158,7 +158,7 @@ def publishing(publisher: Publisher, agent: str) -> PublishNext:
     """Publishes runs of `agent`; those that the broker does not take, or that begin much later, are a watcher's."""
 
     async def publish(run: RunRef, options: bytes) -> None:
-        if RunOptions.from_json(options).held_for(SYSTEM_CLOCK.now()):
+        if RunOptions.from_json(options).publish_delay(SYSTEM_CLOCK.now()):
             return
         try:
             await publisher.publish_async(agent, run.task_id, run.run, options)

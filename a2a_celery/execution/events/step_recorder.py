@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from a2a.types import TaskState
 
-from ...lean_event import LeanEvent
+from ...concurrency import LeanEvent
 from ...lifecycle import Event
 from ...lifecycle.steps import Step
 

@@ -20,7 +20,7 @@ from types import TracebackType
 
 from a2a.types import TaskState
 
-from ...lifecycle import Canceled, Completed, Delegated, Failed, Lost, Outcome, Paused, Refused, Rejected, Retried
+from ...lifecycle import Canceled, Completed, Delegated, Failure, Lost, Outcome, Paused, Refused, Rejection, Retried
 from ...lifecycle import states as task_states
 from ...lifecycle.execution import (
     ENDS,
@@ -30,7 +30,7 @@ from ...lifecycle.execution import (
     system_clock,
 )
 from ...lifecycle.outcomes import INVALID_ANSWER, OUT_OF_TIME
-from ...lifecycle.saved import Scalar
+from ...lifecycle.saved_json import Scalar
 
 MAX_NAME = 200
 """Characters of a model's or tool's name that are kept: some models make up names of tools."""
@@ -135,7 +135,7 @@ class Execution(ExecutionStateMachine):
             choice = choose()
             if choice is not None and self.may(choice[0]):
                 self._move(*choice)
-        self._tell()
+        self._notify_listeners()
 
 
 def end_of(outcome: Outcome, state: TaskState) -> Choice:
@@ -146,13 +146,13 @@ def end_of(outcome: Outcome, state: TaskState) -> Choice:
         case Paused():
             return ExecutionState.INTERRUPTED, {}
         case Delegated():
-            return ExecutionState.COMPLETED, {"reason": "handed on"}
+            return ExecutionState.COMPLETED, {"reason": "delegated"}
         case Canceled():
             return ExecutionState.CANCELLED, {}
-        case Failed(text, reference):
+        case Failure(text, reference):
             known: dict[str, Scalar] = {} if reference is None else {"reference": reference}
             return ExecutionState.ERROR, {"reason": FAILURES.get(text, "failed"), **known}
-        case Rejected() | Refused():
+        case Rejection() | Refused():
             return ExecutionState.ERROR, {"reason": "rejected"}
         case Retried():
             return ExecutionState.ERROR, {"reason": "retried"}

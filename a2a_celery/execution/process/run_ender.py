@@ -110,7 +110,7 @@ class RunEnder:
             return
         again = options(run.options)
         look_after = timedelta(seconds=self._settings().redispatch_after)
-        again_us = again.again_in(SYSTEM_CLOCK.now(), look_after) // MICROSECOND
+        again_us = again.next_check_in(SYSTEM_CLOCK.now(), look_after) // MICROSECOND
         stored = again.to_json()
         writing = retry_run(keys, ref, runner=runner, event=event, options=stored, retries=retries, again_us=again_us)
         reply = self._store().run(writing)

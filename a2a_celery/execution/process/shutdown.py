@@ -28,7 +28,7 @@ from ...errors import StoreUnavailable
 from ...settings import Settings
 from ...store import SyncStore
 from ..celery.request import RunRequest
-from .shutdown_deadline import Action, ShutdownDeadline
+from .shutdown_deadline import ShutdownAction, ShutdownDeadline
 from .shutdown_requeuer import LAST_WAIT, ShutdownRequeuer
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ EXIT_CODE = 1
 Handler = Callable[[int, FrameType | None], Any]
 
 
-class GracefulShutdown:
+class GracefulWorkerShutdown:
     """Graceful shutdown of one worker, in its main process."""
 
     def __init__(
@@ -103,14 +103,14 @@ class GracefulShutdown:
             if action is not None:
                 logger.warning("this worker does not stop: %s", action.value)
             match action:
-                case Action.INTERRUPT:
+                case ShutdownAction.INTERRUPT:
                     self._interrupted = True
                     os.kill(os.getpid(), number)
-                case Action.CUT:
+                case ShutdownAction.CUT:
                     self._cut()
-                case Action.GO_COLD if not _others_at_work():
+                case ShutdownAction.GO_COLD if not _others_at_work():
                     os.kill(os.getpid(), signal.SIGQUIT)
-                case Action.END:
+                case ShutdownAction.END:
                     self._end_now()
 
     def _cut(self) -> None:

@@ -24,7 +24,7 @@ UNWINDING = 10.0
 """Seconds that a worker has left when it runs nothing any more."""
 
 
-class Action(Enum):
+class ShutdownAction(Enum):
     """Action for a worker that does not stop."""
 
     INTERRUPT = "interrupt the main thread, which waits for the broker"
@@ -43,13 +43,13 @@ class ShutdownDeadline:
         self._began = self._answered_at = clock.monotonic()
         self._closing_since: float | None = None
         self._idle_since: float | None = None
-        self._done: set[Action] = set()
+        self._done: set[ShutdownAction] = set()
 
     def store_has_answered(self) -> None:
         """Note that the store answers: leases can be renewed, and ends be written."""
         self._answered_at = self._clock.monotonic()
 
-    def next_action(self) -> Action | None:
+    def next_action(self) -> ShutdownAction | None:
         """Return what is due now, each action once, or None."""
         action = self._due()
         if action is None or action in self._done:
@@ -57,17 +57,17 @@ class ShutdownDeadline:
         self._done.add(action)
         return action
 
-    def _due(self) -> Action | None:
-        if self._loop_is_stuck() and Action.INTERRUPT not in self._done:
-            return Action.INTERRUPT
-        if self._close_is_stuck() and Action.CUT not in self._done:
-            return Action.CUT
+    def _due(self) -> ShutdownAction | None:
+        if self._loop_is_stuck() and ShutdownAction.INTERRUPT not in self._done:
+            return ShutdownAction.INTERRUPT
+        if self._close_is_stuck() and ShutdownAction.CUT not in self._done:
+            return ShutdownAction.CUT
         if state.active_requests:
             self._idle_since = None
-            return Action.GO_COLD if self._clock.monotonic() - self._answered_at >= self._lease_ttl else None
+            return ShutdownAction.GO_COLD if self._clock.monotonic() - self._answered_at >= self._lease_ttl else None
         if self._idle_since is None:
             self._idle_since = self._clock.monotonic()
-        return Action.END if self._clock.monotonic() - self._idle_since >= UNWINDING else None
+        return ShutdownAction.END if self._clock.monotonic() - self._idle_since >= UNWINDING else None
 
     def _loop_is_stuck(self) -> bool:
         """Whether the main loop has not noticed the shutdown. On solo it runs agents, on green pools others do."""

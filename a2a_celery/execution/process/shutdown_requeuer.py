@@ -16,7 +16,7 @@ from threading import Thread
 from typing import Any
 
 from ...dispatch import Publisher, fleet_of
-from ...lifecycle import Failed, final_event
+from ...lifecycle import Failure, final_event
 from ...lifecycle.outcomes import WORKER_LOST
 from ...settings import Settings
 from ...store import AsyncStore, Keys
@@ -104,7 +104,7 @@ class ShutdownRequeuer:
         found = await run_with_retry(
             store, read_task(keys, None, ref.task_id, history_length=0, artifacts=False, whole=False)
         )
-        lost = found and final_event(Failed(WORKER_LOST), ref.task_id, found[0].context_id)
+        lost = found and final_event(Failure(WORKER_LOST), ref.task_id, found[0].context_id)
         if not lost:
             return
         runner = None if worker_pid is None else runner_prefix(worker_pid)

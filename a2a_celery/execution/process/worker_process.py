@@ -21,12 +21,12 @@ from uuid import uuid4
 from billiard.exceptions import SoftTimeLimitExceeded
 
 from ...agents import Agent
+from ...concurrency import new_loop
 from ...dispatch import Publisher
 from ...errors import ConfigError, StoreUnavailable
 from ...hooks import Hooks
-from ...lifecycle import Failed, Lost, Outcome
+from ...lifecycle import Failure, Lost, Outcome
 from ...lifecycle.outcomes import OUT_OF_TIME
-from ...loops import new_loop
 from ...settings import Settings
 from ...store import AsyncStore, Keys, SyncStore
 from ...store.blobs.blob_store import blobs_of
@@ -37,10 +37,10 @@ from ...telemetry.logs import about
 from ...telemetry.names import Action
 from ..agents.adapters import Adapter, make_adapter
 from ..celery.celery_events import EventSender
-from ..celery.threaded_call import ThreadedCall
 from ..events.observers import CeleryEventEmitter
 from ..events.run_telemetry import observed
 from ..limits import CeleryLimits, limits_of
+from ..plain_tasks.threaded_call import ThreadedCall
 from ..run import Run
 from .forced_stop import GracePeriod, Stop, end_process, in_pool_child, oversee
 from .leases import LeaseKeeper
@@ -210,7 +210,7 @@ class WorkerProcess:
         reason = f"run {ref.name}: its agent ignores that it was stopped ({stop.value}): ending its process"
         logger.error(reason, extra=extra)
         if stop is Stop.OUT_OF_TIME:
-            self._ender.end(ref.name, Failed(OUT_OF_TIME), worker_pid=getpid())
+            self._ender.end(ref.name, Failure(OUT_OF_TIME), worker_pid=getpid())
         end_process()
 
     async def adapter(self, agent: Agent) -> Adapter:

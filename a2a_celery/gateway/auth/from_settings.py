@@ -9,7 +9,7 @@ from ...clock import SYSTEM_CLOCK, Clock
 from ...crypto.jwk_sets import jwks_url_mistake
 from ...errors import ConfigError
 from ...settings import Settings
-from ..operations.validation import LAST_EVENT_ID
+from ..protocol_errors import LAST_EVENT_ID
 from .api_keys import ApiKeys
 from .authenticator import Authenticator
 from .jwks import FetchedKeys

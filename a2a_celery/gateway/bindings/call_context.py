@@ -52,7 +52,7 @@ def served_as(asked: str) -> str:
     return f"{int(numbers[1])}.{int(numbers[2])}" if numbers else ""
 
 
-class CallContextBuilder(DefaultServerCallContextBuilder):
+class HttpCallContextBuilder(DefaultServerCallContextBuilder):
     """The SDK's builder, with the address of the agent and the lists that a binding and a handler share."""
 
     def __init__(self, path: str, version: str = PROTOCOL_VERSION_1_0) -> None:
@@ -83,5 +83,5 @@ class CallContextBuilder(DefaultServerCallContextBuilder):
         return context
 
 
-CALLERS = CallContextBuilder("")
+CALLERS = HttpCallContextBuilder("")
 """Builder that identifies the caller of a request without a call context."""

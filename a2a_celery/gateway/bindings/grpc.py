@@ -64,7 +64,7 @@ _call: ContextVar[ServerCallContext | None] = ContextVar("call", default=None)
 """Call context of the current request, if the request had one before it failed."""
 
 
-class CallContextBuilder(grpc_handler.DefaultGrpcServerCallContextBuilder):
+class GrpcCallContextBuilder(grpc_handler.DefaultGrpcServerCallContextBuilder):
     """The SDK's builder, with the metadata as headers and a check of the version (3.6), which the SDK lacks."""
 
     def __init__(self, version: str) -> None:
@@ -97,7 +97,7 @@ class LegacyGrpcBinding(CompatGrpcHandler):
     """The SDK's servicer for 0.3, which has no typed details. The metadata of a limit error has the time to retry
     after."""
 
-    def __init__(self, request_handler: RequestHandler, context_builder: CallContextBuilder) -> None:
+    def __init__(self, request_handler: RequestHandler, context_builder: GrpcCallContextBuilder) -> None:
         super().__init__(request_handler, context_builder)
         self.handler03 = StrictLegacyHandler(request_handler)
 
@@ -268,10 +268,10 @@ class GrpcServer:
             interceptors=self._guards, options=options, maximum_concurrent_rpcs=MAX_CONCURRENT_CALLS
         )
         a2a_pb2_grpc.add_A2AServiceServicer_to_server(  # type: ignore[no-untyped-call]
-            GrpcBinding(self._handler, CallContextBuilder("1.0")), self._server
+            GrpcBinding(self._handler, GrpcCallContextBuilder("1.0")), self._server
         )
         a2a_v0_3_pb2_grpc.add_A2AServiceServicer_to_server(  # type: ignore[no-untyped-call]
-            LegacyGrpcBinding(self._handler, CallContextBuilder("0.3")), self._server
+            LegacyGrpcBinding(self._handler, GrpcCallContextBuilder("0.3")), self._server
         )
         self._server.add_insecure_port(self._address)
         await self._server.start()

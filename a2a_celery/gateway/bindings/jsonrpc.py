@@ -33,7 +33,7 @@ from ...lifecycle import Event
 from ..handler import GatewayHandler
 from ..middleware.bodies import parse_soon
 from ..protocol_errors import rpc_status, to_a2a
-from .call_context import CallContextBuilder, asked_version, require_version, served_as
+from .call_context import HttpCallContextBuilder, asked_version, require_version, served_as
 from .errors import rpc_error_info
 from .json_results import event_json_in_pieces, event_line, message_json, one_line, page_json, rpc_response, task_json
 from .legacy import LegacyRpc
@@ -65,8 +65,8 @@ class RpcDispatcher:
 
     def __init__(self, handler: GatewayHandler, path: str, legacy: GatewayHandler) -> None:
         self._handler = handler
-        self._call_contexts = CallContextBuilder(path)
-        older = CallContextBuilder(path, PROTOCOL_VERSION_0_3)
+        self._call_contexts = HttpCallContextBuilder(path)
+        older = HttpCallContextBuilder(path, PROTOCOL_VERSION_0_3)
         self._legacy = LegacyRpc(legacy, older, legacy.shutdown, legacy.clock)
 
     @trace_function(span_name=f"{__name__}.RpcDispatcher.handle_requests", kind=SpanKind.SERVER)

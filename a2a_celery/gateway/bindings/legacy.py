@@ -55,7 +55,7 @@ from ..middleware.retry_after import LIMIT_ERRORS
 from ..operations.push_configs import PROTOCOL
 from ..operations.streams import EVENT_IDS
 from ..protocol_errors import REACHED, FieldErrors, fields_text, invalid, rpc_status, to_a2a
-from ..shutdown import GracefulShutdown
+from ..shutdown import GatewayShutdown
 from .call_context import asked_version, served_as
 from .errors import rest_error, rest_fault
 from .json_results import one_line
@@ -73,7 +73,7 @@ class LegacyRpc(AdaptedErrors, JSONRPC03Adapter):
         self,
         handler: RequestHandler,
         context_builder: ServerCallContextBuilder,
-        shutdown: GracefulShutdown,
+        shutdown: GatewayShutdown,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         super().__init__(handler, context_builder)
@@ -131,7 +131,7 @@ def _in_legacy_terms(error: A2AError) -> A2AError:
 def legacy_rest_routes(
     handler: RequestHandler,
     context_builder: ServerCallContextBuilder,
-    shutdown: GracefulShutdown,
+    shutdown: GatewayShutdown,
     clock: Clock = SYSTEM_CLOCK,
 ) -> list[Route]:
     """Return the HTTP+JSON routes of protocol 0.3, below ``/v1``."""

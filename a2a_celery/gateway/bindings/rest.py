@@ -44,7 +44,7 @@ from .request_parser import one_tenant, parse_json, parse_query
 from .sse import EventStream, frames_of
 
 
-class Operation(NamedTuple):
+class RestOperation(NamedTuple):
     """HTTP method and path of an operation, its request type, and the function that serves it."""
 
     verbs: tuple[str, ...]
@@ -60,7 +60,7 @@ def rest_routes(handler: GatewayHandler, context_builder: ServerCallContextBuild
     ]
 
 
-def _endpoint(operation: Operation, handler: GatewayHandler, context_builder: ServerCallContextBuilder) -> Endpoint:
+def _endpoint(operation: RestOperation, handler: GatewayHandler, context_builder: ServerCallContextBuilder) -> Endpoint:
     @functools.wraps(operation.answer)
     async def endpoint(request: Request) -> Response:
         try:
@@ -218,26 +218,26 @@ _WEBHOOK = "/webhooks/{task_id}/{id}"
 OPERATIONS = (
     # Starlette tries routes in this order: the operations that clients use most come first, and a subscription comes
     # before GetTask, whose path matches the one of a subscription too.
-    Operation(("POST",), "/message:send", SendMessageRequest, send_message),
-    Operation(("POST",), "/message:stream", SendMessageRequest, send_streaming_message),
-    Operation(("GET", "POST"), "/tasks/{id}:subscribe", SubscribeToTaskRequest, subscribe_to_task),
-    Operation(("POST",), "/tasks/{id}:cancel", CancelTaskRequest, cancel_task),
-    Operation(("GET",), "/tasks/{id}", GetTaskRequest, get_task),
-    Operation(("GET",), "/tasks", ListTasksRequest, list_tasks),
-    Operation(("GET",), _CONFIGS + "/{id}", GetTaskPushNotificationConfigRequest, get_push_config),
-    Operation(("DELETE",), _CONFIGS + "/{id}", DeleteTaskPushNotificationConfigRequest, delete_push_config),
-    Operation(("POST",), _CONFIGS, TaskPushNotificationConfig, create_push_config),
-    Operation(("GET",), _CONFIGS, ListTaskPushNotificationConfigsRequest, list_push_configs),
-    Operation(("GET",), "/extendedAgentCard", GetExtendedAgentCardRequest, get_extended_card),
-    Operation(("GET",), f"{_WEBHOOK}/deliveries", GetTaskPushNotificationConfigRequest, get_webhook_deliveries),
-    Operation(
+    RestOperation(("POST",), "/message:send", SendMessageRequest, send_message),
+    RestOperation(("POST",), "/message:stream", SendMessageRequest, send_streaming_message),
+    RestOperation(("GET", "POST"), "/tasks/{id}:subscribe", SubscribeToTaskRequest, subscribe_to_task),
+    RestOperation(("POST",), "/tasks/{id}:cancel", CancelTaskRequest, cancel_task),
+    RestOperation(("GET",), "/tasks/{id}", GetTaskRequest, get_task),
+    RestOperation(("GET",), "/tasks", ListTasksRequest, list_tasks),
+    RestOperation(("GET",), _CONFIGS + "/{id}", GetTaskPushNotificationConfigRequest, get_push_config),
+    RestOperation(("DELETE",), _CONFIGS + "/{id}", DeleteTaskPushNotificationConfigRequest, delete_push_config),
+    RestOperation(("POST",), _CONFIGS, TaskPushNotificationConfig, create_push_config),
+    RestOperation(("GET",), _CONFIGS, ListTaskPushNotificationConfigsRequest, list_push_configs),
+    RestOperation(("GET",), "/extendedAgentCard", GetExtendedAgentCardRequest, get_extended_card),
+    RestOperation(("GET",), f"{_WEBHOOK}/deliveries", GetTaskPushNotificationConfigRequest, get_webhook_deliveries),
+    RestOperation(
         ("POST",), f"{_WEBHOOK}/deliveries:replay", GetTaskPushNotificationConfigRequest, replay_webhook_deliveries
     ),
-    Operation(
+    RestOperation(
         ("POST",),
         f"{_WEBHOOK}/deliveries/{{event}}:replay",
         GetTaskPushNotificationConfigRequest,
         replay_webhook_deliveries,
     ),
-    Operation(("POST",), f"{_WEBHOOK}:ping", GetTaskPushNotificationConfigRequest, ping_webhook),
+    RestOperation(("POST",), f"{_WEBHOOK}:ping", GetTaskPushNotificationConfigRequest, ping_webhook),
 )

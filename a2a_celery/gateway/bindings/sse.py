@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from ...clock import SYSTEM_CLOCK, Clock
 from ...lifecycle import Event, EventId
 from ..operations.streams import StreamEvent
-from ..shutdown import GracefulShutdown
+from ..shutdown import GatewayShutdown
 
 PING_AFTER = 10.0
 """Seconds of silence after which a comment is written, because proxies close silent connections. The source of a stream
@@ -90,7 +90,7 @@ class EventStream(Response):
         self,
         first: str | None,
         frames: AsyncGenerator[str, None],
-        shutdown: GracefulShutdown,
+        shutdown: GatewayShutdown,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.status_code = 200
@@ -105,7 +105,7 @@ class EventStream(Response):
 
     @classmethod
     async def start(
-        cls, frames: AsyncGenerator[str, None], shutdown: GracefulShutdown, clock: Clock = SYSTEM_CLOCK
+        cls, frames: AsyncGenerator[str, None], shutdown: GatewayShutdown, clock: Clock = SYSTEM_CLOCK
     ) -> EventStream:
         """Return a response with the first of the `frames` read. Errors before that frame are the caller's to map."""
         return cls(await anext(frames, None), frames, shutdown, clock)

@@ -53,10 +53,10 @@ class BackgroundPublisher:
     def publish(self, agent: str, ref: RunRef, options: RunOptions) -> None:
         """Publish a run soon. A watcher publishes a run that is scheduled for much later."""
         now = self._clock.now()
-        if options.held_for(now):
+        if options.publish_delay(now):
             return
         wait = self._recover_after if options.call is None else self._redispatch_after
-        again_us = options.again_in(now, wait) // timedelta(microseconds=1)
+        again_us = options.next_check_in(now, wait) // timedelta(microseconds=1)
 
         def on_published() -> None:
             self._published[ref] = again_us

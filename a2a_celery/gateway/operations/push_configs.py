@@ -18,8 +18,8 @@ from a2a.utils.errors import TaskNotFoundError, UnsupportedOperationError
 
 from ...crypto.sealing import Sealer
 from ...lifecycle import EventId
-from ...lifecycle.shown import shown_event
-from ...push import Poster, Subscription, Target, TargetRefused, check_config, parse_event_kinds
+from ...lifecycle.client_events import client_event
+from ...push import Poster, Subscription, Target, TargetRefused, check_config, parse_event_filters
 from ...settings import Settings
 from ...store import AsyncStore, Keys, Scope
 from ...store.log.pages import read_log
@@ -202,7 +202,7 @@ class PushConfigs:
         entries = (await self._store.run(read)).entries
         if not entries or entries[0].id.differs_from(asked):
             raise _no_event(task_id, text)
-        event = shown_event(entries[0], task_id, "")
+        event = client_event(entries[0], task_id, "")
         if event is None or not subscription.includes(event):
             data = {"taskId": task_id, "event": text}
             raise UnsupportedOperationError(f"Event {text} is not delivered to this webhook", data=data)
@@ -218,7 +218,7 @@ class PushConfigs:
         if len(requested.id) > MAX_ID_LENGTH or not requested.id.isprintable():
             raise invalid(f"{field}id", f"Send at most {MAX_ID_LENGTH} characters, printable ones.")
         try:
-            events = parse_event_kinds(context.state.get("headers", {}).get(EVENTS, ""))
+            events = parse_event_filters(context.state.get("headers", {}).get(EVENTS, ""))
         except ValueError as e:
             raise invalid("A2A-Push-Events", f"{e}.") from None
         config = TaskPushNotificationConfig()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from a2a.types import Task, TaskState, TaskStatusUpdateEvent
 
 from ...lifecycle import Event, EventId, EventKind, LogEntry, is_interrupted, is_terminal, kind_of
-from ...lifecycle.shown import shown_event
+from ...lifecycle.client_events import client_event
 from ...lifecycle.states import COMPLETED, SUBMITTED
 from ...store.log.pages import LogPage
 
@@ -35,7 +35,7 @@ def status_after(entry: LogEntry) -> TaskState | None:
 
 def stream_event(entry: LogEntry, task_id: str, context_id: str) -> StreamEvent | None:
     """Return `entry` as a stream in task mode contains it, or None for an entry that streams leave out."""
-    event = shown_event(entry, task_id, context_id)
+    event = client_event(entry, task_id, context_id)
     return None if event is None else StreamEvent(entry.id, event)
 
 

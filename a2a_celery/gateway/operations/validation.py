@@ -31,9 +31,7 @@ from google.protobuf.struct_pb2 import Value
 from ...lifecycle import EventId
 from ..auth.identity import Identity
 from ..middleware.bodies import MAX_JSON_VALUES
-from ..protocol_errors import MAX_ID_LENGTH, PermissionDeniedError, invalid, invalid_fields
-
-LAST_EVENT_ID = "last-event-id"
+from ..protocol_errors import LAST_EVENT_ID, MAX_ID_LENGTH, PermissionDeniedError, invalid, invalid_fields
 
 BOUNDS = {**dict.fromkeys(("tenant", "id", "task_id", "context_id"), MAX_ID_LENGTH), "page_token": 1024}
 """Maximum length of the fields that name something: most become a part of a key."""

@@ -13,9 +13,9 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import Any, TypeVar
 
+from ...concurrency import DaemonThreads
 from ...errors import BlobsUnavailable
 from ...settings import Settings
-from ...threads import DaemonThreads
 from ..keys import Keys, tag_in
 from ..operation import Argument, Operation, script
 from .memory_budget import MemoryBudget

@@ -10,8 +10,8 @@ from functools import cached_property, partial
 from typing import Any
 from uuid import uuid4
 
+from ...concurrency import DaemonThreads
 from ...errors import BlobsUnavailable, ConfigError
-from ...threads import DaemonThreads
 
 CALLS_AT_ONCE = 8
 """Concurrent calls of one process, and threads for calls that block."""

@@ -20,7 +20,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from ...clock import SYSTEM_CLOCK, Clock
-from ...lean_event import LeanEvent
+from ...concurrency import LeanEvent
 from ...lifecycle import EventId
 from ..client.redis_clients import CONNECT_TIMEOUT, aclose_client, async_client
 from .inline_entries import InlineEntries

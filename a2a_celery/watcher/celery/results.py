@@ -22,10 +22,11 @@ from celery import Celery, states
 from celery.exceptions import NotRegistered
 from google.protobuf.struct_pb2 import Struct
 
+from ...concurrency import DaemonThreads
 from ...dispatch import RUN_HEADER, Canvas
-from ...dispatch.canvases import Ended
+from ...dispatch.canvases import CanvasResult
 from ...errors import StoreUnavailable
-from ...lifecycle import Event, Failed, final_event
+from ...lifecycle import Event, Failure, final_event
 from ...lifecycle.content import jsonable, parts_of
 from ...lifecycle.outcomes import INVALID_ANSWER, WORKER_LOST, status_event
 from ...lifecycle.own_metadata import progress_metadata, retry_metadata
@@ -34,7 +35,6 @@ from ...store import AsyncStore, Keys
 from ...store.runs.commands import Over, RunRef
 from ...store.runs.release import Unclaimed, due_canvases, end_by_result, read_unclaimed, record_result
 from ...store.tasks.commands import read_task
-from ...threads import DaemonThreads
 
 logger = logging.getLogger(__name__)
 
@@ -60,11 +60,11 @@ class Results:
         ended = await self._look(canvas)
         return ended is not None and await self._end(ref, ended)
 
-    async def _look(self, canvas: Canvas) -> Ended | None:
-        ended: Ended | None = await self._thread.call(partial(canvas.look, self._app))
+    async def _look(self, canvas: Canvas) -> CanvasResult | None:
+        ended: CanvasResult | None = await self._thread.call(partial(canvas.look, self._app))
         return ended
 
-    async def _end(self, ref: RunRef, ended: Ended) -> bool:
+    async def _end(self, ref: RunRef, ended: CanvasResult) -> bool:
         head = read_task(self._keys, None, ref.task_id, history_length=0, artifacts=False, whole=False)
         stored = await self._store.run(head)
         if stored is None:
@@ -87,8 +87,8 @@ class Results:
             begun, known = await self._thread.call(partial(self._ask, ref.name))
             if not begun or known:
                 return bool(known)
-            ended = await self._look(own) or Ended(
-                Failed(WORKER_LOST), error=WorkerLostError()
+            ended = await self._look(own) or CanvasResult(
+                Failure(WORKER_LOST), error=WorkerLostError()
             )  # the run may have ended since the first read
         # an A2A worker leaves StoreUnavailable if it could not claim the run, which then waits for another worker
         return not isinstance(ended.error, StoreUnavailable) and await self._end(ref, ended)
@@ -162,10 +162,10 @@ class Results:
             logger.warning("run %s: could not query worker %s: %r", name, worker, e)
             return True
 
-    def _events(self, ref: RunRef, task: Task, ended: Ended) -> list[Event]:
+    def _events(self, ref: RunRef, task: Task, ended: CanvasResult) -> list[Event]:
         events: list[Event] = []
         outcome = ended.outcome
-        if isinstance(outcome, Failed):
+        if isinstance(outcome, Failure):
             logger.error(
                 "run %s failed on a worker without this package: %r [reference %s]",
                 ref.name,
@@ -179,7 +179,7 @@ class Results:
                 event.task_id, event.context_id = task.id, task.context_id
                 events.append(event)
             except Exception as e:  # no part can hold the value, and the task must end
-                outcome = Failed(INVALID_ANSWER, reference=uuid4().hex[:12])
+                outcome = Failure(INVALID_ANSWER, reference=uuid4().hex[:12])
                 logger.error("run %s: %r [reference %s]", ref.name, e, outcome.reference)
         final = final_event(outcome, task.id, task.context_id)
         return [*events, final] if final else events

@@ -22,7 +22,7 @@ from ...clock import SYSTEM_CLOCK, Clock
 from ...crypto.sealing import NotSealedHere, Sealer
 from ...errors import BlobsUnavailable, StoreUnavailable
 from ...lifecycle import EventId, LogEntry
-from ...lifecycle.shown import shown_event
+from ...lifecycle.client_events import client_event
 from ...push import (
     Backoff,
     Deferred,
@@ -264,7 +264,7 @@ class Deliverer:
         Raises:
             ValueError: The event is not expressible in JSON or in the protocol version of the subscriber.
         """
-        event = shown_event(entry, cursor.task_id, cursor.context_id)
+        event = client_event(entry, cursor.task_id, cursor.context_id)
         if event is None or not subscription.includes(event):
             return None
         if subscription.protocol != "1.0":

@@ -1,15 +1,15 @@
-"""Installed releases of the packages that processes must agree on."""
+"""Installed versions of the packages that processes must agree on."""
 
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
 DISTRIBUTIONS = ("a2a-celery", "a2a-sdk", "celery")
-"""Packages of which gateways, workers and watchers should have the same release."""
+"""Packages whose versions must be equal on gateways, workers and watchers."""
 
 
 def versions() -> dict[str, str]:
-    """Return the release of each distribution by name; "" if it is not installed as a distribution."""
+    """Return the version of each package by name, or "" if it is not installed as a distribution."""
     return {name: _version(name) for name in DISTRIBUTIONS}
 
 

@@ -1,4 +1,4 @@
-"""Reading what was saved as JSON: nothing is guessed, and an error begins with the field at fault."""
+"""Validation of saved JSON data. An error begins with the invalid field."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ def is_scalar(value: object) -> TypeGuard[Scalar]:
 
 
 def fields_of(value: Any, where: str, wanted: Mapping[str, type]) -> dict[str, Any]:
-    """`value`, which is found at `where` ("" for the whole), as an object with exactly the fields `wanted`.
+    """Return `value` as an object with exactly the fields `wanted`. `where` is its path in error messages, "" for the
+    root.
 
     Raises:
-        InvalidSaved: it is none, or one of them is missing, unknown or of another type.
+        InvalidSaved: `value` is not an object, or a field is missing, unknown or of another type.
     """
     if not isinstance(value, dict):
-        raise InvalidSaved(where or "the whole", f"it is no object but {type(value).__name__}")
+        raise InvalidSaved(where or "root", f"must be an object, not {type(value).__name__}")
     prefix = f"{where}." if where else ""
     for name, kind in wanted.items():
         if name not in value:
-            raise InvalidSaved(f"{prefix}{name}", "it is missing")
+            raise InvalidSaved(f"{prefix}{name}", "is missing")
         if not isinstance(value[name], kind) or isinstance(value[name], bool):
-            raise InvalidSaved(f"{prefix}{name}", f"{value[name]!r} is no {kind.__name__}")
+            raise InvalidSaved(f"{prefix}{name}", f"{value[name]!r} is not of type {kind.__name__}")
     unknown = next((name for name in value if name not in wanted), None)
     if unknown is not None:
-        raise InvalidSaved(f"{prefix}{unknown}", "no such field is known")
+        raise InvalidSaved(f"{prefix}{unknown}", "is unknown")
     return value

@@ -87,7 +87,7 @@ def retried(keys: Keys, claim: Claim, call: ThreadedCall, settings: Settings) ->
     """
     options = call.options(claim.options)
     wait = timedelta(seconds=settings.redispatch_after) if call.retry_is_published else timedelta(0)
-    again = options.again_in(SYSTEM_CLOCK.now(), wait)
+    again = options.next_check_in(SYSTEM_CLOCK.now(), wait)
     return released_for_retry(keys, claim, options, again // MICROSECOND)
 
 

@@ -29,7 +29,18 @@ from ...caller import Caller
 from ...child_tasks import CURRENT_CHILDREN, ChildTasks
 from ...dispatch import Canvas, RunOptions, ignored_results
 from ...errors import AgentSignal
-from ...lifecycle import Canceled, Completed, Delegated, Failed, Lost, Outcome, Paused, Refused, Rejected, Retried
+from ...lifecycle import (
+    Canceled,
+    Completed,
+    Delegated,
+    Failure,
+    Lost,
+    Outcome,
+    Paused,
+    Refused,
+    Rejection,
+    Retried,
+)
 from ...lifecycle.content import jsonable
 from ...lifecycle.outcomes import OUT_OF_TIME
 from ...lifecycle.own_metadata import progress_metadata
@@ -39,10 +50,10 @@ from ...telemetry.tracing import span_at_hand
 from ..agents.session import CURRENT as SESSION
 from ..agents.session import ContextSession
 from ..agents.turn import Reply, Turn
+from ..celery.request import RUN_IS_OVER, RunConcluded, RunFailed
 from ..events.queue import RunEventQueue
 from ..events.steps import CURRENT_EXECUTION
 from ..process.forced_stop import in_pool_child
-from .request import RUN_IS_OVER, RunConcluded, RunFailed
 from .threaded_call import max_attempts, retry_options, time_of
 
 logger = logging.getLogger(__name__)
@@ -135,11 +146,11 @@ class TaskAdapter:
             case Canceled():
                 self._set_celery_state(states.REVOKED)
                 raise RunConcluded.in_state(CANCELED)
-            case Retried() | Failed() | Rejected() | Refused() if _is_fit_for_celery(self._error):
+            case Retried() | Failure() | Rejection() | Refused() if _is_fit_for_celery(self._error):
                 raise self._error.signal if isinstance(self._error, Carried) else self._error
             case Lost() if self._error is not None:
                 raise self._error
-            case Failed(text):
+            case Failure(text):
                 raise RunFailed(text)
         raise Ignore  # not ours, or not any more
 
@@ -208,7 +219,7 @@ class TaskAdapter:
             case Ignore():  # so Celery keeps no result; nor is there an artifact
                 return Completed()
             case SoftTimeLimitExceeded():
-                return Failed(OUT_OF_TIME)
+                return Failure(OUT_OF_TIME)
             case SystemExit() | KeyboardInterrupt() if _ends_the_process(self._error):
                 return Lost()  # the worker's main process says what that means
             case _:

@@ -19,14 +19,14 @@ from ...dispatch import HIDDEN, RUN_HEADER
 from ...errors import AgentSignal, AuthRequired, InputRequired
 from ...integrations.celery import wrap_autoretry
 from ...store.runs.commands import RunRef
+from ..celery.agent_task import celery_limits
+from ..celery.request import RunFailed, RunRequest
 from ..limits import CeleryLimits
 from ..process.forced_stop import in_pool_child
 from ..process.run_ender import RunEnder
 from ..process.shutdown_requeuer import ShutdownRequeuer
 from ..process.worker_process import WorkerProcess
-from .agent_task import celery_limits
 from .plain_task import CURRENT, Carried, TaskAdapter
-from .request import RunFailed, RunRequest
 from .result_backend import run_result_backend
 
 

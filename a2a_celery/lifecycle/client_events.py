@@ -1,4 +1,4 @@
-"""Log entries that clients receive, and their form."""
+"""Events in the form that clients receive."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from .events import Event, EventKind, LogEntry, kind_of
 from .fold import answered
 
 
-def shown_event(entry: LogEntry, task_id: str, context_id: str) -> Event | None:
-    """`entry` as streams and webhooks show it; None for what they don't show."""
+def client_event(entry: LogEntry, task_id: str, context_id: str) -> Event | None:
+    """Return the event of `entry` as streams and webhooks send it, or None if they do not send it."""
     match kind_of(entry.event):
         case EventKind.CLIENT_MESSAGE:
-            return None  # the client knows what it said; other subscribers find it in the history
+            return None  # the sender knows it; other subscribers find it in the history
         case EventKind.ANSWER:
             assert isinstance(entry.event, Message)
             message = Message()

@@ -1,4 +1,4 @@
-"""Redaction of what other libraries log: secrets that clients entrust to webhooks, and text that clients send."""
+"""Redaction of other libraries' logs: secrets of webhooks, and text of clients."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ LOGS_SECRETS_AT_DEBUG = {
     "hpack.hpack": "each header, also of requests",
     "hpack.table": "each header, also of requests",
 }
-"""Loggers, and what they log at DEBUG."""
+"""Loggers, and the secret content that they log at DEBUG."""
 
 LOGS_INPUT = (
     "a2a.compat.v0_3.jsonrpc_adapter",
     "a2a.server.routes.jsonrpc_dispatcher",
     "a2a_celery.gateway.protocol_errors",
 )
-"""Loggers of errors that repeat their input."""
+"""Loggers whose errors repeat the input."""
 
 CLIENT_ERRORS = ("Failed to validate base JSON-RPC request", "Failed to parse request params")
-"""First words of messages that `LOGS_INPUT` log as an error, with a traceback, for an invalid request."""
+"""First words of messages that `LOGS_INPUT` log as an error with a traceback for an invalid request."""
 
 
 def redact_logs() -> None:
     """Drop DEBUG records of `LOGS_SECRETS_AT_DEBUG` and the text of validation errors of `LOGS_INPUT` in this process.
 
-    The level of the loggers does not matter. An invalid request is one line at INFO, so that clients cannot fill a log
-    with errors.
+    The level of the loggers does not matter. An invalid request becomes one line at INFO, so that clients cannot fill a
+    log with errors.
     """
     for name in LOGS_SECRETS_AT_DEBUG:
-        logging.getLogger(name).addFilter(_is_above_debug)  # a filter that is present is not added again
+        logging.getLogger(name).addFilter(_is_above_debug)  # adding a filter twice has no effect
     for name in LOGS_INPUT:
         logging.getLogger(name).addFilter(_remove_input)
 

@@ -1,0 +1,139 @@
+"""Event loops, daemon threads for calls that may hang, and a memory-lean `asyncio.Event`."""
+
+from __future__ import annotations
+
+import _thread
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any
+
+
+class LeanEvent:
+    """`asyncio.Event` of one loop, without the deque of waiters, which takes 600 bytes when it is empty."""
+
+    __slots__ = ("_is_set", "_waiters")
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._waiters: tuple[asyncio.Future[None], ...] = ()
+
+    def is_set(self) -> bool:
+        """Return True if the event is set."""
+        return self._is_set
+
+    def set(self) -> None:
+        """Set the event and wake all waiters."""
+        self._is_set = True
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def clear(self) -> None:
+        """Reset the event."""
+        self._is_set = False
+
+    def future(self) -> asyncio.Future[None]:
+        """Return a future that resolves when the event is set. The event holds the future as long as it lives."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._is_set:
+            waiter.set_result(None)
+        else:
+            self._waiters += (waiter,)
+        return waiter
+
+    async def wait(self) -> None:
+        """Wait until the event is set, also if it is reset before the waiter runs."""
+        if self._is_set:
+            return
+        waiter = self.future()
+        try:
+            await waiter
+        finally:
+            self._waiters = tuple(other for other in self._waiters if other is not waiter)
+
+
+_Call = tuple[Callable[[], Any], asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
+
+
+class DaemonThreads:
+    """Daemon threads that make blocking calls for coroutines, `count` at a time, in order.
+
+    A process does not wait for these threads when it exits. Python joins an executor's threads at exit, so one publish
+    to a broker that accepts connections and never replies would keep a gateway from stopping. Each thread calls
+    `at_end` before it ends.
+    """
+
+    def __init__(self, count: int, name: str, *, at_end: Callable[[], None] | None = None) -> None:
+        self._count = count
+        self._at_end = at_end
+        self._name = name
+        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        self._threads: list[Thread] = []
+
+    async def call(self, function: Callable[[], Any]) -> Any:
+        """Return the result of `function`, or raise its exception. `function` runs in one of the threads; a cancel does
+        not stop it."""
+        if len(self._threads) < self._count:
+            thread = Thread(target=self._serve, name=f"{self._name}-{len(self._threads)}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        self._calls.put((function, loop, future))
+        try:
+            return await future
+        finally:
+            del future  # holds the exception, whose traceback holds this frame
+
+    def close(self) -> None:
+        """Let the threads end after the calls that were submitted."""
+        for _ in self._threads:
+            self._calls.put(None)
+
+    def _serve(self) -> None:
+        while (call := self._calls.get()) is not None:
+            function, loop, future = call
+            result: Any = None
+            error: BaseException | None = None
+            try:
+                result = function()
+            except StopIteration as e:  # a future does not accept it, so the caller would wait forever
+                error = RuntimeError(f"StopIteration was raised: {e}")
+                error.__cause__ = e
+            except BaseException as e:  # also SystemExit, which belongs to the caller
+                error = e
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(settle, future, result, error)
+            del call, function, loop, future, result, error  # the error's traceback holds this frame
+        if self._at_end is not None:
+            self._at_end()
+
+
+def settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    """Set the result or the exception of `future`, unless it is done."""
+    if future.done():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
+
+
+try:
+    from uvloop import new_event_loop as fastest_loop
+except ImportError:
+    from asyncio import new_event_loop as fastest_loop
+
+
+def new_loop(*, uvloop: bool) -> asyncio.AbstractEventLoop:
+    """Return a new event loop: uvloop's if the setting ``uvloop`` is on and the extra ``fast`` is installed, else
+    asyncio's.
+
+    Under gevent, threads are greenlets. asyncio's loop cooperates with them, and uvloop's would block all of them.
+    """
+    threads_are_threads = _thread.start_new_thread.__module__ == "_thread"
+    loop: asyncio.AbstractEventLoop = fastest_loop() if uvloop and threads_are_threads else asyncio.new_event_loop()
+    return loop
