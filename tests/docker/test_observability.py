@@ -27,8 +27,8 @@ from .engine import buildable, run
 from .traces import spans
 
 HERE = Path(__file__).parent
-FAILED_LOOKS = "Looks that failed, a second"
-REFUSED = "Refused for a limit, a second"
+FAILED_TICKS = "Failed ticks per second"
+REFUSED = "Requests refused by limits, per second"
 """The two panels that are empty while all is well, and no limit is set."""
 
 
@@ -148,7 +148,7 @@ def test_each_alert_is_raised_by_what_it_is_for_and_by_nothing_else(observed: De
 
 
 def test_the_dashboard_has_something_to_show(observed: Deployment, receiver: str) -> None:
-    queries = [query for title, each in panels().items() if title not in (FAILED_LOOKS, REFUSED) for query in each]
+    queries = [query for title, each in panels().items() if title not in (FAILED_TICKS, REFUSED) for query in each]
     missing = list(queries)
 
     def all_answer() -> bool:
@@ -194,7 +194,7 @@ def test_redis_is_gone_and_prometheus_sees_it(observed: Deployment) -> None:
 
     observed.kill(redis)
 
-    [failed_looks] = panels()[FAILED_LOOKS]
-    for query in (alerts()["A2ANoGateway"], failed_looks):
+    [failed_ticks] = panels()[FAILED_TICKS]
+    for query in (alerts()["A2ANoGateway"], failed_ticks):
         eventually(lambda query=query: ask(observed, query), every=1, what=query)  # type: ignore[misc]
     assert ask(observed, alerts()["A2ANoWatcher"]) == []
