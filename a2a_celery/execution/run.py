@@ -202,14 +202,14 @@ class Run:
             worker=self._emitter.worker if self._emitter else "",
         )
         # a claim whose answer was lost may have been carried out
-        answer = await run_with_retry(host.store, claim(whole=False))
+        answer = await run_with_retry(host.store, claim(resolve_blobs=False))
         if isinstance(answer, RetryUnrecorded) and call is not None:
             event = final_event(Retried(call.retries + 1, call.max_attempts, ""), self.ref.task_id, answer.context_id)
-            answer = await run_with_retry(host.store, claim(retried=event, whole=False))
+            answer = await run_with_retry(host.store, claim(retried=event, resolve_blobs=False))
         if isinstance(answer, Dropped | RetryUnrecorded):
             logger.info("run %s dropped: %s", self.ref.name, answer, extra=about(Action.RUN_DROPPED, self.ref.name))
             return None
-        if not answer.whole:
+        if not answer.is_resolved:
             self._claiming = claim
         return answer
 

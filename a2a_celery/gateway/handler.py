@@ -116,7 +116,7 @@ class GatewayHandler(RequestHandler):
             accepted = await self._acceptor.accept(params, context, self._scope(context))
             return apply_history_length(accepted.task, params.configuration)
         scope, length = self._scope(context), _history_length(params.configuration)
-        async with self._acceptor.accepting(params, context, scope, stops=True) as (accepted, signal):
+        async with self._acceptor.accepting(params, context, scope, final_only=True) as (accepted, signal):
             end = None
             with self.shutdown.waiting():
                 end = await self._turns.wait_for_end(accepted, signal, scope, length)
@@ -224,7 +224,9 @@ class GatewayHandler(RequestHandler):
         self._check(params, context)
         scope = self._scope(context)
         async with self._follower.listen(params.id) as signal:
-            stored = await self._task_reader.read(scope, params.id, history_length=0, artifacts=False, whole=False)
+            stored = await self._task_reader.read(
+                scope, params.id, history_length=0, artifacts=False, resolve_blobs=False
+            )
             context_id = stored.task.context_id
             text = CANCELED_BY_PARENT if _is_by_parent(params) else CANCELED_BY_CLIENT
             result = await self._store.run(tasks.request_cancel(self._keys, scope, params.id, context_id, text=text))
@@ -239,7 +241,7 @@ class GatewayHandler(RequestHandler):
                         self._publisher.revoke_soon([RunRef(params.id, run).name])
                     if canvas:
                         self._publisher.revoke_soon(Canvas.from_json(canvas).ids(), terminate=True)
-                case answers.CancelAsked(version):
+                case answers.CancelRequested(version):
                     within = self.agent.grace(self._settings) + CANCEL_MARGIN
                     await self._turns.wait_until_final(params.id, signal, version, within)
         return await self._read(params.id, context, None)

@@ -169,7 +169,7 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
-LOST = ("again", "failed", "canceled", "handed_back")
+LOST = ("again", "failed", "canceled", "returned")
 """Outcomes of lost runs."""
 
 TIMES = {"queue": names.RUN_QUEUE, "first": names.RUN_FIRST_EVENT, "run": names.RUN_TIME, "cancel": names.CANCEL_TIME}
@@ -205,7 +205,7 @@ class FleetCollector(Collector):
         yield _gauge(
             names.ARCHIVE_WAITING, {("due",): store_metrics.to_archive, ("refused",): store_metrics.archive_refused}
         )
-        yield _gauge(names.ARCHIVE_BEHIND, {(): store_metrics.archive_behind})
+        yield _gauge(names.ARCHIVE_LAG, {(): store_metrics.archive_lag})
         posts = CounterMetricFamily(names.WEBHOOK_POSTS.name, names.WEBHOOK_POSTS.help, labels=["outcome"])
         for outcome in ("delivered", "failed", "given_up"):
             posts.add_metric([outcome], getattr(self._posts, outcome))

@@ -22,7 +22,7 @@ from google.protobuf.struct_pb2 import Struct, Value
 from ..lifecycle import Event, EventId, LogEntry, kind_of, opened
 from ..lifecycle.fold import answered, merge_chunk
 from ..lifecycle.steps import Step, encode_step
-from .blobs.references import Unkept, decode_as, encode, encode_again, has_references, insert_blobs, met
+from .blobs.references import BlobsExpired, decode_as, encode, encode_again, has_references, insert_blobs, met
 from .operation import Argument
 
 LOG_BLOB_BYTES = 8 * 1024 * 1024
@@ -73,7 +73,7 @@ def event_arguments(events: Iterable[Event | Step]) -> list[Argument]:
     return arguments
 
 
-def whole_arguments(task: Task) -> list[Argument]:
+def task_arguments(task: Task) -> list[Argument]:
     """A task as a whole, as ``replace_task`` in scripts/lib takes it; one that was read without its contents
     stays without them."""
     status = TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id, status=task.status)
@@ -142,7 +142,7 @@ def direct_answer(answer: Sequence[Any]) -> Message | None:
     return said if isinstance(said, Message) else None
 
 
-def snapshot_is_whole(answer: Sequence[Any]) -> bool:
+def snapshot_is_resolved(answer: Sequence[Any]) -> bool:
     """Whether no part of that snapshot is in the object store."""
     if isinstance(folded := answer[-1], FoldedTask):
         return not folded.has_references
@@ -150,10 +150,10 @@ def snapshot_is_whole(answer: Sequence[Any]) -> bool:
     return not any(map(has_references, stored))
 
 
-def require_kept(answer: Sequence[Any]) -> None:
-    """Raises Unkept if a task was not begun: its blobs were written too long ago to be there for sure."""
-    if answer[0] == b"unkept":
-        raise Unkept("it took too long until a new task's parts were in the object store: nothing was stored")
+def require_blobs_retained(answer: Sequence[Any]) -> None:
+    """Raises BlobsExpired if a task was not begun: its blobs were written too long ago to be there for sure."""
+    if answer[0] == b"blobs_expired":
+        raise BlobsExpired("it took too long until a new task's parts were in the object store: nothing was stored")
 
 
 def log_entries(answer: Sequence[bytes], after: int) -> list[LogEntry]:

@@ -273,7 +273,7 @@ class Keys:
     def reply_channel(self, process: str) -> str:
         """channel: what is said on `wake` of each task that this process has made and follows, that name before it.
 
-        It also listens to one that says how many these are: ``:<number>`` behind it, see `wakers`."""
+        It also listens to one that says how many these are: ``:<number>`` behind it, see `reply_channels`."""
         return f"{self.prefix}:reply:{process}"
 
     @property
@@ -283,7 +283,7 @@ class Keys:
 
     @property
     def reply_channel_loads(self) -> str:
-        """A pattern for the channels that say how many tasks are followed through `waker`; nothing is sent there."""
+        """Pattern of the channels whose names end in the number of tasks that a process follows. Nothing is sent there."""
         return f"{self._plain_prefix}:reply:*:*"
 
     @property

@@ -47,7 +47,7 @@ class Operation(Generic[T]):
     keys: Sequence[str]
     args: Sequence[Argument]
     parse: Callable[[Any], T]
-    whole: bool = True
+    resolve_blobs: bool = True
 
 
 @cache

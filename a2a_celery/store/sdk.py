@@ -32,7 +32,7 @@ from ..integrations.a2a_sdk import version_reader
 from ..lifecycle import Event, EventId, is_terminal
 from ..lifecycle.states import CANCELED
 from .client.connection import AsyncStore
-from .codec import event_arguments, require_kept, whole_arguments
+from .codec import event_arguments, require_blobs_retained, task_arguments
 from .keys import Keys, Scope
 from .log.follow import LogFollower
 from .log.pages import read_log
@@ -156,10 +156,10 @@ def _save_task(
     if isinstance(event, TaskStatusUpdateEvent | TaskArtifactUpdateEvent) and not prev_version.is_missing:
         arguments += ["event", *event_arguments([event])]
     else:
-        arguments += ["whole", *whole_arguments(task)]
+        arguments += ["task", *task_arguments(task)]
 
     def parse(answer: Sequence[bytes]) -> int | None:
-        require_kept(answer)
+        require_blobs_retained(answer)
         return int(answer[1]) if answer[0] == b"saved" else None
 
     return Operation(script("save_task"), keys.task(task.id), arguments, parse)

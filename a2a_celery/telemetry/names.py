@@ -123,8 +123,8 @@ ARCHIVE_WAITING = Metric(
     "Ended tasks that are due for the archive or were refused by it.",
     ("state",),
 )
-ARCHIVE_BEHIND = Metric(
-    "a2a_archive_behind_seconds", "gauge", "store", "Time for which the oldest of these tasks has been due."
+ARCHIVE_LAG = Metric(
+    "a2a_archive_lag_seconds", "gauge", "store", "Time for which the oldest of these tasks has been due."
 )
 WEBHOOK_POSTS = Metric("a2a_webhook_posts", "counter", "store", "Posts to webhooks by outcome.", ("outcome",))
 WEBHOOKS = Metric("a2a_webhooks", "gauge", "store", "Webhooks that wait for a post or were abandoned.", ("state",))

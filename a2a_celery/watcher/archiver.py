@@ -24,7 +24,7 @@ from ..store.admin.archiving import (
     try_refused_again,
     update_archive_backlog,
 )
-from ..store.blobs.references import full_size, is_whole
+from ..store.blobs.references import full_size, is_resolved
 from ..store.tasks.commands import read_task
 from ..telemetry.logs import about
 from ..telemetry.names import Action
@@ -96,7 +96,7 @@ class Archiver:
             self._retry_delay = min(max(FIRST_RETRY_DELAY, self._retry_delay * 2), MAX_RETRY_DELAY)
             self._not_before = self._clock.monotonic() + self._retry_delay
             state = await self._store.run(read_archive_state(self._keys))
-            text = f"{e}; {state.due} ended tasks are due, the oldest for {state.behind:.0f} s"
+            text = f"{e}; {state.due} ended tasks are due, the oldest for {state.lag:.0f} s"
             raise ArchiveUnavailable(text) from e
         self._retry_delay = 0.0
 
@@ -135,7 +135,7 @@ class Archiver:
         portion: list[Archived] = []
         size = 0
         for task_id, scope in due:
-            stored = await self._store.run(read_task(self._keys, scope, task_id, whole=False))
+            stored = await self._store.run(read_task(self._keys, scope, task_id, resolve_blobs=False))
             if stored is None:
                 continue
             amount = full_size(stored[0])
@@ -149,7 +149,7 @@ class Archiver:
 
     async def _resolve_blobs(self, archived: Archived) -> Archived | None:
         """Return the task with its large parts, or None if it is gone or its large parts are unavailable."""
-        if is_whole(archived.task):
+        if is_resolved(archived.task):
             return archived
         try:
             stored = await self._store.run(read_task(self._keys, archived.scope, archived.task.id))

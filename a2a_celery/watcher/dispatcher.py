@@ -70,22 +70,22 @@ class Backlog:
         Raises:
             BrokerUnavailable: The broker did not reply.
         """
-        if run.taken_us < self._taken_us:  # the store's clock was set back, so earlier times are invalid
+        if run.acquired_us < self._taken_us:  # the store's clock was set back, so earlier times are invalid
             for times in (self._asked_at, self._empty_at, self._claimed_us):
                 times.clear()
-        self._taken_us = run.taken_us
+        self._taken_us = run.acquired_us
         if run.published_us is None:
             return False
         queue = self._queue_of(run.agent, options)
         if queue is None:
             return False
-        if self._asked_at.get(queue) != run.taken_us and run.published_us >= self._empty_at.get(queue, 0):
+        if self._asked_at.get(queue) != run.acquired_us and run.published_us >= self._empty_at.get(queue, 0):
             if len(self._asked_at) >= MAX_QUEUES:
                 self._asked_at.clear()
                 self._empty_at.clear()
-            self._asked_at[queue] = run.taken_us
+            self._asked_at[queue] = run.acquired_us
             if await self._queues.is_empty(queue):
-                self._empty_at[queue] = run.taken_us
+                self._empty_at[queue] = run.acquired_us
         if run.published_us < self._empty_at.get(queue, 0):
             return False
         if not self._claims_are_read:
@@ -163,7 +163,7 @@ class Dispatcher:
         self._results_reply = True
         for number, run in enumerate(due):
             self._metrics.record_progress(self.name)
-            options, now = RunOptions.from_json(run.options), EPOCH + run.taken_us * MICROSECOND
+            options, now = RunOptions.from_json(run.options), EPOCH + run.acquired_us * MICROSECOND
             if options.has_expired(min(now, self._clock.now() + MAX_CLOCK_ERROR)):
                 await self._reject(run.ref)
                 continue
@@ -213,7 +213,7 @@ class Dispatcher:
             return False
 
     async def _reject(self, ref: RunRef) -> None:
-        head = read_task(self._keys, None, ref.task_id, history_length=0, artifacts=False, whole=False)
+        head = read_task(self._keys, None, ref.task_id, history_length=0, artifacts=False, resolve_blobs=False)
         found = await self._store.run(head)
         event = found and final_event(Refused(NOT_BEGUN_IN_TIME), ref.task_id, found[0].context_id)
         if event:

@@ -108,7 +108,7 @@ class Recoverer:
             logger.warning(text, name, lapsed.agent, RETRY_AFTER, e or type(e).__name__, extra=log_fields)
 
     async def _start_next_attempt(self, lapsed: Lapsed) -> None:
-        delay_us = 0 if lapsed.handed_back else min(FIRST_DELAY_US * 2 ** (lapsed.attempt - 1), MAX_DELAY_US)
+        delay_us = 0 if lapsed.returned else min(FIRST_DELAY_US * 2 ** (lapsed.attempt - 1), MAX_DELAY_US)
         lapse = await give_next_attempt(self._store, self._keys, lapsed, again_us=delay_us)
         log_fields = about(Action.RUN_LOST, lapsed.ref.name, agent=lapsed.agent, outcome=lapse.what)
         match lapse.what:
@@ -123,7 +123,7 @@ class Recoverer:
                 logger.warning(text, lapsed.ref.name, lapsed.agent, extra=log_fields)
             case _:
                 return  # another watcher recovered the run, or the next tick does
-        if lapsed.worker and not lapsed.handed_back and self._publisher is not None:
+        if lapsed.worker and not lapsed.returned and self._publisher is not None:
             run = (lapsed.agent, lapsed.ref.task_id, lapsed.ref.run)
             self._publisher.lost_soon(*run, lapsed.worker, canceled=lapse.what == "canceled", call=lapsed.call)
 

@@ -159,7 +159,7 @@ def test_a_database_that_goes_away_and_comes_back(kept: ArchivingFleet) -> None:
     assert {task["id"] for task in late} <= kept.in_store()
     assert [kept.read(task["id"])[0] for task in (*late, archived)] == [200, 200, 200, 503]
     assert scrape(kept.gateway.url).get("a2a_archive_waiting", state="due") == 3
-    assert scrape(kept.gateway.url).get("a2a_archive_behind_seconds") > 0
+    assert scrape(kept.gateway.url).get("a2a_archive_lag_seconds") > 0
     doctor = kept.fleet.command("a2a", "doctor")
     assert "wrong  archive: the archive failed: " in doctor.stdout
     assert "archivist" not in doctor.stdout + watcher.output(), "who asks the database is nobody's to read"

@@ -32,7 +32,7 @@ def test_what_a_drained_worker_has_fetched_runs_elsewhere(tmp_path: Path) -> Non
 
         [left] = a2a.rows("drain", "--worker", node(first), "--timeout", "0", code=1)
 
-        assert left["handedBack"] == 3
+        assert left["returned"] == 3
         assert left["running"] == [f"{works['id']}.1"]
         for task in waits:
             until("echo", task, "COMPLETED")

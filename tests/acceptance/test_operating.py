@@ -122,7 +122,7 @@ def test_stats_counts_what_waits_works_and_was_lost(site: Site) -> None:
     assert said["agents"]["echo"]["oldestWaitingSeconds"] > 0
     assert said["agents"]["silent"]["open"] == {"working": 2}
     assert said["agents"]["patient"]["ended"]["failed"] == 1
-    assert said["runs"] == {"queued": 6, "behind": 0, "running": 2, "handed": 0}
+    assert said["runs"] == {"queued": 6, "blocked": 0, "running": 2, "delegated": 0}
     assert said["deadLetters"] == 1
     assert said["store"]["tasks"] == 9
     assert 1000 < said["store"]["bytesPerTask"] < said["store"]["bytes"]
@@ -195,7 +195,7 @@ def test_cancel_and_drain_change_what_they_say(site: Site) -> None:
     assert (stopped["task"], stopped["outcome"]) == (site.works["good"], "canceled")
     for task_id in site.waits:
         site.is_in("echo", task_id, "COMPLETED")
-    assert left["handedBack"] > 0
+    assert left["returned"] > 0
     site.is_in("silent", site.works["bad"], "WORKING")
 
     # when that is over too, it can go

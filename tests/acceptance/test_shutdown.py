@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from a2a_celery.lifecycle.outcomes import WORKER_LOST
-from a2a_celery.lifecycle.own_metadata import ATTEMPT, HANDED_BACK, MAX_ATTEMPTS, own_metadata
+from a2a_celery.lifecycle.own_metadata import ATTEMPT, MAX_ATTEMPTS, RETURNED_ATTEMPT, own_metadata
 from a2a_celery.store import Keys
 from tests.acceptance.test_endings import WORKED, Site, open_site, text_of
 from tests.support.clients import rest
@@ -99,7 +99,7 @@ def new_worker(site: Site, pool: str, kind: str = "", **env: str) -> Process:
 @pytest.mark.parametrize(
     ("pool", "kind"), [*((pool, kind) for pool in (*POOLS, "asyncio") for kind in KINDS), ("gevent", "warm")]
 )
-def test_a_run_that_may_be_run_again_is_handed_back(site: Site, folder: Path, pool: str, kind: str) -> None:
+def test_a_run_that_may_be_run_again_is_returned(site: Site, folder: Path, pool: str, kind: str) -> None:
     worker = new_worker(site, pool, kind)
     task_id = begun(site, folder, "worth-another", "until 0")
 
@@ -118,7 +118,7 @@ def test_a_run_that_may_be_run_again_is_handed_back(site: Site, folder: Path, po
     task = site.ended("worth-another", task_id)
     assert site.log(task_id)[3:] == ["WORKING", "WORKING", "artifact", "COMPLETED"]
     assert words(folder, task_id) == ["begins 1", "cleaned up", "begins 2"]
-    assert task["metadata"] == own_metadata({ATTEMPT: 2, MAX_ATTEMPTS: 3, HANDED_BACK: 1})
+    assert task["metadata"] == own_metadata({ATTEMPT: 2, MAX_ATTEMPTS: 3, RETURNED_ATTEMPT: 1})
     texts = ["".join(part["text"] for part in artifact["parts"]) for artifact in task["artifacts"]]
     assert texts == ["finished", "attempt 2 done"]
     site.celery_says(task_id, "cancelled")
@@ -243,7 +243,7 @@ def test_a_client_that_asked_to_cancel_gets_that(site: Site, folder: Path, pool:
 
 @pytest.mark.parametrize("pool", POOLS)
 @pytest.mark.parametrize("agent", ["plain-again", "plain-once"])
-def test_a_plain_celery_task_is_handed_back_or_fails_alike(site: Site, folder: Path, pool: str, agent: str) -> None:
+def test_a_plain_celery_task_is_returned_or_fails_alike(site: Site, folder: Path, pool: str, agent: str) -> None:
     worker = new_worker(site, pool)
     task_id = site.send(agent, "60 0")
     eventually(lambda: words(folder, task_id) == ["begins 1"], what="it begins")

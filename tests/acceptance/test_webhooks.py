@@ -191,7 +191,7 @@ def test_nobody_is_sent_elsewhere(served: Served, store: SyncStore, hooks: Recei
 def stands(store: SyncStore, task_id: str, config_id: str) -> str:
     """What a list of deliveries calls the line; "missing" when there is none."""
     found = store.run(read_delivery(Keys("a2a"), task_id, config_id))
-    return found.how if found else "missing"
+    return found.state if found else "missing"
 
 
 def deliveries(served: Served, *arguments: str) -> list[dict[str, Any]]:

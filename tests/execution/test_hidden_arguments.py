@@ -57,7 +57,7 @@ def test_a_retry_shows_none_of_its_arguments() -> None:
     assert PRIVATE in json.dumps(message.decode()), "the worker needs it"
 
 
-async def test_a_run_that_is_handed_back_shows_none_of_its_arguments(
+async def test_a_run_that_is_returned_shows_none_of_its_arguments(
     store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis, caplog: pytest.LogCaptureFixture
 ) -> None:
     options = RunOptions(call=Call("tasks.shout", {"text": PRIVATE})).to_json()

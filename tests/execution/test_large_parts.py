@@ -119,12 +119,18 @@ async def test_an_agent_sees_its_claim_whole_or_not_at_all(
     monkeypatch.setattr("a2a_celery.execution.events.run_store.BLOB_TIMEOUT", 0.05)
     task_id = await created(large.seeds, [Part(text=LARGE)])
 
-    def claiming(whole: bool = True) -> Operation[Claim | Dropped | RetryUnrecorded]:
+    def claiming(resolve_blobs: bool = True) -> Operation[Claim | Dropped | RetryUnrecorded]:
         return claim_run(
-            large.keys, RunRef(task_id, 1), token="t", runner="r", lease_us=LEASE_US, working=True, whole=whole
+            large.keys,
+            RunRef(task_id, 1),
+            token="t",
+            runner="r",
+            lease_us=LEASE_US,
+            working=True,
+            resolve_blobs=resolve_blobs,
         )
 
-    claim = await shelved.store.run(claiming(whole=False))
+    claim = await shelved.store.run(claiming(resolve_blobs=False))
     assert isinstance(claim, Claim)
     store = RunStore(shelved.store, large.keys, claim)
     shelved.shelf.away = True
@@ -134,5 +140,5 @@ async def test_an_agent_sees_its_claim_whole_or_not_at_all(
 
     whole = await store.in_full(claim, claiming)
 
-    assert (claim.whole, whole.whole) == (False, True)
+    assert (claim.is_resolved, whole.is_resolved) == (False, True)
     assert whole.request.message.parts[0].text == whole.task.history[0].parts[0].text == LARGE

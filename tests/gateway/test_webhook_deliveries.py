@@ -96,7 +96,7 @@ async def test_the_owner_reads_what_became_of_the_posts_and_no_secret(site: Site
     event = str(await site.event_id(task_id, 1))
     failed = Attempt(event, "failed", 500, 31, "answered 500")
     said = {"reason": "10.0.0.7 said no", "status": 500, "answer": "the body of the receiver"}
-    postponed = postpone_delivery(site.keys, line, after_us=HOUR_US, counts=True, said=said, attempt=failed)
+    postponed = postpone_delivery(site.keys, line, after_us=HOUR_US, counts=True, failure=said, attempt=failed)
     await site.store.run(postponed)
 
     answer = await site.alice.get(f"/webhooks/{task_id}/c/deliveries")
@@ -119,7 +119,7 @@ async def test_the_owner_reads_what_became_of_the_posts_and_no_secret(site: Site
 async def test_what_failed_is_due_at_once_when_its_owner_replays_it(site: Site) -> None:
     task_id = await site.alice.task()
     line = await site.webhooks.one()
-    await site.store.run(abandon_delivery(site.keys, line, said={"reason": "no"}, attempt=None))
+    await site.store.run(abandon_delivery(site.keys, line, failure={"reason": "no"}, attempt=None))
     given_up = (await site.alice.get(f"/webhooks/{task_id}/c/deliveries")).json()
     assert (given_up["state"], "givenUpAt" in given_up) == ("dead", True)
 

@@ -7,7 +7,7 @@ import asyncio
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.admin.archiving import (
-    OWED_STAYS,
+    UNDELIVERED_RETENTION,
     acquire_archivable,
     defer_archiving,
     read_archive_state,
@@ -125,7 +125,7 @@ async def test_what_is_owed_to_a_webhook_outlives_the_task_in_the_lists(
     assert (await listed(store, keys))[0] == []
     assert await store.redis.zcard(keys.deliveries) == 1
     for key in (keys.task(task_id).record, keys.task(task_id).log, keys.task(task_id).push):
-        assert 0 < await store.redis.ttl(key) <= OWED_STAYS
+        assert 0 < await store.redis.ttl(key) <= UNDELIVERED_RETENTION
 
 
 async def test_what_the_archive_refuses_holds_up_no_other_and_is_tried_again(
@@ -185,7 +185,7 @@ async def test_how_far_it_is_behind_is_said(store: AsyncStore, keys: Keys, seeds
     state = await store.run(read_archive_state(keys))
 
     assert (state.waiting, state.due, state.refused) == (2, 1, 0)
-    assert 3600 <= state.behind < 3700
+    assert 3600 <= state.lag < 3700
 
 
 async def test_a_dead_letter_is_one_until_its_task_goes(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:

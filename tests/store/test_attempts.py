@@ -69,7 +69,7 @@ async def test_the_end_of_a_webhook_is_an_attempt_without_a_next_try(
     store: AsyncStore, keys: Keys, webhooks: Webhooks, task_id: str
 ) -> None:
     gone = Attempt("2-1", "gone", 410, 3, "answered 410")
-    assert await store.run(abandon_delivery(keys, await webhooks.one(), said={"reason": "no"}, attempt=gone))
+    assert await store.run(abandon_delivery(keys, await webhooks.one(), failure={"reason": "no"}, attempt=gone))
 
     [attempt] = (await webhooks.stands(task_id)).attempts
 
@@ -146,7 +146,7 @@ async def test_what_failed_is_due_at_once_when_it_is_replayed(
 async def test_an_event_that_is_owed_comes_in_its_turn_when_it_is_requested(
     store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks, task_id: str
 ) -> None:
-    await store.run(abandon_delivery(keys, await webhooks.one(), said={"reason": "no"}))
+    await store.run(abandon_delivery(keys, await webhooks.one(), failure={"reason": "no"}))
     event_id = (await seeds.log(task_id))[1].id
 
     assert await store.run(request_post(keys, ANN, task_id, "c", event_id)) == "requested"
@@ -174,7 +174,7 @@ async def test_requested_posts_are_made_once_in_their_order_and_again_when_a_wat
         await store.run(settle_requested_post(keys, taken, "ping-1", ping, after_us=0))
     stands = await webhooks.stands(task_id)
     assert [attempt.post for attempt in stands.attempts] == ["ping-1"]
-    assert (stands.requested, stands.how, stands.version) == ((str(event_id),), "delivered", 2)
+    assert (stands.requested, stands.state, stands.version) == ((str(event_id),), "delivered", 2)
     await store.run(settle_requested_post(keys, line, str(event_id), None, after_us=HOUR_US))
     assert await store.run(take) == []
     await store.redis.zincrby(keys.requested_posts, -HOUR_US, f"{task_id} c")
@@ -210,11 +210,11 @@ async def test_an_event_that_the_log_does_not_have_is_gone(
 async def test_a_webhook_that_was_given_up_gets_a_ping_and_stays_so(
     store: AsyncStore, keys: Keys, webhooks: Webhooks, task_id: str
 ) -> None:
-    await store.run(abandon_delivery(keys, await webhooks.one(), said={"reason": "no"}))
+    await store.run(abandon_delivery(keys, await webhooks.one(), failure={"reason": "no"}))
     assert await store.run(request_post(keys, ANN, task_id, "c", "ping-1")) == "requested"
 
     [(line, [ping])] = await store.run(acquire_requested_posts(keys, limit=9, lease_us=LEASE_US))
     await store.run(settle_requested_post(keys, line, ping, Attempt(ping, "delivered", 200, 1), after_us=0))
 
-    assert (await webhooks.stands(task_id)).how == "dead"
+    assert (await webhooks.stands(task_id)).state == "dead"
     assert await webhooks.take() == []

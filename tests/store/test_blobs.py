@@ -22,7 +22,7 @@ from a2a_celery.lifecycle.events import decode
 from a2a_celery.lifecycle.outcomes import status_event
 from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.blobs.references import MARK, READING, Encoded, Reading, decode_as, is_whole, take_out
+from a2a_celery.store.blobs.references import MARK, READING, Encoded, Reading, decode_as, is_resolved, take_out
 from a2a_celery.store.log.pages import read_log
 from a2a_celery.store.runs.commands import Claim, RunRef, append, claim_run
 from a2a_celery.store.tasks.commands import continue_task, read_task
@@ -218,9 +218,9 @@ async def test_a_process_without_blob_url_refuses_what_it_can_not_read(
 
     with pytest.raises(BlobsUnavailable, match="A2A_BLOB_URL"):
         await store.run(read_task(keys, ANN, task_id))
-    found = await store.run(read_task(keys, ANN, task_id, whole=False))
+    found = await store.run(read_task(keys, ANN, task_id, resolve_blobs=False))
     assert found is not None
-    assert not is_whole(found[0])
+    assert not is_resolved(found[0])
 
 
 async def test_a_client_can_not_write_a_reference(shelved: Shelved, large: Seeds) -> None:
@@ -312,15 +312,23 @@ async def test_a_further_message_is_accepted_also_where_the_task_can_not_be_show
     )
 
     assert isinstance(answer, Begun)
-    assert not answer.whole
+    assert not answer.is_resolved
 
 
 async def test_a_claim_can_be_asked_for_its_parts_later(shelved: Shelved, large: Seeds, keys: Keys) -> None:
     task_id = await created(large, [Part(text=LARGE)])
     shelved.shelf.away = True
 
-    def claim(whole: bool):  # type: ignore[no-untyped-def]
-        return claim_run(keys, RunRef(task_id, 1), token="t", runner="r", lease_us=LEASE_US, working=True, whole=whole)
+    def claim(resolve_blobs: bool):  # type: ignore[no-untyped-def]
+        return claim_run(
+            keys,
+            RunRef(task_id, 1),
+            token="t",
+            runner="r",
+            lease_us=LEASE_US,
+            working=True,
+            resolve_blobs=resolve_blobs,
+        )
 
     first = await shelved.store.run(claim(False))
     shelved.shelf.away = False
@@ -328,7 +336,7 @@ async def test_a_claim_can_be_asked_for_its_parts_later(shelved: Shelved, large:
 
     assert isinstance(first, Claim)
     assert isinstance(second, Claim)
-    assert (first.whole, second.whole, first.version) == (False, True, second.version)
+    assert (first.is_resolved, second.is_resolved, first.version) == (False, True, second.version)
     assert second.request.message.parts[0].text == LARGE
 
 

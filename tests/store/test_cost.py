@@ -9,7 +9,7 @@ from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.log.pages import read_log
 from a2a_celery.store.operation import Operation
 from a2a_celery.store.runs.commands import Claim, RunRef, append, claim_run, settle_run
-from a2a_celery.store.tasks.commands import create_task, read_stopped
+from a2a_celery.store.tasks.commands import create_task, read_final_task
 from tests.support.seeds import ANN, CONTEXT, Seeds, chunk, request, status
 
 
@@ -107,7 +107,7 @@ async def test_a_task_costs_the_same_among_a_few_and_among_many(store: AsyncStor
             create_task(keys, ANN, task_id, CONTEXT, sent, caller=b"{}", retention=60),  # type: ignore[list-item]
             claim_run(keys, ref, token="k", runner="r", lease_us=1, working=True),  # type: ignore[list-item]
             settle_run(keys, ref, token="k", before=0, events=[status(COMPLETED)]),  # type: ignore[list-item]
-            read_stopped(keys, ANN, task_id),  # type: ignore[list-item]
+            read_final_task(keys, ANN, task_id),  # type: ignore[list-item]
         ]
         return [await meter.cost_of(operation) for operation in done]
 

@@ -87,7 +87,7 @@ async def test_a_line_goes_on_to_the_end_of_the_log_and_is_due_with_the_next_eve
     assert await webhooks.note(line, 4) == "more"
     assert await webhooks.note(line, 5) == "done"
     assert await webhooks.note(line, 5) == "done"
-    assert (await webhooks.stands(claim.ref.task_id)).how == "delivered"
+    assert (await webhooks.stands(claim.ref.task_id)).state == "delivered"
     assert await webhooks.take() == []
     await seeds.settled(claim, status(COMPLETED), before=3)
     assert (await webhooks.one()).delivered == 5
@@ -109,13 +109,13 @@ async def test_a_line_that_backs_off_is_not_due_earlier_for_a_new_event(
     await webhooks.saved(claim.ref.task_id)
     await seeds.appended(claim, chunk("a"))
     line = await webhooks.one()
-    assert await store.run(postpone_delivery(keys, line, after_us=HOUR_US, counts=True, said={"status": 503}))
+    assert await store.run(postpone_delivery(keys, line, after_us=HOUR_US, counts=True, failure={"status": 503}))
 
     await seeds.appended(claim, chunk("b"), before=1)
 
     assert await webhooks.take() == []
     stands = await webhooks.stands(claim.ref.task_id)
-    assert (stands.how, stands.failures, stands.said, stands.in_hand) == ("failing", 1, {"status": 503}, False)
+    assert (stands.state, stands.failures, stands.failure, stands.is_leased) == ("failing", 1, {"status": 503}, False)
     assert HOUR_US - 60_000_000 < stands.due_us - stands.now_us <= HOUR_US
 
 
@@ -124,7 +124,7 @@ async def test_failures_count_until_an_event_is_delivered(
 ) -> None:
     for counts in (True, False, True):
         line = await webhooks.one()
-        postpone = postpone_delivery(keys, line, after_us=0, counts=counts, said={"reason": "slow"})
+        postpone = postpone_delivery(keys, line, after_us=0, counts=counts, failure={"reason": "slow"})
         assert await store.run(postpone)
         assert await store.run(postpone)  # repeated: counts once
     line = await webhooks.one()
@@ -134,7 +134,7 @@ async def test_failures_count_until_an_event_is_delivered(
     await webhooks.note(line, 2)
 
     stands = await webhooks.stands(task_id)
-    assert (stands.failures, stands.first_failed_us, stands.said) == (0, 0, {})
+    assert (stands.failures, stands.first_failed_us, stands.failure) == (0, 0, {})
 
 
 async def test_who_holds_the_line_of_a_deleted_config_is_told(
@@ -146,7 +146,7 @@ async def test_who_holds_the_line_of_a_deleted_config_is_told(
 
     assert await webhooks.note(line, 2) == "lost"
     assert not await store.run(postpone_delivery(keys, line, after_us=0, counts=True))
-    assert not await store.run(abandon_delivery(keys, line, said={"reason": "gone"}))
+    assert not await store.run(abandon_delivery(keys, line, failure={"reason": "gone"}))
     assert not {keys.deliveries, keys.task(task_id).push} & set(await seeds.everything())
 
 
@@ -164,7 +164,7 @@ async def test_who_holds_the_line_of_a_replaced_config_is_told_and_the_new_one_i
 
 async def give_up(webhooks: Webhooks, line: DeliveryCursor) -> None:
     """The end of a line."""
-    call = abandon_delivery(webhooks.keys, line, said={"reason": "no", "status": 410})
+    call = abandon_delivery(webhooks.keys, line, failure={"reason": "no", "status": 410})
     assert await webhooks.store.run(call)
     assert await webhooks.store.run(call)
 
@@ -179,7 +179,7 @@ async def test_a_line_that_was_given_up_is_not_due_until_it_is_replayed(
     await seeds.settled(claim, status(COMPLETED), before=1)
     assert await webhooks.take() == []
     [row] = await asyncio.to_thread(everywhere, redis_server, keys, dead=True)
-    assert (row.how, row.said, row.delivered, row.version) == ("dead", {"reason": "no", "status": 410}, 2, 4)
+    assert (row.state, row.failure, row.delivered, row.version) == ("dead", {"reason": "no", "status": 410}, 2, 4)
     assert RETENTION - 60 < await store.redis.ttl(keys.dead_deliveries) <= RETENTION
 
     replay = replay_delivery(keys, claim.ref.task_id, "c")
@@ -222,7 +222,7 @@ async def test_all_lines_are_listed_page_by_page_without_what_they_keep_secret(
     rows = await asyncio.to_thread(everywhere, redis_server, keys, dead=False)
 
     assert sorted(row.task_id for row in rows) == sorted(ids)
-    assert {row.how for row in rows} == {"waiting"}
+    assert {row.state for row in rows} == {"waiting"}
     assert "sealed" not in repr(rows)
 
 
@@ -257,7 +257,7 @@ async def test_what_became_of_posts_is_counted_and_a_repeated_call_is_one(
     await seeds.appended(claim, chunk("c"), before=2)
     last = await webhooks.one()
     for _ in range(2):
-        await store.run(abandon_delivery(keys, last, said={"reason": "no"}))
+        await store.run(abandon_delivery(keys, last, failure={"reason": "no"}))
     assert await store.run(delivery_metrics(keys)) == DeliveryMetrics(0, 1, 1, 1, 1)
 
 
@@ -270,7 +270,7 @@ async def test_a_line_that_waits_for_a_dead_host_ages_and_has_not_failed(webhook
     assert line.failures == 0
     assert line.failing_for > 0
     aged = await webhooks.stands(task_id)
-    assert (aged.how, aged.failures) == ("waiting", 0)
+    assert (aged.state, aged.failures) == ("waiting", 0)
     await webhooks.note(line, 2)
     assert (await webhooks.stands(task_id)).first_failed_us == 0
 
@@ -279,9 +279,9 @@ async def test_failing_ends_with_the_last_event_that_is_owed_wanted_or_not(
     store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks, task_id: str
 ) -> None:
     """Else the next event, days later, would have failed for days at its first failure."""
-    await store.run(postpone_delivery(keys, await webhooks.one(), after_us=0, counts="age", said={"reason": "dead"}))
+    await store.run(postpone_delivery(keys, await webhooks.one(), after_us=0, counts="age", failure={"reason": "dead"}))
 
     assert await webhooks.note(await webhooks.one(), 2, posted=False) == "done"
 
     stands = await webhooks.stands(task_id)
-    assert (stands.how, stands.first_failed_us, stands.said, stands.in_hand) == ("delivered", 0, {}, False)
+    assert (stands.state, stands.first_failed_us, stands.failure, stands.is_leased) == ("delivered", 0, {}, False)

@@ -19,7 +19,7 @@ from a2a_celery.store.runs.dispatch import (
     postpone_runs,
     report_prefetched,
 )
-from a2a_celery.store.runs.recovery import Requeued, hand_back
+from a2a_celery.store.runs.recovery import Requeued, return_run
 from a2a_celery.store.tasks.commands import FIRST_PUBLISH_GRACE_US, continue_task, create_task
 from tests.support.seeds import ANN, CONTEXT, Seeds, at_once, request, status
 
@@ -270,7 +270,7 @@ async def test_options_that_a_script_cannot_read_hold_up_no_run(store: AsyncStor
         await store.run(mark_published(keys, RunRef(task_id, 1), again_us=0))
 
     due = await store.run(acquire_due_runs(keys, limit=10, again_us=60_000_000))
-    back = await store.run(hand_back(keys, RunRef(odd, 1), runner=None, lost=status(FAILED, "lost")))
+    back = await store.run(return_run(keys, RunRef(odd, 1), runner=None, lost=status(FAILED, "lost")))
 
     assert [(run.ref.task_id, run.options) for run in due] == [(odd, options), (good, b"")]
     assert back == Requeued(ANN.agent, 2, options)
@@ -287,7 +287,7 @@ async def test_a_published_run_is_taken_with_the_time_since_when_its_queue_may_h
     [second] = await clock.take()
 
     assert first.published_us is not None
-    assert first.published_us <= first.taken_us == second.published_us, "whoever took it has published it"
+    assert first.published_us <= first.acquired_us == second.published_us, "whoever took it has published it"
 
 
 async def test_a_run_that_nobody_published_or_that_a_silent_worker_fetched_is_in_no_queue(

@@ -24,7 +24,7 @@ from a2a_celery.store.blobs.cleanup import acquire_orphaned_blobs
 from a2a_celery.store.operation import SCRIPTS, script
 from a2a_celery.store.runs.commands import Renewal, append, end_run, renew_runs, settle_run
 from a2a_celery.store.runs.dispatch import acquire_due_runs
-from a2a_celery.store.runs.recovery import Lapsed, hand_back, lapse_run
+from a2a_celery.store.runs.recovery import Lapsed, lapse_run, return_run
 from a2a_celery.store.runs.release import delegate_to_canvas, due_canvases, end_by_result
 from a2a_celery.store.runs.sessions import SessionState
 from a2a_celery.store.sdk import _save_task
@@ -125,10 +125,10 @@ def _handed(*events: Event) -> Make:
     return make
 
 
-def _handed_back(*, attempts: int) -> Make:
+def _returned(*, attempts: int) -> Make:
     async def make(keys: Keys, seeds: Seeds) -> Operation[Any]:
         await seeds.claimed(await seeds.created(task_id="t"), max_attempts=attempts)
-        return hand_back(keys, REF, runner="runner", lost=status(FAILED, "lost"))
+        return return_run(keys, REF, runner="runner", lost=status(FAILED, "lost"))
 
     return make
 
@@ -239,8 +239,8 @@ CASES = [
     Case("lapse_with_another_attempt", _lapsed(attempts=2), REFUSED),
     Case("end_by_a_small_result", _handed(chunk("42"), status(COMPLETED)), WRITTEN),
     Case("end_by_a_large_result", _handed(chunk(LARGE), status(COMPLETED)), REFUSED),
-    Case("hand_back_at_most_once", _handed_back(attempts=1), WRITTEN),
-    Case("hand_back_with_another_attempt", _handed_back(attempts=2), WRITTEN),
+    Case("return_run_at_most_once", _returned(attempts=1), WRITTEN),
+    Case("return_run_with_another_attempt", _returned(attempts=2), WRITTEN),
     Case("end_of_a_lost_process", _ended(attempts=1), WRITTEN),
     Case("end_of_a_lost_process_with_another_attempt", _ended(attempts=2), WRITTEN),
     Case("a_canvas_is_due", _canvas_is_due, WRITTEN),

@@ -42,17 +42,19 @@ class Reads:
 
 @asynccontextmanager
 async def followed(
-    store: AsyncStore, keys: Keys, line: PubSubListener, *, stops: bool = False
+    store: AsyncStore, keys: Keys, line: PubSubListener, *, final_only: bool = False
 ) -> AsyncIterator[tuple[str, LogSignal]]:
     """A new task, and the bell of who made it."""
     await is_up(line, store)
     async with line.listen("it rings everybody when it comes up, and hears behind that"):
         pass
     follower, task_id = LogFollower(store, keys, line), str(uuid4())
-    waker = follower.waker(stops=stops)
-    async with follower.listen(task_id, waker, stops=stops) as signal:
+    reply_channel = follower.reply_channel(final_only=final_only)
+    async with follower.listen(task_id, reply_channel, final_only=final_only) as signal:
         sent = request(task_id=task_id, context_id=CONTEXT)
-        await store.run(create_task(keys, ANN, task_id, CONTEXT, sent, caller=b"{}", retention=60, waker=waker))
+        await store.run(
+            create_task(keys, ANN, task_id, CONTEXT, sent, caller=b"{}", retention=60, reply_channel=reply_channel)
+        )
         yield task_id, signal
 
 
@@ -106,7 +108,7 @@ async def test_what_was_missed_is_read(store: AsyncStore, keys: Keys, line: PubS
     async with followed(store, keys, line) as (task_id, signal):
         claim = await seeds.claimed(task_id)
         await seeds.appended(claim, chunk("a", append=False))
-        await rung(signal, behind=2)
+        await rung(signal, after=2)
         assert signal.page(EventId(2))  # and nobody will ever tell again
         await seeds.appended(claim, chunk("b"), before=1)
 
@@ -123,7 +125,7 @@ async def test_news_that_are_known_in_part_are_told_from_there(
     async with followed(store, keys, line) as (task_id, signal):
         claim = await seeds.claimed(task_id)
         await seeds.appended(claim, chunk("a", append=False), chunk("b"), chunk("c"))
-        await rung(signal, behind=4)
+        await rung(signal, after=4)
 
         pages = await taken(reads, keys, signal, task_id, until=5, after=3, new=False)
 
@@ -154,7 +156,7 @@ async def test_what_is_large_is_read_at_once_behind_what_is_small(
         claim = await seeds.claimed(task_id)
         await seeds.appended(claim, chunk("a", append=False))
         await seeds.settled(claim, chunk("b" * 20_000), status(COMPLETED), before=1)
-        await rung(signal, behind=4)
+        await rung(signal, after=4)
 
         pages = await taken(reads, keys, signal, task_id, until=5, new=False)
 
@@ -192,12 +194,12 @@ async def test_what_is_in_the_object_store_is_read(
 async def test_who_waits_for_the_end_is_told_all_of_a_short_turn(
     store: AsyncStore, keys: Keys, line: PubSubListener, seeds: Seeds, chunks: int, *, told: bool
 ) -> None:
-    async with followed(store, keys, line, stops=True) as (task_id, signal):
+    async with followed(store, keys, line, final_only=True) as (task_id, signal):
         claim = await seeds.claimed(task_id)
         for before in range(chunks):
             await seeds.appended(claim, chunk("x"), before=before)
         await seeds.settled(claim, status(COMPLETED), before=chunks)
-        await rung(signal, behind=1)
+        await rung(signal, after=1)
 
         page = signal.page(EventId(1))
 
@@ -206,9 +208,9 @@ async def test_who_waits_for_the_end_is_told_all_of_a_short_turn(
 
 @pytest.mark.parametrize("stops", [False, True])
 async def test_who_follows_a_task_hears_at_once_that_it_is_gone(
-    store: AsyncStore, keys: Keys, line: PubSubListener, *, stops: bool
+    store: AsyncStore, keys: Keys, line: PubSubListener, *, final_only: bool
 ) -> None:
-    async with followed(store, keys, line, stops=stops) as (task_id, signal):
+    async with followed(store, keys, line, final_only=final_only) as (task_id, signal):
         await store.run(Operation(script("delete_task"), keys.task(task_id), [str(ANN)], int))
 
         async with asyncio.timeout(SOON):
@@ -223,7 +225,7 @@ async def test_news_are_not_for_a_reader_of_another_history(
         for before in range(3):
             known = (await seeds.log(task_id))[-1].id
             await seeds.appended(claim, chunk(str(before)), before=before)
-            await rung(signal, behind=known.version)
+            await rung(signal, after=known.version)
             after = known if before else known._replace(recorded_us=known.recorded_us - 1)
 
             page = signal.page(after)
@@ -239,7 +241,7 @@ async def test_a_reader_who_is_slow_is_kept_a_little(
         claim = await seeds.claimed(task_id)
         for before in range(rings):
             await seeds.appended(claim, chunk("x" * 5_000), before=before)
-        await rung(signal, behind=rings + 1)
+        await rung(signal, after=rings + 1)
 
         pages = await taken(reads, keys, signal, task_id, until=rings + 2, new=False)
 
@@ -247,10 +249,10 @@ async def test_a_reader_who_is_slow_is_kept_a_little(
     assert entries(pages) == (await whole_log(store, keys, task_id)).entries
 
 
-async def rung(signal: LogSignal, behind: int) -> None:
+async def rung(signal: LogSignal, after: int) -> None:
     """Returns when the bell has rung for something behind that version."""
     async with asyncio.timeout(SOON):
-        await signal.wait(timeout=60, behind=behind)
+        await signal.wait(timeout=60, after=after)
 
 
 @pytest.mark.parametrize(("after", "told"), [(1, None), (2, [3, 4]), (3, [4]), (4, None), (5, None)])

@@ -24,7 +24,7 @@ from a2a_celery.lifecycle.steps import Step
 from a2a_celery.store import AsyncStore, Keys, Operation, Scope
 from a2a_celery.store.admin.archiving import remove_archived
 from a2a_celery.store.operation import script
-from a2a_celery.store.runs.recovery import hand_back
+from a2a_celery.store.runs.recovery import return_run
 from a2a_celery.store.runs.release import release_run
 from a2a_celery.store.tasks.commands import IdempotencyKey, continue_task, create_task, request_cancel
 from a2a_celery.store.tasks.limits import TaskLimits, acquire_request
@@ -178,7 +178,7 @@ async def test_what_goes_on_elsewhere_keeps_its_place(store: AsyncStore, keys: K
         release_run(keys, claim.ref, token=claim.token, before=0, events=[], options=b"", retries=1, again_us=1)
     )
     assert isinstance(await created(seeds, TaskLimits(AGENTS, queued=1)), Limited)
-    await store.run(hand_back(keys, claim.ref, runner=None, lost=lost))
+    await store.run(return_run(keys, claim.ref, runner=None, lost=lost))
     assert isinstance(await created(seeds, TaskLimits(AGENTS, queued=1)), Limited)
     claim = await seeds.claimed(claim.ref.task_id, run=2, max_attempts=3)
     await seeds.lost(claim.ref)
@@ -199,11 +199,11 @@ async def test_what_is_requeued_waits_again(store: AsyncStore, keys: Keys, seeds
 
 
 async def test_what_was_accepted_is_known_also_where_nothing_more_is(seeds: Seeds) -> None:
-    sent, once = request(), IdempotencyKey("m", "digest", 60_000)
-    first = await created(seeds, ONE, sent=sent, once=once)
+    sent, key = request(), IdempotencyKey("m", "digest", 60_000)
+    first = await created(seeds, ONE, sent=sent, idempotency_key=key)
     assert isinstance(first, Created)
 
-    again = await created(seeds, ONE, sent=sent, once=once)
+    again = await created(seeds, ONE, sent=sent, idempotency_key=key)
 
     assert isinstance(again, Known)
     assert again.task_id == first.task.id

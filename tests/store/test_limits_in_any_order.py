@@ -28,7 +28,7 @@ from a2a_celery.lifecycle.states import (
 from a2a_celery.store import Keys, Scope
 from a2a_celery.store.operation import Operation, script
 from a2a_celery.store.runs.commands import Claim, RunRef, end_run
-from a2a_celery.store.runs.recovery import hand_back
+from a2a_celery.store.runs.recovery import return_run
 from a2a_celery.store.runs.release import delegate_to_canvas, end_by_result, release_run
 from a2a_celery.store.tasks.commands import continue_task, end_pauses, request_cancel
 from a2a_celery.store.tasks.limits import TaskLimits
@@ -112,10 +112,10 @@ class World:
             end_run(self.seeds.keys, ref, runner=runner or ("runner" if lost else None), event=event, lost=lost)
         )
 
-    async def hand_back(self, task_id: str, r: dict[str, str]) -> None:
+    async def return_run(self, task_id: str, r: dict[str, str]) -> None:
         lost = status_event(task_id, CONTEXT, FAILED)
         ref, runner = RunRef(task_id, int(r["run"])), "runner" if r["phase"] == "running" else None
-        await self.seeds.store.run(hand_back(self.seeds.keys, ref, runner=runner, lost=lost))
+        await self.seeds.store.run(return_run(self.seeds.keys, ref, runner=runner, lost=lost))
 
     async def retry(self, task_id: str, r: dict[str, str]) -> None:
         if claim := self.claims.pop(task_id, None):
@@ -185,7 +185,7 @@ MOVES: dict[str, Callable[[World, str, dict[str, str]], Awaitable[None]]] = {
     move.__name__: move
     for move in (
         World.claim, World.events, World.end, World.pause, World.answer, World.cancel, World.lose, World.kill,
-        World.hand_back, World.retry, World.delegate_to_canvas, World.result, World.forget_pauses, World.requeue,
+        World.return_run, World.retry, World.delegate_to_canvas, World.result, World.forget_pauses, World.requeue,
         World.delete, World.expire,
     )
 }  # fmt: skip

@@ -113,7 +113,7 @@ async def test_every_reader_gets_the_whole_task_in_small_replies(
     assert without_artifacts is not None
     assert (len(without_artifacts[0].artifacts), len(without_artifacts[0].history)) == (0, 1)
     assert isinstance(waiting, Waiting)
-    assert (waiting.task, waiting.whole) == (expected, True)
+    assert (waiting.task, waiting.is_resolved) == (expected, True)
     assert {task.id: task for task in page.tasks} == {task_id: expected, "short": await long.task("short")}
     assert recording.most <= LIMIT + 20
 
@@ -213,7 +213,7 @@ async def test_its_large_parts_come_from_the_object_store(large: Seeds, seeds: S
     await large.appended(claim, chunk(big), before=CHUNKS + 5)
 
     whole = await large.store.run(read_task(keys, ANN, claim.ref.task_id))
-    marked = await large.store.run(read_task(keys, ANN, claim.ref.task_id, whole=False))
+    marked = await large.store.run(read_task(keys, ANN, claim.ref.task_id, resolve_blobs=False))
 
     assert whole is not None
     assert marked is not None

@@ -14,7 +14,7 @@ from a2a_celery.store import AsyncStore, Keys, Scope
 from a2a_celery.store.admin.metrics import FleetMetrics, read_metrics
 from a2a_celery.store.operation import BOUNDS
 from a2a_celery.store.runs.commands import RunRef, append, claim_run, end_run, settle_run
-from a2a_celery.store.runs.recovery import give_next_attempt, hand_back, lapsed_runs
+from a2a_celery.store.runs.recovery import give_next_attempt, lapsed_runs, return_run
 from a2a_celery.store.tasks.commands import create_task, request_cancel
 from a2a_celery.store.webhooks.deliveries import acquire_due_deliveries
 from tests.support.lines import Webhooks
@@ -38,7 +38,7 @@ async def test_an_empty_store_has_counted_nothing(said: Said) -> None:
     found = await said()
 
     assert (found.counts, found.oldest, found.paused, found.dead_letters) == ({}, {}, 0, 0)
-    assert found.runs == {"queued": 0, "behind": 0, "running": 0, "handed": 0}
+    assert found.runs == {"queued": 0, "blocked": 0, "running": 0, "delegated": 0}
 
 
 async def test_each_end_is_counted_by_agent_and_state(seeds: Seeds, said: Said) -> None:
@@ -161,15 +161,15 @@ async def test_lost_runs_are_counted_by_what_becomes_of_them(
     await recover()  # again
     await claimed(1)
     await recover()  # failed
-    await store.run(hand_back(keys, await claimed(3), runner="r.1.", lost=lost))
+    await store.run(return_run(keys, await claimed(3), runner="r.1.", lost=lost))
     await recover()  # handed back
-    await store.run(hand_back(keys, await claimed(1), runner="r.1.", lost=lost))  # failed
+    await store.run(return_run(keys, await claimed(1), runner="r.1.", lost=lost))  # failed
     await store.run(end_run(keys, await claimed(1), runner="r.1.", event=lost, lost=True))  # failed
     await store.run(end_run(keys, await claimed(1), runner="r.1.", event=lost))  # by a limit, say: not lost
 
     assert (await said()).counted("lost") == {
         (ANN.agent, "again"): 1,
-        (ANN.agent, "handed_back"): 1,
+        (ANN.agent, "returned"): 1,
         (ANN.agent, "failed"): 3,
     }
     assert (await said()).dead_letters == 3
@@ -186,7 +186,7 @@ async def test_what_is_open_is_counted_and_the_oldest_that_waits_is_known(
 
     found = await said()
 
-    assert found.runs == {"queued": 2, "behind": 0, "running": 1, "handed": 0}
+    assert found.runs == {"queued": 2, "blocked": 0, "running": 1, "delegated": 0}
     assert found.paused == 1
     assert found.oldest == {ANN.agent: pytest.approx(60, abs=5)}
     await store.run(request_cancel(keys, ANN, old, CONTEXT))

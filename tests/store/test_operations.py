@@ -40,7 +40,7 @@ from a2a_celery.store.runs.dispatch import (
     postpone_runs,
     report_prefetched,
 )
-from a2a_celery.store.runs.recovery import Lapsed, hand_back, lapse_run, lapsed_runs
+from a2a_celery.store.runs.recovery import Lapsed, lapse_run, lapsed_runs, return_run
 from a2a_celery.store.runs.release import (
     delegate_to_canvas,
     due_canvases,
@@ -265,9 +265,9 @@ async def _record_heartbeat(keys: Keys, seeds: Seeds) -> Operation[Any]:
     return record_heartbeat(keys, "here", schema=SCHEMA, archives=True)
 
 
-async def _hand_back(keys: Keys, seeds: Seeds) -> Operation[Any]:
+async def _return_run(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await seeds.created(task_id="t")
-    return hand_back(keys, REF, runner=None, lost=status(FAILED, "lost"))
+    return return_run(keys, REF, runner=None, lost=status(FAILED, "lost"))
 
 
 async def _steps(keys: Keys, seeds: Seeds) -> Operation[Any]:
@@ -311,7 +311,7 @@ async def _read_memory(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 VERBS: list[Make] = [
     _create, _continue, _cancel, _read, _list, _log, _claim, _append, _settle, _renew, _mark, _refuse, _hold, _take,
-    _end_pauses, _lapsed, _lapse, _end, _hand_back, _release, _retry, _due_canvases, _end_by_result, _record_result,
+    _end_pauses, _lapsed, _lapse, _end, _return_run, _release, _retry, _due_canvases, _end_by_result, _record_result,
     _scan, _letter, _requeue, _claimed_runs, _record_heartbeat, _read_metrics, _steps, _checkpoint, _acquire_request,
     _register_blobs, _blobs_in_use, _acquire_orphaned_blobs, _forget_removed_blobs, _newest, _states,
     _unlist, _read_memory, _revoke, *VERBS_OF_KEEPING, *VERBS_OF_DELIVERIES,

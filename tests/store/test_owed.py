@@ -11,7 +11,7 @@ from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUI
 from a2a_celery.store import AsyncStore, Keys, Operation
 from a2a_celery.store.operation import script
 from a2a_celery.store.runs.commands import RunRef, append, claim_run, end_run, settle_run
-from a2a_celery.store.runs.recovery import Lapsed, hand_back, lapse_run
+from a2a_celery.store.runs.recovery import Lapsed, lapse_run, return_run
 from a2a_celery.store.runs.release import delegate_to_canvas, end_by_result, record_result, release_run, retry_run
 from a2a_celery.store.tasks.commands import continue_task, create_task, end_pauses, request_cancel
 from tests.store.test_cost import Meter
@@ -87,9 +87,9 @@ async def _lost(keys: Keys, seeds: Seeds) -> Operation[object]:
     return end_run(keys, REF, runner="r", event=status(FAILED, "over"), lost=True)  # type: ignore[return-value]
 
 
-async def _hand_back(keys: Keys, seeds: Seeds) -> Operation[object]:
+async def _return_run(keys: Keys, seeds: Seeds) -> Operation[object]:
     await claimed(keys, seeds)
-    return hand_back(keys, REF, runner="r", lost=status(FAILED, "lost"))  # type: ignore[return-value]
+    return return_run(keys, REF, runner="r", lost=status(FAILED, "lost"))  # type: ignore[return-value]
 
 
 async def _release(keys: Keys, seeds: Seeds) -> Operation[object]:
@@ -119,7 +119,7 @@ async def _record_result(keys: Keys, seeds: Seeds) -> Operation[object]:
 
 
 WRITERS: list[Write] = [
-    _append, _claim, _settle, _pause, _end_pauses, _continue, _cancel, _lapse, _again, _end, _lost, _hand_back,
+    _append, _claim, _settle, _pause, _end_pauses, _continue, _cancel, _lapse, _again, _end, _lost, _return_run,
     _release, _retry, _end_by_result, _record_result,
 ]  # fmt: skip
 

@@ -20,7 +20,7 @@ from a2a_celery.lifecycle.own_metadata import ATTEMPT, MAX_ATTEMPTS, own_metadat
 from a2a_celery.lifecycle.states import AUTH_REQUIRED, CANCELED, COMPLETED, FAILED, WORKING
 from a2a_celery.store import AsyncStore, Keys, Operation
 from a2a_celery.store.runs.commands import Claim, RunLost, RunRef, append, checkpoint, claim_run, renew_runs, settle_run
-from a2a_celery.store.runs.recovery import Lapse, Lapsed, hand_back, lapse_run, lapsed_runs, left_open
+from a2a_celery.store.runs.recovery import Lapse, Lapsed, lapse_run, lapsed_runs, left_open, return_run
 from a2a_celery.store.runs.release import delegate_to_canvas
 from a2a_celery.store.runs.sessions import SessionState
 from a2a_celery.store.tasks.commands import continue_task, create_task, request_cancel
@@ -271,7 +271,7 @@ async def test_celerys_listeners_are_told_once_if_the_worker_would_have_told_the
         )
         await store.run(claim)
     await store.run(request_cancel(keys, ANN, refs[1].task_id, CONTEXT))
-    await store.run(hand_back(keys, refs[3], runner="r.1.", lost=status(FAILED)))
+    await store.run(return_run(keys, refs[3], runner="r.1.", lost=status(FAILED)))
     told = Told()
 
     await at_once(*(Recoverer(store, keys, publisher=cast(Publisher, told)).tick() for _ in range(4)))

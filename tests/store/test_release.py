@@ -11,7 +11,7 @@ from a2a_celery.lifecycle.states import COMPLETED, FAILED, SUBMITTED, WORKING
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.runs.commands import Claim, Dropped, RetryUnrecorded, RunLost, RunRef, append, claim_run
 from a2a_celery.store.runs.dispatch import acquire_due_runs, mark_published, report_prefetched
-from a2a_celery.store.runs.recovery import Requeued, give_next_attempt, hand_back, lapsed_runs
+from a2a_celery.store.runs.recovery import Requeued, give_next_attempt, lapsed_runs, return_run
 from a2a_celery.store.runs.release import Released, delegate_to_canvas, release_run
 from a2a_celery.store.tasks.commands import request_cancel
 from a2a_celery.store.tasks.results import CanceledNow
@@ -67,7 +67,7 @@ async def test_a_run_with_retries_behind_it_is_claimed_once(
     first, next_run = RunRef(task_id, 1), RunRef(task_id, 2)
     assert isinstance(await claimed(store, keys, first, "first"), Claim)
     await retried(store, keys, first, "first", retries)
-    await store.run(hand_back(keys, first, runner=None, lost=status(FAILED, "lost")))
+    await store.run(return_run(keys, first, runner=None, lost=status(FAILED, "lost")))
     assert isinstance(await claimed(store, keys, next_run, "mine", retries), Claim)
 
     assert isinstance(await claimed(store, keys, next_run, "copy", retries), Dropped)
@@ -92,11 +92,11 @@ async def test_a_retry_that_is_faster_than_the_run_before_it_takes_it_over(
     await seeds.require_consistent(ref.task_id)
 
 
-async def test_a_retry_that_is_handed_back_is_answered_twice_alike(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_a_retry_that_is_returned_is_answered_twice_alike(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     ref = RunRef(await seeds.created(), 1)
     assert isinstance(await claimed(store, keys, ref, "first"), Claim)
     await retried(store, keys, ref, "first")
-    operation = hand_back(keys, ref, runner=None, lost=status(FAILED, "lost"))
+    operation = return_run(keys, ref, runner=None, lost=status(FAILED, "lost"))
 
     first, again = await store.run(operation), await store.run(operation)
 

@@ -21,7 +21,7 @@ from a2a_celery.lifecycle.states import (
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.log.pubsub import PubSubListener
 from a2a_celery.store.runs.commands import Renewal, RunRef, renew_runs
-from a2a_celery.store.tasks.commands import CancelAsked, CanceledNow, Ended, Missing, continue_task, request_cancel
+from a2a_celery.store.tasks.commands import CanceledNow, CancelRequested, Ended, Missing, continue_task, request_cancel
 from tests.support.seeds import ANN, BOB, CONTEXT, LEASE_US, Seeds, request, status
 from tests.support.waiting import eventually_async
 
@@ -96,7 +96,7 @@ async def test_the_runner_of_a_running_task_is_told(
     async def asked() -> bool:
         # again and again: the line may not be up yet, and asking again changes nothing
         answer = await store.run(request_cancel(keys, ANN, claim.ref.task_id, CONTEXT))
-        assert answer == CancelAsked(2)
+        assert answer == CancelRequested(2)
         return bool(told)
 
     await eventually_async(asked)

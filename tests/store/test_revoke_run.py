@@ -13,13 +13,13 @@ from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.runs.commands import Over, RunRef, Unchanged, end_run, revoke_run
 from a2a_celery.store.runs.release import delegate_to_canvas, release_run
 from a2a_celery.store.tasks.commands import request_cancel
-from a2a_celery.store.tasks.results import CancelAsked
+from a2a_celery.store.tasks.results import CancelRequested
 from tests.support.seeds import ANN, CONTEXT, Seeds, status
 
 
 @pytest.fixture
 def revoke(store: AsyncStore, keys: Keys) -> Any:
-    async def revoke(task_id: str, run: int = 1, *, terminate: bool = False) -> Over | CancelAsked | Unchanged:
+    async def revoke(task_id: str, run: int = 1, *, terminate: bool = False) -> Over | CancelRequested | Unchanged:
         event = final_event(revoked_by("revoke"), task_id, CONTEXT)
         assert event is not None
         return await store.run(revoke_run(keys, RunRef(task_id, run), event=event, terminate=terminate))
@@ -57,7 +57,7 @@ async def test_a_running_run_goes_on_unless_it_is_terminated(seeds: Seeds, revok
 
     assert await revoke(task_id) == Unchanged()
     assert await seeds.states(task_id) == [SUBMITTED, WORKING]
-    assert await revoke(task_id, terminate=True) == CancelAsked(2)
+    assert await revoke(task_id, terminate=True) == CancelRequested(2)
     await seeds.settled(claim, status(CANCELED))
 
     assert await seeds.states(task_id) == [SUBMITTED, WORKING, CANCELED]

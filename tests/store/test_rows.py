@@ -13,7 +13,7 @@ from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.operation import Operation, script
 from a2a_celery.store.runs.commands import Dropped, RunRef, Settled, Unchanged, claim_run, end_run, settle_run
 from a2a_celery.store.runs.dispatch import acquire_due_runs, report_prefetched
-from a2a_celery.store.runs.recovery import hand_back
+from a2a_celery.store.runs.recovery import return_run
 from a2a_celery.store.runs.release import delegate_to_canvas, end_by_result, release_run
 from a2a_celery.store.tasks.commands import continue_task, create_task, end_pauses, request_cancel
 from a2a_celery.store.tasks.results import Begun, Created
@@ -30,7 +30,7 @@ async def due(seeds: Seeds) -> list[str]:
     return [name.decode() for name in await seeds.store.redis.zrange(seeds.keys.dispatch, 0, -1)]
 
 
-async def behind(seeds: Seeds) -> list[str]:
+async def blocked(seeds: Seeds) -> list[str]:
     """The runs that stand behind others."""
     return [name.decode() for name in await seeds.store.redis.zrange(seeds.keys.blocked, 0, -1)]
 
@@ -53,16 +53,16 @@ async def test_who_comes_second_waits_and_is_not_published(store: AsyncStore, ke
     first, second = await store.run(create("one")), await store.run(create("two"))
     others = [await store.run(create("bob", BOB)), await store.run(create("else", context_id="another"))]
 
-    assert (first.behind, second.behind) == (False, True)
-    assert [other.behind for other in others] == [False, False]
+    assert (first.is_blocked, second.is_blocked) == (False, True)
+    assert [other.is_blocked for other in others] == [False, False]
     assert isinstance(await store.run(create("two")), Created)
-    assert (await store.run(create("two"))).behind
+    assert (await store.run(create("two"))).is_blocked
     assert sorted(await due(seeds)) == ["bob.1", "else.1", "one.1"]
-    assert await behind(seeds) == ["two.1"]
+    assert await blocked(seeds) == ["two.1"]
     assert (await seeds.task("two")).status.state == SUBMITTED
 
 
-async def test_a_run_that_stands_behind_can_not_be_claimed_held_or_handed_back(
+async def test_a_run_that_stands_behind_can_not_be_claimed_held_or_returned(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
     _, waits = await row(seeds)
@@ -72,12 +72,12 @@ async def test_a_run_that_stands_behind_can_not_be_claimed_held_or_handed_back(
 
     claim = await store.run(claim_run(keys, ref, token="t", runner="r", lease_us=LEASE_US, working=True))
     await store.run(report_prefetched(keys, [ref], silent_us=1, again_us=LEASE_US))
-    assert await store.run(hand_back(keys, ref, runner=None, lost=lost)) == Unchanged()
+    assert await store.run(return_run(keys, ref, runner=None, lost=lost)) == Unchanged()
 
     assert claim == Dropped("another run of its context comes first")
     assert await seeds.everything() == before
     assert await store.run(end_run(keys, ref, runner="r", event=lost, lost=True)) == Unchanged()
-    assert await behind(seeds) == [ref.name]
+    assert await blocked(seeds) == [ref.name]
     assert ref.name not in await due(seeds)
 
 
@@ -125,7 +125,7 @@ async def _expire(seeds: Seeds, task_id: str) -> object:
 async def _stop(seeds: Seeds, task_id: str) -> object:
     ref = (await seeds.claimed(task_id)).ref
     lost = status_event(task_id, CONTEXT, FAILED)
-    return await seeds.store.run(hand_back(seeds.keys, ref, runner="runner", lost=lost))
+    return await seeds.store.run(return_run(seeds.keys, ref, runner="runner", lost=lost))
 
 
 async def _canvas(seeds: Seeds, task_id: str) -> object:
@@ -159,9 +159,9 @@ async def test_whatever_ends_the_first_gives_the_next_its_turn(seeds: Seeds, end
     await end(seeds, first)
 
     assert await due(seeds) == [f"{second}.1"]
-    assert await behind(seeds) == [f"{third}.1"]
+    assert await blocked(seeds) == [f"{third}.1"]
     await seeds.settled(await seeds.claimed(second), status(COMPLETED))
-    assert (await due(seeds), await behind(seeds)) == ([f"{third}.1"], [])
+    assert (await due(seeds), await blocked(seeds)) == ([f"{third}.1"], [])
     await seeds.settled(await seeds.claimed(third), status(COMPLETED))
     assert not [key for key in await seeds.everything() if ":context_queue:" in key]
 
@@ -172,9 +172,9 @@ async def test_one_that_waits_and_ends_leaves_its_place(seeds: Seeds, end: Ends)
 
     await end(seeds, second)
 
-    assert (await due(seeds), await behind(seeds)) == ([f"{first}.1"], [f"{third}.1"])
+    assert (await due(seeds), await blocked(seeds)) == ([f"{first}.1"], [f"{third}.1"])
     await _settle(seeds, first)
-    assert (await due(seeds), await behind(seeds)) == ([f"{third}.1"], [])
+    assert (await due(seeds), await blocked(seeds)) == ([f"{third}.1"], [])
 
 
 async def test_the_next_is_said_to_who_settles_and_due_at_once_for_a_watcher_elsewhere(
@@ -199,13 +199,13 @@ async def test_what_goes_on_keeps_its_turn(store: AsyncStore, keys: Keys, seeds:
         release_run(keys, claim.ref, token=claim.token, before=0, events=[], options=b"", retries=1, again_us=1)
     )
     assert await due(seeds) == [claim.ref.name]
-    assert await store.run(hand_back(keys, claim.ref, runner=None, lost=lost)) != Unchanged()
+    assert await store.run(return_run(keys, claim.ref, runner=None, lost=lost)) != Unchanged()
     assert await due(seeds) == [f"{first}.2"]
     claim = await seeds.claimed(first, run=2, max_attempts=3)
     await seeds.lost(claim.ref)
     assert await due(seeds) == [f"{first}.3"]
 
-    assert await behind(seeds) == [f"{second}.1"]
+    assert await blocked(seeds) == [f"{second}.1"]
     await seeds.settled(await seeds.claimed(first, run=3), status(COMPLETED))
     assert await due(seeds) == [f"{second}.1"]
 
@@ -216,8 +216,8 @@ async def test_a_pause_lets_others_by_and_its_answer_comes_last(store: AsyncStor
 
     answer = await answered(seeds, first)
 
-    assert answer.behind
-    assert await behind(seeds) == [f"{third}.1", f"{first}.2"]
+    assert answer.is_blocked
+    assert await blocked(seeds) == [f"{third}.1", f"{first}.2"]
     await _settle(seeds, second)
     await _settle(seeds, third)
     assert await due(seeds) == [f"{first}.2"]
@@ -237,7 +237,7 @@ async def test_a_message_that_waited_for_the_pause_takes_its_place_in_the_row(
 
     assert (settled.next_run, settled.other) == ((None, RunRef(rest[0], 1)) if rest else (2, None))
     assert await due(seeds) == ([f"{rest[0]}.1"] if rest else [f"{first}.2"])
-    assert await behind(seeds) == ([f"{first}.2"] if rest else [])
+    assert await blocked(seeds) == ([f"{first}.2"] if rest else [])
     again = settle_run(keys, claim.ref, token=claim.token, before=0, events=[status(INPUT_REQUIRED)])
     repeated = await store.run(again)
     assert isinstance(repeated, Settled)
@@ -265,8 +265,8 @@ async def test_a_requeued_one_stands_behind_too(store: AsyncStore, keys: Keys, s
 
     new, what = await seeds.requeued(first)
 
-    assert what == "behind"
-    assert (await due(seeds), await behind(seeds)) == ([f"{second}.1"], [f"{new}.1"])
+    assert what == "blocked"
+    assert (await due(seeds), await blocked(seeds)) == ([f"{second}.1"], [f"{new}.1"])
     await _settle(seeds, second)
     assert await due(seeds) == [f"{new}.1"]
     await _lapse(seeds, new)
@@ -287,4 +287,4 @@ async def test_all_at_once_have_one_turn_each_and_never_two(store: AsyncStore, k
         await at_once(seeds.settled(claim, status(COMPLETED)), _cancel(seeds, left.pop()))
 
     assert len(had) == len(set(had)) == 15
-    assert await behind(seeds) == []
+    assert await blocked(seeds) == []

@@ -60,7 +60,7 @@ async def test_store_and_notifications_follow_a_failover(group: SentinelGroup, k
 
         async def is_heard() -> bool:
             await store.redis.publish("channel", "1")
-            await bell.wait(timeout=1, behind=0)
+            await bell.wait(timeout=1, after=0)
             return line.channels > 0 and await store.redis.pubsub_numsub("channel") == [(b"channel", 1)]
 
         await eventually_async(is_heard, what="a notification is received")

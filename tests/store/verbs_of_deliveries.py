@@ -77,11 +77,11 @@ async def _note(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 
 async def _postpone(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    return postpone_delivery(keys, await owed(keys, seeds), after_us=9, counts=True, said={"status": 500})
+    return postpone_delivery(keys, await owed(keys, seeds), after_us=9, counts=True, failure={"status": 500})
 
 
 async def _give_up(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    return abandon_delivery(keys, await owed(keys, seeds), said={"reason": "no"})
+    return abandon_delivery(keys, await owed(keys, seeds), failure={"reason": "no"})
 
 
 async def _replay(keys: Keys, seeds: Seeds) -> Operation[Any]:

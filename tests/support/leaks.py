@@ -120,7 +120,7 @@ async def leaks(store: AsyncStore, keys: Keys) -> list[str]:  # noqa: PLR0915
                 keys.leases: b"running",
                 keys.dispatch: b"queued",
                 keys.blocked: b"queued",
-                keys.canvases: b"handed",
+                keys.canvases: b"delegated",
             }
             phase = phases[key]
             for member in await redis.zrange(raw, 0, -1):

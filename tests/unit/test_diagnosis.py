@@ -264,7 +264,7 @@ def test_a_worker_whose_settings_cannot_be_used() -> None:
 
 def storage(**changes: Any) -> StorageState:
     """A store in order, whose archive is."""
-    state = {"on": True, "complete": True, "waiting": 3, "due": 0, "behind": 0.0, "refused": 0}
+    state = {"on": True, "complete": True, "waiting": 3, "due": 0, "lag": 0.0, "refused": 0}
     opened = Opened(changes.pop("schema", SCHEMA), True)
     return StorageState(opened, database=changes.pop("database", ""), archive=ArchiveState(**(state | changes)))
 
@@ -289,7 +289,7 @@ def test_an_archive_in_order_is_said() -> None:
     [
         (replace(ARCHIVING, settings=SETTINGS), "A2A_ARCHIVE_URL is not set here, but ended tasks are archived"),
         (replace(ARCHIVING, watchers=HEALTHY.watchers), "one:1 archive elsewhere, or nowhere"),
-        (replace(ARCHIVING, storage=storage(due=7, behind=3600.0)), "7 ended tasks are due, the oldest for 3600 s"),
+        (replace(ARCHIVING, storage=storage(due=7, lag=3600.0)), "7 ended tasks are due, the oldest for 3600 s"),
         (replace(ARCHIVING, storage=storage(refused=2)), "its database refuses 2 tasks"),
         (
             replace(ARCHIVING, storage=storage(database="it is away")),

@@ -68,7 +68,7 @@ def test_a_worker_that_is_started_again_while_it_is_drained_does_not_count_as_dr
 
 
 def test_a_worker_that_is_started_again_after_its_shutdown_is_not_reported_as_drained() -> None:
-    replies = {"a2a_drain": {"queues": ["celery"], "handed_back": 0}, "ping": {"ok": "pong"}}
+    replies = {"a2a_drain": {"queues": ["celery"], "returned": 0}, "ping": {"ok": "pong"}}
     drained = {"drained": ["celery"], "leaving": [], "runs": [], "tasks": 0}
 
     def broadcast(command: str, **_: Any) -> list[dict[str, Any]]:
@@ -101,7 +101,7 @@ AGAIN = (
     "celery@ours: was started again, and consumes celery: drain it without --shutdown, or stop it where it is started"
 )
 ANSWERS = {
-    "a2a_drain": {"queues": ["celery"], "handed_back": 0},
+    "a2a_drain": {"queues": ["celery"], "returned": 0},
     "a2a_busy": {"drained": [], "leaving": [], "runs": [], "tasks": 0},
 }
 

@@ -35,7 +35,7 @@ async def test_what_is_over_the_bytes_of_an_hour_waits_is_shown_and_arrives(stor
         await lines.seeds.appended(claim, *(chunk("x" * (PER_HOUR * 3 // 5)) for _ in range(3)))
 
         async def waits_for_bytes() -> bool:
-            return (await lines.webhooks.stands(task_id)).said.get("reason") == REASON
+            return (await lines.webhooks.stands(task_id)).failure.get("reason") == REASON
 
         await role.tick()
         await eventually_async(waits_for_bytes)
@@ -45,7 +45,9 @@ async def test_what_is_over_the_bytes_of_an_hour_waits_is_shown_and_arrives(stor
         await asyncio.gather(*role._deliveries)
         known = await lines.webhooks.stands(task_id)
 
-        assert [(stands.how, stands.delivered, stands.failures) for stands in (held, known)] == [("waiting", 4, 0)] * 2
+        assert [(stands.state, stands.delivered, stands.failures) for stands in (held, known)] == [
+            ("waiting", 4, 0)
+        ] * 2
         assert held.due_us - held.now_us > 10 * 60 * 1e6
         assert metrics.registry.get_sample_value("a2a_watcher_posts_deferred_for_bytes_total") == 2
         assert len(live.received()) == 2
@@ -59,4 +61,4 @@ async def test_what_is_over_the_bytes_of_an_hour_waits_is_shown_and_arrives(stor
         assert len(live.received()) == 3
     arrived = await lines.webhooks.stands(task_id)
     await role.aclose()
-    assert (arrived.how, arrived.said) == ("delivered", {})
+    assert (arrived.state, arrived.failure) == ("delivered", {})

@@ -181,7 +181,7 @@ async def test_those_that_only_wait_for_a_dead_host_are_given_up_too(lines: Line
     assert await redis.zcard(given_up) == 3 * PER_TASK
     assert len(dead.received()) < 3 * PER_TASK
     stands = [await lines.webhooks.stands(task_ids[0], f"c{number}") for number in range(PER_TASK)]
-    assert all(line.said["reason"] for line in stands)
+    assert all(line.failure["reason"] for line in stands)
 
 
 async def test_one_that_stops_while_it_takes_lines_gives_them_back(lines: Lines, live: Receiver) -> None:
@@ -193,7 +193,7 @@ async def test_one_that_stops_while_it_takes_lines_gives_them_back(lines: Lines,
     await role.aclose()
 
     stands = [await lines.webhooks.stands(task_id, f"c{number}") for number in range(PER_TASK)]
-    assert not any(line.in_hand for line in stands)
+    assert not any(line.is_leased for line in stands)
     assert all(line.due_us <= line.now_us for line in stands)
 
 
@@ -208,7 +208,7 @@ async def test_a_post_that_a_killed_watcher_held_comes_again_within_the_bound(
     held = await lines.webhooks.stands(task_id, "c0")
     bound_us = max_lease(SETTINGS.lease_ttl) * 1e6
 
-    assert held.in_hand
+    assert held.is_leased
     assert held.now_us < held.due_us <= held.now_us + bound_us
     dead.plan("/hook", [], then=200)
     [name] = await store.redis.zrange(keys.deliveries, 0, -1)
@@ -292,7 +292,7 @@ async def test_a_delivered_event_ends_the_failures_of_those_before_it(lines: Lin
     async with delivering(lines):
         await asyncio.to_thread(live.wait_for, "/hook", 3, 30)
 
-    assert (await lines.webhooks.stands(task_id)).how != "dead"
+    assert (await lines.webhooks.stands(task_id)).state != "dead"
 
 
 async def test_a_config_that_this_watcher_has_no_key_for_is_left_to_others(lines: Lines, live: Receiver) -> None:
@@ -308,7 +308,7 @@ async def test_a_config_that_this_watcher_has_no_key_for_is_left_to_others(lines
 
     await eventually_async(has_failed)
     await role.aclose()
-    assert (await lines.webhooks.stands(task_id, "c0")).how == "failing"
+    assert (await lines.webhooks.stands(task_id, "c0")).state == "failing"
     await lines.webhooks.pass_time(60)
     async with delivering(lines):
         await asyncio.to_thread(live.wait_for, "/hook", 1, 30)
@@ -325,7 +325,7 @@ async def test_a_config_that_this_release_cannot_read_is_left_to_others(lines: L
     async with delivering(lines):
         await eventually_async(has_failed)
 
-    assert "cannot read" in str((await lines.webhooks.stands(task_id)).said)
+    assert "cannot read" in str((await lines.webhooks.stands(task_id)).failure)
 
 
 async def test_a_deliverer_that_has_its_hands_full_does_not_count_as_one_that_hangs(
@@ -415,7 +415,7 @@ async def test_a_large_line_at_a_slow_host_holds_up_no_small_one_and_makes_room_
 
     async def is_postponed(task_id: str) -> bool:
         stands = await lines.webhooks.stands(task_id)
-        return not stands.in_hand and stands.due_us > 0
+        return not stands.is_leased and stands.due_us > 0
 
     await eventually_async(lambda: is_postponed(other), what="the other large line waits for memory")
     released.set()

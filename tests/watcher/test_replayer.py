@@ -132,7 +132,7 @@ async def test_an_event_is_posted_again_as_it_was_and_with_its_id(scene: Scene, 
 
     assert (again.body, again.headers["webhook-id"]) == (first.body, first.headers["webhook-id"])
     require_signed([first, again])
-    assert (await scene.stands()).how == "delivered"
+    assert (await scene.stands()).state == "delivered"
 
 
 async def test_a_ping_is_signed_and_no_event(scene: Scene, hooks: Receiver) -> None:
@@ -182,7 +182,7 @@ async def test_a_ping_that_fails_says_so_and_changes_nothing_else(scene: Scene, 
 
     assert attempts[:2] == [("ping-2", "failed", 500), ("ping-1", "gone", 410)]
     stands = await scene.stands()
-    assert (stands.how, stands.failures, stands.died_us) == ("delivered", 0, 0)
+    assert (stands.state, stands.failures, stands.died_us) == ("delivered", 0, 0)
 
 
 async def test_a_ping_to_an_address_that_is_not_allowed_is_refused_and_names_no_address(

@@ -74,11 +74,11 @@ def _archive(found: StorageState, settings: Settings, watchers: Sequence[Mapping
             "archive",
             f"{', '.join(elsewhere)} archive elsewhere, or nowhere: A2A_ARCHIVE_URL must be the same.",
         )
-    if state.behind > MAX_DELAY:
+    if state.lag > MAX_DELAY:
         yield (
             "wrong",
             "archive",
-            f"behind: {state.due} ended tasks are due, the oldest for {state.behind:.0f} s. They stay in the store: a "
+            f"behind: {state.due} ended tasks are due, the oldest for {state.lag:.0f} s. They stay in the store: a "
             "watcher's log says why, and Redis needs the memory.",
         )
     if state.refused:
@@ -87,7 +87,7 @@ def _archive(found: StorageState, settings: Settings, watchers: Sequence[Mapping
             "archive",
             f"its database refuses {state.refused} tasks, which stay in the store: see a watcher's log.",
         )
-    if url is not None and not (found.database or elsewhere or state.behind > MAX_DELAY or state.refused):
+    if url is not None and not (found.database or elsewhere or state.lag > MAX_DELAY or state.refused):
         yield "ok", "archive", f"{state.waiting} ended tasks will go there, none is late"
 
 

@@ -153,8 +153,8 @@ def survey(found: A2A, url: str | None, timeout: float) -> Survey:
 
 
 def _webhooks(store: SyncStore, keys: Keys) -> Webhooks:
-    failing = sum(row.how == "failing" for row in deliveries(store, keys))
-    dead = sum(row.how == "dead" for row in deliveries(store, keys, dead=True))
+    failing = sum(row.state == "failing" for row in deliveries(store, keys))
+    dead = sum(row.state == "dead" for row in deliveries(store, keys, dead=True))
     return Webhooks(store.run(secrets_in_use(keys)), failing, dead)
 
 

@@ -23,7 +23,7 @@ from ...store import Keys, SyncStore
 from ...store.admin.scan import TaskSummary, open_tasks, read_states
 from ...store.runs.commands import RunRef
 from ...store.tasks.commands import request_cancel
-from ...store.tasks.results import CancelAsked, CanceledNow
+from ...store.tasks.results import CanceledNow, CancelRequested
 from .list_tasks import refuse_gateway_options, task_fields, task_rows
 from .selection import Selection, refuse_filters, selecting
 from .store_access import operator_store
@@ -126,7 +126,7 @@ class Canceller:
                 if canvas:
                     self._terminated += Canvas.from_json(canvas).ids()
                 return "canceled"
-            case CancelAsked():
+            case CancelRequested():
                 self._stopping[task_id] = task, monotonic() + self._timeout
                 return None
             case _:

@@ -57,7 +57,7 @@ def list_deliveries(context: click.Context, dead: bool, agent: str | None, as_li
     elif not found:
         click.echo("no webhook was given up" if dead else "no webhook waits for an event, none was given up")
     else:
-        cells = [(r.task_id, r.config_id, r.how, _events(r), str(r.failures), _when(r), _why(r)) for r in found]
+        cells = [(r.task_id, r.config_id, r.state, _events(r), str(r.failures), _when(r), _why(r)) for r in found]
         for line in table(("TASK", "WEBHOOK", "STATE", "EVENTS", "TRIES", "NEXT", "WHY"), cells):
             click.echo(line)
 
@@ -129,13 +129,13 @@ def _events(row: Delivery) -> str:
 def _when(row: Delivery) -> str:
     if row.died_us:
         return "replay it"
-    if row.in_hand:
+    if row.is_leased:
         return "now"
     return f"in {duration((row.due_us - row.now_us) / 1_000_000)}"
 
 
 def _why(row: Delivery) -> str:
-    return " ".join(str(row.said.get("reason", "-")).split())[:70]
+    return " ".join(str(row.failure.get("reason", "-")).split())[:70]
 
 
 def _json(row: Delivery) -> str:
@@ -147,7 +147,7 @@ def _fields(row: Delivery) -> dict[str, Any]:
     times = {
         "failingSince": row.first_failed_us,
         "due": 0 if row.died_us else row.due_us,
-        "failedAt": row.said_us,
+        "failedAt": row.failure_us,
         "givenUpAt": row.died_us,
     }
     return {
@@ -155,13 +155,13 @@ def _fields(row: Delivery) -> dict[str, Any]:
         "webhook": row.config_id,
         "agent": row.agent,
         "contextId": row.context_id,
-        "state": row.how,
+        "state": row.state,
         "delivered": row.delivered,
         "lastEvent": row.version,
         "failures": row.failures,
-        "inHand": row.in_hand,
+        "leased": row.is_leased,
         **{name: _iso(at) for name, at in times.items() if at},
-        **row.said,
+        **row.failure,
     }
 
 

@@ -36,7 +36,7 @@ class Drained:
 
     node: str
     queues: list[str]
-    handed_back: int = 0
+    returned: int = 0
     runs: list[str] = field(default_factory=list)
     tasks: int = 0
     state: str = "busy"
@@ -65,7 +65,7 @@ class Drained:
             "worker": self.node,
             "state": self.state,
             "queues": self.queues,
-            "handedBack": self.handed_back,
+            "returned": self.returned,
             "running": self.runs,
             "otherTasks": self.tasks,
         }
@@ -235,7 +235,7 @@ class Drainer:
         """Stop the workers from consuming."""
         for node, said in self._ask("a2a_drain", tuple(self.workers), self._arguments):
             worker = self.workers[node]
-            worker.queues, worker.handed_back, worker.state = said["queues"], said["handed_back"], "busy"
+            worker.queues, worker.returned, worker.state = said["queues"], said["returned"], "busy"
 
     def undo(self) -> None:
         """Let the workers consume again."""

@@ -163,8 +163,8 @@ class Requeuer:
         made = self._store.run(requeue_task(self._keys, letter, new, retention=retention, options=stored))
         if made == "gone":
             return None
-        if made == "behind" or self._broker_unavailable:
-            return RequeueResult(dead, new, published=False, blocked=made == "behind")
+        if made == "blocked" or self._broker_unavailable:
+            return RequeueResult(dead, new, published=False, blocked=made == "blocked")
         try:
             self._publisher.publish(letter.agent, new, 1, stored)
         except BrokerUnavailable:

@@ -91,8 +91,8 @@ class Stats:
         runs, posts, used = self.counted.runs, self.posts, self.usage
         yield ""
         yield (
-            f"runs: {runs['queued']} waiting, {runs['behind']} behind others of their context, {runs['running']} "
-            f"running, {runs['handed']} handed to canvases"
+            f"runs: {runs['queued']} waiting, {runs['blocked']} blocked by another run of their context, "
+            f"{runs['running']} running, {runs['delegated']} delegated to canvases"
         )
         yield f"tasks that wait for an answer: {self.counted.paused}; dead letters: {self.counted.dead_letters}"
         yield f"webhooks: {posts.waiting} waiting, {posts.dead} given up; posts: {posts.delivered} delivered, " + (

@@ -30,8 +30,8 @@ class Why(Enum):
     """Reason why a task waits, with a remedy."""
 
     UNCLAIMED = "unclaimed", "no worker began it", "start a worker that has this agent and consumes its queue"
-    BEHIND = (
-        "behind",
+    BLOCKED = (
+        "blocked",
         "another run of its context comes first",
         "a2a list --context CONTEXT shows which",
     )
@@ -129,7 +129,7 @@ def stuck_tasks(store: SyncStore, keys: Keys, older_than: float) -> Iterator[Stu
             yield Stuck(task, Why.UNCLAIMED, waited)
     for task in listed(store, keys, keys.blocked):
         if (waited := _seconds(task, task.score)) > older_than:
-            yield Stuck(task, Why.BEHIND, waited)
+            yield Stuck(task, Why.BLOCKED, waited)
     for task in listed(store, keys, keys.canvases):
         if (waited := _seconds(task, task.claimed_us or task.since_us)) > older_than:
             yield Stuck(task, Why.CANVAS, waited)

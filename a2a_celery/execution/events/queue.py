@@ -303,7 +303,7 @@ class RunEventQueue(EventQueue):
             return None
         while self._pending and not self.lost.is_set():
             await self._append(self._pending[:MAX_EVENTS_PER_WRITE])
-        found = await self.store.run(read_task(self._keys, None, self._claim.task.id, whole=False))
+        found = await self.store.run(read_task(self._keys, None, self._claim.task.id, resolve_blobs=False))
         return without_artifacts(found[0], open_artifacts) if isinstance(found, tuple) else None
 
     async def abandon(self) -> None:

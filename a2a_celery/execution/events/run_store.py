@@ -69,7 +69,7 @@ class RunStore:
             CancelledError: If another worker has the run.
             BlobsUnavailable: See `run`.
         """
-        if claim.whole:
+        if claim.is_resolved:
             return claim
         answer = await self.run(again())
         if not isinstance(answer, Claim):

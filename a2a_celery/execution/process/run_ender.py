@@ -138,7 +138,9 @@ class RunEnder:
 
     def _final_event(self, ref: RunRef, outcome: Outcome) -> TaskStatusUpdateEvent | None:
         keys = Keys(self._settings().key_prefix)
-        found = self._store().run(read_task(keys, None, ref.task_id, history_length=0, artifacts=False, whole=False))
+        found = self._store().run(
+            read_task(keys, None, ref.task_id, history_length=0, artifacts=False, resolve_blobs=False)
+        )
         return final_event(outcome, ref.task_id, found[0].context_id) if found is not None else None
 
     def _end(

@@ -23,7 +23,7 @@ from ...store import AsyncStore, Keys
 from ...store.blobs.blob_store import blobs_of
 from ...store.client.connection import run_with_retry
 from ...store.runs.commands import RunRef
-from ...store.runs.recovery import GivenUp, Lapsed, Requeued, give_next_attempt, hand_back
+from ...store.runs.recovery import GivenUp, Lapsed, Requeued, give_next_attempt, return_run
 from ...store.tasks.commands import FIRST_PUBLISH_GRACE_US, read_task
 from .run_ender import runner_prefix
 
@@ -102,20 +102,20 @@ class ShutdownRequeuer:
         settings = self._settings()
         store, keys = self._connected(settings), Keys(settings.key_prefix)
         found = await run_with_retry(
-            store, read_task(keys, None, ref.task_id, history_length=0, artifacts=False, whole=False)
+            store, read_task(keys, None, ref.task_id, history_length=0, artifacts=False, resolve_blobs=False)
         )
         lost = found and final_event(Failure(WORKER_LOST), ref.task_id, found[0].context_id)
         if not lost:
             return
         runner = None if worker_pid is None else runner_prefix(worker_pid)
-        given_up = await run_with_retry(store, hand_back(keys, ref, runner=runner, lost=lost))
+        given_up = await run_with_retry(store, return_run(keys, ref, runner=runner, lost=lost))
         # not all of it: the options of a plain task hold what its client said
         logger.info("run %s is requeued because its worker shuts down: %s", ref.name, type(given_up).__name__)
         match given_up:
             case Requeued(agent, run, options):
                 await self._publish(agent, RunRef(ref.task_id, run), options)
             case GivenUp(agent, attempt, most):
-                await self._next_attempt(store, keys, Lapsed(ref, agent, attempt, most, handed_back=True))
+                await self._next_attempt(store, keys, Lapsed(ref, agent, attempt, most, returned=True))
 
     async def _next_attempt(self, store: AsyncStore, keys: Keys, lapsed: Lapsed) -> None:
         for _ in range(LOOKS):

@@ -198,7 +198,7 @@ class PushConfigs:
         if sealed is None:
             raise _no_config(task_id, config_id)
         subscription = Subscription.from_bytes(self._sealer.open(sealed, task_id, config_id))
-        read = read_log(self._keys, task_id, max(asked.version - 1, 0), limit=1, whole=False)
+        read = read_log(self._keys, task_id, max(asked.version - 1, 0), limit=1, resolve_blobs=False)
         entries = (await self._store.run(read)).entries
         if not entries or entries[0].id.differs_from(asked):
             raise _no_event(task_id, text)
@@ -270,12 +270,12 @@ def _no_event(task_id: str, event: str) -> UnsupportedOperationError:
 
 def _deliveries_json(found: Delivery) -> dict[str, Any]:
     """Return the deliveries of a config as its owner receives them, newest first. Times of 0 are left out."""
-    waits = found.how in ("failing", "waiting")
-    times = {"nextTry": found.due_us if waits and not found.in_hand else 0, "givenUpAt": found.died_us}
+    waits = found.state in ("failing", "waiting")
+    times = {"nextTry": found.due_us if waits and not found.is_leased else 0, "givenUpAt": found.died_us}
     return {
         "taskId": found.task_id,
         "id": found.config_id,
-        "state": found.how,
+        "state": found.state,
         "delivered": found.delivered,
         "lastEvent": found.version,
         "failures": found.failures,

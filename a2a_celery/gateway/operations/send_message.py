@@ -43,7 +43,7 @@ class AcceptedMessage:
         since: The message's turn is in the log after this event.
         ahead: Number of turns that start after `since` and before the message's own turn, see `TurnWatch`.
         new: Whether the log ends at `newest`.
-        whole: False if blob references of `task` are not resolved: a client must not receive it, see `with_full_task`.
+        is_resolved: False if `task` has unresolved blob references: a client must not receive it, see `with_full_task`.
     """
 
     task: Task
@@ -51,7 +51,7 @@ class AcceptedMessage:
     since: EventId
     ahead: int
     new: bool = False
-    whole: bool = True
+    is_resolved: bool = True
 
     @property
     def is_first(self) -> bool:
@@ -85,7 +85,7 @@ class MessageAcceptor:
 
     @asynccontextmanager
     async def accepting(
-        self, params: SendMessageRequest, context: ServerCallContext, scope: Scope, *, stops: bool = False
+        self, params: SendMessageRequest, context: ServerCallContext, scope: Scope, *, final_only: bool = False
     ) -> AsyncGenerator[tuple[AcceptedMessage, LogSignal], None]:
         """Accept a message and subscribe to its task.
 
@@ -94,13 +94,15 @@ class MessageAcceptor:
             terminal states.
         """
         task_id = params.message.task_id or str(uuid4())
-        waker = None if params.message.task_id else self._follower.waker(stops=stops)
+        reply_channel = None if params.message.task_id else self._follower.reply_channel(final_only=final_only)
         async with AsyncExitStack() as stack:
             # subscribe before the write, so that no event is missed
-            signal = await stack.enter_async_context(self._follower.listen(task_id, waker, stops=stops))
-            accepted = await self._accept(params, context, scope, task_id, waker)
+            signal = await stack.enter_async_context(
+                self._follower.listen(task_id, reply_channel, final_only=final_only)
+            )
+            accepted = await self._accept(params, context, scope, task_id, reply_channel)
             if accepted.task.id != task_id:
-                signal = await stack.enter_async_context(self._follower.listen(accepted.task.id, stops=stops))
+                signal = await stack.enter_async_context(self._follower.listen(accepted.task.id, final_only=final_only))
             accepted_and_signal = [(accepted, signal)]
             del params, context, accepted  # a long wait must not keep the request in memory
             yield accepted_and_signal.pop()
@@ -115,7 +117,7 @@ class MessageAcceptor:
         context: ServerCallContext,
         scope: Scope,
         task_id: str = "",
-        waker: tasks.ReplyChannel | None = None,
+        reply_channel: tasks.ReplyChannel | None = None,
     ) -> AcceptedMessage:
         """Store the message and publish its run. A message without a task id creates a task, with the id `task_id` if
         given.
@@ -141,16 +143,16 @@ class MessageAcceptor:
                 caller=caller.to_json(),
                 retention=self._settings.retention,
                 options=options.to_json(),
-                once=idempotency_key(self._agent, params),
+                idempotency_key=idempotency_key(self._agent, params),
                 push=await self._push(params, context, task_id),
                 serialize_context=self._agent.serialize_context,
                 limits=await self._limits.task_limits(),
-                waker=waker,
+                reply_channel=reply_channel,
             )
         )
         match answer:
-            case answers.Created(task, newest, behind):
-                if not behind:
+            case answers.Created(task, newest, is_blocked):
+                if not is_blocked:
                     self._publisher.publish(self._agent.name, RunRef(task_id, 1), options)
                 return AcceptedMessage(task, newest, since=newest, ahead=0, new=True)
             case answers.Known():
@@ -173,8 +175,10 @@ class MessageAcceptor:
     async def _continue(self, params: SendMessageRequest, context: ServerCallContext, scope: Scope) -> AcceptedMessage:
         task_id = params.message.task_id
         length = 0 if self._signature is None else None  # a call takes all of the client's messages
-        whole = self._signature is not None
-        stored = await self._task_reader.read(scope, task_id, history_length=length, artifacts=False, whole=whole)
+        resolve_blobs = self._signature is not None
+        stored = await self._task_reader.read(
+            scope, task_id, history_length=length, artifacts=False, resolve_blobs=resolve_blobs
+        )
         task = stored.task
         if stored.archived:
             raise closed_task_error(task_id, task.status.state)
@@ -193,7 +197,7 @@ class MessageAcceptor:
                 caller=caller.to_json(),
                 nonce=uuid4().hex,
                 options=options.to_json(),
-                once=idempotency_key(self._agent, params),
+                idempotency_key=idempotency_key(self._agent, params),
                 push=await self._push(params, context, task_id),
                 limits=await self._limits.task_limits(),
                 max_bytes=self._settings.task_max_bytes,
@@ -217,12 +221,12 @@ class MessageAcceptor:
                 )
             case answers.TooLarge():
                 raise _too_large(task_id, self._settings.task_max_bytes)
-            case answers.Begun(run, task, newest, behind, whole):
-                if not behind:
+            case answers.Begun(run, task, newest, is_blocked, is_resolved):
+                if not is_blocked:
                     self._publisher.publish(self._agent.name, RunRef(task_id, run), options)
-                return AcceptedMessage(task, newest, since=newest, ahead=0, new=True, whole=whole)
-            case answers.Waiting(place, task, newest, whole):
-                return AcceptedMessage(task, newest, since=newest, ahead=place, whole=whole)
+                return AcceptedMessage(task, newest, since=newest, ahead=0, new=True, is_resolved=is_resolved)
+            case answers.Waiting(place, task, newest, is_resolved):
+                return AcceptedMessage(task, newest, since=newest, ahead=place, is_resolved=is_resolved)
             case answers.Known():
                 return await self._accepted_before(answer, scope)
             case answers.Conflict():
@@ -252,12 +256,12 @@ async def with_full_task(follower: LogFollower, accepted: AcceptedMessage) -> Ac
     Raises:
         StoreUnavailable: The task cannot be read.
     """
-    if accepted.whole:
+    if accepted.is_resolved:
         return accepted
     stored = await follower.store.run(tasks.read_task(follower.keys, None, accepted.task.id))
     if stored is None:
         raise not_found(accepted.task.id)
-    return replace(accepted, task=stored[0], newest=stored[1], whole=True)
+    return replace(accepted, task=stored[0], newest=stored[1], is_resolved=True)
 
 
 def _too_large(task_id: str, max_bytes: int | None) -> UnsupportedOperationError:

@@ -45,20 +45,27 @@ class TaskReader:
         *,
         history_length: int | None = None,
         artifacts: bool = True,
-        whole: bool = True,
+        resolve_blobs: bool = True,
     ) -> StoredTask:
         """Return the current task.
 
         Args:
             history_length: Number of messages of its history, or None for all.
-            whole: False leaves blob references unresolved, which saves a read of the object store.
+            resolve_blobs: False leaves blob references unresolved, which saves a read of the object store.
 
         Raises:
             TaskNotFoundError: There is no such task in `scope`.
             ArchiveUnavailable: The task is not in the store, and the archive is unavailable.
         """
         stored = await self._store.run(
-            read_task(self._keys, scope, task_id, history_length=history_length, artifacts=artifacts, whole=whole)
+            read_task(
+                self._keys,
+                scope,
+                task_id,
+                history_length=history_length,
+                artifacts=artifacts,
+                resolve_blobs=resolve_blobs,
+            )
         )
         if stored is not None:
             return StoredTask(*stored)

@@ -16,12 +16,12 @@ from ...errors import StoreUnavailable
 from ...lifecycle import Event, EventId, EventKind, LogEntry, is_interrupted, is_terminal, kind_of
 from ...lifecycle.fold import apply
 from ...store import Scope
-from ...store.blobs.references import is_whole
+from ...store.blobs.references import is_resolved
 from ...store.log.follow import LogFollower, follow
 from ...store.log.pages import LogPage, read_log
 from ...store.log.pubsub import LogSignal
-from ...store.tasks.commands import read_stopped, unlist_task
-from ...store.tasks.results import Stopped
+from ...store.tasks.commands import read_final_task, unlist_task
+from ...store.tasks.results import FinalTask
 from ..metrics import Metrics
 from .send_message import AcceptedMessage, with_full_task
 from .streams import StreamEvent, TurnWatch, entries_of
@@ -53,7 +53,7 @@ class TurnFollower:
         if is_terminal(accepted.task.status.state) and not accepted.ahead:  # a repeated message
             return await self._repeated_answer(accepted)
         if accepted.new:
-            await signal.wait(behind=accepted.newest.version)
+            await signal.wait(after=accepted.newest.version)
             stopped = self._task_in_notification(accepted, signal, history_length) or await self._read_final(
                 accepted, scope, history_length
             )
@@ -61,7 +61,7 @@ class TurnFollower:
                 self._metrics.observe_lag(stopped.task.status.timestamp.ToMicroseconds())
                 return stopped.answer or stopped.task
         watch = TurnWatch(accepted.ahead)
-        async with aclosing(self.entries(accepted.task.id, signal, accepted.since, whole=False)) as entries:
+        async with aclosing(self.entries(accepted.task.id, signal, accepted.since, resolve_blobs=False)) as entries:
             async for entry in entries:
                 if accepted.is_first and _is_direct_answer(entry):
                     event = await self._resolved(accepted.task.id, entry)
@@ -75,19 +75,21 @@ class TurnFollower:
 
     def _task_in_notification(
         self, accepted: AcceptedMessage, signal: LogSignal, history_length: int | None
-    ) -> Stopped | None:
+    ) -> FinalTask | None:
         """Return the task of a new turn from the notification's inlined entries, or None if the task must be read."""
         page = signal.page(accepted.newest)
-        if page is None or not accepted.whole or not (is_terminal(page.state) or is_interrupted(page.state)):
+        if page is None or not accepted.is_resolved or not (is_terminal(page.state) or is_interrupted(page.state)):
             return None
         task = reduce(apply, page.entries, accepted.task)
         first = page.entries[0]
         answer = first.event if _is_direct_answer(first) else None
-        return Stopped(cut(task, history_length), page.version, answer if isinstance(answer, Message) else None)
+        return FinalTask(cut(task, history_length), page.version, answer if isinstance(answer, Message) else None)
 
-    async def _read_final(self, accepted: AcceptedMessage, scope: Scope, history_length: int | None) -> Stopped | None:
+    async def _read_final(
+        self, accepted: AcceptedMessage, scope: Scope, history_length: int | None
+    ) -> FinalTask | None:
         """Return the task of a new turn if it is terminal or interrupted, or None if the caller must follow the log."""
-        read = read_stopped(self._follower.keys, scope, accepted.task.id, history_length=history_length)
+        read = read_final_task(self._follower.keys, scope, accepted.task.id, history_length=history_length)
         try:
             return await self._follower.store.run(read)
         except StoreUnavailable:
@@ -95,7 +97,7 @@ class TurnFollower:
 
     async def _resolved(self, task_id: str, entry: LogEntry) -> Event | None:
         """Return the event of `entry` with its blob references resolved, or None if the event is deleted."""
-        if is_whole(entry.event):
+        if is_resolved(entry.event):
             return entry.event
         page = await self._follower.store.run(read_log(self._follower.keys, task_id, entry.version - 1, limit=1))
         return page.entries[0].event if page.entries else None
@@ -146,7 +148,7 @@ class TurnFollower:
     async def wait_until_final(self, task_id: str, signal: LogSignal, version: int, within: float) -> None:
         """Wait until an event after `version` ends or interrupts the task, at most `within` seconds."""
         with suppress(TimeoutError):
-            entries = self.entries(task_id, signal, EventId(version), whole=False)
+            entries = self.entries(task_id, signal, EventId(version), resolve_blobs=False)
             async with self._clock.timeout(within), aclosing(entries):
                 async for entry in entries:
                     if TurnWatch().ends_with(entry):
@@ -172,17 +174,19 @@ class TurnFollower:
         return None
 
     def entries(
-        self, task_id: str, signal: LogSignal, after: EventId, *, whole: bool = True
+        self, task_id: str, signal: LogSignal, after: EventId, *, resolve_blobs: bool = True
     ) -> AsyncGenerator[LogEntry, None]:
         """Return the entries of a log after the event `after`, see `follow`."""
-        return entries_of(self.pages(task_id, signal, after, whole=whole))
+        return entries_of(self.pages(task_id, signal, after, resolve_blobs=resolve_blobs))
 
     def pages(
-        self, task_id: str, signal: LogSignal, after: EventId, *, new: bool = False, whole: bool = True
+        self, task_id: str, signal: LogSignal, after: EventId, *, new: bool = False, resolve_blobs: bool = True
     ) -> AsyncGenerator[LogPage, None]:
         """Return the pages of a log after the event `after`, see `follow`."""
         follower, observer = self._follower, self._metrics.lag_observer()
-        return follow(follower.store, follower.keys, signal, task_id, after, new=new, whole=whole, seen=observer)
+        return follow(
+            follower.store, follower.keys, signal, task_id, after, new=new, resolve_blobs=resolve_blobs, seen=observer
+        )
 
 
 def _is_direct_answer(entry: LogEntry) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 from ..keys import Keys, Scope, quoted
 from ..operation import Operation, script
 
-OWED_STAYS = 2 * 24 * 3600
+UNDELIVERED_RETENTION = 2 * 24 * 3600
 """Seconds for which an archived task stays, unlisted, when events are owed to its webhooks: they are tried for a
 day."""
 
@@ -41,7 +41,7 @@ class ArchiveState:
     """Ended tasks in the store, due or not."""
 
     due: int
-    behind: float
+    lag: float
     """Seconds for which the oldest has been due; 0 for none."""
 
     refused: int
@@ -67,7 +67,7 @@ def remove_archived(keys: Keys, task_ids: Sequence[str]) -> Operation[int]:
     return Operation(
         script("remove_archived"),
         [keys.archive, keys.installation, keys.deliveries, keys.dead_letters],
-        [keys.prefix, OWED_STAYS, *(quoted(task_id) for task_id in task_ids)],
+        [keys.prefix, UNDELIVERED_RETENTION, *(quoted(task_id) for task_id in task_ids)],
         int,
     )
 
@@ -102,8 +102,8 @@ def read_archive_state(keys: Keys, *, give_up: bool = False) -> Operation[Archiv
     """
 
     def parse(answer: Sequence[Any]) -> ArchiveState:
-        on, complete, waiting, due, behind_us, refused = answer
-        return ArchiveState(on == b"1", complete == b"1", waiting, due, int(behind_us) / 1e6, refused)
+        on, complete, waiting, due, lag_us, refused = answer
+        return ArchiveState(on == b"1", complete == b"1", waiting, due, int(lag_us) / 1e6, refused)
 
     lists = [keys.installation, keys.archive, keys.archive_refused]
     return Operation(script("read_archive_state"), lists, ["" if give_up else "-"], parse)

@@ -6,7 +6,7 @@ costs a task a few counts in scripts that run anyway. The hash's fields, each wi
 =============================== ================================================================
 ``ended <agent> <state>``       tasks, by the number of their terminal state
 ``archived <agent> tasks``     tasks that left the store for the archive
-``lost <agent> <outcome>``      runs taken from workers: again, failed, canceled, handed_back
+``lost <agent> <outcome>``      runs taken from workers: again, failed, canceled, returned
 ``retried <agent> runs``        retries of runs, of agents and of Celery tasks
 ``<time> <agent> <bucket>``     times (queue, first, run, cancel) up to that bound, from 1; one more: longer
 ``<time> <agent> sum``          their sum, µs
@@ -49,14 +49,14 @@ class FleetMetrics:
     counts: Mapping[tuple[str, str, str], int] = field(repr=False)
     """By the three words of their field; agents' names as they are."""
     runs: Mapping[str, int]
-    """How many are queued, stand behind another of their context, are running, and handed to a canvas."""
+    """How many are queued, stand behind another of their context, are running, and delegated to a canvas."""
     paused: int
     dead_letters: int
     oldest: Mapping[str, float]
     """Seconds for which an agent's oldest run has waited; only agents with one among the `SAMPLED_RUNS`."""
     to_archive: int = 0
     """Ended tasks that are due for the archive."""
-    archive_behind: float = field(default=0.0, compare=False)
+    archive_lag: float = field(default=0.0, compare=False)
     """Seconds for which the oldest of them is."""
     archive_refused: int = 0
 
@@ -81,11 +81,11 @@ def read_metrics(keys: Keys) -> Operation[FleetMetrics]:
     """The metrics as they are now."""
 
     def parse(answer: Sequence[Any]) -> FleetMetrics:
-        now_us, fields, queued, running, handed, paused, dead, ages, behind, due, late_us, refused = answer
+        now_us, fields, queued, running, delegated, paused, dead, ages, blocked, due, late_us, refused = answer
         return FleetMetrics(
             int(now_us),
             {_words(name): int(times) for name, times in zip(fields[::2], fields[1::2], strict=True)},
-            {"queued": queued, "behind": behind, "running": running, "handed": handed},
+            {"queued": queued, "blocked": blocked, "running": running, "delegated": delegated},
             paused,
             dead,
             {agent.decode(): int(us) / 1e6 for agent, us in zip(ages[::2], ages[1::2], strict=True)},

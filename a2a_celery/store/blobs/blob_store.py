@@ -20,7 +20,7 @@ from ..keys import Keys, tag_in
 from ..operation import Argument, Operation, script
 from .memory_budget import MemoryBudget
 from .object_store import ObjectStore
-from .references import READING, BlobRef, Encoded, Reading, Unkept, forget, take_out
+from .references import READING, BlobRef, BlobsExpired, Encoded, Reading, forget, take_out
 
 T = TypeVar("T")
 
@@ -141,7 +141,7 @@ def blobs_of(settings: Settings) -> Blobs | None:
 def read(operation: Operation[T], answer: Any, available: Mapping[str, bytes]) -> tuple[T, Collection[BlobRef]]:
     """Parse a reply. Return the result, and the blobs that are missing to complete it."""
     reading = Reading(available)
-    before = READING.set(reading if operation.whole else None)
+    before = READING.set(reading if operation.resolve_blobs else None)
     try:
         return operation.parse(answer), reading.missing.values()
     finally:
@@ -164,12 +164,12 @@ def require(blobs: Blobs | None) -> Blobs:
 def register_blobs(keys: Keys, tag: str) -> Operation[bool]:
     """The task with that tag has blobs, or will; whether that is new: then none that was written before is kept.
 
-    Its parse raises Unkept while the folder of a task that is gone, and had the same tag, is being removed.
+    Its parse raises BlobsExpired while the folder of a task that is gone, and had the same tag, is being removed.
     """
 
     def parse(answer: bytes) -> bool:
         if answer == b"doomed":
-            raise Unkept("the blobs of a task that is gone, and was called the same, are being removed")
+            raise BlobsExpired("the blobs of a task that is gone, and was called the same, are being removed")
         return answer == b"new"
 
     return Operation(script("register_blobs"), [keys.blobs, keys.orphaned_blobs], [tag, ORPHAN_AFTER_US], parse)

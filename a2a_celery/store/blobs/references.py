@@ -32,7 +32,7 @@ from google.protobuf.message import Message as Proto
 
 from ...errors import BlobsUnavailable
 from ...lifecycle import Event
-from ...lifecycle import encode as encode_whole
+from ...lifecycle import encode as encode_event
 from ..operation import Operation
 
 P = TypeVar("P", bound=Proto)
@@ -51,7 +51,7 @@ class BlobRef(NamedTuple):
     size: int
 
 
-class Unkept(BlobsUnavailable):
+class BlobsExpired(BlobsUnavailable):
     """A task was not begun, since its blobs may have been removed already."""
 
 
@@ -84,7 +84,7 @@ READING: ContextVar[Reading | None] = ContextVar("a2a_celery_reading", default=N
 
 def encode(event: Event) -> Encoded:
     """The stored form of `event`."""
-    return Encoded(encode_whole(event))
+    return Encoded(encode_event(event))
 
 
 def encode_request(request: SendMessageRequest) -> EncodedRequest:
@@ -121,16 +121,16 @@ def decode_as(content: type[P], stored: bytes) -> P:
     parts = list(_parts_of(found))
     reading = READING.get()
     for place, name, size in json.loads(stored[5 : 5 + length]):
-        whole = None
+        blob = None
         if reading is not None:
             reading.met += size
-            whole = reading.available.get(name)
-            if whole is None:
+            blob = reading.available.get(name)
+            if blob is None:
                 reading.missing[name] = BlobRef(name, size)
-        if whole is None:
+        if blob is None:
             parts[place].url = f"{MARK}{size}:{name}"
         else:
-            parts[place].ParseFromString(whole)
+            parts[place].ParseFromString(blob)
     return found
 
 
@@ -143,11 +143,11 @@ def insert_blobs(message: Proto) -> None:
         if part.url.startswith(MARK):
             size, _, name = part.url.removeprefix(MARK).partition(":")
             reading.met += int(size)
-            whole = reading.available.get(name)
-            if whole is None:
+            content = reading.available.get(name)
+            if content is None:
                 reading.missing[name] = BlobRef(name, int(size))
             else:
-                part.ParseFromString(whole)
+                part.ParseFromString(content)
 
 
 def has_references(stored: bytes) -> bool:
@@ -161,7 +161,7 @@ def met() -> int:
     return 0 if reading is None else reading.met
 
 
-def is_whole(*messages: Proto) -> bool:
+def is_resolved(*messages: Proto) -> bool:
     """Whether nothing of the `messages` is left as a mark."""
     return not any(part.url.startswith(MARK) for message in messages for part in _parts_of(message))
 

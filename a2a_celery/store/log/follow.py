@@ -24,7 +24,7 @@ async def follow(
     after: EventId,
     *,
     new: bool = False,
-    whole: bool = True,
+    resolve_blobs: bool = True,
     seen: Callable[[LogPage], None] | None = None,
 ) -> AsyncGenerator[LogPage, None]:
     """Pages of `task_id`'s log behind the event `after`, without a gap or a repeat; those that a ring has brought are
@@ -41,13 +41,13 @@ async def follow(
     `restored` has the task as a whole, and its status under the same id, whose version may be a lower one.
     """
     if new:
-        await signal.wait(behind=after.version)
+        await signal.wait(after=after.version)
     while True:
         page = signal.page(after)
         if page is None:
-            page = await run_with_retry(store, read_log(keys, task_id, after, whole=whole))
+            page = await run_with_retry(store, read_log(keys, task_id, after, resolve_blobs=resolve_blobs))
         if page.restored:
-            page = await _restored_page(store, keys, task_id, page, whole=whole)
+            page = await _restored_page(store, keys, task_id, page, resolve_blobs=resolve_blobs)
         if page.version == 0:
             return
         if page.entries:
@@ -58,12 +58,12 @@ async def follow(
         yield page
         del page
         if all_read:
-            await signal.wait(behind=after.version)
+            await signal.wait(after=after.version)
 
 
-async def _restored_page(store: AsyncStore, keys: Keys, task_id: str, page: LogPage, *, whole: bool) -> LogPage:
+async def _restored_page(store: AsyncStore, keys: Keys, task_id: str, page: LogPage, *, resolve_blobs: bool) -> LogPage:
     """Return a page with the complete task and its status, from which a reader starts over."""
-    found = await run_with_retry(store, read_task(keys, None, task_id, whole=whole))
+    found = await run_with_retry(store, read_task(keys, None, task_id, resolve_blobs=resolve_blobs))
     if found is None:
         return LogPage([], 0, page.state, running=False)
     task, newest = found
@@ -79,20 +79,22 @@ class LogFollower:
         self.store = store
         self.keys = keys
         self.line = line
-        self._waker = keys.reply_channel(uuid4().hex)
+        self._reply_channel = keys.reply_channel(uuid4().hex)
 
-    def waker(self, *, stops: bool) -> ReplyChannel:
+    def reply_channel(self, *, final_only: bool) -> ReplyChannel:
         """Return the reply channel of this process; with `stops`, for interrupted and terminal states only."""
-        return ReplyChannel(self._waker, stops)
+        return ReplyChannel(self._reply_channel, final_only)
 
     def listen(
-        self, task_id: str, waker: ReplyChannel | None = None, *, stops: bool = False
+        self, task_id: str, reply_channel: ReplyChannel | None = None, *, final_only: bool = False
     ) -> AbstractAsyncContextManager[LogSignal]:
         """Return a signal that new log entries of `task_id` notify; with `stops`, interrupted and terminal states only.
 
-        Listen before reading the log. A task created with the reply channel `waker` needs no round trip.
+        Listen before reading the log. A task created with the reply channel `reply_channel` needs no round trip.
         """
-        return self.line.listen(self.keys.task(task_id).wake, through=waker.channel if waker else "", stops=stops)
+        return self.line.listen(
+            self.keys.task(task_id).wake, through=reply_channel.channel if reply_channel else "", final_only=final_only
+        )
 
     async def pages(self, task_id: str, after: EventId) -> AsyncGenerator[LogPage, None]:
         """Yield the pages of `follow` that have entries, with a separate signal."""

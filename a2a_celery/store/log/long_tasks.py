@@ -60,5 +60,9 @@ def fold_log(snapshot: list[Any]) -> Generator[Operation[Any] | None, Any, None]
 def _read_page(snapshot: Sequence[Any], after: int, limit: int, recorded_us: bytes) -> Operation[Sequence[bytes]]:
     record, log = snapshot[8].decode(), snapshot[9].decode()
     return Operation(
-        script("read_log"), [record, log], [after, limit, recorded_us, PAGE_BYTES], lambda reply: reply[3], whole=False
+        script("read_log"),
+        [record, log],
+        [after, limit, recorded_us, PAGE_BYTES],
+        lambda reply: reply[3],
+        resolve_blobs=False,
     )

@@ -46,12 +46,11 @@ def read_log(
     limit: int = PAGE,
     *,
     max_bytes: int = PAGE_BYTES,
-    whole: bool = True,
+    resolve_blobs: bool = True,
 ) -> Operation[LogPage]:
     """Read up to `limit` entries after the event `after`, or after that version, up to about `max_bytes` of them but
     one at least.
 
-    Entries that are not `whole` are for no one to see.
     The page is `restored` if the log does not have the event `after`.
     """
     event = EventId(after) if isinstance(after, int) else after
@@ -62,4 +61,4 @@ def read_log(
         return LogPage(entries, int(version), state_of(state), phase != b"", restored == b"1")
 
     arguments = [event.version, limit, event.recorded_us or "", max_bytes]
-    return Operation(script("read_log"), keys.task(task_id), arguments, parse, whole)
+    return Operation(script("read_log"), keys.task(task_id), arguments, parse, resolve_blobs)

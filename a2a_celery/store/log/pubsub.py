@@ -50,11 +50,11 @@ class LogSignal:
     With `stops`, only interrupted and terminal states notify it.
     """
 
-    __slots__ = ("_flag", "_inline", "_stops", "_version")  # each stream that is open has one
+    __slots__ = ("_final_only", "_flag", "_inline", "_version")  # each stream that is open has one
 
-    def __init__(self, *, stops: bool = False) -> None:
+    def __init__(self, *, final_only: bool = False) -> None:
         self._flag = LeanEvent()
-        self._stops = stops
+        self._final_only = final_only
         self._version = 0.0
         self._inline: InlineEntries | None = None
 
@@ -75,7 +75,7 @@ class LogSignal:
         if news:
             later = InlineEntries.of(int(version), news)
             self._inline = later if self._inline is None else self._inline.joined_with(later)
-        if what == b"stopped" or not self._stops:
+        if what == b"final" or not self._final_only:
             self.notify(int(version) if version.isdigit() else math.inf)
 
     def page(self, after: EventId) -> LogPage | None:
@@ -83,14 +83,14 @@ class LogSignal:
         news, self._inline = self._inline, None
         return None if news is None else news.page(after)
 
-    async def wait(self, timeout: float | None = POLL_INTERVAL, behind: int = 0) -> None:
-        """Wait until notified of a version after `behind`, or for `timeout` seconds.
+    async def wait(self, timeout: float | None = POLL_INTERVAL, after: int = 0) -> None:
+        """Wait until notified of a version after `after`, or for `timeout` seconds.
 
         A notification since the last wait counts. A `timeout` of None waits indefinitely.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                while self._version <= behind:
+                while self._version <= after:
                     self._flag.clear()
                     await self._flag.wait()
         self._version = 0.0
@@ -144,14 +144,16 @@ class PubSubListener:
         """Number of channels with a signal or a handler."""
         return len(self._signals) + len(self._handlers) + len(self._multiplexed)
 
-    def listen(self, channel: str, *, through: str = "", stops: bool = False) -> AbstractAsyncContextManager[LogSignal]:
+    def listen(
+        self, channel: str, *, through: str = "", final_only: bool = False
+    ) -> AbstractAsyncContextManager[LogSignal]:
         """Return a signal that messages of `channel` notify; while the connection is down, the reconnect notifies it.
 
         A reply channel of this process carries the messages of many channels, each preceded by the name of its
         channel. A signal that listens `through` a reply channel costs no round trip, because the reply channel stays
         subscribed. One signal per channel may listen through it.
         """
-        signal = LogSignal(stops=stops)
+        signal = LogSignal(final_only=final_only)
         return self._listen_through(through, channel, signal) if through else self._listen(channel, signal)
 
     @asynccontextmanager

@@ -11,11 +11,11 @@ from a2a.types import SendMessageRequest, Task, TaskState, TaskStatusUpdateEvent
 from ...lifecycle import Event
 from ...lifecycle.steps import Step, decode_step
 from ..blobs.references import decode_as, encode, has_references
-from ..codec import event_arguments, pack_metadata, snapshot_is_whole, state_of, task_from_snapshot
+from ..codec import event_arguments, pack_metadata, snapshot_is_resolved, state_of, task_from_snapshot
 from ..keys import Keys, Scope
 from ..operation import Argument, Operation, script
 from ..tasks.commands import FIRST_PUBLISH_GRACE_US
-from ..tasks.results import CancelAsked
+from ..tasks.results import CancelRequested
 from .sessions import SavedSession, SavedSince, SessionState, session_arguments
 
 MAX_LOST_BEFORE_CLAIM = 3
@@ -64,7 +64,7 @@ class Claim:
     task: Task
     version: int
     session: SavedSession | None = None
-    whole: bool = True
+    is_resolved: bool = True
     """Else parts of request and task are in the object store: such a claim is for no agent to see."""
     execution: tuple[Step, ...] = ()
 
@@ -158,7 +158,7 @@ def claim_run(
     retries: int = 0,
     retried: TaskStatusUpdateEvent | None = None,
     session: bool = False,
-    whole: bool = True,
+    resolve_blobs: bool = True,
     worker: str = "",
 ) -> Operation[Claim | Dropped | RetryUnrecorded]:
     """Takes a queued run, which only one caller ever gets; `working` says so in the task's status at once.
@@ -188,7 +188,7 @@ def claim_run(
             task,
             newest.version,
             SavedSession.of(saved) if session else None,
-            whole or (snapshot_is_whole(snapshot) and not has_references(request)),
+            resolve_blobs or (snapshot_is_resolved(snapshot) and not has_references(request)),
             tuple(decode_step(step) for step in steps),
         )
 
@@ -202,7 +202,7 @@ def claim_run(
             worker,
         ],
         parse,
-        whole,
+        resolve_blobs,
     )
 
 
@@ -360,19 +360,19 @@ def checkpoint(
 
 def revoke_run(
     keys: Keys, ref: RunRef, *, event: TaskStatusUpdateEvent, terminate: bool
-) -> Operation[Over | CancelAsked | Unchanged]:
+) -> Operation[Over | CancelRequested | Unchanged]:
     """End a run that an operator revoked, and so its task, with the CANCELED `event`.
 
     A run that is queued, or that Celery retries, ends at once. A claimed run goes on, unless the operator wants to
     `terminate` it: its worker is asked to cancel it, and the message of `event` becomes the message of its end.
     """
 
-    def parse(reply: Sequence[bytes]) -> Over | CancelAsked | Unchanged:
+    def parse(reply: Sequence[bytes]) -> Over | CancelRequested | Unchanged:
         match reply[0]:
             case b"over":
                 return Over(int(reply[1]), state_of(reply[2]))
             case b"asked":
-                return CancelAsked(int(reply[1]))
+                return CancelRequested(int(reply[1]))
             case _:
                 return Unchanged()
 

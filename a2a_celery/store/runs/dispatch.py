@@ -17,22 +17,25 @@ MAX_CLAIMED_OPTIONS = 1024
 
 @dataclass(frozen=True, slots=True)
 class DueRun:
-    """A run to publish, of the agent of that name; `options` are those that it was stored with.
+    """Run to publish.
 
-    `published_us` is the time of its last publish, if its queue may still hold the message, and `taken_us` the time at
-    which it was found to be due; both are times of the store, in µs.
+    Attributes:
+        agent: name of its agent.
+        options: its stored options.
+        published_us: time of its last publish, if its queue may still hold the message.
+        acquired_us: time at which it was acquired.
     """
 
     ref: RunRef
     agent: str
     options: bytes
     published_us: int | None = None
-    taken_us: int = field(default=0, compare=False)
+    acquired_us: int = field(default=0, compare=False)
 
     @property
     def queued_us(self) -> int:
         """How long ago it was published, in µs."""
-        return self.taken_us - (self.published_us or self.taken_us)
+        return self.acquired_us - (self.published_us or self.acquired_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +93,14 @@ def acquire_due_runs(keys: Keys, *, limit: int, again_us: int) -> Operation[list
     """
 
     def parse(answer: Sequence[bytes]) -> list[DueRun]:
-        taken_us, rows = int(answer[0]), zip(*[iter(answer[1:])] * 5, strict=True)
+        acquired_us, rows = int(answer[0]), zip(*[iter(answer[1:])] * 5, strict=True)
         return [
             DueRun(
                 RunRef(task_id.decode(), int(run)),
                 agent.decode(),
                 options,
                 int(published) if published else None,
-                taken_us,
+                acquired_us,
             )
             for task_id, run, agent, options, published in rows
         ]

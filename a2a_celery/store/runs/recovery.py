@@ -11,11 +11,11 @@ from a2a.types import Message, Task, TaskArtifactUpdateEvent, TaskState, TaskSta
 
 from ...lifecycle import Event, EventKind, LogEntry, kind_of
 from ...lifecycle.outcomes import WORKER_LOST, agent_message, status_event
-from ...lifecycle.own_metadata import ATTEMPT, HANDED_BACK, MAX_ATTEMPTS, own_metadata
+from ...lifecycle.own_metadata import ATTEMPT, MAX_ATTEMPTS, RETURNED_ATTEMPT, own_metadata
 from ...lifecycle.states import FAILED, WORKING
 from ..blobs.references import encode
 from ..client.connection import AsyncStore
-from ..codec import event_arguments, pack_metadata, state_of, whole_arguments
+from ..codec import event_arguments, pack_metadata, state_of, task_arguments
 from ..keys import Keys
 from ..log.pages import read_log
 from ..operation import Argument, Operation, script
@@ -27,7 +27,7 @@ from .commands import RunRef, Unchanged
 class Lapsed:
     """A run whose lease is over. It was the `attempt`-th of its turn, which may have `max_attempts`.
 
-    `handed_back`: its worker stopped and gave it up; nothing was wrong with it. `worker` is what Celery's listeners
+    `returned`: its worker stopped and gave it up; nothing was wrong with it. `worker` is what Celery's listeners
     know that worker as; "" where nobody listens, or it is of an older release. `call` is the plain Celery task that the
     run calls; "" for one of an agent.
     """
@@ -36,7 +36,7 @@ class Lapsed:
     agent: str
     attempt: int
     max_attempts: int
-    handed_back: bool = False
+    returned: bool = False
     worker: str = ""
     call: str = ""
 
@@ -76,7 +76,7 @@ class RunEnded:
     state: TaskState
 
 
-HandedBack = Requeued | GivenUp | RunEnded | Unchanged
+RunReturn = Requeued | GivenUp | RunEnded | Unchanged
 """What may become of a run that a stopping worker gives up. Kept: it is another's."""
 
 
@@ -92,8 +92,8 @@ def lapsed_runs(
     def parse(answer: Sequence[bytes]) -> list[Lapsed]:
         rows = zip(*[iter(part.decode() for part in answer)] * 8, strict=True)
         return [
-            Lapsed(RunRef(task_id, int(run)), agent, int(attempt), int(most), handed_back == "1", worker, call)
-            for task_id, run, agent, attempt, most, handed_back, worker, call in rows
+            Lapsed(RunRef(task_id, int(run)), agent, int(attempt), int(most), returned == "1", worker, call)
+            for task_id, run, agent, attempt, most, returned, worker, call in rows
         ]
 
     limits = ("" if us is None else us for us in (latest_us, longest_lease_us))
@@ -115,7 +115,7 @@ def lapse_run(
 
     again = event(WORKING)
     fields = {ATTEMPT: lapsed.attempt + 1, MAX_ATTEMPTS: lapsed.max_attempts}
-    again.metadata.update(own_metadata(fields | ({HANDED_BACK: lapsed.attempt} if lapsed.handed_back else {})))
+    again.metadata.update(own_metadata(fields | ({RETURNED_ATTEMPT: lapsed.attempt} if lapsed.returned else {})))
     arguments: list[Argument] = [
         lapsed.ref.run,
         version,
@@ -126,7 +126,7 @@ def lapse_run(
         keys.dead_letters,
     ]
     if without:
-        arguments += whole_arguments(without_artifacts(task, without))
+        arguments += task_arguments(without_artifacts(task, without))
 
     def parse(answer: Sequence[bytes]) -> Lapse:
         what = cast(Literal["failed", "canceled", "again", "changed", "over"], answer[0].decode())
@@ -135,14 +135,14 @@ def lapse_run(
     return Operation(script("lapse_run"), keys.task(lapsed.ref.task_id), arguments, parse)
 
 
-def hand_back(keys: Keys, ref: RunRef, *, runner: str | None, lost: TaskStatusUpdateEvent) -> Operation[HandedBack]:
+def return_run(keys: Keys, ref: RunRef, *, runner: str | None, lost: TaskStatusUpdateEvent) -> Operation[RunReturn]:
     """Gives up a run because its worker stops.
 
     A claimed run is given up only if its runner's id begins with `runner`; None: only a run that nobody has claimed. If
     its turn may have one run only, its task ends with the event `lost`; if a client asked for it, CANCELED.
     """
 
-    def parse(answer: Sequence[bytes]) -> HandedBack:
+    def parse(answer: Sequence[bytes]) -> RunReturn:
         match answer[0]:
             case b"queued":
                 return Requeued(answer[1].decode(), int(answer[2]), answer[3])
@@ -163,7 +163,7 @@ async def give_next_attempt(store: AsyncStore, keys: Keys, lapsed: Lapsed, *, ag
     Raises:
         StoreUnavailable: the store is away.
     """
-    read_contents = partial(read_task, keys, None, lapsed.ref.task_id, whole=False)
+    read_contents = partial(read_task, keys, None, lapsed.ref.task_id, resolve_blobs=False)
     found = await store.run(read_contents(history_length=0, artifacts=False))
     without: frozenset[str] = frozenset()
     if found is not None and lapsed.attempt < lapsed.max_attempts:
@@ -181,7 +181,7 @@ async def _left_open_until(store: AsyncStore, keys: Keys, task_id: str, version:
     opened: set[str] = set()
     after = 0
     while after < version:
-        page = await store.run(read_log(keys, task_id, after, whole=False))
+        page = await store.run(read_log(keys, task_id, after, resolve_blobs=False))
         if not page.entries:
             break
         _update_left_open(opened, page.entries)

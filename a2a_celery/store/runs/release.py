@@ -10,7 +10,7 @@ from a2a.types import Task, TaskState
 
 from ...lifecycle import Event
 from ...lifecycle.steps import Step
-from ..codec import event_arguments, state_of, whole_arguments
+from ..codec import event_arguments, state_of, task_arguments
 from ..keys import Keys
 from ..operation import Argument, Operation, script
 from .commands import Illegal, Over, RunLost, RunRef, Unchanged, Written
@@ -102,7 +102,7 @@ def delegate_to_canvas(
     canvas: str,
 ) -> Operation[Released | RunLost | Illegal]:
     """Lets a `canvas` (JSON, what `due_canvases` gives) end a claimed run, with the last `events` of it."""
-    return _release(keys, ref, token, before, events, ["handed", canvas, 0, keys.canvases, FIRST_POLL_AFTER_US])
+    return _release(keys, ref, token, before, events, ["delegated", canvas, 0, keys.canvases, FIRST_POLL_AFTER_US])
 
 
 def _release(
@@ -124,8 +124,8 @@ def _release(
                 return RunLost.of(answer)
 
     written = event_arguments(events)
-    whole = [] if replacement is None else whole_arguments(replacement)
-    arguments = [ref.run, token, before, *how, len(written), *written, *whole]
+    replaced = [] if replacement is None else task_arguments(replacement)
+    arguments = [ref.run, token, before, *how, len(written), *written, *replaced]
     return Operation(script("release_run"), keys.task(ref.task_id), arguments, parse)
 
 

@@ -13,23 +13,23 @@ from ...lifecycle.events import EventId, timestamp
 from ...lifecycle.outcomes import CANCELED_BY_CLIENT, agent_message, status_event
 from ...lifecycle.states import CANCELED, SUBMITTED, WORKING
 from ..blobs.references import encode, encode_request, met
-from ..codec import event_arguments, require_contents, require_kept, state_of, task_from_snapshot
+from ..codec import event_arguments, require_blobs_retained, require_contents, state_of, task_from_snapshot
 from ..keys import Keys, Scope
 from ..operation import Argument, Operation, script
 from ..webhooks.push_configs import NewPushConfig, config_arguments
 from .limits import TaskLimits, limit_argument
 from .results import (
-    CancelAsked,
     CanceledNow,
+    CancelRequested,
     Conflict,
     Continued,
     Created,
     Ended,
+    FinalTask,
     Known,
     Limited,
     Missing,
     Page,
-    Stopped,
     continued,
     not_created,
     stopped,
@@ -48,10 +48,13 @@ TASK_ENDED_FIRST = "taskEndedFirst"
 
 @dataclass(frozen=True, slots=True)
 class ReplyChannel:
-    """Who makes a task follows it on this `channel`, see `Keys.waker`; with `stops` of pauses and its end alone."""
+    """Notification channel of the gateway that creates a task.
+
+    With `final_only`, it receives final states only.
+    """
 
     channel: str
-    stops: bool
+    final_only: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,23 +76,23 @@ def create_task(
     caller: bytes,
     retention: int,
     options: bytes = b"",
-    once: IdempotencyKey | None = None,
+    idempotency_key: IdempotencyKey | None = None,
     push: NewPushConfig | None = None,
     serialize_context: bool = False,
     limits: TaskLimits | None = None,
-    waker: ReplyChannel | None = None,
+    reply_channel: ReplyChannel | None = None,
 ) -> Operation[Created | Known | Conflict | Limited]:
     """A task in SUBMITTED with `request`'s message in its history, run 1, and the promise to dispatch it.
 
     `caller` is kept for the worker and `options` for publishers, as they are; `retention` is in seconds. Without `once`
     any message id is a new one. `push` is owed every event, the first too; of a `Known` message it isn't saved, and it
     is never `Limited`: of such a message nothing is. With `serialize_context` the context runs one task at a time.
-    `waker` receives the notifications of the task.
+    `reply_channel` receives the notifications of the task.
     """
     task = Task(id=task_id, context_id=context_id, status=TaskStatus(state=SUBMITTED), history=[request.message])
 
     def parse(answer: Sequence[bytes]) -> Created | Known | Conflict | Limited:
-        require_kept(answer)
+        require_blobs_retained(answer)
         if answer[0] == b"created":
             task.status.timestamp.CopyFrom(timestamp(int(answer[1])))
             return Created(task, EventId(1, int(answer[1])), answer[2] == b"1")
@@ -113,10 +116,10 @@ def create_task(
             encode(request.message),
             encode(status_event(task_id, context_id, WORKING)),
             options,
-            *_once(keys, scope, once),
+            *_idempotency_arguments(keys, scope, idempotency_key),
             keys.context_queue(scope, context_id) if serialize_context else "",
             limit_argument(keys, scope, limits),
-            *(("", 0) if waker is None else (waker.channel, int(waker.stops))),
+            *(("", 0) if reply_channel is None else (reply_channel.channel, int(reply_channel.final_only))),
             *config_arguments(keys, push),
         ],
         parse,
@@ -133,7 +136,7 @@ def continue_task(
     caller: bytes,
     nonce: str,
     options: bytes = b"",
-    once: IdempotencyKey | None = None,
+    idempotency_key: IdempotencyKey | None = None,
     push: NewPushConfig | None = None,
     limits: TaskLimits | None = None,
     max_bytes: int | None = None,
@@ -160,27 +163,27 @@ def continue_task(
             caller,
             MAX_WAITING_TURNS,
             options,
-            *_once(keys, scope, once),
+            *_idempotency_arguments(keys, scope, idempotency_key),
             encode(Message(metadata={TASK_ENDED_FIRST: True})),
             limit_argument(keys, scope, limits),
             "" if max_bytes is None else max_bytes,
             *config_arguments(keys, push),
         ],
         continued,
-        whole=False,  # it is accepted, also where its task can't be shown right now
+        resolve_blobs=False,  # it is accepted, also where its task can't be shown right now
     )
 
 
 def request_cancel(
     keys: Keys, scope: Scope, task_id: str, context_id: str, *, text: str = CANCELED_BY_CLIENT
-) -> Operation[Missing | Ended | CanceledNow | CancelAsked]:
+) -> Operation[Missing | Ended | CanceledNow | CancelRequested]:
     """Cancels a task that nobody runs, else tells its runner; asking again changes nothing.
 
     `text` is the message of the task's CANCELED, unless its agent stops with a message of its own.
     """
     event = status_event(task_id, context_id, CANCELED, agent_message(text, task_id, context_id))
 
-    def parse(answer: Sequence[bytes]) -> Missing | Ended | CanceledNow | CancelAsked:
+    def parse(answer: Sequence[bytes]) -> Missing | Ended | CanceledNow | CancelRequested:
         match answer[0]:
             case b"missing":
                 return Missing()
@@ -189,7 +192,7 @@ def request_cancel(
             case b"canceled":
                 return CanceledNow(int(answer[1]) if answer[1] else None, int(answer[2]), answer[3])
             case _:
-                return CancelAsked(int(answer[2]))
+                return CancelRequested(int(answer[2]))
 
     return Operation(
         script("request_cancel"),
@@ -206,7 +209,7 @@ def read_task(
     *,
     history_length: int | None = None,
     artifacts: bool = True,
-    whole: bool = True,
+    resolve_blobs: bool = True,
 ) -> Operation[tuple[Task, EventId] | None]:
     """The task and the id of its newest event; None when there is none in `scope` (None: in any). A history_length of
     None is all.
@@ -222,7 +225,7 @@ def read_task(
         keys.task(task_id),
         ["*" if scope is None else str(scope), _length(history_length), int(artifacts), 0],
         parse,
-        whole,
+        resolve_blobs,
     )
 
 
@@ -234,9 +237,9 @@ def unlist_task(keys: Keys, task_id: str) -> Operation[bool]:
     return Operation(script("unlist_task"), keys.task(task_id), [], bool)
 
 
-def read_stopped(
+def read_final_task(
     keys: Keys, scope: Scope, task_id: str, *, history_length: int | None = None
-) -> Operation[Stopped | None]:
+) -> Operation[FinalTask | None]:
     """The task if it has ended or waits for its client; None while it goes on, and when there is none in `scope`."""
     return Operation(script("read_task"), keys.task(task_id), [str(scope), _length(history_length), 1, 1], stopped)
 
@@ -295,8 +298,8 @@ def list_tasks(
     )
 
 
-def _once(keys: Keys, scope: Scope, once: IdempotencyKey | None) -> list[Argument]:
-    return ["", "", 0] if once is None else [keys.message(scope, once.message_id), once.digest, once.window_ms]
+def _idempotency_arguments(keys: Keys, scope: Scope, key: IdempotencyKey | None) -> list[Argument]:
+    return ["", "", 0] if key is None else [keys.message(scope, key.message_id), key.digest, key.window_ms]
 
 
 def _length(history_length: int | None) -> int:

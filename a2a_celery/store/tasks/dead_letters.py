@@ -15,7 +15,7 @@ from a2a.types import Message, Role, SendMessageRequest, Task, TaskState, TaskSt
 from ...lifecycle.outcomes import status_event
 from ...lifecycle.states import SUBMITTED, WORKING
 from ..blobs.references import decode_as, encode, encode_request
-from ..codec import require_kept, state_of, task_from_snapshot, whole_arguments
+from ..codec import require_blobs_retained, state_of, task_arguments, task_from_snapshot
 from ..keys import Keys, Scope
 from ..operation import Operation, script
 from .commands import FIRST_PUBLISH_GRACE_US, TASK_ENDED_FIRST
@@ -74,17 +74,17 @@ def read_dead_letter(keys: Keys, task_id: str) -> Operation[DeadLetter | Missing
 
 def requeue_task(
     keys: Keys, dead_letter: DeadLetter, task_id: str, *, retention: int, options: bytes
-) -> Operation[Literal["requeued", "behind", "gone"]]:
+) -> Operation[Literal["requeued", "blocked", "gone"]]:
     """Makes the new task `task_id` of a dead letter and takes that out, once; "gone": somebody else did.
 
-    The caller publishes its run 1 with `options`, unless it stands "behind" another of its context.
+    The caller publishes its run 1 with `options`, unless it stands "blocked" another of its context.
     `retention` is in seconds.
     """
     request, task = resubmission(dead_letter, task_id)
 
-    def parse(answer: Sequence[bytes]) -> Literal["requeued", "behind", "gone"]:
-        require_kept(answer)
-        return cast(Literal["requeued", "behind", "gone"], answer[0].decode())
+    def parse(answer: Sequence[bytes]) -> Literal["requeued", "blocked", "gone"]:
+        require_blobs_retained(answer)
+        return cast(Literal["requeued", "blocked", "gone"], answer[0].decode())
 
     return Operation(
         script("requeue_task"),
@@ -97,7 +97,7 @@ def requeue_task(
             encode_request(request),
             options,
             encode(status_event(task_id, task.context_id, WORKING)),
-            *whole_arguments(task),
+            *task_arguments(task),
         ],
         parse,
     )

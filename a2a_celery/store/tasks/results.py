@@ -9,7 +9,7 @@ from typing import Any
 from a2a.types import Message, Task, TaskState
 
 from ...lifecycle import EventId
-from ..codec import direct_answer, snapshot_is_whole, state_of, task_from_snapshot
+from ..codec import direct_answer, snapshot_is_resolved, state_of, task_from_snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Created:
 
     task: Task
     newest: EventId
-    behind: bool = False
+    is_blocked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +98,8 @@ class Begun:
     run: int
     task: Task
     newest: EventId
-    behind: bool = False
-    whole: bool = True
+    is_blocked: bool = False
+    is_resolved: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class Waiting:
     place: int
     task: Task
     newest: EventId
-    whole: bool = True
+    is_resolved: bool = True
 
 
 Continued = (
@@ -120,7 +120,7 @@ Continued = (
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
+class FinalTask:
     """The task has ended or waits for its client, at `version`; `answer` is the message alone that it was answered by,
     None for any other."""
 
@@ -140,7 +140,7 @@ class CanceledNow:
 
 
 @dataclass(frozen=True, slots=True)
-class CancelAsked:
+class CancelRequested:
     """The task's runner was told; the log stood at `version`."""
 
     version: int
@@ -183,9 +183,9 @@ def continued(answer: Sequence[Any]) -> Continued:
             return Limited.parse(answer)
         case b"begun":
             task, newest = task_from_snapshot(answer[2])
-            return Begun(int(answer[1]), task, newest, answer[3] == b"1", snapshot_is_whole(answer[2]))
+            return Begun(int(answer[1]), task, newest, answer[3] == b"1", snapshot_is_resolved(answer[2]))
         case _:
-            return Waiting(int(answer[1]), *task_from_snapshot(answer[2]), snapshot_is_whole(answer[2]))
+            return Waiting(int(answer[1]), *task_from_snapshot(answer[2]), snapshot_is_resolved(answer[2]))
 
 
 def not_created(answer: Sequence[bytes]) -> Known | Conflict | Limited:
@@ -199,12 +199,12 @@ def not_created(answer: Sequence[bytes]) -> Known | Conflict | Limited:
             return Conflict()
 
 
-def stopped(answer: list[Any] | None) -> Stopped | None:
+def stopped(answer: list[Any] | None) -> FinalTask | None:
     """What `read_task` answered that was asked for a task that has stopped."""
     if not answer:
         return None
     task, newest = task_from_snapshot(answer)
-    return Stopped(task, newest.version, direct_answer(answer))
+    return FinalTask(task, newest.version, direct_answer(answer))
 
 
 def _known(answer: Sequence[bytes]) -> Known:

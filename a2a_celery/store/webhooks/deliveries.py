@@ -29,7 +29,7 @@ MAX_REQUESTED_POSTS = 10
 LONGEST_REASON = 200
 """Characters of an attempt's reason that are kept."""
 
-Said = Mapping[str, str | int]
+FailureDetails = Mapping[str, str | int]
 """What an operator is told of a failure: reason, and status and answer of the receiver, if there was one."""
 
 
@@ -117,7 +117,7 @@ class Delivery:
     version: int
     """The log's last."""
 
-    in_hand: bool
+    is_leased: bool
     """A deliverer has it, until `due_us`."""
 
     failures: int
@@ -125,10 +125,10 @@ class Delivery:
 
     first_failed_us: int
     due_us: int
-    said: Said
+    failure: FailureDetails
     """Of the newest failure since an event was delivered; empty for none."""
 
-    said_us: int
+    failure_us: int
     died_us: int
     """When it was given up."""
 
@@ -140,7 +140,7 @@ class Delivery:
     """Ids of the posts that the owner requested and that are not made yet; only where one delivery is read."""
 
     @property
-    def how(self) -> Literal["dead", "failing", "waiting", "delivered"]:
+    def state(self) -> Literal["dead", "failing", "waiting", "delivered"]:
         """What a list of deliveries calls it."""
         if self.died_us:
             return "dead"
@@ -235,7 +235,7 @@ def postpone_delivery(
     *,
     after_us: int,
     counts: bool | Literal["age"],
-    said: Said | None = None,
+    failure: FailureDetails | None = None,
     attempt: Attempt | None = None,
 ) -> Operation[bool]:
     """Gives the line back, due in `after_us`; `counts`: as a failure. A deliverer that stops gives it back with 0.
@@ -244,18 +244,18 @@ def postpone_delivery(
     is kept for operators. False: the line was not ours any more.
     """
     as_failure = counts if counts == "age" else int(counts)
-    arguments: list[Argument] = [after_us, as_failure, json.dumps(said) if said else "", _stored(attempt)]
+    arguments: list[Argument] = [after_us, as_failure, json.dumps(failure) if failure else "", _stored(attempt)]
     return _settle("postpone_delivery", keys, line, arguments, bool)
 
 
 def abandon_delivery(
-    keys: Keys, line: DeliveryCursor, *, said: Said, attempt: Attempt | None = None
+    keys: Keys, line: DeliveryCursor, *, failure: FailureDetails, attempt: Attempt | None = None
 ) -> Operation[bool]:
     """Gives the line up: nothing is delivered to it until it is replayed or its config replaced. It keeps its place.
 
     `said` is kept for operators. False: the line was not ours any more.
     """
-    return _settle("abandon_delivery", keys, line, [json.dumps(said), _stored(attempt)], bool)
+    return _settle("abandon_delivery", keys, line, [json.dumps(failure), _stored(attempt)], bool)
 
 
 def replay_delivery(
@@ -386,7 +386,7 @@ def _line(row: Sequence[bytes], token: str) -> DeliveryCursor:
 
 
 def _delivery(row: Sequence[bytes], now_us: int) -> Delivery:
-    task_id, config, agent, context, delivered, version, held, failures, failed, due, said, said_at, died = (
+    task_id, config, agent, context, delivered, version, held, failures, failed, due, failure, failure_at, died = (
         value.decode() for value in row
     )
     return Delivery(
@@ -400,8 +400,8 @@ def _delivery(row: Sequence[bytes], now_us: int) -> Delivery:
         int(failures),
         int(failed or 0),
         int(float(due or 0)),
-        json.loads(said or "{}"),
-        int(said_at or 0),
+        json.loads(failure or "{}"),
+        int(failure_at or 0),
         int(died or 0),
         now_us,
     )

@@ -65,7 +65,7 @@ class Results:
         return ended
 
     async def _end(self, ref: RunRef, ended: CanvasResult) -> bool:
-        head = read_task(self._keys, None, ref.task_id, history_length=0, artifacts=False, whole=False)
+        head = read_task(self._keys, None, ref.task_id, history_length=0, artifacts=False, resolve_blobs=False)
         stored = await self._store.run(head)
         if stored is None:
             return True

@@ -112,7 +112,7 @@ class RevokeListener:
     async def _revoke(self, ref: RunRef, terminate: bool, *, stop_agent: bool = False) -> bool:
         """Cancel a run that no worker has claimed, or stop its agent. Return True if a worker has the run."""
         try:
-            head = read_task(self._keys, None, ref.task_id, history_length=0, artifacts=False, whole=False)
+            head = read_task(self._keys, None, ref.task_id, history_length=0, artifacts=False, resolve_blobs=False)
             stored = await run_with_retry(self._store, head)
             outcome = revoked_by("terminate" if terminate else "revoke")
             event = stored and final_event(outcome, ref.task_id, stored[0].context_id)

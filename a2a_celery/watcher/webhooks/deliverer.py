@@ -46,7 +46,7 @@ from ...store.tasks.commands import read_task
 from ...store.webhooks.deliveries import (
     Attempt,
     DeliveryCursor,
-    Said,
+    FailureDetails,
     abandon_delivery,
     acquire_due_deliveries,
     postpone_delivery,
@@ -305,10 +305,10 @@ class Deliverer:
             return
         logger.debug("%s: deferred for %.1f s: %s", _label(cursor), deferred.retry_in, deferred.reason)
         is_shown = (deferred.is_host_unavailable or deferred.is_reported) and not cursor.failures
-        said = _failure_fields(deferred.reason, None) if is_shown else None
+        details = _failure_fields(deferred.reason, None) if is_shown else None
         counts: Literal[False, "age"] = "age" if deferred.is_host_unavailable else False
         after_us = _micros(deferred.retry_in)
-        await self._store.run(postpone_delivery(self._keys, cursor, after_us=after_us, counts=counts, said=said))
+        await self._store.run(postpone_delivery(self._keys, cursor, after_us=after_us, counts=counts, failure=details))
 
     async def _postpone_for_reservation(self, cursor: DeliveryCursor) -> None:
         after_us = _micros(RESERVATION_RETRY_INTERVAL)
@@ -326,17 +326,17 @@ class Deliverer:
             *(_label(cursor), failures, failure.reason, delay),
             extra=_log_fields(Action.DELIVERY_FAILED, cursor, failures=failures),
         )
-        said = _failure_fields(failure.reason, failure.response)
+        details = _failure_fields(failure.reason, failure.response)
         postponed = postpone_delivery(
-            self._keys, cursor, after_us=_micros(delay), counts=True, said=said, attempt=attempt
+            self._keys, cursor, after_us=_micros(delay), counts=True, failure=details, attempt=attempt
         )
         await self._store.run(postponed)
 
     async def _give_up(
         self, cursor: DeliveryCursor, reason: str, response: WebhookResponse | None, attempt: Attempt | None = None
     ) -> None:
-        said = _failure_fields(reason, response)
-        if await self._store.run(abandon_delivery(self._keys, cursor, said=said, attempt=attempt)):
+        details = _failure_fields(reason, response)
+        if await self._store.run(abandon_delivery(self._keys, cursor, failure=details, attempt=attempt)):
             logger.warning(
                 "%s: given up after event %d: %s; a2a deliveries replay %s %s posts the missed events",
                 *(_label(cursor), cursor.delivered, reason, quote(cursor.task_id), quote(cursor.config_id)),
@@ -351,7 +351,7 @@ def _bytes_to_read(cursor: DeliveryCursor, subscription: Subscription) -> int:
     return page + task if page + task > LOG_PAGE_BYTES else 0
 
 
-def _failure_fields(reason: str, response: WebhookResponse | None) -> Said:
+def _failure_fields(reason: str, response: WebhookResponse | None) -> FailureDetails:
     """Return the fields of a failure that are stored for operators."""
     return {"reason": reason} | ({"status": response.status, "answer": response.text} if response is not None else {})
 

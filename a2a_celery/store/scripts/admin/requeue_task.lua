@@ -3,13 +3,13 @@
 -- KEYS  the dead task's ten, then the new one's
 -- ARGV  [1] dead letters key  [2] the new task's id  [3] its retention, s  [4] µs until the watcher publishes the run
 --       [5] request  [6] options of the run  [7] the event WORKING  [8…] the new task: what replace_task takes
--- returns {'requeued'}, also for a repeated call | {'behind'}: so, but another run of its context comes first
---       | {'unkept'}: its blobs may be removed  | {'gone'}: no dead letter, or not any more
+-- returns {'requeued'}, also for a repeated call | {'blocked'}: so, but another run of its context comes first
+--       | {'blobs_expired'}: its blobs may be removed  | {'gone'}: no dead letter, or not any more
 -- requires: blobs, context_queue, dispatch, full_store, keys, options, replacement, stored_bytes, tasks
 local dead = load_record(KEYS)
 if dead and dead.requeued_as == ARGV[2] then return {'requeued'} end
 refuse_on_full_store(KEYS[1])
-if dead and lacks_blobs({unpack(KEYS, 11, 20)}, dead.leases, ARGV[8]) then return {'unkept'} end
+if dead and lacks_blobs({unpack(KEYS, 11, 20)}, dead.leases, ARGV[8]) then return {'blobs_expired'} end
 if not dead or redis.call('ZREM', ARGV[1], task_tag(KEYS)) == 0 then return {'gone'} end
 local new = {unpack(KEYS, 11, 20)}
 redis.call('HSET', new[1], 'task_id', ARGV[2], 'context', dead.context, 'scope', dead.scope,
@@ -34,4 +34,4 @@ save_record(new, r)
 queue_run(new, r, r.at + tonumber(ARGV[4]))
 redis.call('HDEL', KEYS[1], 'request', 'caller', 'options', 'begins_at')
 redis.call('HSET', KEYS[1], 'requeued_as', ARGV[2])
-return {is_blocked(new, r) and 'behind' or 'requeued'}
+return {is_blocked(new, r) and 'blocked' or 'requeued'}

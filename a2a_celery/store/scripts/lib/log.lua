@@ -16,6 +16,6 @@ local function append_entry(keys, r, at, bytes)
   redis.call('RPUSH', keys[2], entry)
   add_size(r, #entry)
   r.largest = math.max(r.largest or 0, #entry)
-  if r.reply_channel and r.terminal_only ~= '1' then buffer_inline_entry(r, entry) end
+  if r.reply_channel and r.final_only ~= '1' then buffer_inline_entry(r, entry) end
   if r.enabled_configs and not r.deliveries_scheduled then schedule_deliveries(keys, r) end
 end

@@ -17,10 +17,10 @@ end
 -- Notify the followers of the task, see store/log/pubsub.py. The reply channel also receives the entries of this
 -- script or, if it receives terminal states only, a whole short log.
 local function notify(keys, r)
-  local said = micros(r.version) .. (r.has_settled and ' stopped' or '')
+  local said = micros(r.version) .. (r.is_final and ' final' or '')
   redis.call('PUBLISH', keys[8], said)
-  if not r.reply_channel or (r.terminal_only == '1' and not r.has_settled) then return end
-  if r.terminal_only == '1' and r.version <= MAX_INLINE_ENTRIES then
+  if not r.reply_channel or (r.final_only == '1' and not r.is_final) then return end
+  if r.final_only == '1' and r.version <= MAX_INLINE_ENTRIES then
     local i = 1
     while i < r.version and r.inline_bytes <= MAX_INLINE_BYTES do -- what is large is not taken into hands
       buffer_inline_entry(r, redis.call('LINDEX', keys[2], i))
@@ -28,7 +28,7 @@ local function notify(keys, r)
     end
   end
   if #r.inline_entries > 0 and r.inline_bytes <= MAX_INLINE_BYTES then
-    local before_us = r.terminal_only == '1' and 0 or r.before_us
+    local before_us = r.final_only == '1' and 0 or r.before_us
     said = said .. '\n' .. micros(r.state) .. (r.phase == '' and ' 0 ' or ' 1 ') .. micros(before_us) .. ' ' ..
       table.concat(r.inline_entries)
   end

@@ -23,14 +23,14 @@ local function end_task(keys, r, dead_letters)
   end_pause(keys, r)
   redis.call('DEL', keys[7])
   if dead_letters then
-    redis.call('HDEL', keys[1], 'working_event', 'canceled_event', 'settled', 'pause_timeout', 'canvas', 'recorded_result', 'worker', 'reply_channel', 'terminal_only')
+    redis.call('HDEL', keys[1], 'working_event', 'canceled_event', 'settled', 'pause_timeout', 'canvas', 'recorded_result', 'worker', 'reply_channel', 'final_only')
     redis.call('ZREMRANGEBYSCORE', dead_letters, '-inf', micros(now()))
     redis.call('ZADD', dead_letters, micros(now() + tonumber(r.retention) * 1000000), task_tag(keys))
     redis.call('EXPIRE', dead_letters, math.max(tonumber(r.retention), redis.call('TTL', dead_letters)))
   else
     if r.quota_account then add_size(r, -size_of_request(keys)) end
     redis.call('HDEL', keys[1], 'working_event', 'canceled_event', 'settled', 'pause_timeout', 'canvas', 'recorded_result', 'worker', 'reply_channel',
-      'terminal_only', 'request', 'caller', 'options', 'begins_at', unpack(r.enabled_configs and {} or {'trace'}))
+      'final_only', 'request', 'caller', 'options', 'begins_at', unpack(r.enabled_configs and {} or {'trace'}))
   end
   if is_archiving(keys, r) then
     redis.call('ZADD', string.match(keys[1], '^(.*):{') .. ':archive', micros(r.at + tonumber(r.retention) * 1000000), task_tag(keys))

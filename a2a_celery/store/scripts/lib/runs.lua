@@ -16,7 +16,7 @@ local function close_run(r)
   if r.phase == 'queued' then leave_queue(r) end
   redis.call('ZREM', r.leases, run_name(r))
   redis.call('ZREM', r.dispatch, run_name(r))
-  if r.phase == 'handed' then redis.call('ZREM', r.canvases, run_name(r)) end
+  if r.phase == 'delegated' then redis.call('ZREM', r.canvases, run_name(r)) end
   r.phase, r.runner = '', ''
 end
 

@@ -50,7 +50,7 @@ local function set_status(keys, r, state, has_message, bytes, at)
   add_to_indexes(keys, r, state, at)
   redis.call('HDEL', keys[6], unpack(state == WORKING and OUTDATED_IN_WORKING or OUTDATED_ELSE))
   r.state, r.at, r.status, r.has_message = state, at, bytes, has_message
-  if TERMINAL[state] or INTERRUPTED[state] then r.has_settled = true end
+  if TERMINAL[state] or INTERRUPTED[state] then r.is_final = true end
 end
 
 -- Write an event of the script itself that changes the status only.

@@ -9,7 +9,7 @@
 --   entered_at                 µs at which the task entered its state, if that is before `at`
 --   version, recorded_at       number of the newest log entry, and the µs at which it was recorded ('0' for unknown)
 --   run, phase, token, runner, seq
---                              newest run: number; 'queued', 'running', 'handed' (delegated to a canvas) or '' (over);
+--                              newest run: number; 'queued', 'running', 'delegated' (delegated to a canvas) or '' (over);
 --                              token of its claim; its worker process; number of its events in the log
 --   turn, attempt              current turn, and the number of the run in the turn
 --   max_attempts               runs that a turn may have, returned runs included; set by the claim
@@ -56,7 +56,7 @@
 --                              keys of the lists of delivery cursors; present if the task has configs
 --   leases, dispatch           keys of the lists of claimed and of queued runs
 --   queue                      key of the agent's bounded queue; absent if the queue has no limit
---   reply_channel, terminal_only
+--   reply_channel, final_only
 --                              notification channel of the gateway that created the task; '1' if the channel receives only
 --                              interrupted and terminal states. Both are deleted at the task's end
 --   context_queue, unblocked_at
@@ -68,7 +68,7 @@
 local FIELDS = {'state', 'at', 'version', 'run', 'seq', 'turn', 'attempt', 'size', 'largest', 'recorded_at', 'task_id',
   'scope', 'scope_index', 'context_index', 'context', 'status', 'has_message', 'phase', 'token', 'runner', 'cancel_requested', 'nonce',
   'retention', 'leases', 'dispatch', 'settled', 'pauses', 'max_attempts', 'enabled_configs', 'context_queue', 'claimed_at', 'run_without_events', 'queue',
-  'reply_channel', 'terminal_only', 'entered_at', 'quota_account'}
+  'reply_channel', 'final_only', 'entered_at', 'quota_account'}
 
 local NUMBERS = 10 -- the first ten of FIELDS are numbers
 
@@ -79,7 +79,7 @@ local function load_record(keys)
   if not values[NUMBERS + 1] then return nil end
   local r = {}
   for i, field in ipairs(FIELDS) do r[field] = i <= NUMBERS and tonumber(values[i]) or values[i] end
-  r.deliveries_scheduled, r.has_settled, r.inline_entries, r.inline_bytes, r.size_growth = false, false, {}, 0, 0 -- changes of this script
+  r.deliveries_scheduled, r.is_final, r.inline_entries, r.inline_bytes, r.size_growth = false, false, {}, 0, 0 -- changes of this script
   r.before_us = r.recorded_at or 0 -- time of the entry before those of this script
   return setmetatable(r, {__index = function(_, field) return redis.call('HGET', keys[1], field) or nil end})
 end

@@ -5,7 +5,7 @@
 --       [6] how many runs a turn may have, should workers be lost  [7] how often Celery retried this run before
 --       [8] WORKING event of that retry, if it is known  [9] its metadata, packed  [10] what sessions' keys begin with, ''
 --       for an agent without  [11] the worker's name at Celery's listeners, '' where nobody listens
--- returns {'dropped', reason} | {'behind', context}: call again with the event of the retry
+-- returns {'dropped', reason} | {'unrecorded', context}: call again with the event of the retry
 --       | {'claimed', turn, attempt, request, caller, asked, interrupted_state, scope, options, snapshot, session, steps}
 --       session is {} or version, state, '1' if a run of this very turn saved it
 --       steps are the newest of the task; for its first run, before any retry, those of the session
@@ -42,7 +42,7 @@ if r.phase == 'queued' and tonumber(ARGV[7]) < known then -- a copy of a message
 end
 if r.phase == 'running' and r.token ~= ARGV[2] then
   if tonumber(ARGV[7]) <= known then return {'dropped', 'claimed before'} end
-  if ARGV[8] == '' then return {'behind', r.context} end
+  if ARGV[8] == '' then return {'unrecorded', r.context} end
   -- Celery sends a retry before its task can say so: whoever claimed the run has no more to say
   write_status(KEYS, r, WORKING, '0', ARGV[8])
   merge_metadata(KEYS, ARGV[9])

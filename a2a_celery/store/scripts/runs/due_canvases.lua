@@ -9,7 +9,7 @@ local taken = {}
 for _, name in ipairs(due) do
   local task_id, run = string.match(name, '^(.*)%.(%d+)$')
   local r = redis.call('HMGET', ARGV[1] .. ':{' .. quoted(task_id) .. '}:task', 'run', 'phase', 'canvas')
-  if r[1] == run and r[2] == 'handed' then
+  if r[1] == run and r[2] == 'delegated' then
     redis.call('ZADD', KEYS[1], micros(now() + tonumber(ARGV[3])), name)
     for _, value in ipairs({task_id, run, r[3]}) do taken[#taken + 1] = value end
   else

@@ -7,7 +7,7 @@
 --       be lost before one has claimed it  [6] how often Celery retried the run before its message was sent, '' if no
 --       message is the cause  [7…11] the final event
 -- returns {'over', version, state}: the run is over, whoever ended it
---       | {'kept'}: it is another's or at a later retry, there is none, or a watcher will begin the next attempt, or publish it again
+--       | {'unchanged'}: it is another's or at a later retry, there is none, or a watcher will begin the next attempt, or publish it again
 -- requires: context_queue, events, full_store, metrics, notifications, retirement, runs, states, status, tasks, time
 
 -- How many processes were lost that had this run's message, and had not claimed it. Each counts once.
@@ -19,24 +19,24 @@ local function count_lost_process(keys, r, process)
 end
 
 local r = load_record(KEYS)
-if not r or r.run ~= tonumber(ARGV[1]) or r.phase == 'handed' then return {'kept'} end
+if not r or r.run ~= tonumber(ARGV[1]) or r.phase == 'delegated' then return {'unchanged'} end
 local run, retries = string.match(r.retry_state or '', '^(%d+) (%d+)$')
-if ARGV[6] ~= '' and run == ARGV[1] and tonumber(ARGV[6]) < tonumber(retries) then return {'kept'} end
+if ARGV[6] ~= '' and run == ARGV[1] and tonumber(ARGV[6]) < tonumber(retries) then return {'unchanged'} end
 allow_on_full_store(KEYS[1])
 if r.phase == 'running' then
-  if ARGV[2] == '' or string.sub(r.runner, 1, #ARGV[2]) ~= ARGV[2] then return {'kept'} end
+  if ARGV[2] == '' or string.sub(r.runner, 1, #ARGV[2]) ~= ARGV[2] then return {'unchanged'} end
   if r.cancel_requested == '1' then
     write_status(KEYS, r, CANCELED, '1', r.canceled_event)
   elseif ARGV[3] == '1' and r.attempt < tonumber(r.max_attempts or '1') then
     redis.call('ZADD', r.leases, micros(now()), run_name(r))
-    return {'kept'}
+    return {'unchanged'}
   else
     apply_events(KEYS, r, 7)
   end
 elseif r.phase == 'queued' then
   if ARGV[3] == '1' and count_lost_process(KEYS, r, ARGV[2]) < tonumber(ARGV[5]) then
     if not is_blocked(KEYS, r) then redis.call('ZADD', r.dispatch, micros(now()), run_name(r)) end
-    return {'kept'}
+    return {'unchanged'}
   end
   apply_events(KEYS, r, 7)
 end

@@ -30,7 +30,7 @@ else
   end_task(KEYS, r, not canceled and ARGV[7])
   answer = {canceled and 'canceled' or 'failed'}
 end
-count_metric(r, 'lost', r.returned_run == ARGV[1] and 'handed_back' or answer[1])
+count_metric(r, 'lost', r.returned_run == ARGV[1] and 'returned' or answer[1])
 save_record(KEYS, r)
 notify(KEYS, r)
 return answer

@@ -1,7 +1,7 @@
 -- release_run: a claimed run goes on without its worker: it waits for one again (a retry), or a canvas works for it.
 -- any live state → what the events say; → CANCELED if a client asked for that. A full store takes small events.
 -- KEYS  a task's ten
--- ARGV  [1] run  [2] token of the claim  [3] how many events of this run came before  [4] 'queued' or 'handed'
+-- ARGV  [1] run  [2] token of the claim  [3] how many events of this run came before  [4] 'queued' or 'delegated'
 --       [5] options of the run, or the canvas  [6] how often it was retried  [7] canvases key
 --       [8] µs until a watcher publishes the run, or looks at the canvas  [9] how many arguments the events are
 --       [10…] events, then what replace_task takes, if the task shall be replaced before them

@@ -7,19 +7,19 @@
 --       that nobody has claimed  [3] µs until the watcher publishes the next run  [4] dead letters key
 --       [5…9] the FAILED event
 -- returns {'queued', agent, next run, its options} | {'lapsed', agent, attempt, how many there may be} | {'over', state}
---       | {'kept'}: it is another's, or unknown
+--       | {'unchanged'}: it is another's, or unknown
 -- requires: context_queue, events, full_store, metrics, notifications, options, retirement, runs, states, status, tasks, time
 local r = load_record(KEYS)
 local run = tonumber(ARGV[1])
-if not r then return {'kept'} end
+if not r then return {'unchanged'} end
 if r.returned_run == ARGV[1] and r.run == run + 1 and r.phase == 'queued' and r.token == '' then -- a repeated call
   return {'queued', r.agent, micros(r.run), r.options or ''}
 end
-if r.run ~= run then return {'kept'} end
+if r.run ~= run then return {'unchanged'} end
 if r.phase == '' then return {'over', micros(r.state)} end
 allow_on_full_store(KEYS[1])
 if r.phase == 'queued' then
-  if is_blocked(KEYS, r) then return {'kept'} end -- it is published when it has the turn
+  if is_blocked(KEYS, r) then return {'unchanged'} end -- it is published when it has the turn
   redis.call('ZREM', r.dispatch, run_name(r))
   r.run, r.seq, r.token = run + 1, 0, ''
   redis.call('HDEL', KEYS[1], 'republish_count')
@@ -28,7 +28,7 @@ if r.phase == 'queued' then
   save_record(KEYS, r)
   return {'queued', r.agent, micros(r.run), r.options or ''}
 end
-if ARGV[2] == '' or string.sub(r.runner, 1, #ARGV[2]) ~= ARGV[2] then return {'kept'} end
+if ARGV[2] == '' or string.sub(r.runner, 1, #ARGV[2]) ~= ARGV[2] then return {'unchanged'} end
 local most = tonumber(r.max_attempts or '1')
 if r.cancel_requested == '1' or most == 1 then
   if r.cancel_requested == '1' then write_status(KEYS, r, CANCELED, '1', r.canceled_event) else apply_events(KEYS, r, 5) end

@@ -10,9 +10,9 @@
 --       [27…] a push-notification config: what save_config takes
 -- returns {'created', µs of the status, '1' if its run stands behind another}; for a repeated call as it is then
 --       | {'known', task id, version, ahead}: the same message made that task  | {'conflict'}: another one has its id
---       | {'unkept'}: its blobs may be removed  | {'limited', …}: see refused
+--       | {'blobs_expired'}: its blobs may be removed  | {'limited', …}: see refused
 -- requires: blobs, configs, context_queue, dispatch, indexes, limits, messages, options, states, stored_bytes, tasks, time
-if lacks_blobs(KEYS, ARGV[9], ARGV[14]) then return {'unkept'} end
+if lacks_blobs(KEYS, ARGV[9], ARGV[14]) then return {'blobs_expired'} end
 local first = redis.call('LINDEX', KEYS[2], 0)
 local function created(at) return {'created', at, is_blocked(KEYS, load_record(KEYS)) and '1' or '0'} end
 if first then return created(string.match(first, '^%d+')) end
@@ -47,7 +47,7 @@ if ARGV[23] ~= '' then redis.call('HSET', KEYS[1], 'context_queue', ARGV[23]) en
 if queue then redis.call('HSET', KEYS[1], 'queue', queue) end
 queue_run(KEYS, {context_queue = ARGV[23] ~= '' and ARGV[23], queue = queue, dispatch = ARGV[10], task_id = ARGV[1], run = 1},
   at + tonumber(ARGV[11]))
-if ARGV[25] ~= '' then redis.call('HSET', KEYS[1], 'reply_channel', ARGV[25], 'terminal_only', ARGV[26]) end
+if ARGV[25] ~= '' then redis.call('HSET', KEYS[1], 'reply_channel', ARGV[25], 'final_only', ARGV[26]) end
 if ARGV[27] ~= '' then save_config(KEYS, load_record(KEYS), 27, 0) end
 remember_message(ARGV[20], ARGV[21], ARGV[22], ARGV[1], KEYS[1], 1, 0)
 if ARGV[23] == '' then return {'created', micros(at), '0'} end

@@ -10,6 +10,6 @@ close_run(r)
 leave_context_queue(KEYS, r, 0)
 remove_from_indexes(KEYS, r, r.state)
 delete_task(KEYS, r)
-r.version, r.has_settled = math.huge, true -- whoever follows it looks for himself, wherever he stands
+r.version, r.is_final = math.huge, true -- whoever follows it looks for himself, wherever he stands
 notify(KEYS, r)
 return 1

@@ -17,7 +17,7 @@ if r.phase == 'running' then
   return {'asked', '', micros(r.version)}
 end
 local queued = r.phase == 'queued' and micros(r.run) or ''
-local canvas = r.phase == 'handed' and r.canvas or ''
+local canvas = r.phase == 'delegated' and r.canvas or ''
 r.cancel_requested, r.nonce = '1', 'canceled ' .. ARGV[3] .. ' ' .. queued .. ' ' .. canvas
 apply_events(KEYS, r, 4)
 end_task(KEYS, r)

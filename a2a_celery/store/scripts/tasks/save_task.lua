@@ -5,8 +5,8 @@
 --       [8] leases key  [9] dispatch key  [10] version it was derived from, 0 for a first write
 --       [11] '1' if it may overwrite any live version (CANCELED)  then either
 --       [12] 'event' [13…17] one event, or
---       [12] 'whole' [13…] what replace_task takes
--- returns {'saved', version} | {'stale', version stored (0 for none)} | {'unkept'}: its blobs may be removed
+--       [12] 'task' [13…] what replace_task takes
+-- returns {'saved', version} | {'stale', version stored (0 for none)} | {'blobs_expired'}: its blobs may be removed
 -- requires: blobs, events, notifications, replacement, retirement, states, tasks, time
 local r = load_record(KEYS)
 local stored = r and r.version or 0
@@ -14,7 +14,7 @@ if r and r.scope ~= ARGV[3] then return {'stale', '0'} end
 local fits = stored == tonumber(ARGV[10])
 if ARGV[11] == '1' then fits = r ~= nil end
 if not fits or (r and TERMINAL[r.state]) then return {'stale', micros(stored)} end
-if not r and lacks_blobs(KEYS, ARGV[8], ARGV[13]) then return {'unkept'} end
+if not r and lacks_blobs(KEYS, ARGV[8], ARGV[13]) then return {'blobs_expired'} end
 if not r then
   redis.call('HSET', KEYS[1], 'task_id', ARGV[1], 'context', ARGV[2], 'scope', ARGV[3], 'scope_index', ARGV[4],
     'context_index', ARGV[5], 'agent', '', 'owner', ARGV[6], 'retention', ARGV[7], 'leases', ARGV[8],

@@ -5,20 +5,20 @@ from __future__ import annotations
 import pytest
 
 from a2a_celery.lifecycle.outcomes import CANCELED_BY_CLIENT
-from a2a_celery.lifecycle.own_metadata import ATTEMPT, HANDED_BACK, MAX_ATTEMPTS, own_metadata
+from a2a_celery.lifecycle.own_metadata import ATTEMPT, MAX_ATTEMPTS, RETURNED_ATTEMPT, own_metadata
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, SUBMITTED, WORKING
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.runs.commands import Claim, Dropped, RunLost, RunRef, Unchanged, append, claim_run, settle_run
 from a2a_celery.store.runs.recovery import (
     GivenUp,
-    HandedBack,
     Lapse,
     Lapsed,
     Requeued,
     RunEnded,
+    RunReturn,
     give_next_attempt,
-    hand_back,
     lapsed_runs,
+    return_run,
 )
 from a2a_celery.store.tasks.commands import request_cancel
 from a2a_celery.watcher.recoverer import Recoverer
@@ -36,8 +36,8 @@ async def begun(store: AsyncStore, keys: Keys, ref: RunRef, *, max_attempts: int
     return claim
 
 
-async def give_up(store: AsyncStore, keys: Keys, ref: RunRef, *, runner: str | None = RUNNER) -> HandedBack:
-    return await store.run(hand_back(keys, ref, runner=runner, lost=status(FAILED, "The worker was lost.")))
+async def give_up(store: AsyncStore, keys: Keys, ref: RunRef, *, runner: str | None = RUNNER) -> RunReturn:
+    return await store.run(return_run(keys, ref, runner=runner, lost=status(FAILED, "The worker was lost.")))
 
 
 async def test_a_run_that_nobody_claimed_gets_a_new_number(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
@@ -83,14 +83,14 @@ async def test_the_next_attempt_follows_and_this_one_does_not_count(
         first, again = await give_up(store, keys, ref), await give_up(store, keys, ref)
 
         assert first == again == GivenUp(ANN.agent, n, n + 2)
-        lapsed = Lapsed(ref, "agent", n, n + 2, handed_back=True)
+        lapsed = Lapsed(ref, "agent", n, n + 2, returned=True)
         written = await store.run(append(keys, ref, token=claim.token, before=1, events=[chunk("late")]))
         assert written == RunLost()
         assert await give_next_attempt(store, keys, lapsed, again_us=0) == Lapse("again", n + 1, b"")
         task = await seeds.task(task_id)
         assert task.status.state == WORKING
         assert not task.artifacts
-        assert dict(task.metadata) == own_metadata({ATTEMPT: n + 1, MAX_ATTEMPTS: n + 2, HANDED_BACK: n})
+        assert dict(task.metadata) == own_metadata({ATTEMPT: n + 1, MAX_ATTEMPTS: n + 2, RETURNED_ATTEMPT: n})
     await seeds.require_consistent(task_id)
 
     for n in (4, 5):  # two that are lost are one too many
@@ -110,12 +110,12 @@ async def test_a_watcher_gives_the_next_attempt_if_the_worker_can_not(
     await give_up(store, keys, ref)
 
     [lapsed] = await store.run(lapsed_runs(keys, limit=10))
-    assert lapsed == Lapsed(ref, lapsed.agent, 1, 3, handed_back=True)
+    assert lapsed == Lapsed(ref, lapsed.agent, 1, 3, returned=True)
     await at_once(*(Recoverer(store, keys).tick() for _ in range(4)))
 
     task = await seeds.task(ref.task_id)
     assert task.status.state == WORKING
-    assert dict(task.metadata) == own_metadata({ATTEMPT: 2, MAX_ATTEMPTS: 3, HANDED_BACK: 1})
+    assert dict(task.metadata) == own_metadata({ATTEMPT: 2, MAX_ATTEMPTS: 3, RETURNED_ATTEMPT: 1})
 
 
 @pytest.mark.parametrize("max_attempts", [1, 5])

@@ -28,14 +28,16 @@ class Messages:
     def __init__(self, store: AsyncStore, keys: Keys) -> None:
         self._store, self._keys = store, keys
 
-    async def new(self, task_id: str, once: IdempotencyKey | None = HELLO, scope: Scope = ANN) -> Any:
+    async def new(self, task_id: str, key: IdempotencyKey | None = HELLO, scope: Scope = ANN) -> Any:
         sent = request("hello", task_id, CONTEXT)
-        call = create_task(self._keys, scope, task_id, CONTEXT, sent, caller=b"{}", retention=RETENTION, once=once)
+        call = create_task(
+            self._keys, scope, task_id, CONTEXT, sent, caller=b"{}", retention=RETENTION, idempotency_key=key
+        )
         return await self._store.run(call)
 
-    async def further(self, task_id: str, once: IdempotencyKey = HELLO, *, context: str = "", nonce: str = "n") -> Any:
+    async def further(self, task_id: str, key: IdempotencyKey = HELLO, *, context: str = "", nonce: str = "n") -> Any:
         sent = request("more", task_id, CONTEXT)
-        call = continue_task(self._keys, ANN, task_id, sent, context, caller=b"{}", nonce=nonce, once=once)
+        call = continue_task(self._keys, ANN, task_id, sent, context, caller=b"{}", nonce=nonce, idempotency_key=key)
         return await self._store.run(call)
 
 
