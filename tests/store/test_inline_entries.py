@@ -206,7 +206,7 @@ async def test_who_waits_for_the_end_is_told_all_of_a_short_turn(
     assert page == (await whole_log(store, keys, task_id) if told else None)
 
 
-@pytest.mark.parametrize("stops", [False, True])
+@pytest.mark.parametrize("final_only", [False, True])
 async def test_who_follows_a_task_hears_at_once_that_it_is_gone(
     store: AsyncStore, keys: Keys, line: PubSubListener, *, final_only: bool
 ) -> None:

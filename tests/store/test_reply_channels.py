@@ -41,7 +41,7 @@ async def rings(signal: LogSignal, after: int) -> None:
         await signal.wait(timeout=60, after=after)
 
 
-@pytest.mark.parametrize("stops", [False, True])
+@pytest.mark.parametrize("final_only", [False, True])
 async def test_its_maker_hears_what_it_waits_for(
     store: AsyncStore, keys: Keys, line: PubSubListener, seeds: Seeds, *, final_only: bool
 ) -> None:
