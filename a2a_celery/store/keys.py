@@ -271,9 +271,10 @@ class Keys:
         return f"{self._plain_prefix}:{rest}:[1-9]"
 
     def reply_channel(self, process: str) -> str:
-        """channel: what is said on `wake` of each task that this process has made and follows, that name before it.
+        """channel: notifications of the tasks that this process created and follows, each after its task's channel.
 
-        It also listens to one that says how many these are: ``:<number>`` behind it, see `reply_channels`."""
+        The process also subscribes to this name followed by ``:<number of these tasks>``, see `reply_channel_loads`.
+        """
         return f"{self.prefix}:reply:{process}"
 
     @property

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from functools import cached_property
 from importlib import import_module
+from itertools import takewhile
 from typing import Any
 
 import pytest
@@ -172,36 +173,24 @@ def test_no_two_libraries_define_one_name_and_no_two_scripts_share_one() -> None
 
 
 @pytest.mark.parametrize("path", VERBS, ids=lambda path: path.stem)
-def test_a_script_says_its_keys_its_arguments_and_what_it_gives(path) -> None:  # type: ignore[no-untyped-def]
-    text = path.read_text(encoding="utf-8")
-    header = "".join(line + "\n" for line in _leading_comment(text))
-    body = text[len(header) :]
+def test_a_script_begins_with_its_interface(path) -> None:  # type: ignore[no-untyped-def]
+    """Below the header, a block of locals names the keys and the arguments; the code below it reads none by number."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    header = list(takewhile(lambda line: line.startswith("--"), lines))
+    names = list(takewhile(INTERFACE.search, lines[len(header) :]))
+    code = lines[len(header) + len(names) :]
 
-    assert header.startswith(f"-- {path.stem}: ")
-    for word in ("-- KEYS  ", "-- ARGV  ", "-- returns "):
-        assert word in header
-    used = {int(n) for n in re.findall(r"\bARGV\[(\d+)\]", body)}
-    named = _numbers(header[header.index("-- ARGV") :])
-    assert used <= named, "arguments that the header does not name"
-
-
-def _leading_comment(text: str) -> list[str]:
-    lines = []
-    for line in text.splitlines():
-        if not line.startswith("--"):
-            break
-        lines.append(line)
-    return lines
+    parts = [f"-- {path.stem}: ", "-- KEYS  ", "-- ARGV  ", "-- returns ", "-- requires: "]
+    found = [part for line in header for part in parts if line.startswith(part)]
+    assert found == (parts if any(map(required, header)) else parts[:-1])
+    assert [line for line in code if re.search(r"(KEYS|ARGV)\[\d|unpack\((KEYS|ARGV)", line)] == []
+    assert not names or code[0] == ""
+    defined = {name for line in names for name in re.findall(r"\w+", line.partition("=")[0])} - {"local"}
+    assert {name for name in defined if not re.search(rf"\b{name}\b", "\n".join(code))} == set()
 
 
-def _numbers(header: str) -> set[int]:
-    """Every number in brackets, "[3…7]" meaning all between, "[4…]" all that follow."""
-    numbers: set[int] = set()
-    for first, dots, last in re.findall(r"\[(\d+)(…?)(\d*)\]", header):
-        numbers |= set(range(int(first), (int(last) if last else int(first) + (50 if dots else 0)) + 1))
-    if "then three for each" in header:
-        numbers |= set(range(50))
-    return numbers
+INTERFACE = re.compile(r"^local [\w, ]+ = .*(KEYS\[|ARGV\[|unpack\(ARGV)|^local first_\w+ = \d+$")
+"""Line of the block that names keys and arguments."""
 
 
 def calls_in(module: Module) -> set[str]:

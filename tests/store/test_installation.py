@@ -87,7 +87,7 @@ async def test_a_server_is_described(redis_server: EmbeddedRedis) -> None:
     assert one.identity == again.identity
     assert one.primary
     assert not one.cluster
-    assert abs(one.ahead) < 1
+    assert abs(one.clock_offset) < 1
 
 
 async def test_a_server_that_is_not_there() -> None:

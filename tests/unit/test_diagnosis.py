@@ -31,7 +31,7 @@ SERVER = Server(
     evicts="noeviction",
     max_memory=0,
     append_only=True,
-    ahead=0.01,
+    clock_offset=0.01,
     answered_in=0.001,
 )
 
@@ -46,7 +46,7 @@ def report(**changes: Any) -> dict[str, Any]:
         "events": True,
         "versions": versions(),
         "settings": visible_settings(SETTINGS),
-        "store": {"identity": "abc/0", "ahead": 0.0, "error": ""},
+        "store": {"identity": "abc/0", "clock_offset": 0.0, "error": ""},
     }
     return fine | changes
 
@@ -126,7 +126,7 @@ def test_all_is_well() -> None:
         ("wrong", stored(evicts="allkeys-lru", max_memory=1), "store", "Set noeviction"),
         ("note", stored(evicts="allkeys-lru"), "store", "Set noeviction"),
         ("note", stored(append_only=False), "store", "Set appendonly yes"),
-        ("wrong", stored(ahead=-9.0), "clock", "this machine is 9.0 s behind"),
+        ("wrong", stored(clock_offset=-9.0), "clock", "this machine is 9.0 s behind"),
         ("wrong", stored(unsaved="a snapshot"), "store", "a snapshot could not be written"),
         ("wrong", {"settings": replace(SETTINGS, store_wait_replicas=1)}, "store", "0 replicas follow it"),
         ("wrong", stored(max_memory=100, used_memory=95), "memory", "95% of maxmemory"),
@@ -165,8 +165,8 @@ def test_all_is_well() -> None:
         ("wrong", {"queues": {"other": "celery"}}, "agent other", "celery@one consumes its queue celery and does not"),
         ("note", {"queues": {"echo": "celery", "odd": None}}, "agent odd", "not looked at"),
         ("wrong", worker(store={"error": "refused"}), "celery@one", "can't reach the store: refused"),
-        ("wrong", worker(store={"identity": "x/1", "ahead": 0.0, "error": ""}), "celery@one", "another store"),
-        ("wrong", worker(store={"identity": "abc/0", "ahead": 7.0, "error": ""}), "clock", "7.0 s ahead"),
+        ("wrong", worker(store={"identity": "x/1", "clock_offset": 0.0, "error": ""}), "celery@one", "another store"),
+        ("wrong", worker(store={"identity": "abc/0", "clock_offset": 7.0, "error": ""}), "clock", "7.0 s ahead"),
         ("note", worker(pool="threads"), "celery@one", "cooperative on the pool threads"),
         ("note", worker(drained=["celery"]), "celery@one", "takes nothing from celery: a2a drain --worker celery@one"),
         ("note", worker(abandoned=["t.1"]), "celery@one", "still run: t.1"),

@@ -81,10 +81,12 @@ def memory(found: Survey) -> Iterator[Finding]:
 
 def clocks(found: Survey) -> Iterator[Finding]:
     """Check the clocks of this machine and of the workers against the store's."""
-    ahead = {node: report["store"]["ahead"] for node, report in reporting(found) if "ahead" in report["store"]}
+    offsets = {
+        node: report["store"]["clock_offset"] for node, report in reporting(found) if "clock_offset" in report["store"]
+    }
     if not isinstance(found.store, str):
-        ahead["this machine"] = found.store.ahead
-    for who, seconds in ahead.items():
+        offsets["this machine"] = found.store.clock_offset
+    for who, seconds in offsets.items():
         if abs(seconds) > MAX_SKEW:
             way = "ahead of" if seconds > 0 else "behind"
             yield wrong(
@@ -92,5 +94,5 @@ def clocks(found: Survey) -> Iterator[Finding]:
                 f"{who} is {abs(seconds):.1f} s {way} the store's: use NTP. "
                 "Messages expire, or begin, at the wrong time.",
             )
-    if ahead and all(abs(seconds) <= MAX_SKEW for seconds in ahead.values()):
-        yield ok("clock", f"within {max(map(abs, ahead.values())):.2f} s of the store's")
+    if offsets and all(abs(seconds) <= MAX_SKEW for seconds in offsets.values()):
+        yield ok("clock", f"within {max(map(abs, offsets.values())):.2f} s of the store's")

@@ -70,7 +70,7 @@ def _store(url: str) -> dict[str, Any]:
         except StoreUnavailable as e:
             found["error"] = str(e)
         else:
-            found.update(identity=server.identity, ahead=server.ahead, error="")
+            found.update(identity=server.identity, clock_offset=server.clock_offset, error="")
         finally:
             store.close()
 

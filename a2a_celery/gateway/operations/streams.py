@@ -43,26 +43,26 @@ class TurnWatch:
     """Detects the end of a client's turn: a terminal state, or an interrupted state in the client's own turn.
 
     Args:
-        ahead: Number of client messages whose turns start before this one: 0 for a turn that has started, otherwise the
-            message's place in the queue. A turn starts with SUBMITTED, not with the client's message.
+        turns_ahead: Number of client messages whose turns start before this one: 0 for a turn that has started, otherwise
+            the message's place in the queue. A turn starts with SUBMITTED, not with the client's message.
     """
 
-    def __init__(self, ahead: int = 0) -> None:
-        self._ahead = ahead
+    def __init__(self, turns_ahead: int = 0) -> None:
+        self._turns_ahead = turns_ahead
 
     @property
     def is_waiting(self) -> bool:
         """Return whether the client's turn has not started yet."""
-        return self._ahead > 0
+        return self._turns_ahead > 0
 
     def ends_with(self, entry: LogEntry) -> bool:
         """Return whether `entry`, the next one of the log, ends the client's turn."""
         state = status_after(entry)
-        if state == SUBMITTED and self._ahead:
-            self._ahead -= 1
+        if state == SUBMITTED and self._turns_ahead:
+            self._turns_ahead -= 1
         if state is None:
             return False
-        return is_terminal(state) or (is_interrupted(state) and not self._ahead)
+        return is_terminal(state) or (is_interrupted(state) and not self._turns_ahead)
 
     def read(
         self, entries: Iterable[LogEntry], task: Task, *, after_version: int = 0, until: int = 0

@@ -50,7 +50,7 @@ class TurnFollower:
             The agent's direct answer; the task in its final state for this turn; the status that ended the turn, if the
             task has moved on or cannot be read; or None if the end is unknown.
         """
-        if is_terminal(accepted.task.status.state) and not accepted.ahead:  # a repeated message
+        if is_terminal(accepted.task.status.state) and not accepted.turns_ahead:  # a repeated message
             return await self._repeated_answer(accepted)
         if accepted.new:
             await signal.wait(after=accepted.newest.version)
@@ -60,7 +60,7 @@ class TurnFollower:
             if stopped:
                 self._metrics.observe_lag(stopped.task.status.timestamp.ToMicroseconds())
                 return stopped.answer or stopped.task
-        watch = TurnWatch(accepted.ahead)
+        watch = TurnWatch(accepted.turns_ahead)
         async with aclosing(self.entries(accepted.task.id, signal, accepted.since, resolve_blobs=False)) as entries:
             async for entry in entries:
                 if accepted.is_first and _is_direct_answer(entry):
@@ -121,13 +121,13 @@ class TurnFollower:
             del first
         accepted = await with_full_task(self._follower, accepted)
         yield [StreamEvent(accepted.newest, apply_history_length(accepted.task, configuration))]
-        if is_terminal(accepted.task.status.state) and not accepted.ahead:
+        if is_terminal(accepted.task.status.state) and not accepted.turns_ahead:
             return
         del configuration
         accepted = replace(
             accepted, task=Task(id=accepted.task.id, context_id=accepted.task.context_id)
         )  # a long stream must not keep the task
-        watch = TurnWatch(accepted.ahead)
+        watch = TurnWatch(accepted.turns_ahead)
         async with aclosing(self.pages(accepted.task.id, signal, accepted.since, new=new)) as pages:
             async for page in pages:
                 if page.restored:

@@ -39,7 +39,7 @@ class Server:
     """Bytes; 0: no limit."""
 
     append_only: bool
-    ahead: float
+    clock_offset: float
     answered_in: float
     """Seconds."""
 
@@ -78,7 +78,7 @@ def server_of(store: SyncStore) -> Server:
         evicts=str(info.get("maxmemory_policy", "")),
         max_memory=int(info.get("maxmemory", 0)),
         append_only=bool(info.get("aof_enabled")),
-        ahead=(asked_at + answered_at) / 2 - (seconds + micros / 1e6),
+        clock_offset=(asked_at + answered_at) / 2 - (seconds + micros / 1e6),
         answered_in=answered_at - asked_at,
         used_memory=int(info.get("used_memory", 0)),
         replicas=int(info.get("connected_slaves", 0)),

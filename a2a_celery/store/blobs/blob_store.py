@@ -168,7 +168,7 @@ def register_blobs(keys: Keys, tag: str) -> Operation[bool]:
     """
 
     def parse(answer: bytes) -> bool:
-        if answer == b"doomed":
+        if answer == b"removing":
             raise BlobsExpired("the blobs of a task that is gone, and was called the same, are being removed")
         return answer == b"new"
 

@@ -371,7 +371,7 @@ def revoke_run(
         match reply[0]:
             case b"over":
                 return Over(int(reply[1]), state_of(reply[2]))
-            case b"asked":
+            case b"requested":
                 return CancelRequested(int(reply[1]))
             case _:
                 return Unchanged()

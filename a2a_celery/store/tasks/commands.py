@@ -192,7 +192,7 @@ def request_cancel(
             case b"canceled":
                 return CanceledNow(int(answer[1]) if answer[1] else None, int(answer[2]), answer[3])
             case _:
-                return CancelRequested(int(answer[2]))
+                return CancelRequested(int(answer[1]))
 
     return Operation(
         script("request_cancel"),

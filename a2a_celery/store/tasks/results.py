@@ -26,12 +26,12 @@ class Created:
 class Known:
     """The message was accepted before, and is in task `task_id`; nothing was written.
 
-    Its turn is what follows `version` in the task's log, behind as many other turns as `ahead` says.
+    Its turn is what follows `version` in the task's log, behind as many other turns as `turns_ahead` says.
     """
 
     task_id: str
     version: int
-    ahead: int
+    turns_ahead: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,5 +208,5 @@ def stopped(answer: list[Any] | None) -> FinalTask | None:
 
 
 def _known(answer: Sequence[bytes]) -> Known:
-    _, task_id, version, ahead = answer
-    return Known(task_id.decode(), int(version), int(ahead))
+    _, task_id, version, turns_ahead = answer
+    return Known(task_id.decode(), int(version), int(turns_ahead))

@@ -1,20 +1,23 @@
--- acquire_archivable: ended tasks that are due for the archive, the oldest first, for one archiver at a time.
--- KEYS  [1] archive  [2] archiver
--- ARGV  [1] key prefix  [2] at most this many  [3] who asks  [4] ms for which the others leave it to that one
--- returns {µs now, {task id, scope}, …} | {µs now, false}: another one archives. A task that is gone is forgotten
+-- acquire_archivable: return ended tasks that are due for the archive, oldest first, to one archiver at a time.
+-- KEYS  list of tasks for the archive, lease of the archiver
+-- ARGV  key prefix, maximum number of tasks, id of the caller, duration of the lease in ms
+-- returns {µs now, {task id, scope}, …} | {µs now, false}: another archiver holds the lease. Missing tasks leave the list.
 -- requires: full_store, keys, states, time
-allow_on_full_store(KEYS[1]) -- archiving frees memory
-local holder = redis.call('GET', KEYS[2])
-local is_held = redis.call('PTTL', KEYS[2]) <= tonumber(ARGV[4]) -- more is left after the clock was set back
-if holder and is_held and holder ~= ARGV[3] then return {micros(now()), false} end
-redis.call('SET', KEYS[2], ARGV[3], 'PX', ARGV[4])
-local taken = {micros(now())}
-for _, name in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', micros(now()), 'LIMIT', 0, tonumber(ARGV[2]))) do
-  local r = redis.call('HMGET', keys_of(ARGV[1], name)[1], 'task_id', 'scope', 'state')
+local archive, lease = KEYS[1], KEYS[2]
+local prefix, limit, archiver, lease_ms = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
+
+allow_on_full_store(archive) -- archiving frees memory
+local holder = redis.call('GET', lease)
+local is_held = redis.call('PTTL', lease) <= lease_ms -- a longer lease was written before the clock was set back
+if holder and is_held and holder ~= archiver then return {micros(now()), false} end
+redis.call('SET', lease, archiver, 'PX', lease_ms)
+local reply = {micros(now())}
+for _, tag in ipairs(redis.call('ZRANGEBYSCORE', archive, '-inf', micros(now()), 'LIMIT', 0, limit)) do
+  local r = redis.call('HMGET', keys_of(prefix, tag)[1], 'task_id', 'scope', 'state')
   if r[1] and TERMINAL[tonumber(r[3])] then
-    taken[#taken + 1] = {r[1], r[2]}
+    reply[#reply + 1] = {r[1], r[2]}
   else
-    redis.call('ZREM', KEYS[1], name)
+    redis.call('ZREM', archive, tag)
   end
 end
-return taken
+return reply

@@ -1,10 +1,13 @@
--- find_keys: whether there is a key with the prefix; some keys are looked at, so it is called until the cursor is 0.
--- KEYS  [1] installation
--- ARGV  [1] key prefix  [2] cursor  [3] about so many keys
--- returns {cursor of what follows, '1' if there is one}
-local page = redis.call('SCAN', ARGV[2], 'COUNT', ARGV[3])
-local first = ARGV[1] .. ':'
+-- find_keys: search one page of the keyspace for a key with the prefix. Call until the cursor is 0.
+-- KEYS  installation, which does not count
+-- ARGV  key prefix, SCAN cursor, approximate number of keys in a page
+-- returns {next cursor, '1' if there is such a key}
+local installation = KEYS[1]
+local prefix, cursor, count = ARGV[1], ARGV[2], ARGV[3]
+
+local page = redis.call('SCAN', cursor, 'COUNT', count)
+local first = prefix .. ':'
 for _, key in ipairs(page[2]) do
-  if string.sub(key, 1, #first) == first and key ~= KEYS[1] then return {'0', '1'} end
+  if string.sub(key, 1, #first) == first and key ~= installation then return {'0', '1'} end
 end
 return {page[1], ''}

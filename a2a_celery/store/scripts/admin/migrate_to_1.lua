@@ -1,17 +1,19 @@
--- migrate_to_1: records of a store without a schema say in fields of their own when their run begins, and which trace it
--- belongs to; some of the store's keys are looked at, so it is called until the cursor is 0.
--- KEYS  [1] installation
--- ARGV  [1] key prefix  [2] cursor  [3] about so many keys  [4] '1' to only count
--- returns {cursor of what follows, how many records were changed}
+-- migrate_to_1: in records of a store without a schema, store the begin and the trace of a run in separate fields. Handles one
+-- page of the keyspace. Call until the cursor is 0.
+-- KEYS  installation
+-- ARGV  key prefix, SCAN cursor, approximate number of keys in a page, '1' to only count
+-- returns {next cursor, number of changed records}
 -- requires: options
-local page = redis.call('SCAN', ARGV[2], 'MATCH', '*:{*}:task', 'COUNT', ARGV[3])
+local prefix, cursor, count, is_dry_run = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'
+
+local page = redis.call('SCAN', cursor, 'MATCH', '*:{*}:task', 'COUNT', count)
 local changed = 0
 for _, record in ipairs(page[2]) do
-  if string.sub(record, 1, #ARGV[1] + 2) == ARGV[1] .. ':{' then
+  if string.sub(record, 1, #prefix + 2) == prefix .. ':{' then
     local r = redis.call('HMGET', record, 'options', 'begins_at', 'trace')
     if r[1] and r[1] ~= '' and not (r[2] and r[3]) then
       changed = changed + 1
-      if ARGV[4] ~= '1' then set_options(record, r[1]) end
+      if not is_dry_run then set_options(record, r[1]) end
     end
   end
 end

@@ -1,17 +1,19 @@
--- newest_tasks: the tasks of several lists of tasks whose status is the newest; nothing changes.
--- KEYS  lists of tasks, each of one scope or context and one state
--- ARGV  [1] key prefix  [2] so many at most  [3] status not before, µs or '-inf'  [4] and not after, µs or '+inf'
--- returns {'0', µs now, a row for each, the newest first: what operator_row gives}; those whose record is gone don't come
--- requires: keys, operator_rows, time
-local found, size = {}, tonumber(ARGV[2])
+-- newest_tasks: return the tasks of several indexes with the newest status, newest first.
+-- KEYS  indexes, each of one scope or context and one state
+-- ARGV  key prefix, maximum number of tasks, µs of the oldest status or '-inf', µs of the newest status or '+inf'
+-- returns {'0', µs now, task_summary of each task}, without tasks whose record is missing
+-- requires: keys, task_summary, time
+local prefix, limit, oldest, newest = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
+
+local members = {}
 for _, index in ipairs(KEYS) do
-  local batch = redis.call('ZREVRANGEBYSCORE', index, ARGV[4], ARGV[3], 'WITHSCORES', 'LIMIT', 0, size)
-  for i = 1, #batch, 2 do found[#found + 1] = {batch[i], batch[i + 1], tonumber(batch[i + 1])} end
+  local batch = redis.call('ZREVRANGEBYSCORE', index, newest, oldest, 'WITHSCORES', 'LIMIT', 0, limit)
+  for i = 1, #batch, 2 do members[#members + 1] = {batch[i], batch[i + 1], tonumber(batch[i + 1])} end
 end
-table.sort(found, function(a, b) return a[3] > b[3] or (a[3] == b[3] and a[1] > b[1]) end)
-local answer = {'0', micros(now())}
-for _, one in ipairs(found) do
-  if #answer >= size + 2 then break end
-  answer[#answer + 1] = operator_row(keys_of(ARGV[1], one[1])[1], one[2]) or nil
+table.sort(members, function(a, b) return a[3] > b[3] or (a[3] == b[3] and a[1] > b[1]) end)
+local reply = {'0', micros(now())}
+for _, member in ipairs(members) do
+  if #reply >= limit + 2 then break end
+  reply[#reply + 1] = task_summary(keys_of(prefix, member[1])[1], member[2]) or nil
 end
-return answer
+return reply

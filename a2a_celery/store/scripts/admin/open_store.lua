@@ -1,9 +1,12 @@
--- open_store: a process begins: which schema the store has, and whether its ended tasks go to an archive.
--- KEYS  [1] installation
--- ARGV  [1] the schema this release knows  [2] '1' if the process has an archive: then ended tasks go there from now on
--- returns {schema ('' for none), '1' if ended tasks go to an archive}
+-- open_store: return the schema of the store to a process that starts, and whether ended tasks are archived.
+-- KEYS  installation
+-- ARGV  schema of the caller's release, '1' if the caller has an archive: ended tasks are archived from now on
+-- returns {schema ('' for none), '1' if ended tasks are archived}
 -- requires: full_store
-allow_on_full_store(KEYS[1])
-local schema = redis.call('HGET', KEYS[1], 'schema') or ''
-if schema == ARGV[1] and ARGV[2] == '1' then redis.call('HSET', KEYS[1], 'archive', '1') end
-return {schema, redis.call('HGET', KEYS[1], 'archive') or ''}
+local installation = KEYS[1]
+local own_schema, has_archive = ARGV[1], ARGV[2] == '1'
+
+allow_on_full_store(installation)
+local schema = redis.call('HGET', installation, 'schema') or ''
+if schema == own_schema and has_archive then redis.call('HSET', installation, 'archive', '1') end
+return {schema, redis.call('HGET', installation, 'archive') or ''}

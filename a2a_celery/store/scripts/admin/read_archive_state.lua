@@ -1,17 +1,20 @@
--- read_archive_state: how far the archive is behind.
--- KEYS  [1] installation  [2] archive  [3] archive refused
--- ARGV  [1] '': from now on ended tasks don't go to an archive; '-' to only ask
--- returns {'1' if ended tasks go to an archive, '1' if those that ended before do, tasks that wait, those that are due, µs
---       for which the oldest is, tasks that the archive refused}
+-- read_archive_state: return the backlog of the archive.
+-- KEYS  installation, list of tasks for the archive, list of refused tasks
+-- ARGV  '' to archive no more ended tasks from now on, '-' to only read
+-- returns {'1' if ended tasks are archived, '1' if tasks that ended before archiving began are archived too, number of waiting
+--       tasks, number of due tasks, µs for which the oldest has been due, number of refused tasks}
 -- requires: full_store, time
-if ARGV[1] == '' then
-  allow_on_full_store(KEYS[1])
-  redis.call('HSET', KEYS[1], 'archive', '', 'adopted', '')
+local installation, archive, refused = KEYS[1], KEYS[2], KEYS[3]
+local disables_archive = ARGV[1] == ''
+
+if disables_archive then
+  allow_on_full_store(installation)
+  redis.call('HSET', installation, 'archive', '', 'adopted', '')
 end
-local t = now()
-local oldest = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2]
-local how = redis.call('HMGET', KEYS[1], 'archive', 'adopted')
+local at = now()
+local oldest = redis.call('ZRANGE', archive, 0, 0, 'WITHSCORES')[2]
+local settings = redis.call('HMGET', installation, 'archive', 'adopted')
 return {
-  how[1] or '', how[2] or '', redis.call('ZCARD', KEYS[2]), redis.call('ZCOUNT', KEYS[2], '-inf', micros(t)),
-  micros(math.max(0, t - tonumber(oldest or t))), redis.call('ZCARD', KEYS[3]),
+  settings[1] or '', settings[2] or '', redis.call('ZCARD', archive), redis.call('ZCOUNT', archive, '-inf', micros(at)),
+  micros(math.max(0, at - tonumber(oldest or at))), redis.call('ZCARD', refused),
 }

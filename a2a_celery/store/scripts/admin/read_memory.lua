@@ -1,8 +1,8 @@
--- read_memory: the memory of the store's server; nothing changes.
+-- read_memory: return the memory of the store's server.
 -- KEYS  none
 -- ARGV  none
--- returns {bytes that count against maxmemory, maxmemory, '1' if the server refuses writes beyond it instead of evicting keys};
---       {} if the store's user may not ask
+-- returns {bytes that count against maxmemory, maxmemory, '1' if the server refuses writes beyond it instead of evicting keys}
+--       | {}: the store's user may not call INFO
 -- requires: time
 local info = redis.pcall('INFO', 'memory')
 if type(info) == 'table' then return {} end

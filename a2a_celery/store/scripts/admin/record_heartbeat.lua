@@ -1,19 +1,22 @@
--- record_heartbeat: a watcher, or a worker, says that it is there, or somebody asks which are; changes no task.
--- A store that has lost what it said of itself has lost all else too, and is told again.
--- KEYS  [1] watchers, or workers  [2] installation
--- ARGV  [1] what the watcher says of itself, '' to only ask  [2] µs for which that is believed
---       [3] the schema that it found when it began  [4] '1' if it archives
--- returns what each watcher said that was heard of in that time
+-- record_heartbeat: record the heartbeat of a watcher or a worker, and return all recent ones. A store that lost its schema has
+-- lost all its data; the heartbeat restores the schema.
+-- KEYS  list of watchers or of workers, installation
+-- ARGV  announcement of the process ('' to only read), µs for which it is valid, schema that the process found when it started,
+--       '1' if the process archives
+-- returns the valid announcements
 -- requires: time
-local t = now()
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', micros(t - tonumber(ARGV[2])))
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '(' .. micros(t), '+inf') -- said before the clock was set back
-if ARGV[1] ~= '' then
-  redis.call('ZADD', KEYS[1], micros(t), ARGV[1])
-  redis.call('HSETNX', KEYS[2], 'schema', ARGV[3])
-  if ARGV[4] == '1' then redis.call('HSETNX', KEYS[2], 'archive', '1') end
-  redis.call('PEXPIRE', KEYS[1], math.ceil(tonumber(ARGV[2]) / 1000))
+local processes, installation = KEYS[1], KEYS[2]
+local announcement, ttl_us, schema, archives = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4] == '1'
+
+local at = now()
+redis.call('ZREMRANGEBYSCORE', processes, '-inf', micros(at - ttl_us))
+redis.call('ZREMRANGEBYSCORE', processes, '(' .. micros(at), '+inf') -- recorded before the clock was set back
+if announcement ~= '' then
+  redis.call('ZADD', processes, micros(at), announcement)
+  redis.call('HSETNX', installation, 'schema', schema)
+  if archives then redis.call('HSETNX', installation, 'archive', '1') end
+  redis.call('PEXPIRE', processes, math.ceil(ttl_us / 1000))
 end
-local said = redis.call('ZRANGE', KEYS[1], 0, -1)
-table.sort(said)
-return said
+local announcements = redis.call('ZRANGE', processes, 0, -1)
+table.sort(announcements)
+return announcements

@@ -1,34 +1,38 @@
--- remove_archived: tasks whose copies are in the archive leave the lists and the store, in one step with the border, so that a
--- reader who lists both finds each of them once. One to whose webhooks something is owed stays for that, unlisted.
--- KEYS  [1] archive  [2] installation  [3] deliveries  [4] dead letters
--- ARGV  [1] key prefix  [2] s for which it stays where something is owed  [3…] the tags of the tasks' keys
--- returns how many
+-- remove_archived: remove archived tasks from the lists and the store, and move the border of the archive in the same step, so
+-- that a reader of both finds each task once. A task with undelivered events stays, unlisted, until they are delivered.
+-- KEYS  list of tasks for the archive, installation, deliveries, dead letters
+-- ARGV  key prefix, seconds for which a task with undelivered events stays, tags of the tasks
+-- returns the number of tasks
 -- requires: deletion, indexes, keys, metrics, retirement, states, tasks, time
-local function is_owed(keys, r)
+local archive, installation, deliveries, dead_letters = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local prefix, undelivered_retention, first_tag = ARGV[1], ARGV[2], 3
+
+local function has_undelivered(keys, r)
   for config in string.gmatch(r.enabled_configs or '', '%S+') do
-    if redis.call('ZSCORE', KEYS[3], task_tag(keys) .. ' ' .. config) then return true end
+    if redis.call('ZSCORE', deliveries, task_tag(keys) .. ' ' .. config) then return true end
   end
   return false
 end
 
-local border, gone = tonumber(redis.call('HGET', KEYS[2], 'border') or '0'), 0
-for i = 3, #ARGV do
-  local keys = keys_of(ARGV[1], ARGV[i])
+local border, removed = tonumber(redis.call('HGET', installation, 'border') or '0'), 0
+for i = first_tag, #ARGV do
+  local tag = ARGV[i]
+  local keys = keys_of(prefix, tag)
   local r = load_record(keys)
-  if r and TERMINAL[r.state] and redis.call('ZREM', KEYS[1], ARGV[i]) == 1 then
-    gone, border = gone + 1, math.max(border, r.at)
+  if r and TERMINAL[r.state] and redis.call('ZREM', archive, tag) == 1 then
+    removed, border = removed + 1, math.max(border, r.at)
     remove_from_indexes(keys, r, r.state)
-    redis.call('ZREM', KEYS[4], ARGV[i])
+    redis.call('ZREM', dead_letters, tag)
     count_metric(r, 'archived', 'tasks')
-    if is_owed(keys, r) then
+    if has_undelivered(keys, r) then
       redis.call('HDEL', keys[1], 'request', 'caller', 'options', 'begins_at')
-      r.retention = ARGV[2]
-      redis.call('HSET', keys[1], 'retention', ARGV[2])
+      r.retention = undelivered_retention
+      redis.call('HSET', keys[1], 'retention', undelivered_retention)
       expire_task(keys, r)
     else
       delete_task(keys, r)
     end
   end
 end
-if gone > 0 then redis.call('HSET', KEYS[2], 'border', micros(border)) end
-return gone
+if removed > 0 then redis.call('HSET', installation, 'border', micros(border)) end
+return removed

@@ -1,19 +1,22 @@
--- scan_list: a page of a list of runs, pauses or dead letters, with what the records of their tasks say; nothing changes.
--- KEYS  [1] the list
--- ARGV  [1] key prefix  [2] cursor, '0' to begin  [3] about how many  [4] '1' if it lists runs, else tags of tasks
--- returns {next cursor ('0': that was all), µs now, a row for each: what operator_row gives}; some may come twice,
---       those whose task or run is gone don't come
--- requires: keys, operator_rows, time
-local page = redis.call('ZSCAN', KEYS[1], ARGV[2], 'COUNT', ARGV[3])
-local answer = {page[1], micros(now())}
+-- scan_list: return a page of a list of runs, pauses or dead letters, with a summary of each task.
+-- KEYS  list
+-- ARGV  key prefix, ZSCAN cursor ('0' for the first page), approximate size of the page, '1' if members are runs, '' for tags
+-- returns {next cursor ('0' after the last page), µs now, task_summary of each member}. A member may appear twice; members
+--       whose task or run is missing are left out.
+-- requires: keys, task_summary, time
+local list = KEYS[1]
+local prefix, cursor, count, lists_runs = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'
+
+local page = redis.call('ZSCAN', list, cursor, 'COUNT', count)
+local reply = {page[1], micros(now())}
 for i = 1, #page[2], 2 do
-  local name, run = page[2][i], nil
-  if ARGV[4] == '1' then
+  local tag, run = page[2][i], nil
+  if lists_runs then
     local task_id
-    task_id, run = string.match(name, '^(.*)%.(%d+)$')
-    name = quoted(task_id)
+    task_id, run = string.match(tag, '^(.*)%.(%d+)$')
+    tag = quoted(task_id)
   end
-  local row = operator_row(keys_of(ARGV[1], name)[1], page[2][i + 1])
-  if row and (run == nil or run == row[3]) then answer[#answer + 1] = row end
+  local summary = task_summary(keys_of(prefix, tag)[1], page[2][i + 1])
+  if summary and (run == nil or run == summary[3]) then reply[#reply + 1] = summary end
 end
-return answer
+return reply

@@ -1,8 +1,11 @@
--- set_schema: the store has another schema from now on, if it has the one that this was derived from.
--- KEYS  [1] installation
--- ARGV  [1] schema before, '' for none  [2] schema
--- returns the schema that it has then
-local schema = redis.call('HGET', KEYS[1], 'schema') or ''
-if schema ~= ARGV[1] then return schema end
-redis.call('HSET', KEYS[1], 'schema', ARGV[2])
-return ARGV[2]
+-- set_schema: replace the schema of the store if it is still the given one.
+-- KEYS  installation
+-- ARGV  previous schema ('' for none), new schema
+-- returns the schema of the store
+local installation = KEYS[1]
+local previous, new = ARGV[1], ARGV[2]
+
+local schema = redis.call('HGET', installation, 'schema') or ''
+if schema ~= previous then return schema end
+redis.call('HSET', installation, 'schema', new)
+return new

@@ -1,20 +1,24 @@
--- acquire_orphaned_blobs: looks at tasks with blobs; those that are gone are doomed, and can't begin any more.
--- KEYS  [1] blobs  [2] doomed blobs
--- ARGV  [1] key prefix  [2] at most this many  [3] µs until a live task is looked at again
---       [4] µs until a folder that was given out, and is not said to be removed, is given out again
+-- acquire_orphaned_blobs: find tasks with blobs that do not exist any more. No task with the same tag can begin until their
+-- folders are removed.
+-- KEYS  tasks with blobs, orphaned blobs
+-- ARGV  key prefix, maximum number of tasks, µs until a live task is checked again, µs until an acquired folder that was not
+--       reported as removed is returned again
 -- returns tags of tasks whose folders are to be removed
 -- requires: full_store, keys, time
-allow_on_full_store(KEYS[1])
-local t = now()
-for _, name in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', micros(t), 'LIMIT', 0, ARGV[2])) do
-  local left = redis.call('PTTL', keys_of(ARGV[1], name)[1])
-  if left == -2 then
-    redis.call('ZREM', KEYS[1], name)
-    redis.call('ZADD', KEYS[2], micros(t), name)
+local blobs, orphaned = KEYS[1], KEYS[2]
+local prefix, limit, recheck_us, retry_us = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+
+allow_on_full_store(blobs)
+local at = now()
+for _, tag in ipairs(redis.call('ZRANGEBYSCORE', blobs, '-inf', micros(at), 'LIMIT', 0, limit)) do
+  local ttl_ms = redis.call('PTTL', keys_of(prefix, tag)[1])
+  if ttl_ms == -2 then
+    redis.call('ZREM', blobs, tag)
+    redis.call('ZADD', orphaned, micros(at), tag)
   else
-    redis.call('ZADD', KEYS[1], micros(t + (left < 0 and tonumber(ARGV[3]) or left * 1000 + 1000)), name)
+    redis.call('ZADD', blobs, micros(at + (ttl_ms < 0 and recheck_us or ttl_ms * 1000 + 1000)), tag)
   end
 end
-local due = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', micros(t), 'LIMIT', 0, ARGV[2])
-for _, name in ipairs(due) do redis.call('ZADD', KEYS[2], micros(t + tonumber(ARGV[4])), name) end
+local due = redis.call('ZRANGEBYSCORE', orphaned, '-inf', micros(at), 'LIMIT', 0, limit)
+for _, tag in ipairs(due) do redis.call('ZADD', orphaned, micros(at + retry_us), tag) end
 return due

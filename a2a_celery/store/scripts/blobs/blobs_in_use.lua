@@ -1,5 +1,7 @@
--- blobs_in_use: how many tasks have blobs, or folders that are to be removed.
--- KEYS  [1] blobs  [2] doomed blobs
+-- blobs_in_use: count the tasks that have blobs, or folders to be removed.
+-- KEYS  tasks with blobs, orphaned blobs
 -- ARGV  none
 -- returns the number
-return redis.call('ZCARD', KEYS[1]) + redis.call('ZCARD', KEYS[2])
+local blobs, orphaned = KEYS[1], KEYS[2]
+
+return redis.call('ZCARD', blobs) + redis.call('ZCARD', orphaned)

@@ -1,6 +1,7 @@
--- forget_removed_blobs: folders of tasks that are gone are removed.
--- KEYS  [1] doomed blobs
--- ARGV  their tags
--- returns nothing
-for _, name in ipairs(ARGV) do redis.call('ZREM', KEYS[1], name) end
+-- forget_removed_blobs: record that the folders of tasks were removed.
+-- KEYS  orphaned blobs
+-- ARGV  tags of the tasks
+-- returns nil
+local orphaned = KEYS[1]
 
+for _, tag in ipairs(ARGV) do redis.call('ZREM', orphaned, tag) end

@@ -1,8 +1,8 @@
 -- requires: attempts, deliveries, expiry, keys, time, webhooks
 
-local function remove_config(keys, r, config, line)
+local function remove_config(keys, r, config, cursor)
   local name = task_tag(keys) .. ' ' .. config
-  for _, list in ipairs({r.deliveries, r.deliveries .. ':requested', r.dead_deliveries, line.secret, line.listed}) do
+  for _, list in ipairs({r.deliveries, r.deliveries .. ':requested', r.dead_deliveries, cursor.secret, cursor.listed}) do
     redis.call('ZREM', list, name)
   end
   for _, field in ipairs(DELIVERY_FIELDS) do redis.call('HDEL', keys[9], config .. ':' .. field) end
@@ -22,12 +22,12 @@ end
 local function save_config(keys, r, first, delivered)
   local config, sealed, fingerprint, secret, secrets, deliveries, dead = unpack(ARGV, first, first + 6)
   if config == '' then return true end
-  local line = load_delivery(keys, config)
-  if line and line.sealed == sealed then return true end -- a repeated call
-  if not line and #config_ids(keys) >= tonumber(ARGV[first + 7]) then return false end
-  if line then
-    delivered = line.delivered
-    remove_config(keys, r, config, line)
+  local cursor = load_delivery(keys, config)
+  if cursor and cursor.sealed == sealed then return true end -- a repeated call
+  if not cursor and #config_ids(keys) >= tonumber(ARGV[first + 7]) then return false end
+  if cursor then
+    delivered = cursor.delivered
+    remove_config(keys, r, config, cursor)
   end
   redis.call('HSET', keys[9], config .. ':sealed', sealed, config .. ':secret', secret,
     config .. ':delivered', micros(delivered))

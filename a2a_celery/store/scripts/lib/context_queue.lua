@@ -27,7 +27,7 @@ local function leave_context_queue(keys, r, after_us)
       redis.call('HSET', keys_of(prefix, first)[1], 'unblocked_at', micros(now()))
       return next[1], next[2], next[4] or ''
     end
-    redis.call('LPOP', r.context_queue) -- it is gone
+    redis.call('LPOP', r.context_queue) -- its task does not exist
     first = redis.call('LINDEX', r.context_queue, 0)
   end
   return '', '', ''

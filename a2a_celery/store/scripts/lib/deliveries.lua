@@ -25,10 +25,10 @@ local function load_delivery(keys, config)
   for i, field in ipairs(DELIVERY_FIELDS) do fields[i] = config .. ':' .. field end
   local values = redis.call('HMGET', keys[9], unpack(fields))
   if not values[1] then return nil end
-  local line = {}
-  for i, field in ipairs(DELIVERY_FIELDS) do line[field] = values[i] or nil end
-  line.delivered, line.failures = tonumber(line.delivered), tonumber(line.failures or '0')
-  return line
+  local cursor = {}
+  for i, field in ipairs(DELIVERY_FIELDS) do cursor[field] = values[i] or nil end
+  cursor.delivered, cursor.failures = tonumber(cursor.delivered), tonumber(cursor.failures or '0')
+  return cursor
 end
 
 -- Set fields of a cursor, given as pairs of name and value; false deletes a field.
@@ -54,32 +54,32 @@ end
 local function count_outcome(r, outcome) redis.call('HINCRBY', r.deliveries .. ':outcomes', outcome, 1) end
 
 -- Enable or disable the delivery of events to a config.
-local function set_delivery_enabled(keys, r, config, is_owed)
+local function set_delivery_enabled(keys, r, config, is_enabled)
   local others = {}
   for other in string.gmatch(r.enabled_configs or '', '%S+') do
     if other ~= config then others[#others + 1] = other .. ' ' end
   end
-  r.enabled_configs = table.concat(others) .. (is_owed and config .. ' ' or '')
+  r.enabled_configs = table.concat(others) .. (is_enabled and config .. ' ' or '')
   redis.call('HSET', keys[1], 'enabled_configs', r.enabled_configs)
 end
 
--- Schedule the events that were not delivered at once, also after the delivery was given up. Return false if no delivery failed,
--- or if a deliverer has leased the cursor.
-local function retry_delivery(keys, r, config, line, nonce)
-  if line.abandoned_at then
+-- Schedule the events that were not delivered at once, also after the delivery was given up. Return false if no delivery failed or
+-- if a deliverer has leased the cursor.
+local function retry_delivery(keys, r, config, cursor, nonce)
+  if cursor.abandoned_at then
     update_delivery(keys, config, 'abandoned_at', false, 'failures', false, 'first_failed_at', false, 'settled', nonce)
     set_delivery_enabled(keys, r, config, true)
     redis.call('ZREM', r.dead_deliveries, task_tag(keys) .. ' ' .. config)
-  elseif not line.first_failed_at or line.token then
+  elseif not cursor.first_failed_at or cursor.token then
     return false
   end
-  schedule_delivery(keys, r, config, line.delivered, 0)
+  schedule_delivery(keys, r, config, cursor.delivered, 0)
   return true
 end
 
 -- Return the cursor if `token` still holds its lease. Otherwise return nil, and true if that token was the last to release it.
 local function leased_delivery(keys, config, token)
-  local line = load_delivery(keys, config)
-  if line and line.token == token then return line end
-  return nil, line and line.settled == token
+  local cursor = load_delivery(keys, config)
+  if cursor and cursor.token == token then return cursor end
+  return nil, cursor and cursor.settled == token
 end

@@ -55,7 +55,7 @@ local function with_cancel_message(r, bytes)
   return bytes .. r.canceled_event, '1'
 end
 
-local MAX_STEPS = 1000 -- of a task's executions, the newest
+local MAX_STEPS = 1000 -- of a task; older steps are removed
 
 -- Apply events to the task. The caller has checked them, and saves the record afterwards.
 local function apply_events(keys, r, first, last)

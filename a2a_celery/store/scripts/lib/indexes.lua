@@ -10,7 +10,7 @@ local function is_archiving(keys, r)
 end
 
 -- Return the prefixes of the indexes of a task in `state`: of its scope, of its context and, for a live task of an
--- authenticated owner in a tenant, of the owner in all tenants. The owner's limits count by the last.
+-- authenticated owner in a tenant, of the owner in all tenants. The last is what the limits of an owner count.
 local function indexes_of(r, state)
   local tenant, owner = string.match(r.scope, '/([^/]*)/([^/]*)$')
   if tenant == '' or owner == '' or TERMINAL[state] then return {r.scope_index, r.context_index} end

@@ -3,9 +3,7 @@
 --   [9] push  [10] execution
 -- Scripts derive further keys (chunks .. id, index .. state) from these keys or from fields of the record.
 
-
-
--- Return a text as one part of a key, like `keys.quoted`: other bytes than plain ones become %XX.
+-- Percent-encode a text as one part of a key, like `quoted` in store/keys.py.
 local function quoted(text)
   return (string.gsub(text, '[^A-Za-z0-9_.~@-]', function(c) return string.format('%%%02X', string.byte(c)) end))
 end

@@ -31,13 +31,13 @@ local function evict_stale(prefix, list, field, value)
   return gone > 0
 end
 
--- Return how many tasks of the owner wait for their client.
+-- Count the interrupted tasks of the owner.
 local function count_interrupted(limits)
-  local paused = 0
+  local count = 0
   for _, index in ipairs(limits.lists) do
-    for state in pairs(INTERRUPTED) do paused = paused + redis.call('ZCARD', index .. state) end
+    for state in pairs(INTERRUPTED) do count = count + redis.call('ZCARD', index .. state) end
   end
-  return paused
+  return count
 end
 
 -- Return the name and the value of the first limit of stored bytes that `bytes` more exceed, or nil.
@@ -71,25 +71,25 @@ local function estimate_wait(limits, what, places)
   return times > 0 and micros(tonumber(counted[1] or 0) / times / places) or '0'
 end
 
--- µs after which a client retries a message that was refused because the memory is nearly full; the second is for
--- limits that no run frees.
+-- µs until a client retries a message that was refused because the memory is nearly full.
 local MEMORY_WAIT = 30000000
 
+-- µs until a client retries a message that was refused for a limit that no run frees.
 local LONG_WAIT = 60000000
 
 -- Check the limits for a message that 'creates' a task, 'begins' another run or 'waits' for the end of a run (`how`)
 -- and adds `bytes`. Return {'limited', name, value, µs until a retry} if a limit is exceeded. Otherwise return nil,
--- the key of the queue that the run enters (false for none) and true if the bytes of a new task are counted. O(1) in
--- tasks, O(agents).
-local function check_limits(keys, said, how, scope, bytes)
-  if said == '' then return nil, false end
-  local limits = cjson.decode(said)
+-- the key of the queue that the run enters (false for none) and true if the bytes of a new task are counted. The cost does
+-- not depend on the number of tasks.
+local function check_limits(keys, json, how, scope, bytes)
+  if json == '' then return nil, false end
+  local limits = cjson.decode(json)
   if limits.memory then return {'limited', 'memory', '0', micros(MEMORY_WAIT)} end
-  refuse_on_full_store(keys[1]) -- sweep may write before anything needs memory
-  local bound, most_bytes = exceeded_bytes_limit(limits, account_of(scope), bytes)
-  if bound then return {'limited', bound, micros(most_bytes), micros(LONG_WAIT)} end
+  refuse_on_full_store(keys[1]) -- evict_stale may write before a command needs memory
+  local bound, max_bytes = exceeded_bytes_limit(limits, account_of(scope), bytes)
+  if bound then return {'limited', bound, micros(max_bytes), micros(LONG_WAIT)} end
   if how == 'waits' then return nil, false end
-  local name, most = exceeded_limit(limits, how)
+  local name, maximum = exceeded_limit(limits, how)
   if name then
     local prefix, found = string.match(keys[1], '^(.*):{'), false
     for _, index in ipairs(limits.lists) do
@@ -100,18 +100,18 @@ local function check_limits(keys, said, how, scope, bytes)
       end
     end
     if limits.queue then found = evict_stale(prefix, limits.queue, 'phase', 'queued') or found end
-    if found then name, most = exceeded_limit(limits, how) end
+    if found then name, maximum = exceeded_limit(limits, how) end
   end
   if not name then return nil, limits.queue or false, limits.stored ~= nil end
-  if name == 'paused' then return {'limited', name, micros(most), micros(LONG_WAIT)} end
-  return {'limited', name, micros(most), estimate_wait(limits, name == 'concurrent' and 'run' or 'queue', math.max(most, 1))}
+  if name == 'paused' then return {'limited', name, micros(maximum), micros(LONG_WAIT)} end
+  return {'limited', name, micros(maximum), estimate_wait(limits, name == 'concurrent' and 'run' or 'queue', math.max(maximum, 1))}
 end
 
 -- Return {'limited', …} as check_limits does if a config of save_config is new and its owner has reached the limit,
 -- or nil.
 local function exceeded_webhooks(keys, first)
   if ARGV[first] == '' or ARGV[first + 8] == '' or load_delivery(keys, ARGV[first]) then return nil end
-  local most = tonumber(ARGV[first + 9])
+  local maximum = tonumber(ARGV[first + 9])
   if redis.call('ZCOUNT', ARGV[first + 8], '(' .. micros(now()), '+inf') < most then return nil end
-  return {'limited', 'webhooks', micros(most), micros(LONG_WAIT)}
+  return {'limited', 'webhooks', micros(maximum), micros(LONG_WAIT)}
 end

@@ -1,10 +1,9 @@
 -- requires: time
 
--- Largest size of the entries in a notification: reading so many bytes from a notification is faster than from the
--- log.
+-- Largest size of the entries in a notification. Up to this size, a notification is faster to read than the log.
 local MAX_INLINE_BYTES = 8192
 
--- Longest log that a notification includes as a whole; most turns are shorter.
+-- Number of entries of the longest log that a notification includes completely. Most turns are shorter.
 local MAX_INLINE_ENTRIES = 16
 
 -- Buffer a log entry for the notification, unless the entry has parts in the object store.
@@ -15,22 +14,22 @@ local function buffer_inline_entry(r, entry)
 end
 
 -- Notify the followers of the task, see store/log/pubsub.py. The reply channel also receives the entries of this
--- script or, if it receives terminal states only, a whole short log.
+-- script or, if it receives final states only, a complete short log.
 local function notify(keys, r)
-  local said = micros(r.version) .. (r.is_final and ' final' or '')
-  redis.call('PUBLISH', keys[8], said)
+  local notification = micros(r.version) .. (r.is_final and ' final' or '')
+  redis.call('PUBLISH', keys[8], notification)
   if not r.reply_channel or (r.final_only == '1' and not r.is_final) then return end
   if r.final_only == '1' and r.version <= MAX_INLINE_ENTRIES then
     local i = 1
-    while i < r.version and r.inline_bytes <= MAX_INLINE_BYTES do -- what is large is not taken into hands
+    while i < r.version and r.inline_bytes <= MAX_INLINE_BYTES do -- a large log is left to the reader
       buffer_inline_entry(r, redis.call('LINDEX', keys[2], i))
       i = i + 1
     end
   end
   if #r.inline_entries > 0 and r.inline_bytes <= MAX_INLINE_BYTES then
     local before_us = r.final_only == '1' and 0 or r.before_us
-    said = said .. '\n' .. micros(r.state) .. (r.phase == '' and ' 0 ' or ' 1 ') .. micros(before_us) .. ' ' ..
+    notification = notification .. '\n' .. micros(r.state) .. (r.phase == '' and ' 0 ' or ' 1 ') .. micros(before_us) .. ' ' ..
       table.concat(r.inline_entries)
   end
-  redis.call('PUBLISH', r.reply_channel, keys[8] .. ' ' .. said)
+  redis.call('PUBLISH', r.reply_channel, keys[8] .. ' ' .. notification)
 end

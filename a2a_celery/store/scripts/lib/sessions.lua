@@ -4,7 +4,7 @@
 --   version, state       number of saves, and the newest state, sealed or in clear
 --   task, turn, token    task, turn and claim of the run that saved it
 --   secret               key of the list of values sealed with the same secret; absent if the state is in clear
---   execution            newest steps of the task whose run saved it last, one a line
+--   execution            newest steps of the task whose run saved it last, separated by newlines
 --
 -- A script receives a session as six arguments from ARGV[first] on: key, version that the state was derived from, state ('' if
 -- unchanged), fingerprint of the secret ('' for a state in clear), key of the list sealed with that secret, key of the secrets.

@@ -57,8 +57,8 @@
 --   leases, dispatch           keys of the lists of claimed and of queued runs
 --   queue                      key of the agent's bounded queue; absent if the queue has no limit
 --   reply_channel, final_only
---                              notification channel of the gateway that created the task; '1' if the channel receives only
---                              interrupted and terminal states. Both are deleted at the task's end
+--                              notification channel of the gateway that created the task; '1' if the channel receives
+--                              final states only. Both are deleted at the task's end
 --   context_queue, unblocked_at
 --                              key of the queue of the context, if its runs are serialized, and the µs at which a run of the
 --                              task last became its first

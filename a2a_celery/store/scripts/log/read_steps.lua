@@ -1,8 +1,10 @@
--- read_steps: what the runs of a task went through, for an operator.
--- KEYS  a task's ten
+-- read_steps: return the newest execution steps of a task.
+-- KEYS  keys of the task
 -- ARGV  none
--- returns {µs now, agent, context, state, run, phase, steps}; {} when there is no such task
+-- returns {µs now, agent, context, state, run, phase, steps} | {}: the task does not exist
 -- requires: time
-local r = redis.call('HMGET', KEYS[1], 'agent', 'context', 'state', 'run', 'phase')
+local record, execution = KEYS[1], KEYS[10]
+
+local r = redis.call('HMGET', record, 'agent', 'context', 'state', 'run', 'phase')
 if not r[1] then return {} end
-return {micros(now()), r[1], r[2], r[3], r[4], r[5], redis.call('LRANGE', KEYS[10], 0, -1)}
+return {micros(now()), r[1], r[2], r[3], r[4], r[5], redis.call('LRANGE', execution, 0, -1)}

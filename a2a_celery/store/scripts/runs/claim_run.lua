@@ -1,51 +1,54 @@
--- claim_run: gives a queued run to one worker, once; its lease begins. SUBMITTED → WORKING, if asked. WORKING → WORKING, if the
--- run is a retry that waited.
--- KEYS  a task's ten
--- ARGV  [1] run  [2] token of this claim  [3] runner (worker process)  [4] lease, µs  [5] '1' to write WORKING with it
---       [6] how many runs a turn may have, should workers be lost  [7] how often Celery retried this run before
---       [8] WORKING event of that retry, if it is known  [9] its metadata, packed  [10] what sessions' keys begin with, ''
---       for an agent without  [11] the worker's name at Celery's listeners, '' where nobody listens
--- returns {'dropped', reason} | {'unrecorded', context}: call again with the event of the retry
---       | {'claimed', turn, attempt, request, caller, asked, interrupted_state, scope, options, snapshot, session, steps}
---       session is {} or version, state, '1' if a run of this very turn saved it
---       steps are the newest of the task; for its first run, before any retry, those of the session
+-- claim_run: assign a queued run to one worker, under a lease. SUBMITTED → WORKING if requested; WORKING → WORKING if the run is a
+-- retry.
+-- KEYS  keys of the task
+-- ARGV  run, token of the claim, id of the worker process, µs of the lease, '1' to write WORKING, maximum runs of a turn, number of
+--       times that Celery retried the run, WORKING event of the retry ('' if unknown), its packed metadata,
+--       prefix of the keys of sessions ('' for an agent without sessions), Celery node name of the worker ('' if events are off)
+-- returns {'dropped', reason} | {'unrecorded', context}: the call must be repeated with the event of the retry
+--       | {'claimed', turn, attempt, request, caller, ask_count, interrupted_state, scope, options, snapshot, session, steps}
+--       session is {} or {version, state, '1' if an earlier run of the same turn saved it}
+--       steps are the newest of the task; the first run of a task, before any retry, receives those of the session
 -- requires: context_queue, keys, metrics, notifications, own_metadata, runs, sessions, snapshot, states, status, tasks, time, transitions
+local record, metadata, execution = KEYS[1], KEYS[6], KEYS[10]
+local run, token, runner, lease_us, writes_working, max_attempts = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1', ARGV[6]
+local retries, retry_event, retry_metadata, session_prefix, worker = tonumber(ARGV[7]), ARGV[8], ARGV[9], ARGV[10], ARGV[11]
+
+local function session_key(r) return session_prefix .. r.scope .. ':' .. quoted(r.context) end
+
 local function session_of(r)
-  if ARGV[10] == '' then return {} end
-  local session = ARGV[10] .. r.scope .. ':' .. quoted(r.context)
-  local saved = redis.call('HMGET', session, 'version', 'state', 'task', 'turn')
+  if session_prefix == '' then return {} end
+  local saved = redis.call('HMGET', session_key(r), 'version', 'state', 'task', 'turn')
   if not saved[1] then return {} end
-  renew_session(r, session) -- the run may be lost: the next attempt shall find it too
-  local mine = saved[3] == r.task_id or
+  renew_session(r, session_key(r)) -- the next attempt needs it too, should this run be lost
+  local is_own = saved[3] == r.task_id or
     string.find(' ' .. (r.requeued_from or ''), ' ' .. quoted(saved[3]) .. ' ', 1, true)
-  return {saved[1], saved[2], mine and saved[4] == micros(r.turn) and '1' or '0'}
+  return {saved[1], saved[2], is_own and saved[4] == micros(r.turn) and '1' or '0'}
 end
 
 local function steps_before(r)
-  if r.turn > 1 or r.attempt > 1 or ARGV[7] ~= '0' then return redis.call('LRANGE', KEYS[10], -SAVED_STEPS, -1) end
-  if ARGV[10] == '' then return {} end
-  local saved = redis.call('HGET', ARGV[10] .. r.scope .. ':' .. quoted(r.context), 'execution')
+  if r.turn > 1 or r.attempt > 1 or retries ~= 0 then return redis.call('LRANGE', execution, -SAVED_STEPS, -1) end
+  if session_prefix == '' then return {} end
   local steps = {}
-  for step in string.gmatch(saved or '', '[^\n]+') do steps[#steps + 1] = step end
+  for step in string.gmatch(redis.call('HGET', session_key(r), 'execution') or '', '[^\n]+') do steps[#steps + 1] = step end
   return steps
 end
 
 local r = load_record(KEYS)
 if not r then return {'dropped', 'no such task'} end
 if TERMINAL[r.state] then return {'dropped', 'the task has ended'} end
-if r.run ~= tonumber(ARGV[1]) then return {'dropped', 'outdated: the task is at run ' .. micros(r.run)} end
+if r.run ~= tonumber(run) then return {'dropped', 'outdated: the task is at run ' .. micros(r.run)} end
 if r.phase ~= 'queued' and r.phase ~= 'running' then return {'dropped', 'the run is over'} end
-local run, retries = string.match(r.retry_state or '', '^(%d+) (%d+)$')
-local known = run == ARGV[1] and tonumber(retries) or 0
-if r.phase == 'queued' and tonumber(ARGV[7]) < known then -- a copy of a message that was begun before the retry
-  return {'dropped', 'outdated: the run is at retry ' .. micros(known)}
+local retried_run, recorded_retries = string.match(r.retry_state or '', '^(%d+) (%d+)$')
+recorded_retries = retried_run == run and tonumber(recorded_retries) or 0
+if r.phase == 'queued' and retries < recorded_retries then -- a copy of a message from before the retry
+  return {'dropped', 'outdated: the run is at retry ' .. micros(recorded_retries)}
 end
-if r.phase == 'running' and r.token ~= ARGV[2] then
-  if tonumber(ARGV[7]) <= known then return {'dropped', 'claimed before'} end
-  if ARGV[8] == '' then return {'unrecorded', r.context} end
-  -- Celery sends a retry before its task can say so: whoever claimed the run has no more to say
-  write_status(KEYS, r, WORKING, '0', ARGV[8])
-  merge_metadata(KEYS, ARGV[9])
+if r.phase == 'running' and r.token ~= token then
+  if retries <= recorded_retries then return {'dropped', 'claimed before'} end
+  if retry_event == '' then return {'unrecorded', r.context} end
+  -- Celery publishes a retry before its task can record it. The holder of the claim writes nothing more.
+  write_status(KEYS, r, WORKING, '0', retry_event)
+  merge_metadata(KEYS, retry_metadata)
   notify(KEYS, r)
   close_run(r)
   r.phase = 'queued'
@@ -53,16 +56,16 @@ if r.phase == 'running' and r.token ~= ARGV[2] then
 end
 if r.phase == 'queued' then
   if is_blocked(KEYS, r) then return {'dropped', 'another run of its context comes first'} end
-  r.phase, r.token, r.runner, r.seq = 'running', ARGV[2], ARGV[3], 0
-  redis.call('ZADD', r.leases, micros(now() + tonumber(ARGV[4])), run_name(r))
+  r.phase, r.token, r.runner, r.seq = 'running', token, runner, 0
+  redis.call('ZADD', r.leases, micros(now() + tonumber(lease_us)), run_name(r))
   redis.call('ZREM', r.dispatch, run_name(r))
   leave_queue(r)
   observe_duration(r, 'queue', math.max(r.at, tonumber(r.begins_at or 0), r.context_queue and tonumber(r.unblocked_at or 0) or 0))
-  redis.call('HSET', KEYS[1], 'max_attempts', micros(tonumber(ARGV[6]) + tonumber(r.uncounted_attempts or '0')),
-    'claimed_at', micros(now()), 'worker', ARGV[11])
-  if ARGV[7] ~= '0' then redis.call('HSET', KEYS[1], 'retry_state', ARGV[1] .. ' ' .. ARGV[7]) end
-  local waited = r.state == WORKING and redis.call('HEXISTS', KEYS[6], NEXT_ATTEMPT_AT) == 1
-  if waited or ARGV[5] == '1' and r.state ~= WORKING and LEGAL[r.state][WORKING] then
+  redis.call('HSET', record, 'max_attempts', micros(tonumber(max_attempts) + tonumber(r.uncounted_attempts or '0')),
+    'claimed_at', micros(now()), 'worker', worker)
+  if retries ~= 0 then redis.call('HSET', record, 'retry_state', run .. ' ' .. micros(retries)) end
+  local was_delayed = r.state == WORKING and redis.call('HEXISTS', metadata, NEXT_ATTEMPT_AT) == 1
+  if was_delayed or writes_working and r.state ~= WORKING and LEGAL[r.state][WORKING] then
     write_status(KEYS, r, WORKING, '0', r.working_event)
     notify(KEYS, r)
   end

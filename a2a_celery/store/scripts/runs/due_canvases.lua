@@ -1,19 +1,22 @@
--- due_canvases: canvases to look at, for one watcher; each is due again later.
--- KEYS  [1] canvases
--- ARGV  [1] key prefix  [2] at most this many  [3] µs until they are due again
--- returns {task id, run, canvas, …}; runs that have ended are forgotten
+-- due_canvases: return canvases to poll to one watcher. A canvas is due again later.
+-- KEYS  list of delegated runs
+-- ARGV  key prefix, maximum number of canvases, µs until they are due again
+-- returns {task id, run, canvas, …}; runs that have ended leave the list
 -- requires: full_store, keys, time
-allow_on_full_store(KEYS[1])
-local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', micros(now()), 'LIMIT', 0, tonumber(ARGV[2]))
-local taken = {}
+local canvases = KEYS[1]
+local prefix, limit, again_us = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+
+allow_on_full_store(canvases)
+local due = redis.call('ZRANGEBYSCORE', canvases, '-inf', micros(now()), 'LIMIT', 0, limit)
+local reply = {}
 for _, name in ipairs(due) do
   local task_id, run = string.match(name, '^(.*)%.(%d+)$')
-  local r = redis.call('HMGET', ARGV[1] .. ':{' .. quoted(task_id) .. '}:task', 'run', 'phase', 'canvas')
+  local r = redis.call('HMGET', prefix .. ':{' .. quoted(task_id) .. '}:task', 'run', 'phase', 'canvas')
   if r[1] == run and r[2] == 'delegated' then
-    redis.call('ZADD', KEYS[1], micros(now() + tonumber(ARGV[3])), name)
-    for _, value in ipairs({task_id, run, r[3]}) do taken[#taken + 1] = value end
+    redis.call('ZADD', canvases, micros(now() + again_us), name)
+    for _, value in ipairs({task_id, run, r[3]}) do reply[#reply + 1] = value end
   else
-    redis.call('ZREM', KEYS[1], name)
+    redis.call('ZREM', canvases, name)
   end
 end
-return taken
+return reply

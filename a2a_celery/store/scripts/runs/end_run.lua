@@ -1,48 +1,52 @@
--- end_run: the last net: ends a run from outside of it, with the task. any live state → terminal; → CANCELED if a client
--- asked for that. A paused task has no run to end. A task that is FAILED because a worker was lost leaves a dead letter.
--- KEYS  a task's ten
--- ARGV  [1] run  [2] first part of the runner's id: a claimed run is ended only if its runner begins so; '' for a run
---       that nobody has claimed  [3] '1' if its worker was lost: its turn may have another attempt; then only its lease
---       ends; and a run that it had not claimed yet is published again  [4] dead letters key  [5] how many processes may
---       be lost before one has claimed it  [6] how often Celery retried the run before its message was sent, '' if no
---       message is the cause  [7…11] the final event
--- returns {'over', version, state}: the run is over, whoever ended it
---       | {'unchanged'}: it is another's or at a later retry, there is none, or a watcher will begin the next attempt, or publish it again
+-- end_run: end a run, and its task, without its worker. any live state → terminal; → CANCELED if a client requested the cancel. An
+-- interrupted task has no run to end. A task that fails because its worker was lost leaves a dead letter.
+-- KEYS  keys of the task
+-- ARGV  run,
+--       beginning of the runner's id: a claimed run is ended only if its runner's id begins so; '' for a run that is not claimed,
+--       '1' if the worker was lost: if the turn may have another attempt, only the lease ends, and an unclaimed run is published
+--       again,
+--       list of dead letters, number of processes that may be lost before one has claimed the run,
+--       number of Celery's retries of the message that the call is about ('' for no message), final event
+-- returns {'over', version, state}: the run has ended, by this call or before
+--       | {'unchanged'}: the run does not exist, belongs to another process or to a later retry, or will have another attempt
 -- requires: context_queue, events, full_store, metrics, notifications, retirement, runs, states, status, tasks, time
+local record = KEYS[1]
+local run, runner_prefix, worker_was_lost, dead_letters = ARGV[1], ARGV[2], ARGV[3] == '1', ARGV[4]
+local max_lost, retries, first_event = tonumber(ARGV[5]), tonumber(ARGV[6]), 7
 
--- How many processes were lost that had this run's message, and had not claimed it. Each counts once.
+-- Return the number of processes that were lost after they received the run's message and before they claimed it. Each counts once.
 local function count_lost_process(keys, r, process)
-  local fell = r.lost_processes or ''
-  if not string.find(' ' .. fell, ' ' .. process .. ' ', 1, true) then fell = fell .. process .. ' ' end
-  redis.call('HSET', keys[1], 'lost_processes', fell)
-  return select(2, string.gsub(fell, ' ', ''))
+  local lost = r.lost_processes or ''
+  if not string.find(' ' .. lost, ' ' .. process .. ' ', 1, true) then lost = lost .. process .. ' ' end
+  redis.call('HSET', keys[1], 'lost_processes', lost)
+  return select(2, string.gsub(lost, ' ', ''))
 end
 
 local r = load_record(KEYS)
-if not r or r.run ~= tonumber(ARGV[1]) or r.phase == 'delegated' then return {'unchanged'} end
-local run, retries = string.match(r.retry_state or '', '^(%d+) (%d+)$')
-if ARGV[6] ~= '' and run == ARGV[1] and tonumber(ARGV[6]) < tonumber(retries) then return {'unchanged'} end
-allow_on_full_store(KEYS[1])
+if not r or r.run ~= tonumber(run) or r.phase == 'delegated' then return {'unchanged'} end
+local retried_run, recorded_retries = string.match(r.retry_state or '', '^(%d+) (%d+)$')
+if retries and retried_run == run and retries < tonumber(recorded_retries) then return {'unchanged'} end
+allow_on_full_store(record)
 if r.phase == 'running' then
-  if ARGV[2] == '' or string.sub(r.runner, 1, #ARGV[2]) ~= ARGV[2] then return {'unchanged'} end
+  if runner_prefix == '' or string.sub(r.runner, 1, #runner_prefix) ~= runner_prefix then return {'unchanged'} end
   if r.cancel_requested == '1' then
     write_status(KEYS, r, CANCELED, '1', r.canceled_event)
-  elseif ARGV[3] == '1' and r.attempt < tonumber(r.max_attempts or '1') then
+  elseif worker_was_lost and r.attempt < tonumber(r.max_attempts or '1') then
     redis.call('ZADD', r.leases, micros(now()), run_name(r))
     return {'unchanged'}
   else
-    apply_events(KEYS, r, 7)
+    apply_events(KEYS, r, first_event)
   end
 elseif r.phase == 'queued' then
-  if ARGV[3] == '1' and count_lost_process(KEYS, r, ARGV[2]) < tonumber(ARGV[5]) then
+  if worker_was_lost and count_lost_process(KEYS, r, runner_prefix) < max_lost then
     if not is_blocked(KEYS, r) then redis.call('ZADD', r.dispatch, micros(now()), run_name(r)) end
     return {'unchanged'}
   end
-  apply_events(KEYS, r, 7)
+  apply_events(KEYS, r, first_event)
 end
 if r.phase ~= '' then
-  end_task(KEYS, r, ARGV[3] == '1' and r.state == FAILED and ARGV[4])
-  if ARGV[3] == '1' then count_metric(r, 'lost', r.state == FAILED and 'failed' or 'canceled') end
+  end_task(KEYS, r, worker_was_lost and r.state == FAILED and dead_letters)
+  if worker_was_lost then count_metric(r, 'lost', r.state == FAILED and 'failed' or 'canceled') end
   save_record(KEYS, r)
   notify(KEYS, r)
 end

@@ -1,38 +1,41 @@
--- lapsed_runs: runs whose lease is over; no task changes. Refused, if there are any, while the server refuses writes. A
--- lease that ends later than the longest one is shortened to that: the clock was set back after it was written.
--- KEYS  [1] leases
--- ARGV  [1] key prefix  [2] at most this many  [3] the latest µs that the clock can show, unless it jumped; '' for any
---       [4] longest lease, µs; '' for any
--- returns {task id, run, agent, attempt, how many there may be, '1' if it was handed back, its worker for Celery's listeners,
---   the plain Celery task that it calls or '', …}; leases of tasks that are gone are forgotten
+-- lapsed_runs: return runs whose lease has expired. Redis refuses the script if there are any and it refuses writes. A lease that
+-- ends later than the longest lease is shortened: it was written before the clock was set back.
+-- KEYS  leases
+-- ARGV  key prefix, maximum number of runs, latest µs that the clock can show unless it jumped ('' for any), µs of the longest lease
+--       ('' for any)
+-- returns {for each run: task id, run, agent, attempt, maximum attempts, '1' if its worker returned it, Celery node name of its
+--       worker, name of the plain Celery task that it calls ('' for none)}; leases of missing tasks leave the list
 -- requires: keys, time
-local function call_of(options)
-  -- RunOptions.to_json writes it before its arguments, which may be large, and JSON that is none to the store
+local leases = KEYS[1]
+local prefix, limit, latest, longest_us = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+
+local function called_task(options)
+  -- RunOptions.to_json writes the name before the arguments, which may be large and need not be JSON to cjson
   local name = string.match(options or '', '"call":{"task":(".-[^\\]")')
-  local read, names = pcall(cjson.decode, '[' .. (name or '') .. ']')
-  return read and names[1] or ''
+  local is_read, names = pcall(cjson.decode, '[' .. (name or '') .. ']')
+  return is_read and names[1] or ''
 end
 
 local at = now()
-if ARGV[4] ~= '' then
-  local last = micros(at + tonumber(ARGV[4]))
-  for _, name in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. last, '+inf')) do redis.call('ZADD', KEYS[1], last, name) end
+if longest_us then
+  local last = micros(at + longest_us)
+  for _, name in ipairs(redis.call('ZRANGEBYSCORE', leases, '(' .. last, '+inf')) do redis.call('ZADD', leases, last, name) end
 end
-if ARGV[3] ~= '' then at = math.min(at, tonumber(ARGV[3])) end
-local lapsed = {}
-local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', micros(at), 'LIMIT', 0, tonumber(ARGV[2]))
-if due[1] then -- a server that refuses writes refuses this one, which changes nothing: no worker could renew its leases
-  redis.call('ZADD', KEYS[1], 'XX', redis.call('ZSCORE', KEYS[1], due[1]), due[1])
+if latest then at = math.min(at, latest) end
+local reply = {}
+local due = redis.call('ZRANGEBYSCORE', leases, '-inf', micros(at), 'LIMIT', 0, limit)
+if due[1] then -- a write without effect, which fails if Redis refuses writes: then no worker could renew its leases
+  redis.call('ZADD', leases, 'XX', redis.call('ZSCORE', leases, due[1]), due[1])
 end
 for _, name in ipairs(due) do
   local task_id, run = string.match(name, '^(.*)%.(%d+)$')
-  local r = redis.call('HMGET', ARGV[1] .. ':{' .. quoted(task_id) .. '}:task', 'run', 'agent', 'attempt', 'max_attempts',
+  local r = redis.call('HMGET', prefix .. ':{' .. quoted(task_id) .. '}:task', 'run', 'agent', 'attempt', 'max_attempts',
     'returned_run', 'worker', 'options')
   if r[1] == run then
-    local found = {task_id, run, r[2], r[3], r[4] or '1', r[5] == run and '1' or '0', r[6] or '', call_of(r[7])}
-    for _, value in ipairs(found) do lapsed[#lapsed + 1] = value end
+    local values = {task_id, run, r[2], r[3], r[4] or '1', r[5] == run and '1' or '0', r[6] or '', called_task(r[7])}
+    for _, value in ipairs(values) do reply[#reply + 1] = value end
   else
-    redis.call('ZREM', KEYS[1], name)
+    redis.call('ZREM', leases, name)
   end
 end
-return lapsed
+return reply

@@ -1,21 +1,25 @@
--- mark_published: the broker has these runs; the watcher leaves them alone for a while. No effect on a claimed run; one
--- that a worker has in hand stays due when that falls silent.
--- KEYS  [1] dispatch  [2…] the record of each run's task
--- ARGV  two for each run: "<task id>.<run>", µs until a watcher looks at it, should no worker claim it
+-- mark_published: record that the broker has runs, so that no watcher publishes them soon. No effect on a claimed run. A prefetched
+-- run is due when its worker counts as lost.
+-- KEYS  list of queued runs, then the record of each run's task
+-- ARGV  for each run: "<task id>.<run>", µs until a watcher publishes the run if no worker claims it
 -- returns nil
 -- requires: full_store, time
-allow_on_full_store(KEYS[1])
-for i = 2, #KEYS do
-  local name, due = ARGV[2 * i - 3], now() + tonumber(ARGV[2 * i - 2])
-  if redis.call('ZSCORE', KEYS[1], name) then
-    local own = string.match(name, '%d+$')
-    local run, before, silent_at = string.match(redis.call('HGET', KEYS[i], 'prefetched') or '', '^(%d+) (%d+) (%d+)$')
-    redis.call('HSET', KEYS[i], 'published_at', own .. ' ' .. micros(now()))
-    if run == own then
-      due = math.max(due, tonumber(before))
-      redis.call('HSET', KEYS[i], 'prefetched', run .. ' ' .. micros(due) .. ' ' .. silent_at)
-      due = math.min(due, tonumber(silent_at))
+local dispatch, first_record = KEYS[1], 2
+local first_run = 1
+
+allow_on_full_store(dispatch)
+for i = first_record, #KEYS do
+  local argument = first_run + (i - first_record) * 2
+  local record, name, after_us = KEYS[i], ARGV[argument], tonumber(ARGV[argument + 1])
+  if redis.call('ZSCORE', dispatch, name) then
+    local run, due = string.match(name, '%d+$'), now() + after_us
+    local prefetched_run, republish_at, lost_at = string.match(redis.call('HGET', record, 'prefetched') or '', '^(%d+) (%d+) (%d+)$')
+    redis.call('HSET', record, 'published_at', run .. ' ' .. micros(now()))
+    if prefetched_run == run then
+      due = math.max(due, tonumber(republish_at))
+      redis.call('HSET', record, 'prefetched', run .. ' ' .. micros(due) .. ' ' .. lost_at)
+      due = math.min(due, tonumber(lost_at))
     end
-    redis.call('ZADD', KEYS[1], 'XX', micros(due), name)
+    redis.call('ZADD', dispatch, 'XX', micros(due), name)
   end
 end

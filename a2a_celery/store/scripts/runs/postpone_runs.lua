@@ -1,17 +1,21 @@
--- postpone_runs: a watcher did not publish runs that acquire_due_runs gave: this time doesn't count. No effect on a claimed run.
--- KEYS  [1] dispatch  [2…] the record of each run's task
--- ARGV  three for each run: "<task id>.<run>", µs until it is due again, µs of its last publish ('' for unknown)
+-- postpone_runs: undo acquire_due_runs for runs that a watcher did not publish. No effect on a claimed run.
+-- KEYS  list of queued runs, then the record of each run's task
+-- ARGV  for each run: "<task id>.<run>", µs until it is due again, µs of its last publish ('' for unknown)
 -- returns nil
 -- requires: time
-for i = 2, #KEYS do
-  local name, again_us, published_us = ARGV[3 * i - 5], ARGV[3 * i - 4], ARGV[3 * i - 3]
-  if redis.call('ZSCORE', KEYS[1], name) then
-    redis.call('ZADD', KEYS[1], micros(now() + tonumber(again_us)), name)
-    redis.call('HINCRBY', KEYS[i], 'republish_count', -1)
+local dispatch, first_record = KEYS[1], 2
+local first_run = 1
+
+for i = first_record, #KEYS do
+  local argument = first_run + (i - first_record) * 3
+  local record, name, again_us, published_us = KEYS[i], ARGV[argument], tonumber(ARGV[argument + 1]), ARGV[argument + 2]
+  if redis.call('ZSCORE', dispatch, name) then
+    redis.call('ZADD', dispatch, micros(now() + again_us), name)
+    redis.call('HINCRBY', record, 'republish_count', -1)
     if published_us == '' then
-      redis.call('HDEL', KEYS[i], 'published_at')
+      redis.call('HDEL', record, 'published_at')
     else
-      redis.call('HSET', KEYS[i], 'published_at', string.match(name, '%d+$') .. ' ' .. published_us)
+      redis.call('HSET', record, 'published_at', string.match(name, '%d+$') .. ' ' .. published_us)
     end
   end
 end

@@ -1,24 +1,26 @@
--- record_result: the state that the result backend has of a run which went to a worker without this package. WORKING → WORKING,
--- SUBMITTED → WORKING. The run stays queued: such a worker claims none.
--- KEYS  a task's ten
--- ARGV  [1] run  [2] the state that was noted before, '' for none  [3] the state to note  [4…] its event; without [2] and
---       further arguments nothing is written
--- returns {'unchanged'}: there is no such run of a plain task, or a worker with this package has it or has retried it
---       | {'unclaimed', context, the state noted last, '' for none}: nothing is written, because it is not [2]
+-- record_result: record the state that the result backend has of a run that a worker without this package executes. SUBMITTED or
+-- WORKING → WORKING. The run stays queued, because such a worker claims no run.
+-- KEYS  keys of the task
+-- ARGV  run, and to write: state that was recorded before ('' for none), state to record, its event
+-- returns {'unchanged'}: no such run of a plain task, or a worker with this package has claimed or retried it
+--       | {'unclaimed', context, recorded state ('' for none)}: nothing was written, as another state was recorded
 --       | {'written', version, state}
 -- requires: events, notifications, runs, tasks, time
+local record = KEYS[1]
+local run, before, state, first_event = ARGV[1], ARGV[2], ARGV[3], 4
+
 local r = load_record(KEYS)
-if not r or r.run ~= tonumber(ARGV[1]) or r.phase ~= 'queued' then return {'unchanged'} end
-if string.match(r.retry_state or '', '^%d+') == ARGV[1] then return {'unchanged'} end
+if not r or r.run ~= tonumber(run) or r.phase ~= 'queued' then return {'unchanged'} end
+if string.match(r.retry_state or '', '^%d+') == run then return {'unchanged'} end
 if not string.find(r.options or '', '"call":{', 1, true) then return {'unchanged'} end
-local noted = r.recorded_result or ''
-if #ARGV > 1 and noted == ARGV[3] then return {'written', micros(r.version), micros(r.state)} end -- a repeated call
-if #ARGV == 1 or noted ~= ARGV[2] then return {'unclaimed', r.context, noted} end
-if first_illegal(r, 4) then return {'unchanged'} end
-allow_small_write(KEYS, 4)
-apply_events(KEYS, r, 4)
-leave_queue(r) -- it waits for no worker any more
-redis.call('HSET', KEYS[1], 'recorded_result', ARGV[3])
+local recorded = r.recorded_result or ''
+if state and recorded == state then return {'written', micros(r.version), micros(r.state)} end -- a repeated call
+if not state or recorded ~= before then return {'unclaimed', r.context, recorded} end
+if first_illegal(r, first_event) then return {'unchanged'} end
+allow_small_write(KEYS, first_event)
+apply_events(KEYS, r, first_event)
+leave_queue(r) -- a worker has begun it
+redis.call('HSET', record, 'recorded_result', state)
 save_record(KEYS, r)
 notify(KEYS, r)
 return {'written', micros(r.version), micros(r.state)}

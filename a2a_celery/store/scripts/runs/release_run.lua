@@ -1,37 +1,40 @@
--- release_run: a claimed run goes on without its worker: it waits for one again (a retry), or a canvas works for it.
--- any live state → what the events say; → CANCELED if a client asked for that. A full store takes small events.
--- KEYS  a task's ten
--- ARGV  [1] run  [2] token of the claim  [3] how many events of this run came before  [4] 'queued' or 'delegated'
---       [5] options of the run, or the canvas  [6] how often it was retried  [7] canvases key
---       [8] µs until a watcher publishes the run, or looks at the canvas  [9] how many arguments the events are
---       [10…] events, then what replace_task takes, if the task shall be replaced before them
+-- release_run: release a claimed run from its worker: the run is queued for a retry, or delegated to a canvas. The events decide the
+-- state; → CANCELED if a client requested the cancel. A full store accepts small events.
+-- KEYS  keys of the task
+-- ARGV  run, token of its claim, number of earlier events of the run, 'queued' or 'delegated', options of the run or the canvas,
+--       number of retries, list of delegated runs, µs until a watcher publishes the run or polls the canvas, number of arguments of the
+--       events, events, and the arguments of replace_task if the task is replaced before the events
 -- returns {'released', version, state} | {'lost', see missing_events} | {'illegal', number of the event, state}
 -- requires: dispatch, events, notifications, replacement, retirement, runs, states, status, tasks, time
+local record = KEYS[1]
+local run, token, before, phase = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local content, retries, canvases, due_us = ARGV[5], ARGV[6], ARGV[7], tonumber(ARGV[8])
+local first_event, last_event = 10, 9 + tonumber(ARGV[9])
+
 local r = load_record(KEYS)
-if not r or r.run ~= tonumber(ARGV[1]) or r.token ~= ARGV[2] then return {'lost'} end
-if r.phase == ARGV[4] or TERMINAL[r.state] then return {'released', micros(r.version), micros(r.state)} end
+if not r or r.run ~= run or r.token ~= token then return {'lost'} end
+if r.phase == phase or TERMINAL[r.state] then return {'released', micros(r.version), micros(r.state)} end
 if r.phase ~= 'running' then return {'lost'} end
-local missing = missing_events(KEYS, r, tonumber(ARGV[3]))
+local missing = missing_events(KEYS, r, before)
 if missing then return {'lost', missing} end
-local last = 9 + tonumber(ARGV[9])
-local illegal = first_illegal(r, 10, last)
+local illegal = first_illegal(r, first_event, last_event)
 if illegal then return {'illegal', micros(illegal), micros(r.state)} end
-local replacement = 0 -- bytes
-for i = last + 1, #ARGV do replacement = replacement + #ARGV[i] end
-allow_small_write(KEYS, 10, replacement, last)
-if #ARGV > last then replace_task(KEYS, r, last + 1) end
-apply_events(KEYS, r, 10, last)
+local replacement_bytes = 0
+for i = last_event + 1, #ARGV do replacement_bytes = replacement_bytes + #ARGV[i] end
+allow_small_write(KEYS, first_event, replacement_bytes, last_event)
+if #ARGV > last_event then replace_task(KEYS, r, last_event + 1) end
+apply_events(KEYS, r, first_event, last_event)
 if r.cancel_requested == '1' then
   write_status(KEYS, r, CANCELED, '1', r.canceled_event)
   end_task(KEYS, r)
 else
   close_run(r)
-  r.phase, r.seq = ARGV[4], 0
-  if ARGV[4] == 'queued' then
-    queue_retry(KEYS, r, ARGV[5], ARGV[6], ARGV[8])
+  r.phase, r.seq = phase, 0
+  if phase == 'queued' then
+    queue_retry(KEYS, r, content, retries, due_us)
   else
-    redis.call('HSET', KEYS[1], 'canvas', ARGV[5], 'canvases', ARGV[7])
-    redis.call('ZADD', ARGV[7], micros(now() + tonumber(ARGV[8])), run_name(r))
+    redis.call('HSET', record, 'canvas', content, 'canvases', canvases)
+    redis.call('ZADD', canvases, micros(now() + due_us), run_name(r))
   end
 end
 save_record(KEYS, r)

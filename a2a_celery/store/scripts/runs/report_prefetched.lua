@@ -1,20 +1,23 @@
--- report_prefetched: a worker has these runs in hand and has not begun them; should it fall silent, they are published again at
--- once. A busy worker keeps no run longer than a run waits that was just published.
--- KEYS  [1] dispatch  [2…] the record of each run's task
--- ARGV  [1] µs without a word after which they are due  [2] µs after which they are due anyway  then two for each run:
---       task id, run
--- returns nil; runs that are claimed, over or unknown are left alone
+-- report_prefetched: record that a worker has prefetched runs. They are published again when the worker counts as lost, and at the
+-- latest when a run that was just published is.
+-- KEYS  list of queued runs, then the record of each run's task
+-- ARGV  µs until the worker counts as lost, µs until the runs are published again in any case, then for each run: task id, run
+-- returns nil; no effect on runs that are claimed, over or unknown
 -- requires: full_store, time
-allow_on_full_store(KEYS[1])
-local silent_at, anyway = now() + tonumber(ARGV[1]), now() + tonumber(ARGV[2])
-for i = 2, #KEYS do
-  local at = 3 + (i - 2) * 2
-  local name = ARGV[at] .. '.' .. ARGV[at + 1]
-  local due = redis.call('ZSCORE', KEYS[1], name)
+local dispatch, first_record = KEYS[1], 2
+local lost_us, republish_us, first_run = tonumber(ARGV[1]), tonumber(ARGV[2]), 3
+
+allow_on_full_store(dispatch)
+local lost_at, republish_at = now() + lost_us, now() + republish_us
+for i = first_record, #KEYS do
+  local argument = first_run + (i - first_record) * 2
+  local task_id, run = ARGV[argument], ARGV[argument + 1]
+  local name = task_id .. '.' .. run
+  local due = redis.call('ZSCORE', dispatch, name)
   if due then
-    local run, before = string.match(redis.call('HGET', KEYS[i], 'prefetched') or '', '^(%d+) (%d+)')
-    due = run == ARGV[at + 1] and tonumber(before) or math.max(tonumber(due), anyway)
-    redis.call('HSET', KEYS[i], 'prefetched', ARGV[at + 1] .. ' ' .. micros(due) .. ' ' .. micros(silent_at))
-    redis.call('ZADD', KEYS[1], 'XX', micros(math.min(due, silent_at)), name)
+    local prefetched_run, before = string.match(redis.call('HGET', KEYS[i], 'prefetched') or '', '^(%d+) (%d+)')
+    due = prefetched_run == run and tonumber(before) or math.max(tonumber(due), republish_at)
+    redis.call('HSET', KEYS[i], 'prefetched', run .. ' ' .. micros(due) .. ' ' .. micros(lost_at))
+    redis.call('ZADD', dispatch, 'XX', micros(math.min(due, lost_at)), name)
   end
 end

@@ -1,17 +1,20 @@
--- checkpoint: the state of a session, saved by a run that goes on; its task is not changed.
--- KEYS  a task's ten
--- ARGV  [1] run  [2] token of the claim  [3] how many events of this run are confirmed
---       [4…9] the session: what save_session takes
--- returns {'saved'}, also for a repeated call | {'lost', see missing_events} | {'conflict', version}: another run has saved it since
+-- checkpoint: save the state of a session of a run that continues. Does not change the task.
+-- KEYS  keys of the task
+-- ARGV  run, token of its claim, number of confirmed events of the run, and the session: the arguments of save_session
+-- returns {'saved'}, also for a repeated call | {'lost', see missing_events} | {'conflict', version}: another run has saved the
+--       session since
 -- requires: runs, sessions, tasks
+local run, token, confirmed, first_session = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), 4
+local session, version = ARGV[4], tonumber(ARGV[5])
+
 local r = load_record(KEYS)
-if not r or r.run ~= tonumber(ARGV[1]) or r.token ~= ARGV[2] or r.phase ~= 'running' then return {'lost'} end
-local missing = missing_events(KEYS, r, tonumber(ARGV[3]))
+if not r or r.run ~= run or r.token ~= token or r.phase ~= 'running' then return {'lost'} end
+local missing = missing_events(KEYS, r, confirmed)
 if missing then return {'lost', missing} end
-local since = newer_version(4)
-if since then
-  local mine = redis.call('HGET', ARGV[4], 'token') == ARGV[2] and tonumber(since) == tonumber(ARGV[5]) + 1
-  return {mine and 'saved' or 'conflict', since}
+local newer = newer_version(first_session)
+if newer then
+  local is_repeated = redis.call('HGET', session, 'token') == token and tonumber(newer) == version + 1
+  return {is_repeated and 'saved' or 'conflict', newer}
 end
-save_session(KEYS, r, 4)
+save_session(KEYS, r, first_session)
 return {'saved'}

@@ -1,58 +1,62 @@
--- continue_task: a further message to a task. INPUT_REQUIRED or AUTH_REQUIRED → SUBMITTED, with the next run;
--- while a run is open the message waits for its end.
--- KEYS  a task's ten
--- ARGV  [1] scope  [2] context id, '' if the client named none  [3] nonce  [4] µs until the watcher publishes the run
---       [5] message event  [6] SUBMITTED event  [7] request  [8] caller  [9] how many messages may wait
---       [10] options of the run  [11] key of the message id, '' to take any  [12] digest of the message
---       [13] ms for which it is remembered  [14] what the message gets behind it if the task ends before its turn
---       [15] limits of a run that it begins, see refused  [16] bytes that a task may have, '' for any number
---       [17…] a push-notification config: what save_config takes
--- returns {'missing'} | {'context', the task's} | {'ended', state} | {'full'} | {'large'}: the task would have too many bytes | {'configs'}: too many | {'begun', run, snapshot, '1' if it stands behind
---       another}
---       | {'waiting', how many there are with it, snapshot}
---       | {'known', task id, version, ahead}: it was accepted before  | {'conflict'}: another message has its id
---       | {'limited', …}: see refused
+-- continue_task: accept a further message to a task. INPUT_REQUIRED or AUTH_REQUIRED → SUBMITTED, with the next run; while a run
+-- is open, the message waits for its end.
+-- KEYS  keys of the task
+-- ARGV  scope, context id ('' if the client named none), nonce of the call, µs until a watcher publishes the run, message event,
+--       SUBMITTED event, request, caller, maximum number of waiting messages, options of the run,
+--       key of the message id ('' to accept any), digest of the message, ms for which the id is remembered,
+--       suffix of the message if the task ends before the message has its turn, limits as in check_limits,
+--       maximum bytes of the task ('' for no limit), and a push-notification config: the arguments of save_config
+-- returns {'begun', run, snapshot, '1' if the run is blocked} | {'waiting', number of waiting messages, snapshot}
+--       | {'missing'} | {'context', context of the task} | {'ended', state} | {'full'}: too many messages wait
+--       | {'large'}: the task would be too large | {'configs'}: the task has too many configs
+--       | {'known', task id, version, turns ahead}: the message was accepted before
+--       | {'conflict'}: another message has the same id | {'limited', see check_limits}
 -- requires: configs, context_queue, full_store, limits, messages, notifications, snapshot, states, stored_bytes, tasks, time, turns
+local record, waiting_turns = KEYS[1], KEYS[7]
+local scope, context_id, nonce, due_us, message, submitted, request, caller = unpack(ARGV, 1, 8)
+local max_waiting, options, message_key, digest, window_ms, suffix, limits, max_bytes = unpack(ARGV, 9, 16)
+local first_config = 17
+
 local r = load_record(KEYS)
-if not r or r.scope ~= ARGV[1] then return {'missing'} end
+if not r or r.scope ~= scope then return {'missing'} end
 local function begun() return {'begun', micros(r.run), snapshot(KEYS, r, -1, true), is_blocked(KEYS, r) and '1' or '0'} end
-local function waiting() return {'waiting', tostring(redis.call('LLEN', KEYS[7])), snapshot(KEYS, r, -1, true)} end
+local function waiting() return {'waiting', tostring(redis.call('LLEN', waiting_turns)), snapshot(KEYS, r, -1, true)} end
 if not TERMINAL[r.state] then
-  if r.nonce == 'begun ' .. ARGV[3] then return begun() end
-  if r.nonce == ARGV[3] then return waiting() end
+  if r.nonce == 'begun ' .. nonce then return begun() end
+  if r.nonce == nonce then return waiting() end
 end
-local heard = find_accepted(ARGV[11])
-if heard then
-  if heard[1] ~= ARGV[12] then return {'conflict'} end
-  return {'known', heard[2], heard[4], heard[5]}
+local accepted = find_accepted(message_key)
+if accepted then
+  if accepted[1] ~= digest then return {'conflict'} end
+  return {'known', accepted[2], accepted[4], accepted[5]}
 end
-if ARGV[2] ~= '' and ARGV[2] ~= r.context then return {'context', r.context} end
+if context_id ~= '' and context_id ~= r.context then return {'context', r.context} end
 if TERMINAL[r.state] then return {'ended', micros(r.state)} end
-if r.phase ~= '' and redis.call('LLEN', KEYS[7]) >= tonumber(ARGV[9]) then return {'full'} end
-if ARGV[16] ~= '' and (r.size or 0) + #ARGV[5] * 2 > tonumber(ARGV[16]) then return {'large'} end
-local over, queue = check_limits(KEYS, ARGV[15], r.phase == '' and 'begins' or 'waits', r.scope,
-  #ARGV[5] * 2 + #ARGV[7] + #ARGV[8] + #ARGV[10])
-over = over or exceeded_webhooks(KEYS, 17)
-if over then return over end
-refuse_on_full_store(KEYS[1])
-if not save_config(KEYS, r, 17, r.version) then return {'configs'} end
+if r.phase ~= '' and redis.call('LLEN', waiting_turns) >= tonumber(max_waiting) then return {'full'} end
+if max_bytes ~= '' and (r.size or 0) + #message * 2 > tonumber(max_bytes) then return {'large'} end
+local exceeded, queue = check_limits(KEYS, limits, r.phase == '' and 'begins' or 'waits', r.scope,
+  #message * 2 + #request + #caller + #options)
+exceeded = exceeded or exceeded_webhooks(KEYS, first_config)
+if exceeded then return exceeded end
+refuse_on_full_store(record)
+if not save_config(KEYS, r, first_config, r.version) then return {'configs'} end
 if r.phase ~= '' then
-  local waiting_turn = struct.pack('>I4c0I4c0I4c0I4c0I4c0I4c0', #ARGV[5], ARGV[5], #ARGV[6], ARGV[6],
-    #ARGV[7], ARGV[7], #ARGV[8], ARGV[8], #ARGV[10], ARGV[10], #ARGV[14], ARGV[14])
-  redis.call('RPUSH', KEYS[7], waiting_turn)
-  add_size(r, #waiting_turn)
+  local turn = struct.pack('>I4c0I4c0I4c0I4c0I4c0I4c0', #message, message, #submitted, submitted, #request, request,
+    #caller, caller, #options, options, #suffix, suffix)
+  redis.call('RPUSH', waiting_turns, turn)
+  add_size(r, #turn)
   count_growth(r)
-  redis.call('HSET', KEYS[1], 'nonce', ARGV[3], 'size', micros(r.size))
-  remember_message(ARGV[11], ARGV[12], ARGV[13], r.task_id, KEYS[1], r.version, redis.call('LLEN', KEYS[7]))
+  redis.call('HSET', record, 'nonce', nonce, 'size', micros(r.size))
+  remember_message(message_key, digest, window_ms, r.task_id, record, r.version, redis.call('LLEN', waiting_turns))
   return waiting()
 end
-r.nonce = 'begun ' .. ARGV[3]
+r.nonce = 'begun ' .. nonce
 if queue then
   r.queue = queue
-  redis.call('HSET', KEYS[1], 'queue', queue)
+  redis.call('HSET', record, 'queue', queue)
 end
-begin_turn(KEYS, r, ARGV[5], ARGV[6], ARGV[7], ARGV[8], ARGV[10], tonumber(ARGV[4]))
+begin_turn(KEYS, r, message, submitted, request, caller, options, tonumber(due_us))
 save_record(KEYS, r)
-remember_message(ARGV[11], ARGV[12], ARGV[13], r.task_id, KEYS[1], r.version, 0)
+remember_message(message_key, digest, window_ms, r.task_id, record, r.version, 0)
 notify(KEYS, r)
 return begun()

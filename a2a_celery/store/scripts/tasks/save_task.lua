@@ -1,32 +1,34 @@
--- save_task: a task as another engine (the SDK's own request handler) wrote it, with compare-and-swap on the version.
--- A task that has ended stays as it is.
--- KEYS  a task's ten
--- ARGV  [1] task id  [2] context id  [3] scope  [4] scope index  [5] context index  [6] owner  [7] retention, s
---       [8] leases key  [9] dispatch key  [10] version it was derived from, 0 for a first write
---       [11] '1' if it may overwrite any live version (CANCELED)  then either
---       [12] 'event' [13…17] one event, or
---       [12] 'task' [13…] what replace_task takes
--- returns {'saved', version} | {'stale', version stored (0 for none)} | {'blobs_expired'}: its blobs may be removed
+-- save_task: save a task of another engine (the SDK's own request handler), with compare-and-swap on the version. Does not change
+-- an ended task.
+-- KEYS  keys of the task
+-- ARGV  task id, context id, scope, scope index, context index, owner, retention in seconds, list of leases, list of queued runs,
+--       version that the task was derived from (0 for a first write), '1' to overwrite any live version (CANCELED), then
+--       'event' and one event, or 'task' and the arguments of replace_task
+-- returns {'saved', version} | {'stale', stored version (0 for none)} | {'blobs_expired'}: the blobs may be removed
 -- requires: blobs, events, notifications, replacement, retirement, states, tasks, time
+local record = KEYS[1]
+local task_id, context_id, scope, scope_index, context_index, owner, retention, leases, dispatch = unpack(ARGV, 1, 9)
+local previous, overwrites, kind, task_event, first_content = tonumber(ARGV[10]), ARGV[11] == '1', ARGV[12], ARGV[13], 13
+
 local r = load_record(KEYS)
 local stored = r and r.version or 0
-if r and r.scope ~= ARGV[3] then return {'stale', '0'} end
-local fits = stored == tonumber(ARGV[10])
-if ARGV[11] == '1' then fits = r ~= nil end
+if r and r.scope ~= scope then return {'stale', '0'} end
+local fits = stored == previous
+if overwrites then fits = r ~= nil end
 if not fits or (r and TERMINAL[r.state]) then return {'stale', micros(stored)} end
-if not r and lacks_blobs(KEYS, ARGV[8], ARGV[13]) then return {'blobs_expired'} end
+if not r and lacks_blobs(KEYS, leases, task_event) then return {'blobs_expired'} end
 if not r then
-  redis.call('HSET', KEYS[1], 'task_id', ARGV[1], 'context', ARGV[2], 'scope', ARGV[3], 'scope_index', ARGV[4],
-    'context_index', ARGV[5], 'agent', '', 'owner', ARGV[6], 'retention', ARGV[7], 'leases', ARGV[8],
-    'dispatch', ARGV[9], 'request', '', 'caller', '')
-  r = {task_id = ARGV[1], scope = ARGV[3], scope_index = ARGV[4], context_index = ARGV[5], retention = ARGV[7], leases = ARGV[8],
-    dispatch = ARGV[9], state = 0, version = 0, run = 0, phase = '', token = '', runner = '', seq = 0, turn = 1,
+  redis.call('HSET', record, 'task_id', task_id, 'context', context_id, 'scope', scope, 'scope_index', scope_index,
+    'context_index', context_index, 'agent', '', 'owner', owner, 'retention', retention, 'leases', leases,
+    'dispatch', dispatch, 'request', '', 'caller', '')
+  r = {task_id = task_id, scope = scope, scope_index = scope_index, context_index = context_index, retention = retention,
+    leases = leases, dispatch = dispatch, state = 0, version = 0, run = 0, phase = '', token = '', runner = '', seq = 0, turn = 1,
     attempt = 1, cancel_requested = '0', nonce = '', has_message = '0'}
 end
-if ARGV[12] == 'event' then
-  apply_events(KEYS, r, 13)
+if kind == 'event' then
+  apply_events(KEYS, r, first_content)
 else
-  replace_task(KEYS, r, 13)
+  replace_task(KEYS, r, first_content)
 end
 save_record(KEYS, r)
 if TERMINAL[r.state] then end_task(KEYS, r) end

@@ -1,11 +1,13 @@
--- unlist_task: an ended task whose client received the agent's message alone leaves the lists of tasks, and the list of
--- those that wait for the archive. It can be read by its id until its keys expire.
--- KEYS  a task's ten
+-- unlist_task: remove an ended task from the indexes and from the list of tasks for the archive, because its client received the
+-- agent's message alone. The task can be read by its id until its keys expire.
+-- KEYS  keys of the task
 -- ARGV  none
--- returns 0 when no such task has ended, else 1
+-- returns 1, or 0 if the task does not exist or has not ended
 -- requires: indexes, keys, retirement, states, tasks
+local record = KEYS[1]
+
 local r = load_record(KEYS)
 if not r or not TERMINAL[r.state] then return 0 end
 remove_from_indexes(KEYS, r, r.state)
-if redis.call('ZREM', string.match(KEYS[1], '^(.*):{') .. ':archive', task_tag(KEYS)) == 1 then expire_task(KEYS, r) end
+if redis.call('ZREM', string.match(record, '^(.*):{') .. ':archive', task_tag(KEYS)) == 1 then expire_task(KEYS, r) end
 return 1

@@ -1,14 +1,17 @@
--- acquire_bytes: an owner posts so many bytes to a host (GCRA: the bucket is the time at which it is full again).
--- KEYS  [1] the bucket
--- ARGV  [1] µs of the window  [2] how many bytes the bucket holds  [3] bytes of the post
--- returns '0': taken, and the last post may take more than was left  | µs until there is a byte; nothing changes
+-- acquire_bytes: take bytes for a post from the bucket of an owner and a host (GCRA: the bucket is the time at which it is full).
+-- KEYS  bucket
+-- ARGV  µs of the window, size of the bucket in bytes, bytes of the post
+-- returns '0': taken; the last post may take more than is left | µs until the bucket has a byte; then nothing changes
 -- requires: full_store, time
-allow_on_full_store(KEYS[1])
-local at, window = now(), tonumber(ARGV[1])
--- at most a day of windows: another server's clock may have written it
-local full = math.max(at, math.min(tonumber(redis.call('GET', KEYS[1]) or 0), at + 24 * window))
-local wait = full - at - window
+local bucket = KEYS[1]
+local window, size, amount = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+
+allow_on_full_store(bucket)
+local at = now()
+-- bounded by a day of windows: another server's clock may have written a later time
+local full_at = math.max(at, math.min(tonumber(redis.call('GET', bucket) or 0), at + 24 * window))
+local wait = full_at - at - window
 if wait >= 0 then return string.format('%.0f', math.ceil(wait) + 1) end
-full = full + tonumber(ARGV[3]) * window / tonumber(ARGV[2])
-redis.call('SET', KEYS[1], string.format('%.0f', full), 'PX', math.ceil((full - at) / 1000))
+full_at = full_at + amount * window / size
+redis.call('SET', bucket, string.format('%.0f', full_at), 'PX', math.ceil((full_at - at) / 1000))
 return '0'

@@ -1,10 +1,13 @@
--- acquire_requested_posts: lines whose owners requested posts, for one watcher; each is due again when its lease is over.
--- KEYS  [1] requested posts
--- ARGV  [1] key prefix  [2] at most this many  [3] lease, µs
--- returns {{ids of the posts, a space after each, then what acquire_due_deliveries gives}, …}; lines that are gone are forgotten
+-- acquire_requested_posts: lease delivery cursors with requested posts to one watcher. A cursor is due again when its lease ends.
+-- KEYS  requested posts
+-- ARGV  key prefix, maximum number of cursors, µs of the lease
+-- returns {{ids of the posts, each followed by a space, then see describe_cursor}, …}; missing cursors leave the list
 -- requires: full_store, leases
-allow_on_full_store(KEYS[1])
-return lease_deliveries(KEYS[1], ARGV[1], ARGV[2], ARGV[3], function(keys, r, config, line)
+local requested_posts = KEYS[1]
+local prefix, limit, lease_us = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+
+allow_on_full_store(requested_posts)
+return lease_deliveries(requested_posts, prefix, limit, lease_us, function(keys, r, config, cursor)
   local requested = redis.call('HGET', keys[9], config .. ':requested')
-  return requested and {requested, unpack(leased_row(keys, r, config, line))}
+  return requested and {requested, unpack(describe_cursor(keys, r, config, cursor))}
 end)

@@ -1,10 +1,12 @@
--- delete_push_config: a push-notification config and its line, at once: who has it in hand has lost it.
--- KEYS  a task's ten
--- ARGV  [1] scope, '*' for any  [2] the config's id, quoted
--- returns 0 when there is no such task, else 1, also when there was no such config
+-- delete_push_config: delete a push-notification config and its delivery cursor. A deliverer loses its lease.
+-- KEYS  keys of the task
+-- ARGV  scope ('*' for any), quoted config id
+-- returns 1, also if the config does not exist, or 0 if the task does not exist
 -- requires: configs, deliveries, tasks
+local scope, config = ARGV[1], ARGV[2]
+
 local r = load_record(KEYS)
-if not r or (ARGV[1] ~= '*' and r.scope ~= ARGV[1]) then return 0 end
-local line = load_delivery(KEYS, ARGV[2])
-if line then remove_config(KEYS, r, ARGV[2], line) end
+if not r or (scope ~= '*' and r.scope ~= scope) then return 0 end
+local cursor = load_delivery(KEYS, config)
+if cursor then remove_config(KEYS, r, config, cursor) end
 return 1

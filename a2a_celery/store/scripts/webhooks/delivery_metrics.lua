@@ -1,7 +1,11 @@
--- delivery_metrics: how many posts came to what, and how many lines wait or were given up.
--- KEYS  [1] deliveries  [2] dead deliveries
+-- delivery_metrics: count the waiting and the dead deliveries, and the posts by outcome.
+-- KEYS  deliveries, dead deliveries
 -- ARGV  none
--- returns {waiting, dead, outcome, times, …}
+-- returns {waiting, dead, outcome, number, …}
 -- requires: expiry
-prune_expired(KEYS[2])
-return {redis.call('ZCARD', KEYS[1]), redis.call('ZCARD', KEYS[2]), unpack(redis.call('HGETALL', KEYS[1] .. ':outcomes'))}
+local deliveries, dead_deliveries = KEYS[1], KEYS[2]
+
+prune_expired(dead_deliveries)
+return {
+  redis.call('ZCARD', deliveries), redis.call('ZCARD', dead_deliveries), unpack(redis.call('HGETALL', deliveries .. ':outcomes')),
+}

@@ -1,13 +1,16 @@
--- read_delivery: how a line stands, with its newest attempts.
--- KEYS  a task's ten
--- ARGV  [1] scope, '*' for any  [2] config id, quoted
--- returns nil when there is none | {µs now, its row, ids of the posts that were requested, attempts, the newest first}
--- requires: attempts, deliveries, delivery_rows, keys, tasks, time
+-- read_delivery: return a delivery with its newest attempts.
+-- KEYS  keys of the task
+-- ARGV  scope ('*' for any), quoted config id
+-- returns nil: the config does not exist | {µs now, delivery_summary, ids of the requested posts, attempts, newest first}
+-- requires: attempts, deliveries, delivery_summary, keys, tasks, time
+local push = KEYS[9]
+local scope, config = ARGV[1], ARGV[2]
+
 local r = load_record(KEYS)
-local line = r and (ARGV[1] == '*' or r.scope == ARGV[1]) and load_delivery(KEYS, ARGV[2])
-if not line then return nil end
-local due = redis.call('ZSCORE', r.deliveries, task_tag(KEYS) .. ' ' .. ARGV[2])
+local cursor = r and (scope == '*' or r.scope == scope) and load_delivery(KEYS, config)
+if not cursor then return nil end
+local due = redis.call('ZSCORE', r.deliveries, task_tag(KEYS) .. ' ' .. config)
 return {
-  micros(now()), delivery_row(r, ARGV[2], line, due), redis.call('HGET', KEYS[9], ARGV[2] .. ':requested') or '',
-  read_attempts(KEYS, ARGV[2]),
+  micros(now()), delivery_summary(r, config, cursor, due), redis.call('HGET', push, config .. ':requested') or '',
+  read_attempts(KEYS, config),
 }

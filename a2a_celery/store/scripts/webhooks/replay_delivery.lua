@@ -1,10 +1,12 @@
--- replay_delivery: what a line failed to deliver is due at once, also after it was given up.
--- KEYS  a task's ten
--- ARGV  [1] scope, '*' for any  [2] config id, quoted  [3] nonce, for repeated calls
--- returns 'missing' | 'replayed' | 'alive': nothing failed, or a deliverer posts to it now
+-- replay_delivery: schedule the events that were not delivered at once, also after the delivery was given up.
+-- KEYS  keys of the task
+-- ARGV  scope ('*' for any), quoted config id, nonce of the call
+-- returns 'missing' | 'replayed', also for a repeated call | 'alive': nothing failed, or a deliverer has leased the cursor
 -- requires: deliveries, tasks
+local scope, config, nonce = ARGV[1], ARGV[2], ARGV[3]
+
 local r = load_record(KEYS)
-local line = r and (ARGV[1] == '*' or r.scope == ARGV[1]) and load_delivery(KEYS, ARGV[2])
-if not line then return 'missing' end
-if line.settled == ARGV[3] then return 'replayed' end
-return retry_delivery(KEYS, r, ARGV[2], line, ARGV[3]) and 'replayed' or 'alive'
+local cursor = r and (scope == '*' or r.scope == scope) and load_delivery(KEYS, config)
+if not cursor then return 'missing' end
+if cursor.settled == nonce then return 'replayed' end
+return retry_delivery(KEYS, r, config, cursor, nonce) and 'replayed' or 'alive'

@@ -1,11 +1,13 @@
--- save_push_config: a task's push-notification config, new or in place of the one with its id; no event. What is owed to
--- one that is replaced is due at once, at its new address; who has the old one in hand has lost it.
--- KEYS  a task's ten
--- ARGV  [1] scope, '*' for any  [2…11] the config: what save_config takes
--- returns 'missing' | 'saved' | 'full': the task has too many | {'limited', …}: its owner has, see refused
+-- save_push_config: save a push-notification config of a task, and replace one with the same id. The undelivered events of a
+-- replaced config are due at once at the new address; a deliverer loses its lease.
+-- KEYS  keys of the task
+-- ARGV  scope ('*' for any), and the config: the arguments of save_config
+-- returns 'missing' | 'saved' | 'full': the task has too many configs | {'limited', see check_limits}: its owner has too many
 -- requires: configs, limits, tasks
+local scope, first_config = ARGV[1], 2
+
 local r = load_record(KEYS)
-if not r or (ARGV[1] ~= '*' and r.scope ~= ARGV[1]) then return 'missing' end
-local over = exceeded_webhooks(KEYS, 2)
-if over then return over end
-return save_config(KEYS, r, 2, r.version) and 'saved' or 'full'
+if not r or (scope ~= '*' and r.scope ~= scope) then return 'missing' end
+local exceeded = exceeded_webhooks(KEYS, first_config)
+if exceeded then return exceeded end
+return save_config(KEYS, r, first_config, r.version) and 'saved' or 'full'

@@ -1,16 +1,18 @@
--- secrets_in_use: with which secrets the configs are sealed that there are.
--- KEYS  [1] secrets
+-- secrets_in_use: return the fingerprints of the secrets that configs or sessions are sealed with, and forget unused ones.
+-- KEYS  secrets
 -- ARGV  none
--- returns {fingerprint, …}; those that no config is sealed with any more are forgotten
+-- returns {fingerprint, …}
 -- requires: expiry
+local secrets = KEYS[1]
+
 local used = {}
-local known = redis.call('HGETALL', KEYS[1])
+local known = redis.call('HGETALL', secrets)
 for i = 1, #known, 2 do
   prune_expired(known[i + 1])
   if redis.call('EXISTS', known[i + 1]) == 1 then
     used[#used + 1] = known[i]
   else
-    redis.call('HDEL', KEYS[1], known[i])
+    redis.call('HDEL', secrets, known[i])
   end
 end
 table.sort(used)

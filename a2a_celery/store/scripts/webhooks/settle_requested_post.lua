@@ -1,23 +1,25 @@
--- settle_requested_post: a requested post was made, or has to wait.
--- KEYS  a task's ten
--- ARGV  [1] config id, quoted  [2] id of the post  [3] JSON of the attempt, '' if it was not made: it waits on
---       [4] µs until the line is due, if posts wait
--- returns nothing; without effect when the config is gone, or the post was made already
+-- settle_requested_post: record the attempt of a requested post, or postpone the post.
+-- KEYS  keys of the task
+-- ARGV  quoted config id, id of the post, JSON of the attempt ('' to postpone), µs until the remaining posts are due
+-- returns nil; no effect if the config does not exist, or the post was made already
 -- requires: attempts, full_store, keys, tasks, time
+local record, push = KEYS[1], KEYS[9]
+local config, post, attempt, after_us = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+
 local r = load_record(KEYS)
 if not r then return end
-local waiting = redis.call('HGET', KEYS[9], ARGV[1] .. ':requested')
-if not waiting or not string.find(' ' .. waiting, ' ' .. ARGV[2] .. ' ', 1, true) then return end
-allow_on_full_store(KEYS[1])
-local name, left = task_tag(KEYS) .. ' ' .. ARGV[1], {}
-for id in string.gmatch(waiting, '%S+') do
-  if id ~= ARGV[2] or ARGV[3] == '' then left[#left + 1] = id .. ' ' end
+local requested = redis.call('HGET', push, config .. ':requested')
+if not requested or not string.find(' ' .. requested, ' ' .. post .. ' ', 1, true) then return end
+allow_on_full_store(record)
+local name, left = task_tag(KEYS) .. ' ' .. config, {}
+for id in string.gmatch(requested, '%S+') do
+  if id ~= post or attempt == '' then left[#left + 1] = id .. ' ' end
 end
-record_attempt(KEYS, ARGV[1], ARGV[3])
+record_attempt(KEYS, config, attempt)
 if #left > 0 then
-  redis.call('HSET', KEYS[9], ARGV[1] .. ':requested', table.concat(left))
-  redis.call('ZADD', r.deliveries .. ':requested', micros(now() + tonumber(ARGV[4])), name)
+  redis.call('HSET', push, config .. ':requested', table.concat(left))
+  redis.call('ZADD', r.deliveries .. ':requested', micros(now() + after_us), name)
 else
-  redis.call('HDEL', KEYS[9], ARGV[1] .. ':requested')
+  redis.call('HDEL', push, config .. ':requested')
   redis.call('ZREM', r.deliveries .. ':requested', name)
 end
