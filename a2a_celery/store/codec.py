@@ -114,52 +114,52 @@ def require_contents(snapshots: Sequence[list[Any]]) -> None:
         raise LongSnapshot(lacking)
 
 
-def task_from_snapshot(answer: list[Any]) -> tuple[Task, EventId]:
+def task_from_snapshot(reply: list[Any]) -> tuple[Task, EventId]:
     """The task and the id of its newest event, from what ``snapshot`` in scripts/lib gives.
 
     Raises:
         LongSnapshot: its contents have to be read first.
     """
-    require_contents([answer])
-    if isinstance(folded := answer[-1], FoldedTask):
+    require_contents([reply])
+    if isinstance(folded := reply[-1], FoldedTask):
         if folded.has_references:
             insert_blobs(folded.task)
-        return folded.task, event_id(answer[2])
-    task_id, context_id, newest, at, status, _, history, metadata, artifacts = answer
+        return folded.task, event_id(reply[2])
+    task_id, context_id, newest, at, status, _, history, metadata, artifacts = reply
     task = Task(id=task_id.decode(), context_id=context_id.decode(), status=_status(status, int(at)))
     task.history.extend(_message(entry) for entry in history)
     for key, value in zip(metadata[::2], metadata[1::2], strict=True):
         task.metadata.fields[key.decode()].CopyFrom(Value.FromString(value))
     task.artifacts.extend(_artifact(chunks) for chunks in artifacts)
-    if not bool(int(answer[5])):
+    if not bool(int(reply[5])):
         task.status.ClearField("message")
     return task, event_id(newest)
 
 
-def direct_answer(answer: Sequence[Any]) -> Message | None:
+def direct_answer(reply: Sequence[Any]) -> Message | None:
     """The message alone that the task of a snapshot was answered by: the agent's first word, right behind the task."""
-    said = _decode(answer[4]) if event_id(answer[2]).version == 2 else None
+    said = _decode(reply[4]) if event_id(reply[2]).version == 2 else None
     return said if isinstance(said, Message) else None
 
 
-def snapshot_is_resolved(answer: Sequence[Any]) -> bool:
+def snapshot_is_resolved(reply: Sequence[Any]) -> bool:
     """Whether no part of that snapshot is in the object store."""
-    if isinstance(folded := answer[-1], FoldedTask):
+    if isinstance(folded := reply[-1], FoldedTask):
         return not folded.has_references
-    stored = (answer[4], *answer[6], *(chunk for chunks in answer[8] for chunk in chunks))
+    stored = (reply[4], *reply[6], *(chunk for chunks in reply[8] for chunk in chunks))
     return not any(map(has_references, stored))
 
 
-def require_blobs_retained(answer: Sequence[Any]) -> None:
+def require_blobs_retained(reply: Sequence[Any]) -> None:
     """Raises BlobsExpired if a task was not begun: its blobs were written too long ago to be there for sure."""
-    if answer[0] == b"blobs_expired":
+    if reply[0] == b"blobs_expired":
         raise BlobsExpired("it took too long until a new task's parts were in the object store: nothing was stored")
 
 
-def log_entries(answer: Sequence[bytes], after: int) -> list[LogEntry]:
+def log_entries(reply: Sequence[bytes], after: int) -> list[LogEntry]:
     """The entries of a log from the version behind `after` on; fewer where they have large parts."""
     entries = []
-    for version, stored in enumerate(answer, after + 1):
+    for version, stored in enumerate(reply, after + 1):
         recorded_us, _, event = stored.partition(b" ")
         entries.append(LogEntry(version, int(recorded_us), _decode(event, int(recorded_us))))
         if met() > LOG_BLOB_BYTES:
@@ -167,14 +167,14 @@ def log_entries(answer: Sequence[bytes], after: int) -> list[LogEntry]:
     return entries
 
 
-def event_id(answer: bytes) -> EventId:
+def event_id(reply: bytes) -> EventId:
     """An event's id, from the text that a script gives."""
-    return EventId.parse(answer.decode())
+    return EventId.parse(reply.decode())
 
 
-def state_of(answer: bytes) -> TaskState:
+def state_of(reply: bytes) -> TaskState:
     """A state, from the number a script gives."""
-    return cast(TaskState, int(answer))
+    return cast(TaskState, int(reply))
 
 
 def _decode(stored: bytes, recorded_us: int | None = None) -> Event:

@@ -158,8 +158,8 @@ def _save_task(
     else:
         arguments += ["task", *task_arguments(task)]
 
-    def parse(answer: Sequence[bytes]) -> int | None:
-        require_blobs_retained(answer)
-        return int(answer[1]) if answer[0] == b"saved" else None
+    def parse(reply: Sequence[bytes]) -> int | None:
+        require_blobs_retained(reply)
+        return int(reply[1]) if reply[0] == b"saved" else None
 
     return Operation(script("save_task"), keys.task(task.id), arguments, parse)

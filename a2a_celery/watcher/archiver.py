@@ -21,7 +21,7 @@ from ..store.admin.archiving import (
     defer_archiving,
     read_archive_state,
     remove_archived,
-    try_refused_again,
+    retry_refused,
     update_archive_backlog,
 )
 from ..store.blobs.references import full_size, is_resolved
@@ -102,7 +102,7 @@ class Archiver:
 
     async def _start(self) -> None:
         """Retry tasks that the database refused, and schedule tasks that ended before the archive was configured."""
-        await self._store.run(try_refused_again(self._keys))
+        await self._store.run(retry_refused(self._keys))
         if not (await self._store.run(read_archive_state(self._keys))).complete:
             cursor, scheduled = "0", 0
             while True:

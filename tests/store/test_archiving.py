@@ -12,7 +12,7 @@ from a2a_celery.store.admin.archiving import (
     defer_archiving,
     read_archive_state,
     remove_archived,
-    try_refused_again,
+    retry_refused,
     update_archive_backlog,
 )
 from a2a_celery.store.admin.schema import SCHEMA, require_schema
@@ -140,7 +140,7 @@ async def test_what_the_archive_refuses_holds_up_no_other_and_is_tried_again(
     assert await due(store, keys) == [other]
     assert (await listed(store, keys))[0] == [other, refused]
     assert (await store.run(read_archive_state(keys))).refused == 1
-    assert await store.run(try_refused_again(keys)) == 1
+    assert await store.run(retry_refused(keys)) == 1
     assert await due(store, keys) == [refused, other]
 
 

@@ -6,7 +6,7 @@ from a2a_celery.lifecycle import EventId
 from a2a_celery.lifecycle.states import COMPLETED
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.webhooks.deliveries import (
-    LONGEST_REASON,
+    MAX_REASON_LENGTH,
     MAX_REQUESTED_POSTS,
     Attempt,
     abandon_delivery,
@@ -87,7 +87,7 @@ async def test_the_newest_attempts_are_kept_and_their_bytes_are_bounded(
     attempts = (await webhooks.stands(task_id)).attempts
 
     assert [attempt.latency_ms for attempt in attempts] == list(range(3 * KEPT - 1, 2 * KEPT - 1, -1))
-    assert {len(attempt.reason) for attempt in attempts} == {LONGEST_REASON}
+    assert {len(attempt.reason) for attempt in attempts} == {MAX_REASON_LENGTH}
     kept = await store.redis.hgetall(keys.task(task_id).push)
     assert sum(map(len, kept.values())) < KEPT * 350
 

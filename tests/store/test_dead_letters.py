@@ -309,8 +309,8 @@ async def test_what_stands_in_each_list(
 
     assert (waits.state, waits.runner, waits.agent, waits.context_id) == (SUBMITTED, "", ANN.agent, CONTEXT)
     assert (runs.state, runs.runner, runs.ref.run) == (WORKING, "runner", 1)
-    assert waits.cancel_asked_us is None
-    assert runs.since_us <= (runs.cancel_asked_us or 0) <= runs.now_us < runs.score
+    assert waits.cancel_requested_us is None
+    assert runs.since_us <= (runs.cancel_requested_us or 0) <= runs.now_us < runs.score
     assert (pauses.state, pauses.score) == (INPUT_REQUIRED, float("inf"))
     assert (dead.state, dead.attempt, dead.max_attempts) == (FAILED, 1, 1)
 
@@ -328,7 +328,7 @@ async def test_asking_again_to_cancel_does_not_move_the_time(
 ) -> None:
     task_id = (await seeds.claimed()).ref.task_id
     await store.run(request_cancel(keys, ANN, task_id, CONTEXT))
-    first = listing(keys.leases)[task_id].cancel_asked_us
+    first = listing(keys.leases)[task_id].cancel_requested_us
     await store.run(request_cancel(keys, ANN, task_id, CONTEXT))
 
-    assert listing(keys.leases)[task_id].cancel_asked_us == first
+    assert listing(keys.leases)[task_id].cancel_requested_us == first

@@ -74,20 +74,20 @@ async def test_an_owner_has_so_many_in_all_tasks_together_until_they_are_deleted
 ) -> None:
     first, second = await seeds.created(retention=1), await seeds.ended(INPUT_REQUIRED)
     for task_id in (first, second):
-        assert await store.run(save_push_config(keys, ANN, task_id, new(most=2))) is None
+        assert await store.run(save_push_config(keys, ANN, task_id, new(account_limit=2))) is None
     sent = request("more", second, CONTEXT)
-    further = continue_task(keys, ANN, second, sent, "", caller=b"{}", nonce="n", push=new("more", most=2))
+    further = continue_task(keys, ANN, second, sent, "", caller=b"{}", nonce="n", push=new("more", account_limit=2))
     fresh = request("hello", "fresh", CONTEXT)
     created = create_task(
-        keys, ANN, "fresh", CONTEXT, fresh, caller=b"{}", retention=RETENTION, push=new("more", most=2)
+        keys, ANN, "fresh", CONTEXT, fresh, caller=b"{}", retention=RETENTION, push=new("more", account_limit=2)
     )
-    added = save_push_config(keys, ANN, second, new("more", most=2))
+    added = save_push_config(keys, ANN, second, new("more", account_limit=2))
     limited = Limited("webhooks", 2, 60.0)
     before = await seeds.everything()
 
     assert [await store.run(call) for call in (further, created, added)] == [limited] * 3
     assert await seeds.everything() == before
-    assert await store.run(save_push_config(keys, ANN, second, new("c", b"another", most=2))) is None
+    assert await store.run(save_push_config(keys, ANN, second, new("c", b"another", account_limit=2))) is None
     assert await store.run(delete_push_config(keys, ANN, second, "c"))
     assert await store.run(added) is None
 
@@ -100,7 +100,7 @@ async def test_an_owner_has_so_many_in_all_tasks_together_until_they_are_deleted
 
 async def test_the_list_of_an_owner_expires_with_the_last_task(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     task_id = await seeds.created()
-    await store.run(save_push_config(keys, ANN, task_id, new(most=2)))
+    await store.run(save_push_config(keys, ANN, task_id, new(account_limit=2)))
     assert await store.redis.ttl(keys.webhooks(ANN.account)) == -1
 
     await seeds.settled(await seeds.claimed(task_id), status(COMPLETED))

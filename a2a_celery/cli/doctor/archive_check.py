@@ -13,7 +13,7 @@ from ...settings import Settings
 from ...settings.urls import archive_place
 from ...store import Keys, Scope, SyncStore
 from ...store.admin.archiving import ArchiveState, read_archive_state
-from ...store.admin.schema import SCHEMA, Opened, judge, open_store
+from ...store.admin.schema import SCHEMA, Opened, open_store, require_compatible
 
 MAX_DELAY = 60.0
 """Seconds that a task may be due for the archive before it is reported."""
@@ -47,7 +47,7 @@ def storage_lines(
     if found is None:
         return
     try:
-        judge(found.store, None)
+        require_compatible(found.store, None)
         yield "ok", "schema", f"{SCHEMA}, as this release needs it"
     except ConfigError as e:
         yield "wrong", "schema", f"{e}."

@@ -12,7 +12,7 @@ from ...errors import ConfigError, StoreUnavailable
 from ...store import Keys, SyncStore
 from ...store.admin.archiving import read_archive_state, update_archive_backlog
 from ...store.admin.installation import watchers
-from ...store.admin.schema import SCHEMA, judge, open_store, pending
+from ...store.admin.schema import SCHEMA, open_store, pending, require_compatible
 from ...store.admin.schema import migrate as carry_out
 from ..app_loader import load_configured_a2a
 from ..doctor.survey import reports
@@ -51,7 +51,7 @@ def _to_this_release(found: A2A, store: SyncStore, keys: Keys, dry_run: bool, ti
     schema = open_store(store, keys, stamp=not dry_run).schema
     steps = pending(schema)
     if schema > SCHEMA:
-        judge(open_store(store, keys), None)
+        require_compatible(open_store(store, keys), None)
     if not steps:
         click.echo(f"The store has schema {schema}, as this release needs it: nothing to do.")
         return

@@ -76,7 +76,7 @@ class Stats:
                 },
                 "store": {
                     "bytes": used.used,
-                    "maxBytes": used.most,
+                    "maxBytes": used.max_memory,
                     "tasks": used.tasks,
                     "bytesPerTask": used.bytes_per_task,
                 },
@@ -99,7 +99,7 @@ class Stats:
             f"{posts.failed} failed"
         )
         if used.used is not None:
-            of = f" of {_size(used.most)}" if used.most else ", without a limit"
+            of = f" of {_size(used.max_memory)}" if used.max_memory else ", without a limit"
             yield f"store: {_size(used.used)}{of}"
         if used.tasks is not None:
             each = f", {_size(used.bytes_per_task)} each" if used.bytes_per_task else ""

@@ -10,7 +10,7 @@ import click
 from ...app import A2A
 from ...errors import BlobsUnavailable, ConfigError, StoreUnavailable
 from ...store import Keys, SyncStore
-from ...store.admin.schema import judge, open_store
+from ...store.admin.schema import open_store, require_compatible
 from ...store.blobs.blob_store import blobs_of
 from ..app_loader import load_configured_a2a
 
@@ -30,7 +30,7 @@ def operator_store(context: click.Context, agent: str | None) -> Iterator[tuple[
     store = SyncStore(settings.store_url, blobs_of(settings), wait_replicas=settings.store_wait_replicas)
     keys = Keys(found.settings.key_prefix)
     try:
-        judge(open_store(store, keys), None)
+        require_compatible(open_store(store, keys), None)
         yield found, store, keys
     except ConfigError as e:
         raise click.ClickException(str(e)) from e

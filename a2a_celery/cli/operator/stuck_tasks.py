@@ -61,8 +61,8 @@ class Stuck:
     def row(self) -> tuple[str, ...]:
         """Return the cells under `HEADING`."""
         text = self.why.text
-        if self.why is Why.UNCLAIMED and self.task.published_again:
-            text += f", published again {self.task.published_again} times"
+        if self.why is Why.UNCLAIMED and self.task.republish_count:
+            text += f", published again {self.task.republish_count} times"
         run = f"{self.task.ref.run}"
         return (self.task.ref.task_id, self.task.agent, run, duration(self.seconds), self.task.runner or "-", text)
 
@@ -78,7 +78,7 @@ class Stuck:
             "run": self.task.ref.run,
             "attempt": self.task.attempt,
             "worker": self.task.runner or None,
-            "publishedAgain": self.task.published_again,
+            "publishedAgain": self.task.republish_count,
         }
         return json.dumps(fields, ensure_ascii=False)
 
@@ -136,7 +136,7 @@ def stuck_tasks(store: SyncStore, keys: Keys, older_than: float) -> Iterator[Stu
     for task in listed(store, keys, keys.leases):
         if (lapsed := _seconds(task, task.score)) > min(older_than, LAPSED_AFTER):
             yield Stuck(task, Why.LAPSED, lapsed)
-        elif task.cancel_asked_us is not None and (asked := _seconds(task, task.cancel_asked_us)) > older_than:
+        elif task.cancel_requested_us is not None and (asked := _seconds(task, task.cancel_requested_us)) > older_than:
             yield Stuck(task, Why.CANCELING, asked)
     for task in listed(store, keys, keys.pauses):
         if (waited := _seconds(task, task.since_us)) > older_than:

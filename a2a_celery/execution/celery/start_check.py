@@ -12,7 +12,7 @@ from ...dispatch import queue_of
 from ...errors import ConfigError, StoreUnavailable
 from ...settings import Settings
 from ...store import Keys, SyncStore
-from ...store.admin.schema import judge, open_store
+from ...store.admin.schema import open_store, require_compatible
 from ...store.admin.start_check import unavailable, warn_of_eviction
 from ...store.blobs.blob_store import blobs_of
 from ...store.blobs.cleanup import blobs_in_use, require_blobs_in
@@ -52,7 +52,7 @@ def _look_at_store(settings: Settings, *, sessions: bool) -> None:
     blobs_of(settings)
     store, keys = SyncStore(settings.store_url), Keys(settings.key_prefix)
     try:
-        judge(open_store(store, keys), None)
+        require_compatible(open_store(store, keys), None)
         require_blobs_in(settings, store.run(blobs_in_use(keys)))
         if sessions:
             in_use = store.run(secrets_in_use(keys))

@@ -43,8 +43,8 @@ class TurnWatch:
     """Detects the end of a client's turn: a terminal state, or an interrupted state in the client's own turn.
 
     Args:
-        turns_ahead: Number of client messages whose turns start before this one: 0 for a turn that has started, otherwise
-            the message's place in the queue. A turn starts with SUBMITTED, not with the client's message.
+        turns_ahead: Number of client messages whose turns start before this one: 0 for a turn that has started,
+            otherwise the message's place in the queue. A turn starts with SUBMITTED, not with the client's message.
     """
 
     def __init__(self, turns_ahead: int = 0) -> None:

@@ -1,8 +1,8 @@
-"""The verbs about ended tasks on their way to the archive.
+"""Commands that move ended tasks to the archive.
 
 With an archive, the script that ends a task sets no expiry on its keys and adds the task to the list `archive`, where
-it is due after `retention`. Only `remove_archived` removes the task from the store, once its copy is in the archive. An
-archive that is unavailable for a day costs memory, but no task.
+it is due after `retention`. Only `remove_archived` removes the task from the store, after it was copied to the archive.
+While the archive is unavailable, ended tasks use memory, but no task is lost.
 """
 
 from __future__ import annotations
@@ -15,16 +15,15 @@ from ..keys import Keys, Scope, quoted
 from ..operation import Operation, script
 
 UNDELIVERED_RETENTION = 2 * 24 * 3600
-"""Seconds for which an archived task stays, unlisted, when events are owed to its webhooks: they are tried for a
-day."""
+"""Seconds for which an archived task with undelivered events stays in the store, unlisted."""
 
 PAGE = 1000
-"""About so many keys are looked at in one go."""
+"""Approximate number of keys that one call reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class DueArchival:
-    """Ended tasks that are to be archived now, the oldest first. `tasks` is None when another archiver is at it."""
+    """Ended tasks to archive now, oldest first. `tasks` is None if another archiver holds the lease."""
 
     now_us: int
     tasks: list[tuple[str, Scope]] | None
@@ -32,30 +31,33 @@ class DueArchival:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveState:
-    """How far the archive is behind. `on`: ended tasks go there. `complete`: also those that had ended before it was
-    on."""
+    """Backlog of the archive.
+
+    Attributes:
+        on: True if ended tasks are archived.
+        complete: True if tasks that ended before archiving began are archived too.
+        waiting: ended tasks in the store.
+        due: those of them that are due.
+        lag: seconds for which the oldest has been due, or 0.
+        refused: tasks that the archive's database refused.
+    """
 
     on: bool
     complete: bool
     waiting: int
-    """Ended tasks in the store, due or not."""
-
     due: int
     lag: float
-    """Seconds for which the oldest has been due; 0 for none."""
-
     refused: int
-    """Tasks that the archive's database did not take."""
 
 
 def acquire_archivable(keys: Keys, *, who: str, limit: int, lease_ms: int) -> Operation[DueArchival]:
-    """What is due. Nobody but `who` is given anything for `lease_ms` milliseconds."""
+    """Return up to `limit` due tasks to the archiver `who`, under a lease of `lease_ms` milliseconds."""
 
-    def parse(answer: Sequence[Any]) -> DueArchival:
-        now_us, *found = answer
-        if found == [None]:
+    def parse(reply: Sequence[Any]) -> DueArchival:
+        now_us, *tasks = reply
+        if tasks == [None]:
             return DueArchival(int(now_us), None)
-        return DueArchival(int(now_us), [(task_id.decode(), Scope.parse(scope.decode())) for task_id, scope in found])
+        return DueArchival(int(now_us), [(task_id.decode(), Scope.parse(scope.decode())) for task_id, scope in tasks])
 
     return Operation(
         script("acquire_archivable"), [keys.archive, keys.archiver], [keys.prefix, limit, who, lease_ms], parse
@@ -63,7 +65,7 @@ def acquire_archivable(keys: Keys, *, who: str, limit: int, lease_ms: int) -> Op
 
 
 def remove_archived(keys: Keys, task_ids: Sequence[str]) -> Operation[int]:
-    """The tasks leave the store: their copies are in the archive. Gives how many were still there."""
+    """Remove archived tasks from the store. Return how many it still had."""
     return Operation(
         script("remove_archived"),
         [keys.archive, keys.installation, keys.deliveries, keys.dead_letters],
@@ -73,23 +75,24 @@ def remove_archived(keys: Keys, task_ids: Sequence[str]) -> Operation[int]:
 
 
 def defer_archiving(keys: Keys, task_id: str) -> Operation[int]:
-    """The archive does not take the task: it stays in the store and holds up no other."""
+    """Set aside a task that the archive refused, so that the task delays no other."""
     return Operation(script("defer_archiving"), [keys.archive, keys.archive_refused], [quoted(task_id)], int)
 
 
-def try_refused_again(keys: Keys) -> Operation[int]:
-    """All that were set aside wait again; gives how many."""
+def retry_refused(keys: Keys) -> Operation[int]:
+    """Let all refused tasks wait for the archive again. Return how many there are."""
     return Operation(script("defer_archiving"), [keys.archive, keys.archive_refused], [""], int)
 
 
 def update_archive_backlog(keys: Keys, cursor: str) -> Operation[tuple[str, int]]:
-    """A page of the store: ended tasks in it wait for the archive, or expire where there is none any more.
+    """List the ended tasks of a page of the keyspace for the archive, or let them expire if archiving was disabled.
 
-    Gives the cursor of what follows, "0" for nothing, and how many tasks were changed.
+    Returns:
+        The cursor of the next page, "0" after the last one, and the number of changed tasks.
     """
 
-    def parse(answer: Sequence[Any]) -> tuple[str, int]:
-        return answer[0].decode(), int(answer[1])
+    def parse(reply: Sequence[Any]) -> tuple[str, int]:
+        return reply[0].decode(), int(reply[1])
 
     lists = [keys.installation, keys.archive, keys.archive_refused]
     return Operation(script("update_archive_backlog"), lists, [keys.prefix, cursor, PAGE], parse)
@@ -98,11 +101,11 @@ def update_archive_backlog(keys: Keys, cursor: str) -> Operation[tuple[str, int]
 def read_archive_state(keys: Keys, *, give_up: bool = False) -> Operation[ArchiveState]:
     """Return the backlog of the archive.
 
-    With `give_up`, tasks that end from now on are not archived. `update_archive_backlog` handles those that wait.
+    With `give_up`, tasks that end from now on are not archived. `update_archive_backlog` lets the waiting tasks expire.
     """
 
-    def parse(answer: Sequence[Any]) -> ArchiveState:
-        on, complete, waiting, due, lag_us, refused = answer
+    def parse(reply: Sequence[Any]) -> ArchiveState:
+        on, complete, waiting, due, lag_us, refused = reply
         return ArchiveState(on == b"1", complete == b"1", waiting, due, int(lag_us) / 1e6, refused)
 
     lists = [keys.installation, keys.archive, keys.archive_refused]

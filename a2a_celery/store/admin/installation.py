@@ -1,4 +1,4 @@
-"""The installation beside its tasks: the server of the store, its watchers, and workers without remote control."""
+"""State of a deployment apart from its tasks: server of the store, watchers, and workers without remote control."""
 
 from __future__ import annotations
 
@@ -15,17 +15,26 @@ from ..keys import Keys
 from ..operation import Argument, Operation, script
 
 ANNOUNCEMENT_TTL_US = 20_000_000
-"""µs without a word after which a watcher or an announced worker counts as gone."""
-
+"""µs after which a watcher or an announced worker without a heartbeat counts as stopped."""
 
 SAVING = {"the append-only file": "aof_last_write_status", "a snapshot": "rdb_last_bgsave_status"}
-"""What INFO says of how it last went."""
+"""Fields of INFO with the result of the last save, by kind of persistence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """The server behind a store. `identity` is the same for all who use the same database of the same process; `ahead`
-    is by how many seconds the clock of who asked is ahead of its own."""
+    """Redis or Valkey server of a store.
+
+    Attributes:
+        identity: equal for two clients exactly if they use the same database of the same server process.
+        evicts: the ``maxmemory-policy``.
+        max_memory: bytes, or 0 for no limit.
+        clock_offset: seconds by which the clock of this process is ahead of the server's.
+        answered_in: seconds until the server replied.
+        used_memory: bytes.
+        replicas: number of connected replicas.
+        unsaved: kind of persistence whose last save failed, or "".
+    """
 
     kind: str
     version: str
@@ -33,34 +42,23 @@ class Server:
     primary: bool
     cluster: bool
     evicts: str
-    """The ``maxmemory-policy``."""
-
     max_memory: int
-    """Bytes; 0: no limit."""
-
     append_only: bool
     clock_offset: float
     answered_in: float
-    """Seconds."""
-
     used_memory: int = 0
-    """Bytes."""
-
     replicas: int = 0
-    """How many follow it."""
-
     unsaved: str = ""
-    """Which way of saving to disk failed when it was last tried; "" for none."""
 
 
 def server_of(store: SyncStore) -> Server:
-    """The server of `store`.
+    """Describe the server of `store`.
 
     Raises:
-        StoreUnavailable: it can't be reached, or does not say.
+        StoreUnavailable: the server cannot be reached, or refuses INFO.
     """
     try:
-        store.redis.ping()  # connected: what follows is one round trip each
+        store.redis.ping()  # connect first, so that each call below is one round trip
         asked_at = SYSTEM_CLOCK.time()
         seconds, micros = store.redis.time()
         answered_at = SYSTEM_CLOCK.time()
@@ -86,18 +84,21 @@ def server_of(store: SyncStore) -> Server:
     )
 
 
-def record_heartbeat(keys: Keys, said: str, *, schema: int, archives: bool) -> Operation[list[str]]:
-    """A watcher says that it is there; `said` tells which, and must be the same each time.
+def record_heartbeat(keys: Keys, announcement: str, *, schema: int, archives: bool) -> Operation[list[str]]:
+    """Record the heartbeat of a watcher, and return the announcements of all watchers.
 
-    A store that was emptied since it began has its `schema` again, and its ended tasks go to an archive if they did.
+    A store that was emptied receives its `schema` again, and archives ended tasks again if `archives`.
+
+    Args:
+        announcement: description of the watcher, equal in each call.
     """
-    arguments: list[Argument] = [said, ANNOUNCEMENT_TTL_US, schema, int(archives)]
+    arguments: list[Argument] = [announcement, ANNOUNCEMENT_TTL_US, schema, int(archives)]
     return Operation(script("record_heartbeat"), [keys.watchers, keys.installation], arguments, _texts)
 
 
 @dataclass(frozen=True, slots=True)
 class ClockReading:
-    """The store's time in µs, and how many jumps of its clock were corrected so far."""
+    """Time of the store in µs, and the number of corrected jumps of its clock."""
 
     time_us: int
     corrections: int
@@ -111,9 +112,9 @@ def read_clock(keys: Keys) -> Operation[ClockReading]:
 def correct_due_times(keys: Keys, jump_us: int, *, corrections: int, lease_us: int) -> Operation[ClockReading]:
     """Correct the times that were stored before the store's clock jumped by `jump_us`, negative for backward.
 
-    Each lease begins anew. After a jump forward, pauses end as much later; after a jump backward, what is due to be
-    published, delivered or looked at is due as much earlier. Nothing changes if there have been other corrections than
-    the `corrections` that the caller has seen.
+    Each lease begins anew. After a jump forward, pauses end later by the jump. After a jump backward, runs, deliveries
+    and canvases are due earlier by the jump. Nothing changes if the store has another number of corrections than the
+    `corrections` that the caller has seen.
     """
 
     def parse(reply: Sequence[bytes]) -> ClockReading:
@@ -124,7 +125,7 @@ def correct_due_times(keys: Keys, jump_us: int, *, corrections: int, lease_us: i
 
 
 def watchers(keys: Keys) -> Operation[list[str]]:
-    """What each watcher said that was heard of lately."""
+    """Return the announcements of the watchers with a recent heartbeat."""
     return record_heartbeat(keys, "", schema=0, archives=False)
 
 
@@ -134,7 +135,7 @@ def announce_worker(keys: Keys, announcement: str, *, schema: int) -> Operation[
     The `announcement` expires after `ANNOUNCEMENT_TTL_US`.
 
     Returns:
-        All announcements that are kept.
+        The announcements of all such workers.
     """
     return Operation(
         script("record_heartbeat"),
@@ -145,9 +146,9 @@ def announce_worker(keys: Keys, announcement: str, *, schema: int) -> Operation[
 
 
 def announced_workers(keys: Keys) -> Operation[list[str]]:
-    """Return the announcements that are kept; see `announce_worker`."""
+    """Return the announcements of `announce_worker` that have not expired."""
     return announce_worker(keys, "", schema=0)
 
 
-def _texts(answer: Sequence[bytes]) -> list[str]:
-    return [text.decode() for text in answer]
+def _texts(reply: Sequence[bytes]) -> list[str]:
+    return [text.decode() for text in reply]

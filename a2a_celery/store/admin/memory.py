@@ -37,9 +37,9 @@ def read_memory() -> Operation[Memory | None]:
 
 
 class MemoryWatermark:
-    """Share of the server's maxmemory, 0 to 1, above which the store counts as nearly full. None or 0: never.
+    """Share of the server's maxmemory, 0 to 1, above which the store counts as nearly full; None or 0 for none.
 
-    A server without maxmemory is never nearly full, nor is one that evicts keys: it stays at its limit.
+    A server without maxmemory is never nearly full, and neither is a server that evicts keys, which stays at its limit.
     """
 
     def __init__(self, store: AsyncStore, share: float | None, clock: Clock = SYSTEM_CLOCK) -> None:

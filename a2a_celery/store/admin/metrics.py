@@ -1,14 +1,14 @@
-"""What all tasks of a deployment came to: counted by the scripts themselves, in one hash.
+"""Metrics of a deployment, counted in one hash by the scripts that write.
 
-So it is exact: what is counted is what was written, once, whichever process did it and whether that still lives; and it
-costs a task a few counts in scripts that run anyway. The hash's fields, each with the agent's name, quoted:
+Each change is counted exactly once, also if the process that made it has died. Fields of the hash, with the quoted name
+of the agent:
 
 =============================== ================================================================
 ``ended <agent> <state>``       tasks, by the number of their terminal state
-``archived <agent> tasks``     tasks that left the store for the archive
-``lost <agent> <outcome>``      runs taken from workers: again, failed, canceled, returned
+``archived <agent> tasks``      tasks that were moved to the archive
+``lost <agent> <outcome>``      runs of lost workers: again, failed, canceled, returned
 ``retried <agent> runs``        retries of runs, of agents and of Celery tasks
-``<time> <agent> <bucket>``     times (queue, first, run, cancel) up to that bound, from 1; one more: longer
+``<time> <agent> <bucket>``     times (queue, first, run, cancel) by histogram bucket, from 1; the last has no bound
 ``<time> <agent> sum``          their sum, µs
 =============================== ================================================================
 """
@@ -24,48 +24,53 @@ from ..keys import Keys
 from ..operation import BOUNDS, Operation, script
 
 SAMPLED_RUNS = 1000
-"""Of so many runs that wait the oldest is sought: the first to be published again."""
+"""Number of queued runs, those that are published first, among which the oldest is found."""
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Times that were counted: how many are up to each of `BOUNDS`, or longer, and their sum in seconds."""
+    """Histogram of times: a count for each of `BOUNDS` and one for longer times, and the sum in seconds."""
 
     buckets: tuple[int, ...]
     sum: float
 
     @property
     def cumulated(self) -> list[tuple[str, float]]:
-        """As Prometheus has them: each bound with how many are not above it, "+Inf" with all."""
+        """Cumulative buckets as Prometheus has them: each bound with the number of times up to it."""
         bounds = [*(f"{bound:g}" for bound in BOUNDS), "+Inf"]
         return [(bound, float(sum(self.buckets[: place + 1]))) for place, bound in enumerate(bounds)]
 
 
 @dataclass(frozen=True, slots=True)
 class FleetMetrics:
-    """How a deployment stands; times are the store's."""
+    """Metrics of a deployment at the time `now_us` of the store.
+
+    Attributes:
+        counts: values by kind, agent and label.
+        runs: open runs by phase: queued, blocked, running, delegated.
+        paused: interrupted tasks.
+        oldest: seconds for which the oldest queued run of each agent has waited, among the `SAMPLED_RUNS`.
+        to_archive: ended tasks that are due for the archive.
+        archive_lag: seconds for which the oldest of them has been due.
+        archive_refused: tasks that the archive refused.
+    """
 
     now_us: int = field(compare=False)
     counts: Mapping[tuple[str, str, str], int] = field(repr=False)
-    """By the three words of their field; agents' names as they are."""
     runs: Mapping[str, int]
-    """How many are queued, stand behind another of their context, are running, and delegated to a canvas."""
     paused: int
     dead_letters: int
     oldest: Mapping[str, float]
-    """Seconds for which an agent's oldest run has waited; only agents with one among the `SAMPLED_RUNS`."""
     to_archive: int = 0
-    """Ended tasks that are due for the archive."""
     archive_lag: float = field(default=0.0, compare=False)
-    """Seconds for which the oldest of them is."""
     archive_refused: int = 0
 
     def counted(self, what: str) -> dict[tuple[str, str], int]:
-        """What was counted of one kind, by agent and label."""
+        """Return the values of one kind by agent and label."""
         return {(agent, label): times for (kind, agent, label), times in self.counts.items() if kind == what}
 
     def times(self, what: str) -> dict[str, Times]:
-        """The times of one kind, by agent."""
+        """Return the times of one kind by agent."""
         counted = self.counted(what)
         agents = dict.fromkeys(agent for agent, _ in counted)
         places = [str(place) for place in range(1, len(BOUNDS) + 2)]
@@ -78,10 +83,10 @@ class FleetMetrics:
 
 
 def read_metrics(keys: Keys) -> Operation[FleetMetrics]:
-    """The metrics as they are now."""
+    """Read all metrics."""
 
-    def parse(answer: Sequence[Any]) -> FleetMetrics:
-        now_us, fields, queued, running, delegated, paused, dead, ages, blocked, due, late_us, refused = answer
+    def parse(reply: Sequence[Any]) -> FleetMetrics:
+        now_us, fields, queued, running, delegated, paused, dead, ages, blocked, due, late_us, refused = reply
         return FleetMetrics(
             int(now_us),
             {_words(name): int(times) for name, times in zip(fields[::2], fields[1::2], strict=True)},

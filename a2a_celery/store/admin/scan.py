@@ -1,7 +1,6 @@
-"""What stands in the lists of open runs, pauses, dead letters and tasks: for an operator who wants to see it, whoever
-the tasks belong to.
+"""Lists of open runs, pauses, dead letters and tasks of all owners, for operators.
 
-Read a page at a time, so that a long list holds up nobody; what no list names is not looked at.
+A list is read in pages, so that a long list does not delay other commands.
 """
 
 from __future__ import annotations
@@ -24,10 +23,17 @@ PAGE = 200
 
 @dataclass(frozen=True, slots=True)
 class TaskSummary:
-    """A task in a list: its newest run, and how it stands. Times are the store's, in µs.
+    """Task in a list, with its newest run. Times are times of the store, in µs.
 
-    `score` is the list's own time (see ``keys``), inf for never; `now_us` is when this was read. `runner` is the worker
-    process, "" for none.
+    Attributes:
+        since_us: time at which the task entered its state. Further updates in the same state do not change it.
+        runner: worker process, or "".
+        cancel_requested_us: time of the first request to cancel the open run, or None.
+        republish_count: number of times that the newest run was published again.
+        begins_us: earliest time at which the client allows the run to begin, or 0.
+        claimed_us: time of the last claim, or 0.
+        score: time of the task in the list, see ``keys``; inf for never.
+        now_us: time at which the list was read.
     """
 
     ref: RunRef
@@ -36,32 +42,30 @@ class TaskSummary:
     scope: Scope
     state: TaskState
     since_us: int
-    """When it entered its state; further statuses of the same state, such as progress, change nothing."""
     runner: str
     attempt: int
     max_attempts: int
-    cancel_asked_us: int | None
-    published_again: int
+    cancel_requested_us: int | None
+    republish_count: int
     begins_us: int
-    """When its client allows the run to begin; 0: at once."""
     claimed_us: int
-    """When a worker began its newest run; 0: no worker has begun one."""
-
     score: float
     now_us: int = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class TaskSummaryPage:
-    """Some of a list, and the cursor of what follows; None: that was all."""
+    """Page of a list, with the cursor of the next page, or None after the last one."""
 
-    rows: list[TaskSummary]
+    tasks: list[TaskSummary]
     cursor: int | None
 
 
 def scan_list(keys: Keys, name: str, *, cursor: int = 0) -> Operation[TaskSummaryPage]:
-    """A page of a list (``keys.leases``, ``dispatch``, ``behind``, ``canvases``, ``pauses``, ``dead_letters``). A row
-    may come twice."""
+    """Read a page of ``keys.leases``, ``dispatch``, ``blocked``, ``canvases``, ``pauses`` or ``dead_letters``.
+
+    A task may appear twice.
+    """
     of_runs = name in (keys.leases, keys.dispatch, keys.blocked, keys.canvases)
     return Operation(script("scan_list"), [name], [keys.prefix, cursor, PAGE, int(of_runs)], _page)
 
@@ -69,51 +73,52 @@ def scan_list(keys: Keys, name: str, *, cursor: int = 0) -> Operation[TaskSummar
 def newest_tasks(
     keys: Keys, indexes: Sequence[str], *, limit: int, not_before_us: int | None, not_after_us: int | None
 ) -> Operation[TaskSummaryPage]:
-    """Up to `limit` tasks of the lists `indexes` (see ``keys.indexes``), newest status first, within these times."""
+    """Read up to `limit` tasks of `indexes` (see ``keys.indexes``) with a status in this period, newest first."""
     since = "-inf" if not_before_us is None else not_before_us
     until = "+inf" if not_after_us is None else not_after_us
     return Operation(script("newest_tasks"), indexes, [keys.prefix, limit, since, until], _page)
 
 
 def read_states(keys: Keys, task_ids: Sequence[str]) -> Operation[list[TaskState | None]]:
-    """The state of each task; None for one that is not there."""
+    """Read the state of each task, None for a task that does not exist."""
 
-    def parse(answer: Sequence[bytes]) -> list[TaskState | None]:
-        return [state_of(state) if state else None for state in answer]
+    def parse(reply: Sequence[bytes]) -> list[TaskState | None]:
+        return [state_of(state) if state else None for state in reply]
 
     return Operation(script("read_states"), [keys.task(task_id).record for task_id in task_ids], [], parse)
 
 
 def listed(store: SyncStore, keys: Keys, name: str) -> Iterator[TaskSummary]:
-    """All of the list `name`, each task once, in no order.
+    """Yield each task of the list `name` once, in no particular order.
 
     Raises:
-        StoreUnavailable: Redis can't be reached, or refuses.
+        StoreUnavailable: Redis cannot be reached, or refuses the command.
     """
     seen: set[str] = set()
     cursor: int | None = 0
     while cursor is not None:
         page = store.run(scan_list(keys, name, cursor=cursor))
-        for row in page.rows:
-            if row.ref.task_id not in seen:
-                seen.add(row.ref.task_id)
-                yield row
+        for task in page.tasks:
+            if task.ref.task_id not in seen:
+                seen.add(task.ref.task_id)
+                yield task
         cursor = page.cursor
 
 
 def open_tasks(store: SyncStore, keys: Keys) -> Iterator[TaskSummary]:
-    """All tasks that have not ended, each once, in the order in which they can be stopped: those that stand behind
-    others first, then those that wait, then those that are at work.
+    """Yield each live task once: tasks with blocked runs first, then queued, interrupted and claimed ones.
+
+    In this order, the end of one task unblocks no run of a task that follows.
 
     Raises:
-        StoreUnavailable: Redis can't be reached, or refuses.
+        StoreUnavailable: Redis cannot be reached, or refuses the command.
     """
     seen: set[str] = set()
     for name in (keys.blocked, keys.dispatch, keys.pauses, keys.canvases, keys.leases):
-        for row in listed(store, keys, name):
-            if row.ref.task_id not in seen:
-                seen.add(row.ref.task_id)
-                yield row
+        for task in listed(store, keys, name):
+            if task.ref.task_id not in seen:
+                seen.add(task.ref.task_id)
+                yield task
 
 
 def all_tasks(
@@ -125,16 +130,19 @@ def all_tasks(
     not_before_us: int | None = None,
     not_after_us: int | None = None,
 ) -> Iterator[TaskSummary]:
-    """Everybody's tasks in `states`, ended ones too, newest status first; `pattern` is one of ``keys.indexes``.
+    """Yield the tasks of all owners in `states`, newest status first.
 
-    `not_before_us` and `not_after_us` are about when a task entered its state. A list of tasks is sorted by the newest
-    status, which may be later: so the lists of live states are read beyond `not_after_us`.
+    To find the indexes, the names of all keys are scanned in small steps. A task that changes during the scan may be
+    missed. Indexes are sorted by the newest status, which may be later than the begin of the state, so indexes of live
+    states are read beyond `not_after_us`.
 
-    Finding whose tasks there are takes a look at the names of all keys, in small steps. A task that changes meanwhile
-    may be missed.
+    Args:
+        pattern: a pattern of ``keys.indexes``.
+        not_before_us: earliest time at which a task entered its state.
+        not_after_us: latest time at which a task entered its state.
 
     Raises:
-        StoreUnavailable: Redis can't be reached, or refuses.
+        StoreUnavailable: Redis cannot be reached, or refuses the command.
     """
     names = list(store.names(pattern))
     ended = _of_states(names, states & TERMINAL)
@@ -147,15 +155,15 @@ def all_tasks(
             for first in range(0, len(indexes), PAGE):
                 some = indexes[first : first + PAGE]
                 times = {"not_before_us": not_before_us, "not_after_us": until_us}
-                found += store.run(newest_tasks(keys, some, limit=PAGE, **times)).rows
-        found.sort(key=lambda row: (row.score, row.ref.task_id), reverse=True)
-        new = [row for row in found[:PAGE] if row.ref.task_id not in seen]
+                found += store.run(newest_tasks(keys, some, limit=PAGE, **times)).tasks
+        found.sort(key=lambda task: (task.score, task.ref.task_id), reverse=True)
+        new = [task for task in found[:PAGE] if task.ref.task_id not in seen]
         if not new:
             return
-        seen.update(row.ref.task_id for row in new)
-        for row in new:
-            if row.since_us >= (not_before_us or 0) and (not_after_us is None or row.since_us <= not_after_us):
-                yield row
+        seen.update(task.ref.task_id for task in new)
+        for task in new:
+            if task.since_us >= (not_before_us or 0) and (not_after_us is None or task.since_us <= not_after_us):
+                yield task
         cursor_us = int(new[-1].score)
 
 
@@ -168,14 +176,14 @@ def _earlier(first: int | None, second: int | None) -> int | None:
     return min((time for time in (first, second) if time is not None), default=None)
 
 
-def _page(answer: Sequence[Any]) -> TaskSummaryPage:
-    following, now_us, *rows = answer
-    return TaskSummaryPage([_listed(row, int(now_us)) for row in rows], int(following) or None)
+def _page(reply: Sequence[Any]) -> TaskSummaryPage:
+    following, now_us, *summaries = reply
+    return TaskSummaryPage([_summary(fields, int(now_us)) for fields in summaries], int(following) or None)
 
 
-def _listed(row: Sequence[bytes | None], now_us: int) -> TaskSummary:
-    score, task_id, run, agent, context, scope, state, at, runner, attempt, most, asked, again, begins, claimed = (
-        (value or b"").decode() for value in row
+def _summary(fields: Sequence[bytes | None], now_us: int) -> TaskSummary:
+    score, task_id, run, agent, context, scope, state, at, runner, attempt, most, cancel, again, begins, claimed = (
+        (value or b"").decode() for value in fields
     )
     return TaskSummary(
         RunRef(task_id, int(run)),
@@ -187,7 +195,7 @@ def _listed(row: Sequence[bytes | None], now_us: int) -> TaskSummary:
         runner,
         int(attempt),
         int(most or 1),
-        int(asked) if asked else None,
+        int(cancel) if cancel else None,
         int(again or 0),
         int(begins or 0),
         int(claimed or 0),

@@ -1,11 +1,11 @@
-"""The schema of a store: what its keys mean, as a number that every process looks at before it begins.
+"""Schema of a store: the version of its data format, which each process checks when it starts.
 
-Releases of the same number work side by side, so a fleet can be rolled. Another number means that one of the two would
-misread what the other wrote: who finds one refuses to begin, and nothing is touched until ``a2a migrate``. A store that
-is empty gets the number of the first process that sees it.
+Releases with the same schema run side by side, which permits rolling updates. A process that finds another schema
+refuses to start, and changes nothing; ``a2a migrate`` converts the store. An empty store receives the schema of the
+first process.
 
-A step is written once and stays: it may meet a store that nobody has looked at for years. It is carried out a page of
-keys at a time, and again if it was cut off; twice at once does no harm.
+A migration step stays in the code, because it may meet a store that is years old. A step handles the keyspace in pages.
+It can be repeated after an interruption, and two processes may run it at once.
 """
 
 from __future__ import annotations
@@ -20,20 +20,19 @@ from ..keys import Keys
 from ..operation import Argument, Operation, script
 
 SCHEMA = 2
-"""What this release reads and writes."""
+"""Schema that this release reads and writes."""
 
 PAGE = 1000
-"""About so many keys are looked at in one go."""
+"""Approximate number of keys that one call reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """What brings a store to schema `to`: a script that takes cursor and page, and says how many it changed."""
+    """Step that converts a store to schema `to`, one page per call of `script`. `does` describes it for operators."""
 
     to: int
     script: str
     does: str
-    """For people: what of the store becomes what."""
 
 
 STEPS: Sequence[Migration] = (
@@ -54,87 +53,89 @@ STEPS: Sequence[Migration] = (
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A store as a process finds it. `schema` is 0 for one of a release that wrote none."""
+    """Schema of a store, 0 for a store without one, and whether ended tasks are archived."""
 
     schema: int
     archives: bool
-    """Whether its ended tasks go to an archive."""
 
 
 async def require_schema(store: AsyncStore, keys: Keys, *, archive: bool | None = None) -> None:
-    """Returns if this process may work with the store, or if it is away: then nobody can say, and `store` looks again
-    before the first operation that it carries out, which may raise the same.
+    """Check that this process may work with the store.
 
-    `archive` says whether the process has one, and makes ended tasks go there from now on; None: it needs none.
+    If the store is unavailable, `store` makes the check before its first operation, which then may raise ConfigError.
+
+    Args:
+        archive: True if the process has an archive: ended tasks are archived from now on. None if it needs none.
 
     Raises:
-        ConfigError: the store has another schema, or an archive that the process doesn't know; says what to do.
+        ConfigError: the store has another schema, or an archive that the process does not know. The text names the
+            remedy.
     """
 
-    async def look() -> None:
+    async def check() -> None:
         steps = _opening(keys, archive=bool(archive))
         operation = next(steps)
         while True:
-            answer = await store.run_raw(operation)
+            reply = await store.run_raw(operation)
             try:
-                operation = steps.send(answer)
+                operation = steps.send(reply)
             except StopIteration as end:
-                return judge(end.value, archive)
+                return require_compatible(end.value, archive)
 
     try:
-        await look()
+        await check()
         store.first = None
     except StoreUnavailable:
-        store.first = look
+        store.first = check
 
 
 def open_store(store: SyncStore, keys: Keys, *, stamp: bool = True) -> Opened:
-    """The store as it is; one that is empty gets this release's schema first, with `stamp`.
+    """Read the schema of the store. With `stamp`, an empty store first receives the schema of this release.
 
     Raises:
-        StoreUnavailable: it can't be reached.
+        StoreUnavailable: the store cannot be reached.
     """
     steps = _opening(keys, archive=False, stamp=stamp)
     operation = next(steps)
     while True:
-        answer = store.run(operation)
+        reply = store.run(operation)
         try:
-            operation = steps.send(answer)
+            operation = steps.send(reply)
         except StopIteration as end:
-            found: Opened = end.value
-            return found
+            opened: Opened = end.value
+            return opened
 
 
-def judge(found: Opened, archive: bool | None) -> None:
-    """Returns if a process, with an archive or without, may work with such a store; see `require_schema`."""
+def require_compatible(found: Opened, archive: bool | None) -> None:
+    """Check that a process may work with such a store, see `require_schema`."""
     if found.schema > SCHEMA:
         raise ConfigError(
             f"the store has schema {found.schema}, which a newer release wrote; this one knows {SCHEMA}: "
-            "install the newer release here too, nothing can be taken back"
+            "install the newer release here too; a migration cannot be undone"
         )
     if found.schema < SCHEMA:
         what = "; ".join(step.does for step in pending(found.schema))
         raise ConfigError(
             f"the store has {'schema ' + str(found.schema) if found.schema else 'no schema yet'}, this release needs "
-            f"{SCHEMA}: stop what else uses it, then run `celery -A … a2a migrate` once. It {what}"
+            f"{SCHEMA}: stop all other processes that use the store, then run `celery -A … a2a migrate` once. It {what}"
         )
     if found.archives and archive is False:
         raise ConfigError(
-            "a2a_archive_url is not set, and the store's ended tasks go to an archive: set A2A_ARCHIVE_URL here too, "
-            "as in the other processes; or give the archive up with `celery -A … a2a migrate --without-archive`"
+            "a2a_archive_url is not set, and the store's ended tasks go to an archive: set A2A_ARCHIVE_URL as in the "
+            "other processes, or give the archive up with `celery -A … a2a migrate --without-archive`"
         )
 
 
 def pending(schema: int) -> list[Migration]:
-    """The steps from `schema` to this release's."""
+    """Return the steps from `schema` to the schema of this release."""
     return [step for step in STEPS if schema < step.to <= SCHEMA]
 
 
 def migrate(store: SyncStore, keys: Keys, step: Migration, schema: int, *, dry_run: bool = False) -> int:
-    """Carries out one step from `schema`, also one that is cut off half-way and begun again; gives how many were
-    changed.
+    """Run one step from `schema`, also a step that was interrupted. Return the number of changed records.
 
-    Raises: StoreUnavailable: it can't be reached; so much as was done stays done.
+    Raises:
+        StoreUnavailable: the store cannot be reached. Pages that were converted stay converted.
     """
     changed, cursor = 0, "0"
     while True:
@@ -148,40 +149,42 @@ def migrate(store: SyncStore, keys: Keys, step: Migration, schema: int, *, dry_r
 
 
 def page_of(keys: Keys, step: Migration, cursor: str, *, dry_run: bool) -> Operation[tuple[str, int]]:
-    """A page of a step: gives the cursor of what follows, "0" for nothing, and how many were changed."""
+    """Run one page of a step.
+
+    Returns:
+        The cursor of the next page, "0" after the last one, and the number of changed records.
+    """
     args: list[Argument] = [keys.prefix, cursor, PAGE, int(dry_run)]
     return Operation(script(step.script), [keys.installation], args, _page)
 
 
 def _opening(keys: Keys, *, archive: bool, stamp: bool = True) -> Generator[Operation[Any], Any, Opened]:
-    """One operation, for a store that has a schema. What each gives is sent back."""
-    look = Operation(script("open_store"), [keys.installation], [SCHEMA, int(archive)], _found)
-    found = yield look
-    if found[0] != "":
-        return Opened(int(found[0]), found[1])
+    """Yield the operations that open a store, and receive their results. A store with a schema takes one operation."""
+    read_schema = Operation(script("open_store"), [keys.installation], [SCHEMA, int(archive)], _text_and_flag)
+    schema, archives = yield read_schema
+    if schema != "":
+        return Opened(int(schema), archives)
     cursor, occupied = "0", False
     while True:
-        cursor, occupied = yield Operation(script("find_keys"), [keys.installation], [keys.prefix, cursor, PAGE], _keys)
+        cursor, occupied = yield Operation(
+            script("find_keys"), [keys.installation], [keys.prefix, cursor, PAGE], _text_and_flag
+        )
         if occupied or cursor == "0":
             break
     if not occupied and stamp:
         yield _set_schema(keys, 0, SCHEMA)
-    # again: it may be another process, as new as this one, that was here first
-    found = yield look
-    return Opened(int(found[0] or (0 if occupied else SCHEMA)), found[1])
+    # read again: another process of this release may have written the schema first
+    schema, archives = yield read_schema
+    return Opened(int(schema or (0 if occupied else SCHEMA)), archives)
 
 
 def _set_schema(keys: Keys, before: int, schema: int) -> Operation[int]:
     return Operation(script("set_schema"), [keys.installation], [before or "", schema], int)
 
 
-def _found(answer: Sequence[bytes]) -> tuple[str, bool]:
-    return answer[0].decode(), answer[1] == b"1"
+def _text_and_flag(reply: Sequence[bytes]) -> tuple[str, bool]:
+    return reply[0].decode(), reply[1] == b"1"
 
 
-def _keys(answer: Sequence[bytes]) -> tuple[str, bool]:
-    return answer[0].decode(), answer[1] == b"1"
-
-
-def _page(answer: Sequence[Any]) -> tuple[str, int]:
-    return answer[0].decode(), int(answer[1])
+def _page(reply: Sequence[Any]) -> tuple[str, int]:
+    return reply[0].decode(), int(reply[1])

@@ -75,7 +75,7 @@ def unavailable(store: AsyncStore | SyncStore, error: BaseException) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the system's words for the reason where there are any, else those of redis-py."""
+    """Return the operating system's text of the error, or else the text of redis-py."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno:
@@ -86,10 +86,10 @@ def _reason(error: BaseException) -> str:
 
 
 async def require_reachable(store: AsyncStore) -> None:
-    """Return if the store answers.
+    """Check that the store replies.
 
     Raises:
-        StoreUnavailable: It does not. The text names the address and the reason.
+        StoreUnavailable: The store does not reply. The text names the address and the reason.
     """
     try:
         await store.ping()
@@ -102,4 +102,4 @@ async def _unavailable(store: AsyncStore) -> str:
         await require_reachable(store)
     except StoreUnavailable as e:
         return str(e)
-    return unavailable(store, StoreUnavailable("it did not answer at first"))
+    return unavailable(store, StoreUnavailable("it did not reply at first"))

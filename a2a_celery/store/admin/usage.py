@@ -12,54 +12,53 @@ from ..client.connection import SyncStore
 from ..keys import Keys
 
 SAMPLED = 2000
-"""Of so many keys that SCAN gives first, which is a random sample, the share of tasks is told; a store with fewer is
-counted."""
+"""Number of keys from which the share of tasks is estimated. SCAN returns keys in random order. A store with fewer keys
+is counted."""
 
 WEIGHED = 500
-"""So many keys of tasks are asked for their size."""
+"""Number of keys of tasks whose size is measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What the server of a store has in memory; None: this user may not ask."""
+    """Memory and tasks of a store. A value is None if the store's user may not read it.
+
+    Attributes:
+        used: bytes of memory that the server uses.
+        max_memory: bytes, or 0 for no limit.
+        tasks: estimated number of stored tasks, ended ones too.
+        bytes_per_task: estimated mean size of all keys of a task.
+        followed: tasks that streams and blocking calls follow, as of the last second.
+    """
 
     used: int | None
-    """Bytes, of everything that is in there."""
-
-    most: int | None
-    """Bytes; 0: no limit."""
-
+    max_memory: int | None
     tasks: int | None
-    """About so many are kept, ended ones too."""
-
     bytes_per_task: int | None
-    """About: all keys of one, in the middle."""
-
     followed: int | None
-    """Tasks that streams, and calls that wait, follow, as of the last second."""
 
 
 def usage(store: SyncStore, keys: Keys) -> Usage:
-    """What the store takes up. It costs the same however many tasks there are.
+    """Measure the store. The cost does not depend on the number of tasks.
 
     Raises:
-        StoreUnavailable: Redis can't be reached, or refuses.
+        StoreUnavailable: Redis cannot be reached, or refuses the command.
     """
     try:
-        used = most = None
+        used = max_memory = None
         try:
             info = store.redis.info("memory")
-            used, most = int(info["used_memory"]), int(info["maxmemory"])
+            used, max_memory = int(info["used_memory"]), int(info["maxmemory"])
         except NoPermissionError:
             pass
         tasks, size = _tasks(store, keys)
-        return Usage(used, most, tasks, size, _followed(store, keys))
+        return Usage(used, max_memory, tasks, size, _followed(store, keys))
     except RedisError as e:
-        raise StoreUnavailable(f"Redis did not say what it takes up: {type(e).__name__}") from e
+        raise StoreUnavailable(f"Redis did not report its memory: {type(e).__name__}") from e
 
 
 def _tasks(store: SyncStore, keys: Keys) -> tuple[int | None, int | None]:
-    """How many there are, and the size of one."""
+    """Return the number of tasks and the size of one."""
     beginning = f"{keys.prefix}:{{".encode()
     names: set[bytes] = set()
     try:

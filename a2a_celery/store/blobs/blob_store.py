@@ -138,12 +138,12 @@ def blobs_of(settings: Settings) -> Blobs | None:
     return Blobs(ObjectStore(f"{settings.blob_url.rstrip('/')}/{settings.key_prefix}"), keys, settings.blob_threshold)
 
 
-def read(operation: Operation[T], answer: Any, available: Mapping[str, bytes]) -> tuple[T, Collection[BlobRef]]:
+def read(operation: Operation[T], reply: Any, available: Mapping[str, bytes]) -> tuple[T, Collection[BlobRef]]:
     """Parse a reply. Return the result, and the blobs that are missing to complete it."""
     reading = Reading(available)
     before = READING.set(reading if operation.resolve_blobs else None)
     try:
-        return operation.parse(answer), reading.missing.values()
+        return operation.parse(reply), reading.missing.values()
     finally:
         READING.reset(before)
 
@@ -167,10 +167,10 @@ def register_blobs(keys: Keys, tag: str) -> Operation[bool]:
     Its parse raises BlobsExpired while the folder of a task that is gone, and had the same tag, is being removed.
     """
 
-    def parse(answer: bytes) -> bool:
-        if answer == b"removing":
+    def parse(reply: bytes) -> bool:
+        if reply == b"removing":
             raise BlobsExpired("the blobs of a task that is gone, and was called the same, are being removed")
-        return answer == b"new"
+        return reply == b"new"
 
     return Operation(script("register_blobs"), [keys.blobs, keys.orphaned_blobs], [tag, ORPHAN_AFTER_US], parse)
 

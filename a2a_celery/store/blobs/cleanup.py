@@ -28,8 +28,8 @@ def blobs_in_use(keys: Keys) -> Operation[int]:
 def acquire_orphaned_blobs(keys: Keys, *, limit: int) -> Operation[list[str]]:
     """The tags of up to `limit` tasks that are gone and whose folders are to be removed, now, by whoever asked."""
 
-    def parse(answer: Sequence[bytes]) -> list[str]:
-        return [tag.decode() for tag in answer]
+    def parse(reply: Sequence[bytes]) -> list[str]:
+        return [tag.decode() for tag in reply]
 
     arguments: list[Argument] = [keys.prefix, limit, RECHECK_AFTER_US, REMOVE_FOR_US]
     return Operation(script("acquire_orphaned_blobs"), [keys.blobs, keys.orphaned_blobs], arguments, parse)

@@ -111,15 +111,15 @@ class AsyncStore:
         ):  # the task may have expired; operations are idempotent
             return await self._whole(operation, await self._ask(operation))
 
-    async def _whole(self, operation: Operation[T], answer: Any) -> T:
+    async def _whole(self, operation: Operation[T], reply: Any) -> T:
         try:
-            said, missing = read(operation, answer, {})
+            said, missing = read(operation, reply, {})
         except LongSnapshot as long:
             for snapshot in long.snapshots:
                 await self._fold_log(snapshot)
-            said, missing = read(operation, answer, {})
+            said, missing = read(operation, reply, {})
         if missing:
-            said, _ = read(operation, answer, await require(self._blobs).get(missing))
+            said, _ = read(operation, reply, await require(self._blobs).get(missing))
         return said
 
     async def _fold_log(self, snapshot: list[Any]) -> None:
@@ -141,14 +141,14 @@ class AsyncStore:
         return operation.parse(await self._ask(operation))
 
     async def _ask(self, operation: Operation[Any]) -> Any:
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         lane = self._confirmed_lane if self._replicas.confirm(operation) else self._lane
-        lane.waiting.append((operation, answer))
+        lane.waiting.append((operation, reply))
         if len(lane.senders) < MAX_SENDERS:
             sender = asyncio.create_task(self._send_waiting(lane), name="a2a-store")
             lane.senders.add(sender)
             sender.add_done_callback(lane.senders.discard)
-        return await answer
+        return await reply
 
     async def ping(self) -> None:
         """Wait for a reply of Redis.
@@ -174,7 +174,7 @@ class AsyncStore:
     async def _send_waiting(self, lane: _Lane) -> None:
         while lane.waiting:
             batch = [lane.waiting.popleft() for _ in range(min(len(lane.waiting), MAX_BATCH))]
-            batch = [(operation, answer) for operation, answer in batch if not answer.done()]
+            batch = [(operation, reply) for operation, reply in batch if not reply.done()]
             if not batch:
                 continue
             try:
@@ -187,9 +187,9 @@ class AsyncStore:
                 self._refuse(batch, translated(e, batch[0][0].script.name))
 
     def _refuse(self, batch: list[tuple[Operation[Any], asyncio.Future[Any]]], error: Exception) -> None:
-        for _, answer in batch:
-            if not answer.done():
-                answer.set_exception(error)
+        for _, reply in batch:
+            if not reply.done():
+                reply.set_exception(error)
 
     async def _send(self, batch: list[tuple[Operation[Any], asyncio.Future[Any]]]) -> None:
         results = await self._pipelined([o for o, _ in batch], with_text=False)
@@ -198,13 +198,13 @@ class AsyncStore:
             again = await self._pipelined([batch[i][0] for i in unknown], with_text=True)
             for i, result in zip(unknown, again, strict=True):
                 results[i] = result
-        for (operation, answer), result in zip(batch, results, strict=True):
-            if answer.done():  # its caller was cancelled
+        for (operation, reply), result in zip(batch, results, strict=True):
+            if reply.done():  # its caller was cancelled
                 continue
             if isinstance(result, Exception):
-                answer.set_exception(translated(result, operation.script.name))
+                reply.set_exception(translated(result, operation.script.name))
             else:
-                answer.set_result(result)
+                reply.set_result(result)
 
     async def _pipelined(self, operations: list[Operation[Any]], *, with_text: bool) -> list[Any]:
         """Return the replies, an error in place of each write that too few replicas confirmed."""
@@ -252,15 +252,15 @@ class SyncStore:
         except (BlobMissing, LogIncomplete):
             return self._whole(operation, self._ask(operation))
 
-    def _whole(self, operation: Operation[T], answer: Any) -> T:
+    def _whole(self, operation: Operation[T], reply: Any) -> T:
         try:
-            said, missing = read(operation, answer, {})
+            said, missing = read(operation, reply, {})
         except LongSnapshot as long:
             for snapshot in long.snapshots:
                 self._fold_log(snapshot)
-            said, missing = read(operation, answer, {})
+            said, missing = read(operation, reply, {})
         if missing:
-            said, _ = read(operation, answer, require(self._blobs).get_now(missing))
+            said, _ = read(operation, reply, require(self._blobs).get_now(missing))
         return said
 
     def _fold_log(self, snapshot: list[Any]) -> None:

@@ -33,7 +33,7 @@ class TracedStore(AsyncStore):
         if verb in SHOWN:
             with spans.spanning(SpanName.STORE.format(verb=verb), {}):
                 return await super().run(operation)
-        answer = await super().run(operation)
-        if isinstance(answer, Written):
-            spans.appended(answer.version)
-        return answer
+        reply = await super().run(operation)
+        if isinstance(reply, Written):
+            spans.appended(reply.version)
+        return reply

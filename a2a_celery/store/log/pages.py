@@ -55,8 +55,8 @@ def read_log(
     """
     event = EventId(after) if isinstance(after, int) else after
 
-    def parse(answer: Sequence[Any]) -> LogPage:
-        version, state, phase, stored, restored = answer
+    def parse(reply: Sequence[Any]) -> LogPage:
+        version, state, phase, stored, restored = reply
         entries = log_entries(stored, event.version)
         return LogPage(entries, int(version), state_of(state), phase != b"", restored == b"1")
 

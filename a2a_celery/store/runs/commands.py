@@ -169,10 +169,10 @@ def claim_run(
     `worker` is what Celery's listeners know the worker as; "" where nobody listens.
     """
 
-    def parse(answer: Sequence[Any]) -> Claim | Dropped | RetryUnrecorded:
-        if answer[0] != b"claimed":
-            return (Dropped if answer[0] == b"dropped" else RetryUnrecorded)(answer[1].decode())
-        _, turn, attempt, request, caller, asked, paused_in, scope, options, snapshot, saved, steps = answer
+    def parse(reply: Sequence[Any]) -> Claim | Dropped | RetryUnrecorded:
+        if reply[0] != b"claimed":
+            return (Dropped if reply[0] == b"dropped" else RetryUnrecorded)(reply[1].decode())
+        _, turn, attempt, request, caller, asked, paused_in, scope, options, snapshot, saved, steps = reply
         task, newest = task_from_snapshot(snapshot)
         return Claim(
             ref,
@@ -237,20 +237,20 @@ def settle_run(
     the answers that the agent's `ask` will have got with the next message.
     """
 
-    def parse(answer: Sequence[bytes]) -> Settled | RunLost | Illegal | LeftOpen | SavedSince:
-        match answer[0]:
+    def parse(reply: Sequence[bytes]) -> Settled | RunLost | Illegal | LeftOpen | SavedSince:
+        match reply[0]:
             case b"settled":
-                run, own = int(answer[3] or 0), answer[5].decode() in ("", ref.task_id)
-                other = None if own else RunRef(answer[5].decode(), run)
-                return Settled(int(answer[1]), state_of(answer[2]), (run or None) if own else None, answer[4], other)
+                run, own = int(reply[3] or 0), reply[5].decode() in ("", ref.task_id)
+                other = None if own else RunRef(reply[5].decode(), run)
+                return Settled(int(reply[1]), state_of(reply[2]), (run or None) if own else None, reply[4], other)
             case b"conflict":
-                return SavedSince(int(answer[1]))
+                return SavedSince(int(reply[1]))
             case b"illegal":
-                return Illegal(int(answer[1]), state_of(answer[2]))
+                return Illegal(int(reply[1]), state_of(reply[2]))
             case b"open":
-                return LeftOpen(state_of(answer[1]))
+                return LeftOpen(state_of(reply[1]))
             case _:
-                return RunLost.of(answer)
+                return RunLost.of(reply)
 
     return Operation(
         script("settle_run"),
@@ -290,8 +290,8 @@ def end_run(
     nothing. None: the call is about no message.
     """
 
-    def parse(answer: Sequence[bytes]) -> Over | Unchanged:
-        return Over(int(answer[1]), state_of(answer[2])) if answer[0] == b"over" else Unchanged()
+    def parse(reply: Sequence[bytes]) -> Over | Unchanged:
+        return Over(int(reply[1]), state_of(reply[2])) if reply[0] == b"over" else Unchanged()
 
     return Operation(
         script("end_run"),
@@ -305,14 +305,14 @@ def end_run(
     )
 
 
-def _written(answer: Sequence[bytes]) -> Written | RunLost | Illegal:
-    match answer[0]:
+def _written(reply: Sequence[bytes]) -> Written | RunLost | Illegal:
+    match reply[0]:
         case b"written":
-            return Written(int(answer[1]), state_of(answer[2]))
+            return Written(int(reply[1]), state_of(reply[2]))
         case b"illegal":
-            return Illegal(int(answer[1]), state_of(answer[2]))
+            return Illegal(int(reply[1]), state_of(reply[2]))
         case _:
-            return RunLost.of(answer)
+            return RunLost.of(reply)
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,8 +329,8 @@ def renew_runs(keys: Keys, held: Sequence[tuple[RunRef, str]], *, lease_us: int)
     for ref, token in held:
         arguments += [ref.task_id, ref.run, token]
 
-    def parse(answer: Sequence[Sequence[bytes]]) -> Renewal:
-        lost, cancel = (frozenset(name.decode() for name in names) for names in answer)
+    def parse(reply: Sequence[Sequence[bytes]]) -> Renewal:
+        lost, cancel = (frozenset(name.decode() for name in names) for names in reply)
         return Renewal(lost, cancel)
 
     records = [keys.task(ref.task_id).record for ref, _ in held]
@@ -345,14 +345,14 @@ def checkpoint(
     `confirmed` counts the events of the run that the store has confirmed: a state is not saved without its events.
     """
 
-    def parse(answer: Sequence[bytes]) -> SessionState | RunLost | SavedSince:
-        match answer[0]:
+    def parse(reply: Sequence[bytes]) -> SessionState | RunLost | SavedSince:
+        match reply[0]:
             case b"saved":
                 return session
             case b"conflict":
-                return SavedSince(int(answer[1]))
+                return SavedSince(int(reply[1]))
             case _:
-                return RunLost.of(answer)
+                return RunLost.of(reply)
 
     arguments = [ref.run, token, confirmed, *session_arguments(keys, session)]
     return Operation(script("checkpoint"), keys.task(ref.task_id), arguments, parse)

@@ -92,8 +92,8 @@ def acquire_due_runs(keys: Keys, *, limit: int, again_us: int) -> Operation[list
     that long after it.
     """
 
-    def parse(answer: Sequence[bytes]) -> list[DueRun]:
-        acquired_us, rows = int(answer[0]), zip(*[iter(answer[1:])] * 5, strict=True)
+    def parse(reply: Sequence[bytes]) -> list[DueRun]:
+        acquired_us, rows = int(reply[0]), zip(*[iter(reply[1:])] * 5, strict=True)
         return [
             DueRun(
                 RunRef(task_id.decode(), int(run)),

@@ -89,8 +89,8 @@ def lapsed_runs(
     lease that lasts longer than `longest_lease_us` is shortened to that; None: leases stay as they are.
     """
 
-    def parse(answer: Sequence[bytes]) -> list[Lapsed]:
-        rows = zip(*[iter(part.decode() for part in answer)] * 8, strict=True)
+    def parse(reply: Sequence[bytes]) -> list[Lapsed]:
+        rows = zip(*[iter(part.decode() for part in reply)] * 8, strict=True)
         return [
             Lapsed(RunRef(task_id, int(run)), agent, int(attempt), int(most), returned == "1", worker, call)
             for task_id, run, agent, attempt, most, returned, worker, call in rows
@@ -128,9 +128,9 @@ def lapse_run(
     if without:
         arguments += task_arguments(without_artifacts(task, without))
 
-    def parse(answer: Sequence[bytes]) -> Lapse:
-        what = cast(Literal["failed", "canceled", "again", "changed", "over"], answer[0].decode())
-        return Lapse(what, int(answer[1]), answer[2]) if what == "again" else Lapse(what)
+    def parse(reply: Sequence[bytes]) -> Lapse:
+        what = cast(Literal["failed", "canceled", "again", "changed", "over"], reply[0].decode())
+        return Lapse(what, int(reply[1]), reply[2]) if what == "again" else Lapse(what)
 
     return Operation(script("lapse_run"), keys.task(lapsed.ref.task_id), arguments, parse)
 
@@ -142,14 +142,14 @@ def return_run(keys: Keys, ref: RunRef, *, runner: str | None, lost: TaskStatusU
     its turn may have one run only, its task ends with the event `lost`; if a client asked for it, CANCELED.
     """
 
-    def parse(answer: Sequence[bytes]) -> RunReturn:
-        match answer[0]:
+    def parse(reply: Sequence[bytes]) -> RunReturn:
+        match reply[0]:
             case b"queued":
-                return Requeued(answer[1].decode(), int(answer[2]), answer[3])
+                return Requeued(reply[1].decode(), int(reply[2]), reply[3])
             case b"lapsed":
-                return GivenUp(answer[1].decode(), int(answer[2]), int(answer[3]))
+                return GivenUp(reply[1].decode(), int(reply[2]), int(reply[3]))
             case b"over":
-                return RunEnded(state_of(answer[1]))
+                return RunEnded(state_of(reply[1]))
             case _:
                 return Unchanged()
 

@@ -114,14 +114,14 @@ def _release(
     how: list[Argument],
     replacement: Task | None = None,
 ) -> Operation[Released | RunLost | Illegal]:
-    def parse(answer: Sequence[bytes]) -> Released | RunLost | Illegal:
-        match answer[0]:
+    def parse(reply: Sequence[bytes]) -> Released | RunLost | Illegal:
+        match reply[0]:
             case b"released":
-                return Released(int(answer[1]), state_of(answer[2]))
+                return Released(int(reply[1]), state_of(reply[2]))
             case b"illegal":
-                return Illegal(int(answer[1]), state_of(answer[2]))
+                return Illegal(int(reply[1]), state_of(reply[2]))
             case _:
-                return RunLost.of(answer)
+                return RunLost.of(reply)
 
     written = event_arguments(events)
     replaced = [] if replacement is None else task_arguments(replacement)
@@ -132,8 +132,8 @@ def _release(
 def due_canvases(keys: Keys, *, limit: int, again_us: int) -> Operation[list[DueCanvas]]:
     """Up to `limit` canvases to look at, each of them again in `again_us`."""
 
-    def parse(answer: Sequence[bytes]) -> list[DueCanvas]:
-        rows = zip(*[iter(answer)] * 3, strict=True)
+    def parse(reply: Sequence[bytes]) -> list[DueCanvas]:
+        rows = zip(*[iter(reply)] * 3, strict=True)
         return [DueCanvas(RunRef(task_id.decode(), int(run)), canvas) for task_id, run, canvas in rows]
 
     return Operation(script("due_canvases"), [keys.canvases], [keys.prefix, limit, again_us], parse)
@@ -147,8 +147,8 @@ def end_by_result(
     `lost`: because a worker was lost. A run that a lost worker of ours had not begun is kept: it is published again.
     """
 
-    def parse(answer: Sequence[bytes]) -> Over | Unchanged:
-        return Over(int(answer[1]), state_of(answer[2])) if answer[0] == b"over" else Unchanged()
+    def parse(reply: Sequence[bytes]) -> Over | Unchanged:
+        return Over(int(reply[1]), state_of(reply[2])) if reply[0] == b"over" else Unchanged()
 
     arguments: list[Argument] = [ref.run, int(lost), *event_arguments(events)]
     return Operation(script("end_by_result"), keys.task(ref.task_id), arguments, parse)

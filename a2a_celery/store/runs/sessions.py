@@ -24,11 +24,11 @@ class SavedSession:
     resumed: bool = False
 
     @classmethod
-    def of(cls, answer: Sequence[bytes]) -> SavedSession:
+    def of(cls, reply: Sequence[bytes]) -> SavedSession:
         """The session that ``claim_run`` answers with."""
-        if not answer:
+        if not reply:
             return cls()
-        version, state, resumed = answer
+        version, state, resumed = reply
         return cls(int(version), state, resumed == b"1")
 
 

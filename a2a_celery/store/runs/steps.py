@@ -33,10 +33,10 @@ class Steps:
 def read_steps(keys: Keys, task_id: str) -> Operation[Steps | None]:
     """The steps of a task, whoever it belongs to; None: there is no such task."""
 
-    def parse(answer: Sequence[Any]) -> Steps | None:
-        if not answer:
+    def parse(reply: Sequence[Any]) -> Steps | None:
+        if not reply:
             return None
-        now_us, agent, context_id, state, run, phase, rows = answer
+        now_us, agent, context_id, state, run, phase, rows = reply
         return Steps(
             [decode_step(row) for row in rows],
             agent.decode(),

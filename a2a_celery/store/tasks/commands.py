@@ -91,12 +91,12 @@ def create_task(
     """
     task = Task(id=task_id, context_id=context_id, status=TaskStatus(state=SUBMITTED), history=[request.message])
 
-    def parse(answer: Sequence[bytes]) -> Created | Known | Conflict | Limited:
-        require_blobs_retained(answer)
-        if answer[0] == b"created":
-            task.status.timestamp.CopyFrom(timestamp(int(answer[1])))
-            return Created(task, EventId(1, int(answer[1])), answer[2] == b"1")
-        return not_created(answer)
+    def parse(reply: Sequence[bytes]) -> Created | Known | Conflict | Limited:
+        require_blobs_retained(reply)
+        if reply[0] == b"created":
+            task.status.timestamp.CopyFrom(timestamp(int(reply[1])))
+            return Created(task, EventId(1, int(reply[1])), reply[2] == b"1")
+        return not_created(reply)
 
     names = keys.task(task_id)
     return Operation(
@@ -183,16 +183,16 @@ def request_cancel(
     """
     event = status_event(task_id, context_id, CANCELED, agent_message(text, task_id, context_id))
 
-    def parse(answer: Sequence[bytes]) -> Missing | Ended | CanceledNow | CancelRequested:
-        match answer[0]:
+    def parse(reply: Sequence[bytes]) -> Missing | Ended | CanceledNow | CancelRequested:
+        match reply[0]:
             case b"missing":
                 return Missing()
             case b"ended":
-                return Ended(state_of(answer[1]))
+                return Ended(state_of(reply[1]))
             case b"canceled":
-                return CanceledNow(int(answer[1]) if answer[1] else None, int(answer[2]), answer[3])
+                return CanceledNow(int(reply[1]) if reply[1] else None, int(reply[2]), reply[3])
             case _:
-                return CancelRequested(int(answer[1]))
+                return CancelRequested(int(reply[1]))
 
     return Operation(
         script("request_cancel"),
@@ -217,8 +217,8 @@ def read_task(
     One that is not `whole` is for no one to see: it asks no object store, and lacks the parts that are there.
     """
 
-    def parse(answer: Any) -> tuple[Task, EventId] | None:
-        return None if answer is None else task_from_snapshot(answer)
+    def parse(reply: Any) -> tuple[Task, EventId] | None:
+        return None if reply is None else task_from_snapshot(reply)
 
     return Operation(
         script("read_task"),
@@ -267,8 +267,8 @@ def list_tasks(
     they are in the archive, and not by their age.
     """
 
-    def parse(answer: Sequence[Any]) -> Page:
-        total, more, border, *snapshots = answer
+    def parse(reply: Sequence[Any]) -> Page:
+        total, more, border, *snapshots = reply
         require_contents(snapshots)
         found: list[Task] = []
         for one in snapshots:

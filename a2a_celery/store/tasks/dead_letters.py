@@ -53,18 +53,18 @@ class Alive:
 def read_dead_letter(keys: Keys, task_id: str) -> Operation[DeadLetter | Missing | AlreadyRequeued | Alive | Ended]:
     """The dead letter that the task `task_id` left; `Ended`: it ended otherwise than by the loss of its worker."""
 
-    def parse(answer: Sequence[Any]) -> DeadLetter | Missing | AlreadyRequeued | Alive | Ended:
-        match answer[0]:
+    def parse(reply: Sequence[Any]) -> DeadLetter | Missing | AlreadyRequeued | Alive | Ended:
+        match reply[0]:
             case b"missing":
                 return Missing()
             case b"requeued":
-                return AlreadyRequeued(answer[1].decode())
+                return AlreadyRequeued(reply[1].decode())
             case b"alive":
-                return Alive(state_of(answer[1]))
+                return Alive(state_of(reply[1]))
             case b"ended":
-                return Ended(state_of(answer[1]))
+                return Ended(state_of(reply[1]))
             case _:
-                _, agent, scope, request, options, snapshot = answer
+                _, agent, scope, request, options, snapshot = reply
                 task, _newest = task_from_snapshot(snapshot)
                 sent = decode_as(SendMessageRequest, request)
                 return DeadLetter(agent.decode(), Scope.parse(scope.decode()), sent, options, task)
@@ -82,9 +82,9 @@ def requeue_task(
     """
     request, task = resubmission(dead_letter, task_id)
 
-    def parse(answer: Sequence[bytes]) -> Literal["requeued", "blocked", "gone"]:
-        require_blobs_retained(answer)
-        return cast(Literal["requeued", "blocked", "gone"], answer[0].decode())
+    def parse(reply: Sequence[bytes]) -> Literal["requeued", "blocked", "gone"]:
+        require_blobs_retained(reply)
+        return cast(Literal["requeued", "blocked", "gone"], reply[0].decode())
 
     return Operation(
         script("requeue_task"),

@@ -79,7 +79,7 @@ def acquire_request(
         script("acquire_request"),
         [keys.requests(scope)],
         [repr(1_000_000 / per_second), burst, cost, spare],
-        lambda answer: int(answer) / 1e6,
+        lambda reply: int(reply) / 1e6,
     )
 
 

@@ -83,9 +83,9 @@ class Limited:
     retry_in: float
 
     @classmethod
-    def parse(cls, answer: Sequence[bytes]) -> Limited:
+    def parse(cls, reply: Sequence[bytes]) -> Limited:
         """What ``refused`` in scripts/lib gave."""
-        _, limit, most, us = answer
+        _, limit, most, us = reply
         return cls(limit.decode(), int(most), int(us) / 1e6)
 
 
@@ -160,15 +160,15 @@ class Page:
     border_us: int | None = None
 
 
-def continued(answer: Sequence[Any]) -> Continued:
+def continued(reply: Sequence[Any]) -> Continued:
     """What `continue_task` answered."""
-    match answer[0]:
+    match reply[0]:
         case b"missing":
             return Missing()
         case b"context":
-            return WrongContext(answer[1].decode())
+            return WrongContext(reply[1].decode())
         case b"ended":
-            return Ended(state_of(answer[1]))
+            return Ended(state_of(reply[1]))
         case b"full":
             return Full()
         case b"large":
@@ -176,37 +176,37 @@ def continued(answer: Sequence[Any]) -> Continued:
         case b"configs":
             return TooManyConfigs()
         case b"known":
-            return _known(answer)
+            return _known(reply)
         case b"conflict":
             return Conflict()
         case b"limited":
-            return Limited.parse(answer)
+            return Limited.parse(reply)
         case b"begun":
-            task, newest = task_from_snapshot(answer[2])
-            return Begun(int(answer[1]), task, newest, answer[3] == b"1", snapshot_is_resolved(answer[2]))
+            task, newest = task_from_snapshot(reply[2])
+            return Begun(int(reply[1]), task, newest, reply[3] == b"1", snapshot_is_resolved(reply[2]))
         case _:
-            return Waiting(int(answer[1]), *task_from_snapshot(answer[2]), snapshot_is_resolved(answer[2]))
+            return Waiting(int(reply[1]), *task_from_snapshot(reply[2]), snapshot_is_resolved(reply[2]))
 
 
-def not_created(answer: Sequence[bytes]) -> Known | Conflict | Limited:
+def not_created(reply: Sequence[bytes]) -> Known | Conflict | Limited:
     """What `create_task` answered that made no task."""
-    match answer[0]:
+    match reply[0]:
         case b"known":
-            return _known(answer)
+            return _known(reply)
         case b"limited":
-            return Limited.parse(answer)
+            return Limited.parse(reply)
         case _:
             return Conflict()
 
 
-def stopped(answer: list[Any] | None) -> FinalTask | None:
+def stopped(reply: list[Any] | None) -> FinalTask | None:
     """What `read_task` answered that was asked for a task that has stopped."""
-    if not answer:
+    if not reply:
         return None
-    task, newest = task_from_snapshot(answer)
-    return FinalTask(task, newest.version, direct_answer(answer))
+    task, newest = task_from_snapshot(reply)
+    return FinalTask(task, newest.version, direct_answer(reply))
 
 
-def _known(answer: Sequence[bytes]) -> Known:
-    _, task_id, version, turns_ahead = answer
+def _known(reply: Sequence[bytes]) -> Known:
+    _, task_id, version, turns_ahead = reply
     return Known(task_id.decode(), int(version), int(turns_ahead))

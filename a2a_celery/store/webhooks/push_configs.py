@@ -1,6 +1,6 @@
-"""The verbs about push-notification configs: save, read, list, delete, and which secrets they are sealed with.
+"""Commands on push-notification configs: save, read, list, delete, and find the secrets that they are sealed with.
 
-What a config says is opaque here: it comes sealed (see ``a2a_celery/crypto/sealing.py``), and is given back as it came.
+The content of a config is opaque to the store: ``a2a_celery/crypto/sealing.py`` seals it.
 """
 
 from __future__ import annotations
@@ -21,83 +21,88 @@ from ..tasks.results import Limited, Missing, TooManyConfigs
 logger = logging.getLogger(__name__)
 
 MAX_PUSH_CONFIGS = 10
-"""How many configs a task may have; one more is refused."""
+"""Largest number of configs of a task."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewPushConfig:
-    """A config, sealed with the secret that has this `fingerprint`. The id is unique in its task, and not empty.
+    """Config to save.
 
-    Its `account` (`Scope.account`) may have `most` configs in all; None: any number.
+    Attributes:
+        config_id: id of the config in its task, not empty.
+        sealed: sealed content.
+        fingerprint: fingerprint of the secret that the content is sealed with.
+        account: account of the owner, see `Scope.account`.
+        account_limit: largest number of configs of the account, or None for no limit.
     """
 
     config_id: str
     sealed: bytes = field(repr=False)
     fingerprint: str
     account: str = ""
-    most: int | None = None
+    account_limit: int | None = None
 
 
 def save_push_config(
     keys: Keys, scope: Scope | None, task_id: str, config: NewPushConfig
 ) -> Operation[Missing | TooManyConfigs | Limited | None]:
-    """Saves a config of a task in `scope` (None: in any); None: it is saved.
+    """Save a config of a task in `scope`; a scope of None has all tasks. The result is None if the config was saved.
 
-    A new one is owed the events that follow. One that takes the place of another is owed what that still was, at once,
-    also if that was given up; whoever delivers to the old one finds it gone.
+    A new config receives the events that follow. A config that replaces another receives the undelivered events of the
+    replaced one at once, also if their delivery was given up. A deliverer of the replaced config loses its lease.
     """
 
-    def parse(answer: bytes | Sequence[bytes]) -> Missing | TooManyConfigs | Limited | None:
-        if not isinstance(answer, bytes):
-            return Limited.parse(answer)
-        if answer == b"saved":
+    def parse(reply: bytes | Sequence[bytes]) -> Missing | TooManyConfigs | Limited | None:
+        if not isinstance(reply, bytes):
+            return Limited.parse(reply)
+        if reply == b"saved":
             return None
-        return Missing() if answer == b"missing" else TooManyConfigs()
+        return Missing() if reply == b"missing" else TooManyConfigs()
 
     arguments = [_scope(scope), *config_arguments(keys, config)]
     return Operation(script("save_push_config"), keys.task(task_id), arguments, parse)
 
 
 def read_push_config(keys: Keys, scope: Scope | None, task_id: str, config_id: str) -> Operation[bytes | None]:
-    """The sealed config; None when there is none of that id, or no such task in `scope` (None: in any)."""
+    """Read a sealed config. The result is None if `scope` has no such task or the task no such config."""
 
-    def parse(answer: Sequence[bytes] | None) -> bytes | None:
-        return answer[1] if answer else None
+    def parse(reply: Sequence[bytes] | None) -> bytes | None:
+        return reply[1] if reply else None
 
     return _read(keys, scope, task_id, quoted(config_id), parse)
 
 
 def list_push_configs(keys: Keys, scope: Scope | None, task_id: str) -> Operation[list[tuple[str, bytes]] | None]:
-    """All configs of a task as (id, sealed), by id; None when there is no such task in `scope` (None: in any)."""
+    """Read all configs of a task as pairs of id and sealed content, by id, or None if `scope` has no such task."""
 
-    def parse(answer: Sequence[bytes] | None) -> list[tuple[str, bytes]] | None:
-        if answer is None:
+    def parse(reply: Sequence[bytes] | None) -> list[tuple[str, bytes]] | None:
+        if reply is None:
             return None
-        return sorted((unquote(name.decode()), sealed) for name, sealed in zip(answer[::2], answer[1::2], strict=True))
+        return sorted((unquote(name.decode()), sealed) for name, sealed in zip(reply[::2], reply[1::2], strict=True))
 
     return _read(keys, scope, task_id, "", parse)
 
 
 def delete_push_config(keys: Keys, scope: Scope | None, task_id: str, config_id: str) -> Operation[bool]:
-    """Deletes a config, if it is there, at once; False when there is no such task in `scope` (None: in any)."""
+    """Delete a config, if it exists. The result is False if `scope` has no such task."""
     arguments = [_scope(scope), quoted(config_id)]
     return Operation(script("delete_push_config"), keys.task(task_id), arguments, bool)
 
 
 def secrets_in_use(keys: Keys) -> Operation[frozenset[str]]:
-    """Fingerprints of the secrets that configs are sealed with; none when there are no configs."""
+    """Read the fingerprints of the secrets that configs or sessions are sealed with."""
 
-    def parse(answer: Sequence[bytes]) -> frozenset[str]:
-        return frozenset(fingerprint.decode() for fingerprint in answer)
+    def parse(reply: Sequence[bytes]) -> frozenset[str]:
+        return frozenset(fingerprint.decode() for fingerprint in reply)
 
     return Operation(script("secrets_in_use"), [keys.secrets], [], parse)
 
 
 async def require_secrets_in_use(store: AsyncStore, keys: Keys, sealer: Sealer | None) -> None:
-    """Returns if `sealer` opens every config there is, or if the store is away: then nobody can say.
+    """Check that `sealer` opens all stored configs, unless the store is unavailable.
 
     Raises:
-        ConfigError: it does not; says what to do.
+        ConfigError: `sealer` lacks a secret. The text names the remedy.
     """
     try:
         in_use = await store.run(secrets_in_use(keys))
@@ -108,10 +113,10 @@ async def require_secrets_in_use(store: AsyncStore, keys: Keys, sealer: Sealer |
 
 
 def config_arguments(keys: Keys, config: NewPushConfig | None) -> list[Argument]:
-    """A config, as ``save_config`` in scripts/lib takes it.
+    """Return the arguments of ``save_config`` in scripts/lib.
 
     Raises:
-        ValueError: its id is empty.
+        ValueError: the id is empty.
     """
     if config is None:
         return [""]
@@ -126,8 +131,8 @@ def config_arguments(keys: Keys, config: NewPushConfig | None) -> list[Argument]
         keys.deliveries,
         keys.dead_deliveries,
         MAX_PUSH_CONFIGS,
-        keys.webhooks(config.account) if config.most is not None else "",
-        config.most or "",
+        keys.webhooks(config.account) if config.account_limit is not None else "",
+        config.account_limit or "",
     ]
 
 

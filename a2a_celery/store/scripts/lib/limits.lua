@@ -112,6 +112,6 @@ end
 local function exceeded_webhooks(keys, first)
   if ARGV[first] == '' or ARGV[first + 8] == '' or load_delivery(keys, ARGV[first]) then return nil end
   local maximum = tonumber(ARGV[first + 9])
-  if redis.call('ZCOUNT', ARGV[first + 8], '(' .. micros(now()), '+inf') < most then return nil end
+  if redis.call('ZCOUNT', ARGV[first + 8], '(' .. micros(now()), '+inf') < maximum then return nil end
   return {'limited', 'webhooks', micros(maximum), micros(LONG_WAIT)}
 end
