@@ -284,7 +284,7 @@ class Keys:
 
     @property
     def reply_channel_loads(self) -> str:
-        """Pattern of the channels whose names end in the number of tasks that a process follows; they carry no message."""
+        """Pattern of the channels whose names end in the number of followed tasks of a process."""
         return f"{self._plain_prefix}:reply:*:*"
 
     @property

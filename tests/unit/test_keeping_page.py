@@ -27,7 +27,7 @@ def test_its_drivers_and_extras_are_there() -> None:
 
 
 def test_its_numbers_are_the_codes() -> None:
-    assert (ARCHIVE_BATCH, LEASE_MS, DELETION_BATCH, OWED_STAYS) == (50, 60_000, 500, 2 * 24 * 3600)
+    assert (ARCHIVE_BATCH, LEASE_MS, DELETION_BATCH, UNDELIVERED_RETENTION) == (50, 60_000, 500, 2 * 24 * 3600)
     assert (
         "oldest first, fifty at a time. One watcher does this at a time, and another takes over within a minute" in SAID
     )

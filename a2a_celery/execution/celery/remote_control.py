@@ -104,7 +104,7 @@ def a2a_drain(state: Any, queues: list[str] | None = None) -> dict[str, Any]:
     _leaving.update(leaving)
     consumer.call_soon(_leave, consumer)
     left = sorted(name for name in drained if queues is None or name in queues)
-    return {"queues": left, "handed_back": len(waiting)}
+    return {"queues": left, "returned": len(waiting)}
 
 
 @control_command()  # type: ignore[untyped-decorator]
