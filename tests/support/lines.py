@@ -20,10 +20,10 @@ LEASE_US = 60_000_000
 
 
 def new(
-    config_id: str = "c", sealed: bytes = b"sealed", fingerprint: str = "f0", most: int | None = None
+    config_id: str = "c", sealed: bytes = b"sealed", fingerprint: str = "f0", account_limit: int | None = None
 ) -> NewPushConfig:
-    """A config of Ann's, who may have `most`."""
-    return NewPushConfig(config_id, sealed, fingerprint, ANN.account, most)
+    """A config of Ann, who may have `account_limit`."""
+    return NewPushConfig(config_id, sealed, fingerprint, ANN.account, account_limit)
 
 
 class Webhooks:

@@ -160,14 +160,14 @@ def page_of(keys: Keys, step: Migration, cursor: str, *, dry_run: bool) -> Opera
 
 def _opening(keys: Keys, *, archive: bool, stamp: bool = True) -> Generator[Operation[Any], Any, Opened]:
     """Yield the operations that open a store, and receive their results. A store with a schema takes one operation."""
-    read_schema = Operation(script("open_store"), [keys.installation], [SCHEMA, int(archive)], _text_and_flag)
+    read_schema = Operation(script("open_store"), [keys.installation], [SCHEMA, int(archive)], _text_and_bool)
     schema, archives = yield read_schema
     if schema != "":
         return Opened(int(schema), archives)
     cursor, occupied = "0", False
     while True:
         cursor, occupied = yield Operation(
-            script("find_keys"), [keys.installation], [keys.prefix, cursor, PAGE], _text_and_flag
+            script("find_keys"), [keys.installation], [keys.prefix, cursor, PAGE], _text_and_bool
         )
         if occupied or cursor == "0":
             break
@@ -182,7 +182,7 @@ def _set_schema(keys: Keys, before: int, schema: int) -> Operation[int]:
     return Operation(script("set_schema"), [keys.installation], [before or "", schema], int)
 
 
-def _text_and_flag(reply: Sequence[bytes]) -> tuple[str, bool]:
+def _text_and_bool(reply: Sequence[bytes]) -> tuple[str, bool]:
     return reply[0].decode(), reply[1] == b"1"
 
 
