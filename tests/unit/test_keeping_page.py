@@ -10,6 +10,7 @@ from a2a_celery.archive.table import LONGEST, TABLE, ArchivedTask, owner_of
 from a2a_celery.cli.operator.migrate import migrate
 from a2a_celery.settings.urls import ARCHIVE_DRIVERS
 from a2a_celery.store import Scope
+from a2a_celery.store.admin.archiving import UNDELIVERED_RETENTION
 from a2a_celery.store.admin.schema import STEPS
 from a2a_celery.telemetry.names import METRICS
 from a2a_celery.watcher.archiver import ARCHIVE_BATCH, DELETION_BATCH, LEASE_MS
