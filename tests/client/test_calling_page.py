@@ -55,5 +55,5 @@ def test_its_numbers_are_the_code_s() -> None:
     assert progress.POLLS_PER_SECOND == 10
     assert "at most ten polls a second" in text
     assert progress.POLLS_PER_VISIBILITY_TIMEOUT == 3
-    assert "at least three times in it" in text
+    assert "at least three times within the visibility timeout" in text
     assert f"a secret of {webhook.MIN_SECRET_LENGTH} characters" in text
