@@ -12,12 +12,12 @@ from ..errors import ConfigError
 
 
 def app_location(context: click.Context) -> str:
-    """Return the command's ``-A``, or else "module:attribute" of a module that holds the app.
+    """Return the command's ``-A``, or else "module:attribute" of a module that has the app.
 
-    ``-A`` wins, since its module may add agents, or sign messages, for an app that another module created.
+    ``-A`` takes precedence, because its module may add agents, or sign messages, for an app of another module.
 
     Raises:
-        ConfigError: There is no ``-A``, and no imported module holds the app.
+        ConfigError: There is no ``-A``, and no imported module has the app.
     """
     named = context.find_root().params.get("app")
     return named if isinstance(named, str) else _holder(context.obj.app)
@@ -30,7 +30,7 @@ def _holder(app: Celery) -> str:
         for attribute, value in list(vars(module).items()):
             if value is app:
                 return f"{name}:{attribute}"
-    raise ConfigError(f"the Celery app {app.main!r} is in no module that another process could import")
+    raise ConfigError(f"the Celery app {app.main!r} is not in a module that another process can import")
 
 
 def load_a2a(context: click.Context) -> A2A:
@@ -48,10 +48,10 @@ def load_a2a(context: click.Context) -> A2A:
 
 
 def load_configured_a2a(context: click.Context) -> A2A:
-    """`load_a2a`, and its settings are fine; what is wrong with them is one clear line.
+    """Return the A2A of the command's app with valid settings.
 
     Raises:
-        click.ClickException: the app has no agents, or a setting can't be used.
+        click.ClickException: The app has no agents, or a setting is invalid.
     """
     found = load_a2a(context)
     try:

@@ -39,7 +39,7 @@ main.add_command(call)
 
 
 def sample_agents() -> AppLocation:
-    """Return the sample app of this package, whatever the current folder is.
+    """Return the sample app of this package, independent of the current folder.
 
     Its processes run in the folder of the package. Python and Celery search the current folder first, which may be a
     checkout of this project without its dependencies.

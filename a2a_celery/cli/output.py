@@ -100,7 +100,7 @@ def _status(status: TaskStatus) -> str:
 
 
 def _artifact(artifact: Artifact) -> str:
-    # what was streamed as text in chunks reads as one text
+    # chunks of streamed text are shown as one text
     return _labelled(f"artifact {artifact.name or artifact.artifact_id}", artifact.parts, between_texts="")
 
 

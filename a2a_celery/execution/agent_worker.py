@@ -1,4 +1,4 @@
-"""The worker side of an app: the Celery tasks of its agents, signal receivers, and the state of each process."""
+"""Worker side of an app: Celery tasks of its agents, signal receivers, and the state of each process."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 class AgentWorker:
-    """The agents of `app` in its workers."""
+    """Agents of `app` in its workers."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class AgentWorker:
         self._lifespans = lifespans
         self._hooks = hooks or Hooks()
         self._processes: dict[int, WorkerProcess] = {}
-        # One lock per process: one that was held while a child was forked would stay locked there.
+        # One lock per process, because a lock that is held during a fork stays locked in the child.
         self._process_locks: dict[int, Lock] = {}
         self._ender = RunEnder(settings)
         self._handing_back = ShutdownRequeuer(settings, publisher)
@@ -90,7 +90,7 @@ class AgentWorker:
             logger.exception("the worker's broker connection was not guarded")
 
     def check_start(self, worker: Any) -> None:
-        """Check whether `worker` can start; see `starting`."""
+        """Check whether `worker` can start; see `start_check`."""
         start_check.worker_starts(sender=worker)
 
     def process(self) -> WorkerProcess:
@@ -109,7 +109,7 @@ class AgentWorker:
         return self._processes[pid]
 
     def close(self) -> None:
-        """Leave the lifespans of this process, if it has run an agent."""
+        """Exit the lifespans of this process, if it has run an agent."""
         process = self._processes.get(os.getpid())
         if process is not None:
             process.close()

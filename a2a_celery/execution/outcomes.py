@@ -25,13 +25,13 @@ logger = logging.getLogger(__name__)
 
 
 async def run_agent(adapter: Adapter, claim: Claim, events: RunEventQueue) -> Outcome:
-    """Let the agent work. Return how it ended, or the question that it asked and the code around it caught.
+    """Run the agent. Return its outcome, or the question of `Turn.ask` if other code caught it.
 
-    Frameworks make a text of whatever a tool raises, and a task group makes an exception group of it.
+    Frameworks convert exceptions of tools to text, and a task group converts them to an exception group.
 
     Raises:
-        AgentSignal: the agent ended its run on purpose; its own signal comes before a question that it caught.
-        BaseException: the agent failed, and has not asked.
+        AgentSignal: The agent ended its run. Its signal takes precedence over a caught question.
+        BaseException: The agent failed without a question.
     """
     try:
         outcome = await adapter.run(claim, events)
@@ -41,7 +41,7 @@ async def run_agent(adapter: Adapter, claim: Claim, events: RunEventQueue) -> Ou
         question = _question(claim, events) or _signal_in(error, claim)
         if question is None or events.stopping:
             raise
-        logger.info("run %s ends with its question, its agent ended with %r", claim.ref.name, error)
+        logger.info("run %s ends with its question; its agent raised %r", claim.ref.name, error)
         return question
     if isinstance(outcome, Completed | Delegated):
         return _question(claim, events) or outcome
@@ -54,7 +54,7 @@ def _question(claim: Claim, events: RunEventQueue) -> Outcome | None:
 
 
 def _signal_in(error: BaseException, claim: Claim) -> Outcome | None:
-    """Return the outcome of the first signal in an exception group, or None if there is none."""
+    """Return the outcome of the first signal in an exception group, or None."""
     if isinstance(error, AgentSignal):
         return outcome_of(error, claim)
     if not isinstance(error, BaseExceptionGroup):
@@ -91,8 +91,7 @@ REFUSALS = (
     ContentTypeNotSupportedError,
     ExtensionSupportRequiredError,
 )
-"""The errors that are about the client's message, so their text is for the client. Any other A2A error that an agent
-raises is a failure like every exception: its text may be about anything."""
+"""Errors about the client's message, whose text is for the client. Any other A2A error of an agent is a failure."""
 
 
 def refused(error: A2AError, claim: Claim) -> Paused | Rejection:

@@ -1,4 +1,4 @@
-"""Retries of an agent's runs: which exceptions are followed by one, and when."""
+"""Retries of an agent's runs: the exceptions that cause one, and the delays."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..lifecycle import Retried
 from ..retry_policy import MAX_DELAY, RetryPolicy, require_delay, require_max_retries
 
 MAX_CAUSE = 64
-"""Characters of the longest class name that clients see as the cause of a retry."""
+"""Maximum characters of the class name that clients see as the cause of a retry."""
 
 
 class Retries:
@@ -32,7 +32,7 @@ class Retries:
 
     @property
     def count(self) -> int:
-        """The number of retries before this run."""
+        """Number of retries before this run."""
         return self._stored.retries
 
     def request(
@@ -42,27 +42,28 @@ class Retries:
         exc: BaseException | None = None,
         max_retries: int | None = None,
     ) -> NoReturn:
-        """Raise Celery's `Retry`, or what ends the run if it was retried as often as it may be; see `Turn.retry`."""
+        """Raise Celery's `Retry`, or the final exception if no retry is left; see `Turn.retry`."""
         if countdown is not None and eta is not None:
-            raise ValueError("turn.retry(countdown=, eta=): give one of them")
+            raise ValueError("turn.retry(countdown=, eta=): pass only one of them")
         if max_retries is not None:
             require_max_retries("max_retries", max_retries)
-            self._max_retries = max_retries  # an autoretry of what is raised here has the same limit
+            self._max_retries = max_retries  # the limit also applies if the exception causes an autoretry
         if self._is_exhausted:
             raise exc or MaxRetriesExceededError(f"the run was retried {self.count} times")
         raise self._retry(eta if countdown is None else countdown, exc or sys.exc_info()[1])
 
     def _retry(self, when: object, cause: BaseException | None) -> Retry:
-        """Return what `request` raises. No frame of its traceback refers to it, so no cycle is left."""
+        """Return the exception for `request`. No frame of its traceback refers to it, so it is in no reference
+        cycle."""
         retry = without_cycle(Retry(when=self._begins_at(when, cause) or 0))
         retry.exc = cause  # set here: the constructor replaces what cannot be pickled
         return retry
 
     def after(self, error: BaseException) -> tuple[Retried, RunOptions] | None:
-        """Return the retry that follows `error`, and the options of its run; None if the run ends with `error`.
+        """Return the retry that follows `error` and the options of its run, or None if `error` ends the run.
 
         Raises:
-            ValueError: The time in Celery's `Retry` is none.
+            ValueError: The time in Celery's `Retry` is invalid.
         """
         if isinstance(error, Retry):
             cause, begins_at = cause_of(error), self._begins_at(error.when, cause_of(error))
@@ -75,7 +76,7 @@ class Retries:
             return None
         limit = None if self._max_retries is None else self._max_retries + 1
         retried = Retried(self.count + 2, limit, begins_at.isoformat() if begins_at else "", _class_name(cause))
-        # `not_after` bounds the beginning of the first attempt
+        # `not_after` limits the begin of the first attempt only
         return retried, replace(self._stored, retries=self.count + 1, not_before=begins_at, not_after=None)
 
     @property
@@ -87,9 +88,9 @@ class Retries:
         return self._max_retries is not None and self.count >= self._max_retries
 
     def _begins_at(self, when: object, cause: BaseException | None) -> datetime | None:
-        """Return the time that `when` of a `Retry` names, or None for at once.
+        """Return the time for `when` of a `Retry`, or None for at once.
 
-        It is a number of seconds, a datetime (UTC, if it has no zone), or None for the default.
+        `when` is a number of seconds, a datetime (UTC without a time zone), or None for the default.
         """
         if when is None:
             delay = self._policy.requested_delay(cause, self._clock.time())
@@ -100,7 +101,7 @@ class Retries:
         eta = when if when.tzinfo else when.replace(tzinfo=UTC)
         delay = (eta - self._clock.now()).total_seconds()
         if delay > MAX_DELAY:
-            raise ValueError(f"eta = {when!r}: {MAX_DELAY} seconds from now at most")
+            raise ValueError(f"eta = {when!r}: at most {MAX_DELAY} seconds from now")
         return eta.astimezone(UTC) if delay > 0 else None
 
     def _at(self, delay: float) -> datetime | None:
@@ -108,9 +109,9 @@ class Retries:
 
 
 def cause_of(retry: Retry) -> BaseException | None:
-    """Return the exception that Celery's `Retry` is about, or None if it names none.
+    """Return the exception in Celery's `Retry`, or None.
 
-    Celery's constructor replaces one that cannot be pickled by one of its base class, or by a wrapper.
+    Celery's constructor replaces an exception that cannot be pickled by one of its base class, or by a wrapper.
     """
     named, handled = cast(BaseException | None, retry.exc), retry.__cause__ or retry.__context__
     if named is None or handled is None:
@@ -120,17 +121,17 @@ def cause_of(retry: Retry) -> BaseException | None:
 
 
 def without_cycle(retry: Retry) -> Retry:
-    """Return `retry` without its `args`, in which Celery's constructor puts `retry` itself.
+    """Return `retry` without its `args`, which contain `retry` itself.
 
-    With them, the exception and its traceback would stay until Python's collector of cycles runs.
+    With them, the exception and its traceback stay in memory until the garbage collector runs.
     """
     retry.args = ()
     return retry
 
 
 def error_without_retry(retry: Retry) -> BaseException:
-    """Return the exception that ends a run whose agent raised `retry` once too often."""
-    return cause_of(retry) or MaxRetriesExceededError("the run was retried as often as it may be")
+    """Return the exception that ends a run whose agent raised `retry` without a retry left."""
+    return cause_of(retry) or MaxRetriesExceededError("the run has reached its limit of retries")
 
 
 def _class_name(error: BaseException | None) -> str:

@@ -1,4 +1,4 @@
-"""One run of a task: claim the run, execute the agent, settle the outcome."""
+"""Run of a task: claim, execution of the agent, settlement."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from .retries import Retries, error_without_retry
 logger = logging.getLogger(__name__)
 
 CANCEL_SHARE = 0.5
-"""An executor's own ``cancel()`` may take this share of `cancel_grace`; the rest is for what it was to cancel."""
+"""Share of `cancel_grace` for an executor's ``cancel()``. The rest is for the agent's coroutine."""
 
 
 class RunHost(Protocol):
@@ -106,7 +106,7 @@ class Run:
         self.may_be_elsewhere = agent.max_attempts > 1
 
     async def perform(self) -> Outcome | None:
-        """Perform the whole run.
+        """Perform the run.
 
         Returns:
             The outcome, or None if this worker did not get the run.
@@ -115,7 +115,7 @@ class Run:
         try:
             adapter = self._call or await self._host.adapter(self._agent)
         except Exception:
-            adapter = UnusableAdapter(self._report("its agent can't be loaded"))
+            adapter = UnusableAdapter(self._report("its agent cannot be loaded"))
         claim = None if self._stopped else await self._claim(adapter)
         if claim is None:
             return ended(Lost() if self._stopped else None, self.ref, self._agent.name, self._clock.monotonic() - began)
@@ -129,34 +129,32 @@ class Run:
             try:
                 agent, late, woken = self._set_out(adapter, claim, events)
                 try:
-                    await woken  # here, for what this awaits has a frame of its own as long as an agent waits
+                    await woken  # awaited here, because each further frame stays in memory while the agent waits
                 finally:
                     if late:
                         late.cancel()
                 outcome = await self._outcome(agent, late, adapter, claim, events)
                 if isinstance(as_left(outcome, events.state), Canceled):
-                    self._children.cancel_all()  # also what it started while it stopped, or cancelled itself
+                    self._children.cancel_all()  # including tasks that the agent started while it stopped
                 outcome = await self._after_run(outcome, events)
                 if events.blob_error is None:
                     outcome = await self._settle(claim, events, outcome) or outcome
-                    if isinstance(outcome, Canceled | Retried):  # a retry starts its own tasks
+                    if isinstance(outcome, Canceled | Retried):  # a retry starts its tasks again
                         self._children.cancel_all()
             except BlobsUnavailable as e:
                 events.fail_unwritable(e)
-            except Exception:  # whatever it is, its task must not stay WORKING
+            except Exception:  # the task must not stay WORKING after any error
                 outcome = Failure(reference=self._report("it could not be settled"))
                 await self._settle(claim, events, outcome)
             if events.blob_error is not None:
-                outcome = Failure(OUT_OF_REACH, reference=self._report("its parts can't be kept", events.blob_error))
+                outcome = Failure(OUT_OF_REACH, reference=self._report("its parts cannot be stored", events.blob_error))
                 await self._settle(claim, events, outcome)
         return ended(as_left(outcome, events.state), self.ref, self._agent.name, self._clock.monotonic() - began)
 
     def ask_to_cancel(self) -> None:
-        """See `leases.LeasedRun`."""
         self.stop(Stop.CANCEL)
 
     def give_up(self) -> None:
-        """See `leases.LeasedRun`. An agent that has ended its task may still clean up."""
         if not self.ended:
             self.stop(Stop.LOST)
 
@@ -201,7 +199,7 @@ class Run:
             session=self._agent.session,
             worker=self._emitter.worker if self._emitter else "",
         )
-        # a claim whose answer was lost may have been carried out
+        # a claim whose reply was lost may have succeeded
         answer = await run_with_retry(host.store, claim(resolve_blobs=False))
         if isinstance(answer, RetryUnrecorded) and call is not None:
             event = final_event(Retried(call.retries + 1, call.max_attempts, ""), self.ref.task_id, answer.context_id)
@@ -222,7 +220,7 @@ class Run:
             hold=host.settings.first_event_hold,
             input_timeout=self._agent.pause_limit(host.settings),
             publish_next=publishing(host.publisher, self._agent.name),
-            end_held=self._agent.session
+            ends_on_return=self._agent.session
             or self._agent.serialize_context
             or (self._hooks is not None and self._hooks.holds_end),
             clock=self._clock,
@@ -242,13 +240,13 @@ class Run:
         Returns:
             Both tasks, and a future that resolves when the agent ends or must be stopped.
         """
-        woken = self._woken = events.aborted.future()  # one for whatever it is: each takes its place for as long
+        woken = self._woken = events.aborted.future()  # one future for all reasons, to save memory
         agent = asyncio.create_task(self._guarded(adapter, claim, events), name=f"a2a-agent-{self.ref.name}")
         agent.add_done_callback(self._wake)
         if self._stopped:
-            asyncio.get_running_loop().call_soon(self._wake)  # behind the agent's first step, as if it came then
+            asyncio.get_running_loop().call_soon(self._wake)  # after the agent's first step
         if self._limits == Limits():
-            return agent, None, woken  # a task less for each that waits without a limit
+            return agent, None, woken  # no timer task for a run without a limit
         late = asyncio.create_task(out_of_time(self._limits, self._arrived_at, events.idle_clock))
         late.add_done_callback(self._wake)
         return agent, late, woken
@@ -296,16 +294,14 @@ class Run:
             events.close()
             self._host.force(self.ref, stop)
             extra = about(Action.RUN_ABANDONED, self.ref.name, agent=self._agent.name)
-            logger.error(
-                "run %s: its agent ignores that it was stopped, and is left behind", self.ref.name, extra=extra
-            )
+            logger.error("run %s: its agent ignores the stop and is abandoned", self.ref.name, extra=extra)
             abandoned.add(self.ref.name)
             agent.add_done_callback(lambda _: abandoned.discard(self.ref.name))
         match stop:
             case Stop.CANCEL:
-                return Canceled()  # a normal return says nothing: agents swallow cancellations
+                return Canceled()  # also after a normal return, because agents swallow cancellations
             case Stop.LOST | Stop.STUCK | Stop.SHUTDOWN | Stop.ABORT:
-                return Lost()  # aborted: what that means to its task is for the worker's main process to say
+                return Lost()  # aborted: the worker's main process writes the end
             case Stop.OUT_OF_TIME:
                 return Failure(OUT_OF_TIME)
 
@@ -315,7 +311,7 @@ class Run:
             if self._shown is not None:  # else the agent has not begun
                 await adapter.cancel(self._shown, events)
         except BaseException:  # as in _guarded
-            logger.info("run %s: its agent's own cancel() failed", self.ref.name, exc_info=True)
+            logger.info("run %s: the cancel() of its agent failed", self.ref.name, exc_info=True)
 
     async def _guarded(self, adapter: Adapter, claim: Claim, events: RunEventQueue) -> Outcome:
         """Return the outcome of the agent. No exception of an agent may reach the event loop, which all runs share."""
@@ -337,7 +333,7 @@ class Run:
     def _retried(self, error: BaseException, events: RunEventQueue) -> Retried | None:
         """Return the retry that follows `error`, or None.
 
-        None follows the end of a task that its agent has ended, nor an error about the message or the object store.
+        An agent that has ended its task is not retried, nor are errors about the message or the object store.
         """
         if events.retries is None or events.ended or isinstance(error, (*REFUSALS, BlobsUnavailable)):
             return None
@@ -364,9 +360,9 @@ class Run:
                 logger.info("run %s: its agent refused the message: %s", self.ref.name, error)
                 return refused(error, claim)
             case BlobsUnavailable():
-                return Failure(OUT_OF_REACH, reference=self._report("what it was given can't be read", error))
+                return Failure(OUT_OF_REACH, reference=self._report("its input cannot be read", error))
             case InvalidAgentResponseError():
-                return Failure(INVALID_ANSWER, reference=self._report("its agent's answer can't be sent", error))
+                return Failure(INVALID_ANSWER, reference=self._report("the answer of its agent cannot be sent", error))
             case Reject():
                 self._report("its agent raised Celery's Reject", error)
                 return Refused(AGENT_REFUSED)
@@ -374,11 +370,11 @@ class Run:
                 return Failure(reference=self._report("its agent failed", error))
 
     def _report(self, what: str, error: BaseException | None = None) -> str:
-        """Logs the exception, None for the one at hand, and returns the reference that finds it there."""
+        """Log `error`, or the current exception. Return the reference in the log line."""
         return reported(self.ref, self._agent.name, what, error)
 
     async def _after_run(self, outcome: Outcome, events: RunEventQueue) -> Outcome:
-        """Call the `after_run` hooks, and return how the run ended: an event that a hook could not handle fails it."""
+        """Call the `after_run` hooks, and return the outcome, which is a failure if a hook failed on an event."""
         if self._hooks is None:
             return outcome
         if self._hooks.failed is not None and not isinstance(outcome, Canceled | Lost):
@@ -389,17 +385,17 @@ class Run:
     async def _last_status(
         self, final: TaskStatusUpdateEvent, outcome: Outcome, events: RunEventQueue
     ) -> TaskStatusUpdateEvent:
-        """Return the last status of the run as its hooks leave it; one that the agent has said gets their metadata."""
+        """Return the final status of the run after its hooks. Hooks only add metadata to a status of the agent."""
         assert self._hooks is not None
         if not events.ended and not (events.paused and isinstance(outcome, Completed)):
             return await self._hooks.last(final)
         metadata = self._hooks.info.metadata
         if metadata and not events.add_to_end(metadata):
-            logger.warning("run %s: metadata of its hooks came after its end: %s", self.ref.name, sorted(metadata))
+            logger.warning("run %s: its hooks added metadata after its end: %s", self.ref.name, sorted(metadata))
         return final
 
     async def _settle(self, claim: Claim, events: RunEventQueue, outcome: Outcome) -> Outcome | None:
-        """Write the end; return the outcome that it came to instead, if that is another."""
+        """Write the end. Return the outcome if it differs, or None."""
         self._execution.finish(outcome, events.state)
         final = final_event(outcome, claim.task.id, claim.task.context_id)
         if self._hooks is not None and final is not None and not isinstance(outcome, Lost):

@@ -37,7 +37,7 @@ def tracing() -> Spans | None:
     return spans_of(provider)
 
 
-def span_at_hand() -> AbstractContextManager[None]:
+def current_span_context() -> AbstractContextManager[None]:
     """Return a context manager that makes the current span current in another thread too."""
     spans = tracing()
     return nullcontext() if spans is None else spans.within(spans.here())

@@ -246,7 +246,7 @@ def test_the_commands_say_who_they_are(served: Served, tmp_path: Path) -> None:
 
 def test_the_commands_say_what_is_missing(served: Served, tmp_path: Path) -> None:
     refused = command(served, "send", "echo", "hi", code=1)
-    assert "requires authentication: give --bearer-file or A2A_BEARER" in refused
+    assert "requires authentication: pass --bearer-file or A2A_BEARER" in refused
     (tmp_path / "two").write_text("a secret")
     for arguments in (["--bearer-file", str(tmp_path / "two")], ["--api-key-file", str(tmp_path / "none")]):
         assert "secret" not in command(served, "send", "echo", "hi", *arguments, code=2)

@@ -22,7 +22,7 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.every_cell
 
 GRACE = 1.0
-IGNORED = "ignores that it was stopped"
+IGNORED = "ignores the stop"
 SETTINGS = {"app": "tests.support.cancels", "A2A_CANCEL_GRACE": f"{GRACE:g}"}
 PATIENT = SETTINGS | {"A2A_CANCEL_GRACE": "4"}
 """A grace that agents which end by themselves keep on a loaded machine too."""
@@ -131,7 +131,7 @@ def test_where_runs_share_a_process_an_agent_is_abandoned_and_the_log_says_so(si
 
     assert canceled(site, "deaf-function", task_id)["status"]["state"] == "TASK_STATE_CANCELED"
 
-    site.worker.wait_for_output(f"run {task_id}.1: its agent {IGNORED}, and is left behind")
+    site.worker.wait_for_output(f"run {task_id}.1: its agent {IGNORED} and is abandoned")
     site.goes_on()
     assert site.log(task_id) == [*WORKED, "CANCELED"]
 

@@ -229,7 +229,7 @@ class TestWhatGoesWrong:
         [
             (("send", "nobody", "hello"), 1, "no agent 'nobody'; this app has echo,"),
             (("list", "--agent", "nobody"), 1, "no agent 'nobody'"),
-            (("send", "echo"), 2, "nothing to send: give TEXT or --data"),
+            (("send", "echo"), 2, "nothing to send: pass TEXT or --data"),
             (("send", "echo", "--data", "{"), 2, "not JSON"),
             (("send", "echo", "hello", "-H", "nonsense"), 2, "write 'Name: value'"),
             (("list", "--state", "nonsense"), 2, "'nonsense' is not one of"),

@@ -17,7 +17,7 @@ ORDER = (
     "ok     broker: reached",
     ": prefork, consumes ",
     "ok     watchers: ",
-    ": a cancel has force",
+    ": a cancel is enforced",
     "ok     settings: ",
     "ok     clock: ",
 )
@@ -52,7 +52,7 @@ def test_a_fleet_that_is_not(tmp_path: Path) -> None:
         task = talk.send(gateway, "deaf-function", str(tmp_path / "marks"), returnImmediately=True)
         eventually((tmp_path / "marks").exists, what="it works")
         assert talk.state(talk.canceled(gateway, "deaf-function", task)) == "CANCELED"
-        worker.wait_for_output("is left behind")
+        worker.wait_for_output("is abandoned")
 
         code, said = doctor(fleet, "--url", f"http://{NOWHERE}")
 
@@ -75,8 +75,8 @@ def test_nobody_is_there(tmp_path: Path) -> None:
 
     assert [code for code, _ in (without_store, with_another, without_workers, without_broker)] == [1, 1, 1, 1]
     assert "wrong  store: ConnectionError" in without_store[1]
-    assert "can't reach the store" in with_another[1]
-    assert "wrong  workers: none answers" in without_workers[1]
+    assert "cannot reach the store" in with_another[1]
+    assert "wrong  workers: none replies" in without_workers[1]
     assert "wrong  broker: " in without_broker[1]
 
 

@@ -95,7 +95,7 @@ def test_doctor_says_all_that_is_wrong_and_what_to_do(site: Site) -> None:
             "store",
             "wrong",
             "store",
-        ): "maxmemory-policy is allkeys-lru: tasks vanish when memory is short. Set noeviction",
+        ): "maxmemory-policy is allkeys-lru: Redis may evict tasks. Set noeviction",
         ("memory", "ok", "memory"): "of maxmemory (200 MiB) are used",
         ("broker", "ok", "broker"): "reached: Redis ",
         ("timeouts", "ok", "timeouts"): "visibility timeout (3600 s)",
@@ -103,13 +103,13 @@ def test_doctor_says_all_that_is_wrong_and_what_to_do(site: Site) -> None:
         ("agents", "wrong", "agent fail"): f"{bad} consumes its queue {site.fleet.queue} and does not have it",
         ("agents", "wrong", "agent unread"): "no worker that reports consumes its queue nobody-reads-this",
         ("cancelling", "note", bad): "cooperative on the pool threads",
-        ("events", "note", "events"): f"{bad} sends none: Flower shows nothing of it. Start it with -E",
+        ("events", "note", "events"): f"{bad} sends none for Flower. Start it with -E",
         ("watchers", "wrong", "watchers"): "Start celery -A … a2a watcher",
         ("dead_letters", "note", "dead letters"): "1 FAILED because the worker was lost",
         ("same_settings", "wrong", bad): "A2A_LEASE_TTL is 20.0 there, and 15.0 here",
         ("clocks", "ok", "clock"): "of the store's",
         ("gateway", "ok", "gateway"): "is ready",
-        ("cancelling", "ok", good): "a cancel has force",
+        ("cancelling", "ok", good): "a cancel is enforced",
     }.items():
         assert text in said[where], where
     assert "wrong, " in site.a2a("doctor", "--url", site.gateway.url, code=1).stdout.splitlines()[-1]
@@ -189,7 +189,7 @@ def test_cancel_and_drain_change_what_they_say(site: Site) -> None:
     [left] = a2a.rows("drain", "--worker", bad, "--timeout", "0", code=1)
     assert (left["state"], left["running"]) == ("busy", [f"{site.works['bad']}.1"])
     assert left["queues"] == [site.fleet.queue]
-    assert "is drained, and takes nothing from" in a2a("doctor", "--url", site.gateway.url, code=1).stdout
+    assert "is drained and does not consume" in a2a("doctor", "--url", site.gateway.url, code=1).stdout
     context = next(row["contextId"] for row in a2a.rows("list", "--all") if row["task"] == site.works["good"])
     [stopped] = a2a.rows("cancel", "--all", "--yes", "--context", context)
     assert (stopped["task"], stopped["outcome"]) == (site.works["good"], "canceled")
@@ -209,7 +209,7 @@ def test_cancel_and_drain_change_what_they_say(site: Site) -> None:
     said = a2a("drain", "--agent", "echo").stdout
     assert re.search(rf"the queue {site.fleet.queue} also serves .*patient.*, and any other Celery tasks", said)
     assert f"no other worker that reports consumes {site.fleet.queue}" in said
-    assert f"{good}: takes nothing from {site.fleet.queue}, and has nothing left" in said
+    assert f"{good}: does not consume {site.fleet.queue}, and has no work left" in said
     waits = str(send(site.gateway, "echo", "x", returnImmediately=True)["id"])
     assert a2a.rows("list", "--all", "--agent", "echo", "--state", "submitted")[0]["task"] == waits
     assert a2a("drain", "--all", "--undo").stdout == f"{good}: consumes {site.fleet.queue} again\n"
@@ -226,8 +226,8 @@ def test_cancel_and_drain_change_what_they_say(site: Site) -> None:
     [
         (("drain",), "choose workers with --worker, --host, --queue, --agent or --all"),
         (("drain", "--all", "--queue", "q"), "--all selects all workers"),
-        (("drain", "--all", "--shutdown", "--undo"), "--shutdown ends whole workers"),
-        (("drain", "--queue", "q", "--shutdown"), "--shutdown ends whole workers"),
+        (("drain", "--all", "--shutdown", "--undo"), "--shutdown ends workers"),
+        (("drain", "--queue", "q", "--shutdown"), "--shutdown ends workers"),
         (("stats", "--watch", "0"), "--watch"),
     ],
 )

@@ -227,7 +227,7 @@ def test_gone_is_given_up_at_once_and_replayed(served: Served, store: SyncStore,
 
     assert replayed == [{"task": task["id"], "webhook": "gone", "replayed": True}]
     again = served.fleet.command("a2a", "deliveries", "replay", task["id"], "gone")
-    assert "was not given up, or is due again already" in again.stdout
+    assert "was not given up, or is already due again" in again.stdout
     posts = all_posts(store, hooks, path, task["id"])
     assert [version_of(got) for got in posts] == [1, 2, *sorted(shown(store, task["id"]))[1:]]
     eventually(lambda: stands(store, task["id"], "gone") == "delivered")

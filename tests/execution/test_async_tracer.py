@@ -315,7 +315,7 @@ async def test_no_more_work_than_there_is_room_for(calls: Calls) -> None:
     (await calls.begun("d.1")).outcome.set_result(Completed())
     await calls.begun("e.1")
     assert "c.1" not in calls.runs, "it was revoked while it waited"
-    with pytest.raises(ValueError, match="room for 1"):
+    with pytest.raises(ValueError, match="limit is 1"):
         scene.pool.shrink()
 
     stopping = asyncio.ensure_future(scene.stop())

@@ -97,11 +97,11 @@ def test_an_agent_says_when_it_is_retried(arguments: dict[str, Any], when: datet
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"countdown": 1, "eta": LATER}, "give one of them"),
+        ({"countdown": 1, "eta": LATER}, "pass only one of them"),
         ({"countdown": -1}, "a number of seconds from 0"),
         ({"countdown": float("nan")}, "a number of seconds from 0"),
         ({"countdown": "1"}, "a number of seconds from 0"),
-        ({"eta": NOW + timedelta(seconds=MAX_DELAY + 1)}, "seconds from now at most"),
+        ({"eta": NOW + timedelta(seconds=MAX_DELAY + 1)}, "seconds from now"),
         ({"max_retries": -1}, "max_retries = -1: a whole number"),
     ],
     ids=str,

@@ -108,8 +108,8 @@ CIRCLE.append(CIRCLE)
         ({"a": math.nan}, "not JSON compliant"),
         ({"a": CIRCLE}, "Circular"),
         ({"a": "\ud800"}, "surrogates"),
-        ({"a": [{1: 2}]}, "texts as keys, not 1"),
-        ({None: 1}, "texts as keys, not None"),
+        ({"a": [{1: 2}]}, "must be strings, not 1"),
+        ({None: 1}, "must be strings, not None"),
         ({"a": "ü" * 60}, "100 bytes as JSON (a2a_session_max_bytes), and this one has 128"),
     ],
 )
@@ -143,7 +143,7 @@ async def test_what_can_not_be_kept_is_said_at_once_and_fails_the_run_at_its_end
 async def test_an_end_that_was_said_by_the_agent_waits_for_its_session(runs: Runs, seeds: Seeds) -> None:
     claim = await seeds.claimed(session=True)
     events = RunEventQueue(
-        runs.scene.gate, runs.scene.keys, claim, hold=0, input_timeout=None, publish_next=_nobody, end_held=True
+        runs.scene.gate, runs.scene.keys, claim, hold=0, input_timeout=None, publish_next=_nobody, ends_on_return=True
     )
     open_session(agent(session=True), claim, events, runs.settings)
     session = events.settlement.session
@@ -163,7 +163,7 @@ async def test_an_end_that_was_said_by_the_agent_waits_for_its_session(runs: Run
 async def test_a_message_alone_fails_too_if_its_session_is_nonsense(runs: Runs, seeds: Seeds) -> None:
     claim = await seeds.claimed(session=True, working=False)
     events = RunEventQueue(
-        runs.scene.gate, runs.scene.keys, claim, hold=0, input_timeout=None, publish_next=_nobody, end_held=True
+        runs.scene.gate, runs.scene.keys, claim, hold=0, input_timeout=None, publish_next=_nobody, ends_on_return=True
     )
     open_session(agent(session=True), claim, events, runs.settings)
     events.settlement.session.state = None  # type: ignore[union-attr]
@@ -177,7 +177,7 @@ async def test_a_message_alone_fails_too_if_its_session_is_nonsense(runs: Runs, 
 async def test_a_run_whose_end_waits_for_its_agent_is_still_to_be_lost(runs: Runs, seeds: Seeds, held: bool) -> None:
     claim = await seeds.claimed(session=True)
     events = RunEventQueue(
-        runs.scene.gate, runs.scene.keys, claim, hold=0, input_timeout=None, publish_next=_nobody, end_held=held
+        runs.scene.gate, runs.scene.keys, claim, hold=0, input_timeout=None, publish_next=_nobody, ends_on_return=held
     )
     runs.scene.opened.append(events)
     run = Run(None, agent(session=True), claim.ref.task_id, 1, Limits())  # type: ignore[arg-type]
@@ -198,7 +198,7 @@ async def test_the_loser_of_two_runs_hears_of_it(runs: Runs, seeds: Seeds) -> No
     one, other = await runs.begin(), await runs.begin()
     await one[2].checkpoint({"by": "one"})
 
-    with pytest.raises(SessionConflict, match=r"began with version 0, and it is at 1"):
+    with pytest.raises(SessionConflict, match=r"had read version 0: it is at 1"):
         await other[2].checkpoint({"by": "other"})
     other[2].state = {"by": "other"}
     assert isinstance(await runs.settle(*other[:2]), Failure)
@@ -264,7 +264,7 @@ async def test_with_a_key_it_can_not_be_read_in_the_store(runs: Runs, store: Asy
 async def test_without_its_key_it_is_not_opened(runs: Runs, key: str | None, why: str) -> None:
     await (await runs.begin(secret_key=OLD))[2].checkpoint({"a": 1})
 
-    with pytest.raises(SessionError, match=rf"context 'the-context' can't be opened: .*{why}"):
+    with pytest.raises(SessionError, match=rf"context 'the-context' cannot be opened: .*{why}"):
         await runs.begin(secret_key=key)
 
 
@@ -275,7 +275,7 @@ async def test_what_was_sealed_elsewhere_is_not_opened(runs: Runs, store: AsyncS
     await store.redis.expire(moved, 60)
     claim, events = await runs.scene.begin(claim=await runs.scene.seeds.claimed(session=True, context_id="another"))
 
-    with pytest.raises(SessionError, match="something else"):
+    with pytest.raises(SessionError, match="another purpose"):
         ContextSession(claim, events, Settings(store_url="redis://127.0.0.1/0", secret_key=OLD))
 
 

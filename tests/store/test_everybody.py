@@ -136,7 +136,7 @@ class TestList:
             (("cancel",), "Missing argument 'TASK'"),
             (
                 ("cancel", "--all"),
-                "4 tasks (3 of agent, 1 of other) would be cancelled: there is no terminal to confirm, so give --yes",
+                "4 tasks (3 of agent, 1 of other) would be cancelled: there is no terminal to confirm, so pass --yes",
             ),
             (("requeue", "--owner", "ann", "waits"), "not both"),
         ],

@@ -106,7 +106,7 @@ async def test_it_is_shown_for_scripts_and_people(redis_server: EmbeddedRedis, s
     assert said["store"]["tasks"] == 3
     assert shown[1].split() == ["agent", "1", "2", "h", "0", "min", "0", "1", "1", "0", "0", "0", "0"]
     assert "tasks that wait for an answer: 1; dead letters: 0" in shown
-    assert any(line.startswith("tasks kept: about 3, ") for line in shown)
+    assert any(line.startswith("tasks stored: about 3, ") for line in shown)
 
 
 @pytest.mark.parametrize(("watch", "seconds"), [(("--watch", "0.5"), 0.5), (("--watch",), 2.0)])

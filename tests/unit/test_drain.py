@@ -69,7 +69,7 @@ def test_a_worker_that_is_started_again_while_it_is_drained_does_not_count_as_dr
 
 def test_a_worker_that_is_started_again_after_its_shutdown_is_not_reported_as_drained() -> None:
     replies = {"a2a_drain": {"queues": ["celery"], "returned": 0}, "ping": {"ok": "pong"}}
-    drained = {"drained": ["celery"], "leaving": [], "runs": [], "tasks": 0}
+    drained = {"drained": ["celery"], "stopping": [], "runs": [], "tasks": 0}
 
     def broadcast(command: str, **_: Any) -> list[dict[str, Any]]:
         return [{"celery@ours": replies.get(command, drained)}]
@@ -98,11 +98,11 @@ def test_the_undo_for_a_worker_that_was_started_again_names_the_queues_that_it_c
 
 
 AGAIN = (
-    "celery@ours: was started again, and consumes celery: drain it without --shutdown, or stop it where it is started"
+    "celery@ours: was restarted, and consumes celery: drain it without --shutdown, or stop it in its process manager"
 )
 ANSWERS = {
     "a2a_drain": {"queues": ["celery"], "returned": 0},
-    "a2a_busy": {"drained": [], "leaving": [], "runs": [], "tasks": 0},
+    "a2a_busy": {"drained": [], "stopping": [], "runs": [], "tasks": 0},
 }
 
 TOPIC, OTHER = Exchange("tasks", type="topic"), Exchange("other", type="direct")

@@ -41,10 +41,10 @@ MISSING = sys.argv[1] == "missing"
 sys.meta_path.insert(0, Watch())
 import a2a_celery.app, a2a_celery.cli.commands, a2a_celery.execution.events.run_telemetry
 import a2a_celery.watcher.webhooks.instrumented_post
-from a2a_celery.telemetry.tracing import span_at_hand, trace_to_keep, tracing
+from a2a_celery.telemetry.tracing import current_span_context, trace_to_keep, tracing
 assert tracing() is None
 assert trace_to_keep({}) == {}
-with span_at_hand():
+with current_span_context():
     pass
 assert Watch.ours == [], Watch.ours
 assert "a2a_celery.telemetry.spans" not in sys.modules

@@ -56,10 +56,10 @@ def credentials_of(
     api_key_file: Path | None,
     environ: Mapping[str, str] = os.environ,
 ) -> CredentialArguments:
-    """Return the credentials for each request. A file wins over a variable.
+    """Return the credentials for each request. A file takes precedence over a variable.
 
     Raises:
-        click.BadParameter: A header is malformed, or a file has no token. The text never quotes a file.
+        click.BadParameter: A header is malformed, or a file has no token. The message never quotes a file.
     """
     return CredentialArguments(
         headers=dict(map(header_of, header)),
@@ -86,7 +86,7 @@ def _secret(file: Path | None, option: str, variable: str | None) -> str | None:
     try:
         text = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
-        raise click.BadParameter(f"{file}: it can't be read", param_hint=option) from None
+        raise click.BadParameter(f"{file}: cannot be read", param_hint=option) from None
     if not text or len(text.split()) > 1:
-        raise click.BadParameter(f"{file}: one word is meant, and nothing else", param_hint=option)
+        raise click.BadParameter(f"{file}: must contain one word", param_hint=option)
     return text

@@ -111,7 +111,7 @@ def client_command(command: Callable[..., Coroutine[Any, Any, None]]) -> Callabl
         if agent is not None and agent not in found.agents:
             raise click.ClickException(f"no agent {agent!r}; this app has {', '.join(found.agents) or 'none'}")
         if url is None:
-            # not `settings`: they insist on a store, and nobody asks it here
+            # not `settings`, which require a store that this command does not need
             url = os.environ.get("A2A_PUBLIC_URL") or found.celery.conf.get("a2a_public_url") or DEFAULT_URL
         names = tuple(found.agents) if agent is None else (agent,)
         gateway = Gateway(url.rstrip("/"), names, Credentials(**credentials_of(header, bearer_file, api_key_file)))
@@ -122,7 +122,7 @@ def client_command(command: Callable[..., Coroutine[Any, Any, None]]) -> Callabl
         except (A2AError, httpx.HTTPError, httpx.InvalidURL) as e:
             raise click.ClickException(_explain(e, gateway.url)) from e
 
-    # the coroutine's own parameters come with its attributes
+    # the coroutine's parameters are in its attributes
     callback = click.pass_context(update_wrapper(run, command))
     for option in (
         click.option("--json", "as_lines", is_flag=True, help="Print one line of ProtoJSON per event or task."),
@@ -192,7 +192,7 @@ async def tail(gateway: Gateway, *, task: str, as_lines: bool) -> None:
         except NotImplementedError as e:
             raise click.ClickException(f"the agent {name} does not stream: poll with a2a get {task}") from e
         except UnsupportedOperationError:
-            # it has ended; perhaps since it was read
+            # the task has ended, perhaps after it was read
             found = await client.get_task(GetTaskRequest(id=task))
             _show(found, as_lines)
 
@@ -275,7 +275,7 @@ def parts_of(text: str | None, data: str | None) -> list[Part]:
         except ValueError as e:
             raise click.BadParameter(f"not JSON: {e}", param_hint="--data") from e
     if not parts:
-        raise click.UsageError("nothing to send: give TEXT or --data")
+        raise click.UsageError("nothing to send: pass TEXT or --data")
     return parts
 
 
@@ -287,7 +287,7 @@ def _explain(error: Exception, url: str) -> str:
     if isinstance(error, AgentCardResolutionError) and isinstance(cause, httpx.HTTPStatusError):
         return f"{cause.request.url} answers {cause.response.status_code}: is {url} a gateway of this app?"
     if isinstance(cause, httpx.HTTPStatusError) and cause.response.status_code == 401:
-        return f"{url} requires authentication: give --bearer-file or {BEARER}, --api-key-file or {API_KEY}"
+        return f"{url} requires authentication: pass --bearer-file or {BEARER}, --api-key-file or {API_KEY}"
     if isinstance(error, A2AError):
         return error_line(error)
     return " ".join(f"{url}: {error}".split())

@@ -33,7 +33,7 @@ class Screen:
     def __init__(self) -> None:
         self._lock = Lock()
         if isinstance(sys.stdout, TextIOWrapper):
-            sys.stdout.reconfigure(errors="replace")  # an agent may print what this terminal can't show
+            sys.stdout.reconfigure(errors="replace")  # an agent may print characters that this terminal cannot show
 
     def say(self, who: str, line: str) -> None:
         """Write one line, coloured on a terminal only."""

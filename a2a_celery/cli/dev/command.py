@@ -85,4 +85,4 @@ def available_port(host: str, port: int, option: str) -> int:
             return found
     except OSError as e:
         reason = os.strerror(e.errno) if e.errno and e.errno > 0 else str(e.args[-1])
-        raise ConfigError(f"can't listen on {host} port {port} ({reason}): choose another with {option}") from e
+        raise ConfigError(f"cannot listen on {host} port {port} ({reason}): choose another with {option}") from e

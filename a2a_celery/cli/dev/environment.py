@@ -46,7 +46,7 @@ def with_redis(app: Celery, environ: Mapping[str, str], url: str) -> dict[str, s
     env = {**_common(environ), STORE: url}
     if not app.conf.broker_url:  # Celery reads its variable here too
         if is_sentinel_url(url):
-            raise ConfigError("the store is behind Sentinels: set broker_url, and broker_transport_options, in the app")
+            raise ConfigError("the store uses Sentinels: set broker_url, and broker_transport_options, in the app")
         env[BROKER] = celery_url(url)
     return env
 

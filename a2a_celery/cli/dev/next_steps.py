@@ -32,9 +32,9 @@ TEXT = "Hello"
 
 
 def next_steps(agents: Mapping[str, Agent], url: str, grpc_port: int | None, location: str, folder: Path | None) -> str:
-    """Return the text. `url` is the gateway's; `location` and `folder` name the app (see `Target`)."""
+    """Return the text. `url` is the gateway's; `location` and `folder` name the app (see `AppLocation`)."""
     first = next(iter(agents))
-    # the last of them that streams, so that the second thing to try shows something else than the first
+    # the last one that streams, so that the second example uses another agent than the first
     streaming = [name for name, agent in agents.items() if agent.card.capabilities.streaming and name != first]
     second = streaming[0] if streaming else first
     width = max(map(len, agents))

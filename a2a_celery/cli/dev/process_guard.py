@@ -31,7 +31,7 @@ class ProcessGuard:
     """A guardian process that ends the registered process groups when this process dies."""
 
     def __init__(self) -> None:
-        # -I -S: no site, no environment, no current folder; nothing of ours is imported
+        # -I -S: no site, environment or current folder, so that only the standard library is imported
         self._guardian = subprocess.Popen(
             [sys.executable, "-I", "-S", str(Path(__file__).resolve())],
             stdin=subprocess.PIPE,

@@ -106,10 +106,10 @@ class Supervisor:
         self._events: SimpleQueue[_Ended | _Health | signal.Signals] = SimpleQueue()
 
     def run(self, environ: Mapping[str, str], redis_url: str | None) -> int:
-        """Run until a signal (exit code 0) or the death of a child (1). Without `redis_url`, embed a Redis.
+        """Run until a signal (exit code 0) or the end of a child (1). Without `redis_url`, embed a Redis.
 
         Raises:
-            click.ClickException: it could not start; nothing runs.
+            click.ClickException: The fleet could not start, and nothing runs.
         """
         before = {number: signal.signal(number, self._signalled) for number in _stop_signals()}
         guard = ProcessGuard()
@@ -182,7 +182,7 @@ class Supervisor:
                     elif self._elapsed() > next_report:
                         next_report += PROGRESS_INTERVAL
                         missing = "; ".join(f"{part}: {state}" for part, state in health.found.items() if state != "ok")
-                        self._say(f"still waiting for {missing}")
+                        self._say(f"waiting for {missing}")
                 case number:
                     self._say(f"stopping ({number.name})")
                     return 0

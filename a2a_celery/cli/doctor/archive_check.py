@@ -72,14 +72,14 @@ def _archive(found: StorageState, settings: Settings, watchers: Sequence[Mapping
         yield (
             "wrong",
             "archive",
-            f"{', '.join(elsewhere)} archive elsewhere, or nowhere: A2A_ARCHIVE_URL must be the same.",
+            f"{', '.join(elsewhere)} have another archive or none: A2A_ARCHIVE_URL must be the same.",
         )
     if state.lag > MAX_DELAY:
         yield (
             "wrong",
             "archive",
-            f"behind: {state.due} ended tasks are due, the oldest for {state.lag:.0f} s. They stay in the store: a "
-            "watcher's log says why, and Redis needs the memory.",
+            f"late: {state.due} ended tasks are due, the oldest for {state.lag:.0f} s. They stay in the store: a "
+            "watcher's log has the reason.",
         )
     if state.refused:
         yield (
@@ -88,7 +88,7 @@ def _archive(found: StorageState, settings: Settings, watchers: Sequence[Mapping
             f"its database refuses {state.refused} tasks, which stay in the store: see a watcher's log.",
         )
     if url is not None and not (found.database or elsewhere or state.lag > MAX_DELAY or state.refused):
-        yield "ok", "archive", f"{state.waiting} ended tasks will go there, none is late"
+        yield "ok", "archive", f"{state.waiting} ended tasks wait for it, none is late"
 
 
 async def _database(url: str) -> str:

@@ -20,8 +20,8 @@ def broker(found: Survey) -> Iterator[Finding]:
     if server.evicts not in ("", "noeviction") and server.max_memory and not is_store:
         yield wrong(
             "broker",
-            f"maxmemory-policy is {server.evicts}: messages vanish when memory is short, and wait for a watcher to "
-            "publish them again. Set noeviction.",
+            f"maxmemory-policy is {server.evicts}: Redis may evict messages, which a watcher then "
+            "publishes again. Set noeviction.",
         )
 
 
@@ -55,12 +55,12 @@ def timeouts(found: Survey) -> Iterator[Finding]:
             "broker_transport_options.",
         )
     if long:
-        what = "closes the worker's channel" if rabbit else "sends that once more"
+        what = "closes the worker's channel" if rabbit else "redelivers it"
         yield note(
             "timeouts",
-            f"runs of {', '.join(long)} may take longer than the broker's {shown}: what a worker has fetched behind "
-            f"one waits for as long, and it {what}. Give them a queue of their own, with "
-            "worker_prefetch_multiplier = 1, or raise it.",
+            f"runs of {', '.join(long)} may take longer than the broker's {shown}: a message that a worker prefetched "
+            f"waits as long, and the broker {what}. Give the agents a separate queue with "
+            "worker_prefetch_multiplier = 1, or raise the timeout.",
         )
     if not (late or long):
         yield ok("timeouts", f"no agent has a time limit beyond the broker's {shown}")

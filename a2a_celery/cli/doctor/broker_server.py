@@ -27,13 +27,13 @@ class BrokerServer:
 
     version: str = ""
     identity: str = ""
-    """Of a Redis: the same for all who use the same process."""
+    """Identity of a Redis process."""
 
     evicts: str = ""
-    """Of a Redis: its ``maxmemory-policy``."""
+    """``maxmemory-policy`` of a Redis."""
 
     max_memory: int = 0
-    """Of a Redis, in bytes; 0: no limit."""
+    """``maxmemory`` of a Redis in bytes, or 0 for no limit."""
 
     ack_timeout: float | None = None
     """Seconds that a message may stay unacknowledged. Redis then redelivers it; RabbitMQ closes the channel."""

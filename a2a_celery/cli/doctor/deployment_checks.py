@@ -43,26 +43,26 @@ def watchers(found: Survey) -> Iterator[Finding]:
     if not found.watchers:
         yield wrong(
             "watchers",
-            "none: runs of lost workers stay open, and what the broker did not take "
-            "is never run. Start celery -A … a2a watcher.",
+            "none: runs of lost workers stay open, and runs that the broker did not "
+            "accept never begin. Start celery -A … a2a watcher.",
         )
     else:
-        yield ok("watchers", ", ".join(said["watcher"] for said in found.watchers))
+        yield ok("watchers", ", ".join(report["watcher"] for report in found.watchers))
 
 
 def webhooks(found: Survey) -> Iterator[Finding]:
     """Check that webhooks receive their events."""
     failing, dead = found.webhooks.failing, found.webhooks.dead
     if failing:
-        yield note("webhooks", f"{failing} can't be reached now: celery -A … a2a deliveries says why.")
+        yield note("webhooks", f"{failing} are unreachable now: celery -A … a2a deliveries shows the reason.")
     if dead:
         yield note(
             "webhooks",
-            f"{dead} given up: celery -A … a2a deliveries list --dead says why; "
-            "a2a deliveries replay --all posts what they have missed.",
+            f"{dead} given up: celery -A … a2a deliveries list --dead shows the reason; "
+            "a2a deliveries replay --all posts the missed events.",
         )
     if found.webhooks.secrets and not (failing or dead):
-        yield ok("webhooks", "none waits for one that fails, none was given up")
+        yield ok("webhooks", "none fails, none was given up")
 
 
 def dead_letters(found: Survey) -> Iterator[Finding]:
@@ -84,20 +84,20 @@ def secrets(found: Survey) -> Iterator[Finding]:
         yield wrong(
             "secret key",
             f"A2A_SECRET_KEY {'lacks one' if known else 'is not set here'}, with which webhooks in the store "
-            "are sealed: no gateway starts so. Add it behind the one that is used.",
+            "are sealed: no gateway starts. Append it to the current one.",
         )
     wanted = found.webhooks.secrets | ({ours.fingerprint} if ours is not None else set())
     others = () if isinstance(found.watchers, str) else found.watchers
     lacking = False
-    for said in others:
-        who, theirs = f"watcher {said['watcher']}", set(said.get("secrets", ()))
+    for report in others:
+        who, theirs = f"watcher {report['watcher']}", set(report.get("secrets", ()))
         if wanted and not theirs:
             yield wrong(who, f"has no A2A_SECRET_KEY, and {where}: it delivers nothing to webhooks. Set it there.")
         elif wanted - theirs:
             yield wrong(
                 who,
-                "its A2A_SECRET_KEY does not open all webhooks that there are, or those that a gateway makes which is "
-                "set up as this command: it fails to deliver these. Make it the same.",
+                "its A2A_SECRET_KEY does not open all webhooks in the store, or those of a gateway with these "
+                "settings, so their deliveries fail. Set the same key.",
             )
         lacking |= bool(wanted - theirs)
     if wanted and others and not lacking:
@@ -109,8 +109,8 @@ def signing_keys(found: Survey) -> Iterator[Finding]:
     published = published_keys(found.settings)
     others = () if isinstance(found.watchers, str) else found.watchers
     agree = bool(published and others)
-    for said in others:
-        who, theirs = f"watcher {said['watcher']}", said.get("signing_keys", [])
+    for report in others:
+        who, theirs = f"watcher {report['watcher']}", report.get("signing_keys", [])
         if published and not theirs:
             agree = False
             yield wrong(who, "has no A2A_WEBHOOK_PRIVATE_KEY, and gateways publish public keys: set it there.")
@@ -118,19 +118,19 @@ def signing_keys(found: Survey) -> Iterator[Finding]:
             agree = False
             yield wrong(
                 who,
-                f"signs webhooks with {theirs[0]}, which is not published by a gateway that is set up as this "
-                "command: receivers refuse its posts. Add it to A2A_WEBHOOK_PUBLIC_KEYS.",
+                f"signs webhooks with {theirs[0]}, which gateways with the settings of this command do "
+                "not publish: receivers refuse its posts. Add it to A2A_WEBHOOK_PUBLIC_KEYS.",
             )
     if agree:
         yield ok("signatures", "watchers sign with published keys")
 
 
 def same_settings(found: Survey) -> Iterator[Finding]:
-    """Gateways, workers and watchers must agree."""
+    """Check that gateways, workers and watchers have the same settings."""
     workers = {node: report["settings"] for node, report in reporting(found)}
     others = dict(workers)
     if not isinstance(found.watchers, str):
-        others |= {f"watcher {said['watcher']}": said["settings"] for said in found.watchers}
+        others |= {f"watcher {report['watcher']}": report["settings"] for report in found.watchers}
     ours = visible_settings(found.settings)
     agree = True
     for who, theirs in sorted(others.items()):
@@ -139,8 +139,8 @@ def same_settings(found: Survey) -> Iterator[Finding]:
             yield wrong(
                 who,
                 f"belongs to another fleet: A2A_KEY_PREFIX is {theirs['key_prefix']!r} there, and "
-                f"{found.settings.key_prefix!r} here. Make them the same, or give each fleet its own queues or broker: "
-                "messages that come to a worker of the wrong fleet go back and forth.",
+                f"{found.settings.key_prefix!r} here. Make them equal, or give each fleet separate queues: "
+                "a worker returns messages of the other fleet to the queue.",
             )
             continue
         unused = OWN_TO_A_PROCESS | (NOT_OF_WORKERS if who in workers else set())
@@ -150,20 +150,20 @@ def same_settings(found: Survey) -> Iterator[Finding]:
                 yield wrong(
                     who,
                     f"{ENV_PREFIX}{name.upper()} is {theirs.get(name)!r} there, and "
-                    f"{ours.get(name)!r} here: make them the same.",
+                    f"{ours.get(name)!r} here: make them equal.",
                 )
     if others and agree:
-        yield ok("settings", "the same in workers, watchers and here")
+        yield ok("settings", "equal in workers, watchers and here")
 
 
 def gateway(found: Survey) -> Iterator[Finding]:
     """Check that the gateway reports itself ready."""
-    says = found.gateway_health
-    if isinstance(says, str):
+    answer = found.gateway_health
+    if isinstance(answer, str):
         level: Level = "wrong" if found.gateway_named else "note"
-        yield Finding(level, "gateway", f"none at {found.gateway} ({says}); name yours with --url")
-    elif says.get("status") == "ok":
+        yield Finding(level, "gateway", f"none at {found.gateway} ({answer}); name yours with --url")
+    elif answer.get("status") == "ok":
         yield ok("gateway", f"{found.gateway} is ready")
     else:
-        missing = "; ".join(f"{name}: {state}" for name, state in says.items() if name != "status" and state != "ok")
-        yield wrong("gateway", f"{found.gateway} is not ready: {missing or says}")
+        missing = "; ".join(f"{name}: {state}" for name, state in answer.items() if name != "status" and state != "ok")
+        yield wrong("gateway", f"{found.gateway} is not ready: {missing or answer}")

@@ -14,7 +14,7 @@ Level = Literal["ok", "note", "wrong"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding of `check`. "note" is worth knowing; with "wrong", something does not work as documented."""
+    """Finding of a check. At the level "wrong", a feature does not work as documented; "note" is a recommendation."""
 
     level: Level
     about: str

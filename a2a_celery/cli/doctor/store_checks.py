@@ -9,13 +9,13 @@ from .finding import Finding, note, ok, wrong
 from .survey import Survey, reporting
 
 OLDEST = (6, 2)
-"""The Redis whose commands the scripts use."""
+"""Oldest Redis version that has the commands of the scripts."""
 
 FILLING, NEARLY_FULL = 0.75, 0.9
-"""Shares of maxmemory; the latter where there is no watermark."""
+"""Shares of maxmemory at which memory is short; the latter applies without a watermark."""
 
 MAX_SKEW = 2.0
-"""Seconds that clocks may differ: expiry and scheduled times are told by the clock of the machine that looks."""
+"""Maximum seconds between clocks. Each machine compares expiry and scheduled times with its own clock."""
 
 
 def store(found: Survey) -> Iterator[Finding]:
@@ -30,30 +30,30 @@ def store(found: Survey) -> Iterator[Finding]:
     if server.kind == "Redis" and version < OLDEST:
         yield wrong("store", f"{name} is too old: at least {OLDEST[0]}.{OLDEST[1]}.")
     if not server.primary:
-        yield wrong("store", "it is a replica, which can't be written: name the primary in A2A_STORE_URL.")
+        yield wrong("store", "it is a read-only replica: name the primary in A2A_STORE_URL.")
     if server.cluster:
-        yield wrong("store", "it is a cluster, whose nodes each have a part: use one primary.")
+        yield wrong("store", "it is a cluster, which is not supported: use one primary.")
     if server.evicts == "noeviction":
         yield ok("store", "maxmemory-policy is noeviction")
     elif server.max_memory:
-        yield wrong("store", f"maxmemory-policy is {server.evicts}: tasks vanish when memory is short. Set noeviction.")
+        yield wrong("store", f"maxmemory-policy is {server.evicts}: Redis may evict tasks. Set noeviction.")
     else:
         yield note(
             "store",
-            f"maxmemory-policy is {server.evicts}; there is no maxmemory, so nothing goes. "
-            "Set noeviction all the same.",
+            f"maxmemory-policy is {server.evicts}; without maxmemory it has no effect. "
+            "Set noeviction for a later maxmemory.",
         )
     if server.append_only:
         yield ok("store", "appendonly is yes")
     else:
-        yield note("store", "appendonly is no: its tasks may not outlive it. Set appendonly yes.")
+        yield note("store", "appendonly is no: a restart may lose tasks. Set appendonly yes.")
     wanted = found.settings.store_wait_replicas
     if server.replicas < wanted:
         yield wrong(
             "store", f"{server.replicas} replicas follow it, and a2a_store_wait_replicas is {wanted}: start more."
         )
     if server.unsaved:
-        yield wrong("store", f"{server.unsaved} could not be written when it last tried: see its log, and its disk.")
+        yield wrong("store", f"{server.unsaved} failed at the last attempt: see its log and its disk.")
 
 
 def storage(found: Survey) -> Iterator[Finding]:
@@ -72,9 +72,9 @@ def memory(found: Survey) -> Iterator[Finding]:
     nearly_full = watermark or NEARLY_FULL
     if used >= nearly_full:
         refuses = f"above {watermark:.0%} no message is accepted" if watermark else "a full store refuses new tasks"
-        yield wrong("memory", f"{usage}: {refuses}. Raise maxmemory, or keep tasks for less long (retention).")
+        yield wrong("memory", f"{usage}: {refuses}. Raise maxmemory, or lower the retention.")
     elif used >= min(FILLING, nearly_full):
-        yield note("memory", f"{usage}: raise maxmemory before it is full, or keep tasks for less long (retention).")
+        yield note("memory", f"{usage}: raise maxmemory, or lower the retention.")
     else:
         yield ok("memory", usage)
 

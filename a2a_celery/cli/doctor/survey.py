@@ -35,11 +35,11 @@ class Webhooks:
     """Pending webhook deliveries."""
 
     secrets: frozenset[str] = frozenset()
-    """Fingerprints of the secrets that their configs are sealed with; none: there are no configs."""
+    """Fingerprints of the secrets that their configs are sealed with."""
 
     failing: int = 0
     dead: int = 0
-    """How many were given up."""
+    """Number of webhooks that were given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +47,13 @@ class Work:
     """Properties of an agent's runs."""
 
     limit: float | None = None
-    """Seconds that one may take; None: as long as it likes."""
+    """Time limit in seconds, or None."""
 
     late: bool = False
-    """Whether the broker's message is acknowledged at its end, and not at its beginning."""
+    """True if the message is acknowledged at the end of the run."""
 
     plain: bool = False
-    """Whether it is a Celery task that was exposed."""
+    """True for an exposed Celery task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,37 +66,37 @@ class Survey:
     webhooks: Webhooks = Webhooks()
     dead_letters: int = 0
     storage: StorageState | None = None
-    """None: the store can't be reached."""
+    """None if the store is unreachable."""
 
     broker: BrokerServer | str = field(default_factory=BrokerServer)
 
     lines: Mapping[str, str] = field(default_factory=dict)
-    """What the start lines of a gateway say of store, broker, authentication and settings."""
+    """Start lines of a gateway about store, broker, authentication and settings."""
 
     workers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Report of each worker by its Celery node name, or "error" if the worker does not know the command."""
 
     announced: tuple[Mapping[str, Any], ...] = ()
-    """What each worker announces in the store that Celery's remote control does not reach."""
+    """Announcements of the workers without Celery's remote control."""
 
     queues: Mapping[str, str | None] = field(default_factory=dict)
-    """The queue that each agent's runs go to, where no `route` says another; None: its options name none."""
+    """Queue of each agent's runs without a `route`, or None if its options name no queue."""
 
     import_errors: Mapping[str, str] = field(default_factory=dict)
-    """Why the code of an agent cannot be imported here, by agent."""
+    """Import errors by agent."""
 
     work: Mapping[str, Work] = field(default_factory=dict)
     """By agent."""
 
     unreadable_results: str | None = None
-    """Why watchers cannot read results of Celery tasks, with a remedy, or None where they can."""
+    """Reason why watchers cannot read results of Celery tasks, with a remedy, or None."""
 
     ignores_results: bool = False
-    """Whether Celery tasks store no result unless they say otherwise (`task_ignore_result`)."""
+    """True if Celery tasks store no result by default (`task_ignore_result`)."""
 
     gateway: str = ""
     gateway_named: bool = False
-    """Whether somebody said where the gateway is."""
+    """True if the URL of the gateway is configured."""
 
     gateway_health: Mapping[str, Any] | str = ""
 
@@ -113,7 +113,7 @@ def survey(found: A2A, url: str | None, timeout: float) -> Survey:
     keys = Keys(settings.key_prefix)
     try:
         server = server_of(store)
-        watching = tuple(json.loads(said) for said in store.run(watchers(keys)))
+        watching = tuple(json.loads(report) for report in store.run(watchers(keys)))
         announced = tuple(json.loads(text) for text in store.run(announced_workers(keys)))
         webhooks = _webhooks(store, keys)
         dead_letters = store.run(read_metrics(keys)).dead_letters
@@ -153,8 +153,8 @@ def survey(found: A2A, url: str | None, timeout: float) -> Survey:
 
 
 def _webhooks(store: SyncStore, keys: Keys) -> Webhooks:
-    failing = sum(row.state == "failing" for row in deliveries(store, keys))
-    dead = sum(row.state == "dead" for row in deliveries(store, keys, dead=True))
+    failing = sum(delivery.state == "failing" for delivery in deliveries(store, keys))
+    dead = sum(delivery.state == "dead" for delivery in deliveries(store, keys, dead=True))
     return Webhooks(store.run(secrets_in_use(keys)), failing, dead)
 
 
@@ -183,9 +183,9 @@ def _work(agent: Agent) -> Work:
 def _gateway(url: str) -> Mapping[str, Any] | str:
     try:
         answer = httpx.get(f"{url}/health/ready", timeout=GATEWAY_TIMEOUT)
-        said = answer.json()
+        reply = answer.json()
     except httpx.HTTPError as e:
         return f"{type(e).__name__}: {e}"
     except ValueError:
-        return f"it answers {answer.status_code}, and not as a gateway does"
-    return said if isinstance(said, dict) else "it does not answer as a gateway does"
+        return f"it responds {answer.status_code}, unlike a gateway"
+    return reply if isinstance(reply, dict) else "it does not respond like a gateway"

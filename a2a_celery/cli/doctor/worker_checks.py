@@ -17,22 +17,23 @@ def workers(found: Survey) -> Iterator[Finding]:
     for worker in found.announced:
         yield note(
             worker["worker"],
-            f"consumes {', '.join(worker['queues']) or 'no queue'}, and Celery's remote control does not reach it: "
-            "nor do revokes, a2a drain and this command. Set worker_enable_remote_control, on a broker with fanout.",
+            f"consumes {', '.join(worker['queues']) or 'no queue'}, and has no remote control: "
+            "revokes, a2a drain and this command do not reach it. Set worker_enable_remote_control, "
+            "on a broker with fanout.",
         )
     if not found.workers and not found.announced:
         yield wrong(
             "workers",
-            "none answers: start one with celery -A … worker. "
-            "(One of the solo pool answers between two runs; see --timeout.)",
+            "none replies: start one with celery -A … worker. "
+            "(A worker on the solo pool replies between two runs; see --timeout.)",
         )
     for node, report in sorted(found.workers.items()):
         if "pool" not in report:
             yield note(node, "does not report: its app has no A2A, or that of another version")
         elif report.get("error"):
-            yield wrong(node, f"its settings can't be used: {report['error']}")
+            yield wrong(node, f"its settings are invalid: {report['error']}")
         elif report["store"]["error"]:
-            yield wrong(node, f"can't reach the store: {report['store']['error']}")
+            yield wrong(node, f"cannot reach the store: {report['store']['error']}")
         elif not isinstance(found.store, str) and report["store"]["identity"] != found.store.identity:
             yield wrong(node, "has another store than this command: see A2A_STORE_URL in both places.")
         else:
@@ -40,7 +41,7 @@ def workers(found: Survey) -> Iterator[Finding]:
             yield ok(node, f"{report['pool']}, consumes {queues}, has {_agents(found, report)}")
         if report.get("drained"):
             left = ", ".join(report["drained"])
-            yield note(node, f"is drained, and takes nothing from {left}: a2a drain --worker {node} --undo ends that.")
+            yield note(node, f"is drained and does not consume {left}: a2a drain --worker {node} --undo ends it.")
 
 
 def _agents(found: Survey, report: Mapping[str, Any]) -> str:
@@ -56,9 +57,9 @@ def agents(found: Survey) -> Iterator[Finding]:
     for agent, queue in found.queues.items():
         consuming = [(node, report) for node, report in reporting(found) if queue in report["queues"]]
         if queue is None:
-            yield note(f"agent {agent}", "its options name an exchange and no queue: not looked at")
+            yield note(f"agent {agent}", "not checked, because its options name an exchange and no queue")
         elif not consuming and any(queue in worker["queues"] for worker in found.announced):
-            continue  # whether that worker has the agent, it cannot be asked
+            continue  # a worker without remote control cannot report its agents
         elif not consuming:
             yield wrong(
                 f"agent {agent}", f"no worker that reports consumes its queue {queue}: celery -A … worker -Q {queue}"
@@ -69,7 +70,7 @@ def agents(found: Survey) -> Iterator[Finding]:
                 yield wrong(
                     f"agent {agent}",
                     f"{', '.join(without)} consumes its queue {queue} and does "
-                    "not have it: what comes there is REJECTED. Give it the same code, or another queue.",
+                    "not have it: runs there are REJECTED. Give it the same code, or another queue.",
                 )
             served += not without
     if served:
@@ -80,9 +81,9 @@ def imports(found: Survey) -> Iterator[Finding]:
     """Report agents whose code cannot be imported here. A worker that has an agent could import it at its start."""
     for agent, error in found.import_errors.items():
         if any(agent in report["agents"] for _, report in reporting(found)):
-            yield note(f"agent {agent}", f"{error}. Workers have it, so this matters only where a worker is to start.")
+            yield note(f"agent {agent}", f"{error}. Running workers have it; a worker could not start here.")
         else:
-            yield wrong(f"agent {agent}", f"{error}. No worker starts like this: install or correct it.")
+            yield wrong(f"agent {agent}", f"{error}. No worker can start: install or correct it.")
 
 
 def cancelling(found: Survey) -> Iterator[Finding]:
@@ -90,34 +91,32 @@ def cancelling(found: Survey) -> Iterator[Finding]:
     grace = f"{found.settings.cancel_grace:g} s"
     for node, report in reporting(found):
         if report["pool"] == "prefork":
-            yield ok(node, f"a cancel has force: an agent that ignores it is ended after {grace}")
+            yield ok(node, f"a cancel is enforced: an agent that ignores it is killed after {grace}")
         else:
             yield note(
                 node,
                 f"a cancel is cooperative on the pool {report['pool']}: an agent that ignores "
-                f"it is left behind after {grace}. Only prefork has force.",
+                f"it is abandoned after {grace}. Only prefork enforces a cancel.",
             )
         if report["abandoned"]:
             runs = ", ".join(report["abandoned"])
-            yield note(
-                node, f"agents that ignored that they were stopped still run: {runs}. Restart it to be rid of them."
-            )
+            yield note(node, f"abandoned agents still run: {runs}. Restart the worker to end them.")
 
 
 def versions(found: Survey) -> Iterator[Finding]:
     """Check that workers and watchers have the versions that are installed here."""
     theirs = {node: report.get("versions") for node, report in reporting(found)}
     if not isinstance(found.watchers, str):
-        theirs |= {f"watcher {said['watcher']}": said.get("versions") for said in found.watchers}
+        theirs |= {f"watcher {other['watcher']}": other.get("versions") for other in found.watchers}
     here, agree = installed(), True
-    for who, said in sorted(theirs.items()):
-        if said == here:
+    for who, other in sorted(theirs.items()):
+        if other == here:
             continue
         agree = False
-        differing = [name for name in here if (said or {}).get(name) != here[name]]
-        there = ", ".join(f"{name} {said.get(name) or '?'}" for name in differing) if said else "an older release"
+        differing = [name for name in here if (other or {}).get(name) != here[name]]
+        there = ", ".join(f"{name} {other.get(name) or '?'}" for name in differing) if other else "an older release"
         ours = ", ".join(f"{name} {here[name]}" for name in differing)
-        yield wrong(who, f"has {there}, here is {ours}: finish the roll-out, or install the same.")
+        yield wrong(who, f"has {there}, here is {ours}: finish the roll-out, or install equal versions.")
     if theirs and agree:
         yield ok("versions", ", ".join(f"{name} {version}" for name, version in here.items()) + ", everywhere")
 
@@ -131,8 +130,8 @@ def results(found: Survey) -> Iterator[Finding]:
         yield note(
             "results",
             f"exposed tasks ({plain}) may need results that watchers can read, and {found.unreadable_results}. Until "
-            "then a task that begins a chain, group or chord fails, and what a worker without this package did is not "
-            "known.",
+            "then a task that begins a chain, group or chord fails, and results of workers without this package are "
+            "unknown.",
         )
     elif found.ignores_results:
         yield note(
@@ -146,6 +145,6 @@ def events(found: Survey) -> Iterator[Finding]:
     """Check that workers send Celery events, for Flower and other monitors."""
     silent = [node for node, report in reporting(found) if not report.get("events")]
     if silent:
-        yield note("events", f"{', '.join(silent)} sends none: Flower shows nothing of it. Start it with -E.")
+        yield note("events", f"{', '.join(silent)} sends none for Flower. Start it with -E.")
     elif reporting(found):
-        yield ok("events", "all workers send them, for Flower")
+        yield ok("events", "all workers send them")

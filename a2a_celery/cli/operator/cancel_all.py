@@ -24,7 +24,7 @@ from ...store.admin.scan import TaskSummary, open_tasks, read_states
 from ...store.runs.commands import RunRef
 from ...store.tasks.commands import request_cancel
 from ...store.tasks.results import CanceledNow, CancelRequested
-from .list_tasks import refuse_gateway_options, task_fields, task_rows
+from .list_tasks import refuse_gateway_options, summary_lines, task_fields
 from .selection import Selection, refuse_filters, selecting
 from .store_access import operator_store
 
@@ -49,12 +49,12 @@ def with_cancel_all_option(command: Callable[..., Any]) -> Callable[..., Any]:
             if any(value not in (None, False) for value in own.values()):
                 raise click.UsageError("--yes, --dry-run, --limit and --timeout need --all")
             if rest["task"] is None:
-                raise click.UsageError("Missing argument 'TASK': name one, or give --all and filters")
+                raise click.UsageError("Missing argument 'TASK': pass one, or --all and filters")
             return command(**{name: value for name, value in rest.items() if name not in ONLY_HERE})
         if rest.pop("store"):
             raise click.UsageError("--store needs TASK: --all reads the store anyway")
         if rest["task"] is not None:
-            raise click.UsageError("name a task, or give --all and filters: not both")
+            raise click.UsageError("pass a task, or --all and filters, but not both")
         refuse_gateway_options("--all", rest)
         return _cancel(context, Selection.taken_from(rest), as_lines=rest["as_lines"], **own)
 
@@ -81,7 +81,7 @@ def with_cancel_all_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Canceller:
-    """Cancels tasks one by one, as CancelTask does: the same promises, and the same words to their clients."""
+    """Cancels tasks one by one, with the guarantees and the texts of CancelTask."""
 
     def __init__(self, store: SyncStore, keys: Keys, publisher: Publisher, timeout: float) -> None:
         self._store = store
@@ -92,7 +92,7 @@ class Canceller:
         self._revoked: list[str] = []
         self._terminated: list[str] = []
         self.not_revoked = ""
-        """Why runs were not revoked, or "". Workers then drop the runs when they receive them."""
+        """Reason why runs were not revoked, or "". Workers then drop the runs when they receive them."""
 
     def cancel(self, tasks: Sequence[TaskSummary]) -> Iterator[tuple[TaskSummary, str]]:
         """Cancel tasks and yield each with its outcome.
@@ -188,10 +188,10 @@ def _cancel(
     if not as_lines:
         became = f"{outcomes['canceled']} canceled, {outcomes['ended']} had ended, {outcomes['running']} still running"
         click.echo(f"{len(tasks)} task{'s' * (len(tasks) > 1)}: {became}")
-        for line in task_rows(left) if left else ():
+        for line in summary_lines(left) if left else ():
             click.echo(line)
         if left:
-            click.echo("these agents did not stop in time: see a2a list --stuck, and a2a doctor")
+            click.echo("these agents did not stop in time: see a2a list --stuck and a2a doctor")
     context.exit(int(bool(left)))
 
 
@@ -202,7 +202,7 @@ def _show(tasks: Sequence[TaskSummary], as_lines: bool) -> None:
     elif not tasks:
         click.echo("no such task that has not ended")
     else:
-        for line in task_rows(tasks):
+        for line in summary_lines(tasks):
             click.echo(line)
         click.echo(f"{_counted(tasks)} would be cancelled")
 
@@ -211,7 +211,7 @@ def _confirm(tasks: Sequence[TaskSummary], yes: bool) -> None:
     if yes:
         return
     if not _is_interactive():
-        raise click.UsageError(f"{_counted(tasks)} would be cancelled: there is no terminal to confirm, so give --yes")
+        raise click.UsageError(f"{_counted(tasks)} would be cancelled: there is no terminal to confirm, so pass --yes")
     click.confirm(f"Cancel {_counted(tasks)}?", abort=True, err=True)
 
 

@@ -50,10 +50,10 @@ def list_deliveries(context: click.Context, dead: bool, agent: str | None, as_li
     delivery is given up. replay posts the missed events.
     """
     with operator_store(context, agent) as (_, store, keys):
-        found = [row for row in _all(store, keys, dead) if agent in (None, row.agent)]
+        found = [delivery for delivery in _all(store, keys, dead) if agent in (None, delivery.agent)]
     if as_lines:
-        for row in found:
-            click.echo(_json(row))
+        for delivery in found:
+            click.echo(_json(delivery))
     elif not found:
         click.echo("no webhook was given up" if dead else "no webhook waits for an event, none was given up")
     else:
@@ -73,10 +73,13 @@ def show(context: click.Context, task: str, webhook: str, as_lines: bool) -> Non
     WEBHOOK is the id of its push notification config.
     """
     with operator_store(context, None) as (_, store, keys):
-        row = store.run(read_delivery(keys, task, webhook))
-    if row is None:
+        delivery = store.run(read_delivery(keys, task, webhook))
+    if delivery is None:
         raise _nothing(task, webhook)
-    fields = _fields(row) | {"requested": list(row.requested), "attempts": [_attempt(one) for one in row.attempts]}
+    fields = _fields(delivery) | {
+        "requested": list(delivery.requested),
+        "attempts": [_attempt(one) for one in delivery.attempts],
+    }
     click.echo(json.dumps(fields, indent=None if as_lines else 2, ensure_ascii=False))
 
 
@@ -92,7 +95,7 @@ def replay(context: click.Context, task: str | None, webhook: str | None, everyt
     WEBHOOK of TASK receives its events from the first missed one on.
     """
     if everything == (task is not None) or (task is not None and webhook is None):
-        raise click.UsageError("name a TASK and its WEBHOOK, or give --all")
+        raise click.UsageError("pass a TASK and its WEBHOOK, or --all")
     with operator_store(context, None) as (_, store, keys):
         pairs = [(task, webhook)] if task and webhook else [(r.task_id, r.config_id) for r in _all(store, keys, True)]
         for task_id, config_id in pairs:
@@ -105,7 +108,7 @@ def replay(context: click.Context, task: str | None, webhook: str | None, everyt
                 case "replayed":
                     click.echo(f"webhook {config_id} of task {task_id} is due again")
                 case "alive":
-                    click.echo(f"webhook {config_id} of task {task_id} was not given up, or is due again already")
+                    click.echo(f"webhook {config_id} of task {task_id} was not given up, or is already due again")
                 case "missing" if not everything:
                     raise _nothing(task_id, config_id)
         if not pairs and not as_lines:
@@ -115,53 +118,53 @@ def replay(context: click.Context, task: str | None, webhook: str | None, everyt
 def _all(store: SyncStore, keys: Keys, dead: bool) -> list[Delivery]:
     found = [] if dead else list(lines.deliveries(store, keys))
     found += lines.deliveries(store, keys, dead=True)
-    return sorted(found, key=lambda row: (row.died_us or row.due_us, row.task_id, row.config_id))
+    return sorted(found, key=lambda each: (each.died_us or each.due_us, each.task_id, each.config_id))
 
 
 def _nothing(task: str, webhook: str) -> click.ClickException:
     return click.ClickException(f"task {task} has no webhook {webhook}, or a2a_retention has passed")
 
 
-def _events(row: Delivery) -> str:
-    return f"{row.delivered} of {row.version}"
+def _events(delivery: Delivery) -> str:
+    return f"{delivery.delivered} of {delivery.version}"
 
 
-def _when(row: Delivery) -> str:
-    if row.died_us:
+def _when(delivery: Delivery) -> str:
+    if delivery.died_us:
         return "replay it"
-    if row.is_leased:
+    if delivery.is_leased:
         return "now"
-    return f"in {duration((row.due_us - row.now_us) / 1_000_000)}"
+    return f"in {duration((delivery.due_us - delivery.now_us) / 1_000_000)}"
 
 
-def _why(row: Delivery) -> str:
-    return " ".join(str(row.failure.get("reason", "-")).split())[:70]
+def _why(delivery: Delivery) -> str:
+    return " ".join(str(delivery.failure.get("reason", "-")).split())[:70]
 
 
-def _json(row: Delivery) -> str:
-    return json.dumps(_fields(row), ensure_ascii=False)
+def _json(delivery: Delivery) -> str:
+    return json.dumps(_fields(delivery), ensure_ascii=False)
 
 
-def _fields(row: Delivery) -> dict[str, Any]:
+def _fields(delivery: Delivery) -> dict[str, Any]:
     """Return a delivery for scripts, without its unset times."""
     times = {
-        "failingSince": row.first_failed_us,
-        "due": 0 if row.died_us else row.due_us,
-        "failedAt": row.failure_us,
-        "givenUpAt": row.died_us,
+        "failingSince": delivery.first_failed_us,
+        "due": 0 if delivery.died_us else delivery.due_us,
+        "failedAt": delivery.failure_us,
+        "givenUpAt": delivery.died_us,
     }
     return {
-        "task": row.task_id,
-        "webhook": row.config_id,
-        "agent": row.agent,
-        "contextId": row.context_id,
-        "state": row.state,
-        "delivered": row.delivered,
-        "lastEvent": row.version,
-        "failures": row.failures,
-        "leased": row.is_leased,
+        "task": delivery.task_id,
+        "webhook": delivery.config_id,
+        "agent": delivery.agent,
+        "contextId": delivery.context_id,
+        "state": delivery.state,
+        "delivered": delivery.delivered,
+        "lastEvent": delivery.version,
+        "failures": delivery.failures,
+        "leased": delivery.is_leased,
         **{name: _iso(at) for name, at in times.items() if at},
-        **row.failure,
+        **delivery.failure,
     }
 
 

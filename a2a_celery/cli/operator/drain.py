@@ -1,4 +1,4 @@
-"""``celery -A … a2a drain``: takes workers out of service in good order; by Celery's remote control."""
+"""``celery -A … a2a drain``: take workers out of service, by Celery's remote control."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SHUTDOWN_TIMEOUT = 30.0
 
 @dataclass
 class Drained:
-    """One worker and its remaining work.
+    """Worker with its remaining work.
 
     `state` is "busy", "drained", "silent", "restarted", "shut_down" or "undone".
     """
@@ -50,14 +50,14 @@ class Drained:
             case "shut_down":
                 return f"{self.node}: is shut down"
             case "drained":
-                return f"{self.node}: takes nothing from {queues}, and has nothing left"
+                return f"{self.node}: does not consume {queues}, and has no work left"
             case "restarted":
-                again = f"{self.node}: was started again, and consumes {queues}"
-                return f"{again}: drain it without --shutdown, or stop it where it is started"
+                again = f"{self.node}: was restarted, and consumes {queues}"
+                return f"{again}: drain it without --shutdown, or stop it in its process manager"
             case "silent":
                 return f"{self.node}: does not reply: it runs a task on the solo pool, or has an older release"
         left = [f"run {run}" for run in self.runs] + [f"{self.tasks} other tasks"] * bool(self.tasks)
-        return f"{self.node}: takes nothing from {queues}; still at work: {', '.join(left)}"
+        return f"{self.node}: does not consume {queues}; unfinished: {', '.join(left)}"
 
     def as_json(self) -> str:
         """Return one line of JSON."""
@@ -97,7 +97,7 @@ def drain(context: click.Context, /, timeout: float, shutdown: bool, undo: bool,
     if which["everything"] and any(which[name] for name in ("nodes", "hosts", "queues", "agents")):
         raise click.UsageError("--all selects all workers: leave out the other filters")
     if shutdown and (undo or which["queues"] or which["agents"]):
-        raise click.UsageError("--shutdown ends whole workers: leave out --undo, --queue and --agent")
+        raise click.UsageError("--shutdown ends workers: leave out --undo, --queue and --agent")
     found = load_configured_a2a(context)
     serves = {name: queue_of(found.celery, agent) for name, agent in found.agents.items()}
     for agent in which["agents"]:
@@ -109,9 +109,9 @@ def drain(context: click.Context, /, timeout: float, shutdown: bool, undo: bool,
         raise click.ClickException(f"{broker}: is the broker up? See CELERY_BROKER_URL")
     # ask all workers if the others matter, as matches or as further consumers of a queue
     only_these = not (which["hosts"] or which["queues"] or which["agents"]) and (undo or as_lines)
-    said = reports(found.celery, REPLY_TIMEOUT, which["nodes"] if only_these else ())
+    reply = reports(found.celery, REPLY_TIMEOUT, which["nodes"] if only_these else ())
     with operator_store(context, None) as (_, store, _keys):
-        chosen = Choice.of(said, which, serves, server_of(store).identity, found.settings.key_prefix)
+        chosen = Choice.of(reply, which, serves, server_of(store).identity, found.settings.key_prefix)
     for node in chosen.strangers:
         click.echo(
             f"{node}: does not report its store; if it belongs to this deployment, name it with --worker", err=True
@@ -155,7 +155,7 @@ class Choice:
     @classmethod
     def of(
         cls,
-        said: Mapping[str, Mapping[str, Any]],
+        reply: Mapping[str, Mapping[str, Any]],
         which: Mapping[str, Any],
         serves: Mapping[str, str | None],
         store: str,
@@ -170,7 +170,7 @@ class Choice:
             click.ClickException: The options name a worker, queue or agent that does not exist.
         """
         ours, strangers = {}, []
-        for node, report in sorted(said.items()):
+        for node, report in sorted(reply.items()):
             theirs = report.get("store", {}).get("identity"), report.get("settings", {}).get("key_prefix")
             if "pool" not in report:
                 continue
@@ -187,7 +187,7 @@ class Choice:
         named = bool(which["nodes"] or which["hosts"])
 
         def is_meant(node: str) -> bool:
-            consumed = {*said[node]["queues"], *said[node].get("drained", ())}
+            consumed = {*reply[node]["queues"], *reply[node].get("drained", ())}
             is_named = not named or node in which["nodes"] or node.partition("@")[2] in which["hosts"]
             return is_named and (not queues or bool(queues & consumed))
 
@@ -218,7 +218,7 @@ class Choice:
             ]
             if self.queues is not None:
                 also = f" also serves {', '.join(sharing)}, and" if sharing else " also serves"
-                yield f"the queue {queue}{also} any other Celery tasks that are sent to it: they wait too"
+                yield f"the queue {queue}{also} other Celery tasks: they wait too"
             if not others:
                 yield f"no other worker that reports consumes {queue}: runs sent to it wait until --undo"
 
@@ -233,15 +233,15 @@ class Drainer:
 
     def drain(self) -> None:
         """Stop the workers from consuming."""
-        for node, said in self._ask("a2a_drain", tuple(self.workers), self._arguments):
+        for node, reply in self._ask("a2a_drain", tuple(self.workers), self._arguments):
             worker = self.workers[node]
-            worker.queues, worker.returned, worker.state = said["queues"], said["returned"], "busy"
+            worker.queues, worker.returned, worker.state = reply["queues"], reply["returned"], "busy"
 
     def undo(self) -> None:
         """Let the workers consume again."""
-        for node, said in self._ask("a2a_undrain", tuple(self.workers), self._arguments):
+        for node, reply in self._ask("a2a_undrain", tuple(self.workers), self._arguments):
             worker = self.workers[node]
-            worker.queues, worker.state = said["queues"] or worker.queues, "undone"  # none if it was started again
+            worker.queues, worker.state = reply["queues"] or worker.queues, "undone"  # none if it was restarted
 
     def wait(self, timeout: float) -> None:
         """Return when no worker has work left, or after `timeout` seconds."""
@@ -249,17 +249,17 @@ class Drainer:
         idle: set[str] = set()
         while True:
             silent = set(self._in("busy", "silent"))
-            for node, said in self._ask("a2a_busy", tuple(silent)):
+            for node, reply in self._ask("a2a_busy", tuple(silent)):
                 silent.discard(node)
                 worker = self.workers[node]
-                worker.runs, worker.tasks, worker.state = said["runs"], said["tasks"], "busy"
-                if not _has_left(worker, said):
+                worker.runs, worker.tasks, worker.state = reply["runs"], reply["tasks"], "busy"
+                if not _has_left(worker, reply):
                     worker.state = "restarted"
-                elif worker.runs or worker.tasks or said["leaving"]:
+                elif worker.runs or worker.tasks or reply["stopping"]:
                     idle.discard(node)
                 elif node in idle:
                     worker.state = "drained"
-                else:  # a run that begins at this very moment is not seen at once
+                else:  # a run that begins at this moment appears in a later report
                     idle.add(node)
             for node in silent:
                 self.workers[node].state = "busy" if self.workers[node].runs else "silent"
@@ -269,20 +269,20 @@ class Drainer:
 
     def shut_down(self) -> None:
         """Shut down the drained workers. Return when they have ended, or when a process manager has restarted them."""
-        leaving = self._in("drained")
-        if not leaving:
+        stopping = self._in("drained")
+        if not stopping:
             return
-        self._app.control.shutdown(destination=list(leaving))
+        self._app.control.shutdown(destination=list(stopping))
         until = monotonic() + SHUTDOWN_TIMEOUT
-        while leaving and monotonic() < until:
-            answers = dict(self._ask("a2a_busy", leaving))
-            for node in leaving:
+        while stopping and monotonic() < until:
+            answers = dict(self._ask("a2a_busy", stopping))
+            for node in stopping:
                 worker = self.workers[node]
                 if node not in answers:
                     worker.state = "shut_down"
                 elif not _has_left(worker, answers[node]):
                     worker.state = "restarted"
-            leaving = self._in("drained")
+            stopping = self._in("drained")
 
     def _in(self, *states: str) -> tuple[str, ...]:
         return tuple(node for node, worker in self.workers.items() if worker.state in states)
@@ -295,11 +295,11 @@ class Drainer:
             command, arguments=arguments, destination=list(nodes), reply=True, timeout=REPLY_TIMEOUT, limit=len(nodes)
         )
         for answer in answers or []:
-            for node, said in answer.items():
-                if node in nodes and "error" not in said:
-                    yield node, said
+            for node, reply in answer.items():
+                if node in nodes and "error" not in reply:
+                    yield node, reply
 
 
-def _has_left(worker: Drained, said: Mapping[str, Any]) -> bool:
-    """Return whether a worker that replies `said` to ``a2a_busy`` does not consume the queues that it left."""
-    return {*worker.queues} <= {*said["drained"], *said["leaving"]}
+def _has_left(worker: Drained, reply: Mapping[str, Any]) -> bool:
+    """Return True if a worker with this reply to ``a2a_busy`` does not consume its drained queues."""
+    return {*worker.queues} <= {*reply["drained"], *reply["stopping"]}

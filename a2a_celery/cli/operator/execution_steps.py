@@ -36,7 +36,7 @@ class StepDuration:
     seconds: float | None
     open: bool = False
 
-    def row(self) -> tuple[str, ...]:
+    def cells(self) -> tuple[str, ...]:
         """Return the cells under `HEADING`."""
         step, made = self.step, self.step.transition
         what = ", ".join(f"{name} {value}" for name, value in made.detail.items())
@@ -123,5 +123,5 @@ def _show(context: click.Context, task_id: str, agent: str | None, as_lines: boo
     if not rows:
         click.echo("no step is recorded yet: no run has begun, or one has just begun")
         return
-    for line in table(HEADING, [one.row() for one in rows]):
+    for line in table(HEADING, [one.cells() for one in rows]):
         click.echo(line)

@@ -76,7 +76,7 @@ def _time(us: int) -> str:
     return (EPOCH + timedelta(microseconds=us)).isoformat()
 
 
-def task_rows(tasks: Sequence[TaskSummary]) -> Iterable[str]:
+def summary_lines(tasks: Sequence[TaskSummary]) -> Iterable[str]:
     """Yield a heading and a line for each task. Tenant and owner are columns if any task has one."""
     columns: list[tuple[str, Callable[[TaskSummary], str]]] = [
         ("TASK", lambda task: task.ref.task_id),
@@ -107,7 +107,7 @@ def _show(context: click.Context, wanted: Selection, limit: int, as_lines: bool)
     if not tasks:
         click.echo("no such task")
         return
-    for line in task_rows(tasks[:limit]):
+    for line in summary_lines(tasks[:limit]):
         click.echo(line)
     if len(tasks) > limit:
         click.echo("… more tasks exist: raise --limit")

@@ -69,8 +69,7 @@ def _to_this_release(found: A2A, store: SyncStore, keys: Keys, dry_run: bool, ti
 
 def _older(found: A2A, store: SyncStore, keys: Keys, timeout: float) -> Iterator[str]:
     """Yield the running processes that report no schema or another one, and so belong to another release."""
-    for said in store.run(watchers(keys)):
-        watcher = json.loads(said)
+    for watcher in (json.loads(stored) for stored in store.run(watchers(keys))):
         if watcher.get("schema") != SCHEMA:
             yield f"watcher {watcher['watcher']}"
     for node, report in sorted(reports(found.celery, timeout).items()):

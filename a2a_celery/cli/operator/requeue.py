@@ -29,8 +29,8 @@ from .store_access import operator_store
 class RequeueResult:
     """Result of requeuing a dead letter as the task `new`.
 
-    `published` is True once the broker has the run, and None if the letter was requeued before. A `blocked` run waits
-    for earlier runs of its context.
+    `published` is True once the broker has the run, and None if the dead letter was requeued before. A `blocked` run
+    waits for earlier runs of its context.
     """
 
     dead: str
@@ -86,14 +86,14 @@ def requeue(
     """
     wanted = Selection.taken_from(options)
     if tasks and (everything or limit is not None or wanted != Selection()):
-        raise click.UsageError("give TASKs, or --all with filters: not both")
+        raise click.UsageError("pass TASKs, or --all with filters, but not both")
     with operator_store(context, wanted.agent) as (found, store, keys):
         if not tasks:
-            letters = dead_letters(store, keys, wanted)[:limit]
+            summaries = dead_letters(store, keys, wanted)[:limit]
             if not everything:
-                _show(letters, as_lines)
+                _show(summaries, as_lines)
                 return
-            tasks = tuple(letter.ref.task_id for letter in letters)
+            tasks = tuple(dead_letter.ref.task_id for dead_letter in summaries)
         failed = False
         requeuer = Requeuer(found, store, keys)
         for task_id in tasks:
@@ -128,11 +128,11 @@ class Requeuer:
         """
         while True:
             match self._store.run(read_dead_letter(self._keys, task_id)):
-                case DeadLetter() as letter:
-                    new = self._resubmit(letter)
+                case DeadLetter() as dead_letter:
+                    new = self._resubmit(dead_letter)
                     if new is not None:
                         return new
-                    # another operator was faster: read the letter again
+                    # another operator was faster: read the dead letter again
                 case AlreadyRequeued(new_id):
                     return RequeueResult(task_id, new_id, None)
                 case Missing():
@@ -147,26 +147,26 @@ class Requeuer:
                         "requeued; send its message once more instead"
                     )
 
-    def _resubmit(self, letter: DeadLetter) -> RequeueResult | None:
+    def _resubmit(self, dead_letter: DeadLetter) -> RequeueResult | None:
         """Return the new task, or None if another operator has created one."""
-        dead = letter.task.id
-        if letter.agent not in self._found.agents:
+        dead = dead_letter.task.id
+        if dead_letter.agent not in self._found.agents:
             here = ", ".join(self._found.agents)
             raise NotRequeued(
-                f"task {dead} is of the agent {letter.agent!r}, this app has {here}: name its app with -A"
+                f"task {dead} is of the agent {dead_letter.agent!r}, this app has {here}: name its app with -A"
             )
         # keep the route and the call; drop the client's times, which have passed, and the count of Celery's retries
-        options = replace(RunOptions.from_json(letter.options), not_before=None, not_after=None, retries=0)
+        options = replace(RunOptions.from_json(dead_letter.options), not_before=None, not_after=None, retries=0)
         new = str(uuid4())
         retention = self._found.settings.retention
         stored = options.to_json()
-        made = self._store.run(requeue_task(self._keys, letter, new, retention=retention, options=stored))
+        made = self._store.run(requeue_task(self._keys, dead_letter, new, retention=retention, options=stored))
         if made == "gone":
             return None
         if made == "blocked" or self._broker_unavailable:
             return RequeueResult(dead, new, published=False, blocked=made == "blocked")
         try:
-            self._publisher.publish(letter.agent, new, 1, stored)
+            self._publisher.publish(dead_letter.agent, new, 1, stored)
         except BrokerUnavailable:
             self._broker_unavailable = True  # do not wait for the broker again
             return RequeueResult(dead, new, published=False)
@@ -178,37 +178,37 @@ class Requeuer:
 
 def dead_letters(store: SyncStore, keys: Keys, wanted: Selection) -> list[TaskSummary]:
     """Return the dead letters that match `wanted`, the oldest first."""
-    found = (letter for letter in listed(store, keys, keys.dead_letters) if letter in wanted)
-    return sorted(found, key=lambda letter: letter.since_us)
+    found = (dead_letter for dead_letter in listed(store, keys, keys.dead_letters) if dead_letter in wanted)
+    return sorted(found, key=lambda dead_letter: dead_letter.since_us)
 
 
-def _show(letters: list[TaskSummary], as_lines: bool) -> None:
-    for line in map(_json_line, letters) if as_lines else _text_lines(letters):
+def _show(summaries: list[TaskSummary], as_lines: bool) -> None:
+    for line in map(_json_line, summaries) if as_lines else _text_lines(summaries):
         click.echo(line)
 
 
-def _text_lines(letters: list[TaskSummary]) -> Iterator[str]:
-    if not letters:
-        yield "no dead letters: no task whose worker was lost waits to be requeued"
+def _text_lines(summaries: list[TaskSummary]) -> Iterator[str]:
+    if not summaries:
+        yield "no dead letters"
         return
-    rows = [(x.ref.task_id, x.agent, f"{x.attempt} of {x.max_attempts}", _time(x), x.context_id) for x in letters]
+    rows = [(x.ref.task_id, x.agent, f"{x.attempt} of {x.max_attempts}", _time(x), x.context_id) for x in summaries]
     yield from table(("TASK", "AGENT", "ATTEMPTS", "FAILED (UTC)", "CONTEXT"), rows)
     yield "run one again: a2a requeue TASK; all of them: a2a requeue --all"
 
 
-def _json_line(letter: TaskSummary) -> str:
+def _json_line(dead_letter: TaskSummary) -> str:
     fields: dict[str, Any] = {
-        "task": letter.ref.task_id,
-        "agent": letter.agent,
-        "tenant": letter.scope.tenant,
-        "owner": letter.scope.owner,
-        "attempts": letter.attempt,
-        "maxAttempts": letter.max_attempts,
-        "failedAt": _time(letter).replace(" ", "T") + "Z",
-        "contextId": letter.context_id,
+        "task": dead_letter.ref.task_id,
+        "agent": dead_letter.agent,
+        "tenant": dead_letter.scope.tenant,
+        "owner": dead_letter.scope.owner,
+        "attempts": dead_letter.attempt,
+        "maxAttempts": dead_letter.max_attempts,
+        "failedAt": _time(dead_letter).replace(" ", "T") + "Z",
+        "contextId": dead_letter.context_id,
     }
     return json.dumps(fields, ensure_ascii=False)
 
 
-def _time(letter: TaskSummary) -> str:
-    return datetime.fromtimestamp(letter.since_us // 1_000_000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+def _time(dead_letter: TaskSummary) -> str:
+    return datetime.fromtimestamp(dead_letter.since_us // 1_000_000, UTC).strftime("%Y-%m-%d %H:%M:%S")

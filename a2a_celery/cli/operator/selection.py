@@ -1,4 +1,4 @@
-"""Filters that ``list``, ``cancel --all`` and ``requeue`` share."""
+"""Filters of ``list``, ``cancel --all`` and ``requeue``."""
 
 from __future__ import annotations
 
@@ -21,13 +21,12 @@ AGE_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class When(click.ParamType[datetime]):
-    """A time, or how long ago it was: ``2030-01-31T12:00`` (UTC, unless it says otherwise), ``90s``, ``15m``, ``2h``,
-    ``7d``."""
+    """Time or age: ``2030-01-31T12:00`` (UTC without a time zone), ``90s``, ``15m``, ``2h``, ``7d``."""
 
     name = "when"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        """The time, with its zone."""
+        """Return the time with its time zone."""
         if isinstance(value, datetime):
             return value
         number, unit = value[:-1], value[-1:]
@@ -77,7 +76,7 @@ class Selection:
         return _microseconds(self.until)
 
     def has_begun(self, task: TaskSummary) -> bool:
-        """Return True unless only tasks are meant that a worker had begun by `begun`, and this is none of them."""
+        """Return True if the task matches `begun`: a worker had begun its newest run by that time."""
         begun_us = _microseconds(self.begun)
         return begun_us is None or 0 < task.claimed_us <= begun_us
 

@@ -24,7 +24,7 @@ from ..output import state_name, table
 from .store_access import duration, operator_store
 
 EVERY = 2.0
-"""Seconds between two looks."""
+"""Seconds between two readings."""
 
 CLEAR = "\x1b[H\x1b[2J"
 """Escape sequence that clears a terminal."""
@@ -58,7 +58,7 @@ class Stats:
         return cls(counted, posts, usage(store, keys), standing, shown)
 
     def as_json(self) -> str:
-        """For scripts."""
+        """Return one line of JSON."""
         counted, used = self.counted, self.usage
         return json.dumps(
             {
@@ -86,7 +86,7 @@ class Stats:
         )
 
     def lines(self) -> Iterator[str]:
-        """For people."""
+        """Yield readable lines."""
         yield from table(HEADING, [self._row(name) for name in self.agents])
         runs, posts, used = self.counted.runs, self.posts, self.usage
         yield ""
@@ -103,7 +103,7 @@ class Stats:
             yield f"store: {_size(used.used)}{of}"
         if used.tasks is not None:
             each = f", {_size(used.bytes_per_task)} each" if used.bytes_per_task else ""
-            yield f"tasks kept: about {used.tasks:,}{each}"
+            yield f"tasks stored: about {used.tasks:,}{each}"
         if used.followed is not None:
             yield f"tasks that streams and calls follow now: {used.followed}"
 
@@ -130,7 +130,7 @@ class Stats:
 
 
 @click.command()
-@click.option("--agent", help="Only this agent's row.")
+@click.option("--agent", help="Only this agent.")
 @click.option(
     "--watch",
     type=click.FloatRange(min=0.1),
@@ -161,7 +161,6 @@ def stats(context: click.Context, agent: str | None, watch: float | None, as_lin
 
 
 def _size(count: float | None) -> str:
-    """ "1.5 MiB" """
     size = float(count or 0)
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if size < 1024 or unit == "GiB":

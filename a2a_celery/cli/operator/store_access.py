@@ -1,4 +1,4 @@
-"""Access of the operators' commands to the store: for tasks of all callers, without a gateway."""
+"""Store access of the operators' commands, for tasks of all callers, without a gateway."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def cancel_task(context: click.Context, task_id: str, agent: str | None, as_line
     """Cancel a task as its client would, and show it when its agent has stopped."""
     with operator_store(context, agent) as (found, store, keys):
         task, _ = _read(store, keys, task_id, agent)
-        listed = next((row for row in open_tasks(store, keys) if row.ref.task_id == task_id), None)
+        listed = next((summary for summary in open_tasks(store, keys) if summary.ref.task_id == task_id), None)
         if listed is None:
             raise click.ClickException(f"task {task_id} is {state_name(task.status.state)}: it has ended")
         timeout = longest_grace(found.agents.values(), found.settings) + BEYOND_GRACE

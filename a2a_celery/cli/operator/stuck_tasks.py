@@ -58,7 +58,7 @@ class Stuck:
     why: Why
     seconds: float
 
-    def row(self) -> tuple[str, ...]:
+    def cells(self) -> tuple[str, ...]:
         """Return the cells under `HEADING`."""
         text = self.why.text
         if self.why is Why.UNCLAIMED and self.task.republish_count:
@@ -159,7 +159,7 @@ def _show(context: click.Context, wanted: Selection, older_than: float, limit: i
     if not found:
         click.echo(f"nothing is stuck: no task has waited for longer than {duration(older_than)}")
         return
-    for line in table(HEADING, [one.row() for one in shown]):
+    for line in table(HEADING, [one.cells() for one in shown]):
         click.echo(line)
     if len(found) > limit:
         click.echo(f"… {len(found) - limit} more: --limit")

@@ -65,7 +65,7 @@ def _trust_proxies(asgi: Starlette) -> Starlette:
 def _begin_shutdown_on_signals(asgi: Starlette) -> Starlette:
     """Begin the gateway's graceful shutdown on SIGTERM and SIGINT.
 
-    uvicorn would tell the application only after all requests have ended.
+    uvicorn would notify the application only after all requests have ended.
     """
     wrapped = asgi.router.lifespan_context
 
@@ -89,6 +89,6 @@ def _prepend_handler(number: signal.Signals, callback: Callable[[], object]) -> 
         if callable(server_handler):
             server_handler(received, frame)
 
-    # sse-starlette finds the server through this attribute, to see whether it shuts down
+    # sse-starlette finds the server through this attribute
     setattr(handle, "__self__", getattr(server_handler, "__self__", None))  # noqa: B010 - not declared for functions
     signal.signal(number, handle)

@@ -28,7 +28,7 @@ class HeadTimeout:
         self._start_timer()
 
     def data_received(self, data: bytes) -> None:
-        """Pass `data` on; afterwards either a head has ended, or the wait for one goes on."""
+        """Parse `data`, then start or stop the timer."""
         if self._head_timer is None and self._last_cycle is not None and self._last_cycle.response_complete:
             self._start_timer()
         super().data_received(data)  # type: ignore[misc]
@@ -37,7 +37,6 @@ class HeadTimeout:
             self._stop_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop waiting."""
         self._stop_timer()
         self._last_cycle = None
         super().connection_lost(exc)  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""``celery -A … a2a watcher``: recover lost runs, publish what waits, deliver webhooks."""
+"""``celery -A … a2a watcher``: recover lost runs, publish waiting runs, deliver webhooks."""
 
 from __future__ import annotations
 

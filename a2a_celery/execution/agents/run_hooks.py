@@ -1,4 +1,4 @@
-"""The hooks of one run: what they receive, when they are called, and what becomes of what they raise."""
+"""Hooks of one run: their arguments, the times of their calls, and the handling of their exceptions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..events.run_telemetry import OUTCOMES, reported
 logger = logging.getLogger(__name__)
 
 AFTER_RUN_WITHIN = 10.0
-"""Seconds that all `after_run` hooks of a run may take: the run's end waits for them."""
+"""Maximum seconds for all `after_run` hooks of a run, because the end of the run waits for them."""
 
 
 class HookFailed(Exception):
@@ -31,13 +31,13 @@ class HookFailed(Exception):
 
 @dataclass(eq=False, slots=True)
 class RunInfo:
-    """A run, as its hooks see it.
+    """Run, as its hooks see it.
 
     Attributes:
-        message: the client's message; empty in `on_transition`, before the first `before_run`.
-        attempt: which run of its turn it is, from 1.
-        metadata: what hooks add to the metadata of the task; written with the last status of the run.
-        outcome: how the run ended ("completed", "paused", "failed", …), for `after_run`; "" before.
+        message: Message of the client; empty in `on_transition` before the first `before_run`.
+        attempt: Number of the attempt in its turn, from 1.
+        metadata: Metadata that hooks add to the task, written with the final status of the run.
+        outcome: Outcome of the run ("completed", "paused", "failed", …) in `after_run`; "" before.
     """
 
     agent: str
@@ -53,12 +53,12 @@ class RunInfo:
 
 
 class RunHooks:
-    """The hooks of one run. Use it on the loop of the run, but for `transition`."""
+    """Hooks of one run. Use it on the loop of the run, except for `transition`."""
 
     def __init__(self, hooks: Hooks, agent: Agent, claim: Claim) -> None:
         name = agent.name
         self.failed: str | None = None
-        """The reference of the first failure of an `on_event` hook, which fails the run; None: there was none."""
+        """Reference of the first failure of an `on_event` hook, which fails the run, or None."""
         self._before, self._after = hooks.of("before_run", name), hooks.of("after_run", name)
         self._on_event, self._on_transition = hooks.of("on_event", name), hooks.of("on_transition", name)
         self._claim = claim
@@ -70,17 +70,17 @@ class RunHooks:
 
     @property
     def holds_end(self) -> bool:
-        """True if the end of the task waits for the agent to return, for hooks to add to it."""
+        """True if the end of the task waits for the agent to return, so that hooks can add to it."""
         return bool(self._before or self._after)
 
     async def before(self, claim: Claim) -> None:
-        """Call `before_run`; what it raises is what the agent raises."""
+        """Call the `before_run` hooks. Their exceptions count as the agent's."""
         self.info.message = claim.request.message
         for hook in self._before:
             await _called(hook, self.info)
 
     async def after(self, outcome: Outcome) -> None:
-        """Call `after_run`; a failure is logged."""
+        """Call the `after_run` hooks. Exceptions are logged."""
         self.info.outcome = OUTCOMES[type(outcome)]
         try:
             async with asyncio.timeout(AFTER_RUN_WITHIN):
@@ -93,10 +93,10 @@ class RunHooks:
             logger.error("run %s: its after_run hooks took more than %g s", self._claim.ref.name, AFTER_RUN_WITHIN)
 
     async def event(self, event: Event) -> Event:
-        """Return `event` as `on_event` leaves it.
+        """Return `event` after the `on_event` hooks.
 
         Raises:
-            HookFailed: a hook raised; the run can only fail.
+            HookFailed: A hook raised an exception. The run fails.
         """
         async with self._order:
             for hook in self._on_event:
@@ -109,7 +109,7 @@ class RunHooks:
         return event
 
     async def last(self, event: TaskStatusUpdateEvent) -> TaskStatusUpdateEvent:
-        """Return the last status of the run, with what the hooks add."""
+        """Return the final status of the run, with the metadata of the hooks."""
         state = event.status.state
         if is_terminal(state) or is_interrupted(state):
             event.metadata.update(self.info.metadata)
@@ -117,7 +117,7 @@ class RunHooks:
             rewritten = await self.event(event)
             if isinstance(rewritten, TaskStatusUpdateEvent) and rewritten.status.state == state:
                 return rewritten
-            wrong = TypeError(f"it gave {type(rewritten).__name__} for the last status, or another state")
+            wrong = TypeError(f"it returned {type(rewritten).__name__} for the final status, or another state")
             self.failed = self.failed or self._report("an on_event hook changed how the run ends", wrong)
         except HookFailed:
             pass
@@ -126,7 +126,8 @@ class RunHooks:
         return failed
 
     def transition(self, made: Transition) -> None:
-        """Call `on_transition`, at once if it is a plain function, else soon and in order; a failure is logged."""
+        """Call the `on_transition` hooks: a sync function at once, an async one soon and in order. Exceptions are
+        logged."""
         for hook in self._on_transition:
             if inspect.iscoroutinefunction(hook):
                 self._loop.call_soon_threadsafe(self._call_later, hook, made)
@@ -154,7 +155,7 @@ class RunHooks:
 
 
 _under_way: set[asyncio.Task[None]] = set()
-"""Calls of asynchronous hooks; asyncio itself refers to its tasks weakly."""
+"""Calls of asynchronous hooks. asyncio refers to its tasks only weakly."""
 
 
 def run_hooks(hooks: Hooks, agent: Agent, claim: Claim) -> RunHooks | None:
@@ -163,7 +164,7 @@ def run_hooks(hooks: Hooks, agent: Agent, claim: Claim) -> RunHooks | None:
 
 
 async def _called(hook: Callable[..., Any], info: RunInfo) -> None:
-    """Call a hook; a plain function in a thread, where it may wait."""
+    """Call a hook; a sync function in a thread, where it may block."""
     answer = hook(info) if inspect.iscoroutinefunction(hook) else await asyncio.to_thread(hook, info)
     if inspect.isawaitable(answer):
         await answer

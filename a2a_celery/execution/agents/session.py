@@ -1,4 +1,4 @@
-"""An agent's session: its own state of a context, opened when a run begins, saved while it goes on and at its end."""
+"""Session of an agent: its state for a context, opened when a run begins, and saved at checkpoints and at its end."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from ...store.tasks.results import Page
 from ..events.queue import RunEventQueue
 
 CURRENT: ContextVar[ContextSession | None] = ContextVar("a2a_celery_session", default=None)
-"""The session of the run that this code works for."""
+"""Session of the current run."""
 
 HISTORY_TASKS = 50
-"""How many of a context's tasks its history goes back, the newest ones."""
+"""Maximum tasks of a context in its history. The oldest are omitted."""
 
 HISTORY_MESSAGES = 200
 
 NEW = b"{}"
-"""What a session says that was never saved."""
+"""State of a session that was never saved."""
 
 
 class ContextSession:
@@ -60,11 +60,10 @@ class ContextSession:
         self._under_way: set[asyncio.Task[None]] = set()
         self._saved = self._opened(saved.state) if saved.version else NEW
         self.state: dict[str, Any] = json.loads(self._saved)
-        """The agent's own, to be changed or replaced: a JSON object. It is saved when the run completes or pauses."""
+
         self.version = saved.version
-        """How often the session was saved; 0: never."""
+
         self.resumed = saved.resumed
-        """Whether an earlier attempt at this same message saved the state, and was lost with its worker."""
 
     async def checkpoint(self, state: dict[str, Any] | None = None) -> None:
         """Save the state after all events sent so far. A run that replaces this one begins with the saved state.
@@ -80,7 +79,7 @@ class ContextSession:
         save = asyncio.create_task(self._save(state), name=f"a2a-session-{self._claim.ref.name}")
         self._under_way.add(save)
         save.add_done_callback(self._under_way.discard)
-        await asyncio.shield(save)  # of one that is cancelled nobody would know whether it was made
+        await asyncio.shield(save)  # the result of a cancelled save would be unknown
         if state is not None:
             self.state = state
 
@@ -112,9 +111,10 @@ class ContextSession:
         )
         tasks = page.tasks if isinstance(page, Page) else []
         own = next((task for task in tasks if task.id == claim.task.id), claim.task)
-        said = [message for task in reversed(tasks) if task is not own for message in _messages_of(task, current=False)]
-        said += _messages_of(own, current=True)
-        return said[-limit:] if limit > 0 else []
+        others = [task for task in reversed(tasks) if task is not own]
+        messages = [message for task in others for message in _messages_of(task, current=False)]
+        messages += _messages_of(own, current=True)
+        return messages[-limit:] if limit > 0 else []
 
     def at_end(self) -> SessionState:
         """Return the state to save when the run completes or pauses.
@@ -132,8 +132,8 @@ class ContextSession:
     def conflict(self, since: SavedSince) -> SessionConflict:
         """Return the error for an agent whose state is based on an older version."""
         return SessionConflict(
-            f"another run saved the session of context {self._claim.task.context_id!r} meanwhile: this run began with "
-            f"version {self.version}, and it is at {since.version}; with one_run_per_context they come one by one"
+            f"another run saved the session of context {self._claim.task.context_id!r} after this run had read "
+            f"version {self.version}: it is at {since.version}; one_run_per_context=True serializes the runs"
         )
 
     async def _save(self, state: dict[str, Any] | None) -> None:
@@ -156,13 +156,13 @@ class ContextSession:
         if not stored.startswith(FORM):
             return stored
         context_id = self._claim.task.context_id
-        said = f"the session of context {context_id!r} can't be opened"
+        problem = f"the session of context {context_id!r} cannot be opened"
         if self._sealer is None:
-            raise SessionError(f"{said}: it is sealed, and a2a_secret_key is not set: set it as where it was saved")
+            raise SessionError(f"{problem}: a2a_secret_key is not set: use the secret that it was saved with")
         try:
             return self._sealer.open(stored, "session", str(self._claim.scope), context_id)
         except NotSealedHere as e:
-            raise SessionError(f"{said}: {e}") from e
+            raise SessionError(f"{problem}: {e}") from e
 
 
 def open_session(agent: Agent, claim: Claim, events: RunEventQueue, settings: Settings) -> None:
@@ -193,7 +193,7 @@ def _encoded(state: Any, most: int) -> bytes:
         SessionError: If the state is not JSON or takes more than `most` bytes.
     """
     if not isinstance(state, dict):
-        raise SessionError(f"a session's state is a dict, not {type(state).__name__}: put the value under a key of it")
+        raise SessionError(f"a session's state is a dict, not {type(state).__name__}: store the value under a key")
     try:
         text = json.dumps(state, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as e:
@@ -202,7 +202,7 @@ def _encoded(state: Any, most: int) -> bytes:
     if len(text) > most:
         raise SessionError(
             f"a session's state may have {most} bytes as JSON (a2a_session_max_bytes), and this one has {len(text)}: "
-            "keep what is large elsewhere, and its name here"
+            "store large values elsewhere, and their names here"
         )
     return text
 
@@ -215,7 +215,7 @@ def _require_text_keys(state: Any) -> None:
         if isinstance(one, dict):
             odd = next((key for key in one if not isinstance(key, str)), None)
             if odd is not None or None in one:
-                raise SessionError(f"a session's state has texts as keys, not {odd!r}")
+                raise SessionError(f"keys of a session's state must be strings, not {odd!r}")
             todo.extend(one.values())
         elif isinstance(one, list | tuple):
             todo.extend(one)
@@ -226,12 +226,12 @@ def _messages_of(task: Task, *, current: bool) -> list[Message]:
 
     Of the `current` task, the artifacts precede the current message; of other tasks, they precede its final message.
     """
-    said, last = list(task.history), []
+    messages, last = list(task.history), []
     if current:
-        at = next((n for n in range(len(said) - 1, -1, -1) if said[n].role == Role.ROLE_USER), len(said))
-        said, last = said[:at], said[at:]
+        at = next((n for n in range(len(messages) - 1, -1, -1) if messages[n].role == Role.ROLE_USER), len(messages))
+        messages, last = messages[:at], messages[at:]
     elif task.status.state == SUBMITTED:
-        del said[-1:]  # its turn has not begun: it comes behind the message at hand
+        del messages[-1:]  # its turn has not begun
     elif task.status.HasField("message"):
         last = [task.status.message]
     made = (
@@ -244,4 +244,4 @@ def _messages_of(task: Task, *, current: bool) -> list[Message]:
         )
         for artifact in task.artifacts
     )
-    return [*said, *made, *last]
+    return [*messages, *made, *last]

@@ -54,7 +54,7 @@ class Answer(str):
 
 
 class Turn:
-    """One client message to a task, and the means to respond to it.
+    """Client message to a task, with the methods to respond to it.
 
     A function agent receives a `Turn` as its argument. Properties describe the message and its task. `say` and
     `artifact` send events. `ask` requests input from the client. `retry` ends the run and schedules another attempt.

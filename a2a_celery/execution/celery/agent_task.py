@@ -1,4 +1,4 @@
-"""The Celery task that runs an agent."""
+"""Celery task that runs an agent."""
 
 from __future__ import annotations
 
@@ -25,10 +25,15 @@ def register_entry(
     ender: RunEnder,
     requeuer: ShutdownRequeuer,
 ) -> Task:
-    """Makes `agent` known to Celery as ``a2a.<agent>``; `process` gives the state of the process a run is in, and
-    `ender` ends runs that can't do it themselves. See `RunRequest` for the others.
+    """Register `agent` with Celery as ``a2a.<agent>``.
 
-    Acknowledged early, Celery's own default: the store knows which runs are open, the broker need not.
+    Messages are acknowledged early, as by default, because the store has the open runs.
+
+    Args:
+        process: Returns the state of the current process.
+        stop_here: Stops a run of this process; see `RunRequest`.
+        ender: Ends runs that cannot write their end.
+        requeuer: Requeues runs at shutdown; see `RunRequest`.
     """
 
     def run_agent(self: Task, task_id: str, run: int) -> str:
@@ -41,22 +46,22 @@ def register_entry(
         emitter, retries = here.events.emitter(self), int(self.request.retries or 0)
         return here.begin(agent, task_id, run, celery_limits(self), emitter=emitter, retries=retries)
 
-    run_agent.__doc__ = f"Runs {agent.name!r} for an A2A task: arguments are the task's id and the number of the run."
+    run_agent.__doc__ = f"Run {agent.name!r} for an A2A task. Arguments: the task's id and the number of the run."
     options: dict[str, Any] = {
         "name": entry_name(agent.name),
         "bind": True,
-        "shared": False,  # other apps in this process have agents of their own
-        # Nothing of a run goes to the result backend: the store has it, and one that is down must not hold up a worker.
+        "shared": False,  # other apps in this process have other agents
+        # The store has the results of runs, and an unavailable result backend must not block a worker.
         "ignore_result": True,
         "store_errors_even_if_ignored": False,
         "acks_late": False,
         "max_retries": 0,
-        "throws": (RunFailed,),  # its traceback says nothing
+        "throws": (RunFailed,),  # its traceback has no information
         "Request": RunRequest,
         "ender": ender,
         "requeuer": requeuer,
         "stop_here": staticmethod(stop_here),
-        # for a pool that awaits: see `awaited`
+        # for a pool that awaits calls, see `async_tracer`
         "runs_in": staticmethod(process),
         "begin_run": begin_run,
     }
@@ -64,6 +69,6 @@ def register_entry(
 
 
 def celery_limits(task: Task) -> CeleryLimits:
-    """Celery's limits for the run that `task` is at: those of its message, else those of the configuration."""
+    """Return Celery's limits for the current run of `task`: those of its message, else those of the configuration."""
     hard, soft = task.request.timelimit or (None, None)
     return CeleryLimits(soft or task.soft_time_limit, hard or task.time_limit)

@@ -1,4 +1,4 @@
-"""Announcements of workers that Celery's remote control does not reach; the readiness of gateways reads them."""
+"""Announcements of workers without Celery's remote control, for the readiness check of gateways."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from ..installation import Receivers, installed_on
 logger = logging.getLogger(__name__)
 
 ANNOUNCE_EVERY = 5.0
-"""Seconds between two announcements; the store keeps each for `ANNOUNCEMENT_TTL_US`."""
+"""Seconds between two announcements. Each expires after `ANNOUNCEMENT_TTL_US`."""
 
 
 def worker_is_ready(sender: Any = None, **_: Any) -> None:
-    """Make a worker announce itself if remote control does not reach it."""
+    """Start the announcements of a worker without remote control."""
     try:
         installed = installed_on(sender.app)
         if installed is not None and not has_remote_control(sender):
             announcer = WorkerAnnouncer(installed.settings(), sender)
             threading.Thread(target=announcer.announce_forever, name="a2a-announcer", daemon=True).start()
     except Exception:
-        logger.exception("this worker does not announce itself: gateways may call themselves not ready")
+        logger.exception("this worker is not announced: gateways may report that they are not ready")
 
 
 RECEIVERS: Receivers = ((worker_ready, worker_is_ready),)
@@ -46,7 +46,7 @@ def has_remote_control(consumer: Any) -> bool:
 
 
 class WorkerAnnouncer:
-    """Announces the worker of `consumer` with the queues that it consumes, until it begins to stop."""
+    """Announces the worker of `consumer` with its queues until it begins to stop."""
 
     def __init__(self, settings: Settings, consumer: Any) -> None:
         self._store = SyncStore(settings.store_url)
@@ -57,7 +57,7 @@ class WorkerAnnouncer:
         """Announce the worker once.
 
         Raises:
-            StoreUnavailable: The store did not take the announcement.
+            StoreUnavailable: The announcement was not stored.
         """
         consumer = self._consumer.task_consumer
         queues = sorted(queue.name for queue in consumer.queues) if consumer else []

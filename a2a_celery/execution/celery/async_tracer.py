@@ -1,10 +1,9 @@
 """Celery's tracer on asyncio: awaits an agent's Celery task on the event loop, without a thread.
 
-Celery's tracer calls a function, so it occupies a thread for as long as an agent works. This module awaits the call
-instead, and surrounds it with the same signals, hooks, log lines and events in the same order. Celery keeps its
-stacks of
-tasks and requests per thread, and all runs share this thread. The stacks therefore hold a call only while Celery's code
-runs for it, never across an await.
+Celery's tracer calls a function, so it occupies a thread while an agent runs. This module awaits the call instead, with
+the same signals, hooks, log lines and events in the same order. Celery keeps its stacks of tasks and requests per
+thread, and all runs share this thread. The stacks therefore have a call only while Celery's code runs for it, never
+across an await.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ from .request import RunRequest, celery_result
 logger = logging.getLogger(__name__)
 
 Begun = tuple[Run, Coroutine[Any, Any, Outcome | None]]
-"""A run, and what performs it."""
+"""Run and the coroutine that performs it."""
 
 
 REQUESTED = ("correlation_id", "reply_to")
-"""What a request of Celery's asks its headers for, whether they are there or not."""
+"""Headers that Celery's request reads even if they are missing."""
 
 
 class AgentPid(int):
@@ -51,12 +50,12 @@ class Traced(NamedTuple):
 
     failed: bool
     retval: Any
-    """What it returned, as text; if it `failed`, an `ExceptionInfo`."""
+    """Return value as text, or an `ExceptionInfo` if the call failed."""
     seconds: float
 
 
 class AsyncTaskCall:
-    """One call of an agent's task for its request. `make` executes on the event loop."""
+    """Call of an agent's task for its request. `make` executes on the event loop."""
 
     __slots__ = ("__weakref__", "_loop", "_run", "_stopped", "request")
 
@@ -75,14 +74,14 @@ class AsyncTaskCall:
         if request.revoked():
             return
         request.on_accepted(AgentPid(getpid()), SYSTEM_CLOCK.monotonic())
-        if self._stopped:  # by whoever has waited for it to begin
+        if self._stopped:  # terminated while it waited to begin
             return
         began = SYSTEM_CLOCK.monotonic()
         context = context_of(request)
         request.release_if_acknowledged(vars(context))
         try:
             try:
-                traced = await self._tell_around(task, context, began)
+                traced = await self._trace(task, context, began)
             finally:
                 task.backend.process_cleanup()
                 request.app.loader.on_process_cleanup()
@@ -100,15 +99,15 @@ class AsyncTaskCall:
         if self._run is not None:
             self._run.stop(Stop.ABORT)
 
-    async def _tell_around(self, task: Task, context: Context, began: float) -> Traced:
+    async def _trace(self, task: Task, context: Context, began: float) -> Traced:
         state: str | None = None
         retval: Any = None
         try:
-            with at_hand(task, context):
+            with current_call(task, context):
                 signals.task_prerun.send(sender=task, **_about(task, context))
                 self.request.app.loader.on_task_init(context.id, task)
             try:
-                with at_hand(task, context):
+                with current_call(task, context):
                     task.before_start(context.id, context.args, context.kwargs)
                     self._run, performing = task.begin_run(*context.args, **context.kwargs)
                 try:
@@ -117,43 +116,43 @@ class AsyncTaskCall:
                     self._run = None
             except Ignore as e:
                 state, retval = states.IGNORED, e
-                with at_hand(task, context):
+                with current_call(task, context):
                     TraceInfo("IGNORED", e).handle_ignore(task, context)
                     return Traced(True, ExceptionInfo(internal=True), SYSTEM_CLOCK.monotonic() - began)
             except Exception as e:
                 state, retval = states.RETRY if isinstance(e, Retry) else states.FAILURE, e
-                with at_hand(task, context):
+                with current_call(task, context):
                     einfo = TraceInfo(state, e).handle_error_state(task, context)
                     if state == states.FAILURE:
                         _call_hook(task, context, "after_return", state, e)
                     return Traced(True, einfo, SYSTEM_CLOCK.monotonic() - began)
             state = states.SUCCESS
-            with at_hand(task, context):
+            with current_call(task, context):
                 seconds = SYSTEM_CLOCK.monotonic() - began
                 _succeeded(task, context, retval, seconds)
                 return Traced(False, saferepr(retval, task.resultrepr_maxsize), seconds)
         finally:
-            with at_hand(task, context):
+            with current_call(task, context):
                 signals.task_postrun.send(sender=task, **_about(task, context), retval=retval, state=state)
 
 
 def context_of(request: RunRequest) -> Context:
-    """What Celery calls the request of a task, while it is at work."""
-    told = {**request.request_dict, "hostname": request.hostname, "is_eager": False}
-    context = Context(_interned(told), args=request.args, kwargs=request.kwargs, called_directly=False)
-    context.__dict__ = {name: value for name, value in vars(context).items() if not _goes_without_saying(name, value)}
+    """Return the context that Celery uses as ``task.request`` of the call."""
+    fields = {**request.request_dict, "hostname": request.hostname, "is_eager": False}
+    context = Context(_interned(fields), args=request.args, kwargs=request.kwargs, called_directly=False)
+    context.__dict__ = {name: value for name, value in vars(context).items() if not _is_default(name, value)}
     return context
 
 
-def _goes_without_saying(name: str, value: Any) -> bool:
-    """Whether a context has that anyhow; a dozen of a run's headers are so, and half of its dict."""
+def _is_default(name: str, value: Any) -> bool:
+    """Return True if the context has the value by default, as for a dozen headers of a run."""
     return name not in REQUESTED and vars(Context).get(name, REQUESTED) is value
 
 
-def _interned(told: dict[str, Any]) -> dict[str, Any]:
-    """`told`, without a copy of its own of each name and text: calls that wait have most of them in common."""
+def _interned(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return `fields` with interned keys and strings, which waiting calls then share."""
     shared: dict[str, Any] = {}
-    for name, value in told.items():
+    for name, value in fields.items():
         if type(value) is str:
             shared[intern(name)] = intern(value)
         elif name in ("properties", "delivery_info") and type(value) is dict:
@@ -168,8 +167,8 @@ def _about(task: Task, context: Context) -> dict[str, Any]:
 
 
 @contextmanager
-def at_hand(task: Task, context: Context) -> Iterator[None]:
-    """Makes this call what ``current_task`` and ``task.request`` are, in a block that awaits nothing."""
+def current_call(task: Task, context: Context) -> Iterator[None]:
+    """Make the call ``current_task`` and ``task.request`` in a block that awaits nothing."""
     task_stack.push(task)
     task.request_stack.push(context)
     try:
@@ -182,7 +181,7 @@ def at_hand(task: Task, context: Context) -> Iterator[None]:
 def _succeeded(task: Task, context: Context, retval: str, seconds: float) -> None:
     _call_hook(task, context, "on_success", retval)
     signals.task_success.send(sender=task, result=retval, runtime=seconds)
-    said = {
+    details = {
         "id": context.id,
         "name": get_task_name(context, task.name),
         "return_value": saferepr(retval, task.resultrepr_maxsize),
@@ -190,15 +189,15 @@ def _succeeded(task: Task, context: Context, retval: str, seconds: float) -> Non
         "args": context.get("argsrepr") or saferepr(context.args),
         "kwargs": context.get("kwargsrepr") or saferepr(context.kwargs),
     }
-    celery_logger.info(LOG_SUCCESS, said, extra={"data": said})
+    celery_logger.info(LOG_SUCCESS, details, extra={"data": details})
     _call_hook(task, context, "after_return", states.SUCCESS, retval)
 
 
-def _call_hook(task: Task, context: Context, hook: str, *told: Any) -> None:
-    """Calls a hook of the task's own class; what it raises changes nothing of how the call has ended."""
+def _call_hook(task: Task, context: Context, hook: str, *fields: Any) -> None:
+    """Call a hook of the task's class. Exceptions are logged and do not change the result of the call."""
     try:
         more = (None,) if hook == "after_return" else ()
-        getattr(task, hook)(*told, context.id, context.args, context.kwargs, *more)
+        getattr(task, hook)(*fields, context.id, context.args, context.kwargs, *more)
     except Exception:
         logger.exception("task %s[%s]: its %s failed", task.name, context.id, hook)
 

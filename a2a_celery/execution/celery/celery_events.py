@@ -22,23 +22,23 @@ from ..events.observers import CeleryEventEmitter
 logger = logging.getLogger(__name__)
 
 EXECUTION_EVENT = "a2a-execution"
-"""The type of the event."""
+"""Type of the event."""
 
 EVENTS_ON = "a2a_events"
-"""In what a worker's main process gives to the process of a run: there if the worker sends events."""
+"""Key of a request that the main process sets for the process of a run if the worker sends events."""
 
 MAX_WAITING = 1000
-"""Events beyond these are left out while the broker takes none."""
+"""Maximum queued events. Further events are dropped while the broker is unavailable."""
 
 
 def mark_events_enabled(request: Request) -> None:
     """Record in the request whether this worker sends task events, for the process that executes the call."""
     events = request.eventer
-    heard = events is not None and events.enabled and request.task.send_events
-    if heard and events.groups:  # without -E it tells of itself only, until `enable_events` adds tasks
-        heard = "task" in events.groups
-    request.request_dict.pop(EVENTS_ON, None)  # no word of whoever sent the message
-    if heard:
+    sends_events = events is not None and events.enabled and request.task.send_events
+    if sends_events and events.groups:  # without -E there is no group "task"
+        sends_events = "task" in events.groups
+    request.request_dict.pop(EVENTS_ON, None)  # the sender of the message must not set it
+    if sends_events:
         request.request_dict[EVENTS_ON] = True
 
 
@@ -56,12 +56,12 @@ class EventSender:
             return None
         app, celery_id, hostname = task.app, task.request.id, task.request.hostname
 
-        def tell(fields: dict[str, Scalar]) -> None:
+        def send(fields: dict[str, Scalar]) -> None:
             self._begin(app, hostname)
             with suppress(Full):
                 self._waiting.put_nowait({"uuid": celery_id, **fields})
 
-        return CeleryEventEmitter(hostname, tell)
+        return CeleryEventEmitter(hostname, send)
 
     def _begin(self, app: Celery, hostname: str) -> None:
         if self._thread is None:
@@ -78,7 +78,7 @@ class EventSender:
                 with app.connection_for_write() as connection:
                     self._send_on(connection, app, hostname, fields)
             except Exception as e:
-                logger.warning("Celery events of executions are left out: %s", e)
+                logger.warning("Celery events of executions are dropped: %s", e)
             fields = self._waiting.get()
 
     def _send_on(self, connection: Connection, app: Celery, hostname: str, fields: dict[str, Any]) -> None:

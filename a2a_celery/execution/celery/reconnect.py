@@ -1,15 +1,15 @@
-"""A worker whose broker connection fails: it connects again, and receives messages again.
+"""Corrections for a worker whose broker connection fails, so that it reconnects and receives messages again.
 
-After a reconnect Celery reduces what a worker may prefetch, and raises it again with each acknowledgement. On threads
-it does that in the thread of the task, where it waits for RabbitMQ's answer on the connection that the main thread
-reads: one takes the other's frames, and no message is ever delivered again. Prefetching all at once costs nothing here:
-what a worker holds is in the store.
+After a reconnect, Celery reduces the prefetch count of a worker and raises it with each acknowledgement. On the pool of
+threads, the thread of the task raises it and waits for RabbitMQ's reply on the connection that the main thread reads.
+The threads take each other's frames, and no message is delivered again. Prefetching all messages at once is safe,
+because the store has the prefetched runs.
 
-A worker that starts asks the others for their revoked tasks (mingle). If the broker does not answer then, kombu raises
-an error that Celery does not take for a lost connection, and the worker ends.
+A starting worker asks the others for their revoked tasks (mingle). If the broker does not reply, kombu raises an error
+that Celery does not treat as a lost connection, and the worker ends.
 
-Seen in Celery 5.7; tests/acceptance/test_cut_connections.py and tests/execution/test_reconnecting.py say when this file
-can go.
+Seen in Celery 5.7. tests/acceptance/test_cut_connections.py and tests/execution/test_reconnecting.py fail when Celery
+has corrected this, and this file can be deleted.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from kombu.exceptions import OperationalError
 
 
 def connect(app: Celery) -> None:
-    """Let the workers of `app` connect again also while they start, and those of threads prefetch as before then."""
+    """Make the workers of `app` reconnect while they start, and keep the prefetch count on the pool of threads."""
     celeryd_after_setup.connect(prefetch_as_before, weak=False, dispatch_uid="a2a_celery.prefetch_as_before")
     app.steps["consumer"].add(ReconnectsWhileStarting)
 
 
 class ReconnectsWhileStarting(bootsteps.Step):  # type: ignore[misc]
-    """Makes the consumer take kombu's own error for a broker that does not answer as a lost connection."""
+    """Boot step that makes the consumer treat kombu's error for an unresponsive broker as a lost connection."""
 
     def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)
@@ -37,6 +37,6 @@ class ReconnectsWhileStarting(bootsteps.Step):  # type: ignore[misc]
 
 
 def prefetch_as_before(instance: Any, conf: Any, **_: Any) -> None:
-    """A worker knows its pool, and is about to start."""
+    """Keep the prefetch count of a worker on the pool of threads."""
     if issubclass(instance.pool_cls, TaskPool):
         conf.worker_enable_prefetch_count_reduction = False

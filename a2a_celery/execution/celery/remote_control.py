@@ -1,4 +1,8 @@
-"""Remote-control command ``a2a_report``, with which ``celery a2a doctor`` inspects a worker."""
+"""Remote-control commands of a worker: ``a2a_report`` for ``celery a2a doctor``, and those of ``celery a2a drain``.
+
+A drained worker stops consuming. Its runs that have not begun are requeued in the store, so that other workers begin
+them at once; running ones continue. A worker stays drained until it ends, also if it loses its broker.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +29,12 @@ from ..process.forced_stop import abandoned
 from ..process.shutdown import is_run
 
 STORE_TIMEOUT = 1.0
-"""Seconds that the store has to answer: the worker does nothing else meanwhile."""
+"""Timeout of the store in seconds. It blocks the worker's main process."""
 
 
 @inspect_command()  # type: ignore[untyped-decorator]
 def a2a_report(state: Any) -> dict[str, Any]:
-    """Return how this worker is set up for A2A."""
+    """Return the configuration and the state of this worker for A2A."""
     installed = installed_on(state.app)
     if installed is None:
         return {"error": "its app has no A2A"}
@@ -60,8 +64,8 @@ def _sends_events(consumer: Any) -> bool:
 
 
 def _store(url: str) -> dict[str, Any]:
-    """The identity of the store and how far this machine's clock is ahead of its, or the error."""
-    found: dict[str, Any] = {"error": f"no answer within {STORE_TIMEOUT:g} s"}
+    """Return the identity of the store and how far this machine's clock is ahead of it, or the error."""
+    found: dict[str, Any] = {"error": f"no reply within {STORE_TIMEOUT:g} s"}
 
     def ask() -> None:
         store = SyncStore(url)
@@ -83,10 +87,10 @@ def _store(url: str) -> dict[str, Any]:
 logger = logging.getLogger(__name__)
 
 drained: set[str] = set()
-"""Queues that this worker consumed until it was told to stop."""
+"""Queues that this worker has stopped consuming for a drain."""
 
-_leaving: set[str] = set()
-"""Those of them that it is about to stop consuming."""
+_stopping: set[str] = set()
+"""Queues in `drained` that the worker still consumes for a moment."""
 
 
 _topics: Any = TopicExchange(None)  # type: ignore[no-untyped-call]
@@ -94,14 +98,14 @@ _topics: Any = TopicExchange(None)  # type: ignore[no-untyped-call]
 
 @control_command()  # type: ignore[untyped-decorator]
 def a2a_drain(state: Any, queues: list[str] | None = None) -> dict[str, Any]:
-    """Takes nothing more from `queues`, None: from any, and hands back the runs from there that have not begun."""
+    """Stop consuming `queues` (None for all), and requeue the runs from them that have not begun."""
     consumer = state.consumer
     consumed = [queue.name for queue in consumer.task_consumer.queues] if consumer.task_consumer else []
-    leaving = [name for name in consumed if queues is None or name in queues]
+    stopping = [name for name in consumed if queues is None or name in queues]
     task_received.connect(_received, weak=False, dispatch_uid="a2a_celery.received_while_drained")
-    drained.update(leaving)
+    drained.update(stopping)
     waiting = [request for request in _from_drained(consumer) if is_run(request) and request.time_start is None]
-    _leaving.update(leaving)
+    _stopping.update(stopping)
     consumer.call_soon(_leave, consumer)
     left = sorted(name for name in drained if queues is None or name in queues)
     return {"queues": left, "returned": len(waiting)}
@@ -109,7 +113,7 @@ def a2a_drain(state: Any, queues: list[str] | None = None) -> dict[str, Any]:
 
 @control_command()  # type: ignore[untyped-decorator]
 def a2a_undrain(state: Any, queues: list[str] | None = None) -> dict[str, Any]:
-    """Consumes again what it was told to leave, or those of it that are among `queues`."""
+    """Consume drained queues again, or only those among `queues`."""
     consumer = state.consumer
     again = sorted(name for name in drained if queues is None or name in queues)
     for name in again:
@@ -120,12 +124,14 @@ def a2a_undrain(state: Any, queues: list[str] | None = None) -> dict[str, Any]:
 
 @inspect_command()  # type: ignore[untyped-decorator]
 def a2a_busy(state: Any) -> dict[str, Any]:
-    """What is still to end of what came from drained queues: runs that have begun, and how many other Celery tasks; and
-    which queues these are, for a worker that was started again has none."""
+    """Return the drained queues, and the unfinished work from them: running runs, and the number of other Celery tasks.
+
+    A restarted worker has no drained queues.
+    """
     left = _from_drained(state.consumer)
     return {
         "drained": sorted(drained),
-        "leaving": sorted(_leaving),
+        "stopping": sorted(_stopping),
         "runs": sorted(request.id for request in left if is_run(request) and request in worker.active_requests),
         "tasks": sum(not is_run(request) for request in left),
     }
@@ -136,7 +142,7 @@ def _from_drained(consumer: Any) -> list[Any]:
 
 
 def _is_from(request: Any, consumer: Any, names: Collection[str]) -> bool:
-    """Return True if the message of `request` came from one of these queues, as far as the message shows it."""
+    """Return True if the message of `request` came from one of the queues `names`, as far as the message shows it."""
     info = request.delivery_info
     exchange, key = info.get("exchange") or "", info.get("routing_key")
     known = [queue for name, queue in consumer.app.amqp.queues.items() if name in names]
@@ -144,7 +150,8 @@ def _is_from(request: Any, consumer: Any, names: Collection[str]) -> bool:
 
 
 def _brings(queue: Queue, exchange: str, key: str) -> bool:
-    """Whether a broker puts into `queue` what is sent to `exchange` ("" for the queue itself) with this routing key."""
+    """Return True if a broker routes a message for `exchange` ("" for the queue itself) with this routing key to
+    `queue`."""
     if not exchange:
         return bool(key == queue.name)
     for way in queue.bindings or (queue,):
@@ -161,19 +168,19 @@ def _brings(queue: Queue, exchange: str, key: str) -> bool:
 
 
 def _leave(consumer: Any) -> None:
-    for name in tuple(_leaving):
+    for name in tuple(_stopping):
         consumer.cancel_task_queue(name)
-    _leaving.clear()
-    # only now: what is handed back would come to this very worker again
+    _stopping.clear()
+    # after the cancel, because this worker would receive a requeued run again
     for request in _from_drained(consumer):
         if is_run(request) and request.time_start is None:
             request.give_up()
 
 
 def _received(sender: Any = None, request: Any = None, **_: Any) -> None:
-    """A message that was on its way when its queue was left."""
+    """Requeue a run whose message was in flight when its queue was drained."""
     try:
         if drained and is_run(request) and _is_from(request, sender, drained):
             request.give_up()
     except Exception:
-        logger.exception("a message that came to a drained worker was not handed back")
+        logger.exception("a message that reached a drained worker was not requeued")

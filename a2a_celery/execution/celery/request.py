@@ -1,8 +1,8 @@
-"""Celery's view of a run, in the worker's main process: what happens to it there ends it in the store first.
+"""Celery's request of a run in the worker's main process, which writes ends of the run to the store.
 
-Celery tells of these ends by signals too, in several processes and some of them twice, and none of these carries the
-process that ran the run, which is what says whether the run is ours to end. A request class of one's own is Celery's
-other documented way to hear of them. Each call comes before or around Celery's own handling and changes nothing of it.
+Celery's signals also report these ends, but in several processes, some of them twice, and without the process that
+executed the run, which decides whether this worker may end it. A custom request class is Celery's other documented
+interface. Each method acts before or around Celery's handling and does not change it.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ logger = logging.getLogger(__name__)
 
 
 DROPPED = "DROPPED"
-"""Name of the end of a Celery task that did not begin a run: its message is a copy, or outdated."""
+"""Name of the end of a Celery task that did not begin a run, because its message is a duplicate or outdated."""
 
 EVENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "CANCELED": ("task-revoked", {"terminated": False, "signum": None, "expired": False}),
-    # not task-rejected: Celery takes that for an earlier state than the STARTED that it follows
+    # not task-rejected, which Celery orders before STARTED
     "REJECTED": ("task-refused", {}),
     "INPUT_REQUIRED": ("task-input_required", {}),
     "AUTH_REQUIRED": ("task-auth_required", {}),
     DROPPED: ("task-dropped", {}),
 }
-"""The event and its fields that Flower gets for each end of a run which is no success and no failure."""
+"""Celery event, with its fields, for each end of a run that is neither success nor failure."""
 
 
 class RunConcluded(Ignore):  # type: ignore[misc]
-    """Tells Celery that a run ended, and neither succeeded nor failed: no receiver of `task_success` is called.
+    """Signals to Celery that a run ended neither in success nor in failure: no receiver of `task_success` is called.
 
     Its argument is a key of `EVENTS`. The main process sends the event, and for CANCELED the signal `task_revoked`.
     """
@@ -67,31 +67,35 @@ class RunConcluded(Ignore):  # type: ignore[misc]
 
     @property
     def end(self) -> str:
-        """The key of `EVENTS`."""
+        """Key of `EVENTS`."""
         return str(self.args[0])
 
 
 RUN_IS_OVER = "a2a_run_is_over"
-"""Attribute of Celery's request of a task: the run has written its end, so a signal about it tells nothing new."""
+"""Attribute of Celery's request of a task: the run has written its end, so receivers of signals ignore it."""
 
 
 class RunFailed(Exception):
-    """Tells Celery that a run failed, when the store knows it already: Flower and Celery's events then say so too."""
+    """Signals to Celery that a run failed and that the store has its end. Flower and Celery's events then report a
+    failure."""
 
 
 class RunRetried(Exception):
-    """The cause of a retry, for Celery's listeners: the class of the agent's exception and none of its text."""
+    """Cause of a retry for Celery's events: the class of the agent's exception without its text."""
 
 
 class RunRequest(RequestInternals, Request):  # type: ignore[misc]
-    """A run, as the worker that received it keeps it. The task's `ender` is a `RunEnder`, its `requeuer` a
-    `ShutdownRequeuer`, and its `stop_here` stops a run in this very process."""
+    """Request of a run, in the worker that received it.
+
+    The task has three attributes for it: `ender`, a `RunEnder`; `requeuer`, a `ShutdownRequeuer`; and `stop_here`,
+    which stops a run in this process.
+    """
 
     pool_to_leave: ClassVar[Any] = None
-    """The pool of a worker in cold shutdown: what begins in it is stopped at once. Else None."""
+    """Pool of a worker in cold shutdown, whose new calls are stopped at once, or None."""
 
     begun: ClassVar[WeakValueDictionary[str, RunRequest]] = WeakValueDictionary()
-    """The requests that have begun, by their Celery ids. A prefork child inherits some, and uses none."""
+    """Requests that have begun, by Celery id. A prefork child inherits some and does not use them."""
 
     _is_returned = False
 
@@ -101,16 +105,17 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
             mark_events_enabled(self)
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
-        """It begins in process `pid`."""
+        """Record that the request begins in process `pid`."""
         self.begun[self.id] = self
         super().on_accepted(pid, time_accepted)
         if self.pool_to_leave is not None and self.is_run:
             self.cancel(self.pool_to_leave)
 
     def cancel(self, pool: Any, signal: Any = None, emit_retry: bool = True) -> None:
-        """The worker stops and can't wait for it. Celery would call it retried, and lose it: early acknowledged.
+        """Requeue the run, because the worker stops and cannot wait for it. Celery would report a retry and lose the
+        run.
 
-        Prefork sends its process a signal. Other pools raise NotImplementedError: there, its agent is stopped here.
+        Prefork sends its process a signal. Other pools raise NotImplementedError, and the agent is stopped here.
         """
         if not self.is_run:
             super().cancel(pool, signal, emit_retry=emit_retry)
@@ -123,21 +128,21 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
             self.announce_cancelled()
 
     def give_up(self) -> None:
-        """Its worker stops: what is to become of it is decided in the store, while Celery goes on here."""
+        """Requeue the run in the store, because its worker stops."""
         requeuer: ShutdownRequeuer = self.task.requeuer
         if self.is_run:
             requeuer.give_up(self.id, worker_pid=self.process)
 
     def _conclude(self, end: str) -> None:
-        """Send what fits the end of a run which is no success and no failure."""
+        """Send the events for the end of a run that is neither success nor failure."""
         task_ready(self)
         self.acknowledge()
         if self.is_announced_revoked:
-            return  # and said so
-        if end == DROPPED and self.id in revoked_tasks:  # by a pool that queues requests, and does not look again
+            return  # its process has sent the event
+        if end == DROPPED and self.id in revoked_tasks:  # the pool did not check for revokes again
             end = "CANCELED"
         type, fields = EVENTS[end]
-        # a copy's few milliseconds are not the times of the run itself
+        # the times of a duplicate are not those of the run
         began = None if end == DROPPED else self.time_start
         times = {} if began is None else {"runtime": SYSTEM_CLOCK.time() - began}
         self.send_event(type, **fields, **times)
@@ -146,9 +151,9 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
             task_revoked.send(sender=self.task, request=self.task_context, **fields)
 
     def release_if_acknowledged(self, headers: dict[str, Any]) -> None:
-        """Release the message of an acknowledged request, and keep `headers` as the only copy of its headers."""
+        """Release the message of an acknowledged request. `headers` remain the only copy of its headers."""
         if self.acknowledged:
-            self.release_message(headers)  # `canvas_options` are empty then, see `may_be_awaited`
+            self.release_message(headers)  # `canvas_options` is empty, see `may_be_awaited`
 
     @cached_property
     def is_run(self) -> bool:
@@ -166,19 +171,19 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
         return plain and self.is_run and hasattr(self.task, "begin_run")
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
-        """The Celery task raised, or its process is gone."""
+        """Handle an exception of the Celery task, or the loss of its process."""
         error = exc_info.exception
         if isinstance(error, ExceptionWithTraceback):
             error = error.exc
             if self.is_run:
-                exc_info.exception = error  # else Celery's event, and so Flower, names the wrapping
+                exc_info.exception = error  # otherwise Celery's event and Flower show the wrapper
         if self.is_run and isinstance(error, RunConcluded):
             return self._conclude(error.end)
-        if self.is_run and not self.is_announced_cancelled:  # handed back: not an end
+        if self.is_run and not self.is_announced_cancelled:  # a requeued run has not ended
             outcome = outcome_of_failure(self.id, error)
             lost = outcome == Failure(WORKER_LOST)
             if self._end(outcome, lost=lost) == CANCELED and lost and not self.is_announced_revoked:
-                # its client's cancel took the process along: Celery's word for that
+                # a client's cancel has ended the process, which Celery reports as terminated
                 return self.announce_terminated("canceled by its client")
         return super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
 
@@ -189,15 +194,15 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
         return super().on_timeout(soft, timeout)
 
     def terminate(self, pool: Any, signal: Any = None) -> None:
-        """An operator revoked the request with terminate=True: cancel the run, which is not tried again.
+        """Cancel the run without another attempt, because an operator revoked the request with terminate=True.
 
-        A pool that cannot end one of its tasks raises NotImplementedError: there the agent is stopped as by a client's
-        cancel, and Celery announces the end when the agent has stopped.
+        A pool that cannot end its tasks raises NotImplementedError. The agent is then stopped as by a client's cancel,
+        and Celery announces the end when the agent has stopped.
         """
         if not self.is_run:
             super().terminate(pool, signal)
             return
-        has_begun = self.time_start is not None  # else Celery terminates it when it begins
+        has_begun = self.time_start is not None  # otherwise Celery terminates it when it begins
         if has_begun and _is_green():  # a killed greenlet writes an end before the pool returns
             self._ender.end(self.id, revoked_by("terminate"), worker_pid=self.process)
         try:
@@ -239,7 +244,7 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
 
     @property
     def process(self) -> int | None:
-        """The process in which the run has begun, or None. Green pools report the number of a greenlet instead."""
+        """Process in which the run has begun, or None. Green pools report the number of a greenlet instead."""
         return getpid() if _is_green() and self.worker_pid is not None else self.worker_pid
 
     @property
@@ -254,7 +259,7 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
 
 
 def _is_green() -> bool:
-    """Return whether the tasks of this process run in greenlets."""
+    """Return True if the tasks of this process run in greenlets."""
     return bool(detect_environment() != "default")  # type: ignore[no-untyped-call]
 
 
@@ -262,11 +267,11 @@ def outcome_of_failure(celery_id: str, error: BaseException) -> Outcome | None:
     """Return the outcome of a run whose Celery task failed with `error`, or None if the error does not end the run."""
     match error:
         case RunFailed():
-            return None  # it has ended
+            return None  # the run has ended
         case StoreUnavailable():
-            return None  # it was not begun: the store still has it to dispatch
+            return None  # the run has not begun, and the store will dispatch it again
         case Retry() | Ignore() | Reject():
-            return None  # what they mean to the run, it has said itself
+            return None  # the run has written its end
         case TimeLimitExceeded() | SoftTimeLimitExceeded():
             return Failure(OUT_OF_TIME)
         case Terminated():
@@ -283,10 +288,10 @@ def celery_result(outcome: Outcome | None) -> str:
     """Return the result of the Celery task of a run that completed.
 
     Raises:
-        RunFailed: The run failed. The text is one of our sentences: an agent's may quote the client.
+        RunFailed: The run failed. The text is a fixed sentence, because an agent's text may quote the client.
         RunConcluded: The run ended otherwise, or its message did not begin it.
         Retry: The run is retried.
-        Ignore: Another process decides how the run goes on.
+        Ignore: Another process continues the run.
     """
     match outcome:
         case Failure(text, reference):

@@ -1,10 +1,10 @@
-"""Receivers of Celery's signals, which translate what Celery says of a run into the status event of its task.
+"""Receivers of Celery's signals, which write the end of a run if no other path has.
 
-The run's own path writes its end first: the run itself, or `RunRequest` for what the run cannot see. A receiver writes
-the same end by the same fenced script, so it changes nothing where the own path has written, and is the net below it.
-A retry of a plain task that neither has written is written by the claim of the next attempt (`RetryUnrecorded`).
+The run writes its end first, or `RunRequest` for ends that the run cannot detect. A receiver writes the same end with
+the same fenced script, so it has no effect after them. The claim of the next attempt writes a retry of a plain task
+that neither has written (`RetryUnrecorded`).
 
-Celery swallows what a receiver raises.
+Celery swallows exceptions of receivers.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ logger = logging.getLogger(__name__)
 
 
 def agent_unknown(sender: Any = None, name: str = "", id: str = "", message: Any = None, **_: Any) -> None:
-    """A worker got a run of an agent that its app doesn't have; the message is gone."""
+    """End the run of an agent that this worker's app lacks. Its message is acknowledged."""
     try:
         installed = installed_on(sender.app)
-        # what is no run of an A2A task has an id that names none
+        # the id of other Celery tasks is not the name of a run
         if installed is None:
             return
         if RunRef.of(id) is not None and fleet_of(message.headers) != installed.requeuer.fleet:
@@ -59,7 +59,7 @@ def agent_unknown(sender: Any = None, name: str = "", id: str = "", message: Any
 
 
 def message_rejected(sender: Any = None, message: Any = None, exc: Any = None, **_: Any) -> None:
-    """A worker refused a message that is no valid call of a task; the message is gone."""
+    """End the run whose message is not a valid call of a task."""
     try:
         installed = installed_on(sender.app)
         headers = getattr(message, "headers", None) or {}
@@ -67,20 +67,20 @@ def message_rejected(sender: Any = None, message: Any = None, exc: Any = None, *
         if installed is None or RunRef.of(celery_id) is None:
             return
         ours = fleet_of(headers) == installed.requeuer.fleet
-        if ours and _is_readable(message, "a message that is no valid call"):
+        if ours and _is_readable(message, "an invalid message"):
             installed.ender.end(celery_id, Refused(MESSAGE_UNREADABLE), worker_pid=None)
     except Exception:
-        logger.exception("a message that is no valid call was not handled")
+        logger.exception("an invalid message was not handled")
 
 
 def run_failed(sender: Any = None, task_id: str = "", exception: Any = None, **_: Any) -> None:
-    """A run's Celery task failed, or its process is gone."""
+    """End a run whose Celery task failed or lost its process."""
     if _is_unfinished_run(sender, task_id, sender.request):
         _end(sender.ender, task_id, outcome_of_failure(task_id, exception))
 
 
 def run_broken(sender: Any = None, task_id: str = "", exception: Any = None, request: Any = None, **_: Any) -> None:
-    """Celery's own code around a run's Celery task failed."""
+    """End a run whose Celery task failed in Celery's code."""
     if _is_unfinished_run(sender, task_id, request):
         _end(sender.ender, task_id, outcome_of_failure(task_id, exception))
 
@@ -88,7 +88,7 @@ def run_broken(sender: Any = None, task_id: str = "", exception: Any = None, req
 def run_revoked(
     sender: Any = None, request: Any = None, terminated: bool = False, expired: bool = False, **_: Any
 ) -> None:
-    """A run's Celery task was revoked by an operator, or has expired."""
+    """End a run whose Celery task was revoked by an operator or has expired."""
     if not _is_unfinished_run(sender, request.id, request):
         return
     if terminated:
@@ -100,7 +100,7 @@ def run_revoked(
 
 
 def run_retried(sender: Any = None, request: Any = None, reason: Any = None, **_: Any) -> None:
-    """A run's Celery task is retried. The run of an agent tells Celery only of a retry that it has written."""
+    """Record that the Celery task of a run is retried. For an agent, the run has recorded the retry."""
     if hasattr(sender, "begin_run") or not _is_unfinished_run(sender, request.id, request):
         return
     retries, when = (request.retries or 0) + 1, time_of(reason, sender.app)
@@ -110,9 +110,9 @@ def run_retried(sender: Any = None, request: Any = None, reason: Any = None, **_
 
 
 def _is_unfinished_run(task: Any, celery_id: str, context: Any) -> bool:
-    """Return whether the call `celery_id` of `task` is a run that has not written its own end.
+    """Return True if the call `celery_id` of `task` is a run that has not written its end.
 
-    `context` is Celery's request of the call where the call is made, and empty in the main process of a prefork pool.
+    `context` is Celery's request of the call in the calling process, and empty in the main process of a prefork pool.
     """
     if not hasattr(task, "ender") or RunRef.of(celery_id) is None or getattr(context, RUN_IS_OVER, False):
         return False
@@ -127,7 +127,7 @@ def _context(request: Any) -> Context:
 
 
 def _end(ender: RunEnder, celery_id: str, outcome: Outcome | None) -> None:
-    """End a run that this process has, or, in the main process of a prefork pool, that one of its children had."""
+    """End a run of this process or, in the main process of a prefork pool, of one of its children."""
     request = None if in_pool_child() else RunRequest.begun.get(celery_id)
     process = getpid() if request is None else request.process
     if outcome is not None:
@@ -137,15 +137,16 @@ def _end(ender: RunEnder, celery_id: str, outcome: Outcome | None) -> None:
 def release_traceback(sender: Any = None, retval: Any = None, state: str | None = None, **_: Any) -> None:
     """Drop the traceback of the exception that ended a run.
 
-    Celery's tracer keeps the exception in a local of the frame that the traceback refers to. The cycle holds Celery's
-    copy of the traceback too, 150 to 300 KiB, until the oldest generation of objects is collected.
+    Celery's tracer keeps the exception in a local variable of a frame in the traceback. The cycle also holds Celery's
+    copy of the traceback, 150 to 300 KiB, until a full garbage collection.
     """
     if state != states.SUCCESS and isinstance(retval, BaseException) and hasattr(sender, "ender"):
         retval.__traceback__ = None
 
 
 def _is_readable(message: Any, what: str) -> bool:
-    """Return whether a worker accepts the content of `message`: not if it has to be signed, and is not."""
+    """Return True if a worker accepts the content of `message`. It does not if the message lacks a required
+    signature."""
     try:
         message.decode()
     except Exception as e:
@@ -155,14 +156,14 @@ def _is_readable(message: Any, what: str) -> bool:
 
 
 def worker_is_ready(sender: Any = None, **_: Any) -> None:
-    """A worker begins to take messages."""
+    """Prepare the graceful shutdown of a worker."""
     try:
         installed = installed_on(sender.app)
         if installed is not None:
             stopping = GracefulWorkerShutdown(sender, installed.settings, installed.requeuer, installed.agents)
             stopping.precede_celery()
     except Exception:
-        logger.exception("this worker will not hand back its runs when it stops")
+        logger.exception("this worker will not requeue its runs at its shutdown")
 
 
 RECEIVERS: Receivers = (

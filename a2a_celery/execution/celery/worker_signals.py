@@ -1,7 +1,7 @@
-"""Celery signals that load the worker side of an app's A2A.
+"""Celery signals that load the worker side of an app.
 
-A process that only registers agents never imports the worker side. A worker imports it in its main process, before the
-pool forks: children share the memory, and none of them spends its time on imports.
+A process that only registers agents never imports the worker side. A worker imports it in its main process before the
+pool forks, so that children share the memory and do not import it again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _loaders: WeakKeyDictionary[Celery, list[Callable[[], AgentWorker]]] = WeakKeyDictionary()
-"""The loaders of each app whose worker side is not loaded in this process: one for each A2A of the app."""
+"""Loaders of the worker side by app, one for each A2A of the app, until they are called."""
 
 
 def connect(app: Celery, load: Callable[[], AgentWorker]) -> None:
@@ -38,14 +38,14 @@ def connect(app: Celery, load: Callable[[], AgentWorker]) -> None:
 def worker_is_created(instance: Any = None, **_: Any) -> None:
     """Load the worker side of the worker `instance`, and guard its broker connection.
 
-    Receivers that are connected while a signal is sent do not get that signal, so this function acts for them.
+    A receiver that is connected while its signal is sent is not called, so this function acts for the receivers.
     """
     for worker in _load(instance.app):
         worker.guard_broker()
 
 
 def worker_is_initialized(sender: Any = None, **_: Any) -> None:
-    """Load the worker side where no celeryd_init was sent, as by the workers of `celery.contrib.testing`."""
+    """Load the worker side if no celeryd_init was sent, as by the workers of `celery.contrib.testing`."""
     for worker in _load(sender.app):
         worker.check_start(sender)
 
@@ -54,7 +54,7 @@ def _load(app: Celery) -> list[AgentWorker]:
     """Load and return the worker sides of `app` that are not loaded in this process.
 
     Raises:
-        SystemExit: One cannot be loaded. Celery swallows every other exception of a receiver.
+        SystemExit: A worker side cannot be loaded. Celery swallows every other exception of a receiver.
     """
     try:
         return [load() for load in _loaders.pop(app, [])]
@@ -64,7 +64,7 @@ def _load(app: Celery) -> list[AgentWorker]:
 
 
 _settings: WeakKeyDictionary[Celery, Callable[[], Settings]] = WeakKeyDictionary()
-"""Of each app that has an A2A: the signal says nothing of whose worker it is, which is the current app's."""
+"""Settings of each app. The signal does not name its worker, whose app is the current app."""
 
 
 def connect_logging(app: Celery, settings: Callable[[], Settings]) -> None:

@@ -22,7 +22,7 @@ from .queue import RunEventQueue
 from .steps import MAX_NAME, Execution, end_in
 
 DETAILS = ("model", "tool", "reason", "reference")
-"""What a transition's detail may say outside of the agent's code: names, and words of ours."""
+"""Fields of a transition's detail that external observers receive: names and fixed words."""
 
 _SHOWN = frozenset({ExecutionState.MODEL_CALL, ExecutionState.TOOL_EXECUTION})
 
@@ -47,12 +47,9 @@ def begin_execution(
     """Begin the execution of a run on the event loop of its `events`.
 
     Args:
-        agent: The agent.
-        claim: The claim of the run.
-        events: The event queue of the run.
         runner: Id of the worker process.
-        emitter: The emitter of Celery events, or None.
-        hook: Listener that receives each transition, including the first, or None.
+        emitter: Emitter of Celery events, or None.
+        hook: Listener for each transition, including the first, or None.
     """
     execution = restored_execution(claim)
     observer = _StepObserver(execution, claim, events, runner)
@@ -72,9 +69,9 @@ def begin_execution(
 
 
 def restored_execution(claim: Claim) -> Execution:
-    """Return the machine as the runs before have left it, ready for a run that begins.
+    """Return the machine in the state that earlier runs left, ready for a run that begins.
 
-    Where none of their steps is left, it is as the task stood: INTERRUPTED if it waited for its client, else IDLE.
+    If no step of them is stored, the state is INTERRUPTED for a task that waited for its client, else IDLE.
     """
     if not claim.execution:
         return Execution(ExecutionState.IDLE if claim.paused_in is None else ExecutionState.INTERRUPTED)

@@ -81,7 +81,7 @@ class RunEventQueue(EventQueue):
         hold: Seconds for which WORKING, or an interrupted state, waits for a further event.
         input_timeout: Seconds for which the task may wait for its client, or None for no limit.
         publish_next: Publishes the next run of the context.
-        end_held: Write the end of the task when the agent has returned.
+        ends_on_return: Write the end of the task when the agent has returned.
         clock: The clock.
     """
 
@@ -94,7 +94,7 @@ class RunEventQueue(EventQueue):
         hold: float,
         input_timeout: float | None,
         publish_next: PublishNext,
-        end_held: bool = False,
+        ends_on_return: bool = False,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.clock = clock
@@ -108,7 +108,7 @@ class RunEventQueue(EventQueue):
         self._pending: list[Event | Step] = []
         self._written = 0
         self._state = QueueState.OPEN
-        self._end_policy = EndPolicy.AFTER_RETURN if end_held else EndPolicy.IMMEDIATE
+        self._end_policy = EndPolicy.AFTER_RETURN if ends_on_return else EndPolicy.IMMEDIATE
         self.stopping = False
         """True if the run was told to stop."""
         self._queued, self._progress = LeanEvent(), LeanEvent()

@@ -1,4 +1,4 @@
-"""The way of a retried run of an agent back into its queue."""
+"""Release of a retried run of an agent to its queue."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class RetryRelease:
-    """Gives a run back to its queue, from which its next attempt begins at `options.not_before`."""
+    """Releases a run to its queue. Its next attempt begins at `options.not_before`."""
 
     def __init__(self, publisher: Publisher, agent: str, settings: Settings, clock: Clock = SYSTEM_CLOCK) -> None:
         self._publisher = publisher
@@ -38,21 +38,21 @@ class RetryRelease:
     ) -> Outcome | None:
         """Release the run with the status `final`, then publish it.
 
-        A watcher publishes a run that begins much later, and one that the broker does not take.
+        A watcher publishes a run that begins much later, and one that the broker does not accept.
 
         Returns:
-            What became of the run instead, or None: it is retried.
+            The outcome if the run was not retried, or None.
         """
         claim, keys = events.store.claim, events.store.keys
-        held = options.publish_delay(self._clock.now())
-        again_us = held // MICROSECOND + FIRST_PUBLISH_GRACE_US
+        delay = options.publish_delay(self._clock.now())
+        again_us = delay // MICROSECOND + FIRST_PUBLISH_GRACE_US
         make_release = released_for_retry(keys, claim, options, again_us)
         released = await events.release(final, make_release, drops_open_artifacts=True)
         if not isinstance(released, Released):
             return Lost()
         if released.state == CANCELED:
             return Canceled()
-        if not held:
+        if not delay:
             await self._publish(events, options)
         return None
 

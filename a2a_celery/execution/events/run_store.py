@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 BLOB_TIMEOUT = 30.0
-"""Seconds for which a run asks an object store again that is away. Without its parts nothing of it can go on."""
+"""Seconds for which a run retries an unavailable object store. The run cannot continue without its parts."""
 
 
 class RunStore:
@@ -49,7 +49,7 @@ class RunStore:
             try:
                 answer = await self._store.run(operation)
                 if isinstance(answer, RunLost) and answer.missing:
-                    text = "run %s is lost: the store lost %d confirmed events of it: was it restored from older data?"
+                    text = "run %s is lost: the store lost %d confirmed events, perhaps by a restore from older data"
                     logger.error(text, self.claim.ref.name, answer.missing)
                 return answer
             except StoreUnavailable as e:

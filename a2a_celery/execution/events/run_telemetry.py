@@ -35,15 +35,17 @@ OUTCOMES: dict[type[Outcome], str] = {
     Delegated: "delegated",
     Lost: "lost",
 }
-"""What logs and spans call how a run ended. An agent that ends its task itself and returns has completed its run."""
+"""Names of outcomes in logs and spans. An agent that ends its task and returns has completed its run."""
 
 DROPPED = "dropped"
-"""It was not this worker's to run."""
+"""Name for a run that this worker did not get."""
 
 
 def observed(perform: Perform, ref: RunRef, agent: str) -> Coroutine[Any, Any, Outcome | None]:
-    """``perform()``, which is the run `ref`, told of. Made in the thread that Celery gave the run: there is
-    the message, and the span of an instrumentation of Celery, if one is on."""
+    """Return ``perform()`` for the run `ref`, with log lines and a span.
+
+    Call it in the thread of the Celery task, which has the message and the span of an instrumentation of Celery.
+    """
     spans = tracing()
     if spans is None:
         return perform()
@@ -58,7 +60,7 @@ async def _traced(perform: Perform, ref: RunRef, agent: str, spans: Spans, paren
         Attribute.CELERY_ID: ref.name,
     }
     span, here = spans.began(SpanName.RUN.format(agent=agent), parent, spans.CONSUMER, attributes)
-    outcome: Outcome | None = Lost()  # if it is cut off
+    outcome: Outcome | None = Lost()  # if it is cancelled
     try:
         with spans.within(here):
             outcome = await perform()
@@ -77,7 +79,7 @@ def ended(outcome: Outcome | None, ref: RunRef, agent: str, seconds: float) -> O
 
 
 def begun(claim: Claim, agent: str) -> None:
-    """A run was claimed, and its agent begins."""
+    """Log that the agent of a claimed run begins."""
     spans = tracing()
     if spans is not None:
         spans.label({Attribute.CONTEXT: claim.task.context_id, Attribute.ATTEMPT: claim.attempt})
@@ -86,8 +88,7 @@ def begun(claim: Claim, agent: str) -> None:
 
 
 def reported(ref: RunRef, agent: str, what: str, error: BaseException | None = None) -> str:
-    """Logs the exception (None: the one at hand), which is `what` became of the run; gives the reference that finds
-    it there."""
+    """Log `error`, or the current exception, as `what` happened to the run. Return the reference in the log line."""
     reference = uuid4().hex[:12]
     extra = about(Action.RUN_FAILED, ref.name, agent=agent, reference=reference)
     logger.error("run %s: %s [reference %s]", ref.name, what, reference, exc_info=error or True, extra=extra)
@@ -99,6 +100,6 @@ def _named(outcome: Outcome | None) -> str:
 
 
 def _headers() -> dict[str, Any]:
-    """Those of the message that this thread has been given; empty outside of a Celery task."""
+    """Return the headers of the current Celery message, or an empty dict outside of a Celery task."""
     request = current_task.request if current_task else None
     return dict(getattr(request, "headers", None) or {})

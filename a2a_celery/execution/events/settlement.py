@@ -26,39 +26,39 @@ from .translator import Translator
 logger = logging.getLogger(__name__)
 
 PublishNext = Callable[[RunRef, bytes], Awaitable[None]]
-"""Publishes a run of the same agent with its options."""
+"""Function that publishes a run of the same agent with its options."""
 
 
 class SavedAtEnd(Protocol):
-    """A session, as the end of its run sees it."""
+    """Session, as the end of its run uses it."""
 
     async def idle(self) -> None:
-        """Returns when nothing of it is being saved."""
+        """Wait for the saves in progress."""
         ...
 
     def at_end(self) -> SessionState:
-        """What a run leaves that completes or pauses; raises SessionError."""
+        """Return the session of a run that completes or pauses. Raises SessionError."""
         ...
 
     def unchanged(self) -> SessionState:
-        """What any other run leaves."""
+        """Return the session of a run that ends otherwise."""
         ...
 
     def conflict(self, since: SavedSince) -> SessionError:
-        """Why the former could not be saved."""
+        """Return the error for a session that another run has saved."""
         ...
 
 
 class Settlement:
-    """The end of one run. A pause of it lasts `pause_us` microseconds at most; 0: for ever."""
+    """End of one run. `pause_us` is the maximum duration of a pause in µs, or 0 for no limit."""
 
     def __init__(
         self, store: RunStore, claim: Claim, translator: Translator, *, pause_us: int, publish_next: PublishNext
     ) -> None:
         self.asked = 0
-        """How many answers `Turn.ask` waits for or has got, when it ends the run."""
+        """Number of the questions that `Turn.ask` has asked in the turn, if one of them ends the run."""
         self.question: list[Part] | None = None
-        """Parts of the question that `Turn.ask` has asked in this run; None if it has asked none."""
+        """Parts of the question that `Turn.ask` has asked in this run, or None."""
         self.session: SavedAtEnd | None = None
         self._store = store
         self._claim = claim
@@ -67,9 +67,10 @@ class Settlement:
         self._publish_next = publish_next
 
     async def write(self, events: list[Event | Step], before: int) -> Failure | RunLost | None:
-        """Writes the run's last `events`, behind `before` others; what can't follow is dropped.
+        """Write the run's last `events`, after `before` earlier ones. Illegal events are dropped.
 
-        Gives how the task has failed instead, if its session could not be saved.
+        Returns:
+            The failure of the task if its session could not be saved, RunLost if the run was lost, or None.
         """
         if self.session is not None:
             await self.session.idle()
@@ -108,7 +109,7 @@ class Settlement:
         )
 
     def _with_session(self, events: list[Event | Step]) -> tuple[Failure | None, SessionState | None]:
-        """What is saved with the end; an end in which that can't be is a failure instead."""
+        """Return the session to save with the end, or the failure if it cannot be saved."""
         if self.session is None:
             return None, None
         if not self._checkpoint():
@@ -119,11 +120,11 @@ class Settlement:
             return self._failed(events, e), self.session.unchanged()
 
     def _checkpoint(self) -> bool:
-        """Whether the run ends in a state in which its session is saved."""
+        """Return True if the run ends in a state that saves its session."""
         return self._translator.state == COMPLETED or is_interrupted(self._translator.state)
 
     def _failed(self, events: list[Event | Step], error: SessionError) -> Failure:
-        """The end that takes the place of the one that stands last; it is not written before its session is."""
+        """Replace the end in `events` by a failure, which is written without the session."""
         claim, failed = self._claim, Failure(reference=uuid4().hex[:12])
         logger.error("run %s: its session was not saved: %s [reference %s]", claim.ref.name, error, failed.reference)
         last = max((n for n, event in enumerate(events) if not isinstance(event, Step)), default=None)
@@ -136,7 +137,7 @@ class Settlement:
         return failed
 
     def _ends(self, event: Event | Step) -> bool:
-        """Whether `event` is what put the task into the state it ends in: a message alone completes it."""
+        """Return True if `event` set the final state of the task. A message alone completes the task."""
         if isinstance(event, TaskStatusUpdateEvent):
             return event.status.state == self._translator.state
         return not isinstance(event, Step) and kind_of(event) is EventKind.ANSWER
@@ -148,14 +149,17 @@ class Settlement:
 
 
 def _as_error(step: Step) -> Step:
-    """`step`, if it is the run's end an ERROR: its task has failed, whatever its agent had come to."""
+    """Return `step`, changed to ERROR if it is the end of the run."""
     if step.transition.after not in ENDS:
         return step
     return replace(step, transition=replace(step.transition, after=ExecutionState.ERROR))
 
 
 def publishing(publisher: Publisher, agent: str) -> PublishNext:
-    """Publishes runs of `agent`; those that the broker does not take, or that begin much later, are a watcher's."""
+    """Return a function that publishes runs of `agent`.
+
+    A watcher publishes those that begin much later or that the broker does not accept.
+    """
 
     async def publish(run: RunRef, options: bytes) -> None:
         if RunOptions.from_json(options).publish_delay(SYSTEM_CLOCK.now()):
@@ -169,13 +173,13 @@ def publishing(publisher: Publisher, agent: str) -> PublishNext:
 
 
 def drop(events: MutableSequence[Event | Step], illegal: Illegal, claim: Claim) -> None:
-    """Takes the event out that can't follow those before it."""
+    """Remove the illegal event from `events`."""
     logger.error("run %s: %s, the event is dropped", claim.ref.name, illegal)
     del events[illegal.number - 1]
 
 
-NO_ANSWER = "No answer came in time."
-"""What a client hears that left its task waiting for longer than `input_timeout`."""
+NO_ANSWER = "The client did not answer in time."
+"""Text for a task that waited for its client longer than `input_timeout`."""
 
 
 def unanswered(claim: Claim) -> TaskStatusUpdateEvent:

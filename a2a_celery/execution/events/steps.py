@@ -33,16 +33,16 @@ from ...lifecycle.outcomes import INVALID_ANSWER, OUT_OF_TIME
 from ...lifecycle.saved_json import Scalar
 
 MAX_NAME = 200
-"""Characters of a model's or tool's name that are kept: some models make up names of tools."""
+"""Maximum characters of the name of a model or tool. Some models invent names of tools."""
 
 FAILURES = {OUT_OF_TIME: "out of time", INVALID_ANSWER: "invalid answer"}
-"""The detail of an ERROR by the sentence that the client reads; "failed" for any other."""
+"""Detail of an ERROR by the text for the client. Other texts have the detail "failed"."""
 
 CURRENT_EXECUTION: ContextVar[Execution] = ContextVar("a2a_celery_execution")
-"""The execution that the agent's code works for."""
+"""Execution of the current run."""
 
 Choice = tuple[ExecutionState, dict[str, Scalar]]
-"""A state, and what is to be said of it."""
+"""State and its detail."""
 
 
 class OpenStep:

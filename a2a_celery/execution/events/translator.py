@@ -1,26 +1,26 @@
-"""From what an agent says to what its task's log may say: ids filled in, states in a legal order, nothing unsendable.
+"""Translation of an agent's events to log entries: ids filled in, states in a legal order, all values sendable.
 
-Frameworks send events in odd orders; what each becomes is decided here, once:
+Frameworks send events in unusual orders. This table lists the log entries for each:
 
 =========================================  ========================================================================
-an agent sends                             the log gets
+event of the agent                         log entries
 =========================================  ========================================================================
-SUBMITTED, again, on each turn             nothing: the gateway wrote it; WORKING if it says anything new
-WORKING, again, without anything new       nothing
-a Task                                     its artifacts, metadata and status as events of their own
-a status whose message has no parts        the status without it: a message must have some
-a pause without content                    the pause, with a text that says what is needed
-CANCELED without content                   CANCELED "by the agent"; if somebody else asked for it, the store says who
+SUBMITTED, repeated on each turn           none, or WORKING if it has new content
+WORKING, repeated without new content      none
+a Task                                     its artifacts, metadata and status as separate events
+a status whose message has no parts        the status without the message, which must have parts
+a pause without content                    the pause with a fixed text
+CANCELED without content                   CANCELED "by the agent", or with the cancel that the store recorded
 an artifact before any status              WORKING, then the artifact
-an artifact again, not appended            the same: it replaces the one before
-a chunk for an artifact it never began     the beginning of that artifact
-a Message, first of all                    a direct answer, which completes the task
+an artifact, repeated and not appended     the artifact, which replaces the earlier one
+a chunk for an unknown artifact            the beginning of that artifact
+a Message as the first event               a direct answer, which completes the task
 a Message, later                           COMPLETED with that message
-another task's or context's id             this task's and context's
-another end than CANCELED, when its        nothing: frameworks take a cancellation for an end of their own
-client has asked to cancel
-anything after the end                     nothing: the first CANCELED counts, with its text (`RunEventQueue`)
-no end at all                              COMPLETED, when it returns; a pause that it said last stays (`RunEventQueue`)
+id of another task or context              id of this task or context
+an end other than CANCELED during a        none, because frameworks misreport cancellations
+cancel
+any event after the end                    none; the first CANCELED counts, with its text (`RunEventQueue`)
+no end                                     COMPLETED when it returns, unless it paused (`RunEventQueue`)
 =========================================  ========================================================================
 """
 
@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 
 
 class Translator:
-    """Translates the events of one run. `state` is the task's state after all that it gave out."""
+    """Translator for the events of one run. `state` is the task's state after the translated events."""
 
     def __init__(self, task: Task, *, answer_allowed: bool) -> None:
         self.state: TaskState = task.status.state
@@ -58,21 +58,21 @@ class Translator:
         self._cancel_asked = self._canceled_by_other = False
         self._task_id = task.id
         self._context_id = task.context_id
-        # by id, whether it is open: this run began it, and its last chunk has not come
+        # by id, True while it is open: this run began it and has not sent its last chunk
         self._artifacts = dict.fromkeys((artifact.artifact_id for artifact in task.artifacts), False)
         self._answer_allowed = answer_allowed
 
     def ask_to_cancel(self) -> None:
-        """A client or an operator asked to cancel: the agent can end its task as CANCELED only."""
+        """Allow only CANCELED as the end of the agent, because the task is being cancelled."""
         self._cancel_asked = self._canceled_by_other = True
 
     def close(self) -> None:
-        """The agent says nothing more: what is translated from now on is the run's own end."""
+        """Accept the end of the run, because the agent has returned."""
         self._cancel_asked = False
 
     @property
     def open_artifacts(self) -> frozenset[str]:
-        """The ids of the artifacts that this run began and did not finish."""
+        """Ids of the artifacts that this run began and did not finish."""
         return frozenset(artifact_id for artifact_id, is_open in self._artifacts.items() if is_open)
 
     def translate(self, event: Event) -> list[Event]:
@@ -83,7 +83,7 @@ class Translator:
         """
         if not isinstance(event, Event):
             raise InvalidAgentResponseError(f"not an A2A event: {type(event).__name__}")
-        _require_sendable(event)  # before anything is noted: a refused event has never been
+        _require_sendable(event)  # first, because a refused event must have no effect
         match event:
             case Message():
                 events = self._message(event)
@@ -97,7 +97,7 @@ class Translator:
         return events
 
     def status(self, state: TaskState, message: Message | None = None) -> list[Event]:
-        """A status of our own making."""
+        """Return the log entries for a status of this package."""
         return self.translate(TaskStatusUpdateEvent(status=TaskStatus(state=state, message=message)))
 
     def _message(self, event: Message) -> list[Event]:
@@ -107,7 +107,7 @@ class Translator:
         message.context_id = self._context_id
         message.message_id = message.message_id or str(uuid4())
         if self._answer_allowed and not self.spoken and not self._cancel_asked and message.parts:
-            message.task_id = ""  # an answer without a task, as far as the client is concerned
+            message.task_id = ""  # the client receives the answer without a task
             self.state = COMPLETED
             return [message]
         message.task_id = self._task_id
@@ -166,7 +166,7 @@ class Translator:
 
 
 def _require_sendable(event: Event) -> None:
-    """Only structured values can be unsendable, so a chunk of text pays nothing here."""
+    """Refuse values without a form in JSON. Only structured values are checked."""
     if isinstance(event, TaskArtifactUpdateEvent):
         suspect = bool(event.metadata.fields or event.artifact.metadata.fields)
         suspect = suspect or any(part.HasField("data") or part.metadata.fields for part in event.artifact.parts)
@@ -178,4 +178,4 @@ def _require_sendable(event: Event) -> None:
         try:
             MessageToDict(event)
         except (SerializeToJsonError, ValueError) as e:
-            raise InvalidAgentResponseError("the event holds a value that JSON has no word for") from e
+            raise InvalidAgentResponseError("the event has a value without a form in JSON") from e

@@ -81,11 +81,11 @@ def _run_of(
 
 
 def _call_for_celery(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a task that no A2A task called.
+    """Call a task for a caller other than an A2A task.
 
     Raises:
-        RunFailed: it asked for an answer. Celery handles no exception that is not an `Exception`: a prefork child ends,
-            and on threads the task stays STARTED.
+        RunFailed: The task asked a question. Celery handles only subclasses of `Exception`: otherwise a prefork child
+            ends, and on threads the task stays STARTED.
     """
     try:
         return original(*args, **kwargs)
@@ -120,7 +120,7 @@ def _update_state_of(task: Task, original: Callable[..., Any]) -> Callable[..., 
 def _signature_from_request_of(task: Task, original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def signature_from_request(*args: Any, **kwargs: Any) -> Any:
-        """What a retry is published by: it shows no more of its arguments than the first message did."""
+        """Return the signature for a retry, which hides its arguments like the first message."""
         signature = original(*args, **kwargs)
         running = CURRENT.get(None)
         if running is None or running.task is not task:
@@ -136,7 +136,7 @@ def _retry_of(task: Task, original: Callable[..., Any]) -> Callable[..., Any]:
     def retry(
         args: Any = None, kwargs: Any = None, exc: BaseException | None = None, throw: bool = True, **options: Any
     ) -> Any:
-        """Celery raises `Reject` here if the message of the next attempt was not published, and only then."""
+        """Retry the task. Celery raises `Reject` only if the message of the next attempt was not published."""
         try:
             return original(args, kwargs, exc, throw, **options)
         except Reject as error:
@@ -164,15 +164,14 @@ def _on_replace_of(task: Task, original: Callable[..., Any]) -> Callable[..., An
 
 
 class SharedRequest(RunRequest):
-    """A call of a plain Celery task. Others call it too, and by ids of their own, which may look like a run's."""
+    """Request of a plain Celery task, which also has other callers. Their ids may look like those of runs."""
 
     @cached_property
     def is_run(self) -> bool:
-        """Whether it belongs to an A2A task."""
         return super().is_run and RUN_HEADER in self.request_dict
 
 
 def _request_of(task: Task) -> Any:
-    """The task's request class, which hears of ends that the task can't tell itself."""
+    """Return the task's request class, which handles ends that the task cannot report."""
     own: Any = symbol_by_name(task.Request)  # type: ignore[no-untyped-call]
     return SharedRequest if own is Request else type("SharedRequest", (SharedRequest, own), {})

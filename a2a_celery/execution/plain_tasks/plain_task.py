@@ -46,7 +46,7 @@ from ...lifecycle.outcomes import OUT_OF_TIME
 from ...lifecycle.own_metadata import progress_metadata
 from ...lifecycle.states import CANCELED, WORKING
 from ...store.runs.commands import Claim
-from ...telemetry.tracing import span_at_hand
+from ...telemetry.tracing import current_span_context
 from ..agents.session import CURRENT as SESSION
 from ..agents.session import ContextSession
 from ..agents.turn import Reply, Turn
@@ -96,7 +96,6 @@ class TaskAdapter:
 
     @property
     def max_attempts(self) -> int | None:
-        """The maximum number of attempts by Celery, or None for no maximum."""
         return max_attempts(self.task)
 
     def lend_thread(self, run: Future[Outcome | None]) -> Outcome | None:
@@ -108,26 +107,25 @@ class TaskAdapter:
         return run.result()
 
     async def run(self, claim: Claim, events: RunEventQueue) -> Outcome:
-        """See `Adapter`."""
         self._loop = loop = asyncio.get_running_loop()
         self._events, self.turn = events, Turn(claim, events, Caller.from_json(claim.caller))
-        self._session, self._children = SESSION.get(), CURRENT_CHILDREN.get()  # the thread has a context of its own
+        self._session, self._children = SESSION.get(), CURRENT_CHILDREN.get()  # the thread has a separate context
         self.turn.related_tasks = await events.store.own_tasks(self.turn.message.reference_task_ids)
         returned: asyncio.Future[None] = loop.create_future()
 
-        span = span_at_hand()
+        span = current_span_context()
 
         def call() -> None:
             with span:
                 self._make_call()
-            with suppress(RuntimeError):  # the loop is gone, and so is the process
+            with suppress(RuntimeError):  # the loop is closed, because the process ends
                 loop.call_soon_threadsafe(returned.set_result, None)
 
         self._calls.put(call)
         try:
             await asyncio.shield(returned)
         except asyncio.CancelledError:
-            await returned  # the thread can't be reached: only its process can be ended
+            await returned  # the thread cannot be stopped; only its process can be ended
             raise
         return await self._outcome()
 
@@ -135,7 +133,7 @@ class TaskAdapter:
         """Do nothing: only the exit of the process stops the task."""
 
     def conclude(self, outcome: Outcome | None) -> Any:
-        """Return the result for Celery, or raise: the task's own end if it is the end of the run."""
+        """Return the result for Celery, or raise the task's exception if it ended the run."""
         setattr(self.task.request, RUN_IS_OVER, outcome is not None and self.retry_is_written)
         match outcome:
             case Completed() | Delegated() if self._error is None:
@@ -152,7 +150,7 @@ class TaskAdapter:
                 raise self._error
             case Failure(text):
                 raise RunFailed(text)
-        raise Ignore  # not ours, or not any more
+        raise Ignore  # another worker has the run
 
     def progress(self, state: str | None, meta: Any) -> None:
         """Send a custom state of the task as progress. Celery's built-in states add nothing to the log."""
@@ -170,11 +168,13 @@ class TaskAdapter:
         self._ignored_results |= ignored_results(self.task.app, headers, body)
 
     def unpublished_retry(self, reason: object, error: BaseException | None) -> Retry:
-        """Return the retry that Celery could not publish for `reason`: the store publishes it when it is due."""
+        """Return the retry that Celery could not publish for `reason`. A watcher publishes it when it is due."""
         signature = self.retry_signature
         when = signature.options.get("eta") or signature.options.get("countdown") if signature is not None else None
         self.retry_is_published = False
-        logger.warning("run %s: a watcher publishes its retry, the broker did not take it: %s", self.celery_id, reason)
+        logger.warning(
+            "run %s: a watcher will publish its retry, not accepted by the broker: %s", self.celery_id, reason
+        )
         return Retry(exc=error, when=when, sig=signature)
 
     def options(self, stored: bytes) -> RunOptions:
@@ -214,20 +214,20 @@ class TaskAdapter:
             case Retry():
                 when = time_of(self._error, self.task.app)
                 return Retried(self.retries + 2, self.max_attempts, when.isoformat() if when else "")
-            case Reject(requeue=True) if self.task.acks_late:  # the broker brings the same message again
+            case Reject(requeue=True) if self.task.acks_late:  # the broker redelivers the message
                 return Retried(self.retries + 1, self.max_attempts, "")
-            case Ignore():  # so Celery keeps no result; nor is there an artifact
+            case Ignore():  # Celery stores no result, so there is no artifact
                 return Completed()
             case SoftTimeLimitExceeded():
                 return Failure(OUT_OF_TIME)
             case SystemExit() | KeyboardInterrupt() if _ends_the_process(self._error):
-                return Lost()  # the worker's main process says what that means
+                return Lost()  # the worker's main process writes the end
             case _:
                 raise self._error
 
     def _set_celery_state(self, state: str) -> None:
         if not self.task.ignore_result:
-            with suppress(Exception):  # the result backend is down: the store knows
+            with suppress(Exception):  # the result backend is unavailable, but the store has the state
                 Task.update_state(self.task, state=state)
 
 

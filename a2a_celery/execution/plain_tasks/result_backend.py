@@ -1,4 +1,4 @@
-"""Result backend of an exposed task, whose failed writes do not change an A2A task: the store decides how that ends."""
+"""Result backend of an exposed task. Its failed writes do not change an A2A task, whose end is in the store."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _write_of(method: str) -> Callable[..., Any]:
         try:
             return getattr(resolve_proxy(self), method)(task_id, *args, **kwargs)
         except EncodeError:
-            raise  # the value can't be stored anywhere: the task's own mistake
+            raise  # the value cannot be encoded, which is an error of the task
         except Exception as error:
             if not any(is_request_of_run(task_id, value) for value in (*args, *kwargs.values())):
                 raise
@@ -36,13 +36,14 @@ _store_result = _write_of("store_result")
 
 
 class RunResultBackend(Proxy):  # type: ignore[misc]
-    """The result backend that a task has, except that a failed write of a run's state is logged and dropped.
+    """Result backend of a task that logs and drops failed writes of a run's state.
 
-    Celery would call the run failed, or not begin it. Failed writes of other calls of the task are raised.
+    Otherwise Celery would report the run as failed, or not begin it. Failed writes of other calls of the task are
+    raised.
     """
 
     def store_result(self, task_id: str, result: Any, state: str, *args: Any, **kwargs: Any) -> Any:
-        """Store a state. STARTED of a run says that a worker with this package has it, which watchers do not report."""
+        """Store a state. A run's STARTED shows that a worker with this package has it, so watchers do not report it."""
         if state == states.STARTED and is_request_of_run(task_id, kwargs.get("request")):
             result = {**result, RUN_HEADER: True}
         return _store_result(self, task_id, result, state, *args, **kwargs)
@@ -54,13 +55,13 @@ class RunResultBackend(Proxy):  # type: ignore[misc]
 
 
 def run_result_backend(task: Task) -> RunResultBackend:
-    """Return the backend to set on `task`. Celery keeps one backend a thread, so it is looked up at each use."""
+    """Return the backend to set on `task`. It is looked up at each use, because Celery has one backend per thread."""
     own = own_backend(task)
     return RunResultBackend(lambda: task.app.backend if own is None else own)
 
 
 def is_request_of_run(task_id: str, request: Any) -> bool:
-    """Return whether `request`, Celery's request of an exposed task, calls the task as a run."""
+    """Return True if `request`, Celery's request of an exposed task, calls the task as a run."""
     if not isinstance(request, Context) or RunRef.of(task_id) is None:
         return False
     return bool(getattr(request, RUN_HEADER, None) or (request.headers or {}).get(RUN_HEADER))

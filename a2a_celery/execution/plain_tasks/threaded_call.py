@@ -1,4 +1,4 @@
-"""Plain Celery tasks as a run sees them: calls in a thread of Celery's, which may leave the run to others."""
+"""Calls of plain Celery tasks in a thread of Celery, and the release of their runs for a retry or a canvas."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class ThreadedCall(Adapter, Protocol):
     retries: int
 
     retry_is_published: bool
-    """Whether the broker has Celery's message for the next attempt, if the task was retried."""
+    """True if the broker has Celery's message for the next attempt."""
 
     retry_is_written: bool
-    """Whether the store knows of the retry, if the task was retried."""
+    """True if the store has the retry."""
 
     @property
     def max_attempts(self) -> int | None:
-        """The maximum number of attempts by Celery, or None for no maximum."""
+        """Maximum number of attempts by Celery, or None for no limit."""
         ...
 
     def lend_thread(self, run: Future[Outcome | None]) -> Outcome | None:
@@ -56,13 +56,13 @@ class ThreadedCall(Adapter, Protocol):
 
 
 def max_attempts(task: CeleryTask) -> int | None:
-    """Return how often Celery runs `task` at most, or None for as often as it takes."""
+    """Return the maximum number of attempts of `task` by Celery, or None for no limit."""
     most: int | None = getattr(task, "override_max_retries", task.max_retries)
     return None if most is None else most + 1
 
 
 def time_of(retry: Retry, app: Celery) -> datetime | None:
-    """Return when the attempt begins that follows `retry`, or None for at once."""
+    """Return the begin of the attempt that follows `retry`, or None for at once."""
     when = retry.when
     if isinstance(when, int | float):
         when = app.now() + timedelta(seconds=when) if when else None
@@ -70,11 +70,11 @@ def time_of(retry: Retry, app: Celery) -> datetime | None:
 
 
 def retry_options(stored: bytes, retry: Retry, retries: int, app: Celery) -> RunOptions:
-    """Return how a run is published after `retry`, its `retries`-th; `stored` is how it was this time."""
+    """Return the publishing options for `retry`, number `retries` of the run. `stored` are those of this attempt."""
     options = RunOptions.from_json(stored)
     call, again = options.call, retry.sig
     if call is not None and again is not None and not again.args:
-        with suppress(TypeError, ValueError):  # no JSON: the message has them, a watcher's would have those before
+        with suppress(TypeError, ValueError):  # not JSON: only Celery's message has them
             kwargs = kombu_json.dumps(dict(again.kwargs))  # type: ignore[no-untyped-call]
             call = Call(call.task, json.loads(kwargs))
     return replace(options, call=call, retries=retries, not_before=time_of(retry, app))
@@ -92,7 +92,8 @@ def retried(keys: Keys, claim: Claim, call: ThreadedCall, settings: Settings) ->
 
 
 def released_for_retry(keys: Keys, claim: Claim, options: RunOptions, again_us: int) -> ReleaseOperation:
-    """Return what gives the run back to its queue with `options`; a watcher publishes it after `again_us` µs."""
+    """Return the builder of the operation that releases the run with `options`. A watcher publishes it after `again_us`
+    µs."""
 
     def make_release(before: int, rest: list[Event | Step], replacement: Task | None) -> Operation[Answer]:
         return release_run(

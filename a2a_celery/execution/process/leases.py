@@ -92,17 +92,17 @@ class LeaseKeeper:
         While the store is unavailable, a run that another worker may get is given up when its lease expires. A run
         with a single attempt continues, and the store decides later whether this worker still has it.
         """
-        held = list(self._leased.values())
-        if not held:
+        runs = list(self._leased.values())
+        if not runs:
             return
         asked_at = self._clock.monotonic()
         try:
-            renewal = await self._renewed(held)
+            renewal = await self._renewed(runs)
         except StoreUnavailable as e:
             logger.warning("leases not renewed: %s", e)
-            self._give_up_expired(held)
+            self._give_up_expired(runs)
             return
-        for run in held:
+        for run in runs:
             if run.ref.name in renewal.lost:
                 run.give_up()
             elif run.ref.name in self._until:
@@ -110,19 +110,19 @@ class LeaseKeeper:
             if run.ref.name in renewal.cancel:
                 run.ask_to_cancel()
 
-    async def _renewed(self, held: list[LeasedRun]) -> Renewal:
-        renewal = renew_runs(self._keys, [(run.ref, run.token) for run in held], lease_us=self.lease_us)
+    async def _renewed(self, runs: list[LeasedRun]) -> Renewal:
+        renewal = renew_runs(self._keys, [(run.ref, run.token) for run in runs], lease_us=self.lease_us)
         renewing = asyncio.ensure_future(self._store.run(renewal))
         while not renewing.done():
             try:
                 async with self._clock.timeout(EXPIRY_CHECK_INTERVAL):
                     await asyncio.wait({renewing})
             except TimeoutError:
-                self._give_up_expired(held)
+                self._give_up_expired(runs)
         return renewing.result()
 
-    def _give_up_expired(self, held: Iterable[LeasedRun]) -> None:
-        for run in held:
+    def _give_up_expired(self, runs: Iterable[LeasedRun]) -> None:
+        for run in runs:
             if run.may_be_elsewhere and self._until.get(run.ref.name, inf) < self._clock.monotonic():
                 self._until[run.ref.name] = inf
                 run.give_up()

@@ -1,4 +1,4 @@
-"""Lifespans: what an app opens on the event loop of a worker process, and closes when the process stops."""
+"""Lifespans: resources that an app opens on the event loop of a worker process and closes when the process stops."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Lifespan = Callable[[], AbstractAsyncContextManager[object]]
 
 
 class OpenLifespans:
-    """The lifespans of one process. One asyncio task enters and leaves them: a cancel scope of anyio needs that."""
+    """Lifespans of one process. One asyncio task enters and exits them, as a cancel scope of anyio requires."""
 
     def __init__(self, lifespans: Sequence[Lifespan]) -> None:
         self._lifespans = lifespans
@@ -31,10 +31,10 @@ class OpenLifespans:
         self._stopped = asyncio.Event()
 
     async def enter(self) -> None:
-        """Enter the lifespans if they are not entered yet.
+        """Enter the lifespans, once.
 
         Raises:
-            ConfigError: One could not be entered. Those before it are left; the next call tries again.
+            ConfigError: One could not be entered. Earlier ones are exited, and the next call tries again.
         """
         if not self._lifespans:
             return
@@ -44,7 +44,7 @@ class OpenLifespans:
         await asyncio.shield(self._entered)
 
     async def leave(self) -> None:
-        """Leave the lifespans, in the opposite order."""
+        """Exit the lifespans in reverse order."""
         self._stopped.set()
         if self._holder is not None:
             await asyncio.wait({self._holder})
@@ -67,7 +67,7 @@ class OpenLifespans:
 
 
 def child_stops(**_: Any) -> None:
-    """Close the state of a prefork child. Its main process leaves nothing, for it runs no agent."""
+    """Close the state of a prefork child. The main process runs no agent and has no lifespans."""
     if in_pool_child():
         _close(app_or_default())
 

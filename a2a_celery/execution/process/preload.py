@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 def child_starts(**_: Any) -> None:
-    """Begin the imports of a prefork child. The solo pool sends this signal too, before its worker is checked."""
+    """Begin the imports of a prefork child. The solo pool also sends this signal, before its worker is checked."""
     if in_pool_child():
         preload(app_or_default())
 

@@ -1,7 +1,7 @@
-"""Ending a run from outside of it: from the worker's main process, or a pool thread, where no event loop is.
+"""Writing of a run's end from outside of the run: from the worker's main process or a pool thread, without an event
+loop.
 
-Only what the run itself can no longer say is written: the store lets the first end win, and keeps runs that belong to
-another worker or have a newer one behind them.
+The store accepts the first end only, and refuses the end of a run that belongs to another worker or has a newer run.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ logger = logging.getLogger(__name__)
 
 
 def runner_prefix(pid: int) -> str:
-    """Return how the runner's id of every run in process `pid` of this machine begins."""
+    """Return the prefix of the runner's id of every run in process `pid` of this machine."""
     return f"{socket.gethostname()}.{_machine()}.{pid}."
 
 
 @cache
 def _machine() -> str:
-    """Return what tells apart machines, and containers of one machine, that have the same name.
+    """Return an id that distinguishes machines, and containers of one machine, with the same name.
 
-    Source: proc_sys_kernel(5), namespaces(7). Other systems than Linux have no such files, and names only.
+    Source: proc_sys_kernel(5), namespaces(7). Other systems than Linux only have names.
     """
     found = ""
     with suppress(OSError):
@@ -52,12 +52,13 @@ def _machine() -> str:
 
 
 class RunEnder:
-    """Writes the last event of runs. Its store is made at the first use in a process, so never before a fork."""
+    """Writes the final event of runs. Its store is created at the first use in a process, and so never before a
+    fork."""
 
     def __init__(self, settings: Callable[[], Settings]) -> None:
         self._settings = settings
         self._stores: dict[int, SyncStore] = {}
-        # One lock per process, as in A2A: one that was held while a child was forked would stay locked there.
+        # One lock per process, because a lock that is held during a fork stays locked in the child.
         self._locks: dict[int, Lock] = {}
 
     def end(
@@ -69,14 +70,18 @@ class RunEnder:
         lost: bool = False,
         retries: int | None = None,
     ) -> TaskState | None:
-        """Ends the run that `celery_id` names, if nobody has claimed it or a process `worker_pid` of this machine did.
+        """End the run `celery_id` if it is unclaimed, or if process `worker_pid` of this machine has claimed it.
 
-        If its worker was `lost`, the next attempt comes instead, where the agent has one left. Gives the task's state
-        if the run is over, whoever ended it; else None. `retries` is the retry count of the message that was not begun:
-        a message from before the run's last retry ends nothing. None: any message ends the run.
+        Never raises, because Celery calls it and must continue. Failures are logged, and the run's lease or its entry
+        in the dispatch list ends it later.
 
-        Never raises: it is called from inside Celery, which must go on. What fails is logged, and the run's lease or
-        its place in the dispatch list brings it to an end.
+        Args:
+            lost: True if the worker was lost. The next attempt then begins, if the agent has one left.
+            retries: Number of retries in the message. A message from before the last retry does not end the run. None:
+                any message does.
+
+        Returns:
+            The state of the task if the run is over, or None.
         """
         try:
             return self._end(celery_id, outcome, worker_pid, lost, retries)
@@ -85,15 +90,13 @@ class RunEnder:
             return None
 
     def retry(self, celery_id: str, retried: Retried, retries: int, options: Callable[[bytes], RunOptions]) -> None:
-        """Write that Celery retries the run `celery_id` names, if this process has it and has not written so.
+        """Record that Celery retries the run `celery_id`, if this process has it and has not recorded the retry.
 
-        Never raises, as `end`. Then the claim of the next attempt writes it.
+        Never raises, as `end`. After a failure, the claim of the next attempt records the retry.
 
         Args:
-            celery_id: Id of the run's Celery task.
-            retried: What clients see of the retry.
-            retries: Number of retries of the run, with this one.
-            options: Makes the options of the next attempt from those of this one.
+            retries: Number of retries of the run, including this one.
+            options: Builds the options of the next attempt from those of this one.
         """
         try:
             self._retry(celery_id, retried, retries, options)
@@ -118,9 +121,9 @@ class RunEnder:
         logger.info("run %s is retried by Celery: %s", ref.name, reply, extra=extra)
 
     def terminate(self, celery_id: str, command: str) -> None:
-        """Cancel the run that `celery_id` names, whichever process has claimed it; an operator sent `command`.
+        """Cancel the run `celery_id` in any process, because an operator sent `command`.
 
-        Never raises, as `end`. A run that goes on because of that is stopped by a watcher.
+        Never raises, as `end`. After a failure, a watcher stops the run.
         """
         try:
             self._terminate(celery_id, command)

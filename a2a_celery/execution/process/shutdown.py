@@ -34,13 +34,13 @@ from .shutdown_requeuer import LAST_WAIT, ShutdownRequeuer
 logger = logging.getLogger(__name__)
 
 UNWINDING = 3.0
-"""Seconds beside `cancel_grace` that a cold shutdown has, before the process ends by force."""
+"""Seconds, in addition to `cancel_grace`, until the process of a cold shutdown ends by force."""
 
 DEADLINE_CHECK_INTERVAL = 1.0
 """Seconds between two checks of a warm shutdown."""
 
 EXIT_CODE = 1
-"""Celery's own for a cold shutdown."""
+"""Celery's handlers for a cold shutdown."""
 
 Handler = Callable[[int, FrameType | None], Any]
 
@@ -84,7 +84,7 @@ class GracefulWorkerShutdown:
                 task_received.connect(received_late, weak=False, dispatch_uid="a2a_celery.received_late")
             if is_cold(theirs):
                 self._go_cold()
-        except Exception:  # whatever it is, the worker must stop
+        except Exception:  # the worker must stop after any error
             logger.exception("this worker shuts down without requeuing its runs")
         cold = signal.getsignal(signal.SIGQUIT)
         if number == signal.SIGTERM and self._terminated and callable(cold):
@@ -94,7 +94,7 @@ class GracefulWorkerShutdown:
         theirs(number, frame)
 
     def _keep_deadline(self, number: int) -> None:
-        """Bound the warm shutdown that signal `number` has begun."""
+        """Limit the duration of the warm shutdown that signal `number` began."""
         deadline = ShutdownDeadline(self._consumer, self._settings().lease_ttl)
         Thread(target=self._ping_store, args=(deadline,), name="a2a-shutdown-store", daemon=True).start()
         while True:
@@ -114,7 +114,7 @@ class GracefulWorkerShutdown:
                     self._end_now()
 
     def _cut(self) -> None:
-        """Make each call to an AMQP broker fail at once. Calls to a Redis have limits."""
+        """Make each call to an AMQP broker fail at once. Calls to Redis have timeouts."""
         with suppress(Exception):
             self._consumer.connection.connection.sock.shutdown(socket.SHUT_RDWR)
 
@@ -140,7 +140,7 @@ class GracefulWorkerShutdown:
         """
         sleep(within)
         if _others_at_work():
-            logger.warning("other tasks than agents are still running: not ended by force")
+            logger.warning("Celery tasks that are not agents still run: the process is not ended by force")
             return
         logger.error("still not stopped after %g s: ended by force", within)
         for request in tuple(state.requests.values()):

@@ -1,8 +1,8 @@
-"""Deadline of a warm shutdown for a worker whose broker or store does not answer.
+"""Deadline of a warm shutdown for a worker whose broker or store does not reply.
 
-Celery looks for a shutdown between two turns of its main loop. While the broker is silent, kombu's retries of a publish
-keep Celery from the next turn, and closing an AMQP channel waits for an answer without a limit. Celery then waits for
-all runs, and a run waits until the store answers.
+Celery checks for a shutdown between two iterations of its main loop. While the broker does not reply, kombu's retries
+of a publish block the loop, and closing an AMQP channel waits without a limit. Celery then waits for all runs, and a
+run waits for the store.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from kombu.utils.compat import detect_environment
 from ...clock import SYSTEM_CLOCK, Clock
 
 NOTICE = 10.0
-"""Seconds in which Celery's main loop has to notice that the worker stops, and then to close its consumer."""
+"""Maximum seconds until Celery's main loop begins the shutdown, and then until it has closed its consumer."""
 
 UNWINDING = 10.0
-"""Seconds that a worker has left when it runs nothing any more."""
+"""Maximum seconds until a worker without runs ends."""
 
 
 class ShutdownAction(Enum):
@@ -34,7 +34,7 @@ class ShutdownAction(Enum):
 
 
 class ShutdownDeadline:
-    """The steps of a warm shutdown that begins now. Agents at work are waited for as long as the store answers."""
+    """Steps of a warm shutdown that begins now. Running agents may continue for as long as the store replies."""
 
     def __init__(self, consumer: Any, lease_ttl: float, clock: Clock = SYSTEM_CLOCK) -> None:
         self._consumer = consumer
@@ -46,11 +46,11 @@ class ShutdownDeadline:
         self._done: set[ShutdownAction] = set()
 
     def store_has_answered(self) -> None:
-        """Note that the store answers: leases can be renewed, and ends be written."""
+        """Record that the store replies, so that leases can be renewed and ends written."""
         self._answered_at = self._clock.monotonic()
 
     def next_action(self) -> ShutdownAction | None:
-        """Return what is due now, each action once, or None."""
+        """Return the action that is due, each once, or None."""
         action = self._due()
         if action is None or action in self._done:
             return None
@@ -70,7 +70,8 @@ class ShutdownDeadline:
         return ShutdownAction.END if self._clock.monotonic() - self._idle_since >= UNWINDING else None
 
     def _loop_is_stuck(self) -> bool:
-        """Whether the main loop has not noticed the shutdown. On solo it runs agents, on green pools others do."""
+        """Return True if the main loop has not begun the shutdown, except on solo and green pools, where the loop runs
+        tasks."""
         if detect_environment() != "default":  # type: ignore[no-untyped-call]
             return False
         if isinstance(self._consumer.pool, SoloPool) and state.active_requests:
@@ -78,7 +79,8 @@ class ShutdownDeadline:
         return self._consumer.blueprint.state == RUN and self._clock.monotonic() - self._began >= NOTICE
 
     def _close_is_stuck(self) -> bool:
-        """Whether Celery waits for the broker while it closes its consumer, and so sees no run end on prefork."""
+        """Return True if Celery waits for the broker while it closes its consumer. On prefork, it then sees no run
+        end."""
         blueprint = self._consumer.blueprint
         if blueprint.state == RUN or blueprint.shutdown_complete.is_set():
             return False

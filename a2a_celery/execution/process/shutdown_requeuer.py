@@ -30,14 +30,14 @@ from .run_ender import runner_prefix
 logger = logging.getLogger(__name__)
 
 LOOKS = 10
-"""How often the next attempt is tried for a task that is written meanwhile; beyond that a watcher gives it."""
+"""Maximum tries for the next attempt of a task that changes concurrently. A watcher then begins it."""
 
 LAST_WAIT = 5.0
-"""Seconds for which a process that exits waits for what it is still giving up. The rest is for leases and watchers."""
+"""Seconds for which an exiting process waits for requeues in progress. Watchers recover the other runs."""
 
 
 class ShutdownRequeuer:
-    """Requeues the runs of this process, which is the main process of the worker."""
+    """Requeues the runs of this process, the main process of the worker."""
 
     def __init__(self, settings: Callable[[], Settings], publisher: Callable[[], Publisher]) -> None:
         self._settings = settings
@@ -46,14 +46,13 @@ class ShutdownRequeuer:
         self._store: AsyncStore | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._under_way: list[Future[None]] = []
-        self._foreign: set[str] = set()  # fleets whose messages came here
+        self._foreign: set[str] = set()  # fleets whose messages this worker received
 
     def give_up(self, celery_id: str, *, worker_pid: int | None) -> None:
-        """Requeue the run that `celery_id` names. Returns at once, and never raises.
+        """Requeue the run `celery_id`. Returns at once, and never raises.
 
         Args:
-            celery_id: Id of the Celery message.
-            worker_pid: The process of this machine that claimed the run, or None if the run is unclaimed.
+            worker_pid: Process of this machine that claimed the run, or None if the run is unclaimed.
         """
         ref = RunRef.of(celery_id)
         if ref is not None:
@@ -69,11 +68,10 @@ class ShutdownRequeuer:
 
     @cached_property
     def fleet(self) -> str:
-        """The fleet of this worker."""
         return self._settings().key_prefix
 
     def return_message(self, message: Any, then: Callable[[], None]) -> None:
-        """Put a message of another fleet back into its queue, then call `then`. Returns at once, and never raises."""
+        """Return a message of another fleet to its queue, then call `then`. Returns at once, and never raises."""
         self._in_background(self._return(message, then))
 
     def wait(self, timeout: float = LAST_WAIT) -> None:
@@ -90,7 +88,7 @@ class ShutdownRequeuer:
         theirs, queue = fleet_of(message.headers), message.delivery_info.get("routing_key")
         if theirs not in self._foreign:
             self._foreign.add(theirs)
-            text = "runs of the fleet %r come to this worker of %r through the queue %r: give each fleet its own queues"
+            text = "runs of the fleet %r reach this worker of %r through the queue %r: give each fleet separate queues"
             logger.warning(text, theirs, self.fleet, queue)
         try:
             await asyncio.to_thread(self._connected_publisher().queues.put_back, message)
@@ -109,7 +107,7 @@ class ShutdownRequeuer:
             return
         runner = None if worker_pid is None else runner_prefix(worker_pid)
         given_up = await run_with_retry(store, return_run(keys, ref, runner=runner, lost=lost))
-        # not all of it: the options of a plain task hold what its client said
+        # without the options, in which a plain task has the client's text
         logger.info("run %s is requeued because its worker shuts down: %s", ref.name, type(given_up).__name__)
         match given_up:
             case Requeued(agent, run, options):
@@ -127,8 +125,8 @@ class ShutdownRequeuer:
                 return
 
     async def _publish(self, agent: str, ref: RunRef, options: bytes) -> None:
-        # Not marked as published: this very worker may still be who a Redis broker gives it to, and never look at it.
-        # So a watcher publishes it again if nobody has claimed it in a moment.
+        # Not marked as published, because a Redis broker may deliver the message to this worker, which ignores it.
+        # A watcher then publishes the run again.
         await self._connected_publisher().publish_async(agent, ref.task_id, ref.run, options)
 
     def _connected_publisher(self) -> Publisher:

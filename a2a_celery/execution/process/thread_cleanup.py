@@ -1,8 +1,8 @@
-"""Cleanup of what agents keep per thread, such as database connections, in the threads of a worker process.
+"""Cleanup of resources per thread, such as database connections, in the threads of a worker process.
 
-Celery's Django fixup closes the connections of the threads that Celery calls. Agents run in other threads: a thread for
-each run of a synchronous function, the default executor of the loop (`asyncio.to_thread`), and the one thread in which
-asgiref runs Django's ORM for asynchronous code.
+Celery's Django fixup closes the connections of Celery's threads. Agents run in other threads: a thread for each run of
+a sync function, the default executor of the loop (`asyncio.to_thread`), and the thread in which asgiref runs Django's
+ORM for async code.
 
 Checked against Celery 5.7, Django 5.2 and asgiref 3.13.
 """
@@ -37,7 +37,6 @@ class ThreadCleanup:
 
     @property
     def is_empty(self) -> bool:
-        """True if there is nothing to run."""
         return not self._functions
 
     def before_call(self) -> None:
@@ -57,7 +56,7 @@ class ThreadCleanup:
 
 
 class DjangoCleanup(ThreadCleanup):
-    """The same, and the closing of Django's database connections."""
+    """Cleanup that also closes Django's database connections."""
 
     def __init__(self, functions: Sequence[Cleanup] = ()) -> None:
         super().__init__(functions)
@@ -67,11 +66,10 @@ class DjangoCleanup(ThreadCleanup):
 
     @property
     def is_empty(self) -> bool:
-        """Never."""
         return False
 
     def before_call(self) -> None:
-        """Close what a restarted database has left behind."""
+        """Close broken connections, for example after a restart of the database."""
         _run_all([self._db.close_old_connections])
 
     def after_call(self) -> None:
@@ -79,7 +77,7 @@ class DjangoCleanup(ThreadCleanup):
         _run_all([*self._functions, self._db.close_old_connections])
 
     def at_thread_end(self) -> None:
-        """Close every connection, for the thread ends."""
+        """Close every connection of the thread."""
         _run_all([*self._functions, self._db.connections.close_all])
 
     def around(self, perform: Perform) -> Perform:
@@ -119,8 +117,6 @@ class CleanupExecutor(ThreadPoolExecutor):
         self._cleanup = cleanup
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """Schedule the call."""
-
         def call() -> T:
             self._cleanup.before_call()
             try:
@@ -132,7 +128,7 @@ class CleanupExecutor(ThreadPoolExecutor):
 
 
 def thread_cleanup_of(app: Celery, functions: Sequence[Cleanup]) -> ThreadCleanup:
-    """Return the cleanup with `functions`, and with Django's connections where Celery's Django fixup is on."""
+    """Return the cleanup with `functions`, which includes Django's connections if Celery's Django fixup is active."""
     has_django = any(isinstance(fixup, DjangoFixup) for fixup in fixups(app))
     return DjangoCleanup(functions) if has_django else ThreadCleanup(functions)
 

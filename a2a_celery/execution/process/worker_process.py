@@ -1,9 +1,8 @@
-"""Per-process worker state: a background thread with the event loop of all runs.
+"""Per-process worker state: a background thread whose event loop owns the store connection, the lease keeper and the
+agents.
 
-The event loop owns the store connection, the lease keeper and the agents.
-
-The state is created at the first run, so after any fork. The coroutine of every run lives on that loop, whatever
-Celery's pool is: frameworks keep connections and locks that belong to one loop, and ``task.cancel()`` cancels a run.
+The state is created at the first run, and so after any fork. Every run's coroutine executes on this loop on all pools,
+because frameworks keep connections and locks of one loop, and because ``task.cancel()`` cancels a run.
 """
 
 from __future__ import annotations
@@ -117,7 +116,7 @@ class WorkerProcess:
         except CancelledError:
             return Lost()  # see `stop`
         except BaseException as e:
-            # Whatever ends the Celery task from outside (a time limit, an exit) ends the agent too.
+            # An end of the Celery task from outside (a time limit, an exit) also ends the agent.
             if not under_way.done():
                 stop = Stop.OUT_OF_TIME if isinstance(e, SoftTimeLimitExceeded) else Stop.ABORT
                 self._loop.call_soon_threadsafe(this.stop, stop)
@@ -147,7 +146,6 @@ class WorkerProcess:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop of all runs of this process."""
         return self._loop
 
     def stop(self, celery_id: str) -> None:
@@ -159,7 +157,7 @@ class WorkerProcess:
         async def stop(run: Run) -> None:
             run.stop(Stop.SHUTDOWN)
 
-        for this, under_way in tuple(self._under_way.items()):  # two, if its message came twice
+        for this, under_way in tuple(self._under_way.items()):  # two, if its message was delivered twice
             if this.ref.name != celery_id:
                 continue
             asyncio.run_coroutine_threadsafe(stop(this), self._loop)
@@ -207,7 +205,7 @@ class WorkerProcess:
         if not in_pool_child():
             return
         extra = about(Action.RUN_ABANDONED, ref.name)
-        reason = f"run {ref.name}: its agent ignores that it was stopped ({stop.value}): ending its process"
+        reason = f"run {ref.name}: its agent ignores the stop ({stop.value}): ending its process"
         logger.error(reason, extra=extra)
         if stop is Stop.OUT_OF_TIME:
             self._ender.end(ref.name, Failure(OUT_OF_TIME), worker_pid=getpid())
@@ -226,17 +224,17 @@ class WorkerProcess:
             raise
 
     def close(self) -> None:
-        """Leave the lifespans; return when they are left, or after `cancel_grace`. Call this when no run is left."""
+        """Exit the lifespans within `cancel_grace`. Call this when no run is left."""
         try:
             asyncio.run_coroutine_threadsafe(self._lifespan.leave(), self._loop).result(self.settings.cancel_grace)
         except TimeoutError:
-            logger.warning("the lifespans were not left within %s s (a2a_cancel_grace)", self.settings.cancel_grace)
+            logger.warning("the lifespans did not exit within %s s (a2a_cancel_grace)", self.settings.cancel_grace)
 
     async def _build(self, agent: Agent) -> Adapter:
         try:
             await self._lifespan.enter()
             return await make_adapter(agent, self._cleanup)
-        except (SystemExit, KeyboardInterrupt) as e:  # out of a task they would stop the loop, and with it every run
+        except (SystemExit, KeyboardInterrupt) as e:  # raised in a task, they would stop the loop and so every run
             raise ConfigError(f"agent {agent.name!r}: its code ends the process when it is loaded: {e!r}") from e
 
     async def _start(self) -> None:
@@ -254,5 +252,5 @@ class WorkerProcess:
         while True:
             try:
                 self._loop.run_forever()
-            except BaseException:  # a task of an agent's own called sys.exit(): the loop is everybody's
-                logger.exception("something on the loop of all runs tried to end the process")
+            except BaseException:  # an agent's task called sys.exit(), but all runs share the loop
+                logger.exception("code on the event loop of all runs tried to end the process")
