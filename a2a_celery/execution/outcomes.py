@@ -100,4 +100,4 @@ def refused(error: A2AError, claim: Claim) -> Paused | Rejection:
     A first message is rejected. After a refused answer, the task stays interrupted and waits for another answer.
     """
     message = agent_message(error.message, claim.task.id, claim.task.context_id)
-    return Rejection(message) if claim.paused_in is None else Paused(claim.paused_in, message)
+    return Rejection(message) if claim.interrupted_state is None else Paused(claim.interrupted_state, message)

@@ -1,4 +1,4 @@
-"""How tasks and events are written into arguments of scripts, and read from their answers."""
+"""Encode tasks and events as arguments of scripts, and decode the replies."""
 
 from __future__ import annotations
 
@@ -22,19 +22,26 @@ from google.protobuf.struct_pb2 import Struct, Value
 from ..lifecycle import Event, EventId, LogEntry, kind_of, opened
 from ..lifecycle.fold import answered, merge_chunk
 from ..lifecycle.steps import Step, encode_step
-from .blobs.references import BlobsExpired, decode_as, encode, encode_again, has_references, insert_blobs, met
+from .blobs.references import (
+    BlobsExpired,
+    decode_as,
+    encode,
+    encode_again,
+    has_references,
+    insert_blobs,
+    referenced_bytes,
+)
 from .operation import Argument
 
 LOG_BLOB_BYTES = 8 * 1024 * 1024
-"""Behind so many bytes of large parts a page of a log ends: a stream, or a webhook, has one page in hand."""
-
+"""Bytes of large parts after which a page of a log ends. A stream or a webhook has one page in memory."""
 
 _WITHOUT_CONTENTS = 10
-"""Elements of a snapshot that has its log's place instead of its contents, see ``snapshot`` in scripts/lib."""
+"""Number of elements of a snapshot without contents, see ``snapshot`` in scripts/lib."""
 
 
 class LongSnapshot(Exception):
-    """A reply has snapshots without contents: ``long_tasks`` reads them before the reply can be parsed."""
+    """A reply has snapshots without contents, which ``long_tasks`` reads before the reply can be parsed."""
 
     def __init__(self, snapshots: Sequence[list[Any]]) -> None:
         super().__init__()
@@ -43,14 +50,14 @@ class LongSnapshot(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FoldedTask:
-    """A task that was read from its log. `has_references`: some of its parts are in the object store."""
+    """Task folded from its log. `has_references` is True if parts of it are in the object store."""
 
     task: Task
     has_references: bool
 
 
 def event_arguments(events: Iterable[Event | Step]) -> list[Argument]:
-    """Five arguments for each event, as scripts/lib describes them."""
+    """Return five arguments for each event, see ``events`` in scripts/lib."""
     arguments: list[Argument] = []
     for event in events:
         if isinstance(event, Step):
@@ -68,14 +75,13 @@ def event_arguments(events: Iterable[Event | Step]) -> list[Argument]:
             subject = event.artifact.artifact_id
             flag = "1" if event.append else "0"
         elif isinstance(event, Task):
-            raise TypeError("a task as a whole is written by create_task or save_task, not appended")
+            raise TypeError("a complete task is written by create_task or save_task, not appended")
         arguments += [kind.value, subject, flag, encode(event), metadata]
     return arguments
 
 
 def task_arguments(task: Task) -> list[Argument]:
-    """A task as a whole, as ``replace_task`` in scripts/lib takes it; one that was read without its contents
-    stays without them."""
+    """Return the arguments of ``replace_task`` in scripts/lib. Unresolved references do not change."""
     status = TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id, status=task.status)
     history: list[Argument] = [encode_again(message) for message in task.history]
     artifacts: list[Argument] = []
@@ -95,7 +101,7 @@ def task_arguments(task: Task) -> list[Argument]:
 
 
 def pack_metadata(metadata: Struct) -> bytes:
-    """Key and value in turn, each behind its length in four bytes."""
+    """Return keys and values in turn, each after its length in four bytes."""
     packed = b""
     for key, value in metadata.fields.items():
         name, stored = key.encode(), value.SerializeToString()
@@ -107,7 +113,7 @@ def require_contents(snapshots: Sequence[list[Any]]) -> None:
     """Check that each snapshot has its contents.
 
     Raises:
-        LongSnapshot: some have not.
+        LongSnapshot: some snapshots have none.
     """
     lacking = [snapshot for snapshot in snapshots if len(snapshot) == _WITHOUT_CONTENTS]
     if lacking:
@@ -115,10 +121,10 @@ def require_contents(snapshots: Sequence[list[Any]]) -> None:
 
 
 def task_from_snapshot(reply: list[Any]) -> tuple[Task, EventId]:
-    """The task and the id of its newest event, from what ``snapshot`` in scripts/lib gives.
+    """Parse a reply of ``snapshot`` in scripts/lib to the task and the id of its newest event.
 
     Raises:
-        LongSnapshot: its contents have to be read first.
+        LongSnapshot: the contents must be read first.
     """
     require_contents([reply])
     if isinstance(folded := reply[-1], FoldedTask):
@@ -137,13 +143,13 @@ def task_from_snapshot(reply: list[Any]) -> tuple[Task, EventId]:
 
 
 def direct_answer(reply: Sequence[Any]) -> Message | None:
-    """The message alone that the task of a snapshot was answered by: the agent's first word, right behind the task."""
-    said = _decode(reply[4]) if event_id(reply[2]).version == 2 else None
-    return said if isinstance(said, Message) else None
+    """Return the agent's message if it is the complete answer, directly after the task in the log, or None."""
+    event = _decode(reply[4]) if event_id(reply[2]).version == 2 else None
+    return event if isinstance(event, Message) else None
 
 
 def snapshot_is_resolved(reply: Sequence[Any]) -> bool:
-    """Whether no part of that snapshot is in the object store."""
+    """Return True if no part of the snapshot is in the object store."""
     if isinstance(folded := reply[-1], FoldedTask):
         return not folded.has_references
     stored = (reply[4], *reply[6], *(chunk for chunks in reply[8] for chunk in chunks))
@@ -151,29 +157,29 @@ def snapshot_is_resolved(reply: Sequence[Any]) -> bool:
 
 
 def require_blobs_retained(reply: Sequence[Any]) -> None:
-    """Raises BlobsExpired if a task was not begun: its blobs were written too long ago to be there for sure."""
+    """Raise BlobsExpired if a task was not created because its blobs may have been removed."""
     if reply[0] == b"blobs_expired":
-        raise BlobsExpired("it took too long until a new task's parts were in the object store: nothing was stored")
+        raise BlobsExpired("the upload of a new task's parts to the object store took too long: nothing was stored")
 
 
 def log_entries(reply: Sequence[bytes], after: int) -> list[LogEntry]:
-    """The entries of a log from the version behind `after` on; fewer where they have large parts."""
+    """Parse the log entries after version `after`, fewer if they have large parts."""
     entries = []
     for version, stored in enumerate(reply, after + 1):
         recorded_us, _, event = stored.partition(b" ")
         entries.append(LogEntry(version, int(recorded_us), _decode(event, int(recorded_us))))
-        if met() > LOG_BLOB_BYTES:
+        if referenced_bytes() > LOG_BLOB_BYTES:
             break
     return entries
 
 
 def event_id(reply: bytes) -> EventId:
-    """An event's id, from the text that a script gives."""
+    """Parse the id of an event in a reply."""
     return EventId.parse(reply.decode())
 
 
 def state_of(reply: bytes) -> TaskState:
-    """A state, from the number a script gives."""
+    """Parse the number of a state in a reply."""
     return cast(TaskState, int(reply))
 
 

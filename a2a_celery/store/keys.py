@@ -1,9 +1,9 @@
-"""Every key of the store: its name, its Redis type, and when it goes.
+"""Keys of the store: name, Redis type and lifetime.
 
-Keys of one task share the hash tag ``{task_id}``. A live task's keys stay; the script that ends the task gives them
-`retention` together, or, with an archive, puts it in the list of those that go there, and they stay until its copy is
-there. The lists hold live tasks (they empty themselves) or ended ones (they expire with their newest).
-``tests/store/test_keys.py`` fails on a key that has no such rule.
+The keys of one task share the hash tag ``{task_id}``, called the task's tag. The keys of a live task do not expire. The
+script that ends the task lets them expire after `retention`, or adds the task to the list of tasks for the archive;
+archiving deletes them. Lists of live tasks empty themselves, and lists of ended tasks expire with their newest member.
+``tests/store/test_keys.py`` fails on a key without such a rule.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from urllib.parse import quote, unquote
 
 
 def quoted(text: str) -> str:
-    """`text` as one part of a key: no colon, brace or space survives."""
+    """Percent-encode `text` as one part of a key, without colons, braces and spaces."""
     return quote(text, safe="-._~@")
 
 
 def tag_in(keys: Sequence[str]) -> str:
-    """The tag of the task whose ten keys come last: of the one that a script writes."""
+    """Return the tag of the task whose ten keys are the last of `keys`: the task that a script writes."""
     name = keys[-10]
     return name[name.index("{") + 1 : name.rindex("}")]
 
 
 class TaskKeys(NamedTuple):
-    """The keys of one task, in the order in which every script takes them: KEYS[1] to KEYS[10].
+    """Keys of one task, in the order in which every script receives them.
 
-    All expire `retention` seconds after its end, or are deleted once it is archived.
+    All expire `retention` seconds after the task's end, or are deleted when it is archived.
     """
 
     record: str  # hash: owner, agent, state, version, run, request …; see scripts/lib for the fields
@@ -37,17 +37,17 @@ class TaskKeys(NamedTuple):
     artifacts: str  # list: artifact ids, in order of appearance
     chunks: str  # prefix of one list per artifact: its chunks; the artifact id follows
     metadata: str  # hash: key → serialized google.protobuf.Value
-    turns: str  # list: messages that wait for the run before them; gone with the task's end
-    wake: str  # channel: the version just written, and " stopped" if the task has paused or ended on the way there
-    push: str  # hash: its push-notification configs and their delivery lines; see scripts/lib for the fields
-    execution: str  # list: the newest 1,000 steps of its runs, see lifecycle/steps.py
+    turns: str  # list: messages that wait for the end of a run; deleted at the task's end
+    notifications: str  # channel: the version that was written, and " final" after a final state
+    push: str  # hash: push-notification configs with their delivery cursors; see scripts/lib for the fields
+    execution: str  # list: newest 1,000 steps of the task's runs, see lifecycle/steps.py
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Whose task it is: nobody sees a task of another scope.
+    """Owner of a task. A task is invisible in other scopes.
 
-    `agent` is the name it was registered under, `tenant` and `owner` come from the caller ("" for none).
+    `agent` is the registered name of the agent. `tenant` and `owner` come from the caller, "" for none.
     """
 
     agent: str = ""
@@ -59,23 +59,24 @@ class Scope:
 
     @property
     def account(self) -> str:
-        """Whose limits hold: ``/<owner>`` for an authenticated owner in all tenants, else ``<tenant>/``."""
+        """Account whose limits apply: ``/<owner>`` for an authenticated owner in all tenants, otherwise
+        ``<tenant>/``."""
         return f"/{quoted(self.owner)}" if self.owner else f"{quoted(self.tenant)}/"
 
     @classmethod
     def parse(cls, text: str) -> Scope:
-        """The scope that `str` wrote."""
+        """Parse a scope that was written by `str`."""
         return cls(*(unquote(part) for part in text.split("/")))
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Names every key of a store with the given prefix."""
+    """Names of all keys of a store with the given prefix."""
 
     prefix: str = "a2a"
 
     def task(self, task_id: str) -> TaskKeys:
-        """The keys of the task `task_id`."""
+        """Return the keys of the task `task_id`."""
         base = f"{self.prefix}:{{{quoted(task_id)}}}"
         return TaskKeys(
             record=f"{base}:task",
@@ -85,187 +86,187 @@ class Keys:
             chunks=f"{base}:artifact:",
             metadata=f"{base}:metadata",
             turns=f"{base}:turns",
-            wake=f"{base}:notifications",
+            notifications=f"{base}:notifications",
             push=f"{base}:push",
             execution=f"{base}:execution",
         )
 
     @property
     def leases(self) -> str:
-        """zset: ``<task_id>.<run>`` of each claimed run → the µs its lease ends; emptied by its runs' ends."""
+        """zset: ``<task_id>.<run>`` of each claimed run → µs at which its lease ends; emptied by the ends of runs."""
         return f"{self.prefix}:leases"
 
     @property
     def dispatch(self) -> str:
-        """zset: ``<task_id>.<run>`` of each unclaimed run → the µs it is published again; emptied by claims."""
+        """zset: ``<task_id>.<run>`` of each queued run → µs at which it is published again; emptied by claims."""
         return f"{self.prefix}:dispatch"
 
     @property
     def blocked(self) -> str:
-        """zset: ``<task_id>.<run>`` of each queued run that stands behind another of its context → the µs since when;
-        emptied by that one's end, or its own."""
+        """zset: ``<task_id>.<run>`` of each blocked run → µs since which another run of its context comes first;
+        emptied by the ends of runs."""
         return f"{self.dispatch}:blocked"
 
     def queue(self, agent: str) -> str:
-        """zset: tag of each task of the agent whose newest run waits for a worker → the µs since when; kept only while
+        """zset: tag of each task of the agent whose newest run is queued → µs since which it waits; exists only while
         `agent_max_queue` is set; emptied by claims and ends."""
         return f"{self.prefix}:queue:{quoted(agent)}"
 
     @property
     def stored(self) -> str:
-        """hash: `Scope.account` → bytes of its tasks, ``*`` → of all; kept only while `store_max_bytes` or
-        `owner_max_stored_bytes` is set; emptied as tasks leave the store."""
+        """hash: `Scope.account` → bytes of its tasks, ``*`` → bytes of all tasks; exists only while `store_max_bytes`
+        or `owner_max_stored_bytes` is set; emptied as tasks expire."""
         return f"{self.prefix}:stored"
 
     @property
     def stored_expiring(self) -> str:
-        """zset: ``<tag> <bytes> <account>`` of each counted task whose keys expire → the µs at which they do;
-        emptied by messages that come after it."""
+        """zset: ``<tag> <bytes> <account>`` of each counted task whose keys expire → µs at which they expire; emptied
+        by later messages."""
         return f"{self.stored}:expiring"
 
     def requests(self, scope: Scope) -> str:
-        """string: the µs at which the account, for whichever agent, has its whole burst again; expires then."""
+        """string: µs at which the account has its complete burst of requests to all agents again; expires then."""
         return f"{self.prefix}:requests:{scope.account}"
 
     @property
     def canvases(self) -> str:
-        """zset: ``<task_id>.<run>`` of each run that a canvas ends → the µs it is looked at; emptied by that end."""
+        """zset: ``<task_id>.<run>`` of each delegated run → µs at which its canvas is polled; emptied by its end."""
         return f"{self.prefix}:canvases"
 
     @property
     def pauses(self) -> str:
-        """zset: tag of each task that waits for its client → the µs that ends, +inf for never; emptied by answers, ends
-        and the watcher."""
+        """zset: tag of each interrupted task → µs at which the pause times out, +inf for never; emptied by answers,
+        ends and watchers."""
         return f"{self.prefix}:pauses"
 
     @property
     def dead_letters(self) -> str:
-        """zset: tag of each FAILED task that was lost with its worker and not requeued → the µs its record goes.
+        """zset: tag of each dead letter that was not requeued → µs at which its record expires.
 
-        What it takes to run it again is in its record; both expire with `retention`, the list with its newest.
+        The record contains the request. The list expires with its newest member.
         """
         return f"{self.prefix}:dead_letters"
 
     @property
     def deliveries(self) -> str:
-        """zset: ``<tag of the task> <config id, quoted>`` of each delivery line to which events are owed → the µs it is
-        due; emptied by deliverers."""
+        """zset: ``<tag of the task> <quoted config id>`` of each delivery cursor with undelivered events → µs at which
+        it is due; emptied by deliverers."""
         return f"{self.prefix}:deliveries"
 
     def posted(self, owner: str, host: str) -> str:
-        """string: the µs at which the owner of the cursor, has all its bytes for posts to the host again; expires
-        then."""
+        """string: µs at which the owner has its complete byte budget for posts to the host again; expires then."""
         return f"{self.prefix}:byte_bucket:{owner}:{quoted(host)}"
 
     @property
     def delivery_notifications(self) -> str:
-        """channel: rung when a line that nobody had in hand is due at once."""
+        """channel: a message for each delivery cursor that becomes due at once."""
         return f"{self.deliveries}:notifications"
 
     @property
     def requested_posts(self) -> str:
-        """zset: each line whose owner requested posts → the µs they are due; emptied by watchers."""
+        """zset: each delivery cursor with requested posts → µs at which they are due; emptied by watchers."""
         return f"{self.deliveries}:requested"
 
     @property
     def delivery_outcomes(self) -> str:
-        """hash: delivered, failed, given_up → how many posts came to that since there is a store; stays."""
+        """hash: delivered, failed, given_up → number of posts with that outcome; permanent."""
         return f"{self.deliveries}:outcomes"
 
     def webhooks(self, account: str) -> str:
-        """zset: each delivery line of the account → the µs its task's keys go, +inf while it lives; expires with them;
-        kept only while `owner_max_webhooks` is set."""
+        """zset: each delivery cursor of the account → µs at which its task expires, +inf for a live task; expires with
+        its newest member; exists only while `owner_max_webhooks` is set."""
         return f"{self.prefix}:webhooks:{account}"
 
     @property
     def blobs(self) -> str:
-        """zset: tag of each task with parts in the object store → the µs a watcher looks whether it still exists;
-        emptied by that."""
+        """zset: tag of each task with blobs → µs at which a watcher checks that the task exists; emptied by
+        watchers."""
         return f"{self.prefix}:blobs"
 
     @property
     def orphaned_blobs(self) -> str:
-        """zset: tag of each task that is gone → the µs its folder in the object store is removed, or tried again;
-        emptied by watchers."""
+        """zset: tag of each missing task with blobs → µs at which a watcher removes its folder; emptied by watchers."""
         return f"{self.blobs}:orphaned"
 
     @property
     def metrics(self) -> str:
-        """hash: what all tasks came to, see ``metrics``; stays."""
+        """hash: metrics of all tasks, see ``metrics``; permanent."""
         return f"{self.prefix}:metrics"
 
     @property
     def dead_deliveries(self) -> str:
-        """zset: each line that was given up → the µs its task's keys go, +inf while it lives; expires with them."""
+        """zset: each dead delivery cursor → µs at which its task expires, +inf for a live task; expires with its
+        newest."""
         return f"{self.prefix}:dead_deliveries"
 
     @property
     def secrets(self) -> str:
-        """hash: fingerprint of each secret that configs or sessions are sealed with → the list of these; emptied by who
-        asks which are in use."""
+        """hash: fingerprint of each secret that configs or sessions are sealed with → key of their list; emptied by
+        `secrets_in_use`."""
         return f"{self.prefix}:secrets"
 
     def sealed_with(self, fingerprint: str) -> str:
-        """zset: each line whose config is sealed with that secret, and the key of each session that is → the µs when it
-        goes, +inf for the lines of live tasks; expires with them."""
+        """zset: delivery cursors and keys of sessions that are sealed with the secret → µs at which they expire, +inf
+        for a live task; expires with its newest member."""
         return f"{self.prefix}:sealed:{quoted(fingerprint)}"
 
     @property
     def installation(self) -> str:
-        """hash: what holds for the whole store; stays.
+        """hash: state of the deployment; permanent.
 
-        schema: see ``schema``. archive: "1" where ended tasks go to an archive, ""; border: µs of the newest status
-        that went there; adopted: "1" when all that had ended before waits for it too. clock: how many jumps of the
-        store's clock were corrected, see ``correct_clock``; clock_set_at: µs of the last one, by the new time.
+        schema: see ``schema``. archive: "1" if ended tasks are archived, or "". border: µs of the newest archived
+        status. adopted: "1" if tasks that ended before archiving began are archived too. clock: number of corrected
+        jumps of the store's clock, see ``correct_clock``. clock_set_at: µs of the last jump, by the new time.
         """
         return f"{self.prefix}:installation"
 
     @property
     def archive(self) -> str:
-        """zset: tag of each ended task that waits for the archive → the µs it goes there; emptied by the archiver."""
+        """zset: tag of each ended task for the archive → µs at which it is due; emptied by the archiver."""
         return f"{self.prefix}:archive"
 
     @property
     def archive_refused(self) -> str:
-        """zset: tag of each ended task that the archive's database does not take → the µs it was to; emptied by
-        watchers, every ten minutes: they wait again."""
+        """zset: tag of each ended task that the archive's database refused → µs at which it was due; emptied by
+        watchers every ten minutes, for another attempt."""
         return f"{self.archive}:refused"
 
     @property
     def archiver(self) -> str:
-        """string: the watcher that archives; expires when it is not heard of."""
+        """string: id of the watcher that archives; expires with its lease."""
         return f"{self.archive}:archiver"
 
     @property
     def watchers(self) -> str:
-        """zset: what each watcher says of itself → the µs it last did; expires with the last of them."""
+        """zset: announcement of each watcher → µs of its last heartbeat; expires with the newest."""
         return f"{self.prefix}:watchers"
 
     @property
     def workers(self) -> str:
-        """zset: what each worker without remote control announces → the µs it last did; expires with the last."""
+        """zset: announcement of each worker without remote control → µs of its last heartbeat; expires with the
+        newest."""
         return f"{self.prefix}:workers"
 
     def scope_index(self, scope: Scope) -> str:
-        """Prefix of eight zsets, one per state: the scope's tasks → µs of their status. The state's number follows.
+        """Prefix of eight zsets, one for each number of a state: tags of the scope's tasks → µs of their status.
 
-        Those of live states empty themselves; those of terminal states expire `retention` after their newest member, or
-        are emptied as their members go to the archive.
+        Those of live states empty themselves. Those of terminal states expire `retention` after their newest member, or
+        are emptied as tasks are archived.
         """
         return f"{self.prefix}:tasks:{scope}:"
 
     def owner_index(self, owner: str) -> str:
-        """Prefix of a zset for each live state: tasks of an authenticated owner, of all agents, in named tenants → µs
-        of their status; they empty themselves."""
+        """Prefix of a zset for each live state: tags of the tasks of an authenticated owner, with all agents, in named
+        tenants → µs of their status; they empty themselves."""
         return f"{self.prefix}:owner:{quoted(owner)}:"
 
     def context_index(self, scope: Scope, context_id: str) -> str:
-        """As `scope_index`, of one context only."""
+        """Prefix of the zsets of one context, like `scope_index`."""
         return f"{self.prefix}:context:{scope}:{quoted(context_id)}:"
 
     def indexes(self, scope: tuple[str | None, str | None, str | None], context_id: str | None = None) -> str:
-        """A pattern of Redis' SCAN for the `scope_index` of each scope with that agent, tenant and owner, or for its
-        `context_index`, with the states' numbers; None: any."""
+        """Pattern for SCAN of the `scope_index` zsets with that agent, tenant and owner, or of the `context_index`
+        zsets with a context. None stands for any value."""
         parts = "/".join("*" if part is None else quoted(part) for part in scope)
         rest = f"tasks:{parts}" if context_id is None else f"context:{parts}:{quoted(context_id)}"
         return f"{self._plain_prefix}:{rest}:[1-9]"
@@ -279,7 +280,7 @@ class Keys:
 
     @property
     def notification_channels(self) -> str:
-        """A pattern for the channel `wake` of each task."""
+        """Pattern of the notification channels of all tasks."""
         return f"{self._plain_prefix}:{{*}}:notifications"
 
     @property
@@ -289,28 +290,29 @@ class Keys:
 
     @property
     def _plain_prefix(self) -> str:
-        """The prefix, which no pattern of Redis' takes for one."""
-        return "".join(f"\\{letter}" if letter in "*?[]\\^" else letter for letter in self.prefix)
+        """Prefix with escaped wildcards, for patterns of Redis."""
+        return "".join(f"\\{char}" if char in "*?[]\\^" else char for char in self.prefix)
 
     def context_queue(self, scope: Scope, context_id: str) -> str:
-        """list: tags of the tasks in the context whose runs come one by one, the first has the turn; emptied by the
-        ends of their runs."""
+        """list: tags of the tasks with open runs in a serialized context, the first of which is not blocked; emptied by
+        the ends of runs."""
         return f"{self.prefix}:context_queue:{scope}:{quoted(context_id)}"
 
     @property
     def sessions(self) -> str:
-        """What the keys of sessions begin with; scope and context follow, as in `session`."""
+        """Prefix of the keys of sessions, see `session`."""
         return f"{self.prefix}:session:"
 
     def session(self, scope: Scope, context_id: str) -> str:
-        """hash: an agent's own state of a context, see scripts/lib for the fields; expires `retention` after it
-        was last saved, or a run of it last began or ended."""
+        """hash: session of a context, see scripts/lib for the fields; expires `retention` after its last save, or the
+        last begin or end of a run."""
         return f"{self.sessions}{scope}:{quoted(context_id)}"
 
     def message(self, scope: Scope, message_id: str) -> str:
-        """hash: what was accepted under this message id (digest, task, place in its log); expires with its window."""
+        """hash: digest, task and log position of an accepted message; expires with the window of its idempotency
+        key."""
         return f"{self.prefix}:message:{scope}:{quoted(message_id)}"
 
     def runner(self, runner_id: str) -> str:
-        """channel: ``<task_id>.<run>`` of a run that this worker process shall cancel."""
+        """channel: ``<task_id>.<run>`` of each run that this worker process is asked to cancel."""
         return f"{self.prefix}:runner:{runner_id}"

@@ -40,7 +40,7 @@ class Script:
 class Operation(Generic[T]):
     """Call of one script.
 
-    `parse` converts the reply to the caller's type. With `whole` False, parts in the object store stay references.
+    `parse` converts the reply to the caller's type. Without `resolve_blobs`, blob references stay unresolved.
     """
 
     script: Script

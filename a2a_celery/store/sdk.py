@@ -1,9 +1,8 @@
-"""The store through the A2A SDK's own interfaces, for its request handler or anybody else's::
+"""Implementations of the A2A SDK's store interfaces, for its request handler or another one::
 
-    DefaultRequestHandlerV2(executor, RedisTaskStore(store), card, event_stream=RedisTaskEventStream(store, line))
+    DefaultRequestHandlerV2(executor, RedisTaskStore(store), card, event_stream=RedisTaskEventStream(store, listener))
 
-gives the SDK's single-process engine a shared, replayable store. It gives it no workers: that is what the rest of this
-package is for.
+The SDK's single-process engine then has a shared, replayable store. It still executes agents in its own process.
 """
 
 from __future__ import annotations
@@ -47,9 +46,11 @@ version_number = version_reader(TaskVersion)
 
 
 class RedisTaskStore(VersionedTaskStore):
-    """A `VersionedTaskStore` on Redis or Valkey: compare-and-swap on the version, changes and their events in one step.
+    """`VersionedTaskStore` on Redis or Valkey, with compare-and-swap on the version.
 
-    Tasks belong to the owner that `owner_resolver` names; ended tasks expire after `retention` seconds.
+    A change and its event are one write.
+
+    Tasks belong to the owner that `owner_resolver` returns. Ended tasks expire after `retention` seconds.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class RedisTaskStore(VersionedTaskStore):
         prev_version: TaskVersion = TaskVersion.MISSING,
         context: ServerCallContext,
     ) -> TaskVersion:
-        """See `VersionedTaskStore.save`. `prev` is not needed: the event says what changed."""
+        """See `VersionedTaskStore.save`. `prev` is ignored, because the event describes the change."""
         version = await self._store.run(
             _save_task(
                 self._keys,
@@ -90,37 +91,37 @@ class RedisTaskStore(VersionedTaskStore):
         return TaskVersion(version)
 
     async def get(self, task_id: str, context: ServerCallContext) -> StoredTask | None:
-        """The caller's task with its version, or None."""
+        """Return the caller's task with its version, or None."""
         found = await self._store.run(read_task(self._keys, Scope(owner=self._owner_of(context)), task_id))
         return None if found is None else StoredTask(found[0], TaskVersion(found[1].version))
 
     async def list(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
-        """A page of the caller's tasks, newest status first."""
+        """Return a page of the caller's tasks, newest status first."""
         scope = Scope(owner=self._owner_of(context))
         return await list_page(self._store, self._keys, scope, params, retention=self._retention)
 
     async def delete(self, task_id: str, context: ServerCallContext) -> None:
-        """Removes the caller's task with its log; nothing happens when there is none."""
+        """Delete the caller's task with its log, if it exists."""
         scope = Scope(owner=self._owner_of(context))
         names = self._keys.task(task_id)
         await self._store.run(Operation(script("delete_task"), names, [str(scope)], lambda _: None))
 
 
 class RedisTaskEventStream(TaskEventStream):
-    """A `TaskEventStream` that replays a task's log from any version and follows it, on any replica.
+    """`TaskEventStream` that replays a task's log from any version and follows it, in any process.
 
     Raises:
         RuntimeError: `subscribe` before `start`.
     """
 
-    def __init__(self, store: AsyncStore, line: PubSubListener, keys: Keys | None = None) -> None:
-        self._follower = LogFollower(store, keys or Keys(), line)
+    def __init__(self, store: AsyncStore, listener: PubSubListener, keys: Keys | None = None) -> None:
+        self._follower = LogFollower(store, keys or Keys(), listener)
 
     async def publish(self, task_id: str, event: VersionedEvent) -> None:
-        """Nothing to do: `RedisTaskStore.save` wrote the event in the same step as the task, and rang."""
+        """Do nothing, because `RedisTaskStore.save` has written the event and notified the followers."""
 
     async def subscribe(self, task_id: str, *, after: TaskVersion) -> AsyncGenerator[VersionedEvent, None]:
-        """Every event of `task_id` newer than `after`, as it comes. Ends with the task's last event."""
+        """Yield each event of `task_id` after `after` until the task's last event."""
         start = version_number(after)
         now = await self._follower.store.run(read_log(self._follower.keys, task_id, start, limit=1))
         if is_terminal(now.state) and now.version <= start:
@@ -132,13 +133,13 @@ class RedisTaskEventStream(TaskEventStream):
                 return
 
     async def destroy(self, task_id: str) -> None:
-        """Nothing to do: the log expires with its task."""
+        """Do nothing, because the log expires with its task."""
 
 
 def _save_task(
     keys: Keys, scope: Scope, task: Task, *, event: Event | None, prev_version: TaskVersion, retention: int
 ) -> Operation[int | None]:
-    """The new version, or None when `prev_version` is not the stored one."""
+    """Save a task. The result is the new version, or None if `prev_version` is not the stored one."""
     arguments: list[Argument] = [
         task.id,
         task.context_id,
@@ -152,7 +153,7 @@ def _save_task(
         version_number(prev_version),
         int(task.status.state == CANCELED),
     ]
-    # A log begins with the task as a whole, whatever its first event was.
+    # A log begins with the complete task, whatever its first event was.
     if isinstance(event, TaskStatusUpdateEvent | TaskArtifactUpdateEvent) and not prev_version.is_missing:
         arguments += ["event", *event_arguments([event])]
     else:

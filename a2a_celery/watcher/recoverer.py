@@ -17,7 +17,7 @@ from ..clock import SYSTEM_CLOCK, Clock
 from ..dispatch import Publisher
 from ..errors import StoreUnavailable
 from ..store import AsyncStore, Keys, Operation
-from ..store.runs.recovery import Lapsed, give_next_attempt, lapsed_runs
+from ..store.runs.recovery import Lapsed, begin_next_attempt, lapsed_runs
 from ..store.tasks.commands import end_pauses
 from ..telemetry.logs import about
 from ..telemetry.names import Action
@@ -109,9 +109,9 @@ class Recoverer:
 
     async def _start_next_attempt(self, lapsed: Lapsed) -> None:
         delay_us = 0 if lapsed.returned else min(FIRST_DELAY_US * 2 ** (lapsed.attempt - 1), MAX_DELAY_US)
-        lapse = await give_next_attempt(self._store, self._keys, lapsed, again_us=delay_us)
-        log_fields = about(Action.RUN_LOST, lapsed.ref.name, agent=lapsed.agent, outcome=lapse.what)
-        match lapse.what:
+        lapse = await begin_next_attempt(self._store, self._keys, lapsed, again_us=delay_us)
+        log_fields = about(Action.RUN_LOST, lapsed.ref.name, agent=lapsed.agent, outcome=lapse.outcome)
+        match lapse.outcome:
             case "again":
                 text = "run %s of %s was lost; run %s follows"
                 logger.warning(text, lapsed.ref.name, lapsed.agent, lapse.next_run, extra=log_fields)
@@ -125,7 +125,7 @@ class Recoverer:
                 return  # another watcher recovered the run, or the next tick does
         if lapsed.worker and not lapsed.returned and self._publisher is not None:
             run = (lapsed.agent, lapsed.ref.task_id, lapsed.ref.run)
-            self._publisher.lost_soon(*run, lapsed.worker, canceled=lapse.what == "canceled", call=lapsed.call)
+            self._publisher.lost_soon(*run, lapsed.worker, canceled=lapse.outcome == "canceled", call=lapsed.call)
 
 
 class PauseExpirer:

@@ -75,7 +75,7 @@ def test_an_archive_is_given_up_by_a_command(fleet: Fleet) -> None:
     client.hset(KEYS.installation, mapping={"schema": SCHEMA, "archive": "1"})
 
     refused = fleet.command("a2a", "watcher")
-    assert (refused.returncode, "set A2A_ARCHIVE_URL here too" in refused.stderr) == (1, True)
+    assert (refused.returncode, "set A2A_ARCHIVE_URL as in" in refused.stderr) == (1, True)
     done = fleet.command("a2a", "migrate", "--without-archive")
 
     assert done.returncode == 0

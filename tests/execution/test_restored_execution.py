@@ -77,7 +77,7 @@ async def test_a_turn_whose_machine_is_gone_begins_as_its_task_stood(scene: Scen
     claim = await scene.seeds.claimed()
 
     fresh, _ = began(claim, scene)
-    answered, _ = began(replace(claim, paused_in=INPUT_REQUIRED), scene)
+    answered, _ = began(replace(claim, interrupted_state=INPUT_REQUIRED), scene)
 
     assert [t.before for t in fresh.history] == [S.IDLE]
     assert [t.before for t in answered.history] == [S.INTERRUPTED]

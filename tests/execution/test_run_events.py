@@ -193,13 +193,13 @@ class Witness(AgentExecutor):
 
 
 @pytest.mark.parametrize(
-    ("paused_in", "attempt", "new"), [(None, 1, True), (None, 2, True), (INPUT_REQUIRED, 1, False)]
+    ("interrupted_state", "attempt", "new"), [(None, 1, True), (None, 2, True), (INPUT_REQUIRED, 1, False)]
 )
 async def test_an_executor_gets_no_current_task_in_the_first_turn(
-    scene: Scene, paused_in: TaskState | None, attempt: int, new: bool
+    scene: Scene, interrupted_state: TaskState | None, attempt: int, new: bool
 ) -> None:
     claim, events = await scene.begin()
-    claim = replace(claim, caller=Caller().to_json(), paused_in=paused_in, attempt=attempt)
+    claim = replace(claim, caller=Caller().to_json(), interrupted_state=interrupted_state, attempt=attempt)
     witness = Witness()
 
     await ExecutorAdapter(witness).run(claim, events)

@@ -194,7 +194,7 @@ async def test_a_resumed_run_begins_where_it_was_interrupted(scene: Scene) -> No
     assert begun_from(claim) == "IDLE"
 
     vars_of = {field: getattr(claim, field) for field in claim.__slots__}
-    assert begun_from(Claim(**{**vars_of, "paused_in": INPUT_REQUIRED})) == "INTERRUPTED"
+    assert begun_from(Claim(**{**vars_of, "interrupted_state": INPUT_REQUIRED})) == "INTERRUPTED"
 
 
 def begun_from(claim: Claim) -> str:

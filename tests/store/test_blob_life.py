@@ -29,7 +29,7 @@ async def test_a_dead_letter_takes_its_parts_along(
 ) -> None:
     task_id = await created(large, [Part(text=LARGE)])
     claim = await large.claimed(task_id)
-    assert (await large.lost(claim.ref)).what == "failed"
+    assert (await large.lost(claim.ref)).outcome == "failed"
     operators = SyncStore(redis_server.store_url, shelved.blobs)
 
     dead_letter = operators.run(read_dead_letter(keys, task_id))

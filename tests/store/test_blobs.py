@@ -22,7 +22,7 @@ from a2a_celery.lifecycle.events import decode
 from a2a_celery.lifecycle.outcomes import status_event
 from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.blobs.references import MARK, READING, Encoded, Reading, decode_as, is_resolved, take_out
+from a2a_celery.store.blobs.references import MARK, READING, Encoded, Reading, decode_as, extract_blobs, is_resolved
 from a2a_celery.store.log.pages import read_log
 from a2a_celery.store.runs.commands import Claim, RunRef, append, claim_run
 from a2a_celery.store.tasks.commands import continue_task, read_task
@@ -64,7 +64,7 @@ def test_whatever_is_taken_out_comes_back_as_it_was(sizes: list[int], kind: int)
     task = Task(id="t", history=[Message(message_id="m", parts=parts[::2])], artifacts=[Artifact(parts=parts[1::2])])
     task.status.message.parts.extend(parts[:1])
     for event in (task, task.history[0], with_parts(parts), status_event("t", "c", COMPLETED, task.status.message)):
-        packed, blobs = take_out(Encoded(encode(event)), "t", THRESHOLD)
+        packed, blobs = extract_blobs(Encoded(encode(event)), "t", THRESHOLD)
         reading = Reading(blobs)
         before = READING.set(reading)
         try:
@@ -199,10 +199,10 @@ async def test_a_task_is_never_read_in_part(shelved: Shelved, large: Seeds, keys
     whole = path.read_bytes()
 
     path.write_bytes(whole[:-1])
-    with pytest.raises(BlobsUnavailable, match="not what was written"):
+    with pytest.raises(BlobsUnavailable, match="differs from what was written"):
         await large.task(task_id)
     path.write_bytes(whole[:-1] + b"y")
-    with pytest.raises(BlobsUnavailable, match="not what was written"):
+    with pytest.raises(BlobsUnavailable, match="differs from what was written"):
         await large.task(task_id)
     path.unlink()
     with pytest.raises(BlobsUnavailable, match="nothing to get"):
@@ -293,7 +293,7 @@ async def test_recovery_needs_no_object_store(shelved: Shelved, large: Seeds, ke
 
     shelved.shelf.away = False
     task = await large.task(task_id)
-    assert lapse.what == "again"
+    assert lapse.outcome == "again"
     assert [artifact.parts[0].text for artifact in task.artifacts] == [LARGE + "closed"]
     assert task.history[0].parts[0].text == LARGE
     await large.require_consistent(task_id)

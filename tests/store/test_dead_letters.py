@@ -201,8 +201,8 @@ async def test_the_conversation_before_comes_along_and_what_the_lost_run_said_do
     assert [message.parts[0].text for message in claim.task.history] == ["hello", "Name?", "Ada"]
     assert [message.role for message in claim.task.history] == [Role.ROLE_USER, Role.ROLE_AGENT, Role.ROLE_USER]
     assert {message.task_id for message in claim.task.history} == {"new"}
-    assert (claim.turn, claim.asked, len(claim.task.artifacts)) == (2, 1, 0)
-    assert claim.paused_in == INPUT_REQUIRED
+    assert (claim.turn, claim.ask_count, len(claim.task.artifacts)) == (2, 1, 0)
+    assert claim.interrupted_state == INPUT_REQUIRED
     await seeds.require_consistent("new")
 
 

@@ -123,7 +123,7 @@ async def test_a_reader_goes_on_without_gap_or_repeat_when_redis_died(tmp_path: 
         reading = asyncio.create_task(to_the_end(LogFollower(store, keys, line), claim.ref.task_id))
 
         async def listens() -> bool:
-            [(_, count)] = await store.redis.pubsub_numsub(keys.task(claim.ref.task_id).wake)
+            [(_, count)] = await store.redis.pubsub_numsub(keys.task(claim.ref.task_id).notifications)
             return bool(count)
 
         await eventually_async(listens)

@@ -15,7 +15,7 @@ from a2a_celery.lifecycle import EventId, LogEntry
 from a2a_celery.lifecycle.states import COMPLETED
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.log.follow import LogFollower, follow
-from a2a_celery.store.log.inline_entries import KEPT, InlineEntries
+from a2a_celery.store.log.inline_entries import BUFFER_BYTES, InlineEntries
 from a2a_celery.store.log.pages import LogPage, read_log
 from a2a_celery.store.log.pubsub import LogSignal, PubSubListener
 from a2a_celery.store.operation import Operation, script
@@ -236,7 +236,7 @@ async def test_news_are_not_for_a_reader_of_another_history(
 async def test_a_reader_who_is_slow_is_kept_a_little(
     store: AsyncStore, keys: Keys, line: PubSubListener, seeds: Seeds
 ) -> None:
-    reads, rings = Reads(store), KEPT // 5_000 + 1
+    reads, rings = Reads(store), BUFFER_BYTES // 5_000 + 1
     async with followed(store, keys, line) as (task_id, signal):
         claim = await seeds.claimed(task_id)
         for before in range(rings):

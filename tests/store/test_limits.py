@@ -89,7 +89,7 @@ async def test_one_too_many_leaves_nothing(seeds: Seeds, limits: TaskLimits) -> 
 
     refused = [await created(seeds, limits), await answered(seeds, paused, limits)]
 
-    assert [(answer.limit, answer.most) for answer in refused if isinstance(answer, Limited)] == [(limit, 1)] * 2
+    assert [(answer.limit, answer.maximum) for answer in refused if isinstance(answer, Limited)] == [(limit, 1)] * 2
     assert await seeds.everything() == before
 
 

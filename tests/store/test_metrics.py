@@ -14,7 +14,7 @@ from a2a_celery.store import AsyncStore, Keys, Scope
 from a2a_celery.store.admin.metrics import FleetMetrics, read_metrics
 from a2a_celery.store.operation import BOUNDS
 from a2a_celery.store.runs.commands import RunRef, append, claim_run, end_run, settle_run
-from a2a_celery.store.runs.recovery import give_next_attempt, lapsed_runs, return_run
+from a2a_celery.store.runs.recovery import begin_next_attempt, lapsed_runs, return_run
 from a2a_celery.store.tasks.commands import create_task, request_cancel
 from a2a_celery.store.webhooks.deliveries import acquire_due_deliveries
 from tests.support.lines import Webhooks
@@ -154,7 +154,7 @@ async def test_lost_runs_are_counted_by_what_becomes_of_them(
 
     async def recover() -> None:
         for lapsed in await store.run(lapsed_runs(keys, limit=10)):
-            await give_next_attempt(store, keys, lapsed, again_us=0)
+            await begin_next_attempt(store, keys, lapsed, again_us=0)
 
     lost = status(FAILED, "lost")
     await claimed(2)

@@ -258,7 +258,7 @@ async def _end_by_result(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 async def _record_result(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await called(keys, seeds)
-    return record_result(keys, REF, before="", noted="1 0 d", event=status(WORKING))
+    return record_result(keys, REF, before="", state="1 0 d", event=status(WORKING))
 
 
 async def _record_heartbeat(keys: Keys, seeds: Seeds) -> Operation[Any]:

@@ -45,7 +45,13 @@ async def _settle(keys: Keys, seeds: Seeds) -> Operation[object]:
 async def _pause(keys: Keys, seeds: Seeds) -> Operation[object]:
     await claimed(keys, seeds)
     return settle_run(  # type: ignore[return-value]
-        keys, REF, token="k", before=0, events=[status(INPUT_REQUIRED)], pause_us=1, unanswered=status(FAILED, "late")
+        keys,
+        REF,
+        token="k",
+        before=0,
+        events=[status(INPUT_REQUIRED)],
+        pause_us=1,
+        pause_timeout=status(FAILED, "late"),
     )
 
 
@@ -115,7 +121,7 @@ async def _end_by_result(keys: Keys, seeds: Seeds) -> Operation[object]:
 async def _record_result(keys: Keys, seeds: Seeds) -> Operation[object]:
     options = RunOptions(call=Call("tasks.resize", {})).to_json()
     await seeds.store.redis.hset(keys.task("t").record, "options", options)
-    return record_result(keys, REF, before="", noted="1 0 d", event=status(WORKING))  # type: ignore[return-value]
+    return record_result(keys, REF, before="", state="1 0 d", event=status(WORKING))  # type: ignore[return-value]
 
 
 WRITERS: list[Write] = [

@@ -35,7 +35,7 @@ async def paused(store: AsyncStore, keys: Keys, seeds: Seeds, pause_us: int) -> 
             before=0,
             events=[status(INPUT_REQUIRED, "well?")],
             pause_us=pause_us,
-            unanswered=unanswered,
+            pause_timeout=unanswered,
         )
     )
     assert isinstance(settled, Settled)

@@ -397,8 +397,8 @@ async def test_another_attempt_still_knows_which_pause_its_message_answers(
     await Recoverer(store, keys).tick()
     again = await store.run(claim_run(keys, RunRef(task_id, 3), token="t", lease_us=LEASE_US, **options))
 
-    assert first.paused_in is None
-    assert answering.paused_in == again.paused_in == AUTH_REQUIRED
+    assert first.interrupted_state is None
+    assert answering.interrupted_state == again.interrupted_state == AUTH_REQUIRED
     assert again.attempt == 2
 
 

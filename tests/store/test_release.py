@@ -11,7 +11,7 @@ from a2a_celery.lifecycle.states import COMPLETED, FAILED, SUBMITTED, WORKING
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.runs.commands import Claim, Dropped, RetryUnrecorded, RunLost, RunRef, append, claim_run
 from a2a_celery.store.runs.dispatch import acquire_due_runs, mark_published, report_prefetched
-from a2a_celery.store.runs.recovery import Requeued, give_next_attempt, lapsed_runs, return_run
+from a2a_celery.store.runs.recovery import Requeued, begin_next_attempt, lapsed_runs, return_run
 from a2a_celery.store.runs.release import Released, delegate_to_canvas, release_run
 from a2a_celery.store.tasks.commands import request_cancel
 from a2a_celery.store.tasks.results import CanceledNow
@@ -176,7 +176,7 @@ async def test_retries_and_attempts_after_lost_workers_are_counted_apart(
     assert isinstance(again, Claim)
     [lapsed] = await store.run(lapsed_runs(keys, limit=10))
 
-    await give_next_attempt(store, keys, lapsed, again_us=0)
+    await begin_next_attempt(store, keys, lapsed, again_us=0)
     after = await claimed(store, keys, RunRef(task_id, 2), "next", retries=1)
 
     assert isinstance(after, Claim)

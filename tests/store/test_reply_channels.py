@@ -59,7 +59,7 @@ async def test_its_maker_hears_what_it_waits_for(
         await seeds.settled(claim, status(INPUT_REQUIRED), before=1)
         await rings(signal, after=3)
 
-    [(_, others)] = await store.redis.pubsub_numsub(keys.task(task_id).wake)
+    [(_, others)] = await store.redis.pubsub_numsub(keys.task(task_id).notifications)
     assert others == 0, "nobody subscribed to the task's own channel"
 
 
@@ -69,7 +69,7 @@ async def test_only_what_is_waited_for_is_said(store: AsyncStore, keys: Keys, se
         False: ReplyChannel(keys.reply_channel("b"), False),
     }
     ids = {final_only: str(uuid4()) for final_only in reply_channels}
-    names = {final_only: keys.task(task_id).wake for final_only, task_id in ids.items()}
+    names = {final_only: keys.task(task_id).notifications for final_only, task_id in ids.items()}
     heard: list[tuple[str, str]] = []
 
     async with store.redis.pubsub() as ear:

@@ -16,7 +16,7 @@ from a2a_celery.store.runs.recovery import (
     Requeued,
     RunEnded,
     RunReturn,
-    give_next_attempt,
+    begin_next_attempt,
     lapsed_runs,
     return_run,
 )
@@ -86,7 +86,7 @@ async def test_the_next_attempt_follows_and_this_one_does_not_count(
         lapsed = Lapsed(ref, "agent", n, n + 2, returned=True)
         written = await store.run(append(keys, ref, token=claim.token, before=1, events=[chunk("late")]))
         assert written == RunLost()
-        assert await give_next_attempt(store, keys, lapsed, again_us=0) == Lapse("again", n + 1, b"")
+        assert await begin_next_attempt(store, keys, lapsed, again_us=0) == Lapse("again", n + 1, b"")
         task = await seeds.task(task_id)
         assert task.status.state == WORKING
         assert not task.artifacts

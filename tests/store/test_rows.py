@@ -251,7 +251,7 @@ async def test_a_pause_that_nobody_answers_holds_up_nobody(store: AsyncStore, ke
     await store.run(
         settle_run(
             keys, claim.ref, token=claim.token, before=0, events=[status(INPUT_REQUIRED)], pause_us=1,
-            unanswered=unanswered,
+            pause_timeout=unanswered,
         )
     )  # fmt: skip
 

@@ -227,7 +227,7 @@ async def test_where_ended_tasks_go_to_an_archive_nobody_serves_or_watches_witho
     await require_schema(store, keys, archive=False)
     await require_schema(store, keys, archive=True)
 
-    with pytest.raises(ConfigError, match=r"set A2A_ARCHIVE_URL here too.*a2a migrate --without-archive"):
+    with pytest.raises(ConfigError, match=r"set A2A_ARCHIVE_URL as in.*a2a migrate --without-archive"):
         await require_schema(store, keys, archive=False)
     await require_schema(store, keys)  # a worker needs none
 

@@ -25,7 +25,7 @@ from a2a_celery.lifecycle.steps import Step
 from a2a_celery.store import AsyncStore, Keys, Scope
 from a2a_celery.store.log.pages import read_log
 from a2a_celery.store.runs.commands import Claim, RunRef, Settled, Written, append, claim_run, settle_run
-from a2a_celery.store.runs.recovery import Lapse, give_next_attempt, lapsed_runs
+from a2a_celery.store.runs.recovery import Lapse, begin_next_attempt, lapsed_runs
 from a2a_celery.store.runs.sessions import SessionState
 from a2a_celery.store.tasks.commands import create_task, read_task
 from a2a_celery.store.tasks.dead_letters import DeadLetter, read_dead_letter, requeue_task
@@ -149,7 +149,7 @@ class Seeds:
         """A claimed run whose worker is not heard of any more, and that a watcher has seen to."""
         await self.store.redis.zadd(self.keys.leases, {ref.name: 1})
         [lapsed] = [one for one in await self.store.run(lapsed_runs(self.keys, limit=100)) if one.ref == ref]
-        return await give_next_attempt(self.store, self.keys, lapsed, again_us=0)
+        return await begin_next_attempt(self.store, self.keys, lapsed, again_us=0)
 
     async def requeued(self, task_id: str) -> tuple[str, str]:
         """A dead letter, sent once more: the new task, and what became of the call."""

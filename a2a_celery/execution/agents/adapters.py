@@ -215,11 +215,11 @@ def _paused_task(claim: Claim) -> Task | None:
     The SDK's contract: executors ask `current_task` whether the message begins a task or answers a question, also in a
     later attempt, and ask its state what it waited for. The message and the question before it are in its history.
     """
-    if claim.paused_in is None:
+    if claim.interrupted_state is None:
         return None
     task = Task()
     task.CopyFrom(claim.task)
-    task.status.state = claim.paused_in
+    task.status.state = claim.interrupted_state
     task.status.ClearField("message")
     return task
 

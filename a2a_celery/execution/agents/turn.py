@@ -73,8 +73,8 @@ class Turn:
         self._claim = claim
         self._events = events
         messages = [message for message in claim.task.history if message.role == Role.ROLE_USER]
-        self._message = messages[-1 - claim.asked] if claim.asked < len(messages) else claim.request.message
-        self._answers = messages[len(messages) - claim.asked :]
+        self._message = messages[-1 - claim.ask_count] if claim.ask_count < len(messages) else claim.request.message
+        self._answers = messages[len(messages) - claim.ask_count :]
         self._asked = 0
         self._loop = asyncio.get_running_loop()
         self._thread = get_ident()

@@ -74,7 +74,7 @@ def restored_execution(claim: Claim) -> Execution:
     If no step of them is stored, the state is INTERRUPTED for a task that waited for its client, else IDLE.
     """
     if not claim.execution:
-        return Execution(ExecutionState.IDLE if claim.paused_in is None else ExecutionState.INTERRUPTED)
+        return Execution(ExecutionState.IDLE if claim.interrupted_state is None else ExecutionState.INTERRUPTED)
     execution = Execution()
     execution.restore(step.transition for step in claim.execution)
     execution.return_to_idle()

@@ -101,9 +101,9 @@ class Settlement:
                 token=self._claim.token,
                 before=before,
                 events=events,
-                asked=self.asked,
+                ask_count=self.asked,
                 pause_us=self._pause_us,
-                unanswered=unanswered(self._claim) if self._pause_us else None,
+                pause_timeout=unanswered(self._claim) if self._pause_us else None,
                 session=session,
             )
         )

@@ -23,7 +23,7 @@ from ...store import AsyncStore, Keys
 from ...store.blobs.blob_store import blobs_of
 from ...store.client.connection import run_with_retry
 from ...store.runs.commands import RunRef
-from ...store.runs.recovery import GivenUp, Lapsed, Requeued, give_next_attempt, return_run
+from ...store.runs.recovery import GivenUp, Lapsed, Requeued, begin_next_attempt, return_run
 from ...store.tasks.commands import FIRST_PUBLISH_GRACE_US, read_task
 from .run_ender import runner_prefix
 
@@ -117,11 +117,11 @@ class ShutdownRequeuer:
 
     async def _next_attempt(self, store: AsyncStore, keys: Keys, lapsed: Lapsed) -> None:
         for _ in range(LOOKS):
-            lapse = await give_next_attempt(store, keys, lapsed, again_us=FIRST_PUBLISH_GRACE_US)
+            lapse = await begin_next_attempt(store, keys, lapsed, again_us=FIRST_PUBLISH_GRACE_US)
             if lapse.next_run is not None:
                 ref = RunRef(lapsed.ref.task_id, lapse.next_run)
                 await self._publish(lapsed.agent, ref, lapse.next_options)
-            if lapse.what != "changed":
+            if lapse.outcome != "changed":
                 return
 
     async def _publish(self, agent: str, ref: RunRef, options: bytes) -> None:

@@ -187,7 +187,7 @@ class OwnerLimits:
     def limit_error(self, agent: str, limited: Limited) -> LimitExceededError:
         """Return the error for a message that exceeds a limit."""
         seconds = min(MAX_WAIT, max(1, ceil(limited.retry_in)))
-        return self._error(agent, limited.limit, LIMIT_TEXTS[limited.limit].format(limited.most), seconds)
+        return self._error(agent, limited.limit, LIMIT_TEXTS[limited.limit].format(limited.maximum), seconds)
 
     def _error(self, agent: str, limit: str, text: str, seconds: int) -> LimitExceededError:
         self.metrics.count_limit_error(agent, limit)

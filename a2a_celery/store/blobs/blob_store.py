@@ -1,8 +1,8 @@
-"""Blobs: the parts of messages that are too large for Redis, in an object store, one folder a task.
+"""Blobs: large parts of messages in an object store, with one folder for each task.
 
-Whoever writes a part first notes its task in the store, then writes the blob, then what refers to it. So whatever dies
-between, the task is known, and a watcher that finds it gone removes its folder. Whether a task is gone, and that no new
-one begins with blobs that may be removed, is said by scripts: what is referred to is never removed.
+A writer first registers the task in the store, then writes the blob, then the reference. The task is therefore known
+wherever the writer dies, and a watcher removes the folder of a task that does not exist. Scripts decide whether a task
+exists, and refuse a new task whose blobs may have been removed, so a blob with a reference is never removed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..keys import Keys, tag_in
 from ..operation import Argument, Operation, script
 from .memory_budget import MemoryBudget
 from .object_store import ObjectStore
-from .references import READING, BlobRef, BlobsExpired, Encoded, Reading, forget, take_out
+from .references import READING, BlobRef, BlobsExpired, Encoded, Reading, extract_blobs, forget_packed
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ ORPHAN_AFTER_US = 600_000_000
 """µs for which blobs of a task that does not exist yet are not removed."""
 
 DIGEST_BESIDE = 64 * 1024
-"""Size in bytes from which a digest is computed in a thread."""
+"""Size in bytes above which a digest is computed in a thread."""
 
 
 class Blobs:
@@ -46,37 +46,41 @@ class Blobs:
         threshold = self.threshold
         return any(isinstance(one, Encoded) and len(one) > threshold for one in operation.args)
 
-    async def put(self, operation: Operation[T], note: Callable[[Operation[bool]], Awaitable[bool]]) -> Operation[T]:
-        """The operation with references; the parts that they stand for are written, behind what `note` is given to run.
+    async def put(
+        self, operation: Operation[T], register: Callable[[Operation[bool]], Awaitable[bool]]
+    ) -> Operation[T]:
+        """Write the large parts of an operation as blobs. Return the operation with references.
+
+        `register` runs the operation that registers the task, before the first blob is written.
 
         Raises:
-            BlobsUnavailable: they are not.
+            BlobsUnavailable: a blob was not written.
         """
-        arguments, blobs = await self._threads.call(lambda: self._taken_out(operation))
+        arguments, blobs = await self._threads.call(lambda: self._extracted(operation))
         if arguments is operation.args:
             return operation
-        if await note(register_blobs(self._keys, tag_in(operation.keys))) and forget(operation):
-            arguments, blobs = await self._threads.call(lambda: self._taken_out(operation))
+        if await register(register_blobs(self._keys, tag_in(operation.keys))) and forget_packed(operation):
+            arguments, blobs = await self._threads.call(lambda: self._extracted(operation))
         await asyncio.gather(*(self._objects.put(name, content) for name, content in blobs.items()))
         return _packed(operation, arguments)
 
-    def put_now(self, operation: Operation[T], note: Callable[[Operation[bool]], bool]) -> Operation[T]:
-        """`put`, for code without a loop."""
-        arguments, blobs = self._taken_out(operation)
+    def put_now(self, operation: Operation[T], register: Callable[[Operation[bool]], bool]) -> Operation[T]:
+        """Like `put`, for code without an event loop."""
+        arguments, blobs = self._extracted(operation)
         if arguments is operation.args:
             return operation
-        if note(register_blobs(self._keys, tag_in(operation.keys))) and forget(operation):
-            arguments, blobs = self._taken_out(operation)
+        if register(register_blobs(self._keys, tag_in(operation.keys))) and forget_packed(operation):
+            arguments, blobs = self._extracted(operation)
         for name, content in blobs.items():
             self._objects.put_now(name, content)
         return _packed(operation, arguments)
 
     async def get(self, refs: Collection[BlobRef]) -> Mapping[str, bytes]:
-        """The blobs by name, each exactly as it was written.
+        """Read blobs. Return their contents by name.
 
         Raises:
-            Missing: one is not there.
-            BlobsUnavailable: one can't be read, or is not what was written.
+            BlobMissing: a blob does not exist.
+            BlobsUnavailable: a blob cannot be read, or differs from what was written.
         """
 
         async def one(ref: BlobRef) -> tuple[str, bytes]:
@@ -98,7 +102,7 @@ class Blobs:
         return found
 
     def get_now(self, refs: Collection[BlobRef]) -> Mapping[str, bytes]:
-        """`get`, for code without a loop."""
+        """Like `get`, for code without an event loop."""
         found = {ref.name: self._objects.get_now(ref.name) for ref in refs}
         for ref in refs:
             _require_intact(ref, found[ref.name])
@@ -112,13 +116,13 @@ class Blobs:
         """Close the connections."""
         await self._objects.aclose()
 
-    def _taken_out(self, operation: Operation[Any]) -> tuple[Sequence[Argument], dict[str, bytes]]:
+    def _extracted(self, operation: Operation[Any]) -> tuple[Sequence[Argument], dict[str, bytes]]:
         tag, arguments = tag_in(operation.keys), list(operation.args)
         blobs: dict[str, bytes] = {}
         for n, one in enumerate(arguments):
             if isinstance(one, Encoded) and len(one) > self.threshold:
                 if one.packed is None:
-                    arguments[n], parts = take_out(one, tag, self.threshold)
+                    arguments[n], parts = extract_blobs(one, tag, self.threshold)
                     blobs |= parts
                 else:
                     arguments[n] = one.packed
@@ -130,7 +134,7 @@ def blobs_of(settings: Settings) -> Blobs | None:
     """Return the blob store of a deployment, or None if none is configured.
 
     Raises:
-        ConfigError: `blob_url` can't be used.
+        ConfigError: `blob_url` cannot be used.
     """
     if settings.blob_url is None:
         return None
@@ -149,27 +153,28 @@ def read(operation: Operation[T], reply: Any, available: Mapping[str, bytes]) ->
 
 
 def require(blobs: Blobs | None) -> Blobs:
-    """Return `blobs`, which a reply refers to.
+    """Return `blobs`, the blob store that a reply refers to.
 
     Raises:
-        BlobsUnavailable: this process knows no object store.
+        BlobsUnavailable: this process has no object store.
     """
     if blobs is None:
         raise BlobsUnavailable(
-            "a part is in an object store that this process does not know: set A2A_BLOB_URL as where it was written"
+            "a part is in an object store that this process does not know: set A2A_BLOB_URL as for the process that "
+            "wrote it"
         )
     return blobs
 
 
 def register_blobs(keys: Keys, tag: str) -> Operation[bool]:
-    """The task with that tag has blobs, or will; whether that is new: then none that was written before is kept.
+    """Register a task with blobs. The result is True if it was not registered: earlier blobs may have been removed.
 
-    Its parse raises BlobsExpired while the folder of a task that is gone, and had the same tag, is being removed.
+    `parse` raises BlobsExpired while the folder of an earlier task with the same tag is being removed.
     """
 
     def parse(reply: bytes) -> bool:
         if reply == b"removing":
-            raise BlobsExpired("the blobs of a task that is gone, and was called the same, are being removed")
+            raise BlobsExpired("the blobs of an earlier task with the same id are being removed")
         return reply == b"new"
 
     return Operation(script("register_blobs"), [keys.blobs, keys.orphaned_blobs], [tag, ORPHAN_AFTER_US], parse)
@@ -185,4 +190,4 @@ def _packed(operation: Operation[T], arguments: Sequence[Argument]) -> Operation
 def _require_intact(ref: BlobRef, content: bytes) -> None:
     digest = ref.name.rpartition("/")[2]
     if len(content) != ref.size or sha256(content).hexdigest() != digest:
-        raise BlobsUnavailable(f"blob {ref.name} is not what was written: {len(content)} bytes of {ref.size}")
+        raise BlobsUnavailable(f"blob {ref.name} differs from what was written: {len(content)} bytes of {ref.size}")

@@ -1,4 +1,4 @@
-"""Find tasks that are gone and whose blobs can be removed."""
+"""Find blobs of tasks that do not exist any more."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def blobs_in_use(keys: Keys) -> Operation[int]:
 
 
 def acquire_orphaned_blobs(keys: Keys, *, limit: int) -> Operation[list[str]]:
-    """The tags of up to `limit` tasks that are gone and whose folders are to be removed, now, by whoever asked."""
+    """Return the tags of up to `limit` tasks that do not exist any more. The caller removes their folders."""
 
     def parse(reply: Sequence[bytes]) -> list[str]:
         return [tag.decode() for tag in reply]

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from ...errors import BlobsUnavailable
 
 MAX_BYTES = 64 * 1024 * 1024
-"""Bytes of blobs that a process holds in memory at once. A single reply may exceed it while no other is held."""
+"""Bytes of blobs that a process holds in memory at once. A single reply may exceed it if no other reply is held."""
 
 BUDGET_TIMEOUT = 30.0
 """Seconds that a reader waits for memory."""

@@ -1,6 +1,6 @@
-"""One folder of an object store, through fsspec: put, get, remove; without a loop, or never blocking one.
+"""Folder of an object store, through fsspec: put, get and remove, with and without an event loop.
 
-File systems of fsspec that are made for asyncio (S3, GCS, Azure) are called on the loop; all others in threads.
+fsspec's asyncio file systems (S3, GCS, Azure) are called on the event loop, all others in threads.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ class BlobMissing(BlobsUnavailable):
 
 
 class ObjectStore:
-    """What is under `url`, which is anything that fsspec reads. Use the coroutines on one loop only.
+    """Folder at `url`, any URL that fsspec supports. The coroutines belong to one event loop.
 
     Raises:
-        ConfigError: fsspec, or what it needs for such a URL, is not installed, or it can't read the URL.
+        ConfigError: fsspec or its driver for the URL is not installed, or the URL is invalid.
     """
 
     def __init__(self, url: str) -> None:
         try:
-            # an extra: only who has blobs needs it
+            # an extra, which only deployments with blobs need
             from fsspec.core import url_to_fs  # noqa: PLC0415
         except ImportError as e:
             raise ConfigError(f"a2a_blob_url needs an extra: pip install 'a2a-celery[blobs]' ({e})") from e
@@ -41,7 +41,7 @@ class ObjectStore:
         try:
             self._fs, self._root = self._open(asynchronous=True)
         except (ImportError, ValueError, KeyError) as e:
-            raise ConfigError(f"a2a_blob_url can't be used: {e}") from e
+            raise ConfigError(f"a2a_blob_url cannot be used: {e}") from e
         self._native = bool(self._fs.async_impl)
         self._used = False
         self._threads = DaemonThreads(CALLS_AT_ONCE, "a2a-blobs")
@@ -55,7 +55,7 @@ class ObjectStore:
             await self._threaded("put", lambda: self._put(name, content))
 
     async def get(self, name: str) -> bytes:
-        """What is there under that name.
+        """Return the contents of a blob.
 
         Raises:
             Missing: nothing.

@@ -1,10 +1,11 @@
-"""References: what stands in the store for a part that is too large for it.
+"""Blob references, which replace large parts in stored messages.
 
-A stored message, in which parts are missing, stands behind a table of them: which parts (by their order in it), the
-names of their blobs, and their sizes. A table begins with a byte with which no protobuf message begins, so neither
-a client nor an agent can write one, and a release that knows no references can't take a message for whole.
+A stored message with references begins with a table of the missing parts: their positions, the names of their blobs and
+their sizes. A table begins with a byte with which no protobuf message begins. Neither a client nor an agent can
+therefore forge one, and a release without references refuses such a message.
 
-While a task is handled without its contents, a reference is a part whose URL is a mark that only this process knows.
+While a process handles a task without its contents, a reference is a part whose URL is a mark that only this process
+knows.
 """
 
 from __future__ import annotations
@@ -38,82 +39,84 @@ from ..operation import Operation
 P = TypeVar("P", bound=Proto)
 
 TABLE = b"\x00"
-"""What a stored message with references begins with; behind it four bytes with the length of the table."""
+"""First byte of a stored message with references. The length of the table follows, in four bytes."""
 
 MARK = f"a2a-celery-blob:{token_hex(16)}:"
-"""What the URL of a part begins with that is not there; known to this process alone, and never shown."""
+"""Prefix of the URL of a part that is not resolved. It is secret to this process and never sent."""
 
 
 class BlobRef(NamedTuple):
-    """A blob: its task's tag and its digest, with a slash between them; and its size in bytes."""
+    """Blob. Its name is the tag of its task and its digest, separated by a slash. The size is in bytes."""
 
     name: str
     size: int
 
 
 class BlobsExpired(BlobsUnavailable):
-    """A task was not begun, since its blobs may have been removed already."""
+    """A task was not created, because its blobs may have been removed."""
 
 
 class Encoded(bytes):
-    """A message of the protocol as it goes into the store; its large parts may be taken out before."""
+    """Message of the protocol in its stored form, from which large parts can be extracted."""
 
     content: ClassVar[type[Proto]] = StreamResponse
     packed: bytes | None = None
-    """What was written in its place before: a repeated call writes no blob again."""
+    """Form without large parts, set by the first call, so that a repeated call writes no blob again."""
 
 
 class EncodedRequest(Encoded):
-    """What a run is given."""
+    """Request of a run in its stored form."""
 
     content = SendMessageRequest
 
 
 @dataclass(slots=True)
 class Reading:
-    """One reading of an answer: the blobs at hand, by name, and those that are missing yet."""
+    """State of parsing a reply: available blobs by name, and the blobs that are missing."""
 
     available: Mapping[str, bytes] = field(default_factory=dict)
     missing: dict[str, BlobRef] = field(default_factory=dict)
-    met: int = 0
-    """Bytes of all blobs that the answer has named so far, at hand or not."""
+    referenced_bytes: int = 0
+    """Bytes of all blobs that the parsed part of the reply refers to."""
 
 
 READING: ContextVar[Reading | None] = ContextVar("a2a_celery_reading", default=None)
 
 
 def encode(event: Event) -> Encoded:
-    """The stored form of `event`."""
+    """Return the stored form of `event`."""
     return Encoded(encode_event(event))
 
 
 def encode_request(request: SendMessageRequest) -> EncodedRequest:
-    """The stored form of `request`."""
+    """Return the stored form of `request`."""
     return EncodedRequest(request.SerializeToString())
 
 
 def encode_again(event: Event) -> bytes:
-    """The stored form of what may have been read without its contents: its references are the same as before."""
+    """Return the stored form of an event that may have unresolved references. The references do not change."""
     encoded = encode(event)
     return _without(encoded, {}, threshold=None) if MARK.encode() in bytes(encoded) else encoded
 
 
-def take_out(encoded: Encoded, tag: str, threshold: int) -> tuple[bytes, dict[str, bytes]]:
-    """`encoded` without the parts of more than `threshold` bytes, and these as that task's blobs, by name."""
+def extract_blobs(encoded: Encoded, tag: str, threshold: int) -> tuple[bytes, dict[str, bytes]]:
+    """Return `encoded` without the parts of more than `threshold` bytes, and these parts as blobs by name."""
     blobs: dict[str, bytes] = {}
     return _without(encoded, blobs, threshold=threshold, tag=tag), blobs
 
 
-def forget(operation: Operation[Any]) -> bool:
-    """Has a repeated call write its blobs again; whether it would not have."""
-    known = [one for one in operation.args if isinstance(one, Encoded) and one.packed is not None]
-    for one in known:
-        one.packed = None
-    return bool(known)
+def forget_packed(operation: Operation[Any]) -> bool:
+    """Let a repeated call write its blobs again. Return False if it would have written them anyway."""
+    arguments = [
+        argument for argument in operation.args if isinstance(argument, Encoded) and argument.packed is not None
+    ]
+    for argument in arguments:
+        argument.packed = None
+    return bool(arguments)
 
 
 def decode_as(content: type[P], stored: bytes) -> P:
-    """The message that was stored, with its parts as far as these are at hand; others are left as marks."""
+    """Parse a stored message. Parts whose blobs are not available become marks."""
     if not stored.startswith(TABLE):
         return content.FromString(stored)
     (length,) = unpack_from(">I", stored, 1)
@@ -123,7 +126,7 @@ def decode_as(content: type[P], stored: bytes) -> P:
     for place, name, size in json.loads(stored[5 : 5 + length]):
         blob = None
         if reading is not None:
-            reading.met += size
+            reading.referenced_bytes += size
             blob = reading.available.get(name)
             if blob is None:
                 reading.missing[name] = BlobRef(name, size)
@@ -135,14 +138,14 @@ def decode_as(content: type[P], stored: bytes) -> P:
 
 
 def insert_blobs(message: Proto) -> None:
-    """Replace the marks in `message` by the parts that are at hand; see `decode_as`."""
+    """Replace the marks in `message` whose blobs are available, see `decode_as`."""
     reading = READING.get()
     if reading is None:
         return
     for part in _parts_of(message):
         if part.url.startswith(MARK):
             size, _, name = part.url.removeprefix(MARK).partition(":")
-            reading.met += int(size)
+            reading.referenced_bytes += int(size)
             content = reading.available.get(name)
             if content is None:
                 reading.missing[name] = BlobRef(name, int(size))
@@ -151,23 +154,23 @@ def insert_blobs(message: Proto) -> None:
 
 
 def has_references(stored: bytes) -> bool:
-    """Whether parts of it are elsewhere."""
+    """Return True if parts of a stored message are in the object store."""
     return stored.startswith(TABLE)
 
 
-def met() -> int:
-    """Bytes of the blobs that the answer at hand has named so far; 0 where nobody asks for contents."""
+def referenced_bytes() -> int:
+    """Return the bytes of the blobs that the parsed part of the reply refers to, or 0 if blobs are not resolved."""
     reading = READING.get()
-    return 0 if reading is None else reading.met
+    return 0 if reading is None else reading.referenced_bytes
 
 
 def is_resolved(*messages: Proto) -> bool:
-    """Whether nothing of the `messages` is left as a mark."""
+    """Return True if none of the `messages` has a mark."""
     return not any(part.url.startswith(MARK) for message in messages for part in _parts_of(message))
 
 
 def full_size(message: Proto) -> int:
-    """Bytes of `message` with all of its parts, those too that are left as marks."""
+    """Return the bytes of `message`, including the parts behind marks."""
     marks = [part.url for part in _parts_of(message) if part.url.startswith(MARK)]
     return message.ByteSize() + sum(int(mark.removeprefix(MARK).partition(":")[0]) for mark in marks)
 
@@ -197,7 +200,7 @@ def _without(encoded: Encoded, blobs: dict[str, bytes], *, threshold: int | None
 
 
 def _parts_of(message: Any) -> Iterator[Part]:
-    """The parts of a message of the protocol, in an order that its other parts don't change."""
+    """Yield the parts of a message of the protocol. The order of a part does not depend on the contents of others."""
     match message:
         case Message():
             yield from message.parts
@@ -207,8 +210,8 @@ def _parts_of(message: Any) -> Iterator[Part]:
             yield from message.message.parts
         case Task():
             yield from message.status.message.parts
-            for said in message.history:
-                yield from said.parts
+            for entry in message.history:
+                yield from entry.parts
             for artifact in message.artifacts:
                 yield from artifact.parts
         case TaskStatusUpdateEvent():

@@ -71,7 +71,7 @@ class _Lane:
 
 
 class AsyncStore:
-    """The store for one event loop: gateway, watcher, the runs of a worker.
+    """Store on one event loop, for gateways, watchers and the runs of a worker.
 
     Concurrent operations share a pipeline, which saves round trips. Background tasks send the pipelines, so a caller
     that is cancelled leaves every connection usable.
@@ -85,18 +85,18 @@ class AsyncStore:
         self._replicas = Replicas(wait_replicas)
         retry = redis.asyncio.retry.Retry(ExponentialWithJitterBackoff(cap=0.5, base=0.05), RETRIES)
         options = {**_options(retry), "socket_timeout": None}  # see `RoundTrips`
-        # Never more connections than senders, and one for a ping.
+        # enough connections for the senders and a ping
         self.redis = async_client(url, max_connections=2 * MAX_SENDERS + 4, **options)
         self._round_trips = RoundTrips(self.redis.connection_pool, SOCKET_TIMEOUT)
-        self._lane, self._confirmed_lane = _Lane(), _Lane()  # replicas that are late hold up no read
+        self._lane, self._confirmed_lane = _Lane(), _Lane()  # late replicas delay no read
         self._turn = asyncio.Lock()
 
     async def run(self, operation: Operation[T]) -> T:
-        """Run an operation. Large parts are written to the object store first, and read from there afterwards.
+        """Run an operation. Large parts are written to the object store before it, and read from there after it.
 
         Raises:
-            StoreUnavailable: Redis can't be reached, or refuses (out of memory, read-only replica, loading).
-            BlobsUnavailable: the object store can't be reached; if a part was to be written, nothing was.
+            StoreUnavailable: Redis cannot be reached, or refuses the command (out of memory, read-only, loading).
+            BlobsUnavailable: the object store cannot be reached. If a part could not be written, nothing was written.
         """
         if self.first is not None:
             await self.first()
@@ -104,23 +104,20 @@ class AsyncStore:
         if self._blobs is not None and self._blobs.is_for(operation):
             operation = await self._blobs.put(operation, self.run_raw)
         try:
-            return await self._whole(operation, await self._ask(operation))
-        except (
-            BlobMissing,
-            LogIncomplete,
-        ):  # the task may have expired; operations are idempotent
-            return await self._whole(operation, await self._ask(operation))
+            return await self._resolved(operation, await self._ask(operation))
+        except (BlobMissing, LogIncomplete):  # the task may have expired; operations are idempotent
+            return await self._resolved(operation, await self._ask(operation))
 
-    async def _whole(self, operation: Operation[T], reply: Any) -> T:
+    async def _resolved(self, operation: Operation[T], reply: Any) -> T:
         try:
-            said, missing = read(operation, reply, {})
+            result, missing = read(operation, reply, {})
         except LongSnapshot as long:
             for snapshot in long.snapshots:
                 await self._fold_log(snapshot)
-            said, missing = read(operation, reply, {})
+            result, missing = read(operation, reply, {})
         if missing:
-            said, _ = read(operation, reply, await require(self._blobs).get(missing))
-        return said
+            result, _ = read(operation, reply, await require(self._blobs).get(missing))
+        return result
 
     async def _fold_log(self, snapshot: list[Any]) -> None:
         """Read the contents of a long task, one page or slice per turn of the event loop."""
@@ -178,11 +175,11 @@ class AsyncStore:
             if not batch:
                 continue
             try:
-                # redis-py's own timeouts leave a frozen server on a unix socket alone
+                # redis-py's timeouts do not apply to a frozen server on a unix socket
                 async with asyncio.timeout(SEND_TIMEOUT):
                     await self._send(batch)
             except TimeoutError:
-                self._refuse(batch, StoreUnavailable(f"Redis did not answer within {SEND_TIMEOUT:g} s"))
+                self._refuse(batch, StoreUnavailable(f"Redis did not reply within {SEND_TIMEOUT:g} s"))
             except Exception as e:
                 self._refuse(batch, translated(e, batch[0][0].script.name))
 
@@ -235,7 +232,7 @@ async def run_with_retry(store: AsyncStore, operation: Operation[T]) -> T:
 
 
 class SyncStore:
-    """The store for code without an event loop: signal handlers, commands."""
+    """Store for code without an event loop, such as signal handlers and commands."""
 
     def __init__(self, url: str, blobs: Blobs | None = None, *, wait_replicas: int = 0) -> None:
         self._blobs = blobs
@@ -248,20 +245,20 @@ class SyncStore:
         if self._blobs is not None and self._blobs.is_for(operation):
             operation = self._blobs.put_now(operation, lambda small: small.parse(self._ask(small)))
         try:
-            return self._whole(operation, self._ask(operation))
+            return self._resolved(operation, self._ask(operation))
         except (BlobMissing, LogIncomplete):
-            return self._whole(operation, self._ask(operation))
+            return self._resolved(operation, self._ask(operation))
 
-    def _whole(self, operation: Operation[T], reply: Any) -> T:
+    def _resolved(self, operation: Operation[T], reply: Any) -> T:
         try:
-            said, missing = read(operation, reply, {})
+            result, missing = read(operation, reply, {})
         except LongSnapshot as long:
             for snapshot in long.snapshots:
                 self._fold_log(snapshot)
-            said, missing = read(operation, reply, {})
+            result, missing = read(operation, reply, {})
         if missing:
-            said, _ = read(operation, reply, require(self._blobs).get_now(missing))
-        return said
+            result, _ = read(operation, reply, require(self._blobs).get_now(missing))
+        return result
 
     def _fold_log(self, snapshot: list[Any]) -> None:
         steps = fold_log(snapshot)
@@ -294,10 +291,10 @@ class SyncStore:
         return reply
 
     def ping(self) -> None:
-        """Return when Redis has answered.
+        """Wait for a reply of Redis.
 
         Raises:
-            StoreUnavailable: Redis can't be reached, or refuses.
+            StoreUnavailable: Redis does not reply.
         """
         try:
             self.redis.ping()
@@ -308,7 +305,7 @@ class SyncStore:
         """Return the names of all sorted sets that match the SCAN `pattern`.
 
         Raises:
-            StoreUnavailable: Redis can't be reached, or refuses.
+            StoreUnavailable: Redis cannot be reached, or refuses the command.
         """
         try:
             return sorted({name.decode() for name in self.redis.scan_iter(pattern, count=SCANNED, _type="zset")})

@@ -1,7 +1,7 @@
-"""redis-py clients for the URL of a store: of one server, or of the primary that Sentinels name.
+"""redis-py clients for the URL of a store: one server, or the primary that Sentinels report.
 
-redis-py's Sentinel support asks the Sentinels for the primary when it opens a connection, and breaks a connection whose
-server says that it is a replica now. So a client that reconnects follows a failover.
+redis-py asks the Sentinels for the primary when it opens a connection, and closes a connection to a server that became
+a replica. A client that reconnects therefore follows a failover.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Redis errors and what they mean: the store is unavailable, or the call is wrong."""
+"""Map Redis errors to errors of the store: the store is unavailable, or the configuration is wrong."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ starts with ``user_script:1:``, without the at sign.
 
 
 _CLUSTER_ERRORS = (AskError, ClusterCrossSlotError, ClusterDownError, TryAgainError)
-"""Replies of a node of a cluster. To redis-py a replica's MasterDownError is one too: its code is looked for first."""
+"""Replies of a node of a cluster. redis-py derives MasterDownError of a replica from one; its code is checked first."""
 
 _UNKNOWN_TO_SENTINEL = re.compile(r"unknown command [`'](evalsha|eval|select)['`]", re.IGNORECASE)
-"""Reply of a Sentinel to a command that each other server knows."""
+"""Reply of a Sentinel to a command that all other servers support."""
 
 
 def translated(error: Exception, operation: str) -> Exception:

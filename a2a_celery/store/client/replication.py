@@ -1,7 +1,7 @@
-"""Writes that replicas confirm before they count as done (`store_wait_replicas`, Redis' WAIT).
+"""Confirmation of writes by replicas (`store_wait_replicas`, the WAIT command of Redis).
 
-WAIT follows the write on the same connection. A connection that breaks before the reply is tried again with the
-write, so a primary that dies takes no confirmed write along, and the new primary receives the unconfirmed one.
+WAIT follows the write on the same connection. If the connection breaks before the reply, write and WAIT are sent again.
+A failover therefore loses no confirmed write, and the new primary receives an unconfirmed one.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from .round_trips import Command
 logger = logging.getLogger(__name__)
 
 REPLICA_TIMEOUT_MS = 1000
-"""How long replicas may take to confirm a write."""
+"""Milliseconds that replicas may take to confirm a write."""
 
 ACCEPTING = frozenset({"create_task", "continue_task"})
-"""Scripts that accept a message: unconfirmed they are refused."""
+"""Scripts that accept a message. Without confirmation the message is refused."""
 
 ENDING = frozenset(
     {
@@ -30,9 +30,9 @@ ENDING = frozenset(
         *("end_pauses", "return_run", "release_run", "retry_run"),
     }
 )
-"""Scripts that may end tasks: unconfirmed they count, and a log line says so. Clients have seen the end by then.
+"""Scripts that may end tasks. Without confirmation the write stands and a warning is logged: clients have seen the end.
 
-Each is confirmed whenever it runs, also where it ends none, as a retry does unless a client asked for a cancel.
+Each call waits for the confirmation, also if it ends no task.
 """
 
 
@@ -44,7 +44,7 @@ class Replicas:
 
     @property
     def command(self) -> Command:
-        """The command that follows the writes of a connection."""
+        """Command that follows the writes on a connection."""
         return ("WAIT", self._count, REPLICA_TIMEOUT_MS)
 
     def confirm(self, operation: Operation[Any]) -> bool:
@@ -52,7 +52,7 @@ class Replicas:
         return self._count > 0 and operation.script.name in ACCEPTING | ENDING
 
     def checked(self, operations: Sequence[Operation[Any]], replies: Sequence[Any], confirmed: Any) -> list[Any]:
-        """Return the replies to writes, an error in place of each that does not count.
+        """Return the replies to writes, with an error for each write that is refused without confirmation.
 
         Args:
             operations: The writes of one connection.
@@ -69,6 +69,6 @@ class Replicas:
     def _unconfirmed(self, verb: str, reply: Any, confirmed: Any) -> Any:
         shortfall = f"{confirmed} of {self._count} replicas confirmed {verb} within {REPLICA_TIMEOUT_MS} ms"
         if verb in ACCEPTING:
-            return StoreUnavailable(f"{shortfall}: what it wrote stays on the primary, and may be carried out")
+            return StoreUnavailable(f"{shortfall}: the write stays on the primary, and may take effect")
         logger.warning("a failover may undo the end of a task: %s", shortfall, extra=about(Action.REPLICAS_LATE))
         return reply

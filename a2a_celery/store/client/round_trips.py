@@ -29,17 +29,19 @@ def packed(commands: Sequence[Command]) -> bytes:
     for command in commands:
         add(b"*%d" % len(command))
         for argument in command:
-            told = argument if isinstance(argument, bytes) else str(argument).encode()
-            size = len(told)
+            encoded = argument if isinstance(argument, bytes) else str(argument).encode()
+            size = len(encoded)
             add(_SIZES[size] if size < len(_SIZES) else b"$%d" % size)
-            add(told)
+            add(encoded)
     add(b"")
     return b"\r\n".join(lines)
 
 
 class RoundTrips:
-    """Uses connections of `pool` and keeps them: as many as are under way at once. Each answer may take `timeout`
-    seconds; the pool's own timeouts belong switched off, they cost a task for every write."""
+    """Connections of `pool`, one for each concurrent round trip. A reply may take `timeout` seconds.
+
+    The pool's own timeouts must be off, because they create an asyncio task for each write.
+    """
 
     def __init__(self, pool: ConnectionPool, timeout: float) -> None:
         self._pool: Any = pool
@@ -47,14 +49,17 @@ class RoundTrips:
         self._idle: list[Any] = []
 
     async def make(self, commands: Sequence[Command]) -> list[Any]:
-        """The replies, each the error that Redis gave where it gave one. A connection that breaks is tried again, as
-        often as the pool's `retry` says: so the commands may be carried out twice.
+        """Send commands, and return their replies; an error reply is a ResponseError.
+
+        If the connection breaks, the commands are sent again, as often as the pool's `retry` permits. They may take
+        effect twice.
 
         Raises:
-            redis.ConnectionError, redis.TimeoutError: Redis is away, or silent.
+            redis.ConnectionError: Redis cannot be reached.
+            redis.TimeoutError: Redis does not reply.
         """
         connection = self._idle.pop() if self._idle else await self._pool.get_connection()
-        primary = getattr(self._pool, "master_address", None)  # of Sentinels, as another connection heard it
+        primary = getattr(self._pool, "master_address", None)  # as the Sentinels reported it to another connection
         if primary is not None and (connection.host, connection.port) != primary:
             await connection.disconnect()
         try:

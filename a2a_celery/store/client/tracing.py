@@ -18,7 +18,7 @@ T = TypeVar("T")
 SHOWN = frozenset({"create_task", "continue_task", "request_cancel", "claim_run", "settle_run", "release_run"})
 """Scripts that have a span."""
 
-NOTED = "append"
+RECORDED = "append"
 
 
 class TracedStore(AsyncStore):
@@ -27,7 +27,7 @@ class TracedStore(AsyncStore):
     async def run(self, operation: Operation[T]) -> T:
         """See `AsyncStore.run`."""
         verb = operation.script.name
-        spans = tracing() if verb == NOTED or verb in SHOWN else None
+        spans = tracing() if verb == RECORDED or verb in SHOWN else None
         if spans is None:
             return await super().run(operation)
         if verb in SHOWN:

@@ -1,4 +1,4 @@
-"""Follow a task's log: yield every entry after a version, in order, as it is written."""
+"""Follow a task's log: yield every entry after a version, in order, when it is written."""
 
 from __future__ import annotations
 
@@ -27,18 +27,19 @@ async def follow(
     resolve_blobs: bool = True,
     seen: Callable[[LogPage], None] | None = None,
 ) -> AsyncGenerator[LogPage, None]:
-    """Pages of `task_id`'s log behind the event `after`, without a gap or a repeat; those that a ring has brought are
-    not read. A page is empty if a poll found nothing new; polls are at most `POLL_INTERVAL` seconds apart.
+    """Yield the pages of a log after the event `after`, without gaps and repeats, until the task does not exist.
 
-    `signal` must be listening already; `new` says that `after` was written since then, so that whatever follows rings.
-    Entries that are not `whole` are for no one to see. `seen` is called with each page before it is given.
+    A page is empty if a poll finds no new entry; polls are at most `POLL_INTERVAL` seconds apart. A slow reader holds
+    one page in memory and does not delay other readers.
 
-    Ends when the task is gone; else it goes on until the reader leaves: what ends a stream is the reader's to say.
+    If a restored store has lost entries that were read, a page with `restored` has the complete task and its status.
+    Both have the id of the task's newest event, whose version may be lower than that of `after`.
 
-    A reader that is slow holds one page; it slows nobody.
-
-    If the store comes back without entries that were read, or `after` is of a history that it has lost, a page that is
-    `restored` has the task as a whole, and its status under the same id, whose version may be a lower one.
+    Args:
+        signal: signal that listens already.
+        new: True if `after` was written while `signal` listened, so that the log need not be read first.
+        resolve_blobs: False to leave blob references unresolved.
+        seen: called with each page before it is yielded.
     """
     if new:
         await signal.wait(after=after.version)
@@ -75,25 +76,27 @@ async def _restored_page(store: AsyncStore, keys: Keys, task_id: str, page: LogP
 class LogFollower:
     """Log reader of one process: a store, its keys and its pub/sub listener."""
 
-    def __init__(self, store: AsyncStore, keys: Keys, line: PubSubListener) -> None:
+    def __init__(self, store: AsyncStore, keys: Keys, listener: PubSubListener) -> None:
         self.store = store
         self.keys = keys
-        self.line = line
+        self.listener = listener
         self._reply_channel = keys.reply_channel(uuid4().hex)
 
     def reply_channel(self, *, final_only: bool) -> ReplyChannel:
-        """Return the reply channel of this process; with `stops`, for interrupted and terminal states only."""
+        """Return the reply channel of this process. With `final_only`, it receives final states only."""
         return ReplyChannel(self._reply_channel, final_only)
 
     def listen(
         self, task_id: str, reply_channel: ReplyChannel | None = None, *, final_only: bool = False
     ) -> AbstractAsyncContextManager[LogSignal]:
-        """Return a signal that new log entries of `task_id` notify; with `stops`, interrupted and terminal states only.
+        """Return a signal that new log entries of `task_id` notify, or final states only with `final_only`.
 
         Listen before reading the log. A task created with the reply channel `reply_channel` needs no round trip.
         """
-        return self.line.listen(
-            self.keys.task(task_id).wake, through=reply_channel.channel if reply_channel else "", final_only=final_only
+        return self.listener.listen(
+            self.keys.task(task_id).notifications,
+            through=reply_channel.channel if reply_channel else "",
+            final_only=final_only,
         )
 
     async def pages(self, task_id: str, after: EventId) -> AsyncGenerator[LogPage, None]:

@@ -14,7 +14,7 @@ from ...lifecycle import EventId
 from ..codec import log_entries, state_of
 from .pages import LogPage
 
-KEPT = 64 * 1024
+BUFFER_BYTES = 64 * 1024
 """Bytes buffered for a slow reader. A reader with more pending bytes reads the log."""
 
 
@@ -32,9 +32,9 @@ class InlineEntries:
     before_us: int = 0
 
     @classmethod
-    def of(cls, version: int, said: bytes) -> InlineEntries:
-        """As ``wake`` in scripts/lib says them."""
-        state, running, before_us, packed = said.split(b" ", 3)
+    def of(cls, version: int, content: bytes) -> InlineEntries:
+        """Parse the entries in a notification of ``notify`` in scripts/lib."""
+        state, running, before_us, packed = content.split(b" ", 3)
         entries, at = [], 0
         while at < len(packed):
             (length,) = unpack_from(">I", packed, at)
@@ -52,7 +52,7 @@ class InlineEntries:
         if later._id_of(later.base_version).differs_from(self._id_of(self.version)):
             return later
         entries = [*self.entries, *later.entries]
-        if sum(map(len, entries)) > KEPT:
+        if sum(map(len, entries)) > BUFFER_BYTES:
             return None
         return InlineEntries(later.version, later.state, later.running, entries, self.before_us)
 

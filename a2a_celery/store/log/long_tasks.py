@@ -1,8 +1,7 @@
 """Read tasks that are too long for one command: page through the log and fold it in slices.
 
-The log only grows while its task exists, so the entries up to a version are one consistent prefix, whatever is written
-between two pages. A log that is gone or shorter than its snapshot (deleted, expired, archived, a store that came back
-without its last second) ends the reading: the operation is repeated.
+The log of an existing task only grows, so the entries up to a version stay consistent while pages are read. If the log
+is missing or shorter than its snapshot (deleted, expired, archived or restored), the operation is repeated.
 """
 
 from __future__ import annotations
@@ -29,12 +28,13 @@ class LogIncomplete(StoreUnavailable):
 
 
 def fold_log(snapshot: list[Any]) -> Generator[Operation[Any] | None, Any, None]:
-    """Read the contents of a snapshot, and add them to it.
+    """Read the contents of a snapshot, and append them to it.
 
-    Yields the operations to run, and takes their replies; yields None where other work may have its turn.
+    The generator yields operations to run, and receives their replies. It yields None where the event loop may run
+    other tasks.
 
     Raises:
-        LogGone: its log is not there.
+        LogIncomplete: the log does not have all entries of the snapshot.
     """
     version, history_length, with_artifacts = event_id(snapshot[2]).version, int(snapshot[6]), snapshot[7] == b"1"
     folded, found_references, recorded_us = TaskFold(), False, b""

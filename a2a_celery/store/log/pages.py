@@ -48,10 +48,10 @@ def read_log(
     max_bytes: int = PAGE_BYTES,
     resolve_blobs: bool = True,
 ) -> Operation[LogPage]:
-    """Read up to `limit` entries after the event `after`, or after that version, up to about `max_bytes` of them but
-    one at least.
+    """Read up to `limit` entries after the event or version `after`.
 
-    The page is `restored` if the log does not have the event `after`.
+    The page ends after about `max_bytes`, and has at least one entry if there is one. It is `restored` if the log does
+    not have the event `after`. Without `resolve_blobs`, blob references stay unresolved.
     """
     event = EventId(after) if isinstance(after, int) else after
 

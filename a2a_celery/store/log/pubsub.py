@@ -47,7 +47,7 @@ COUNT_EVERY = 1.0
 class LogSignal:
     """Wake-up signal of one waiter; repeated notifications coalesce.
 
-    With `stops`, only interrupted and terminal states notify it.
+    With `final_only`, only final states notify it.
     """
 
     __slots__ = ("_final_only", "_flag", "_inline", "_version")  # each stream that is open has one
@@ -68,20 +68,20 @@ class LogSignal:
         self._version = max(self._version, version)
         self._flag.set()
 
-    def receive(self, said: bytes) -> None:
-        """Rings for what ``wake`` in scripts/lib says of a task; for anything else too."""
-        told, _, news = said.partition(b"\n")
-        version, _, what = told.partition(b" ")
-        if news:
-            later = InlineEntries.of(int(version), news)
+    def receive(self, notification: bytes) -> None:
+        """Receive a notification of ``notify`` in scripts/lib. Any other message also wakes the waiter."""
+        head, _, entries = notification.partition(b"\n")
+        version, _, kind = head.partition(b" ")
+        if entries:
+            later = InlineEntries.of(int(version), entries)
             self._inline = later if self._inline is None else self._inline.joined_with(later)
-        if what == b"final" or not self._final_only:
+        if kind == b"final" or not self._final_only:
             self.notify(int(version) if version.isdigit() else math.inf)
 
     def page(self, after: EventId) -> LogPage | None:
         """Return the inline entries after the event `after`, once, or None if the log must be read."""
-        news, self._inline = self._inline, None
-        return None if news is None else news.page(after)
+        entries, self._inline = self._inline, None
+        return None if entries is None else entries.page(after)
 
     async def wait(self, timeout: float | None = POLL_INTERVAL, after: int = 0) -> None:
         """Wait until notified of a version after `after`, or for `timeout` seconds.
@@ -248,15 +248,15 @@ class PubSubListener:
             await pubsub.subscribe(*joined)
 
     async def _read_messages(self, pubsub: Any) -> None:
-        heard = self._clock.monotonic()
+        received_at = self._clock.monotonic()
         while True:
             message = await pubsub.get_message(timeout=PING_EVERY)
             if message is None:
-                if self._clock.monotonic() - heard > SILENCE:
+                if self._clock.monotonic() - received_at > SILENCE:
                     raise redis.ConnectionError(f"no message for {SILENCE:g} s, and no reply to a ping")
                 await pubsub.ping()
                 continue
-            heard = self._clock.monotonic()
+            received_at = self._clock.monotonic()
             if message["channel"] is None:
                 continue  # the reply to a ping
             channel = message["channel"].decode()
@@ -266,15 +266,15 @@ class PubSubListener:
                 case "message":
                     self._dispatch(channel, message["data"])
 
-    def _dispatch(self, channel: str, said: bytes) -> None:
+    def _dispatch(self, channel: str, message: bytes) -> None:
         if channel in self._multiplexed:
-            name, _, said = said.partition(b" ")
+            name, _, message = message.partition(b" ")
             if signal := self._multiplexed[channel].get(name.decode()):
-                signal.receive(said)
+                signal.receive(message)
         for signal in self._signals.get(channel, ()):
-            signal.receive(said)
+            signal.receive(message)
         if channel in self._handlers:
-            self._handlers[channel](said)
+            self._handlers[channel](message)
 
     def _confirm(self, channel: str) -> None:
         """Release the waiters of `channel` when its last pending request is confirmed."""

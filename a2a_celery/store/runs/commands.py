@@ -19,12 +19,12 @@ from ..tasks.results import CancelRequested
 from .sessions import SavedSession, SavedSince, SessionState, session_arguments
 
 MAX_LOST_BEFORE_CLAIM = 3
-"""With so many processes a run may be lost before one has claimed it."""
+"""Number of processes that may be lost with a run before one has claimed it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunRef:
-    """A run of a task, as named in the broker: its Celery task's id is `name`."""
+    """Run of a task. `name` is the id of its Celery task."""
 
     task_id: str
     run: int
@@ -35,20 +35,25 @@ class RunRef:
 
     @classmethod
     def of(cls, name: str) -> RunRef | None:
-        """The run that a Celery task's id names; None: it names none."""
+        """Return the run with that Celery task id, or None if it is not the id of a run."""
         task_id, _, run = name.rpartition(".")
         return cls(task_id, int(run)) if task_id and run.isascii() and run.isdecimal() else None
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A run that is ours. `token` proves it; `task` is the snapshot at `version`, with what came with the claim.
+    """Claimed run.
 
-    `asked` counts the newest messages of the client that answer the agent's `ask`; `scope` says whose task it is;
-    `paused_in` is the state in which the task waited for the turn's message, None for a task's first.
-    `options` are those that the run was stored with, see ``dispatch.RunOptions``; `session` is None unless asked for.
-    `execution` has the newest steps of the task, oldest first. The first run of a task, before any retry, gets those of
-    the session. () where there are none.
+    Attributes:
+        token: token of the claim, which each write of the run carries.
+        ask_count: number of the newest client messages that answer the agent's `ask`.
+        interrupted_state: state before the message of the turn, or None in the first turn.
+        options: stored options of the run, see ``dispatch.RunOptions``.
+        task: snapshot at `version`, including the changes of the claim.
+        session: None unless requested.
+        is_resolved: False if request and task have unresolved blob references. An agent must not receive such a claim.
+        execution: newest steps of the task, oldest first. The first run of a task, before any retry, receives the steps
+            of the session.
     """
 
     ref: RunRef
@@ -57,35 +62,34 @@ class Claim:
     attempt: int
     request: SendMessageRequest
     caller: bytes
-    asked: int
-    paused_in: TaskState | None
+    ask_count: int
+    interrupted_state: TaskState | None
     scope: Scope
     options: bytes
     task: Task
     version: int
     session: SavedSession | None = None
     is_resolved: bool = True
-    """Else parts of request and task are in the object store: such a claim is for no agent to see."""
     execution: tuple[Step, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """Not ours to run; `reason` is for the log."""
+    """The run cannot be claimed, for the `reason`."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class RetryUnrecorded:
-    """It is a retry, whose last attempt has not said so yet: claim again with its event, in this context."""
+    """The run is a retry whose previous attempt has not recorded it: repeat the claim with the event of the retry."""
 
     context_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The log stands at `version` and the task in `state`."""
+    """The events were written: the log is at `version`, and the task in `state`."""
 
     version: int
     state: TaskState
@@ -93,9 +97,9 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class RunLost:
-    """The run was given away, or its task has ended: nothing was written.
+    """The claim is no longer valid, or the task has ended. Nothing was written.
 
-    `missing` counts the run's confirmed events that the store has no longer: it was restored from an older state.
+    `missing` is the number of confirmed events of the run that a restored store has lost.
     """
 
     missing: int = 0
@@ -108,7 +112,7 @@ class RunLost:
 
 @dataclass(frozen=True, slots=True)
 class Illegal:
-    """The `number`-th event (from 1) can't follow; the task is in `state`. Nothing was written."""
+    """Event `number`, from 1, is illegal for a task in `state`. Nothing was written."""
 
     number: int
     state: TaskState
@@ -116,8 +120,11 @@ class Illegal:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The run is over. `next_run` of its task, or the run `other` of another in its context, waits for a worker and
-    wants to be published, with `next_options`; None: none."""
+    """The run has ended.
+
+    The caller publishes `next_run` of the task, or the run `other` of another task in the context, with `next_options`.
+    Both are None if no run follows.
+    """
 
     version: int
     state: TaskState
@@ -128,14 +135,14 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class LeftOpen:
-    """The run is over but its task is in a state that nobody moves on: write a final one."""
+    """The events would leave the task in a `state` that needs a run. Nothing was written."""
 
     state: TaskState
 
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """The run is over, whoever ended it; its task is at `version`, in `state`."""
+    """The run has ended, by this call or before. Its task is at `version`, in `state`."""
 
     version: int
     state: TaskState
@@ -143,7 +150,7 @@ class Over:
 
 @dataclass(frozen=True, slots=True)
 class Unchanged:
-    """Nothing was written: the run belongs to another worker, has or will have a newer one behind it, or is unknown."""
+    """The run belongs to another worker, is followed by a newer run, or is unknown. Nothing was written."""
 
 
 def claim_run(
@@ -161,18 +168,24 @@ def claim_run(
     resolve_blobs: bool = True,
     worker: str = "",
 ) -> Operation[Claim | Dropped | RetryUnrecorded]:
-    """Takes a queued run, which only one caller ever gets; `working` says so in the task's status at once.
+    """Claim a queued run. Only one caller receives a run.
 
-    `max_attempts` is how many runs the turn may have, should workers be lost: 1 is at most once. A run that Celery
-    retries, for the `retries`-th time, is taken from its last attempt with the event `retried`. With `session` its
-    context's comes with the claim. One that is not wanted `whole` asks no object store; the same call can, afterwards.
-    `worker` is what Celery's listeners know the worker as; "" where nobody listens.
+    Args:
+        token: token of the claim, which makes a repeated call safe.
+        runner: id of the worker process.
+        working: True to set the task to WORKING.
+        max_attempts: largest number of runs of the turn, should workers be lost. 1 is at most once.
+        retries: number of times that Celery has retried the run.
+        retried: event of the retry, which ends the previous attempt.
+        session: True to read the session of the context.
+        resolve_blobs: False to leave blob references unresolved. The call can be repeated with True.
+        worker: Celery node name of the worker, or "" if events are off.
     """
 
     def parse(reply: Sequence[Any]) -> Claim | Dropped | RetryUnrecorded:
         if reply[0] != b"claimed":
             return (Dropped if reply[0] == b"dropped" else RetryUnrecorded)(reply[1].decode())
-        _, turn, attempt, request, caller, asked, paused_in, scope, options, snapshot, saved, steps = reply
+        _, turn, attempt, request, caller, ask_count, interrupted, scope, options, snapshot, saved, steps = reply
         task, newest = task_from_snapshot(snapshot)
         return Claim(
             ref,
@@ -181,8 +194,8 @@ def claim_run(
             int(attempt),
             decode_as(SendMessageRequest, request),
             caller,
-            int(asked),
-            state_of(paused_in) if paused_in else None,
+            int(ask_count),
+            state_of(interrupted) if interrupted else None,
             Scope.parse(scope.decode()),
             options,
             task,
@@ -209,7 +222,7 @@ def claim_run(
 def append(
     keys: Keys, ref: RunRef, *, token: str, before: int, events: Sequence[Event | Step]
 ) -> Operation[Written | RunLost | Illegal]:
-    """Adds `events` of a claimed run, all or none; `before` counts the run's events so far, its steps too."""
+    """Append `events` of a claimed run, all or none. `before` is the number of earlier events and steps of the run."""
     return Operation(
         script("append"),
         keys.task(ref.task_id),
@@ -225,24 +238,28 @@ def settle_run(
     token: str,
     before: int,
     events: Sequence[Event | Step],
-    asked: int = 0,
+    ask_count: int = 0,
     pause_us: int = 0,
-    unanswered: Event | None = None,
+    pause_timeout: Event | None = None,
     session: SessionState | None = None,
 ) -> Operation[Settled | RunLost | Illegal | LeftOpen | SavedSince]:
-    """Ends a claimed run with its last `events`; a message that waited begins the next one. A `session` is saved with
-    that if the task then is COMPLETED or waits for its client.
+    """End a claimed run with its last `events`. A waiting message begins the next run.
 
-    A pause ends after `pause_us` microseconds (0: never) with the event `unanswered`, if a watcher runs; `asked` counts
-    the answers that the agent's `ask` will have got with the next message.
+    Args:
+        before: number of earlier events and steps of the run.
+        ask_count: number of answers that the agent's `ask` has received, including the next message.
+        pause_us: µs after which a watcher ends a pause, or 0 for never.
+        pause_timeout: event that ends the pause.
+        session: saved if the task is then COMPLETED or interrupted.
     """
 
     def parse(reply: Sequence[bytes]) -> Settled | RunLost | Illegal | LeftOpen | SavedSince:
         match reply[0]:
             case b"settled":
-                run, own = int(reply[3] or 0), reply[5].decode() in ("", ref.task_id)
-                other = None if own else RunRef(reply[5].decode(), run)
-                return Settled(int(reply[1]), state_of(reply[2]), (run or None) if own else None, reply[4], other)
+                run, task_id = int(reply[3] or 0), reply[5].decode()
+                is_own = task_id in ("", ref.task_id)
+                other = None if is_own else RunRef(task_id, run)
+                return Settled(int(reply[1]), state_of(reply[2]), (run or None) if is_own else None, reply[4], other)
             case b"conflict":
                 return SavedSince(int(reply[1]))
             case b"illegal":
@@ -260,10 +277,10 @@ def settle_run(
             token,
             before,
             FIRST_PUBLISH_GRACE_US,
-            asked,
+            ask_count,
             keys.pauses,
             pause_us,
-            b"" if unanswered is None else encode(unanswered),
+            b"" if pause_timeout is None else encode(pause_timeout),
             *session_arguments(keys, session),
             *event_arguments(events),
         ],
@@ -280,14 +297,17 @@ def end_run(
     lost: bool = False,
     retries: int | None = None,
 ) -> Operation[Over | Unchanged]:
-    """Ends a run from outside with the terminal `event`, and so its task; a run that is over stays as it is.
+    """End a run without its worker, and its task, with the terminal `event`.
 
-    A claimed run is ended only if its runner's id begins with `runner`; None: only a run that nobody has claimed. A run
-    that a client asked to cancel ends CANCELED instead. One whose worker was `lost` gives way to the next attempt, if
-    its turn may have one; else it leaves a dead letter. A run that the lost worker had not claimed has not begun: it is
-    published again, unless `MAX_LOST_BEFORE_CLAIM` processes were lost so; then it is the agent's code that ends them.
-    `retries` is the retry count of the message that the call is about: a message from before the run's last retry ends
-    nothing. None: the call is about no message.
+    A run that has ended does not change. A run whose cancel a client requested ends CANCELED.
+
+    Args:
+        runner: beginning of the id of the runner that has claimed the run. None to end an unclaimed run only.
+        lost: True if the worker was lost. A claimed run is followed by the next attempt, or leaves a dead letter if the
+            turn may have no other. An unclaimed run is published again, until `MAX_LOST_BEFORE_CLAIM` processes were
+            lost with it; the agent's code then probably ended them.
+        retries: retry count of the message that the call is about. A message from before the last retry ends no run.
+            None if the call is about no message.
     """
 
     def parse(reply: Sequence[bytes]) -> Over | Unchanged:
@@ -317,32 +337,33 @@ def _written(reply: Sequence[bytes]) -> Written | RunLost | Illegal:
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """Names of the runs that are no longer ours, and of those a client wants cancelled."""
+    """Names of the runs whose claims are no longer valid, and of the runs to cancel."""
 
     lost: frozenset[str]
     cancel: frozenset[str]
 
 
-def renew_runs(keys: Keys, held: Sequence[tuple[RunRef, str]], *, lease_us: int) -> Operation[Renewal]:
-    """Renews the leases of `held` runs, each with the token of its claim."""
+def renew_runs(keys: Keys, claims: Sequence[tuple[RunRef, str]], *, lease_us: int) -> Operation[Renewal]:
+    """Renew the leases of `claims`, pairs of a run and the token of its claim."""
     arguments: list[Argument] = [lease_us]
-    for ref, token in held:
+    for ref, token in claims:
         arguments += [ref.task_id, ref.run, token]
 
     def parse(reply: Sequence[Sequence[bytes]]) -> Renewal:
         lost, cancel = (frozenset(name.decode() for name in names) for names in reply)
         return Renewal(lost, cancel)
 
-    records = [keys.task(ref.task_id).record for ref, _ in held]
+    records = [keys.task(ref.task_id).record for ref, _ in claims]
     return Operation(script("renew_runs"), [keys.leases, *records], arguments, parse)
 
 
 def checkpoint(
     keys: Keys, ref: RunRef, *, token: str, confirmed: int, session: SessionState
 ) -> Operation[SessionState | RunLost | SavedSince]:
-    """Saves the state of a claimed run's session; gives what was saved. Its task is not changed.
+    """Save the session of a claimed run, and return the saved state. The task does not change.
 
-    `confirmed` counts the events of the run that the store has confirmed: a state is not saved without its events.
+    `confirmed` is the number of events of the run that the store has confirmed. A store that has lost any of them
+    refuses the call.
     """
 
     def parse(reply: Sequence[bytes]) -> SessionState | RunLost | SavedSince:
@@ -363,8 +384,8 @@ def revoke_run(
 ) -> Operation[Over | CancelRequested | Unchanged]:
     """End a run that an operator revoked, and so its task, with the CANCELED `event`.
 
-    A run that is queued, or that Celery retries, ends at once. A claimed run goes on, unless the operator wants to
-    `terminate` it: its worker is asked to cancel it, and the message of `event` becomes the message of its end.
+    A queued run, or one that Celery retries, ends at once. A claimed run continues, unless the operator terminates it:
+    with `terminate`, its worker is asked to cancel it, and the message of `event` becomes the message of its end.
     """
 
     def parse(reply: Sequence[bytes]) -> Over | CancelRequested | Unchanged:

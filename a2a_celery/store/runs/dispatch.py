@@ -12,7 +12,7 @@ from .commands import RunRef
 MAX_REDISPATCH_WAIT_US = 3600 * 1_000_000
 """The longest time between two publishes of a run that no worker claims."""
 MAX_CLAIMED_OPTIONS = 1024
-"""Bytes of options: `claimed_runs` leaves out a run that has more, such as large arguments of a plain Celery task."""
+"""Largest size in bytes of the options that `claimed_runs` returns; arguments of a plain Celery task can be large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +34,13 @@ class DueRun:
 
     @property
     def queued_us(self) -> int:
-        """How long ago it was published, in µs."""
+        """µs since its last publish."""
         return self.acquired_us - (self.published_us or self.acquired_us)
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimedRun:
-    """A run under way that was published once, at `published_us` (a time of the store, in µs)."""
+    """Claimed run that was published once, at `published_us` (time of the store, in µs)."""
 
     agent: str
     options: bytes
@@ -48,12 +48,12 @@ class ClaimedRun:
 
 
 def mark_published(keys: Keys, ref: RunRef, *, again_us: int) -> Operation[None]:
-    """The broker has the run: a watcher looks at it only if no worker claims it within `again_us`."""
+    """Record that the broker has the run. A watcher publishes it again if no worker claims it within `again_us`."""
     return mark_all_published(keys, {ref: again_us})
 
 
 def mark_all_published(keys: Keys, runs: Mapping[RunRef, int]) -> Operation[None]:
-    """`mark_published` for several `runs`, each with its own time in µs."""
+    """Call `mark_published` for several `runs`, each with its own time in µs."""
     records = [keys.task(ref.task_id).record for ref in runs]
     arguments: list[Argument] = []
     for ref, again_us in runs.items():
@@ -62,10 +62,7 @@ def mark_all_published(keys: Keys, runs: Mapping[RunRef, int]) -> Operation[None
 
 
 def postpone_runs(keys: Keys, runs: Mapping[DueRun, int]) -> Operation[None]:
-    """Make runs that `acquire_due_runs` gave, and that were not published, due again, each after its time in µs.
-
-    This time doesn't count.
-    """
+    """Undo `acquire_due_runs` for runs that were not published. Each is due again after its time in µs."""
     records = [keys.task(run.ref.task_id).record for run in runs]
     arguments: list[Argument] = []
     for run, again_us in runs.items():
@@ -74,9 +71,11 @@ def postpone_runs(keys: Keys, runs: Mapping[DueRun, int]) -> Operation[None]:
 
 
 def report_prefetched(keys: Keys, refs: Sequence[RunRef], *, silent_us: int, again_us: int) -> Operation[None]:
-    """A worker has these runs in hand and has not begun them: they are due `silent_us` after it last said so.
+    """Record that a worker has prefetched these runs.
 
-    They are due `again_us` after it first said so in any case.
+    Args:
+        silent_us: µs after the last report until the runs are published again.
+        again_us: µs after the first report until the runs are published again in any case.
     """
     arguments: list[Argument] = [silent_us, again_us]
     for ref in refs:
@@ -86,14 +85,14 @@ def report_prefetched(keys: Keys, refs: Sequence[RunRef], *, silent_us: int, aga
 
 
 def acquire_due_runs(keys: Keys, *, limit: int, again_us: int) -> Operation[list[DueRun]]:
-    """Up to `limit` runs that want to be published; the caller publishes them.
+    """Acquire up to `limit` runs to publish.
 
-    Each is due again after `again_us`, then after twice that, and so on; one that shall not begin before a certain time
-    that long after it.
+    A run is due again after `again_us`, then after twice that, and so on. If the client delays the begin of a run,
+    these times start at the begin.
     """
 
     def parse(reply: Sequence[bytes]) -> list[DueRun]:
-        acquired_us, rows = int(reply[0]), zip(*[iter(reply[1:])] * 5, strict=True)
+        acquired_us, runs = int(reply[0]), zip(*[iter(reply[1:])] * 5, strict=True)
         return [
             DueRun(
                 RunRef(task_id.decode(), int(run)),
@@ -102,7 +101,7 @@ def acquire_due_runs(keys: Keys, *, limit: int, again_us: int) -> Operation[list
                 int(published) if published else None,
                 acquired_us,
             )
-            for task_id, run, agent, options, published in rows
+            for task_id, run, agent, options, published in runs
         ]
 
     return Operation(
@@ -114,7 +113,7 @@ def claimed_runs(keys: Keys, *, limit: int) -> Operation[list[ClaimedRun]]:
     """Return the runs of the `limit` newest leases. Runs that were published again are left out."""
 
     def parse(reply: Sequence[bytes]) -> list[ClaimedRun]:
-        rows = zip(*[iter(reply)] * 3, strict=True)
-        return [ClaimedRun(agent.decode(), options, int(published)) for agent, options, published in rows]
+        runs = zip(*[iter(reply)] * 3, strict=True)
+        return [ClaimedRun(agent.decode(), options, int(published)) for agent, options, published in runs]
 
     return Operation(script("claimed_runs"), [keys.leases], [keys.prefix, limit, MAX_CLAIMED_OPTIONS], parse)

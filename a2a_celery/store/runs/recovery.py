@@ -25,11 +25,14 @@ from .commands import RunRef, Unchanged
 
 @dataclass(frozen=True, slots=True)
 class Lapsed:
-    """A run whose lease is over. It was the `attempt`-th of its turn, which may have `max_attempts`.
+    """Run whose lease has expired.
 
-    `returned`: its worker stopped and gave it up; nothing was wrong with it. `worker` is what Celery's listeners
-    know that worker as; "" where nobody listens, or it is of an older release. `call` is the plain Celery task that the
-    run calls; "" for one of an agent.
+    Attributes:
+        attempt: number of the run in its turn.
+        max_attempts: largest number of attempts of the turn.
+        returned: True if the worker returned the run at its shutdown.
+        worker: Celery node name of the worker, or "" if unknown.
+        call: name of the plain Celery task that the run calls, or "".
     """
 
     ref: RunRef
@@ -43,17 +46,21 @@ class Lapsed:
 
 @dataclass(frozen=True, slots=True)
 class Lapse:
-    """What became of a lapsed run: "failed", "canceled", "again" (`next_run` will be dispatched, with `next_options`),
-    "changed" (the task was written meanwhile: look again), "over" (it was not lapsed, or somebody else saw to it)."""
+    """Outcome of a lapsed run.
 
-    what: Literal["failed", "canceled", "again", "changed", "over"]
+    Attributes:
+        outcome: "failed", "canceled", "again" (`next_run` is queued with `next_options`), "changed" (the task was
+            written since it was read: repeat the call) or "over" (the lease has not expired, or the run has ended).
+    """
+
+    outcome: Literal["failed", "canceled", "again", "changed", "over"]
     next_run: int | None = None
     next_options: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
 class Requeued:
-    """Nobody had claimed the run: it is run `run` now, and wants to be published with `options`."""
+    """The run was not claimed. It is queued again as run `run`; the caller publishes it with `options`."""
 
     agent: str
     run: int
@@ -62,7 +69,7 @@ class Requeued:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """The run was claimed, and can write no more; its turn may have another: see `give_next_attempt`."""
+    """The run was claimed. Its writes are refused, and the turn may have another attempt, see `begin_next_attempt`."""
 
     agent: str
     attempt: int
@@ -71,29 +78,30 @@ class GivenUp:
 
 @dataclass(frozen=True, slots=True)
 class RunEnded:
-    """The run is over, and no other follows; its task is in `state`."""
+    """The run has ended and no other follows. Its task is in `state`."""
 
     state: TaskState
 
 
 RunReturn = Requeued | GivenUp | RunEnded | Unchanged
-"""What may become of a run that a stopping worker gives up. Kept: it is another's."""
+"""Outcome of `return_run`. Unchanged: the run belongs to another worker."""
 
 
 def lapsed_runs(
     keys: Keys, *, limit: int, latest_us: int | None = None, longest_lease_us: int | None = None
 ) -> Operation[list[Lapsed]]:
-    """Return up to `limit` runs whose lease is over.
+    """Return up to `limit` runs whose lease has expired.
 
-    A lease that was over only after `latest_us`, in µs of the store's clock, is not over; None: any time is believed. A
-    lease that lasts longer than `longest_lease_us` is shortened to that; None: leases stay as they are.
+    Args:
+        latest_us: latest time that the store's clock can show, in µs, unless it jumped. None for any time.
+        longest_lease_us: leases that last longer are shortened to this. None leaves leases unchanged.
     """
 
     def parse(reply: Sequence[bytes]) -> list[Lapsed]:
-        rows = zip(*[iter(part.decode() for part in reply)] * 8, strict=True)
+        runs = zip(*[iter(part.decode() for part in reply)] * 8, strict=True)
         return [
             Lapsed(RunRef(task_id, int(run)), agent, int(attempt), int(most), returned == "1", worker, call)
-            for task_id, run, agent, attempt, most, returned, worker, call in rows
+            for task_id, run, agent, attempt, most, returned, worker, call in runs
         ]
 
     limits = ("" if us is None else us for us in (latest_us, longest_lease_us))
@@ -103,10 +111,12 @@ def lapsed_runs(
 def lapse_run(
     keys: Keys, lapsed: Lapsed, task: Task, version: int, *, again_us: int, without: frozenset[str] = frozenset()
 ) -> Operation[Lapse]:
-    """Ends a lapsed run, or gives its turn the next one, due in `again_us`. An end in FAILED leaves a dead letter.
+    """End a lapsed run, or queue the next run of its turn. A run that fails leaves a dead letter.
 
-    `task` is the snapshot at `version`. Artifacts `without` leave it when the next run is given: the lost one left them
-    open, and the next begins them anew.
+    Args:
+        task: snapshot at `version`.
+        again_us: µs until a watcher publishes the next run.
+        without: ids of incomplete artifacts, which the next run begins anew.
     """
 
     def event(state: TaskState, text: str = "") -> TaskStatusUpdateEvent:
@@ -129,17 +139,19 @@ def lapse_run(
         arguments += task_arguments(without_artifacts(task, without))
 
     def parse(reply: Sequence[bytes]) -> Lapse:
-        what = cast(Literal["failed", "canceled", "again", "changed", "over"], reply[0].decode())
-        return Lapse(what, int(reply[1]), reply[2]) if what == "again" else Lapse(what)
+        outcome = cast(Literal["failed", "canceled", "again", "changed", "over"], reply[0].decode())
+        return Lapse(outcome, int(reply[1]), reply[2]) if outcome == "again" else Lapse(outcome)
 
     return Operation(script("lapse_run"), keys.task(lapsed.ref.task_id), arguments, parse)
 
 
 def return_run(keys: Keys, ref: RunRef, *, runner: str | None, lost: TaskStatusUpdateEvent) -> Operation[RunReturn]:
-    """Gives up a run because its worker stops.
+    """Return the run of a worker that shuts down.
 
-    A claimed run is given up only if its runner's id begins with `runner`; None: only a run that nobody has claimed. If
-    its turn may have one run only, its task ends with the event `lost`; if a client asked for it, CANCELED.
+    Args:
+        runner: beginning of the id of the runner that has claimed the run. None to return an unclaimed run only.
+        lost: event that ends the task of a claimed run if the turn may have no other run. A task whose cancel a client
+            requested ends CANCELED instead.
     """
 
     def parse(reply: Sequence[bytes]) -> RunReturn:
@@ -157,17 +169,17 @@ def return_run(keys: Keys, ref: RunRef, *, runner: str | None, lost: TaskStatusU
     return Operation(script("return_run"), keys.task(ref.task_id), arguments, parse)
 
 
-async def give_next_attempt(store: AsyncStore, keys: Keys, lapsed: Lapsed, *, again_us: int) -> Lapse:
-    """Sees to a lapsed run, see `lapse_run`; what it began and did not finish leaves the task.
+async def begin_next_attempt(store: AsyncStore, keys: Keys, lapsed: Lapsed, *, again_us: int) -> Lapse:
+    """Read the task of a lapsed run and call `lapse_run`, without the artifacts that the run left incomplete.
 
     Raises:
-        StoreUnavailable: the store is away.
+        StoreUnavailable: the store is unavailable.
     """
     read_contents = partial(read_task, keys, None, lapsed.ref.task_id, resolve_blobs=False)
     found = await store.run(read_contents(history_length=0, artifacts=False))
     without: frozenset[str] = frozenset()
     if found is not None and lapsed.attempt < lapsed.max_attempts:
-        without = await _left_open_until(store, keys, lapsed.ref.task_id, found[1].version)
+        without = await _incomplete_artifacts(store, keys, lapsed.ref.task_id, found[1].version)
         if without:
             found = await store.run(read_contents())
     if found is None:
@@ -176,8 +188,8 @@ async def give_next_attempt(store: AsyncStore, keys: Keys, lapsed: Lapsed, *, ag
     return await store.run(lapse_run(keys, lapsed, task, version, again_us=again_us, without=without))
 
 
-async def _left_open_until(store: AsyncStore, keys: Keys, task_id: str, version: int) -> frozenset[str]:
-    """Return what is `left_open` in the log up to `version`, or somewhat further. One page is in memory at a time."""
+async def _incomplete_artifacts(store: AsyncStore, keys: Keys, task_id: str, version: int) -> frozenset[str]:
+    """Return `left_open` of the log up to `version` or a little further, with one page in memory at a time."""
     opened: set[str] = set()
     after = 0
     while after < version:
@@ -191,15 +203,15 @@ async def _left_open_until(store: AsyncStore, keys: Keys, task_id: str, version:
 
 def without_artifacts(task: Task, artifact_ids: frozenset[str]) -> Task:
     """Return a copy of `task` without the artifacts that have one of these ids."""
-    kept = Task()
-    kept.CopyFrom(task)
-    del kept.artifacts[:]
-    kept.artifacts.extend(artifact for artifact in task.artifacts if artifact.artifact_id not in artifact_ids)
-    return kept
+    copy = Task()
+    copy.CopyFrom(task)
+    del copy.artifacts[:]
+    copy.artifacts.extend(artifact for artifact in task.artifacts if artifact.artifact_id not in artifact_ids)
+    return copy
 
 
 def left_open(log: Sequence[LogEntry]) -> frozenset[str]:
-    """Artifacts begun since the newest attempt, or the newest message of the client, whose last chunk has not come."""
+    """Return the ids of artifacts without a last chunk that began after the newest attempt and client message."""
     opened: set[str] = set()
     _update_left_open(opened, log)
     return frozenset(opened)
@@ -213,12 +225,11 @@ def _update_left_open(opened: set[str], entries: Sequence[LogEntry]) -> None:
                 opened.discard(event.artifact.artifact_id)
             elif not event.append:
                 opened.add(event.artifact.artifact_id)
-        elif _begins_anew(event):
+        elif _begins_attempt_or_turn(event):
             opened.clear()
 
 
-def _begins_anew(event: Event) -> bool:
-    """Whether `event` begins a turn or an attempt."""
+def _begins_attempt_or_turn(event: Event) -> bool:
     if isinstance(event, TaskStatusUpdateEvent):
         return ATTEMPT in event.metadata.fields
     return isinstance(event, Message) and kind_of(event) is EventKind.CLIENT_MESSAGE

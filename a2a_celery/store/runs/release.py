@@ -1,5 +1,4 @@
-"""The verbs about runs that go on without a worker of ours: those that Celery retries, those that a canvas ends, and
-those that a worker without this package has."""
+"""Commands on runs that continue without a worker of this package: retries, canvases, workers without the package."""
 
 from __future__ import annotations
 
@@ -16,12 +15,12 @@ from ..operation import Argument, Operation, script
 from .commands import Illegal, Over, RunLost, RunRef, Unchanged, Written
 
 FIRST_POLL_AFTER_US = 300_000
-"""When a canvas is looked at for the first time."""
+"""µs until a canvas is polled for the first time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The run is nobody's: it waits for a worker or a canvas, or was cancelled while it was ours."""
+    """The run was released: it waits for a worker or a canvas, or was canceled."""
 
     version: int
     state: TaskState
@@ -29,7 +28,7 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class DueCanvas:
-    """A run that `canvas` (JSON, see `delegate_to_canvas`) shall end."""
+    """Run that ends with its `canvas` (JSON, see `delegate_to_canvas`)."""
 
     ref: RunRef
     canvas: bytes
@@ -37,7 +36,7 @@ class DueCanvas:
 
 @dataclass(frozen=True, slots=True)
 class RetriedByCelery:
-    """A claimed run that Celery retries, and whose worker has not written so. `options` are those of the run."""
+    """Claimed run that Celery retries and whose worker has not recorded the retry. `options` are those of the run."""
 
     context_id: str
     options: bytes
@@ -45,10 +44,10 @@ class RetriedByCelery:
 
 @dataclass(frozen=True, slots=True)
 class Unclaimed:
-    """A run of a plain task that no worker of ours has claimed. `noted` is the state noted last, "" for none."""
+    """Run of a plain task that no worker with this package has claimed. `recorded` is its recorded state, or ""."""
 
     context_id: str
-    noted: str
+    recorded: str
 
 
 def release_run(
@@ -63,16 +62,18 @@ def release_run(
     again_us: int,
     replacement: Task | None = None,
 ) -> Operation[Released | RunLost | Illegal]:
-    """Give a claimed run back to its queue, with its last `events`, for its `retries`-th retry.
+    """Queue a claimed run for retry number `retries`, with the last `events` of the attempt.
 
-    A watcher publishes the run with `options` in `again_us`, unless it was claimed by then. `replacement` is what the
-    task becomes before `events`; None: it stays unchanged.
+    Args:
+        options: options of the publish.
+        again_us: µs until a watcher publishes the run, unless a worker has claimed it by then.
+        replacement: replaces the task before `events`. None leaves the task unchanged.
     """
     return _release(keys, ref, token, before, events, ["queued", options, retries, "", again_us], replacement)
 
 
 def read_retry(keys: Keys, ref: RunRef, *, runner: str, retries: int) -> Operation[RetriedByCelery | None]:
-    """Return the run if a runner whose id begins with `runner` has it, and has not written its `retries`-th retry."""
+    """Return the run if a runner whose id begins with `runner` has claimed it and has not recorded retry `retries`."""
 
     def parse(reply: Sequence[bytes]) -> RetriedByCelery | None:
         return RetriedByCelery(reply[1].decode(), reply[2]) if reply[0] == b"claimed" else None
@@ -83,7 +84,7 @@ def read_retry(keys: Keys, ref: RunRef, *, runner: str, retries: int) -> Operati
 def retry_run(
     keys: Keys, ref: RunRef, *, runner: str, event: Event, options: bytes, retries: int, again_us: int
 ) -> Operation[Released | Unchanged]:
-    """Give a claimed run back to its queue for its `retries`-th retry, as `release_run`, from outside of the run."""
+    """Queue a claimed run for retry number `retries`, like `release_run`, without its worker."""
 
     def parse(reply: Sequence[bytes]) -> Released | Unchanged:
         return Released(int(reply[1]), state_of(reply[2])) if reply[0] == b"released" else Unchanged()
@@ -101,7 +102,7 @@ def delegate_to_canvas(
     events: Sequence[Event | Step],
     canvas: str,
 ) -> Operation[Released | RunLost | Illegal]:
-    """Lets a `canvas` (JSON, what `due_canvases` gives) end a claimed run, with the last `events` of it."""
+    """Delegate a claimed run to a `canvas` (JSON, which `due_canvases` returns), with the last `events` of the run."""
     return _release(keys, ref, token, before, events, ["delegated", canvas, 0, keys.canvases, FIRST_POLL_AFTER_US])
 
 
@@ -111,7 +112,7 @@ def _release(
     token: str,
     before: int,
     events: Sequence[Event | Step],
-    how: list[Argument],
+    target: list[Argument],
     replacement: Task | None = None,
 ) -> Operation[Released | RunLost | Illegal]:
     def parse(reply: Sequence[bytes]) -> Released | RunLost | Illegal:
@@ -125,16 +126,16 @@ def _release(
 
     written = event_arguments(events)
     replaced = [] if replacement is None else task_arguments(replacement)
-    arguments = [ref.run, token, before, *how, len(written), *written, *replaced]
+    arguments = [ref.run, token, before, *target, len(written), *written, *replaced]
     return Operation(script("release_run"), keys.task(ref.task_id), arguments, parse)
 
 
 def due_canvases(keys: Keys, *, limit: int, again_us: int) -> Operation[list[DueCanvas]]:
-    """Up to `limit` canvases to look at, each of them again in `again_us`."""
+    """Return up to `limit` canvases to poll. Each is due again in `again_us`."""
 
     def parse(reply: Sequence[bytes]) -> list[DueCanvas]:
-        rows = zip(*[iter(reply)] * 3, strict=True)
-        return [DueCanvas(RunRef(task_id.decode(), int(run)), canvas) for task_id, run, canvas in rows]
+        runs = zip(*[iter(reply)] * 3, strict=True)
+        return [DueCanvas(RunRef(task_id.decode(), int(run)), canvas) for task_id, run, canvas in runs]
 
     return Operation(script("due_canvases"), [keys.canvases], [keys.prefix, limit, again_us], parse)
 
@@ -142,9 +143,10 @@ def due_canvases(keys: Keys, *, limit: int, again_us: int) -> Operation[list[Due
 def end_by_result(
     keys: Keys, ref: RunRef, events: Sequence[Event], *, lost: bool = False
 ) -> Operation[Over | Unchanged]:
-    """Ends a run that no worker of ours has, and its task, with `events`, the last of them terminal.
+    """End a run that no worker with this package has claimed, and its task, with `events`, the last of them terminal.
 
-    `lost`: because a worker was lost. A run that a lost worker of ours had not begun is kept: it is published again.
+    With `lost`, the reason is a lost worker. A run that was lost with a worker of this package before its claim does
+    not change, because it is published again.
     """
 
     def parse(reply: Sequence[bytes]) -> Over | Unchanged:
@@ -155,28 +157,28 @@ def end_by_result(
 
 
 def read_unclaimed(keys: Keys, ref: RunRef) -> Operation[Unclaimed | None]:
-    """Return the run if a worker without this package may have it, else None."""
+    """Return the run if a worker without this package may have it, or None."""
 
     def parse(reply: Sequence[bytes]) -> Unclaimed | None:
-        noted = _noted(reply)
-        return noted if isinstance(noted, Unclaimed) else None
+        result = _recorded(reply)
+        return result if isinstance(result, Unclaimed) else None
 
     return Operation(script("record_result"), keys.task(ref.task_id), [ref.run], parse)
 
 
 def record_result(
-    keys: Keys, ref: RunRef, *, before: str, noted: str, event: Event
+    keys: Keys, ref: RunRef, *, before: str, state: str, event: Event
 ) -> Operation[Written | Unclaimed | Unchanged]:
-    """Write the `event` of a state that the result backend has of an unclaimed run, and note that state as `noted`.
+    """Record the `state` that the result backend has of an unclaimed run, and write its `event`.
 
-    `before` is the state that was noted when the result backend was read: if another has been noted since, nothing is
-    written, because the state that was read may be older.
+    `before` is the state that was recorded when the result backend was read. If another state was recorded since,
+    nothing is written, because the state that was read may be older.
     """
-    arguments: list[Argument] = [ref.run, before, noted, *event_arguments([event])]
-    return Operation(script("record_result"), keys.task(ref.task_id), arguments, _noted)
+    arguments: list[Argument] = [ref.run, before, state, *event_arguments([event])]
+    return Operation(script("record_result"), keys.task(ref.task_id), arguments, _recorded)
 
 
-def _noted(reply: Sequence[bytes]) -> Written | Unclaimed | Unchanged:
+def _recorded(reply: Sequence[bytes]) -> Written | Unclaimed | Unchanged:
     match reply[0]:
         case b"written":
             return Written(int(reply[1]), state_of(reply[2]))

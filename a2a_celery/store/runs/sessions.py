@@ -1,6 +1,6 @@
-"""What the store keeps of a session: an agent's own state of a context, saved by one run at a time.
+"""Stored session: the state that an agent keeps for a context, saved by one run at a time.
 
-What a state says is opaque here: it comes as text, sealed where there is a secret (see `crypto.sealing`).
+The state is opaque to the store. It is sealed if there is a secret, see `crypto.sealing`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,13 @@ from ..operation import Argument
 
 @dataclass(frozen=True, slots=True)
 class SavedSession:
-    """A session as a run finds it: `state` was saved `version` times; 0: never, and it is empty.
+    """Session as a run reads it.
 
-    `resumed`: an earlier run of this very turn saved it, or of the turn that this one repeats as a requeued task.
+    Attributes:
+        version: number of saves; 0 if the session was never saved.
+        state: saved state, or b"".
+        resumed: True if an earlier run of the same turn saved it, also if that was a run of the dead letter from which
+            the task was requeued.
     """
 
     version: int = 0
@@ -25,7 +29,7 @@ class SavedSession:
 
     @classmethod
     def of(cls, reply: Sequence[bytes]) -> SavedSession:
-        """The session that ``claim_run`` answers with."""
+        """Parse the session in the reply of ``claim_run``."""
         if not reply:
             return cls()
         version, state, resumed = reply
@@ -34,9 +38,12 @@ class SavedSession:
 
 @dataclass(frozen=True, slots=True)
 class SessionState:
-    """A state to be saved, made from `version` of the session; b"": it is as it was saved, and lives on.
+    """State to save.
 
-    `fingerprint` is that of the secret it is sealed with, "" for none.
+    Attributes:
+        version: version of the session that the state was derived from.
+        state: new state, or b"" to only extend the life of the saved one.
+        fingerprint: fingerprint of the secret that the state is sealed with, or "".
     """
 
     scope: Scope
@@ -48,13 +55,13 @@ class SessionState:
 
 @dataclass(frozen=True, slots=True)
 class SavedSince:
-    """Another run has saved the session: it is at `version`. Nothing was written."""
+    """Another run has saved the session, which is at `version`. Nothing was written."""
 
     version: int
 
 
 def session_arguments(keys: Keys, session: SessionState | None) -> list[Argument]:
-    """A session, as ``save_session`` in scripts/lib takes it."""
+    """Return the arguments of ``save_session`` in scripts/lib."""
     if session is None:
         return ["", 0, "", "", "", ""]
     return [

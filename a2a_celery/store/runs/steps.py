@@ -16,9 +16,11 @@ from ..operation import Operation, script
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The newest steps of a task, oldest first. Of `run`, the newest run, they are not over while it is `running`.
+    """Newest steps of a task, oldest first.
 
-    `now_us` is the store's time at which this was read.
+    Attributes:
+        run: number of the newest run. While it is `running`, its steps are incomplete.
+        now_us: time of the store at which the steps were read.
     """
 
     steps: list[Step]
@@ -31,14 +33,14 @@ class Steps:
 
 
 def read_steps(keys: Keys, task_id: str) -> Operation[Steps | None]:
-    """The steps of a task, whoever it belongs to; None: there is no such task."""
+    """Read the steps of a task of any owner, or None if the task does not exist."""
 
     def parse(reply: Sequence[Any]) -> Steps | None:
         if not reply:
             return None
-        now_us, agent, context_id, state, run, phase, rows = reply
+        now_us, agent, context_id, state, run, phase, steps = reply
         return Steps(
-            [decode_step(row) for row in rows],
+            [decode_step(step) for step in steps],
             agent.decode(),
             context_id.decode(),
             state_of(state),

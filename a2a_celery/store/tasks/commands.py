@@ -12,7 +12,7 @@ from a2a.types import Message, SendMessageRequest, Task, TaskState, TaskStatus
 from ...lifecycle.events import EventId, timestamp
 from ...lifecycle.outcomes import CANCELED_BY_CLIENT, agent_message, status_event
 from ...lifecycle.states import CANCELED, SUBMITTED, WORKING
-from ..blobs.references import encode, encode_request, met
+from ..blobs.references import encode, encode_request, referenced_bytes
 from ..codec import event_arguments, require_blobs_retained, require_contents, state_of, task_from_snapshot
 from ..keys import Keys, Scope
 from ..operation import Argument, Operation, script
@@ -31,19 +31,18 @@ from .results import (
     Missing,
     Page,
     continued,
+    final_task,
     not_created,
-    stopped,
 )
 
 FIRST_PUBLISH_GRACE_US = 5_000_000
-"""How long whoever created a run has to publish it before a watcher does."""
+"""µs that the creator of a run has to publish it before a watcher does."""
 
 MAX_WAITING_TURNS = 100
-"""How many messages may wait for the run before them; one more is refused."""
-
+"""Largest number of messages that wait for the end of a run."""
 
 TASK_ENDED_FIRST = "taskEndedFirst"
-"""Metadata, true, of a message in the history that never had its turn: it waited, and the task ended."""
+"""Metadata key, with the value true, of a waiting message whose task ended before its turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,10 @@ class ReplyChannel:
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyKey:
-    """Accepts a message id once in `window_ms` milliseconds; the same `digest` under it is the same message."""
+    """Idempotency key of a message, valid for `window_ms` milliseconds.
+
+    A message with the same id and `digest` is a repeat. One with another digest is a conflict.
+    """
 
     message_id: str
     digest: str
@@ -82,12 +84,18 @@ def create_task(
     limits: TaskLimits | None = None,
     reply_channel: ReplyChannel | None = None,
 ) -> Operation[Created | Known | Conflict | Limited]:
-    """A task in SUBMITTED with `request`'s message in its history, run 1, and the promise to dispatch it.
+    """Create a task in SUBMITTED with the message of `request` in its history, and queue its first run.
 
-    `caller` is kept for the worker and `options` for publishers, as they are; `retention` is in seconds. Without `once`
-    any message id is a new one. `push` is owed every event, the first too; of a `Known` message it isn't saved, and it
-    is never `Limited`: of such a message nothing is. With `serialize_context` the context runs one task at a time.
-    `reply_channel` receives the notifications of the task.
+    The limits do not apply to a message that was accepted before, and its `push` config is not saved.
+
+    Args:
+        caller: stored for the worker.
+        options: stored for publishers.
+        retention: seconds for which the ended task is stored.
+        idempotency_key: None to accept each message as a new one.
+        push: config that receives all events of the task.
+        serialize_context: True to execute the runs of the context one after the other.
+        reply_channel: receives the notifications of the task.
     """
     task = Task(id=task_id, context_id=context_id, status=TaskStatus(state=SUBMITTED), history=[request.message])
 
@@ -141,12 +149,16 @@ def continue_task(
     limits: TaskLimits | None = None,
     max_bytes: int | None = None,
 ) -> Operation[Continued]:
-    """A further message to a task: it begins the next run, or waits for the end of the one that is open.
+    """Accept a further message to a task. It begins the next run, or waits for the end of the open run.
 
-    `request.message` must already carry the task's and context's ids; `context_id` is what the client named, "" for
-    nothing. `nonce` makes a repeated call the same call, `once` a message that a client repeats the same message.
-    `push` is saved with the message if that begins a turn or waits; it is owed what comes from then on. `limits` are
-    for a message that begins a run. With the message the task may have `max_bytes`, None for any number.
+    Args:
+        request: request whose message carries the ids of the task and the context.
+        context_id: context id that the client sent, or "".
+        nonce: identifies repeats of this call.
+        idempotency_key: identifies repeats of the message by the client.
+        push: config that receives the events from now on.
+        limits: limits for a message that begins a run.
+        max_bytes: largest size of the task with the message, or None for no limit.
     """
     message = request.message
     return Operation(
@@ -170,16 +182,16 @@ def continue_task(
             *config_arguments(keys, push),
         ],
         continued,
-        resolve_blobs=False,  # it is accepted, also where its task can't be shown right now
+        resolve_blobs=False,  # a message is accepted even if the object store is unavailable
     )
 
 
 def request_cancel(
     keys: Keys, scope: Scope, task_id: str, context_id: str, *, text: str = CANCELED_BY_CLIENT
 ) -> Operation[Missing | Ended | CanceledNow | CancelRequested]:
-    """Cancels a task that nobody runs, else tells its runner; asking again changes nothing.
+    """Cancel a task without a claimed run, or ask the worker to cancel the run. A repeated request changes nothing.
 
-    `text` is the message of the task's CANCELED, unless its agent stops with a message of its own.
+    `text` is the message of the CANCELED status, unless the agent ends with another message.
     """
     event = status_event(task_id, context_id, CANCELED, agent_message(text, task_id, context_id))
 
@@ -211,10 +223,11 @@ def read_task(
     artifacts: bool = True,
     resolve_blobs: bool = True,
 ) -> Operation[tuple[Task, EventId] | None]:
-    """The task and the id of its newest event; None when there is none in `scope` (None: in any). A history_length of
-    None is all.
+    """Read a task and the id of its newest event, or None if `scope` has no such task; a scope of None has all tasks.
 
-    One that is not `whole` is for no one to see: it asks no object store, and lacks the parts that are there.
+    Args:
+        history_length: number of the newest messages, or None for all.
+        resolve_blobs: False to leave blob references unresolved. A client must not receive such a task.
     """
 
     def parse(reply: Any) -> tuple[Task, EventId] | None:
@@ -230,9 +243,9 @@ def read_task(
 
 
 def unlist_task(keys: Keys, task_id: str) -> Operation[bool]:
-    """Take an ended task out of the lists of tasks. Return False if no such task has ended.
+    """Remove an ended task from the indexes. Return False if no such task has ended.
 
-    For a task whose client received the agent's message alone, and so knows of no task.
+    The client of such a task received the agent's message alone, and does not know the task.
     """
     return Operation(script("unlist_task"), keys.task(task_id), [], bool)
 
@@ -240,8 +253,8 @@ def unlist_task(keys: Keys, task_id: str) -> Operation[bool]:
 def read_final_task(
     keys: Keys, scope: Scope, task_id: str, *, history_length: int | None = None
 ) -> Operation[FinalTask | None]:
-    """The task if it has ended or waits for its client; None while it goes on, and when there is none in `scope`."""
-    return Operation(script("read_task"), keys.task(task_id), [str(scope), _length(history_length), 1, 1], stopped)
+    """Read a task in a final state. The result is None in any other state, and if `scope` has no such task."""
+    return Operation(script("read_task"), keys.task(task_id), [str(scope), _length(history_length), 1, 1], final_task)
 
 
 def list_tasks(
@@ -260,23 +273,25 @@ def list_tasks(
     max_bytes: int | None = None,
     archived: bool = False,
 ) -> Operation[Page]:
-    """A page of the scope's tasks, newest status first. `cursor` is (µs of the status, id) of the last task seen.
+    """Read a page of the tasks of a scope, newest status first. A page has at least one task.
 
-    A page ends early before the task with which it would have more than `max_bytes`, and behind `blob_bytes` of large
-    parts; None: never. It has one task at least. With `archived`, ended tasks leave the lists when
-    they are in the archive, and not by their age.
+    Args:
+        cursor: µs of the status, and the id, of the last task of the previous page.
+        blob_bytes: bytes of large parts after which the page ends, or None for no limit.
+        max_bytes: largest size of the tasks of a page, or None for no limit.
+        archived: True if ended tasks leave the indexes when they are archived, instead of by their age.
     """
 
     def parse(reply: Sequence[Any]) -> Page:
         total, more, border, *snapshots = reply
         require_contents(snapshots)
-        found: list[Task] = []
-        for one in snapshots:
-            found.append(task_from_snapshot(one)[0])
-            if blob_bytes is not None and met() > blob_bytes:
+        tasks: list[Task] = []
+        for snapshot in snapshots:
+            tasks.append(task_from_snapshot(snapshot)[0])
+            if blob_bytes is not None and referenced_bytes() > blob_bytes:
                 break
-        cut = len(found) < len(snapshots)
-        return Page(found, int(total), cut or more == b"1", int(border) if border else None)
+        is_cut = len(tasks) < len(snapshots)
+        return Page(tasks, int(total), is_cut or more == b"1", int(border) if border else None)
 
     return Operation(
         script("list_tasks"),
@@ -307,9 +322,9 @@ def _length(history_length: int | None) -> int:
 
 
 def end_pauses(keys: Keys, *, limit: int, latest_us: int | None = None) -> Operation[int]:
-    """Fail up to `limit` tasks whose pause has lasted too long. Return how many were due.
+    """Fail up to `limit` tasks whose pause has timed out. Return the number of due pauses.
 
-    A pause that was over only after `latest_us`, in µs of the store's clock, is not over; None: any time is believed.
+    `latest_us` is the latest time that the store's clock can show, in µs, unless it jumped; None for any time.
     """
     latest = "" if latest_us is None else latest_us
     return Operation(script("end_pauses"), [keys.pauses], [keys.prefix, limit, latest], int)

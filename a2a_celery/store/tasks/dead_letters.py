@@ -1,7 +1,7 @@
-"""The verbs about dead letters: FAILED tasks whose worker was lost, and the new task that one of them becomes.
+"""Commands on dead letters: FAILED tasks whose worker was lost.
 
-Nothing leaves FAILED. So a dead letter is not revived but sent once more: a new task in the same context, of the same
-caller, with the same message, which refers to the dead one.
+FAILED is terminal, so a dead letter is resubmitted as a new task with the same context, caller and message. The new
+task refers to the dead letter.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from .commands import FIRST_PUBLISH_GRACE_US, TASK_ENDED_FIRST
 from .results import Ended, Missing
 
 REQUEUED_FROM = "requeuedFrom"
-"""The key of a task's metadata that names the dead letter it was made from."""
+"""Metadata key of a requeued task, with the id of the dead letter."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A dead letter: `task` is its snapshot without artifacts, `request` and `options` are those of its last run."""
+    """Dead letter. `task` is its snapshot without artifacts; `request` and `options` belong to its last run."""
 
     agent: str
     scope: Scope
@@ -38,20 +38,20 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class AlreadyRequeued:
-    """It was requeued before, as the task `task_id`."""
+    """The dead letter was requeued before, as the task `task_id`."""
 
     task_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """The task has not ended; `state` says how it stands."""
+    """The task has not ended. It is in `state`."""
 
     state: TaskState
 
 
 def read_dead_letter(keys: Keys, task_id: str) -> Operation[DeadLetter | Missing | AlreadyRequeued | Alive | Ended]:
-    """The dead letter that the task `task_id` left; `Ended`: it ended otherwise than by the loss of its worker."""
+    """Read the dead letter of the task `task_id`, or `Ended` if the task ended without the loss of its worker."""
 
     def parse(reply: Sequence[Any]) -> DeadLetter | Missing | AlreadyRequeued | Alive | Ended:
         match reply[0]:
@@ -75,10 +75,14 @@ def read_dead_letter(keys: Keys, task_id: str) -> Operation[DeadLetter | Missing
 def requeue_task(
     keys: Keys, dead_letter: DeadLetter, task_id: str, *, retention: int, options: bytes
 ) -> Operation[Literal["requeued", "blocked", "gone"]]:
-    """Makes the new task `task_id` of a dead letter and takes that out, once; "gone": somebody else did.
+    """Create the task `task_id` from a dead letter, and remove the dead letter from the list.
 
-    The caller publishes its run 1 with `options`, unless it stands "blocked" another of its context.
-    `retention` is in seconds.
+    Args:
+        retention: seconds for which the ended task is stored.
+        options: options with which the caller publishes run 1, unless the run is blocked.
+
+    Returns:
+        "blocked" if another run of the context comes first. "gone" if the dead letter was requeued or has expired.
     """
     request, task = resubmission(dead_letter, task_id)
 
@@ -104,9 +108,10 @@ def requeue_task(
 
 
 def resubmission(dead_letter: DeadLetter, task_id: str) -> tuple[SendMessageRequest, Task]:
-    """The request and the new task, as the run shall see them.
+    """Return the request and the new task for a dead letter.
 
-    What was said before the message comes along: it may answer a question of the agent. What the lost run said doesn't.
+    The history contains the messages before the client's last one, because that may answer a question of the agent. It
+    does not contain the messages of the lost run.
     """
     request = SendMessageRequest()
     request.CopyFrom(dead_letter.request)
@@ -114,15 +119,15 @@ def resubmission(dead_letter: DeadLetter, task_id: str) -> tuple[SendMessageRequ
     request.message.reference_task_ids.append(dead_letter.task.id)
     task = Task(id=task_id, context_id=dead_letter.task.context_id, status=TaskStatus(state=SUBMITTED))
     for message in _before_the_last(dead_letter.task.history):
-        said = task.history.add()
-        said.CopyFrom(message)
-        said.task_id = task_id
+        copy = task.history.add()
+        copy.CopyFrom(message)
+        copy.task_id = task_id
     task.history.append(request.message)
     task.metadata.update({REQUEUED_FROM: dead_letter.task.id})
     return request, task
 
 
 def _before_the_last(history: Sequence[Message]) -> Sequence[Message]:
-    """What stands before the client's last message that had its turn."""
-    said = [n for n, one in enumerate(history) if one.role == Role.ROLE_USER and TASK_ENDED_FIRST not in one.metadata]
-    return history[: said[-1]] if said else []
+    """Return the messages before the client's last message that had a turn."""
+    turns = [n for n, one in enumerate(history) if one.role == Role.ROLE_USER and TASK_ENDED_FIRST not in one.metadata]
+    return history[: turns[-1]] if turns else []

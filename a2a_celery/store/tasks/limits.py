@@ -1,10 +1,9 @@
-"""What an owner may have of a deployment, and an agent of its queue: decided where a run is begun, in the same script.
+"""Limits of owners and of agents' queues, which the script that begins a run checks.
 
-No task is counted by hand. Tasks are counted by the lists that they stand in, one for each state; so whatever ends,
-pauses or deletes one gives its place back. Those of an authenticated owner are counted in all tenants together; else a
-caller who may name any tenant would have as many places as it likes. Only an agent's queue has a list of its own, and
-only while somebody bounds it. Both lists are looked through before a run is refused: a member that is not what its list
-says is taken out first. Stored bytes are counted by the scripts that write them, for tasks made while they are bounded.
+Tasks are counted by their indexes, one for each state, so a task that ends, pauses or is deleted stops counting. Tasks
+of an authenticated owner count across tenants, because a caller may be allowed to choose the tenant. An agent's queue
+has a list only while it has a limit. Before a script refuses a run, it removes stale members from these lists. The
+scripts that write tasks count stored bytes, for tasks that are created while a limit of stored bytes is set.
 """
 
 from __future__ import annotations
@@ -19,13 +18,17 @@ from ..operation import Operation, script
 
 @dataclass(frozen=True, slots=True)
 class TaskLimits:
-    """How much there may be when a run begins; None: as much as there is.
+    """Limits that apply when a run begins. None is no limit.
 
-    `concurrent` is of an owner's tasks that are SUBMITTED or WORKING, `waiting` of those that are SUBMITTED, with all
-    of `agents` together. `paused` is of those that wait for their client, and refuses new tasks only. `queued` is of
-    the agent's runs that no worker has claimed. `owner_bytes` and `store_bytes` are the bytes of the owner's tasks, and
-    of all tasks, that the store may keep with the new message. `memory`: the server's memory is nearly full, and no
-    message is accepted.
+    Attributes:
+        agents: agents whose tasks count for the owner.
+        concurrent: the owner's tasks in SUBMITTED or WORKING.
+        waiting: the owner's tasks in SUBMITTED.
+        paused: the owner's interrupted tasks. This limit refuses new tasks only.
+        queued: runs of the agent that no worker has claimed.
+        owner_bytes: stored bytes of the owner's tasks, including the new message.
+        store_bytes: stored bytes of all tasks, including the new message.
+        memory: True if the server's memory is nearly full: no message is accepted.
     """
 
     agents: tuple[str, ...]
@@ -39,16 +42,16 @@ class TaskLimits:
 
 
 def limit_argument(keys: Keys, scope: Scope, limits: TaskLimits | None) -> str:
-    """The limits as ``refused`` in scripts/lib takes them; "" for none."""
+    """Return the argument of ``check_limits`` in scripts/lib, "" for no limits."""
     if limits is None:
         return ""
     of_tasks = {"concurrent": limits.concurrent, "waiting": limits.waiting, "paused": limits.paused}
     of_bytes = {"owner_bytes": limits.owner_bytes, "store_bytes": limits.store_bytes}
-    most = {**of_tasks, **of_bytes, "queued": limits.queued}
+    maximums = {**of_tasks, **of_bytes, "queued": limits.queued}
     counts_tasks = any(limit is not None for limit in of_tasks.values())
     return json.dumps(
         {
-            **{name: value for name, value in most.items() if value is not None},
+            **{name: value for name, value in maximums.items() if value is not None},
             **({"stored": keys.stored} if of_bytes != dict.fromkeys(of_bytes) else {}),
             **({"memory": True} if limits.memory else {}),
             **({"queue": keys.queue(scope.agent)} if limits.queued is not None else {}),
@@ -62,7 +65,7 @@ def limit_argument(keys: Keys, scope: Scope, limits: TaskLimits | None) -> str:
 def acquire_request(
     keys: Keys, scope: Scope, *, per_second: float, burst: int, cost: int = 1, spare: int = 0
 ) -> Operation[float]:
-    """Take tokens for a request of `scope`'s owner, for any agent.
+    """Take tokens for a request of the owner of `scope`, to any agent.
 
     A call that is repeated because its connection broke takes the tokens twice.
 
@@ -84,7 +87,7 @@ def acquire_request(
 
 
 def _lists(keys: Keys, scope: Scope, agents: Iterable[str]) -> list[str]:
-    """The lists of all tasks that count for a caller in `scope`."""
+    """Return the prefixes of the indexes of all tasks that count for a caller in `scope`."""
     if not scope.owner:
         return [keys.scope_index(replace(scope, agent=agent)) for agent in agents]
     without_tenant = (keys.scope_index(Scope(agent, "", scope.owner)) for agent in agents)

@@ -1,4 +1,6 @@
-"""ListTasks: from the protocol's request to the store's, and back; the page token is a position, not a promise.
+"""ListTasks: convert a request of the protocol to a query of the store, and its result to a response.
+
+A page token is a position in the list. It does not freeze the list.
 
 Source: A2A specification 3.1.4.
 """
@@ -19,15 +21,15 @@ from .commands import list_tasks
 from .results import Page
 
 PAGE_BLOB_BYTES = 32 * 1024 * 1024
-"""Behind so many bytes of large parts a page ends, with fewer tasks than it may have."""
+"""Bytes of large parts after which a page ends."""
 
 PAGE_BYTES = 8 * 1024 * 1024
-"""Bytes of tasks that a page has at most, by their sizes in the store; one larger task is a page by itself."""
+"""Largest size of the tasks of a page in the store. A larger task has a page without other tasks."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListQuery:
-    """What a request asks for. `cursor` is the µs of the status, and the id, quoted, of the last task that was seen."""
+    """Parsed request. `cursor` is the µs of the status, and the quoted id, of the last task of the previous page."""
 
     size: int
     context_id: str
@@ -38,7 +40,7 @@ class ListQuery:
     artifacts: bool
 
     def of_store(self) -> dict[str, Any]:
-        """As `list_tasks` takes it."""
+        """Return the arguments of `list_tasks`."""
         return {
             "page_size": self.size,
             "context_id": self.context_id,
@@ -55,23 +57,23 @@ class ListQuery:
 async def list_page(
     store: AsyncStore, keys: Keys, scope: Scope, params: ListTasksRequest, *, retention: int
 ) -> ListTasksResponse:
-    """The page that `params` asks for.
+    """Read the page that `params` requests.
 
-    A task that changes while a client turns pages moves to the front, where pages already read don't show it again;
-    tasks that don't change are seen exactly once.
+    A task that changes while a client reads pages moves to the front, and pages after the change do not show it. Each
+    task that does not change appears exactly once.
 
     Raises:
-        InvalidParamsError: the page token is not one of ours.
+        InvalidParamsError: the page token is invalid.
     """
     wanted = asked(params)
     return response(wanted, await store.run(list_tasks(keys, scope, retention=retention, **wanted.of_store())))
 
 
 def asked(params: ListTasksRequest) -> ListQuery:
-    """The request, read.
+    """Parse the request.
 
     Raises:
-        InvalidParamsError: the page token is not one of ours.
+        InvalidParamsError: the page token is invalid.
     """
     after = params.status_timestamp_after
     return ListQuery(
@@ -87,7 +89,7 @@ def asked(params: ListTasksRequest) -> ListQuery:
 
 
 def response(wanted: ListQuery, page: Page) -> ListTasksResponse:
-    """A page, as an answer."""
+    """Convert a page to the response of the protocol."""
     token = ""
     if page.more and page.tasks:
         last = page.tasks[-1]

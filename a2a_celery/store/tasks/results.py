@@ -14,8 +14,10 @@ from ..codec import direct_answer, snapshot_is_resolved, state_of, task_from_sna
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """A new task; `task` is its snapshot, up to the event `newest`. Its run wants to be published, unless it stands
-    `behind` another of its context."""
+    """The task was created; `task` is its snapshot at the event `newest`.
+
+    The caller publishes the run unless it is blocked.
+    """
 
     task: Task
     newest: EventId
@@ -24,9 +26,9 @@ class Created:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The message was accepted before, and is in task `task_id`; nothing was written.
+    """The message was accepted before, by task `task_id`. Nothing was written.
 
-    Its turn is what follows `version` in the task's log, behind as many other turns as `turns_ahead` says.
+    The turn of the message begins after `version` of the log and after `turns_ahead` other turns.
     """
 
     task_id: str
@@ -36,64 +38,71 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Another message has the same id."""
+    """Another message has the same id. Nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """There is no such task, or not for this caller."""
+    """The task does not exist in the scope."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrongContext:
-    """The message named another context than the task's."""
+    """The message names another context than `context_id`, the context of the task. Nothing was written."""
 
     context_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The task is over; `state` says how."""
+    """The task has ended in `state`. Nothing was written."""
 
     state: TaskState
 
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """Too many messages wait already."""
+    """Too many messages wait. Nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
 class TooLarge:
-    """The task would have more bytes than a task may have; nothing was written."""
+    """The task would exceed its maximum size. Nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
 class TooManyConfigs:
-    """The task has as many push-notification configs as it may have; nothing was written."""
+    """The task has the maximum number of push-notification configs. Nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limited:
-    """A limit is reached, nothing was written: `limit` is its field in `TaskLimits`, `most` what it allows. `retry_in`
-    is in how many seconds a place gets free, by how long runs took so far; 0.0 where none has."""
+    """A limit is reached. Nothing was written.
+
+    Attributes:
+        limit: field of `TaskLimits`.
+        maximum: value of the limit.
+        retry_in: estimated seconds until the message can be accepted, or 0.0 if unknown.
+    """
 
     limit: str
-    most: int
+    maximum: int
     retry_in: float
 
     @classmethod
     def parse(cls, reply: Sequence[bytes]) -> Limited:
-        """What ``refused`` in scripts/lib gave."""
-        _, limit, most, us = reply
-        return cls(limit.decode(), int(most), int(us) / 1e6)
+        """Parse the reply of ``check_limits`` in scripts/lib."""
+        _, limit, maximum, us = reply
+        return cls(limit.decode(), int(maximum), int(us) / 1e6)
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """The message began run `run`; `task` is the snapshot with it, up to the event `newest`. It wants to be
-    published, unless it stands `behind` another of its context. The task may not be `whole`: then it is for no one to
-    see."""
+    """The message began run `run`; `task` is the snapshot at the event `newest`.
+
+    The caller publishes the run unless it is blocked. A client must not receive a task that is not `is_resolved`,
+    because it has blob references.
+    """
 
     run: int
     task: Task
@@ -104,8 +113,10 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The message is the `place`-th that waits (1: the next); `task` is the snapshot without it, up to the event
-    `newest`. The task may not be `whole`: then it is for no one to see."""
+    """The message waits at `place`, from 1; `task` is the snapshot without it, at the event `newest`.
+
+    A client must not receive a task that is not `is_resolved`, because it has blob references.
+    """
 
     place: int
     task: Task
@@ -116,13 +127,12 @@ class Waiting:
 Continued = (
     Missing | WrongContext | Ended | Full | TooLarge | TooManyConfigs | Known | Conflict | Limited | Begun | Waiting
 )
-"""What may become of a further message to a task."""
+"""Result of `continue_task`."""
 
 
 @dataclass(frozen=True, slots=True)
 class FinalTask:
-    """The task has ended or waits for its client, at `version`; `answer` is the message alone that it was answered by,
-    None for any other."""
+    """Task in a final state at `version`. `answer` is the agent's message if that is the complete answer, or None."""
 
     task: Task
     version: int
@@ -131,8 +141,10 @@ class FinalTask:
 
 @dataclass(frozen=True, slots=True)
 class CanceledNow:
-    """Nobody ran the task: it is CANCELED. `run` was queued and its Celery task can be revoked; None: none was.
-    So can those of the `canvas` that worked for it; b"": none did."""
+    """The task was canceled.
+
+    The caller can revoke the Celery task of the queued `run`, or None, and the tasks of the `canvas`, or b"".
+    """
 
     run: int | None
     version: int
@@ -141,17 +153,20 @@ class CanceledNow:
 
 @dataclass(frozen=True, slots=True)
 class CancelRequested:
-    """The task's runner was told; the log stood at `version`."""
+    """The worker of the run was asked to cancel it. The log was at `version`."""
 
     version: int
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page of tasks; `total` counts all that match, `more` says whether another page follows.
+    """Page of tasks.
 
-    `border_us`: no other task with a status up to then has gone to the archive, and all that went there have one; None:
-    none has gone there.
+    Attributes:
+        total: number of matching tasks in all pages.
+        more: True if another page follows.
+        border_us: border of the archive, or None if it has no task. Archived tasks have a status up to the border, and
+            stored tasks have a newer one.
     """
 
     tasks: list[Task]
@@ -161,7 +176,7 @@ class Page:
 
 
 def continued(reply: Sequence[Any]) -> Continued:
-    """What `continue_task` answered."""
+    """Parse the reply of ``continue_task``."""
     match reply[0]:
         case b"missing":
             return Missing()
@@ -189,7 +204,7 @@ def continued(reply: Sequence[Any]) -> Continued:
 
 
 def not_created(reply: Sequence[bytes]) -> Known | Conflict | Limited:
-    """What `create_task` answered that made no task."""
+    """Parse a reply of ``create_task`` that created no task."""
     match reply[0]:
         case b"known":
             return _known(reply)
@@ -199,8 +214,8 @@ def not_created(reply: Sequence[bytes]) -> Known | Conflict | Limited:
             return Conflict()
 
 
-def stopped(reply: list[Any] | None) -> FinalTask | None:
-    """What `read_task` answered that was asked for a task that has stopped."""
+def final_task(reply: list[Any] | None) -> FinalTask | None:
+    """Parse the reply of ``read_task`` to a request for a final state."""
     if not reply:
         return None
     task, newest = task_from_snapshot(reply)

@@ -125,14 +125,14 @@ class Results:
             metadata = _shown(meta)
             if metadata is None:
                 return None
-            noted = _noted(ref, meta, metadata, unclaimed.noted)
-            if noted == unclaimed.noted:
+            noted = _noted(ref, meta, metadata, unclaimed.recorded)
+            if noted == unclaimed.recorded:
                 return state
             if state == states.RETRY:
                 metadata = retry_metadata(int(noted.split()[1]) + 1, None, "", "")
             event = status_event(ref.task_id, unclaimed.context_id, WORKING)
             event.metadata.update(metadata)
-            writing = record_result(self._keys, ref, before=unclaimed.noted, noted=noted, event=event)
+            writing = record_result(self._keys, ref, before=unclaimed.recorded, state=noted, event=event)
             reply = await self._store.run(writing)
             if not isinstance(reply, Unclaimed):
                 return state

@@ -7,7 +7,7 @@
 --       queue of the context ('' if its runs are not serialized), limits as in check_limits,
 --       reply channel ('' for none), '1' if it receives final states only,
 --       and a push-notification config: the arguments of save_config
--- returns {'created', µs of the status, '1' if the run is blocked}, for a repeated call as it is then
+-- returns {'created', µs of the status, '1' if the run is blocked}; a repeated call returns the current value of the latter
 --       | {'known', task id, version, turns ahead}: the message was accepted before | {'conflict'}: another message has its id
 --       | {'blobs_expired'}: the blobs may be removed | {'limited', see check_limits}
 -- requires: blobs, configs, context_queue, dispatch, indexes, limits, messages, options, states, stored_bytes, tasks, time
