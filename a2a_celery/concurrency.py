@@ -21,7 +21,6 @@ class LeanEvent:
         self._waiters: tuple[asyncio.Future[None], ...] = ()
 
     def is_set(self) -> bool:
-        """Return True if the event is set."""
         return self._is_set
 
     def set(self) -> None:

@@ -148,10 +148,7 @@ _ARTIFACTS: Any = ArchivedTask.artifacts
 
 
 def _clauses(wanted: Filter) -> list[ColumnElement[bool]]:
-    clauses = [
-        ArchivedTask.owner == owner_of(wanted.scope),
-        ArchivedTask.last_updated <= at_us(wanted.not_after_us),
-    ]
+    clauses = [ArchivedTask.owner == owner_of(wanted.scope), ArchivedTask.last_updated <= at_us(wanted.not_after_us)]
     if wanted.context_id:
         clauses.append(ArchivedTask.context_id == column_of(quoted(wanted.context_id)))
     if wanted.state is not None:

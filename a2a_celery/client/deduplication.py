@@ -31,7 +31,7 @@ class ClaimStatus(IntEnum):
 
     NEW = 0  # it is the caller's to handle, and to settle
     DUPLICATE = 1  # it, or a later one of its subscription_id, was handled
-    IN_PROGRESS = 2  # somebody handles an event of its subscription_id right now
+    IN_PROGRESS = 2  # an event of its subscription_id is being handled
 
 
 class Deduplicator(Protocol):

@@ -10,14 +10,7 @@ from typing import Any, TypeVar
 
 from a2a.compat.v0_3 import conversions
 from a2a.compat.v0_3 import types as v03
-from a2a.types import (
-    Message,
-    SendMessageResponse,
-    StreamResponse,
-    Task,
-    TaskArtifactUpdateEvent,
-    TaskStatusUpdateEvent,
-)
+from a2a.types import Message, SendMessageResponse, StreamResponse, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError, SerializeToJsonError
 from google.protobuf.message import Message as Proto
 from google.protobuf.struct_pb2 import NULL_VALUE, Value

@@ -295,13 +295,7 @@ class RemoteAgent:
         return TurnStream(self._connect, self.url, backoff, idempotent=self._idempotent, clock=self._clock)
 
     async def _bounded(
-        self,
-        turn: TurnStream,
-        events: Events,
-        deadline: float | None,
-        cancel_on_exit: bool,
-        *,
-        starts: bool = False,
+        self, turn: TurnStream, events: Events, deadline: float | None, cancel_on_exit: bool, *, starts: bool = False
     ) -> Events:
         clock = self._clock
         until = None if deadline is None else clock.monotonic() + deadline
@@ -322,7 +316,7 @@ class RemoteAgent:
                 raise
             except TimeoutError:
                 if until is None or clock.monotonic() < until:
-                    raise  # somebody else's: of what gives the headers, say
+                    raise  # from other code, for example the function that returns the headers
                 result = turn.builder.result()
                 if cancel_on_exit and result.task_id:
                     await self._cancel_at_last(result.task_id)

@@ -7,28 +7,11 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from a2a.types import (
-    Artifact,
-    Message,
-    Part,
-    Task,
-    TaskState,
-    TaskStatus,
-    TaskStatusUpdateEvent,
-)
+from a2a.types import Artifact, Message, Part, Task, TaskState, TaskStatus, TaskStatusUpdateEvent
 
 from ..lifecycle import EventKind, LogEntry, apply, is_interrupted, kind_of
 from ..lifecycle.outcomes import fallback_text
-from ..lifecycle.states import (
-    AUTH_REQUIRED,
-    CANCELED,
-    COMPLETED,
-    FAILED,
-    INPUT_REQUIRED,
-    REJECTED,
-    SUBMITTED,
-    WORKING,
-)
+from ..lifecycle.states import AUTH_REQUIRED, CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, REJECTED, SUBMITTED, WORKING
 from .event_parser import parse_event, to_json
 
 StopReason = Literal["end_turn", "interrupt"]

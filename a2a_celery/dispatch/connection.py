@@ -22,11 +22,7 @@ SOCKET_TIMEOUT = 5.0
 
 def redis_timeouts(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the timeouts that transport options for Redis, or for its Sentinels, do not set themselves."""
-    timeouts = {
-        "socket_timeout": SOCKET_TIMEOUT,
-        "socket_connect_timeout": CONNECT_TIMEOUT,
-        "socket_keepalive": True,
-    }
+    timeouts = {"socket_timeout": SOCKET_TIMEOUT, "socket_connect_timeout": CONNECT_TIMEOUT, "socket_keepalive": True}
     missing: dict[str, Any] = {name: value for name, value in timeouts.items() if name not in options}
     if options.get("sentinel_kwargs"):  # without these, kombu applies the timeouts of the primary to the Sentinels
         missing["sentinel_kwargs"] = {**timeouts, **options["sentinel_kwargs"]}
@@ -42,10 +38,7 @@ def amqp_timeouts(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in timeouts.items() if name not in options}
 
 
-TIMEOUTS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
-    "redis": redis_timeouts,
-    "py-amqp": amqp_timeouts,
-}
+TIMEOUTS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {"redis": redis_timeouts, "py-amqp": amqp_timeouts}
 """Timeouts by the name of kombu's driver; other drivers keep their options unchanged."""
 
 

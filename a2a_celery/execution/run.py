@@ -61,9 +61,7 @@ class RunHost(Protocol):
     runner_id: str
     hooks: Hooks
 
-    async def adapter(self, agent: Agent) -> Adapter:
-        """Return the adapter of the agent."""
-        ...
+    async def adapter(self, agent: Agent) -> Adapter: ...
 
     def force(self, ref: RunRef, stop: Stop) -> None:
         """Exit this process to end an agent that ignores `stop`. Returns if the process cannot exit."""

@@ -79,7 +79,7 @@ def build_asgi(app: Celery, agents: Mapping[str, Agent], settings: Settings, clo
     )
     # every path of one word begins a tenant's paths: it would be sent from /word to /word/, where nothing is either
     asgi.router.redirect_slashes = False
-    asgi.state.shutdown = services.shutdown  # for whoever hears first that the process is to stop
+    asgi.state.shutdown = services.shutdown  # for the code that receives the stop signal first
     return asgi
 
 
@@ -127,7 +127,7 @@ def _agent_routes(
     older = HttpCallContextBuilder(path, PROTOCOL_VERSION_0_3)
     legacy = legacy_rest_routes(handler, older, handler.shutdown, handler.clock)
     routes: list[BaseRoute] = [
-        # first what is asked for most, for routes are tried one behind the other
+        # the most frequent first, because routes are tried in order
         *guard_rest(rest_routes(serving, context_builder), limit, around),
         Route("/", rpc, methods=["POST"]),
         *card_routes(handler.agent, settings, path),

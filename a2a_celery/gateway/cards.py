@@ -70,7 +70,7 @@ def card_routes(agent: Agent, settings: Settings, path: str) -> list[Route]:
         card_modifier=with_interfaces,
         cache_control="public, max-age=60",
     )
-    # A card is what it is from a process's start to its end. HTTP has whole seconds.
+    # A card does not change while the process runs. HTTP has whole seconds.
     since = SYSTEM_CLOCK.now().replace(microsecond=0)
     return [Route(route.path, with_address(route.endpoint), methods=["GET"]) for route in routes]
 
@@ -169,7 +169,7 @@ def _interfaces(settings: Settings, name: str, path: str, base_url: str) -> tupl
                 AgentInterface(url=url, protocol_binding="HTTP+JSON", protocol_version=version),
             ]
     if settings.grpc_port is not None and settings.grpc_public_address:
-        # one port serves all agents: the tenant says which, "" is the first
+        # one port serves all agents: the tenant names the agent, "" is the first
         tenant, address = name if path else "", settings.grpc_public_address
         found.insert(2, AgentInterface(url=address, protocol_binding="GRPC", protocol_version="1.0", tenant=tenant))
     return tuple(found)

@@ -250,7 +250,6 @@ class GatewayHandler(RequestHandler):
     async def on_get_extended_agent_card(
         self, params: GetExtendedAgentCardRequest, context: ServerCallContext
     ) -> AgentCard:
-        """Return the extended card."""
         self._check(params, context)
         checks.require_extended_card(self._card, context)
         card = extended_card(self.agent, self._settings, context)

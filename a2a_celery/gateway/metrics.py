@@ -66,7 +66,6 @@ class Metrics:
         self._read_task: asyncio.Task[tuple[FleetMetrics, DeliveryMetrics]] | None = None
 
     def routes(self) -> list[Route]:
-        """Return the route of ``/metrics``."""
         return [Route("/metrics", self._metrics)]
 
     async def start(self) -> None:

@@ -68,7 +68,7 @@ def shell_routes() -> list[Route]:
     """Return the routes of ``/ui/`` and its files, which are the same for every user."""
 
     async def with_slash(request: Request) -> Response:
-        # relative, for a proxy may serve all of this below a path of its own
+        # relative, because a proxy may serve this page below another path
         query = f"?{request.url.query}" if request.url.query else ""
         return Response(status_code=307, headers={"Location": f"{PATH.lstrip('/')}/{query}"})
 

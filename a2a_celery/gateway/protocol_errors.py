@@ -75,7 +75,7 @@ class LimitExceededError(A2AError):
 
 
 # The SDK has no words for these; its tables are where its bindings look them up. What JSON-RPC has no entry for is an
-# internal error (-32603), which is what 3.3.2 says of system errors.
+# internal error (-32603), as 3.3.2 requires for system errors.
 EXTRA_MAPPINGS: dict[type[A2AError], ErrorMapping] = {
     UnauthenticatedError: ErrorMapping(401, "UNAUTHENTICATED", "UNAUTHENTICATED"),
     PermissionDeniedError: ErrorMapping(403, "PERMISSION_DENIED", "PERMISSION_DENIED"),

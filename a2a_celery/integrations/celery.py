@@ -65,7 +65,7 @@ def correct_ended_children(pool: type) -> bool:
 
     celery 5.7.0: when a child ends and the broker connection breaks in the same moment, the pool still has the child
     after the reconnect, without the file descriptor that tells its end. kombu raises ``ValueError: file descriptor is
-    None``, and the worker ends: "Unrecoverable error". The pool replaces the child by itself at its next check.
+    None``, and the worker ends: "Unrecoverable error". The pool replaces the child at its next check.
 
     Returns:
         True if the pool had the defect.

@@ -16,12 +16,7 @@ from threading import Lock
 from types import MappingProxyType
 from typing import Any, Self
 
-from .saved_json import (
-    InvalidSaved,
-    Scalar,
-    fields_of,
-    is_scalar,
-)
+from .saved_json import InvalidSaved, Scalar, fields_of, is_scalar
 
 logger = logging.getLogger(__name__)
 

@@ -224,11 +224,6 @@ def status_event(
 
 
 def agent_message(text: str, task_id: str, context_id: str) -> Message:
-    """Return a message of the agent with `text`."""
     return Message(
-        message_id=str(uuid4()),
-        role=Role.ROLE_AGENT,
-        task_id=task_id,
-        context_id=context_id,
-        parts=[Part(text=text)],
+        message_id=str(uuid4()), role=Role.ROLE_AGENT, task_id=task_id, context_id=context_id, parts=[Part(text=text)]
     )

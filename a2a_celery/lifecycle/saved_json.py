@@ -19,7 +19,6 @@ class InvalidSaved(ValueError):
 
 
 def is_scalar(value: object) -> TypeGuard[Scalar]:
-    """Return True if `value` is a `Scalar`."""
     return isinstance(value, str | int | None) or (isinstance(value, float) and isfinite(value))
 
 

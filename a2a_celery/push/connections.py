@@ -24,11 +24,7 @@ class ConnectionPool:
     """Pool of connections that `backend` opens. `ssl_context` is used for https only."""
 
     def __init__(
-        self,
-        backend: httpcore.AsyncNetworkBackend,
-        ssl_context: ssl.SSLContext | None,
-        *,
-        clock: Clock = SYSTEM_CLOCK,
+        self, backend: httpcore.AsyncNetworkBackend, ssl_context: ssl.SSLContext | None, *, clock: Clock = SYSTEM_CLOCK
     ) -> None:
         self._backend = backend
         self._ssl_context = ssl_context

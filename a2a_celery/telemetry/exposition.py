@@ -15,9 +15,7 @@ from .names import METRICS
 class Source(Protocol):
     """Registry or collector."""
 
-    def collect(self) -> Iterable[PrometheusMetric]:
-        """Return the metrics."""
-        ...
+    def collect(self) -> Iterable[PrometheusMetric]: ...
 
 
 class Ours(Collector):

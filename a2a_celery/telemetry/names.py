@@ -99,11 +99,7 @@ class Metric:
 TASKS_ENDED = Metric("a2a_tasks_ended", "counter", "store", "Tasks that reached a terminal state.", ("agent", "state"))
 RUN_QUEUE = Metric("a2a_run_queue_seconds", "histogram", "store", "Time until a worker claimed the run.", ("agent",))
 RUN_FIRST_EVENT = Metric(
-    "a2a_run_first_event_seconds",
-    "histogram",
-    "store",
-    "Time from a run's claim to its first event.",
-    ("agent",),
+    "a2a_run_first_event_seconds", "histogram", "store", "Time from a run's claim to its first event.", ("agent",)
 )
 RUN_TIME = Metric("a2a_run_seconds", "histogram", "store", "Time from a run's claim to its end.", ("agent",))
 CANCEL_TIME = Metric(

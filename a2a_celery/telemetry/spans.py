@@ -104,11 +104,11 @@ class Spans:
         return self.began(SpanName.REQUEST.format(operation=operation), parent, kind, attributes)
 
     @contextmanager
-    def publishing(self, agent: str, celery_id: str, kept: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    def publishing(self, agent: str, celery_id: str, stored: Mapping[str, str]) -> Iterator[dict[str, str]]:
         """Run a block that publishes a run, in the trace that is stored with the run. Yield the trace headers for its
         message."""
         attributes: Attributes = {Attribute.AGENT: agent, Attribute.CELERY_ID: celery_id}
-        parent = _W3C.extract(kept, Context())
+        parent = _W3C.extract(stored, Context())
         name = SpanName.PUBLISH.format(agent=agent)
         with self.spanning(name, attributes, parent=parent, kind=SpanKind.PRODUCER):
             yield self.current()

@@ -104,6 +104,6 @@ def test_webhooks_that_hear_nothing(tmp_path: Path) -> None:
     assert (undelivered[0], gateway_without_key[0]) == (1, 1)
     assert "has no A2A_SECRET_KEY, and it is set here as in the gateways: it delivers nothing" in undelivered[1]
     assert "wrong  secret key: A2A_SECRET_KEY is not set here" in gateway_without_key[1]
-    assert "note   webhooks: 1 can't be reached now" in failing
+    assert "note   webhooks: 1 unreachable now" in failing
     assert "note   webhooks: 1 given up: celery -A … a2a deliveries list --dead" in failing
     assert "replay --all" in failing

@@ -203,7 +203,7 @@ def test_all_is_well() -> None:
             "note",
             sealed(KEY, failing=3),
             "webhooks",
-            "3 are unreachable now: celery -A … a2a deliveries",
+            "3 unreachable now: celery -A … a2a deliveries",
         ),
         ("note", sealed(KEY, dead=2), "webhooks", "2 given up: celery -A … a2a deliveries list --dead"),
         ("ok", {"settings": PUSHING, **sealed(KEY), **watching(KEY)}, "webhooks", "none was given up"),

@@ -51,10 +51,7 @@ def with_credentials(command: F) -> F:
 
 
 def credentials_of(
-    header: Iterable[str],
-    bearer_file: Path | None,
-    api_key_file: Path | None,
-    environ: Mapping[str, str] = os.environ,
+    header: Iterable[str], bearer_file: Path | None, api_key_file: Path | None, environ: Mapping[str, str] = os.environ
 ) -> CredentialArguments:
     """Return the credentials for each request. A file takes precedence over a variable.
 

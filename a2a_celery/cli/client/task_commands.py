@@ -71,9 +71,7 @@ class Gateway:
             del card.supported_interfaces[:]
             card.supported_interfaces.append(
                 AgentInterface(
-                    url=f"{url}/",
-                    protocol_binding=TransportProtocol.JSONRPC,
-                    protocol_version=PROTOCOL_VERSION_CURRENT,
+                    url=f"{url}/", protocol_binding=TransportProtocol.JSONRPC, protocol_version=PROTOCOL_VERSION_CURRENT
                 )
             )
             config = ClientConfig(streaming=streaming, httpx_client=http)
@@ -227,15 +225,15 @@ async def list_(gateway: Gateway, *, state: str | None, context_id: str | None, 
     A gateway lists the caller's tasks. --all and --stuck list the tasks of all callers, from the store.
     """
     wanted = STATE_PREFIX + (state or "unspecified").upper()
-    rows: list[tuple[str, Task]] = []
+    found_tasks: list[tuple[str, Task]] = []
     more = False
     for name in gateway.agents:
         found, left = await _newest(gateway, name, wanted, context_id or "", limit)
-        rows += [(name, task) for task in found]
+        found_tasks += [(name, task) for task in found]
         more = more or left
-    rows.sort(key=lambda row: row[1].status.timestamp.ToNanoseconds(), reverse=True)
-    more = more or len(rows) > limit
-    lines = (as_json(task) for _, task in rows[:limit]) if as_lines else task_table(rows[:limit])
+    found_tasks.sort(key=lambda each: each[1].status.timestamp.ToNanoseconds(), reverse=True)
+    more = more or len(found_tasks) > limit
+    lines = (as_json(task) for _, task in found_tasks[:limit]) if as_lines else task_table(found_tasks[:limit])
     for line in lines:
         click.echo(line)
     if more and not as_lines:

@@ -54,7 +54,7 @@ def webhooks(found: Survey) -> Iterator[Finding]:
     """Check that webhooks receive their events."""
     failing, dead = found.webhooks.failing, found.webhooks.dead
     if failing:
-        yield note("webhooks", f"{failing} are unreachable now: celery -A … a2a deliveries shows the reason.")
+        yield note("webhooks", f"{failing} unreachable now: celery -A … a2a deliveries shows the reason.")
     if dead:
         yield note(
             "webhooks",

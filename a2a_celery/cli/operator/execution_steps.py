@@ -114,14 +114,14 @@ def _show(context: click.Context, task_id: str, agent: str | None, as_lines: boo
         found = store.run(read_steps(keys, task_id))
     if found is None or agent not in (None, found.agent):
         raise click.ClickException(f"no task {task_id}" + (f" of {agent}" if agent else ""))
-    rows = list(step_durations(found))
+    durations = list(step_durations(found))
     if as_lines:
-        for one in rows:
+        for one in durations:
             click.echo(one.as_json(task_id, found.agent))
         return
     click.echo(f"task {task_id} ({found.agent}, context {found.context_id}): {state_name(found.state)}")
-    if not rows:
+    if not durations:
         click.echo("no step is recorded yet: no run has begun, or one has just begun")
         return
-    for line in table(HEADING, [one.cells() for one in rows]):
+    for line in table(HEADING, [one.cells() for one in durations]):
         click.echo(line)

@@ -191,8 +191,8 @@ def _text_lines(summaries: list[TaskSummary]) -> Iterator[str]:
     if not summaries:
         yield "no dead letters"
         return
-    rows = [(x.ref.task_id, x.agent, f"{x.attempt} of {x.max_attempts}", _time(x), x.context_id) for x in summaries]
-    yield from table(("TASK", "AGENT", "ATTEMPTS", "FAILED (UTC)", "CONTEXT"), rows)
+    lines = [(x.ref.task_id, x.agent, f"{x.attempt} of {x.max_attempts}", _time(x), x.context_id) for x in summaries]
+    yield from table(("TASK", "AGENT", "ATTEMPTS", "FAILED (UTC)", "CONTEXT"), lines)
     yield "run one again: a2a requeue TASK; all of them: a2a requeue --all"
 
 

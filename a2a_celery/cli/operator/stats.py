@@ -87,7 +87,7 @@ class Stats:
 
     def lines(self) -> Iterator[str]:
         """Yield readable lines."""
-        yield from table(HEADING, [self._row(name) for name in self.agents])
+        yield from table(HEADING, [self._cells(name) for name in self.agents])
         runs, posts, used = self.counted.runs, self.posts, self.usage
         yield ""
         yield (
@@ -116,7 +116,7 @@ class Stats:
             "lost": {what: n for (agent, what), n in self.counted.counted("lost").items() if agent == name},
         }
 
-    def _row(self, name: str) -> tuple[str, ...]:
+    def _cells(self, name: str) -> tuple[str, ...]:
         waiting = self.open.get((name, SUBMITTED), 0)
         paused = sum(self.open.get((name, state), 0) for state in INTERRUPTED)
         oldest = self.counted.oldest.get(name)

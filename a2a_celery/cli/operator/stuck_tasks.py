@@ -30,11 +30,7 @@ class Why(Enum):
     """Reason why a task waits, with a remedy."""
 
     UNCLAIMED = "unclaimed", "no worker began it", "start a worker that has this agent and consumes its queue"
-    BLOCKED = (
-        "blocked",
-        "another run of its context comes first",
-        "a2a list --context CONTEXT shows which",
-    )
+    BLOCKED = ("blocked", "another run of its context comes first", "a2a list --context CONTEXT shows which")
     CANVAS = (
         "canvas",
         "the canvas that its Celery task began has not ended",

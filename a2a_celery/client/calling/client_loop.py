@@ -39,9 +39,9 @@ class ClientLoop:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._http = httpx.AsyncClient(timeout=httpx.Timeout(TIMEOUT, connect=CONNECT_TIMEOUT))
-        # the pool is for all remotes: what a server remembers one caller by is not for the next one
+        # all remotes share the pool, so cookies of one caller must not reach the next request
         self._http.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=[]))
-        self._cards: dict[int, CardCache] = {}  # of named remotes, which stay: each may be shown a card of its own
+        self._cards: dict[int, CardCache] = {}  # by named remote, because each may receive a different card
         self._public_cards = CardCache()
         self.poll_limiter = PollRateLimiter()
         threading.Thread(target=self._loop.run_forever, name="a2a-calls", daemon=True).start()

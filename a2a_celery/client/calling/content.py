@@ -63,7 +63,7 @@ def _pieces(content: Any) -> Iterator[Message]:
         return
     if isinstance(content, Mapping):
         yield _of_mapping(content)
-    elif isinstance(content, list | tuple) and any(_is_rich(one) for one in content):  # what a group gave
+    elif isinstance(content, list | tuple) and any(_is_rich(one) for one in content):  # the results of a group
         for one in content:
             yield from _pieces(one)
     else:

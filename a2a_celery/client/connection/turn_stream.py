@@ -226,10 +226,12 @@ class TurnStream:
             except InternalError as e:
                 error = _failing(self._url, e)
             except (A2AError, RemoteError):
-                may_subscribe = False  # the task has ended, or is gone, or there is no such thing here: GetTask says
+                may_subscribe = (
+                    False  # the task has ended or does not exist, or the method is missing: GetTask tells which
+                )
             if self.is_over:
                 return
-            # between numbered events a snapshot would tell what they tell again; but for a server that tells nothing
+            # a snapshot between numbered events would repeat them, except for a server without numbers
             numbered = self._last_id is not None and may_subscribe
             if not numbered or idle >= MAX_EMPTY_SUBSCRIPTIONS:
                 try:
@@ -237,7 +239,7 @@ class TurnStream:
                     if self._is_new(event) and (not numbered or stop_reason_of(event.task.status.state)):
                         yield self._record(event)
                     if not event.task.HasField("status"):
-                        return  # it will never say that it has ended
+                        return  # the server never reports the end
                     error = None
                 except AgentUnreachable as e:
                     error = e
@@ -292,7 +294,7 @@ class TurnStream:
             pending.cancel()
             await asyncio.wait({pending})
             if not pending.cancelled():
-                pending.exception()  # seen: the caller has what it wanted, or has left
+                pending.exception()  # marks the exception as retrieved
             await events.aclose()
 
     async def _poll(self, task_id: str) -> StreamResponse | None:

@@ -273,13 +273,7 @@ class Turn:
             raise InputRequired(parts=self._events.settlement.question)
 
     async def artifact(
-        self,
-        content: Any,
-        *,
-        artifact_id: str | None = None,
-        name: str = "",
-        append: bool = False,
-        last: bool = True,
+        self, content: Any, *, artifact_id: str | None = None, name: str = "", append: bool = False, last: bool = True
     ) -> str:
         """Add an artifact, or append a chunk to one.
 

@@ -218,13 +218,13 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
             self._return_to_fleet()
             return True
         was_revoked = self.id in revoked_tasks
-        gone = bool(super().revoked())
-        if gone and self.is_run and self.time_start is None:
+        is_revoked = bool(super().revoked())
+        if is_revoked and self.is_run and self.time_start is None:
             if self.maybe_expire():
                 self._end_expired(was_revoked)
             else:
                 self._ender.end(self.id, revoked_by("revoke"), worker_pid=None)
-        return gone
+        return is_revoked
 
     def _end_expired(self, was_revoked: bool) -> None:
         """End the run if this message was its newest.

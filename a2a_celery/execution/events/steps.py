@@ -22,13 +22,7 @@ from a2a.types import TaskState
 
 from ...lifecycle import Canceled, Completed, Delegated, Failure, Lost, Outcome, Paused, Refused, Rejection, Retried
 from ...lifecycle import states as task_states
-from ...lifecycle.execution import (
-    ENDS,
-    HISTORY_LIMIT,
-    ExecutionState,
-    ExecutionStateMachine,
-    system_clock,
-)
+from ...lifecycle.execution import ENDS, HISTORY_LIMIT, ExecutionState, ExecutionStateMachine, system_clock
 from ...lifecycle.outcomes import INVALID_ANSWER, OUT_OF_TIME
 from ...lifecycle.saved_json import Scalar
 

@@ -29,15 +29,7 @@ from __future__ import annotations
 import logging
 from uuid import uuid4
 
-from a2a.types import (
-    Message,
-    Role,
-    Task,
-    TaskArtifactUpdateEvent,
-    TaskState,
-    TaskStatus,
-    TaskStatusUpdateEvent,
-)
+from a2a.types import Message, Role, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent
 from a2a.utils.errors import InvalidAgentResponseError
 from google.protobuf.json_format import MessageToDict, SerializeToJsonError
 

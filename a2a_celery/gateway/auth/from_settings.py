@@ -37,7 +37,7 @@ def authenticator_from_settings(settings: Settings, clock: Clock = SYSTEM_CLOCK)
         _require_unset(settings, needed, MEANS_NOTHING.format("a2a_auth_jwks_url or a2a_auth_jwt_key"))
     if settings.auth_api_keys is not None:
         if not settings.api_keys:
-            raise ConfigError("a2a_auth_api_keys is empty, so nobody could come in: add a key, or leave it out")
+            raise ConfigError("a2a_auth_api_keys is empty, so no caller could authenticate: add a key, or leave it out")
         schemes.append(ApiKeys(settings.api_keys, settings.auth_api_key_header))
     if settings.auth_identity_header is not None:
         if not settings.auth_proxy_networks:

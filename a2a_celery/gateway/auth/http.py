@@ -40,7 +40,6 @@ class Backend(AuthenticationBackend):
 
 
 def presented(conn: HTTPConnection) -> PresentedCredentials:
-    """Return the credentials of `conn`."""
     peer: Any = conn.scope.get(PEER, conn.scope.get("client"))
     return PresentedCredentials(conn.headers.getlist, peer[0] if peer else None)
 

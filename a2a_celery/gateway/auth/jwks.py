@@ -26,7 +26,7 @@ RETRY_AFTER = 5.0
 """Seconds between two attempts while there are no keys at all."""
 
 ASK_AGAIN_AFTER = 30.0
-"""Seconds between two fetches for unknown keys: anybody can invent the id of a key."""
+"""Minimum seconds between two fetches for unknown keys, because a caller can invent the id of a key."""
 
 
 class FetchedKeys:
@@ -103,7 +103,7 @@ class FetchedKeys:
     async def _fetch_once(self) -> None:
         try:
             self._keys = read_set(await fetch_jwk_set(self._url, self._transport, self._clock))
-        except Exception as e:  # whatever it is: what is known stays, and it is tried again
+        except Exception as e:  # after any error, the known keys stay and the next fetch tries again
             log_fields = about(Action.KEYS_NOT_FETCHED)
             known = "those known stay" if self._keys is not None else "no bearer token can be judged"
             logger.warning(

@@ -106,7 +106,7 @@ def read_set(document: Any) -> KeySet:
 def _public(given: Any) -> Key | None:
     try:
         key = JWKRegistry.import_key(given)
-    except (JoseError, ValueError, TypeError, KeyError, AttributeError):  # a type that nobody here knows, or no key
+    except (JoseError, ValueError, TypeError, KeyError, AttributeError):  # an unknown type, or not a key
         return None
     except SecurityWarning:  # where warnings are errors: it is too short
         return None

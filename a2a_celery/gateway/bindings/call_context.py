@@ -11,9 +11,7 @@ from a2a.auth.user import User
 from a2a.server.context import ServerCallContext
 from a2a.server.routes.common import DefaultServerCallContextBuilder
 from a2a.utils.constants import PROTOCOL_VERSION_0_3, PROTOCOL_VERSION_1_0, VERSION_HEADER
-from a2a.utils.errors import (
-    VersionNotSupportedError,
-)
+from a2a.utils.errors import VersionNotSupportedError
 from starlette.requests import HTTPConnection, Request
 
 from ..auth.identity import Identity

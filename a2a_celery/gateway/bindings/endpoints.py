@@ -11,11 +11,7 @@ from functools import partial
 
 from a2a.server.context import ServerCallContext
 from a2a.server.jsonrpc_models import JSONParseError, JSONRPCError
-from a2a.utils.errors import (
-    A2AError,
-    ContentTypeNotSupportedError,
-    InvalidRequestError,
-)
+from a2a.utils.errors import A2AError, ContentTypeNotSupportedError, InvalidRequestError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route

@@ -18,11 +18,7 @@ from a2a.server.routes.jsonrpc_dispatcher import JsonRpcDispatcher
 from a2a.types import SendMessageRequest
 from a2a.utils import json_utils
 from a2a.utils.constants import PROTOCOL_VERSION_0_3, PROTOCOL_VERSION_1_0
-from a2a.utils.errors import (
-    A2AError,
-    InvalidRequestError,
-    UnsupportedOperationError,
-)
+from a2a.utils.errors import A2AError, InvalidRequestError, UnsupportedOperationError
 from a2a.utils.telemetry import SpanKind, trace_function
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message

@@ -89,9 +89,7 @@ async def _params(request: Request, kind: type[Proto], context: ServerCallContex
         elif name != "tenant":
             setattr(params, name, value)
     context.tenant = one_tenant(
-        request.path_params.get("tenant", ""),
-        request.query_params.get("tenant", ""),
-        params.tenant,
+        request.path_params.get("tenant", ""), request.query_params.get("tenant", ""), params.tenant
     )
     return params
 

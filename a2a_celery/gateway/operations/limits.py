@@ -118,7 +118,7 @@ class OwnerLimits:
             await self._count(agent, Scope(owner=owner))
 
     async def charge_body(self, agent: str, owner: str, tokens: int) -> None:
-        """Take so many tokens of `owner` for a large body, before the request is built from it.
+        """Take `tokens` tokens of `owner` for a large body, before the request is built from it.
 
         They are taken only if a token is left for the operation itself, and never cost more than a full bucket.
 
@@ -139,7 +139,6 @@ class OwnerLimits:
 
     @property
     def counts_requests(self) -> bool:
-        """Return whether requests are limited."""
         return self._per_second is not None
 
     async def _count(self, agent: str, scope: Scope, cost: int = 1, spare: int = 0) -> None:

@@ -124,7 +124,6 @@ class PushConfigs:
         return subscription.without_secrets()
 
     async def get(self, scope: Scope, task_id: str, config_id: str) -> TaskPushNotificationConfig:
-        """Return one config."""
         sealed = await self._store.run(read_push_config(self._keys, scope, task_id, config_id))
         if sealed is None:
             raise _no_config(task_id, config_id)

@@ -85,7 +85,6 @@ class TurnWatch:
 
 
 async def entries_of(pages: AsyncGenerator[LogPage, None]) -> AsyncGenerator[LogEntry, None]:
-    """Yield the entries of `pages` one by one."""
     async with aclosing(pages):
         async for page in pages:
             for entry in page.entries:

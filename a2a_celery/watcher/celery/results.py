@@ -125,14 +125,14 @@ class Results:
             metadata = _shown(meta)
             if metadata is None:
                 return None
-            noted = _noted(ref, meta, metadata, unclaimed.recorded)
-            if noted == unclaimed.recorded:
+            record = _record_of_state(ref, meta, metadata, unclaimed.recorded)
+            if record == unclaimed.recorded:
                 return state
             if state == states.RETRY:
-                metadata = retry_metadata(int(noted.split()[1]) + 1, None, "", "")
+                metadata = retry_metadata(int(record.split()[1]) + 1, None, "", "")
             event = status_event(ref.task_id, unclaimed.context_id, WORKING)
             event.metadata.update(metadata)
-            writing = record_result(self._keys, ref, before=unclaimed.recorded, state=noted, event=event)
+            writing = record_result(self._keys, ref, before=unclaimed.recorded, state=record, event=event)
             reply = await self._store.run(writing)
             if not isinstance(reply, Unclaimed):
                 return state
@@ -230,7 +230,7 @@ def _shown(meta: Mapping[str, Any]) -> dict[str, Any] | None:
         return progress_metadata(state, None)
 
 
-def _noted(ref: RunRef, meta: Mapping[str, Any], metadata: Mapping[str, Any], before: str) -> str:
+def _record_of_state(ref: RunRef, meta: Mapping[str, Any], metadata: Mapping[str, Any], before: str) -> str:
     """Return the record of the state `meta` of run `ref` after the record `before`.
 
     Only a result backend with ``result_extended`` knows the number of retries. Otherwise, recorded retries count.

@@ -84,11 +84,7 @@ async def make_instrumented_post(
 
 
 async def _make_counted_post(
-    poster: Poster,
-    request: PostRequest,
-    route: Route | Deferred | PostRefused,
-    metrics: WatcherMetrics,
-    post_id: str,
+    poster: Poster, request: PostRequest, route: Route | Deferred | PostRefused, metrics: WatcherMetrics, post_id: str
 ) -> PostReport:
     started_at = SYSTEM_CLOCK.monotonic()
     result = await poster.post(request, route)
