@@ -67,11 +67,11 @@ class TestSteps:
     @pytest.mark.parametrize(
         ("url", "wanted"),
         [
-            ("nobody", "no remote is called 'nobody', and it is no URL; known: plain, research"),
+            ("nobody", "no remote is called 'nobody', and it is not a URL; known: plain, research"),
             ("ftp://x/", "begins with http:// or https://"),
             ("http://", "names a host"),
-            ("http://[", "is no URL"),
-            ("https://ann:secret@x/", "the URL for x has a password in it: give a Remote with headers its name"),
+            ("http://[", "is not a URL"),
+            ("https://ann:secret@x/", "the URL for x has a password: use a named Remote with headers"),
             (5, "a text, not int"),
         ],
     )
@@ -97,7 +97,7 @@ class TestSteps:
             call.s(URL, "x", **options)
 
     def test_content_that_is_no_json_is_refused(self, call: CallTask) -> None:
-        with pytest.raises(TypeError, match="a message cannot carry this object: give text"):
+        with pytest.raises(TypeError, match="a message cannot carry this object: pass text"):
             call.s(URL, object())
 
     def test_a_step_without_its_url_by_name_is_refused_where_it_is_published(self, call: CallTask) -> None:

@@ -92,7 +92,7 @@ class ClientLoops:
 
     def __init__(self) -> None:
         self._loops: dict[int, ClientLoop] = {}
-        # One lock per process: one that was held while a child was forked would stay locked there.
+        # One lock per process, because a lock that is held during a fork stays locked in the child.
         self._locks: dict[int, threading.Lock] = {}
 
     def current(self) -> ClientLoop:

@@ -47,7 +47,7 @@ def message_of(contents: Sequence[Any], message_id: str, task_id: str = "", cont
         for piece in _pieces(content):
             message.MergeFrom(piece)
     if not message.parts:
-        raise ValueError("there is nothing to send: give a text, data or a message, or let a step before give it")
+        raise ValueError("there is nothing to send: pass text, data or a message, or let an earlier step return it")
     message.role = Role.ROLE_USER
     message.message_id = message.message_id or message_id
     message.task_id = task_id or message.task_id
@@ -55,7 +55,7 @@ def message_of(contents: Sequence[Any], message_id: str, task_id: str = "", cont
     return message
 
 
-_NOT_SENT = "a message cannot carry this {}: give text, JSON data, parts, or a message"
+_NOT_SENT = "a message cannot carry this {}: pass text, JSON data, parts, or a message"
 
 
 def _pieces(content: Any) -> Iterator[Message]:

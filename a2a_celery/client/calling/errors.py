@@ -19,7 +19,7 @@ class CallEnded(RemoteError):
     """The remote task did not complete."""
 
     def __init__(self, text: str, data: dict[str, Any] | None = None) -> None:
-        super().__init__(text, data)  # result backends make it again from its args
+        super().__init__(text, data)  # result backends rebuild it from its args
         self._data = data
 
     def __str__(self) -> str:

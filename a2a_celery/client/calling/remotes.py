@@ -47,7 +47,7 @@ def find_remote(remotes: Mapping[str, Remote], name: object) -> Remote:
         return remotes[name]
     if isinstance(name, str) and "://" not in name:
         known = ", ".join(sorted(remotes)) or "none"
-        raise ConfigError(f"no remote is called {name!r}, and it is no URL; known: {known}")
+        raise ConfigError(f"no remote is called {name!r}, and it is not a URL; known: {known}")
     return Remote(name)  # type: ignore[arg-type]
 
 
@@ -59,7 +59,7 @@ def url_error(url: object) -> str:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        return f"{url!r} is no URL"
+        return f"{url!r} is not a URL"
     if parts.username is not None or parts.password is not None:
-        return f"the URL for {parts.hostname} has a password in it: give a Remote with headers its name instead"
+        return f"the URL for {parts.hostname} has a password: use a named Remote with headers instead"
     return "" if usable else f"{url!r}: an agent's URL begins with http:// or https:// and names a host"

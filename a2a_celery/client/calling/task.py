@@ -62,7 +62,7 @@ class CallTask(Task):  # type: ignore[misc]
     """
 
     name = NAME
-    # A copy asks again for the task that the first one sent; so the broker may keep it until it was seen to.
+    # Acknowledged late: a duplicate polls the task that the first message sent.
     acks_late = True
     reject_on_worker_lost = True
     max_retries = None
@@ -169,7 +169,7 @@ class CallTask(Task):  # type: ignore[misc]
                 self._retry_later(content, step, now, timeout)
             self._give_up(url, step)
             raise call_error(CallTimedOut, remote.url, f"not done within {timeout:g} s", result)
-        self._stop_if_ended(url, step)  # a copy was quicker
+        self._stop_if_ended(url, step)  # a duplicate was faster
         is_wanted = result.stop_reason == "interrupt" and on_interrupt == "return"
         if not is_wanted and (error := error_of(remote.url, result)):
             raise error
@@ -202,7 +202,7 @@ class CallTask(Task):  # type: ignore[misc]
                 if message.task_id:
                     known = await agent.get(message.task_id)
                     if _has_message(known, message):
-                        return known  # a copy of this step has sent it
+                        return known  # a duplicate of this step has sent it
                     question = question_digest(known)
                 try:
                     return await agent.submit(message, push=push)
@@ -210,7 +210,7 @@ class CallTask(Task):  # type: ignore[misc]
                     has_webhook = False
                     return await agent.submit(message)
                 except (InvalidParamsError, UnsupportedOperationError):
-                    # a task that this very message has ended takes no more: a copy of this step has sent it
+                    # a task that this message has ended accepts no more: a duplicate of this step has sent it
                     known = await agent.get(message.task_id) if message.task_id else Result()
                     if _has_message(known, message):
                         return known
@@ -238,7 +238,7 @@ class CallTask(Task):  # type: ignore[misc]
         visibility = self.app.conf.broker_transport_options.get("visibility_timeout")
         pause = progress.pause(now, timeout=timeout, visibility=visibility, at_least=free)
         kwargs = {**self.request.kwargs, "progress": progress.to_dict()}
-        if self.request.is_eager:  # task_always_eager, in somebody's tests: there the retry is made at once
+        if self.request.is_eager:  # task_always_eager, for tests: the retry executes at once
             time.sleep(pause)
         try:
             raise self.retry(args=() if progress.task_id else content, kwargs=kwargs, countdown=pause)

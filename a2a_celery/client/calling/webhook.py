@@ -60,7 +60,7 @@ class Webhook:
             raise ConfigError(f"webhook url {self.url!r}: http:// or https://, a host and a path")
         if len(self.secret) < MIN_SECRET_LENGTH:
             raise ConfigError(
-                f"webhook secret: {MIN_SECRET_LENGTH} characters or more, such as `openssl rand -hex 32` gives"
+                f"webhook secret: {MIN_SECRET_LENGTH} characters or more, for example from `openssl rand -hex 32`"
             )
 
     def config(self, celery_id: str) -> TaskPushNotificationConfig:

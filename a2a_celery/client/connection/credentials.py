@@ -37,7 +37,7 @@ class Credentials:
         self, headers: HeaderSource | None = None, *, bearer: str | None = None, api_key: str | None = None
     ) -> None:
         if bearer == "" or api_key == "":
-            raise ConfigError("an empty bearer token or API key: give None if there is none")
+            raise ConfigError("an empty bearer token or API key: pass None instead")
         self._source = {} if headers is None else headers
         self._bearer = bearer
         self._api_key = api_key
@@ -87,4 +87,4 @@ def _api_key_header(card: AgentCard | None) -> str:
         if scheme.api_key_security_scheme.location.lower() == "header":
             name: str = scheme.api_key_security_scheme.name
             return name
-    raise ConfigError("the agent wants its API key in the query or a cookie, which is not done here: use a header")
+    raise ConfigError("the agent requires its API key in the query or a cookie, which is not supported: use a header")

@@ -53,7 +53,7 @@ class EventIdRecorder:
         if options.get("stream"):
             self._bound.watch(response)
             lines = response.aiter_lines
-            # a line is read when its frame is wanted: what is noted is never ahead of what was given out
+            # a line is read only when its frame is needed, so no recorded id is newer than the yielded events
             response.aiter_lines = lambda: self._record_ids(lines())  # type: ignore[method-assign]
             return response
         await self._bound.read(response)

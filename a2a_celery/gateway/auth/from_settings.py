@@ -18,7 +18,7 @@ from .proxies import ProxyIdentity
 from .schemes import Scheme
 from .tokens import BearerTokens
 
-MEANS_NOTHING = "means nothing without {}: set that, or leave it out"
+MEANS_NOTHING = "has no effect without {}: set that, or leave it out"
 
 NEEDED_BY_TOKENS = ("auth_jwt_algorithms", "auth_jwt_issuer", "auth_jwt_audience")
 
@@ -49,7 +49,7 @@ def authenticator_from_settings(settings: Settings, clock: Clock = SYSTEM_CLOCK)
         _require_unset(settings, ("auth_proxy_networks",), MEANS_NOTHING.format("a2a_auth_identity_header"))
     _require_own_headers(settings)
     if schemes:
-        checks = "a gateway with authentication does not check that: leave it out"
+        checks = "a gateway with authentication ignores it: leave it out"
         _require_unset(settings, ("allowed_hosts", "trusted_origins"), checks)
     return Authenticator(schemes, clock) if schemes else None
 
@@ -70,7 +70,7 @@ def require_grpc_authentication(settings: Settings) -> None:
     ):
         return
     raise ConfigError(
-        f"a2a_grpc_port = {settings.grpc_port}: an application around a2a.asgi() sees no gRPC, so everybody who "
+        f"a2a_grpc_port = {settings.grpc_port}: an application around a2a.asgi() sees no gRPC, so any caller that "
         "reaches the port may use it. Set A2A_AUTH_JWKS_URL, A2A_AUTH_API_KEYS or A2A_AUTH_IDENTITY_HEADER, leave the "
         "port out, or set A2A_GRPC_WITHOUT_AUTHENTICATION=on"
     )
@@ -101,8 +101,8 @@ def _tokens(settings: Settings, clock: Clock) -> BearerTokens:
     missing = [f"a2a_{name}" for name in NEEDED_BY_TOKENS if not getattr(settings, name)]
     if missing:
         raise ConfigError(
-            f"bearer tokens need {', '.join(missing)} too: without, a token that was signed for somebody else, or in a "
-            "way that nobody meant, would be believed"
+            f"bearer tokens need {', '.join(missing)} too: otherwise a token for another audience, or with another "
+            "algorithm, would be accepted"
         )
     algorithms = settings.auth_jwt_algorithms
     unknown = [name for name in algorithms if name not in KEY_TYPES]
@@ -130,8 +130,8 @@ def _keys(settings: Settings, clock: Clock) -> KeySource:
     secret = [name for name in settings.auth_jwt_algorithms if KEY_TYPES[name] == "oct"]
     if secret:
         raise ConfigError(
-            f"a2a_auth_jwt_algorithms has {', '.join(secret)}: what a JWKS shows to everybody is no shared secret; "
-            "RS256 or ES256 is meant, or a2a_auth_jwt_key"
+            f"a2a_auth_jwt_algorithms has {', '.join(secret)}: a JWKS is public and cannot have a shared secret: "
+            "use RS256 or ES256, or a2a_auth_jwt_key"
         )
     if "@" in urlsplit(settings.auth_jwks_url).netloc:
         raise ConfigError("a2a_auth_jwks_url must hold no user or password: logs and `a2a doctor` show the address")

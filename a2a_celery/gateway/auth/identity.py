@@ -39,11 +39,10 @@ class Identity(BaseUser, User):
         return self.owner
 
     def may_use(self, tenant: str) -> bool:
-        """Return whether the caller may use `tenant`, "" for none."""
+        """Return True if the caller may use `tenant`, "" for none."""
         return self.tenants is None or tenant in self.tenants
 
 
 def is_owner(name: object) -> bool:
-    """Return whether `name` can be an owner: not empty, not too long, and printable, so that it can be found in a
-    log."""
+    """Return True if `name` can be an owner: not empty, not too long, and printable for logs."""
     return isinstance(name, str) and 0 < len(name) <= MAX_OWNER_LENGTH and name.isprintable()

@@ -75,11 +75,11 @@ class FetchedKeys:
         return None if self._keys is None else self._keys.named(kid, algorithm)
 
     def _is_late(self) -> bool:
-        """Return whether a request must refresh the keys: a mounted application gets no start event."""
+        """Return True if a request must refresh the keys, because a mounted application receives no start event."""
         return self._refresh_task is None and self._clock.monotonic() - self._fetched_at > REFRESH_EVERY
 
     def _may_ask(self) -> bool:
-        """Return whether a fetch is due or running."""
+        """Return True if a fetch is due or running."""
         if self._fetching is not None:
             return True
         return self._clock.monotonic() - self._fetched_at > (RETRY_AFTER if self._keys is None else ASK_AGAIN_AFTER)
@@ -105,7 +105,7 @@ class FetchedKeys:
             self._keys = read_set(await fetch_jwk_set(self._url, self._transport, self._clock))
         except Exception as e:  # after any error, the known keys stay and the next fetch tries again
             log_fields = about(Action.KEYS_NOT_FETCHED)
-            known = "those known stay" if self._keys is not None else "no bearer token can be judged"
+            known = "the known keys stay" if self._keys is not None else "no bearer token can be verified"
             logger.warning(
                 "the keys at %s were not fetched (%s); %s", self._url, fetch_failure(e), known, extra=log_fields
             )

@@ -82,24 +82,24 @@ class StaticKeys:
 
 
 def fits(key: Key, algorithm: str) -> bool:
-    """Return whether `key` may verify signatures of `algorithm`, by type, curve, and declared use and algorithm."""
+    """Return True if `key` may verify signatures of `algorithm`, by type, curve, and declared use and algorithm."""
     if key.key_type != KEY_TYPES[algorithm] or key.get("use", "sig") != "sig" or key.get("alg", algorithm) != algorithm:
         return False
     return not isinstance(key, ECKey) or key.get("crv") == CURVES[algorithm]
 
 
 def read_set(document: Any) -> KeySet:
-    """The public keys of a JWK Set that can be used; others in it, and secrets, are passed over.
+    """Return the usable public keys of a JWK Set. Other keys and secrets are ignored.
 
     Raises:
-        ValueError: it is no JWK Set, or has no such key.
+        ValueError: The document is not a JWK Set, or has no such key.
     """
     given = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(given, list):
         raise ValueError("not a JWK Set: it has no list of keys")
     keys = [key for one in given[:MAX_KEYS] if (key := _public(one)) is not None]
     if not keys:
-        raise ValueError("a JWK Set without a public key that could be used")
+        raise ValueError("a JWK Set without a usable public key")
     return KeySet(keys)
 
 
@@ -160,7 +160,7 @@ def _from_pem(text: str) -> Key:
         if isinstance(key, RSAKey) and not _is_long(key):
             raise ConfigError(f"a2a_auth_jwt_key: an RSA key of less than {MIN_RSA_BITS} bits")
         return key
-    raise ConfigError("a2a_auth_jwt_key is no public key, RSA or EC, as PEM")
+    raise ConfigError("a2a_auth_jwt_key is not a public RSA or EC key in PEM")
 
 
 def _secret(text: str, algorithms: Sequence[str]) -> Key:

@@ -23,10 +23,10 @@ class RefusalReason(StrEnum):
     UNKNOWN_KEY = "signed with an unknown key"
     SIGNATURE = "a wrong signature"
     EXPIRED = "expired, or not valid yet"
-    CLAIMS = "issued by or for somebody else, or a claim is missing"
+    CLAIMS = "another issuer or audience, or a missing claim"
     OWNER = "no usable owner"
     API_KEY = "an unknown API key"
-    PROXY = "an identity header that no proxy of ours has set"
+    PROXY = "an identity header from an untrusted address"
     OTHER_SITE = "another site's page made the browser send it"
 
 
