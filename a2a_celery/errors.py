@@ -53,7 +53,7 @@ class BrokerUnavailable(A2ACeleryError):
     """The Celery broker did not accept a message. The task stays in the store and is published later."""
 
 
-class RunNotTaken(BrokerUnavailable):
+class RunNotAccepted(BrokerUnavailable):
     """The broker is reachable but did not accept this run, for example because its queue is full. Other runs may be
     accepted."""
 

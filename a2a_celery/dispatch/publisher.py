@@ -21,7 +21,7 @@ from kombu.exceptions import BatchPublishError
 
 from ..clock import SYSTEM_CLOCK
 from ..concurrency import DaemonThreads
-from ..errors import BrokerUnavailable, RunNotTaken
+from ..errors import BrokerUnavailable, RunNotAccepted
 from ..lifecycle.outcomes import WORKER_LOST
 from ..telemetry.logs import about
 from ..telemetry.names import Action
@@ -80,7 +80,7 @@ class Publisher:
         """Publish a run, and return when the broker has its message. `options` are the stored `RunOptions`.
 
         Raises:
-            RunNotTaken: The broker did not accept this run. It may accept others.
+            RunNotAccepted: The broker did not accept this run. It may accept others.
             BrokerUnavailable: The broker is unreachable.
         """
         (error,) = self._publish_all([_Run(agent, task_id, run, options)])
@@ -116,7 +116,7 @@ class Publisher:
         return errors
 
     def _refused(self, run: _Run, error: Exception) -> BrokerUnavailable:
-        kind = BrokerUnavailable if self._pool.is_dead(error) else RunNotTaken
+        kind = BrokerUnavailable if self._pool.is_dead(error) else RunNotAccepted
         refused = kind(f"the broker did not take run {run.name}: {type(error).__name__}: {error}")
         refused.__cause__ = error
         return refused

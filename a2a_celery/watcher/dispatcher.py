@@ -12,7 +12,7 @@ from datetime import timedelta
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..dispatch import EPOCH, MICROSECOND, BrokerQueues, Publisher, RunOptions
-from ..errors import BrokerUnavailable, RunNotTaken
+from ..errors import BrokerUnavailable, RunNotAccepted
 from ..lifecycle import Refused, final_event
 from ..lifecycle.outcomes import NOT_BEGUN_IN_TIME
 from ..store import AsyncStore, Keys
@@ -183,7 +183,7 @@ class Dispatcher:
                 self._metrics.count_redispatch()
                 log_fields = about(Action.RUN_DISPATCHED_AGAIN, run.ref.name, agent=run.agent)
                 logger.info("run %s published again", run.ref.name, extra=log_fields)
-            except RunNotTaken as e:  # the following runs may have another route
+            except RunNotAccepted as e:  # the following runs may have another route
                 log_fields = about(Action.RUN_NOT_PUBLISHED, run.ref.name, agent=run.agent)
                 logger.warning("run %s not published, retrying: %s", run.ref.name, e, extra=log_fields)
                 postponed[run] = BROKER_RETRY_US

@@ -19,7 +19,7 @@ from kombu import Queue
 from a2a_celery.agents import Agent
 from a2a_celery.dispatch import Call, Publisher, RunOptions, queue_of
 from a2a_celery.dispatch.publishing import PublishingThreads
-from a2a_celery.errors import BrokerUnavailable, RunNotTaken
+from a2a_celery.errors import BrokerUnavailable, RunNotAccepted
 from a2a_celery.store import redis_url
 from tests.support.fleet import RABBITMQ_URL
 from tests.support.restarts import MortalRedis
@@ -69,7 +69,7 @@ async def test_a_queue_that_takes_nothing_is_not_a_broker_that_is_away(server: M
         broker.set("wrong", "is no queue")
     publisher = Publisher(celery, {"wrong": {"queue": "wrong"}})
 
-    with pytest.raises(RunNotTaken):
+    with pytest.raises(RunNotAccepted):
         await publisher.publish_async("wrong", "t", 1)
     await publisher.publish_async(*RUNS[0])
 
@@ -86,7 +86,7 @@ async def test_a_full_queue_of_rabbitmq_is_not_a_broker_that_is_away(broker: str
         publisher = Publisher(app, {})
         await publisher.publish_async(*RUNS[0])
 
-        with pytest.raises(RunNotTaken):
+        with pytest.raises(RunNotAccepted):
             await publisher.publish_async(*RUNS[1])
 
         connection.default_channel.queue_delete(queue)

@@ -9,7 +9,7 @@ from celery import Celery
 
 from a2a_celery.clock import SYSTEM_CLOCK, Clock
 from a2a_celery.dispatch import RunOptions
-from a2a_celery.errors import BrokerUnavailable, RunNotTaken
+from a2a_celery.errors import BrokerUnavailable, RunNotAccepted
 from a2a_celery.store import AsyncStore, Keys, Operation, Scope
 from a2a_celery.store.tasks.commands import create_task
 from a2a_celery.watcher.celery.results import Results
@@ -46,7 +46,7 @@ class Broker:
         if self.down:
             raise BrokerUnavailable("down")
         if task_id in self.refuses:
-            raise RunNotTaken("its queue is full")
+            raise RunNotAccepted("its queue is full")
         self.taken.append((agent, task_id, run))
         self.options[task_id] = options
 

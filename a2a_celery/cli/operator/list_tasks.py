@@ -31,7 +31,7 @@ def with_all_option(command: Callable[..., Any]) -> Callable[..., Any]:
     def run(context: click.Context, /, all_callers: bool, **rest: Any) -> Any:
         if all_callers:
             refuse_gateway_options("--all", rest)
-            return _show(context, Selection.taken_from(rest), rest["limit"], rest["as_lines"])
+            return _show(context, Selection.from_options(rest), rest["limit"], rest["as_lines"])
         refuse_filters("--all or --stuck", rest, OF_AN_OPERATOR)
         return command(**{name: value for name, value in rest.items() if name not in OF_AN_OPERATOR})
 

@@ -84,7 +84,7 @@ def requeue(
     message of a dead letter again, as a new task of the same caller in the same context. The old task stays FAILED; the
     new task refers to it.
     """
-    wanted = Selection.taken_from(options)
+    wanted = Selection.from_options(options)
     if tasks and (everything or limit is not None or wanted != Selection()):
         raise click.UsageError("pass TASKs, or --all with filters, but not both")
     with operator_store(context, wanted.agent) as (found, store, keys):

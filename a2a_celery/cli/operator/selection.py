@@ -53,7 +53,7 @@ class Selection:
     begun: datetime | None = None
 
     @classmethod
-    def taken_from(cls, options: dict[str, Any]) -> Selection:
+    def from_options(cls, options: dict[str, Any]) -> Selection:
         """Remove the filters from the options of a command and return them."""
         return cls(**{f.name: options.pop(f.name, None) for f in fields(cls)})
 

@@ -94,7 +94,7 @@ def with_stuck_option(command: Callable[..., Any]) -> Callable[..., Any]:
         if rest["state"] is not None:
             raise click.UsageError("--stuck selects the states itself: leave out --state")
         seconds = OLDER_THAN if older_than is None else older_than
-        return _show(context, Selection.taken_from(rest), seconds, rest["limit"], rest["as_lines"])
+        return _show(context, Selection.from_options(rest), seconds, rest["limit"], rest["as_lines"])
 
     callback = click.pass_context(update_wrapper(run, command))
     for option in (
