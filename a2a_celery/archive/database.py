@@ -21,7 +21,7 @@ from ..errors import ArchiveUnavailable, ConfigError
 from ..store import Scope
 from ..store.keys import quoted
 from . import Archived, ArchivedPage, Filter
-from .table import ArchivedTask, TaskRows, at_us, column_of, owner_of
+from .table import ArchivedTask, ArchiveTaskStore, at_us, column_of, owner_of
 
 TIMEOUT = 15.0
 """Seconds for one operation, connecting included."""
@@ -47,7 +47,7 @@ class DatabaseArchive:
             self._engine = create_async_engine(url, pool_pre_ping=True, hide_parameters=True)
         except (ArgumentError, SQLAlchemyError) as e:
             raise ConfigError(f"a2a_archive_url = …: {type(e).__name__}, see SQLAlchemy's database URLs") from e
-        self._rows = TaskRows(self._engine)
+        self._rows = ArchiveTaskStore(self._engine)
 
     async def put(self, tasks: Sequence[Archived]) -> None:
         rows = [self._rows.row_of(one) for one in tasks]

@@ -82,7 +82,7 @@ def at_us(us: int) -> datetime:
     return _EPOCH + timedelta(microseconds=us)
 
 
-class TaskRows(RowConversion, DatabaseTaskStore):
+class ArchiveTaskStore(RowConversion, DatabaseTaskStore):
     """SDK's task store on this table, used to create the table and to convert tasks to rows."""
 
     def __init__(self, engine: AsyncEngine) -> None:
