@@ -316,6 +316,7 @@ class ChaosFleet(Fleet):
             await asyncio.sleep(seconds)
         for server in (self.store, self.replica):
             if server is not None and server.process is not None and server.process.poll() is not None:
+                await asyncio.to_thread(server.die)  # with what it was saving
                 await asyncio.to_thread(server.start)
         return True
 

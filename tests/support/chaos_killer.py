@@ -23,22 +23,21 @@ class Killer:
 
     def __init__(self, fleet: ChaosFleet) -> None:
         self._fleet = fleet
-        self._under_way: set[asyncio.Task[None]] = set()
         self.skipped = 0
         self.died: list[str] = []
         """What died by itself, and must not."""
-        self.failures: list[str] = []
 
     async def strike_all(self, blows: list[Blow], began: float) -> None:
-        """Every blow at its time, counted from `began` (of the loop's clock); returns when all is up again."""
+        """Strike each blow at its time, counted from `began` (of the loop's clock). Return when all is up again.
+
+        Raises:
+            ExceptionGroup: A blow could not be carried out or mended. The rest of the run would show nothing.
+        """
         loop = asyncio.get_running_loop()
-        for blow in blows:
-            await asyncio.sleep(max(0.0, began + blow.at - loop.time()))
-            task = asyncio.create_task(self._strike(blow))
-            self._under_way.add(task)
-        for result in await asyncio.gather(*self._under_way, return_exceptions=True):
-            if isinstance(result, BaseException):
-                self.failures.append(f"the killer: {result!r}")
+        async with asyncio.TaskGroup() as under_way:
+            for blow in blows:
+                await asyncio.sleep(max(0.0, began + blow.at - loop.time()))
+                under_way.create_task(self._strike(blow))
 
     async def look_after(self) -> None:
         """Starts again what died by itself, for ever."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -13,10 +14,10 @@ from pathlib import Path
 import psutil
 import redis
 
-from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.cli.dev.embedded_redis import LOCK, EmbeddedRedis
 
 from .moved_clock import MovedClock
-from .waiting import LIMIT, eventually
+from .waiting import eventually
 
 
 class MortalRedis(EmbeddedRedis):
@@ -32,17 +33,23 @@ class MortalRedis(EmbeddedRedis):
         return ["env", *(f"{name}={value}" for name, value in self._clock.environment.items()), *super()._command()]
 
     def die(self) -> None:
-        """Kill the server as its host would: with the children that save or rewrite, which hold its folder's lock."""
+        """Kill the server as its host would: with the children that save or rewrite, which hold its folder's lock.
+
+        A server that has ended may have left such a child, too.
+        """
         assert self.process is not None
-        self.process.send_signal(signal.SIGSTOP)  # it starts no more children
-        try:
-            children = psutil.Process(self.process.pid).children()
-        except psutil.NoSuchProcess:
-            children = []
-        with suppress(ProcessLookupError):  # it had ended
+        with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        psutil.wait_procs(children, timeout=LIMIT)
+        eventually(self._is_free, what=f"{self._data} is free")
+
+    def _is_free(self) -> bool:
+        with (self._data / LOCK).open("wb") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+        return True
 
 
 @contextmanager

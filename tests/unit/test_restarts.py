@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import redis
 
 from tests.support.restarts import mortal_redis
 
 
-def test_a_server_that_dies_while_its_child_saves_starts_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ends_before", [False, True], ids=["killed", "ended before"])
+def test_a_server_that_dies_while_its_child_saves_starts_again(tmp_path: Path, ends_before: bool) -> None:
     with mortal_redis(tmp_path / "data") as server:
         with redis.Redis.from_url(server.store_url) as client:
             client.set("key", "value")
             client.config_set("rdb-key-save-delay", 60_000_000)
             client.bgsave()
 
+        if ends_before:
+            assert server.process is not None
+            server.process.kill()
+            server.process.wait()
         server.die()
         server.start()
 

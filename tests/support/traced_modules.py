@@ -1,0 +1,64 @@
+"""An app whose processes record the modules of this package that they enter: for the figure of one message's path."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+
+from celery import Celery
+
+import a2a_celery
+from a2a_celery import A2A, Turn
+
+FOLDER = "TEST_TRACES"
+"""Environment variable with the folder of the records."""
+
+BEGIN, END = signal.SIGRTMIN, signal.SIGRTMIN + 1
+"""Signals that begin a record, and write it to ``<process id>.end``."""
+
+PACKAGE = str(Path(a2a_celery.__file__).parent) + os.sep
+
+_entered: set[str] = set()
+
+
+def _record(frame: FrameType, event: str, _: object) -> None:
+    if event == "call":
+        _entered.add(frame.f_code.co_filename)
+
+
+def _begin(*_: object) -> None:
+    _entered.clear()
+    _write("begin", "")
+
+
+def _end(*_: object) -> None:
+    modules = (name.removeprefix(PACKAGE) for name in _entered.copy() if name.startswith(PACKAGE))
+    _write("end", "\n".join(sorted(modules)))
+
+
+def _write(suffix: str, text: str) -> None:
+    path = Path(os.environ[FOLDER]) / f"{os.getpid()}.{suffix}"
+    path.with_suffix(".new").write_text(text)
+    path.with_suffix(".new").rename(path)
+
+
+app = Celery("traced")
+app.conf.task_default_queue = os.environ.get("TEST_QUEUE", "celery")
+app.conf.broker_connection_retry_on_startup = True
+a2a = A2A(app)
+
+
+@a2a.agent("echo")
+async def echo(turn: Turn) -> str:
+    return turn.text
+
+
+if FOLDER in os.environ:
+    signal.signal(BEGIN, _begin)
+    signal.signal(END, _end)
+    threading.setprofile(_record)
+    sys.setprofile(_record)
