@@ -6,13 +6,22 @@ import pytest
 
 from a2a_celery.store.operation import linked, script
 
-LIBRARIES = {"a": "local a", "b": "-- requires: a\nlocal b", "c": "-- requires: a, b\nlocal c"}
+LIBRARIES = {
+    "a": "local a = 1",
+    "b": "-- requires: a\nlocal b = a -- one\n\n-- Return a.\nlocal function unused()\n  return a\nend",
+    "c": "-- requires: a, b\nlocal function c()\n  return a + b\nend",
+}
 
 
-def test_a_library_stands_once_and_before_its_users() -> None:
-    text = "-- requires: c, a\nreturn c"
+def test_a_definition_is_included_once_and_before_its_users() -> None:
+    text = "-- requires: c, a\nreturn c()"
 
-    assert linked("s", text, LIBRARIES) == "\n".join(["local a", LIBRARIES["b"], LIBRARIES["c"], text])
+    definitions = ["local a = 1", "local b = a", "", "local function c()", "  return a + b", "end"]
+    assert linked("s", text, LIBRARIES) == "\n".join([*definitions, text])
+
+
+def test_an_unused_definition_is_left_out() -> None:
+    assert linked("s", "-- requires: b\nreturn 1 -- a", LIBRARIES) == "-- requires: b\nreturn 1 -- a"
 
 
 def test_a_script_without_libraries_is_unchanged() -> None:

@@ -1,7 +1,8 @@
 -- acquire_archivable: return ended tasks that are due for the archive, oldest first, to one archiver at a time.
 -- KEYS  list of tasks for the archive, lease of the archiver
 -- ARGV  key prefix, maximum number of tasks, id of the caller, duration of the lease in ms
--- returns {µs now, {task id, scope}, …} | {µs now, false}: another archiver holds the lease. Missing tasks leave the list.
+-- returns {µs now, {task id, scope}, …} | {µs now, false}: another archiver holds the lease. Missing tasks leave the
+--       list.
 -- requires: full_store, keys, states, time
 local archive, lease = KEYS[1], KEYS[2]
 local prefix, limit, archiver, lease_ms = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])

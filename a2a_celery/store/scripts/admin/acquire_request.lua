@@ -1,6 +1,8 @@
--- acquire_request: take tokens for a request from the bucket of its owner (GCRA: the bucket is the time at which it is full).
+-- acquire_request: take tokens for a request from the bucket of its owner (GCRA: the bucket is the time at which it is
+-- full).
 -- KEYS  bucket
--- ARGV  µs in which one token returns, size of the bucket, tokens to take, tokens that must be left for the next request
+-- ARGV  µs in which one token returns, size of the bucket, tokens to take, tokens that must be left for the next
+--       request
 -- returns '0': taken | µs until there are enough tokens; then nothing changes
 -- requires: full_store
 local bucket = KEYS[1]

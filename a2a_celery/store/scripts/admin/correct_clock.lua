@@ -1,7 +1,8 @@
--- correct_clock: return the store's time. After a jump of its clock, correct the times that were stored before the jump. Of all
--- watchers, only the first to have seen all earlier corrections corrects a jump.
+-- correct_clock: return the store's time. After a jump of its clock, correct the times that were stored before the
+-- jump. Of all watchers, only the first to have seen all earlier corrections corrects a jump.
 -- KEYS  installation, leases, pauses, and the lists whose members may become due too early but not too late
--- ARGV  µs of the jump (negative for backward, 0 to only read), number of corrections that the caller has seen, µs of a lease
+-- ARGV  µs of the jump (negative for backward, 0 to only read), number of corrections that the caller has seen, µs of a
+--       lease
 -- returns {µs now, number of corrections}
 -- requires: full_store, time
 local installation, leases, pauses, first_list = KEYS[1], KEYS[2], KEYS[3], 4

@@ -1,5 +1,5 @@
--- defer_archiving: set a task aside that the archive refused, so that the task delays no other. Without a task, all refused
--- tasks wait for the archive again.
+-- defer_archiving: set a task aside that the archive refused, so that the task delays no other. Without a task, all
+-- refused tasks wait for the archive again.
 -- KEYS  list of tasks for the archive, list of refused tasks
 -- ARGV  tag of the task, '' for none
 -- returns the number of tasks that wait again

@@ -1,7 +1,8 @@
 -- read_dead_letter: return the data from which a task that lost its worker can be submitted again.
 -- KEYS  keys of the task
 -- ARGV  list of dead letters
--- returns {'missing'} | {'requeued', id of the new task} | {'alive', state} | {'ended', state}: the task ended otherwise
+-- returns {'missing'} | {'requeued', id of the new task} | {'alive', state} | {'ended', state}: the task ended
+--       otherwise
 --       | {'dead', agent, scope, request, options, snapshot}
 -- requires: keys, snapshot, states, tasks, time
 local dead_letters = ARGV[1]

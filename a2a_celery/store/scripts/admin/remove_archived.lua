@@ -1,5 +1,6 @@
--- remove_archived: remove archived tasks from the lists and the store, and move the border of the archive in the same step, so
--- that a reader of both finds each task once. A task with undelivered events stays, unlisted, until they are delivered.
+-- remove_archived: remove archived tasks from the lists and the store, and move the border of the archive in the same
+-- step, so that a reader of both finds each task once. A task with undelivered events stays, unlisted, until they are
+-- delivered.
 -- KEYS  list of tasks for the archive, installation, deliveries, dead letters
 -- ARGV  key prefix, seconds for which a task with undelivered events stays, tags of the tasks
 -- returns the number of tasks

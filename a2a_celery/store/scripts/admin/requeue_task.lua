@@ -1,8 +1,8 @@
--- requeue_task: create a new task from a dead letter, for the same caller, context and turn, and queue its first run. The dead
--- task stays FAILED.
+-- requeue_task: create a new task from a dead letter, for the same caller, context and turn, and queue its first run.
+-- The dead task stays FAILED.
 -- KEYS  keys of the dead task, keys of the new task
--- ARGV  list of dead letters, id of the new task, its retention in seconds, µs until a watcher publishes the run, request,
---       options, WORKING event, and the arguments of replace_task
+-- ARGV  list of dead letters, id of the new task, its retention in seconds, µs until a watcher publishes the run,
+--       request, options, WORKING event, and the arguments of replace_task
 -- returns {'requeued'}, also for a repeated call | {'blocked'}: requeued, but another run of the context comes first
 --       | {'blobs_expired'}: the blobs may be removed | {'gone'}: the dead letter does not exist any more
 -- requires: blobs, context_queue, dispatch, full_store, keys, options, replacement, stored_bytes, tasks

@@ -1,5 +1,5 @@
--- update_archive_backlog: where archiving began, list tasks that ended before it for the archive; where it was disabled, let
--- listed tasks expire. Handles one page of the keyspace. Call until the cursor is 0.
+-- update_archive_backlog: where archiving began, list tasks that ended before it for the archive; where it was
+-- disabled, let listed tasks expire. Handles one page of the keyspace. Call until the cursor is 0.
 -- KEYS  installation, list of tasks for the archive, list of refused tasks
 -- ARGV  key prefix, SCAN cursor, approximate number of keys in a page
 -- returns {next cursor, number of changed tasks}

@@ -1,8 +1,8 @@
--- acquire_orphaned_blobs: find tasks with blobs that do not exist any more. No task with the same tag can begin until their
--- folders are removed.
+-- acquire_orphaned_blobs: find tasks with blobs that do not exist any more. No task with the same tag can begin until
+-- their folders are removed.
 -- KEYS  tasks with blobs, orphaned blobs
--- ARGV  key prefix, maximum number of tasks, µs until a live task is checked again, µs until an acquired folder that was not
---       reported as removed is returned again
+-- ARGV  key prefix, maximum number of tasks, µs until a live task is checked again, µs until an acquired folder that
+--       was not reported as removed is returned again
 -- returns tags of tasks whose folders are to be removed
 -- requires: full_store, keys, time
 local blobs, orphaned = KEYS[1], KEYS[2]

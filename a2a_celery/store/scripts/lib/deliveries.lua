@@ -1,7 +1,7 @@
 -- requires: keys, time
 
--- A delivery cursor is the position of a push-notification config in the task's log; the log itself is the queue. The config and
--- its cursor are fields of the hash `push`, each with the prefix "<config id, quoted>:".
+-- A delivery cursor is the position of a push-notification config in the task's log; the log itself is the queue. The
+-- config and its cursor are fields of the hash `push`, each with the prefix "<config id, quoted>:".
 --   sealed, secret             config, and the key of the list of cursors whose configs are sealed with the same secret
 --   listed                     key of the list of the owner's cursors; absent without a limit
 --   delivered                  version of the last delivered event
@@ -63,8 +63,8 @@ local function set_delivery_enabled(keys, r, config, is_enabled)
   redis.call('HSET', keys[1], 'enabled_configs', r.enabled_configs)
 end
 
--- Schedule the events that were not delivered at once, also after the delivery was given up. Return false if no delivery failed or
--- if a deliverer has leased the cursor.
+-- Schedule the events that were not delivered at once, also after the delivery was given up. Return false if no
+-- delivery failed or if a deliverer has leased the cursor.
 local function retry_delivery(keys, r, config, cursor, nonce)
   if cursor.abandoned_at then
     update_delivery(keys, config, 'abandoned_at', false, 'failures', false, 'first_failed_at', false, 'settled', nonce)
@@ -77,7 +77,8 @@ local function retry_delivery(keys, r, config, cursor, nonce)
   return true
 end
 
--- Return the cursor if `token` still holds its lease. Otherwise return nil, and true if that token was the last to release it.
+-- Return the cursor if `token` still holds its lease. Otherwise return nil, and true if that token was the last to
+-- release it.
 local function leased_delivery(keys, config, token)
   local cursor = load_delivery(keys, config)
   if cursor and cursor.token == token then return cursor end

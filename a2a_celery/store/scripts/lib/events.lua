@@ -1,7 +1,7 @@
 -- requires: artifacts, full_store, log, metrics, states, status, stored_bytes, tasks, time, transitions
 
--- A script receives events as five arguments each, from ARGV[first] to ARGV[last] (nil for the last argument): kind, subject,
--- flag, bytes, packed metadata.
+-- A script receives events as five arguments each, from ARGV[first] to ARGV[last] (nil for the last argument): kind,
+-- subject, flag, bytes, packed metadata.
 --   S  status update: new state, '1' if the status has a message
 --   A  artifact update: id of the artifact, '1' if the chunk is appended
 --   M  message of the agent that completes the task

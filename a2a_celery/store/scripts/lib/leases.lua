@@ -1,8 +1,8 @@
 -- requires: deliveries, keys, options, stored_bytes, time
 
--- Return a cursor as a deliverer receives it: task id, context, agent, quoted config id, sealed config, delivered version, version
--- of the log, failures, µs since the first failure, traceparent of the newest turn, µs now, bytes of the largest entry of the log,
--- bytes of the task, account. `r` has the fields of leased_record.
+-- Return a cursor as a deliverer receives it: task id, context, agent, quoted config id, sealed config, delivered
+-- version, version of the log, failures, µs since the first failure, traceparent of the newest turn, µs now, bytes of
+-- the largest entry of the log, bytes of the task, account. `r` has the fields of leased_record.
 local function describe_cursor(keys, r, config, cursor)
   local failing = cursor.first_failed_at and now() - cursor.first_failed_at or 0
   return {
@@ -20,8 +20,8 @@ local function leased_record(keys)
   return setmetatable(r, {__index = function(_, field) return redis.call('HGET', keys[1], field) or nil end})
 end
 
--- Lease up to `limit` due cursors of `list`. A cursor is due again after its lease. Return `describe(keys, r, config, cursor)` of each.
--- Missing cursors, and those for which `describe` returns nil, leave the list.
+-- Lease up to `limit` due cursors of `list`. A cursor is due again after its lease. Return `describe(keys, r, config,
+-- cursor)` of each. Missing cursors, and those for which `describe` returns nil, leave the list.
 local function lease_deliveries(list, prefix, limit, lease_us, describe)
   local leased = {}
   for _, name in ipairs(redis.call('ZRANGEBYSCORE', list, '-inf', micros(now()), 'LIMIT', 0, limit)) do

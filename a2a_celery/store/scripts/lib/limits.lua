@@ -78,8 +78,8 @@ local MEMORY_WAIT = 30000000
 local LONG_WAIT = 60000000
 
 -- Check the limits for a message that 'creates' a task, 'begins' another run or 'waits' for the end of a run (`how`)
--- and adds `bytes`. Return {'limited', name, value, µs until a retry} if a limit is exceeded. Otherwise return nil,
--- the key of the queue that the run enters (false for none) and true if the bytes of a new task are counted. The cost does
+-- and adds `bytes`. Return {'limited', name, value, µs until a retry} if a limit is exceeded. Otherwise return nil, the
+-- key of the queue that the run enters (false for none) and true if the bytes of a new task are counted. The cost does
 -- not depend on the number of tasks.
 local function check_limits(keys, json, how, scope, bytes)
   if json == '' then return nil, false end

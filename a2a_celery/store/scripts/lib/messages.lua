@@ -1,7 +1,7 @@
 -- requires: time
 
--- Return what was accepted under a message id: {digest, task id, its record, version, turns_ahead}, or nil if nothing was,
--- or the task does not exist. message_key is '' if a client may repeat an id.
+-- Return what was accepted under a message id: {digest, task id, its record, version, turns_ahead}, or nil if nothing
+-- was, or the task does not exist. message_key is '' if a client may repeat an id.
 local function find_accepted(message_key)
   if message_key == '' then return nil end
   local accepted = redis.call('HMGET', message_key, 'digest', 'task_id', 'record', 'version', 'turns_ahead')

@@ -22,18 +22,23 @@ local function end_task(keys, r, dead_letters)
   if r.state == CANCELED then observe_duration(r, 'cancel', r.cancel_requested_at) end
   end_pause(keys, r)
   redis.call('DEL', keys[7])
+  local fields = {'working_event', 'canceled_event', 'settled', 'pause_timeout', 'canvas', 'recorded_result', 'worker',
+    'reply_channel', 'final_only'}
   if dead_letters then
-    redis.call('HDEL', keys[1], 'working_event', 'canceled_event', 'settled', 'pause_timeout', 'canvas', 'recorded_result', 'worker', 'reply_channel', 'final_only')
+    redis.call('HDEL', keys[1], unpack(fields))
     redis.call('ZREMRANGEBYSCORE', dead_letters, '-inf', micros(now()))
     redis.call('ZADD', dead_letters, micros(now() + tonumber(r.retention) * 1000000), task_tag(keys))
     redis.call('EXPIRE', dead_letters, math.max(tonumber(r.retention), redis.call('TTL', dead_letters)))
   else
     if r.quota_account then add_size(r, -size_of_request(keys)) end
-    redis.call('HDEL', keys[1], 'working_event', 'canceled_event', 'settled', 'pause_timeout', 'canvas', 'recorded_result', 'worker', 'reply_channel',
-      'final_only', 'request', 'caller', 'options', 'begins_at', unpack(r.enabled_configs and {} or {'trace'}))
+    for _, field in ipairs({'request', 'caller', 'options', 'begins_at', not r.enabled_configs and 'trace' or nil}) do
+      fields[#fields + 1] = field
+    end
+    redis.call('HDEL', keys[1], unpack(fields))
   end
   if is_archiving(keys, r) then
-    redis.call('ZADD', string.match(keys[1], '^(.*):{') .. ':archive', micros(r.at + tonumber(r.retention) * 1000000), task_tag(keys))
+    local archive = string.match(keys[1], '^(.*):{') .. ':archive'
+    redis.call('ZADD', archive, micros(r.at + tonumber(r.retention) * 1000000), task_tag(keys))
   else
     expire_task(keys, r)
   end

@@ -6,8 +6,9 @@
 --   secret               key of the list of values sealed with the same secret; absent if the state is in clear
 --   execution            newest steps of the task whose run saved it last, separated by newlines
 --
--- A script receives a session as six arguments from ARGV[first] on: key, version that the state was derived from, state ('' if
--- unchanged), fingerprint of the secret ('' for a state in clear), key of the list sealed with that secret, key of the secrets.
+-- A script receives a session as six arguments from ARGV[first] on: key, version that the state was derived from, state
+-- ('' if unchanged), fingerprint of the secret ('' for a state in clear), key of the list sealed with that secret, key
+-- of the secrets.
 
 -- Return the version that another run has saved since, or nil. An expired session has no version.
 local function newer_version(first)

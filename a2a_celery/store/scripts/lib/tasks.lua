@@ -66,20 +66,21 @@
 --   quota_account              account whose sum of stored bytes includes the task; absent without a limit of stored bytes
 
 local FIELDS = {'state', 'at', 'version', 'run', 'seq', 'turn', 'attempt', 'size', 'largest', 'recorded_at', 'task_id',
-  'scope', 'scope_index', 'context_index', 'context', 'status', 'has_message', 'phase', 'token', 'runner', 'cancel_requested', 'nonce',
-  'retention', 'leases', 'dispatch', 'settled', 'pauses', 'max_attempts', 'enabled_configs', 'context_queue', 'claimed_at', 'run_without_events', 'queue',
-  'reply_channel', 'final_only', 'entered_at', 'quota_account'}
+  'scope', 'scope_index', 'context_index', 'context', 'status', 'has_message', 'phase', 'token', 'runner',
+  'cancel_requested', 'nonce', 'retention', 'leases', 'dispatch', 'settled', 'pauses', 'max_attempts', 'enabled_configs',
+  'context_queue', 'claimed_at', 'run_without_events', 'queue', 'reply_channel', 'final_only', 'entered_at', 'quota_account'}
 
 local NUMBERS = 10 -- the first ten of FIELDS are numbers
 
--- Return the record as a table, or nil if the task does not exist. Large and rarely used fields (request, caller …) are read
--- on access, so that the cost of an append does not depend on the request. An absent field of FIELDS is false.
+-- Return the record as a table, or nil if the task does not exist. Large and rarely used fields (request, caller …) are
+-- read on access, so that the cost of an append does not depend on the request. An absent field of FIELDS is false.
 local function load_record(keys)
   local values = redis.call('HMGET', keys[1], unpack(FIELDS))
   if not values[NUMBERS + 1] then return nil end
   local r = {}
   for i, field in ipairs(FIELDS) do r[field] = i <= NUMBERS and tonumber(values[i]) or values[i] end
-  r.deliveries_scheduled, r.is_final, r.inline_entries, r.inline_bytes, r.size_growth = false, false, {}, 0, 0 -- changes of this script
+  -- changes of this script
+  r.deliveries_scheduled, r.is_final, r.inline_entries, r.inline_bytes, r.size_growth = false, false, {}, 0, 0
   r.before_us = r.recorded_at or 0 -- time of the entry before those of this script
   return setmetatable(r, {__index = function(_, field) return redis.call('HGET', keys[1], field) or nil end})
 end
@@ -97,7 +98,8 @@ end
 local function save_record(keys, r)
   count_growth(r)
   redis.call('HSET', keys[1],
-    'size', micros(r.size), 'largest', micros(r.largest), 'state', micros(r.state), 'at', micros(r.at), 'status', r.status, 'has_message', r.has_message,
+    'size', micros(r.size), 'largest', micros(r.largest), 'state', micros(r.state), 'at', micros(r.at),
+    'status', r.status, 'has_message', r.has_message,
     'version', micros(r.version), 'recorded_at', micros(r.recorded_at or 0), 'run', micros(r.run), 'phase', r.phase,
     'token', r.token, 'runner', r.runner,
     'seq', micros(r.seq), 'turn', micros(r.turn), 'attempt', micros(r.attempt),

@@ -1,5 +1,5 @@
--- append: append events of a claimed run to the log, all or none. A terminal event ends the task and the run. A full store
--- accepts small changes of the state only.
+-- append: append events of a claimed run to the log, all or none. A terminal event ends the task and the run. A full
+-- store accepts small changes of the state only.
 -- KEYS  keys of the task
 -- ARGV  run, token of its claim, number of earlier events of the run, events
 -- returns {'written', version, state}, also for a repeated call | {'lost', see missing_events}

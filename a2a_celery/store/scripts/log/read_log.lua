@@ -1,8 +1,9 @@
 -- read_log: return the log entries after a version, in order.
 -- KEYS  keys of the task
--- ARGV  version, maximum number of entries, µs at which the entry of that version was recorded ('' for unknown), bytes after
---       which the page ends; a page has at least one entry, and exceeds the bytes by at most the largest entry
--- returns {version, state, phase, entries, '0'} | {version, state, phase, {}, '1'}: the log does not have that entry any more
+-- ARGV  version, maximum number of entries, µs at which the entry of that version was recorded ('' for unknown), bytes
+--       after which the page ends; a page has at least one entry, and exceeds the bytes by at most the largest entry
+-- returns {version, state, phase, entries, '0'} | {version, state, phase, {}, '1'}: the log does not have that entry
+--       any more
 --       | {'0', '0', '', {}, '0'}: the task does not exist
 -- requires: log_lookup
 local record, log = KEYS[1], KEYS[2]

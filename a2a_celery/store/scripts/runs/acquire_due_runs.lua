@@ -1,9 +1,11 @@
--- acquire_due_runs: return runs that no worker claimed in time to one watcher. The time until a run is due again doubles with each
--- publish.
+-- acquire_due_runs: return runs that no worker claimed in time to one watcher. The time until a run is due again
+-- doubles with each publish.
 -- KEYS  list of queued runs
--- ARGV  key prefix, maximum number of runs, µs until the first repeated publish, µs of the longest time between two publishes
--- returns {µs now, then for each run: task id, run, agent, options, µs of its last publish}. The last is '' if the queue cannot hold
---       the run's message, or the run was published too long ago. Runs of missing tasks leave the list.
+-- ARGV  key prefix, maximum number of runs, µs until the first repeated publish, µs of the longest time between two
+--       publishes
+-- returns {µs now, then for each run: task id, run, agent, options, µs of its last publish}. The last is '' if the
+--       queue cannot hold the run's message, or the run was published too long ago. Runs of missing tasks leave the
+--       list.
 -- requires: full_store, keys, options, time
 local dispatch = KEYS[1]
 local prefix, limit, first_wait, longest_wait = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -11,8 +13,8 @@ local prefix, limit, first_wait, longest_wait = ARGV[1], tonumber(ARGV[2]), tonu
 local at = now()
 local clock_set_at = tonumber(redis.call('HGET', prefix .. ':installation', 'clock_set_at') or '0')
 
--- Return the µs of the last publish if the queue may still hold that message, else ''. A run is published regardless of its queue
--- after the longest wait, then after twice that, and so on; and once after the store's clock was set.
+-- Return the µs of the last publish if the queue may still hold that message, else ''. A run is published regardless of
+-- its queue after the longest wait, then after twice that, and so on; and once after the store's clock was set.
 local function queued_since(run, prefetched, published, times)
   local prefetched_run, lost_at = string.match(prefetched or '', '^(%d+) %d+ (%d+)$')
   if prefetched_run == run and (tonumber(lost_at) <= at or times == 1) then return '' end -- a worker has fetched the message

@@ -1,11 +1,13 @@
--- claim_run: assign a queued run to one worker, under a lease. SUBMITTED → WORKING if requested; WORKING → WORKING if the run is a
--- retry.
+-- claim_run: assign a queued run to one worker, under a lease. SUBMITTED → WORKING if requested; WORKING → WORKING if
+-- the run is a retry.
 -- KEYS  keys of the task
--- ARGV  run, token of the claim, id of the worker process, µs of the lease, '1' to write WORKING, maximum runs of a turn, number of
---       times that Celery retried the run, WORKING event of the retry ('' if unknown), its packed metadata,
---       prefix of the keys of sessions ('' for an agent without sessions), Celery node name of the worker ('' if events are off)
+-- ARGV  run, token of the claim, id of the worker process, µs of the lease, '1' to write WORKING, maximum runs of a
+--       turn, number of times that Celery retried the run, WORKING event of the retry ('' if unknown), its packed
+--       metadata, prefix of the keys of sessions ('' for an agent without sessions), Celery node name of the worker (''
+--       if events are off)
 -- returns {'dropped', reason} | {'unrecorded', context}: the call must be repeated with the event of the retry
---       | {'claimed', turn, attempt, request, caller, ask_count, interrupted_state, scope, options, snapshot, session, steps}
+--       | {'claimed', turn, attempt, request, caller, ask_count, interrupted_state, scope, options, snapshot, session,
+--       steps}
 --       session is {} or {version, state, '1' if an earlier run of the same turn saved it}
 --       steps are the newest of the task; the first run of a task, before any retry, receives those of the session
 -- requires: context_queue, keys, metrics, notifications, own_metadata, runs, sessions, snapshot, states, status, tasks, time, transitions

@@ -1,20 +1,21 @@
--- end_run: end a run, and its task, without its worker. any live state → terminal; → CANCELED if a client requested the cancel. An
--- interrupted task has no run to end. A task that fails because its worker was lost leaves a dead letter.
+-- end_run: end a run, and its task, without its worker. any live state → terminal; → CANCELED if a client requested the
+-- cancel. An interrupted task has no run to end. A task that fails because its worker was lost leaves a dead letter.
 -- KEYS  keys of the task
--- ARGV  run,
---       beginning of the runner's id: a claimed run is ended only if its runner's id begins so; '' for a run that is not claimed,
---       '1' if the worker was lost: if the turn may have another attempt, only the lease ends, and an unclaimed run is published
---       again,
---       list of dead letters, number of processes that may be lost before one has claimed the run,
---       number of Celery's retries of the message that the call is about ('' for no message), final event
+-- ARGV  run, beginning of the runner's id: a claimed run is ended only if its runner's id begins so; '' for a run that
+--       is not claimed, '1' if the worker was lost: if the turn may have another attempt, only the lease ends, and an
+--       unclaimed run is published again, list of dead letters, number of processes that may be lost before one has
+--       claimed the run, number of Celery's retries of the message that the call is about ('' for no message), final
+--       event
 -- returns {'over', version, state}: the run has ended, by this call or before
---       | {'unchanged'}: the run does not exist, belongs to another process or to a later retry, or will have another attempt
+--       | {'unchanged'}: the run does not exist, belongs to another process or to a later retry, or will have another
+--       attempt
 -- requires: context_queue, events, full_store, metrics, notifications, retirement, runs, states, status, tasks, time
 local record = KEYS[1]
 local run, runner_prefix, worker_was_lost, dead_letters = ARGV[1], ARGV[2], ARGV[3] == '1', ARGV[4]
 local max_lost, retries, first_event = tonumber(ARGV[5]), tonumber(ARGV[6]), 7
 
--- Return the number of processes that were lost after they received the run's message and before they claimed it. Each counts once.
+-- Return the number of processes that were lost after they received the run's message and before they claimed it. Each
+-- counts once.
 local function count_lost_process(keys, r, process)
   local lost = r.lost_processes or ''
   if not string.find(' ' .. lost, ' ' .. process .. ' ', 1, true) then lost = lost .. process .. ' ' end

@@ -1,10 +1,12 @@
--- lapse_run: end the attempt of a worker whose lease has expired. any live state → CANCELED if a client requested the cancel;
--- → WORKING, with the next run queued, if the turn may have another attempt; otherwise → FAILED, with a dead letter
+-- lapse_run: end the attempt of a worker whose lease has expired. any live state → CANCELED if a client requested the
+-- cancel; → WORKING, with the next run queued, if the turn may have another attempt; otherwise → FAILED, with a dead
+-- letter
 -- KEYS  keys of the task
--- ARGV  run, version that the remaining arguments were made from, FAILED event, WORKING event of the next attempt, its packed metadata,
---       µs until the next run is published, list of dead letters, and the arguments of replace_task if the lost run left artifacts
---       incomplete
--- returns {'failed'} | {'canceled'} | {'again', next run, its options} | {'changed'}: the call must be made from the current version
+-- ARGV  run, version that the remaining arguments were made from, FAILED event, WORKING event of the next attempt, its
+--       packed metadata, µs until the next run is published, list of dead letters, and the arguments of replace_task if
+--       the lost run left artifacts incomplete
+-- returns {'failed'} | {'canceled'} | {'again', next run, its options} | {'changed'}: the call must be made from the
+--       current version
 --       | {'over'}: the lease has not expired, or the run has ended
 -- requires: full_store, metrics, notifications, replacement, retirement, runs, states, status, tasks, time
 local record = KEYS[1]

@@ -1,10 +1,11 @@
--- lapsed_runs: return runs whose lease has expired. Redis refuses the script if there are any and it refuses writes. A lease that
--- ends later than the longest lease is shortened: it was written before the clock was set back.
+-- lapsed_runs: return runs whose lease has expired. Redis refuses the script if there are any and it refuses writes. A
+-- lease that ends later than the longest lease is shortened: it was written before the clock was set back.
 -- KEYS  leases
--- ARGV  key prefix, maximum number of runs, latest µs that the clock can show unless it jumped ('' for any), µs of the longest lease
---       ('' for any)
--- returns {for each run: task id, run, agent, attempt, maximum attempts, '1' if its worker returned it, Celery node name of its
---       worker, name of the plain Celery task that it calls ('' for none)}; leases of missing tasks leave the list
+-- ARGV  key prefix, maximum number of runs, latest µs that the clock can show unless it jumped ('' for any), µs of the
+--       longest lease ('' for any)
+-- returns {for each run: task id, run, agent, attempt, maximum attempts, '1' if its worker returned it, Celery node
+--       name of its worker, name of the plain Celery task that it calls ('' for none)}; leases of missing tasks leave
+--       the list
 -- requires: keys, time
 local leases = KEYS[1]
 local prefix, limit, latest, longest_us = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])

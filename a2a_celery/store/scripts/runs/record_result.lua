@@ -1,5 +1,5 @@
--- record_result: record the state that the result backend has of a run that a worker without this package executes. SUBMITTED or
--- WORKING → WORKING. The run stays queued, because such a worker claims no run.
+-- record_result: record the state that the result backend has of a run that a worker without this package executes.
+-- SUBMITTED or WORKING → WORKING. The run stays queued, because such a worker claims no run.
 -- KEYS  keys of the task
 -- ARGV  run, and to write: state that was recorded before ('' for none), state to record, its event
 -- returns {'unchanged'}: no such run of a plain task, or a worker with this package has claimed or retried it

@@ -1,7 +1,8 @@
--- report_prefetched: record that a worker has prefetched runs. They are published again when the worker counts as lost, and at the
--- latest when a run that was just published is.
+-- report_prefetched: record that a worker has prefetched runs. They are published again when the worker counts as lost,
+-- and at the latest when a run that was just published is.
 -- KEYS  list of queued runs, then the record of each run's task
--- ARGV  µs until the worker counts as lost, µs until the runs are published again in any case, then for each run: task id, run
+-- ARGV  µs until the worker counts as lost, µs until the runs are published again in any case, then for each run: task
+--       id, run
 -- returns nil; no effect on runs that are claimed, over or unknown
 -- requires: full_store, time
 local dispatch, first_record = KEYS[1], 2

@@ -1,8 +1,8 @@
--- retry_run: queue the next attempt of a claimed run that Celery retries and whose worker has not recorded the retry. any live state →
--- WORKING; → CANCELED if a client requested the cancel.
+-- retry_run: queue the next attempt of a claimed run that Celery retries and whose worker has not recorded the retry.
+-- any live state → WORKING; → CANCELED if a client requested the cancel.
 -- KEYS  keys of the task
--- ARGV  run, beginning of the runner's id, number of retries including this one, and to write: options of the run, µs until a watcher
---       publishes it, event
+-- ARGV  run, beginning of the runner's id, number of retries including this one, and to write: options of the run, µs
+--       until a watcher publishes it, event
 -- returns {'unchanged'}: the run does not exist, belongs to another process, or the retry was recorded
 --       | {'claimed', context, options}: nothing was written | {'released', version, state}
 -- requires: dispatch, events, notifications, retirement, runs, states, status, tasks, time

@@ -1,9 +1,10 @@
--- return_run: return the run of a worker that shuts down. An unclaimed run stays SUBMITTED and is queued with the next number, so that
--- the worker's message is outdated. A claimed run → CANCELED if a client requested the cancel; → FAILED, with a dead letter, if the turn
--- may have one run only; otherwise its lease ends, its writes are refused, and the attempt does not count: see lapse_run.
+-- return_run: return the run of a worker that shuts down. An unclaimed run stays SUBMITTED and is queued with the next
+-- number, so that the worker's message is outdated. A claimed run → CANCELED if a client requested the cancel; →
+-- FAILED, with a dead letter, if the turn may have one run only; otherwise its lease ends, its writes are refused, and
+-- the attempt does not count: see lapse_run.
 -- KEYS  keys of the task
--- ARGV  run, beginning of the runner's id: a claimed run is returned only if its runner's id begins so; '' for a run that is not
---       claimed, µs until a watcher publishes the next run, list of dead letters, FAILED event
+-- ARGV  run, beginning of the runner's id: a claimed run is returned only if its runner's id begins so; '' for a run
+--       that is not claimed, µs until a watcher publishes the next run, list of dead letters, FAILED event
 -- returns {'queued', agent, next run, its options} | {'lapsed', agent, attempt, maximum attempts} | {'over', state}
 --       | {'unchanged'}: the run belongs to another process, or does not exist
 -- requires: context_queue, events, full_store, metrics, notifications, options, retirement, runs, states, status, tasks, time

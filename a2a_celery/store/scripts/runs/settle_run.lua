@@ -1,11 +1,12 @@
--- settle_run: write the last events of a run, end its lease, begin the next waiting turn, and save the session if the task completed or
--- was interrupted. → terminal or interrupted; an interrupted task that a client asked to cancel → CANCELED. A full store accepts small
--- events.
+-- settle_run: write the last events of a run, end its lease, begin the next waiting turn, and save the session if the
+-- task completed or was interrupted. → terminal or interrupted; an interrupted task that a client asked to cancel →
+-- CANCELED. A full store accepts small events.
 -- KEYS  keys of the task
--- ARGV  run, token of its claim, number of earlier events of the run, µs until a watcher publishes the next run, number of answers that
---       the agent's `ask` has received or waits for, pauses, µs until a pause ends (0 for never), FAILED event that ends the pause,
---       the session: the arguments of save_session ('' for none), events
--- returns {'settled', version, state, run to publish ('' for none), its options, its task} | {'lost', see missing_events}
+-- ARGV  run, token of its claim, number of earlier events of the run, µs until a watcher publishes the next run, number
+--       of answers that the agent's `ask` has received or waits for, pauses, µs until a pause ends (0 for never),
+--       FAILED event that ends the pause, the session: the arguments of save_session ('' for none), events
+-- returns {'settled', version, state, run to publish ('' for none), its options, its task} | {'lost', see
+--       missing_events}
 --       | {'illegal', number of the event, state} | {'conflict', version}: another run has saved the session since
 --       | {'open', state}: the events would leave the task in a state that needs a run
 -- requires: context_queue, events, keys, notifications, retirement, runs, sessions, states, status, tasks, time, turns

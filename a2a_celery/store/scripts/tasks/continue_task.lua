@@ -1,11 +1,11 @@
--- continue_task: accept a further message to a task. INPUT_REQUIRED or AUTH_REQUIRED → SUBMITTED, with the next run; while a run
--- is open, the message waits for its end.
+-- continue_task: accept a further message to a task. INPUT_REQUIRED or AUTH_REQUIRED → SUBMITTED, with the next run;
+-- while a run is open, the message waits for its end.
 -- KEYS  keys of the task
--- ARGV  scope, context id ('' if the client named none), nonce of the call, µs until a watcher publishes the run, message event,
---       SUBMITTED event, request, caller, maximum number of waiting messages, options of the run,
---       key of the message id ('' to accept any), digest of the message, ms for which the id is remembered,
---       suffix of the message if the task ends before the message has its turn, limits as in check_limits,
---       maximum bytes of the task ('' for no limit), and a push-notification config: the arguments of save_config
+-- ARGV  scope, context id ('' if the client named none), nonce of the call, µs until a watcher publishes the run,
+--       message event, SUBMITTED event, request, caller, maximum number of waiting messages, options of the run, key of
+--       the message id ('' to accept any), digest of the message, ms for which the id is remembered, suffix of the
+--       message if the task ends before the message has its turn, limits as in check_limits, maximum bytes of the task
+--       ('' for no limit), and a push-notification config: the arguments of save_config
 -- returns {'begun', run, snapshot, '1' if the run is blocked} | {'waiting', number of waiting messages, snapshot}
 --       | {'missing'} | {'context', context of the task} | {'ended', state} | {'full'}: too many messages wait
 --       | {'large'}: the task would be too large | {'configs'}: the task has too many configs

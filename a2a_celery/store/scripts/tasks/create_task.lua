@@ -1,14 +1,15 @@
 -- create_task: create a task in SUBMITTED with its first log entry, and queue its first run.
 -- KEYS  keys of the task
--- ARGV  task id, context id, scope, scope index, context index, agent, owner, retention in seconds, list of leases, list of
---       queued runs, µs until a watcher publishes the run, request, caller, task event, status event, '1' if the status has a
---       message, message event, WORKING event, options of the run,
---       key of the message id ('' to accept any), digest of the message, ms for which the id is remembered,
---       queue of the context ('' if its runs are not serialized), limits as in check_limits,
---       reply channel ('' for none), '1' if it receives final states only,
---       and a push-notification config: the arguments of save_config
--- returns {'created', µs of the status, '1' if the run is blocked}; a repeated call returns the current value of the latter
---       | {'known', task id, version, turns ahead}: the message was accepted before | {'conflict'}: another message has its id
+-- ARGV  task id, context id, scope, scope index, context index, agent, owner, retention in seconds, list of leases,
+--       list of queued runs, µs until a watcher publishes the run, request, caller, task event, status event, '1' if
+--       the status has a message, message event, WORKING event, options of the run, key of the message id ('' to accept
+--       any), digest of the message, ms for which the id is remembered, queue of the context ('' if its runs are not
+--       serialized), limits as in check_limits, reply channel ('' for none), '1' if it receives final states only, and
+--       a push-notification config: the arguments of save_config
+-- returns {'created', µs of the status, '1' if the run is blocked}; a repeated call returns the current value of the
+--       latter
+--       | {'known', task id, version, turns ahead}: the message was accepted before | {'conflict'}: another message has
+--       its id
 --       | {'blobs_expired'}: the blobs may be removed | {'limited', see check_limits}
 -- requires: blobs, configs, context_queue, dispatch, indexes, limits, messages, options, states, stored_bytes, tasks, time
 local record, log, history = KEYS[1], KEYS[2], KEYS[3]

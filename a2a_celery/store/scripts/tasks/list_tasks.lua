@@ -1,8 +1,9 @@
 -- list_tasks: return a page of the tasks of a scope, newest status first, equal times by descending id.
 -- KEYS  prefix of the index of a scope, or of one of its contexts
--- ARGV  state ('0' for all), µs of the oldest status, size of the page, µs of the cursor ('' for the first page), id of the cursor,
---       history length (-1 for all), '1' with artifacts, key prefix, retention in seconds, installation if ended tasks are archived
---       (else ''), bytes of tasks after which the page ends ('' for no limit); a page has at least one task
+-- ARGV  state ('0' for all), µs of the oldest status, size of the page, µs of the cursor ('' for the first page), id of
+--       the cursor, history length (-1 for all), '1' with artifacts, key prefix, retention in seconds, installation if
+--       ended tasks are archived (else ''), bytes of tasks after which the page ends ('' for no limit); a page has at
+--       least one task
 -- returns {number of tasks in all pages, '1' if another page follows, border of the archive ('' for none), snapshots …}
 -- requires: keys, snapshot, states, time, transitions
 local index_prefix = KEYS[1]

@@ -1,4 +1,5 @@
--- request_cancel: end a task without a claimed run, or ask the worker of the run to cancel it. any live state → CANCELED
+-- request_cancel: end a task without a claimed run, or ask the worker of the run to cancel it. any live state →
+-- CANCELED
 -- KEYS  keys of the task
 -- ARGV  scope, prefix of the channels of workers, nonce of the call, CANCELED event
 -- returns {'missing'} | {'ended', state} | {'requested', version}: the worker was asked

@@ -1,9 +1,9 @@
--- save_task: save a task of another engine (the SDK's own request handler), with compare-and-swap on the version. Does not change
--- an ended task.
+-- save_task: save a task of another engine (the SDK's own request handler), with compare-and-swap on the version. Does
+-- not change an ended task.
 -- KEYS  keys of the task
--- ARGV  task id, context id, scope, scope index, context index, owner, retention in seconds, list of leases, list of queued runs,
---       version that the task was derived from (0 for a first write), '1' to overwrite any live version (CANCELED), then
---       'event' and one event, or 'task' and the arguments of replace_task
+-- ARGV  task id, context id, scope, scope index, context index, owner, retention in seconds, list of leases, list of
+--       queued runs, version that the task was derived from (0 for a first write), '1' to overwrite any live version
+--       (CANCELED), then 'event' and one event, or 'task' and the arguments of replace_task
 -- returns {'saved', version} | {'stale', stored version (0 for none)} | {'blobs_expired'}: the blobs may be removed
 -- requires: blobs, events, notifications, replacement, retirement, states, tasks, time
 local record = KEYS[1]

@@ -1,4 +1,5 @@
--- acquire_bytes: take bytes for a post from the bucket of an owner and a host (GCRA: the bucket is the time at which it is full).
+-- acquire_bytes: take bytes for a post from the bucket of an owner and a host (GCRA: the bucket is the time at which it
+-- is full).
 -- KEYS  bucket
 -- ARGV  µs of the window, size of the bucket in bytes, bytes of the post
 -- returns '0': taken; the last post may take more than is left | µs until the bucket has a byte; then nothing changes

@@ -1,4 +1,5 @@
--- acquire_requested_posts: lease delivery cursors with requested posts to one watcher. A cursor is due again when its lease ends.
+-- acquire_requested_posts: lease delivery cursors with requested posts to one watcher. A cursor is due again when its
+-- lease ends.
 -- KEYS  requested posts
 -- ARGV  key prefix, maximum number of cursors, µs of the lease
 -- returns {{ids of the posts, each followed by a space, then see describe_cursor}, …}; missing cursors leave the list

@@ -1,7 +1,8 @@
 -- replay_delivery: schedule the events that were not delivered at once, also after the delivery was given up.
 -- KEYS  keys of the task
 -- ARGV  scope ('*' for any), quoted config id, nonce of the call
--- returns 'missing' | 'replayed', also for a repeated call | 'alive': nothing failed, or a deliverer has leased the cursor
+-- returns 'missing' | 'replayed', also for a repeated call | 'alive': nothing failed, or a deliverer has leased the
+--       cursor
 -- requires: deliveries, tasks
 local scope, config, nonce = ARGV[1], ARGV[2], ARGV[3]
 

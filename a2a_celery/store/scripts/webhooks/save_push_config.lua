@@ -1,8 +1,9 @@
--- save_push_config: save a push-notification config of a task, and replace one with the same id. The undelivered events of a
--- replaced config are due at once at the new address; a deliverer loses its lease.
+-- save_push_config: save a push-notification config of a task, and replace one with the same id. The undelivered events
+-- of a replaced config are due at once at the new address; a deliverer loses its lease.
 -- KEYS  keys of the task
 -- ARGV  scope ('*' for any), and the config: the arguments of save_config
--- returns 'missing' | 'saved' | 'full': the task has too many configs | {'limited', see check_limits}: its owner has too many
+-- returns 'missing' | 'saved' | 'full': the task has too many configs | {'limited', see check_limits}: its owner has
+--       too many
 -- requires: configs, limits, tasks
 local scope, first_config = ARGV[1], 2
 

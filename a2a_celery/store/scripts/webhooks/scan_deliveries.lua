@@ -1,8 +1,8 @@
 -- scan_deliveries: return a page of the list of due or of dead deliveries.
 -- KEYS  list
 -- ARGV  key prefix, ZSCAN cursor ('0' for the first page), approximate size of the page, '1' if scores are due times
--- returns {next cursor ('0' after the last page), µs now, delivery_summary of each cursor}. A cursor may appear twice; missing
---       cursors are left out.
+-- returns {next cursor ('0' after the last page), µs now, delivery_summary of each cursor}. A cursor may appear twice;
+--       missing cursors are left out.
 -- requires: deliveries, delivery_summary, keys, tasks, time
 local list = KEYS[1]
 local prefix, scan_cursor, count, has_due_times = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'

@@ -1,4 +1,5 @@
--- secrets_in_use: return the fingerprints of the secrets that configs or sessions are sealed with, and forget unused ones.
+-- secrets_in_use: return the fingerprints of the secrets that configs or sessions are sealed with, and forget unused
+-- ones.
 -- KEYS  secrets
 -- ARGV  none
 -- returns {fingerprint, …}
