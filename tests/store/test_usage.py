@@ -65,7 +65,11 @@ async def test_tasks_are_counted_or_told_from_a_sample(
 async def test_what_is_followed_is_counted(redis_server: EmbeddedRedis, store: AsyncStore, keys: Keys) -> None:
     async with store.redis.pubsub() as line:
         await line.subscribe(
-            keys.task("a").notifications, keys.task("b").wake, "another", keys.runner("r"), keys.reply_channel("w")
+            keys.task("a").notifications,
+            keys.task("b").notifications,
+            "another",
+            keys.runner("r"),
+            keys.reply_channel("w"),
         )
         assert (await line.get_message(timeout=5)) is not None
 

@@ -54,7 +54,7 @@ async def paused(store: AsyncStore, keys: Keys, seeds: Seeds, pause_us: int) -> 
     """A task that waits for its client, for so long."""
     claim = await claimed(store, keys, seeds)
     unanswered = TaskStatusUpdateEvent(task_id=claim.ref.task_id, status=TaskStatus(state=FAILED))
-    pause = {"events": [status(INPUT_REQUIRED, "well?")], "pause_us": pause_us, "unanswered": unanswered}
+    pause = {"events": [status(INPUT_REQUIRED, "well?")], "pause_us": pause_us, "pause_timeout": unanswered}
     await store.run(settle_run(keys, claim.ref, token=claim.token, before=0, **pause))
     return claim.ref.task_id
 

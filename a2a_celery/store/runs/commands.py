@@ -171,13 +171,9 @@ def claim_run(
     """Claim a queued run. Only one caller receives a run.
 
     Args:
-        token: token of the claim, which makes a repeated call safe.
         runner: id of the worker process.
-        working: True to set the task to WORKING.
-        max_attempts: largest number of runs of the turn, should workers be lost. 1 is at most once.
-        retries: number of times that Celery has retried the run.
+        max_attempts: largest number of runs of the turn; 1 is at most once.
         retried: event of the retry, which ends the previous attempt.
-        session: True to read the session of the context.
         resolve_blobs: False to leave blob references unresolved. The call can be repeated with True.
         worker: Celery node name of the worker, or "" if events are off.
     """

@@ -89,13 +89,9 @@ def create_task(
     The limits do not apply to a message that was accepted before, and its `push` config is not saved.
 
     Args:
-        caller: stored for the worker.
-        options: stored for publishers.
         retention: seconds for which the ended task is stored.
         idempotency_key: None to accept each message as a new one.
-        push: config that receives all events of the task.
         serialize_context: True to execute the runs of the context one after the other.
-        reply_channel: receives the notifications of the task.
     """
     task = Task(id=task_id, context_id=context_id, status=TaskStatus(state=SUBMITTED), history=[request.message])
 
