@@ -1,9 +1,9 @@
-"""Ours beside its floor and its peers, measured in one run on one machine, as ratios: docs/performance.md.
+"""Compare this project with a floor and with other servers, in one run on one machine (docs/performance.md).
 
     pip install -e '.[benchmarks]' && python -m benchmarks
 
-Each round measures every side, one right behind the other, so that what the machine does besides hits all alike. What
-is worth reading is the ratio; figures are given so that one can see what machine it was.
+Each round measures all sides in direct succession, so that other load on the machine affects them alike. The results
+are ratios; absolute numbers only show how fast the machine was.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.support.fork_server import FRESH_PROCESSES
 
 from .collapse import collapsed
 from .measures import MEASURES, SHORT
-from .measures.kept import FEW
+from .measures.stored_tasks import FEW
 from .pages import Record, as_json, keep, recorded
 from .picture import picture
 from .results import Result
@@ -35,11 +35,11 @@ from .table import processor_table, table
 MILLION = 1_000_000
 
 FAST = ("uvloop", "httptools", "hiredis")
-"""What the extra ``fast`` brings: Redis clients and HTTP servers use it on every side where it is installed."""
+"""Packages of the extra ``fast``. If they are installed, all sides use them."""
 
 
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
-    """What the command takes."""
+    """Parse the command line."""
     options = Options()
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=positive, help=f"rounds of each measure: {options.rounds}, or 3 with --short")
@@ -47,30 +47,30 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--short", action="store_true", help=f"{', '.join(SHORT)}; fails on collapse, see table.json")
     parser.add_argument("--tasks", type=positive, default=options.tasks, help="tasks in the store: %(default)s")
     parser.add_argument("--million", action="store_const", dest="tasks", const=MILLION, help="--tasks 1000000")
-    parser.add_argument("--waiting", type=positive, default=options.waiting, help="agents that wait: %(default)s")
-    parser.add_argument("--pool", default=options.pool, help="the pool that they wait in: %(default)s")
-    parser.add_argument("--no-cluster", action="store_true", help="not beside the SDK's cluster mode on PostgreSQL")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
-    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the curves there, as SVG")
-    parser.add_argument("--record", action="store_true", help="write this run into table.json, and into the pages")
+    parser.add_argument("--waiting", type=positive, default=options.waiting, help="waiting agents: %(default)s")
+    parser.add_argument("--pool", default=options.pool, help="worker pool of the waiting agents: %(default)s")
+    parser.add_argument("--no-cluster", action="store_true", help="leave out the SDK's cluster mode on PostgreSQL")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all measurements to this file")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the curves into this SVG file")
+    parser.add_argument("--record", action="store_true", help="store this run in table.json and in the documentation")
     asked = parser.parse_args(given)
     if asked.tasks <= FEW:
-        parser.error(f"--tasks {asked.tasks}: give more than {FEW}, with which they are compared")
+        parser.error(f"--tasks {asked.tasks}: must be more than {FEW}, the number that it is compared with")
     if asked.record and (asked.only or asked.short):
-        parser.error("--record keeps whole runs: leave out --only and --short")
+        parser.error("--record needs all measures: leave out --only and --short")
     return asked
 
 
 def positive(text: str) -> int:
-    """A number above 0."""
+    """Return a number above 0."""
     number = int(text)
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is too few: give 1 or more")
+        raise argparse.ArgumentTypeError(f"{number}: must be 1 or more")
     return number
 
 
 def machine() -> str:
-    """What it ran on, in a line."""
+    """Return a line that describes this machine."""
     model = platform.processor() or platform.machine()
     with suppress(OSError), Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
         model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), model)
@@ -81,7 +81,7 @@ def machine() -> str:
 
 
 def measured(names: Sequence[str], options: Options) -> tuple[list[Result], list[str]]:
-    """The results, each printed as it is there, and a line for each measure that could not be taken: the others are."""
+    """Run the measures, print each result, and return the results and a line for each measure that failed."""
     os.environ["OTEL_INSTRUMENTATION_A2A_SDK_ENABLED"] = "false"  # on every side
     results: list[Result] = []
     failed: list[str] = []
@@ -128,5 +128,5 @@ def main(given: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started ends too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers are stopped too
     sys.exit(main())

@@ -1,10 +1,10 @@
-"""What does the broker's acknowledgement cost, and what does it save?
+"""Measure the cost of broker acknowledgements, and how fast a fleet recovers from a killed worker with each mode.
 
     python -m benchmarks.acknowledgement [rounds]
 
-Three fleets on Redis: acknowledging early (as it is), late, and not at all (kombu's emulation off). Blocking echoes, 16
-at once, in turn on each, so that ratios mean something on a noisy machine. Then each worker is killed with a run under
-way, some fetched and some queued; another one starts, and the seconds count until all that had not begun has run.
+Three fleets on Redis acknowledge early (the default), late, or not at all (kombu's emulation is off). Each round sends
+blocking echoes, 16 at once, to one fleet after the other. Then each worker is killed while it has running, prefetched
+and queued runs. A new worker starts, and the time is measured until all runs that had not begun are completed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main(rounds: int) -> int:
 
 
 def started(stack: ExitStack, folder: Path, mode: str, pool: str) -> tuple[Fleet, Gateway, Process]:
-    """A fleet that acknowledges in this way."""
+    """Start a fleet with this acknowledgement mode."""
     (folder / mode).mkdir()
     settings = {"BENCHMARK_ACKS": mode, "A2A_LEASE_TTL": str(LEASE)}
     fleet = stack.enter_context(running_fleet(folder / mode, app="benchmarks.acknowledging", **settings))
@@ -60,7 +60,7 @@ def started(stack: ExitStack, folder: Path, mode: str, pool: str) -> tuple[Fleet
 
 
 def echoes_a_second(gateway: Gateway) -> float:
-    """Blocking echoes, as fast as they go."""
+    """Return the rate of blocking echoes."""
 
     def echo(client: httpx.Client) -> None:
         for _ in range(ECHOES // AT_ONCE):
@@ -76,13 +76,13 @@ def echoes_a_second(gateway: Gateway) -> float:
 
 
 def killed(fleet: Fleet, gateway: Gateway, worker: Process, pool: str) -> str:
-    """What becomes of the runs of a worker that is killed."""
+    """Kill a worker and return a line about its runs."""
     running = [send(gateway, "silent", "600", returnImmediately=True) for _ in range(2)]
     eventually(lambda: all(state(read(gateway, "silent", t)) == "WORKING" for t in running), within=60)
     waiting = [send(gateway, "echo", str(n), returnImmediately=True) for n in range(20)]
     eventually(lambda: f"[{waiting[0]['id']}.1] received" in worker.output(), within=60)
-    time.sleep(1)  # the worker tells the store what it has in hand, twice a second
-    in_hand = sum(f"[{task['id']}.1] received" in worker.output() for task in waiting)
+    time.sleep(1)  # the worker reports its prefetched runs to the store twice a second
+    prefetched = sum(f"[{task['id']}.1] received" in worker.output() for task in waiting)
     worker.kill()
     fleet.worker(pool=pool, concurrency=2)
     began = time.perf_counter()
@@ -94,8 +94,9 @@ def killed(fleet: Fleet, gateway: Gateway, worker: Process, pool: str) -> str:
     echoed, lost = all_in("echo", waiting, "COMPLETED"), all_in("silent", running, "FAILED")
     once = all(states_in(log_of(fleet.redis.store_url, t)).count("WORKING") == 1 for t in waiting + running)
     return (
-        f"killed with 2 running, {in_hand} fetched, {20 - in_hand} queued: all run {echoed:.1f} s and lost ones failed "
-        f"{lost:.1f} s after the next worker was ready (lease {LEASE} s), each {'once' if once else 'MORE THAN ONCE'}"
+        f"killed with 2 running, {prefetched} prefetched, {20 - prefetched} queued: all run {echoed:.1f} s and lost "
+        f"ones failed {lost:.1f} s after the next worker was ready (lease {LEASE} s), "
+        f"each {'once' if once else 'MORE THAN ONCE'}"
     )
 
 

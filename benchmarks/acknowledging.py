@@ -1,4 +1,4 @@
-"""The test agents, acknowledged in another way: BENCHMARK_ACKS is "early", "late" or "none"."""
+"""The test agents with the acknowledgement mode of BENCHMARK_ACKS: "early", "late" or "none"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measure the latency of one owner while another owner attacks the gateway, and while nobody does.
+"""Measure the latency of one owner with and without attacks of another owner on the gateway.
 
     pip install -e '.[benchmarks]' && python -m benchmarks.attacks [--rounds N] [attack ...]
 
@@ -107,7 +107,7 @@ def headers(key: str) -> dict[str, str]:
 
 
 def message(**metadata: object) -> bytes:
-    """Return a message with such metadata."""
+    """Return a message with this metadata."""
     return json.dumps({"message": {**json.loads(load.ECHO)["message"], "metadata": metadata}}).encode()
 
 

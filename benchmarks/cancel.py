@@ -1,9 +1,9 @@
-"""How long does a cancel take, from a client's CancelTask to the answer that says CANCELED?
+"""Measure the time from a client's CancelTask to the response that says CANCELED.
 
     python -m benchmarks.cancel [times]
 
-The client, the gateway and the worker are processes of their own; the agent waits, and lets itself be cancelled. What a
-plain GetTask takes beside it says how fast the machine is just now.
+The client, the gateway and the worker are separate processes. The agent waits and can be cancelled at once. The time of
+a GetTask shows how fast the machine is.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import httpx
 from tests.support.fleet import running_fleet
 
 LIMIT = 50.0
-"""Milliseconds that all but one in twenty may take. More, on an idle machine: something waits for a timer."""
+"""Largest 95th percentile in milliseconds. If an idle machine takes longer, some component waits for a timer."""
 
 HEADERS = {"A2A-Version": "1.0"}
 
@@ -43,7 +43,7 @@ def main(times: int) -> int:
 
 
 def cancel(client: httpx.Client, base: str) -> tuple[float, float]:
-    """Begins a task and cancels it; milliseconds that a read took before, and the cancel."""
+    """Begin a task and cancel it. Return the milliseconds of the last read before, and of the cancel."""
     message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "60"}]}
     body = {"message": message, "configuration": {"returnImmediately": True}}
     task: dict[str, Any] = client.post(f"{base}/message:send", json=body).json()["task"]
@@ -57,14 +57,14 @@ def cancel(client: httpx.Client, base: str) -> tuple[float, float]:
 
 
 def timed(client: httpx.Client, method: str, url: str) -> tuple[dict[str, Any], float]:
-    """The answer, and how many milliseconds it took."""
+    """Return the response and its milliseconds."""
     began = time.perf_counter()
     answer: dict[str, Any] = client.request(method, url).json()
     return answer, (time.perf_counter() - began) * 1000
 
 
 def at(values: list[float], percent: int) -> float:
-    """The value that `percent` of the sorted `values` do not exceed."""
+    """Return the value that `percent` of the sorted `values` do not exceed."""
     return values[min(len(values) - 1, len(values) * percent // 100)]
 
 

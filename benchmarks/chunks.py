@@ -1,9 +1,9 @@
-"""Does the 20,000th chunk of an artifact cost what the first did?
+"""Check that the 20,000th chunk of an artifact costs no more than the first.
 
     python -m benchmarks.chunks [chunks]
 
 Streams one artifact through a gateway and a worker, and compares the time per chunk of the first and the last thousand,
-as the client sees them. Then reads the task: the artifact must be whole.
+as the client sees them. Then reads the task: the artifact must be complete.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import httpx
 from tests.support.fleet import running_fleet
 
 LIMIT = 1.5
-"""The last thousand may cost this much more a chunk than the first: more means that the cost grows with the task."""
+"""Largest ratio of the last thousand to the first. A higher ratio means that the cost grows with the task."""
 
 HEADERS = {"A2A-Version": "1.0"}
 WINDOW = 1000
@@ -37,17 +37,17 @@ def main(chunks: int) -> int:
         task = httpx.get(f"{base}/tasks/{task_id}", headers=HEADERS, timeout=60).json()
         read = time.perf_counter() - began
     text = "".join(part["text"] for part in task["artifacts"][0]["parts"])
-    whole = text == "".join(f"{n} " for n in range(chunks))
+    is_complete = text == "".join(f"{n} " for n in range(chunks))
     print(f"{chunks} chunks, {len(arrivals) / (arrivals[-1] - arrivals[0]):.0f} a second")
     print(f"  first thousand   {first * 1000 / WINDOW:.3f} ms a chunk")
     print(f"  last thousand    {last * 1000 / WINDOW:.3f} ms a chunk")
     print(f"  last / first     {last / first:.2f}   (limit {LIMIT})")
-    print(f"  GetTask          {read * 1000:.0f} ms, the artifact is {'whole' if whole else 'NOT WHOLE'}")
-    return 0 if whole and last / first <= LIMIT else 1
+    print(f"  GetTask          {read * 1000:.0f} ms, the artifact is {'complete' if is_complete else 'INCOMPLETE'}")
+    return 0 if is_complete and last / first <= LIMIT else 1
 
 
 def stream(base: str, chunks: int) -> tuple[str, list[float]]:
-    """Sends the message; gives the task's id and when each chunk arrived."""
+    """Send the message. Return the task's id and the time at which each chunk arrived."""
     body = {"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": str(chunks)}]}}
     arrivals: list[float] = []
     task_id = ""

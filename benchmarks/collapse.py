@@ -1,7 +1,7 @@
-"""Has anything collapsed? Ratios beside those of a recorded table: half as good is a failure, and nothing else is.
+"""Detect ratios that are less than half as good as the recorded ones.
 
-A timed test that fails at ten percent fails for the machine's reasons. A ratio of two sides in one run that halves does
-not.
+A timed test with a limit of ten percent fails because of the machine. A ratio of two sides in one run does not halve
+because of the machine.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from collections.abc import Iterable
 from .results import Result
 
 TWICE = 2.0
-"""So many times worse than recorded is a collapse."""
+"""A ratio that is this many times worse than recorded has collapsed."""
 
 
 def collapsed(results: Iterable[Result], recorded: Iterable[Result]) -> list[str]:
-    """A line for each ratio that is twice as bad as the recorded one in every round. What was never recorded can't
-    collapse."""
+    """Return a line for each ratio that is twice as bad as the recorded one in every round."""
     lines = []
     of_then = {result.name: result for result in recorded}
     for result in results:

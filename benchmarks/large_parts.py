@@ -1,4 +1,4 @@
-"""What a gateway's memory comes to while several clients read one large artifact at once.
+"""Measure a gateway's memory while several clients read one large artifact at once.
 
 Run: python -m benchmarks.large_parts [MiB of the artifact] [clients at once]
 """
@@ -20,7 +20,7 @@ MIB = 1024 * 1024
 
 
 async def read_at_once(served: Served, task_id: str, clients: int) -> tuple[list[int], float]:
-    """Statuses, and the most memory the gateway has had meanwhile, in MiB."""
+    """Return the statuses of the reads and the gateway's peak memory in MiB."""
     gateway = psutil.Process(served.gateway.pid)
     most = 0.0
     done = asyncio.Event()
@@ -46,7 +46,7 @@ async def read_at_once(served: Served, task_id: str, clients: int) -> tuple[list
 
 
 def main(size: int, clients: int) -> None:
-    """Prints a line for one client, and one for all at once."""
+    """Print a line for one client and a line for all clients at once."""
     with tempfile.TemporaryDirectory() as folder:
         settings = {"A2A_BLOB_URL": Path(folder, "blobs").as_uri()}
         with serving(Path(folder), app="tests.support.large", grpc=False, **settings) as served:
@@ -55,9 +55,9 @@ def main(size: int, clients: int) -> None:
             for number in (1, clients):
                 began = time.monotonic()
                 statuses, most = asyncio.run(read_at_once(served, task["task"]["id"], number))
-                said = {status: statuses.count(status) for status in statuses}
-                took = time.monotonic() - began
-                print(f"{number} × {size} MiB: {most:.0f} MiB (idle {idle:.0f}), {took:.1f} s, answers {said}")
+                counts = {status: statuses.count(status) for status in statuses}
+                seconds = time.monotonic() - began
+                print(f"{number} × {size} MiB: {most:.0f} MiB (idle {idle:.0f}), {seconds:.1f} s, responses {counts}")
 
 
 if __name__ == "__main__":

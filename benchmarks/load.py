@@ -1,6 +1,6 @@
-"""The client of every measure: one process, one event loop, a connection for each caller, its parsing in C.
+"""HTTP client of all measures: one process, one event loop, a connection for each caller, and a parser in C.
 
-A heavy client would make all sides look alike on few cores; this one takes about 0.1 ms a request.
+A slow client would make all sides look alike on few cores. This client takes about 0.1 ms a request.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 import aiohttp
 
 HEADERS = {"A2A-Version": "1.0", "Content-Type": "application/json"}
-PATIENCE = aiohttp.ClientTimeout(total=300)
+TIMEOUT = aiohttp.ClientTimeout(total=300)
 STAMP = re.compile(rb'"text": ?"(\d+\.\d+)')
 
 
 def body(text: str, **configuration: Any) -> bytes:
-    """A message with one text part."""
+    """Return a request with one text part."""
     message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}]}
     return json.dumps({"message": message, **({"configuration": configuration} if configuration else {})}).encode()
 
@@ -31,7 +31,7 @@ NO_TEXT = re.compile(rb'"text": ?""')
 
 
 async def echo(session: aiohttp.ClientSession, url: str) -> None:
-    """One blocking echo."""
+    """Send a blocking echo."""
     async with session.post(f"{url}/agents/echo/message:send", data=ECHO) as response:
         answer = await response.read()
     assert b"COMPLETED" in answer, answer
@@ -40,7 +40,7 @@ async def echo(session: aiohttp.ClientSession, url: str) -> None:
 async def begun(
     session: aiohttp.ClientSession, url: str, agent: str, text: str, **configuration: Any
 ) -> dict[str, Any]:
-    """A task that was sent and is not waited for."""
+    """Send a message without waiting for its end, and return the task."""
     data = body(text, returnImmediately=True, **configuration)
     async with session.post(f"{url}/agents/{agent}/message:send", data=data) as response:
         answer = await response.json(content_type=None)
@@ -49,12 +49,12 @@ async def begun(
 
 
 async def stream(session: aiohttp.ClientSession, url: str, chunks: int) -> None:
-    """One stream of so many chunks, to its end."""
+    """Read a stream of `chunks` chunks to its end."""
     await arrivals(session, url, chunks)
 
 
 async def arrivals(session: aiohttp.ClientSession, url: str, chunks: int) -> list[float]:
-    """When each chunk of a stream came, to its end; not the empty chunk that ends the artifact of some sides."""
+    """Return the time of arrival of each chunk. The empty chunk that ends the artifact on some sides is left out."""
     came = []
     async with session.post(f"{url}/agents/count/message:stream", data=body(str(chunks))) as response:
         async for line in response.content:
@@ -65,7 +65,7 @@ async def arrivals(session: aiohttp.ClientSession, url: str, chunks: int) -> lis
 
 
 async def delays(session: aiohttp.ClientSession, url: str, chunks: int, pause: float) -> list[float]:
-    """How long each chunk of a paced stream was under way, in seconds: it says when it left."""
+    """Return the seconds that each chunk of a paced stream took. A chunk contains the time at which it was sent."""
     taken = []
     async with session.post(f"{url}/agents/pace/message:stream", data=body(f"{chunks} {pause}")) as response:
         async for line in response.content:
@@ -79,7 +79,7 @@ Call = Callable[[aiohttp.ClientSession], Awaitable[object]]
 
 
 async def together(call: Call, times: int, at_once: int) -> float:
-    """Makes `call` so often, so many at once; seconds it took in all."""
+    """Run `call` `times` times, `at_once` at a time, and return the total seconds."""
     left = iter(range(times))
 
     async def caller() -> None:
@@ -93,7 +93,7 @@ async def together(call: Call, times: int, at_once: int) -> float:
 
 
 async def alone(call: Call, times: int) -> list[float]:
-    """Makes `call` so often, one behind the other; seconds of each, sorted."""
+    """Run `call` `times` times, one after the other, and return the sorted seconds of each."""
     taken = []
     async with client() as session:
         for _ in range(times):
@@ -104,5 +104,5 @@ async def alone(call: Call, times: int) -> list[float]:
 
 
 def client() -> aiohttp.ClientSession:
-    """A session with as many connections as it has calls under way."""
-    return aiohttp.ClientSession(headers=HEADERS, timeout=PATIENCE, connector=aiohttp.TCPConnector(limit=0))
+    """Return a session without a limit of connections."""
+    return aiohttp.ClientSession(headers=HEADERS, timeout=TIMEOUT, connector=aiohttp.TCPConnector(limit=0))

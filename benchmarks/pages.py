@@ -1,6 +1,6 @@
-"""Where a run is kept that others are compared with, and read: a file of its figures, and the pages that show them.
+"""The recorded run: a file of its measurements, and the tables between two marks in the documentation.
 
-Nobody writes a figure into a page: it is between two marks there, and a test says that it is what the file has.
+A test compares the tables with the file.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ BEGIN, END = "<!-- measured, by python -m benchmarks --record -->", "<!-- /measu
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A whole run, and the machine it was taken on."""
+    """A complete run and the machine that it was measured on."""
 
     machine: str
     results: Sequence[Result]
 
 
 def recorded(path: Path = RECORDED) -> Record:
-    """The run that was recorded last."""
-    said = json.loads(path.read_text(encoding="utf-8"))
-    return Record(said["machine"], [Result.of_json(result) for result in said["results"]])
+    """Return the run that was recorded last."""
+    fields = json.loads(path.read_text(encoding="utf-8"))
+    return Record(fields["machine"], [Result.of_json(result) for result in fields["results"]])
 
 
 def as_json(record: Record) -> str:
-    """As in a file."""
-    said = {"machine": record.machine, "results": [result.as_json() for result in record.results]}
-    return json.dumps(said, indent=1) + "\n"
+    """Return the text of the file."""
+    fields = {"machine": record.machine, "results": [result.as_json() for result in record.results]}
+    return json.dumps(fields, indent=1) + "\n"
 
 
 def pages(record: Record) -> Mapping[Path, str]:
-    """What is between the marks of each page."""
+    """Return the text between the marks of each page."""
     on = f"One run, on {record.machine}:"
     whole = f"{on}\n\n{table(record.results)}\n\n{processor_table(record.results)}"
     return {
@@ -51,7 +51,7 @@ def pages(record: Record) -> Mapping[Path, str]:
 
 
 def keep(record: Record) -> None:
-    """Writes file, picture and pages."""
+    """Write the file, the picture and the pages."""
     RECORDED.write_text(as_json(record), encoding="utf-8")
     PICTURE.write_text(picture(record.results), encoding="utf-8")
     for page, body in pages(record).items():
@@ -59,7 +59,7 @@ def keep(record: Record) -> None:
 
 
 def marked(text: str, body: str) -> str:
-    """`text` with `body` between the marks.
+    """Return `text` with `body` between the marks.
 
     Raises:
         ValueError: `text` has no marks, or more than two.
@@ -67,5 +67,5 @@ def marked(text: str, body: str) -> str:
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end) or BEGIN in rest or END in after:
-        raise ValueError(f"there must be one {BEGIN} and one {END} behind it")
+        raise ValueError(f"there must be one {BEGIN} and one {END} after it")
     return f"{before}{begin}\n\n{body}\n\n{end}{after}"

@@ -1,4 +1,4 @@
-"""The curves as a picture: an SVG with a panel for each result that has some, written by hand, so it needs nothing."""
+"""The curves as an SVG, with a panel for each result that has curves."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .results import Result
 WIDTH, HEIGHT = 620, 320
 LEFT, RIGHT, TOP, BOTTOM = 70, 110, 50, 50
 LINE = 14
-"""Between two lines of text."""
+"""Height of a line of text."""
 
 COLOURS = {"ours": "#0b6e4f", "floor": "#b3541e", "sdk": "#4a5899", "cluster": "#7a1f5c"}
 OTHERS = "#555555"
 
 
 def picture(results: Iterable[Result]) -> str:
-    """The SVG, panels from top to bottom."""
+    """Return the SVG."""
     drawn = [result for result in results if result.curves]
     panels = "\n".join(_panel(result, number * HEIGHT) for number, result in enumerate(drawn))
     height = max(1, len(drawn)) * HEIGHT
@@ -30,7 +30,7 @@ def picture(results: Iterable[Result]) -> str:
 
 
 def _panel(result: Result, top: int) -> str:
-    """Figures from 0 upwards, against a logarithmic axis: what is flat there is flat."""
+    """Draw the values from 0 upwards against a logarithmic axis."""
     points = [point for curve in result.curves.values() for point in curve]
     least, most = (math.log10(end([x for x, _ in points])) for end in (min, max))
     highest = max(y for _, y in points) or 1.0
@@ -58,7 +58,7 @@ def _panel(result: Result, top: int) -> str:
 
 
 def _apart(heights: Mapping[str, float]) -> dict[str, float]:
-    """Where names can be read that belong at these heights: none on another, the lowest where it belongs."""
+    """Move the names at these heights apart, downwards, so that they do not overlap."""
     placed: dict[str, float] = {}
     above = math.inf
     for side, height in sorted(heights.items(), key=lambda item: -item[1]):

@@ -1,4 +1,4 @@
-"""Processor time and memory of processes, as the kernel counts them: steadier than the clock where others work too."""
+"""CPU time and memory of processes, as counted by the kernel. They vary less than wall time on a busy machine."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ KIB = 1024
 
 
 def seconds(processes: Mapping[str, int]) -> dict[str, float]:
-    """Processor time so far of each process and its children, by name."""
+    """Return the CPU seconds of each process and its children so far, by name."""
     return {name: sum(sum(one.cpu_times()[:2]) for one in _tree(pid)) for name, pid in processes.items()}
 
 
 def resident_kib(pid: int) -> float:
-    """Memory that a process and its children have in the machine's."""
+    """Return the resident memory of a process and its children."""
     return sum(one.memory_info().rss for one in _tree(pid)) / KIB
 
 

@@ -1,4 +1,4 @@
-"""What a measure came to, in one shape: ours beside its peers, as ratios of medians with their spread, and targets."""
+"""Results of measures: ratios of this project's medians to those of other servers, with their spread and targets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Curve = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Of medians; `low` and `high` are the least and the most of single rounds."""
+    """Ratio of medians. `low` and `high` are the extremes of single rounds."""
 
     median: float
     low: float
@@ -23,14 +23,13 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is to be at least, or at most, `limit`: the ratio ours / `beside`, or our own median if that is None."""
+    """Limit of the ratio ours / `beside`, or of our own median if `beside` is None."""
 
     limit: float
     beside: str | None = None
     at_least: bool = True
 
     def met(self, value: float) -> bool:
-        """Whether `value` is as it is to be."""
         return value >= self.limit if self.at_least else value <= self.limit
 
     def __str__(self) -> str:
@@ -39,10 +38,10 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Figures of each round, by side. `unit` is theirs; `what` says in one line what was measured.
+    """Figures of each round by side, in `unit`. `what` describes the measure in one line.
 
-    `processor`: milliseconds of processor time that a request took, by side and process; only where that was measured.
-    `curves`: by side, figure (in the unit `curve_unit`) against `along`; empty where nothing grows.
+    `processor` has the milliseconds of CPU time per request, by side and process, if they were measured.
+    `curves` has the points of each side: a value in `curve_unit` against `along`.
     """
 
     name: str
@@ -57,41 +56,41 @@ class Result:
     curve_unit: str = ""
 
     def median(self, side: str = OURS) -> float:
-        """The median of a side's rounds."""
+        """Return the median of a side's rounds."""
         return statistics.median(self.figures[side])
 
     @classmethod
-    def of_json(cls, said: Mapping[str, Any]) -> Result:
-        """What `as_json` was made of, but for targets beside peers that were not measured."""
+    def of_json(cls, fields: Mapping[str, Any]) -> Result:
+        """Return the result that `as_json` was called on, without targets for peers that were not measured."""
         targets = [
             Target(*((aim["at_least"], aim["beside"]) if "at_least" in aim else (aim["at_most"], aim["beside"], False)))
-            for aim in said["targets"]
+            for aim in fields["targets"]
         ]
-        plain = {name: said[name] for name in ("name", "what", "unit", "more_is_better", "figures", "along")}
-        drawn = {name: said[name] for name in ("curves", "curve_unit")}
-        return cls(**plain, **drawn, targets=targets, processor=said["processor_ms"])
+        plain = {name: fields[name] for name in ("name", "what", "unit", "more_is_better", "figures", "along")}
+        drawn = {name: fields[name] for name in ("curves", "curve_unit")}
+        return cls(**plain, **drawn, targets=targets, processor=fields["processor_ms"])
 
     @property
     def peers(self) -> list[str]:
-        """Whom ours is measured beside."""
+        """Return the sides that ours is compared with."""
         return [side for side in self.figures if side != OURS]
 
     def ratio(self, peer: str) -> Ratio:
-        """Ours / the peer's. A peer with fewer rounds is compared with as many of ours."""
+        """Return the ratio ours / peer. If the peer has fewer rounds, `low` and `high` cover as many of ours."""
         pairs = zip(self.figures[OURS], self.figures[peer], strict=False)
         single = [a / b for a, b in pairs]
         return Ratio(self.median() / self.median(peer), min(single), max(single))
 
     def value(self, target: Target) -> float:
-        """What `target` is about."""
+        """Return the value that `target` limits."""
         return self.median() if target.beside is None else self.ratio(target.beside).median
 
     def target(self, beside: str | None) -> Target | None:
-        """The target for the ratio to this peer, or for our own figure; None if there is none."""
+        """Return the target for the ratio to this peer, or for our own median if `beside` is None."""
         return next((target for target in self.targets if target.beside == beside), None)
 
     def as_json(self) -> dict[str, Any]:
-        """All of it, for a file."""
+        """Return all fields and the values derived from them."""
         return {
             "name": self.name,
             "what": self.what,

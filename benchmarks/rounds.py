@@ -1,4 +1,4 @@
-"""Rounds: in each, every side has its turn, one behind the other; so what the machine does besides hits all alike."""
+"""Rounds that measure all sides in direct succession, so that other load on the machine affects them alike."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .results import Curve
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One side of a measure. `once` takes its figure, and is called once a round, at most `most` times; None: always.
+    """A side of a measure. `once` returns its figure and is called once a round, but at most `most` times.
 
-    `processes` are looked at around each call: what processor time they took, for each of its `requests`.
+    The CPU time of `processes` is read before and after each call, and divided by the number of `requests`.
     """
 
     name: str
@@ -25,15 +25,15 @@ class Contender:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """Figures of each round, and milliseconds of processor time a request, by side."""
+class Measurements:
+    """Figures of each round, and milliseconds of CPU time per request, by side."""
 
     figures: dict[str, list[float]]
     processor: dict[str, dict[str, float]]
 
 
-def interleaved(rounds: int, contenders: Sequence[Contender], *, warm: bool = True) -> Taken:
-    """Takes the figures of all `contenders`; a first round only warms, unless that was seen to."""
+def interleaved(rounds: int, contenders: Sequence[Contender], *, warm: bool = True) -> Measurements:
+    """Measure all `contenders`. With `warm`, an additional first round is not counted."""
     figures: dict[str, list[float]] = {one.name: [] for one in contenders}
     spent: dict[str, dict[str, float]] = {one.name: dict.fromkeys(one.processes, 0.0) for one in contenders}
     for number in range(0 if warm else 1, rounds + 1):
@@ -52,11 +52,11 @@ def interleaved(rounds: int, contenders: Sequence[Contender], *, warm: bool = Tr
         for one in contenders
         if one.processes
     }
-    return Taken(figures, per_request)
+    return Measurements(figures, per_request)
 
 
 def medians(curves: Mapping[str, Mapping[int, Sequence[float]]]) -> dict[str, Curve]:
-    """By side, the median of what its rounds found at each size."""
+    """Return the curve of each side: the median of its rounds at each size."""
     return {
         side: [(size, statistics.median(found)) for size, found in by_size.items()] for side, by_size in curves.items()
     }

@@ -1,7 +1,7 @@
-"""Many ended tasks in a store, quickly: one that was really run is the mould of all.
+"""Fill a store quickly with ended tasks that are copies of one real task.
 
-What a run writes, step by step and by the store's scripts, takes its processes milliseconds. Here the keys are written
-as it left them, by Redis' own commands, thousands in a round trip.
+A real run takes milliseconds. This module copies the keys that a run left, by plain Redis commands, thousands in a
+round trip.
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ from a2a_celery.store.client.round_trips import packed
 from .peers.seeded import seeded_context, seeded_id
 
 BATCH = 500
-"""Tasks that are sent together; as many may be unanswered."""
+"""Tasks that are sent together. The replies of the same number of tasks may be outstanding."""
 
 AT = re.compile(rb"(?<!\d)\d{16}(?!\d)")
-"""A time, in µs; what is too far from its task's is none."""
+"""A number that may be a time in µs. It is one if it is near the time of the task (`FAR`)."""
 
 FAR = 600_000_000
 
 OUTGROWN = (b"outgrown", b"-" * 1000)
-"""Makes Redis keep a hash as it keeps large ones, also when it is gone: as a record that once had a request."""
+"""A large field that makes Redis encode a hash as a hash table, also after the field is removed. A record that once had
+a request is encoded so."""
 
 
-class Mould:
-    """What one ended task has left in a store, as commands that write it again with other ids, at another time.
+class TaskTemplate:
+    """The keys of an ended task, as commands that write them with other ids and another time.
 
-    Ids are as long as its own. What counts all tasks (`Keys.figures`) is left alone.
+    The other ids must have the same length. Counters of all tasks are not copied.
     """
 
     def __init__(self, commands: Sequence[Sequence[bytes]], task_id: str, context_id: str, at: int) -> None:
@@ -47,8 +48,8 @@ class Mould:
         self._pieces = re.split(b"(" + marks + b")", packed(commands))
 
     @classmethod
-    async def of(cls, client: redis.asyncio.Redis, keys: Keys, task_id: str, context_id: str) -> Mould:
-        """That of a task in a store which holds few others."""
+    async def of(cls, client: redis.asyncio.Redis, keys: Keys, task_id: str, context_id: str) -> TaskTemplate:
+        """Read the keys of a task from a store that has few other tasks."""
         retention, at = await client.hmget(keys.task(task_id).record, "retention", "at")
         commands: list[list[bytes]] = []
         async for name in client.scan_iter(f"{keys.prefix}:*"):
@@ -72,32 +73,32 @@ class Mould:
         return cls(commands, task_id, context_id, int(at))
 
     def filled(self, task_id: str, context_id: str, at: int) -> bytes:
-        """The commands for that task, whose status is of `at`, in µs."""
+        """Return the commands for a task with the status time `at`, in µs."""
         shift = at - self._at
-        told = dict(zip(self._ids, (task_id.encode(), context_id.encode()), strict=True))
-        told.update((time, b"%d" % (was + shift)) for time, was in self._times.items())
-        return b"".join([told.get(piece, piece) for piece in self._pieces])
+        replacements = dict(zip(self._ids, (task_id.encode(), context_id.encode()), strict=True))
+        replacements.update((time, b"%d" % (was + shift)) for time, was in self._times.items())
+        return b"".join([replacements.get(piece, piece) for piece in self._pieces])
 
 
-async def seed(store_url: str, mould: Mould, numbers: range) -> None:
-    """Writes the tasks with these numbers, as if each had ended just now. `store_url` names a unix socket.
+async def seed(store_url: str, template: TaskTemplate, numbers: range) -> None:
+    """Write the tasks with these numbers as if they had ended now. `store_url` names a Unix socket.
 
     Raises:
-        RuntimeError: Redis has refused a command.
+        RuntimeError: Redis rejected a command.
     """
     reader, writer = await asyncio.open_unix_connection(urlsplit(store_url).path)
     unanswered = 0
     try:
         for first in range(numbers.start, numbers.stop, BATCH):
             batch, now = range(first, min(first + BATCH, numbers.stop)), time_ns() // 1000
-            tasks = [mould.filled(seeded_id(n), seeded_context(n), now + place) for place, n in enumerate(batch)]
+            tasks = [template.filled(seeded_id(n), seeded_context(n), now + place) for place, n in enumerate(batch)]
             writer.write(b"".join(tasks))
             await writer.drain()
-            unanswered += len(batch) * mould.commands
-            while unanswered > (BATCH * mould.commands if batch.stop < numbers.stop else 0):
+            unanswered += len(batch) * template.commands
+            while unanswered > (BATCH * template.commands if batch.stop < numbers.stop else 0):
                 answers = await reader.read(1 << 20)
                 if not answers or b"-" in answers:
-                    raise RuntimeError(f"Redis said {answers[-200:]!r}")
+                    raise RuntimeError(f"Redis replied {answers[-200:]!r}")
                 unanswered -= answers.count(b"\n")
     finally:
         writer.close()

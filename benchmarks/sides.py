@@ -1,4 +1,4 @@
-"""The sides of a comparison, as running servers: ours, the floor, the SDK's in one process, and its cluster mode."""
+"""The servers that are compared: ours, the floor, the SDK's server in one process, and the SDK's cluster mode."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.fleet import Fleet, Gateway, Process, free_port, running_flee
 from tests.support.waiting import eventually
 
 CONCURRENCY = 2
-"""Processes of a prefork worker: as many as the machines have cores that the reference figures come from."""
+"""Processes of a prefork worker: the number of cores of the reference machine."""
 
 AGENTS = "benchmarks.peers.agents"
 FLOOR = "benchmarks.peers.floor"
@@ -24,8 +24,7 @@ FLOOR = "benchmarks.peers.floor"
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A server to measure: agents are at ``<url>/agents/<name>``. `processes` are its own, by role; `fleet` is
-    what they belong to, where they do."""
+    """A server to measure, with its agents at ``<url>/agents/<name>``. `processes` has its process ids by role."""
 
     name: str
     url: str
@@ -42,8 +41,7 @@ def ours(
     *,
     name: str = "ours",
 ) -> Iterator[Side]:
-    """A gateway and a worker of this project, and no watcher: nothing is to be lost here. No worker at all with a
-    `concurrency` of 0."""
+    """Run a gateway and a worker of this project without a watcher. With a `concurrency` of 0, run no worker."""
     with running_fleet(folder, app=AGENTS, **(settings or {})) as fleet:
         workers = {"worker": fleet.worker(pool=pool, concurrency=concurrency).pid} if concurrency else {}
         gateway: Gateway = fleet.gateway(log_level="warning")
@@ -52,7 +50,7 @@ def ours(
 
 @contextmanager
 def floor(folder: Path, pool: str = "prefork", concurrency: int = CONCURRENCY) -> Iterator[Side]:
-    """The floor, on a Redis and a worker like ours."""
+    """Run the floor, on a Redis and a worker like ours."""
     with running_fleet(folder, app=FLOOR) as fleet:
         workers = {"worker": fleet.worker(pool=pool, concurrency=concurrency).pid} if concurrency else {}
         with uvicorn(f"{FLOOR}:asgi", folder, fleet.environment) as (url, pid):
@@ -61,14 +59,14 @@ def floor(folder: Path, pool: str = "prefork", concurrency: int = CONCURRENCY) -
 
 @contextmanager
 def sdk(folder: Path, **environ: str) -> Iterator[Side]:
-    """The SDK's own server, all in one process."""
+    """Run the SDK's server in one process."""
     with uvicorn("benchmarks.peers.sdk:app", folder, environ) as (url, pid):
         yield Side("sdk", url, {"server": pid})
 
 
 @contextmanager
 def cluster(folder: Path) -> Iterator[Side]:
-    """The SDK's cluster mode: one of its servers, on a PostgreSQL of its own."""
+    """Run one server of the SDK's cluster mode, on a separate PostgreSQL."""
     with running(Postgres) as database:
         environ = {"BENCHMARK_DATABASE_URL": database.url}
         with uvicorn("benchmarks.peers.cluster:app", folder, environ) as (url, pid):
@@ -77,7 +75,7 @@ def cluster(folder: Path) -> Iterator[Side]:
 
 @contextmanager
 def uvicorn(app: str, folder: Path, env: Mapping[str, str]) -> Iterator[tuple[str, int]]:
-    """`app`, served by one process; its URL and process id."""
+    """Serve `app` by one process, and yield its URL and process id."""
     port = free_port()
     command = [sys.executable, "-m", "uvicorn", app, "--port", str(port), "--log-level", "warning", "--no-access-log"]
     server = Process(app, command, {**os.environ, **env}, folder / f"{app.partition(':')[0]}.log")
@@ -90,7 +88,7 @@ def uvicorn(app: str, folder: Path, env: Mapping[str, str]) -> Iterator[tuple[st
 
 
 def redis_of(fleet: Fleet) -> int:
-    """The process id of a fleet's Redis."""
+    """Return the process id of a fleet's Redis."""
     assert fleet.redis.process is not None
     return fleet.redis.process.pid
 

@@ -1,7 +1,7 @@
-"""What a task costs one Redis, memory and processor: the figures of docs/sizing.md. Run: python -m benchmarks.sizing
+"""Measure the memory and CPU time of Redis per task, for docs/sizing.md. Run: python -m benchmarks.sizing
 
-Real gateway, worker and watcher, with Redis as broker too. Processor time is Redis' own (``INFO cpu``), so a machine
-that does other things as well changes it little; memory is ``used_memory``, and ``MEMORY USAGE`` of a task's keys.
+A gateway, a worker and a watcher run with Redis as the broker too. CPU time is that of ``INFO cpu``, which other load
+on the machine changes little. Memory is ``used_memory``, and ``MEMORY USAGE`` of a task's keys.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ IDLE = 5.0
 
 
 class Meter:
-    """Reads Redis' own statistics."""
+    """Reader of the statistics of Redis."""
 
     def __init__(self, url: str) -> None:
         self.redis = redis.asyncio.Redis.from_url(url)
 
     async def now(self) -> tuple[float, int]:
-        """Seconds of processor time since it started, and bytes in use."""
+        """Return the CPU seconds of Redis since its start, and its bytes in use."""
         cpu, memory = await self.redis.info("cpu"), await self.redis.info("memory")
         return cpu["used_cpu_user"] + cpu["used_cpu_sys"], memory["used_memory"]
 
     async def of_task(self, task_id: str) -> dict[str, int]:
-        """Bytes of each key of a task, by the last part of its name."""
+        """Return the bytes of each key of a task, by the last part of its name."""
         found = {}
         async for key in self.redis.scan_iter(f"a2a:{{{task_id}}}:*"):
             found[key.decode().rpartition("}:")[2].partition(":")[0]] = await self.redis.memory_usage(key, samples=0)
@@ -45,20 +45,20 @@ class Meter:
 
 
 async def send(http: httpx.AsyncClient, url: str, agent: str, text: str) -> dict[str, Any]:
-    """The task that a blocking message became."""
+    """Send a blocking message and return its task."""
     answer = await http.post(f"{url}/agents/{agent}/message:send", json=message_json(text))
     task: dict[str, Any] = answer.json()["task"]
     return task
 
 
 def processor(process: Process) -> float:
-    """Seconds of processor time of a process and its children."""
+    """Return the CPU seconds of a process and its children."""
     found = psutil.Process(process.pid)
     return sum(sum(one.cpu_times()[:2]) for one in (found, *found.children(recursive=True)))
 
 
 async def measure(fleet: Fleet, url: str) -> None:
-    """Prints every figure."""
+    """Print all measurements."""
     processes = {process.name.partition("-")[0]: process for process in fleet.processes}
     meter = Meter(fleet.redis.store_url)
     limits = asyncio.Semaphore(AT_ONCE)
@@ -73,7 +73,7 @@ async def measure(fleet: Fleet, url: str) -> None:
         await asyncio.sleep(IDLE)
         after, _ = await meter.now()
         idle = (after - cpu) / IDLE
-        print(f"idle fleet: {idle * 1e3:.2f} ms of Redis' processor a second")
+        print(f"idle fleet: {idle * 1e3:.2f} ms of Redis CPU time a second")
         for size in (200, 20_000):
             before = {name: processor(process) for name, process in processes.items()}
             (cpu, memory), began = await meter.now(), asyncio.get_running_loop().time()
@@ -83,8 +83,8 @@ async def measure(fleet: Fleet, url: str) -> None:
             theirs = {name: processor(process) - before[name] for name, process in processes.items()}
             spent = (after - cpu - idle * seconds) / TASKS
             keys = await meter.of_task(tasks[0]["id"])
-            kept = f"{(used - memory) / TASKS:.0f} bytes kept a task, {sum(keys.values())} in its keys: {keys}"
-            print(f"echo of {size} bytes: {spent * 1e6:.0f} µs of Redis a task, {kept}")
+            memory_text = f"{(used - memory) / TASKS:.0f} bytes stored a task, {sum(keys.values())} in its keys: {keys}"
+            print(f"echo of {size} bytes: {spent * 1e6:.0f} µs of Redis a task, {memory_text}")
             print(f"  {', '.join(f'{name} {of / TASKS * 1e3:.2f} ms' for name, of in theirs.items())} a task")
         (cpu, memory), began = await meter.now(), asyncio.get_running_loop().time()
         task = await send(http, url, "count", str(CHUNKS))
@@ -93,7 +93,7 @@ async def measure(fleet: Fleet, url: str) -> None:
         assert len(task["artifacts"][0]["parts"]) == CHUNKS
         print(
             f"{CHUNKS} chunks: {(after - cpu - idle * seconds) / CHUNKS * 1e6:.1f} µs of Redis a chunk, "
-            f"{(used - memory) / CHUNKS:.0f} bytes kept a chunk"
+            f"{(used - memory) / CHUNKS:.0f} bytes stored a chunk"
         )
         (cpu, _), began = await meter.now(), asyncio.get_running_loop().time()
         await asyncio.gather(*(send(http, url, "pace", f"{PACED} 0.05") for _ in range(AT_ONCE)))
@@ -105,7 +105,7 @@ async def measure(fleet: Fleet, url: str) -> None:
 
 
 def main() -> None:
-    """Starts a fleet, measures, and stops it."""
+    """Measure a new fleet."""
     with tempfile.TemporaryDirectory() as folder, running_fleet(Path(folder)) as fleet:
         fleet.watcher()
         gateway = fleet.gateway(log_level="warning")

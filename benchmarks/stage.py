@@ -1,4 +1,4 @@
-"""Where a run takes place: its options, and the sides that measures share, each started when it is first asked for."""
+"""Options of a run, and the servers that its measures share. Each server is started when it is first used."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ SHARED: dict[str, Callable[[Path], AbstractContextManager[Side]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How much is measured."""
+    """Options of a run."""
 
     rounds: int = 5
     tasks: int = 100_000
-    """Tasks in the store, at most."""
+    """Largest number of tasks in the store."""
     waiting: int = 5_000
-    """Agents that wait in one worker process."""
+    """Waiting agents in one worker process."""
     pool: str = "asyncio"
-    """The worker's, for those."""
+    """Worker pool of the waiting agents."""
     cluster: bool = False
-    """Beside the SDK's cluster mode too, which needs PostgreSQL."""
+    """Compare with the SDK's cluster mode too, which needs PostgreSQL."""
 
 
 class Stage:
-    """Sides that run until the stack is closed, in folders of their own."""
+    """Shared sides, which run until the stack is closed."""
 
     def __init__(self, folder: Path, stack: ExitStack, options: Options) -> None:
         self.options = options
@@ -48,20 +48,20 @@ class Stage:
         self._running: dict[str, Side] = {}
 
     def folder(self) -> Path:
-        """A new one."""
+        """Return a new folder."""
         return Path(mkdtemp(dir=self._folder))
 
     def side(self, name: str) -> Side:
-        """A shared side; it is idle unless somebody measures it."""
+        """Return a shared side. It is idle except while it is measured."""
         if name not in self._running:
             self._running[name] = self._stack.enter_context(SHARED[name](self.folder()))
         return self._running[name]
 
     def sides(self, *names: str) -> list[Side]:
-        """Shared sides; the SDK's cluster mode only where it was asked for."""
+        """Return shared sides, and the SDK's cluster mode only if the options include it."""
         return [self.side(name) for name in names if name != "cluster" or self.options.cluster]
 
 
 def has_postgres() -> bool:
-    """Whether the SDK's cluster mode can be measured here."""
+    """Return whether this machine can run the SDK's cluster mode."""
     return Postgres.is_installed()

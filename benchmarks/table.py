@@ -1,4 +1,4 @@
-"""Results as text: a table in Markdown, padded, so that it is readable before it is rendered too."""
+"""Results as padded Markdown tables."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Iterable, Sequence
 from .results import OURS, Result, Target
 
 HEAD = ("measure", "ours / theirs", "rounds from … to", "target", "", "ours", "theirs")
-PROCESSOR_HEAD = ("measure", "side", "milliseconds of processor time a request")
+PROCESSOR_HEAD = ("measure", "side", "milliseconds of CPU time per request")
 
 
 def table(results: Iterable[Result], *, targets_only: bool = False) -> str:
-    """A row for each peer, and for a target that our own figure has; with `targets_only` no others."""
+    """Return a table with a row for each peer and for a target of our own median, or only those that have a target."""
     return _padded([HEAD, *(row for result in results for row in _rows(result, targets_only))])
 
 
 def processor_table(results: Iterable[Result]) -> str:
-    """What requests cost each process; "" if that was measured nowhere."""
+    """Return a table of the CPU time per request of each process, or "" if it was not measured."""
     rows = [
         (result.name, side, ", ".join(f"{process} {spent:.2f}" for process, spent in by_process.items()))
         for result in results

@@ -1,4 +1,4 @@
-"""The app of the sample agents: a Celery app, made an A2A backend.
+"""Celery app of the sample agents.
 
 Broker and store come from the environment (CELERY_BROKER_URL, A2A_STORE_URL); see the README.
 """

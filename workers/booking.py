@@ -1,4 +1,4 @@
-"""An agent that asks: the task waits in INPUT_REQUIRED, and the answer may reach another worker."""
+"""Agent that asks a question: the task waits in INPUT_REQUIRED, and the answer may reach another worker."""
 
 from a2a_celery import Turn
 

@@ -1,4 +1,4 @@
-"""An agent that fails: its client gets FAILED and a reference, the worker's log the traceback under it."""
+"""Agent that fails: its client receives FAILED and a reference. The worker's log has the traceback and the reference."""
 
 from a2a_celery import Turn
 

@@ -1,4 +1,4 @@
-"""The smallest agent: a function that returns text."""
+"""Smallest agent: a function that returns text."""
 
 from a2a_celery import Turn
 

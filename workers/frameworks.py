@@ -1,6 +1,6 @@
-"""Agents of other frameworks, those that are installed. By name: a gateway has to import none of them.
+"""Agents of the installed agent frameworks, added by name so that the gateway imports none of the frameworks.
 
-Each books things ("book a table"), and asks before; "wait" makes it think until it is cancelled.
+Each agent books things ("book a table") and asks first. After "wait", it works until it is cancelled.
 """
 
 from importlib.util import find_spec
@@ -10,12 +10,12 @@ from a2a.types import AgentCapabilities, AgentCard, AgentSkill
 from .app import a2a
 
 if find_spec("strands"):
-    a2a.agent("strands", description="A clerk of strands-agents: books, and asks before.", session=True)(
+    a2a.agent("strands", description="Books things with strands-agents, and asks first.", session=True)(
         f"{__package__}.with_strands:clerk"
     )
 
 if find_spec("agent_framework"):
-    a2a.agent("agent-framework", description="A clerk of agent-framework: books, and asks before.", session=True)(
+    a2a.agent("agent-framework", description="Books things with agent-framework, and asks first.", session=True)(
         f"{__package__}.with_agent_framework:clerk"
     )
 
@@ -23,7 +23,7 @@ if find_spec("google.adk"):
     a2a.add_agent(
         AgentCard(
             name="adk",
-            description="A clerk of google-adk: books, and asks before.",
+            description="Books things with google-adk, and asks first.",
             version="1.0.0",
             capabilities=AgentCapabilities(streaming=True),
             default_input_modes=["text/plain", "application/json"],

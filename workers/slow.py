@@ -1,4 +1,4 @@
-"""An unmodified a2a-sdk executor that takes its time: something to watch, and to cancel."""
+"""Unmodified a2a-sdk executor that runs for some seconds, so that it can be watched and cancelled."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ STEPS = 30
 
 
 class SlowExecutor(AgentExecutor):
-    """Reports a step a second; the text of the message may say how many."""
+    """Executor that reports a step per second. The text of the message is the number of steps."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         assert context.task_id is not None
@@ -38,12 +38,12 @@ class SlowExecutor(AgentExecutor):
 a2a.add_agent(
     AgentCard(
         name="slow",
-        description="Works for a while, a step a second. Cancel it.",
+        description="Runs for some seconds, one step per second. It can be cancelled.",
         version="1.0.0",
         capabilities=AgentCapabilities(streaming=True),
         default_input_modes=["text/plain"],
         default_output_modes=["text/plain"],
-        skills=[AgentSkill(id="slow", name="slow", description="Takes its time.", tags=["sample"])],
+        skills=[AgentSkill(id="slow", name="slow", description="Reports its steps.", tags=["sample"])],
     ),
     # by name: imported in workers, not in the gateway
     executor=f"{__name__}:SlowExecutor",

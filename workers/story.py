@@ -1,4 +1,4 @@
-"""An agent that streams: what it yields becomes the chunks of one artifact; another worker may begin it anew."""
+"""Agent that streams: each yielded text is a chunk of one artifact. If its worker is lost, another worker runs it again."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""An agent of google-adk under its own A2A executor, unmodified: its tool needs a confirmation, as ADK asks for it."""
+"""Agent of google-adk, run by ADK's unmodified A2A executor. Its tool needs a confirmation of the client."""
 
 from collections.abc import AsyncGenerator
 
@@ -41,7 +41,7 @@ def book(what: str) -> str:
 
 
 def executor() -> A2aAgentExecutor:
-    """ADK's executor, as its documentation builds it, with sessions that any worker has."""
+    """Return ADK's executor as in its documentation, with sessions that all workers share."""
     tools = [FunctionTool(book, require_confirmation=True)]
     agent = LlmAgent(name="clerk", model=StandIn(model="stand-in"), tools=list(tools))
     app = App(name="clerk", root_agent=agent, plugins=[ExecutionSteps()])

@@ -1,4 +1,4 @@
-"""An agent of Microsoft's agent-framework: its tool needs an approval, which may reach another worker."""
+"""Agent of Microsoft's agent-framework. Its tool needs an approval, which may reach another worker."""
 
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from typing import Any
@@ -54,7 +54,7 @@ def book(what: str) -> str:
 
 
 def make_agent(turn: Turn) -> Agent[Any]:
-    """An agent for one run."""
+    """Return an agent for one run."""
     return Agent(StandIn(), name="clerk", tools=[book])
 
 

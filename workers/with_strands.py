@@ -1,4 +1,4 @@
-"""An agent of strands-agents: its tool asks before it books, and its client's answer may reach another worker."""
+"""Agent of strands-agents. Its tool asks before it books, and the client's answer may reach another worker."""
 
 import json
 from collections.abc import AsyncIterator
@@ -56,7 +56,7 @@ def book(what: str, tool_context: ToolContext) -> str:
 
 
 def make_agent(turn: Turn) -> Agent:
-    """A strands agent for one run."""
+    """Return a strands agent for one run."""
     return Agent(model=StandIn(), tools=[book], callback_handler=None)
 
 

@@ -1,4 +1,4 @@
-"""What is measured, a function each: given a stage, it gives one result, or several that are taken together."""
+"""The measures. Each is a function that measures on a stage and returns one or more results."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ..results import Result
 from ..stage import Stage
-from . import bare, cancel, echo, growth, idle, kept, latency, streams, waiting, webhooks
+from . import bare, cancel, echo, growth, idle, latency, stored_tasks, streams, waiting, webhooks
 
 Measure = Callable[[Stage], Sequence[Result]]
 
@@ -18,12 +18,12 @@ MEASURES: dict[str, Measure] = {
     "latency": latency.measure,
     "growth": growth.measure,
     "idle-streams": idle.measure,
-    "kept-tasks": kept.measure,
+    "stored-tasks": stored_tasks.measure,
     "cancel": cancel.measure,
     "webhooks": webhooks.measure,
     "waiting": waiting.measure,
 }
-"""By the name that `--only` takes."""
+"""Measures by the name that `--only` takes."""
 
 SHORT = ("echo", "echo-alone", "streams")
-"""Those that `--short` takes: what most requests are."""
+"""Measures of `--short`: the most common requests."""

@@ -1,4 +1,4 @@
-"""How long a cancel takes of an agent that says nothing, from the call to the answer that says CANCELED."""
+"""Time of a cancel of a silent agent, from the call to the response that says CANCELED."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ..rounds import Contender, interleaved
 from ..stage import Stage
 
 TIMES = 20
-"""In a round."""
+"""Cancels in a round."""
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 
 def measure(stage: Stage) -> Sequence[Result]:
-    """Client, gateway and worker are processes of their own; a GetTask beside it says how fast the machine is."""
+    """Measure cancels, and a GetTask for comparison. Client, gateway and worker are separate processes."""
     side = stage.side("ours")
     reads: list[float] = []
 
@@ -47,15 +47,15 @@ def measure(stage: Stage) -> Sequence[Result]:
 
 
 async def cancels(url: str) -> list[tuple[float, float]]:
-    """Milliseconds of a read before, and of the cancel."""
+    """Return the milliseconds of the last read before, and of the cancel, of each task."""
     async with load.client() as session:
         return [await one(session, url) for _ in range(TIMES)]
 
 
 async def one(session: aiohttp.ClientSession, url: str) -> tuple[float, float]:
-    """Begins a task, waits until its agent runs, and cancels it."""
+    """Begin a task, wait until its agent runs, and cancel it."""
     task, read = await load.begun(session, url, "silent", "60"), 0.0
-    until = perf_counter() + PATIENCE
+    until = perf_counter() + TIMEOUT
     while task["status"]["state"] != "TASK_STATE_WORKING":
         assert perf_counter() < until, task
         task, read = await timed(session, "GET", f"{url}/agents/silent/tasks/{task['id']}")
@@ -67,7 +67,7 @@ async def one(session: aiohttp.ClientSession, url: str) -> tuple[float, float]:
 
 
 async def timed(session: aiohttp.ClientSession, method: str, url: str) -> tuple[dict[str, Any], float]:
-    """The answer, and how many milliseconds it took."""
+    """Return the response and its milliseconds."""
     began = perf_counter()
     async with session.request(method, url) as response:
         answer: dict[str, Any] = await response.json(content_type=None)

@@ -8,26 +8,26 @@ from collections.abc import Sequence
 
 from .. import load
 from ..results import OURS, Result, Target
-from ..rounds import Contender, Taken, interleaved
+from ..rounds import Contender, Measurements, interleaved
 from ..sides import Side
 from ..stage import Stage
 
 AT_ONCE = 16
 ASYNCIO = "asyncio"
-"""The side that is ours in another pool."""
+"""Name of our side in the asyncio pool."""
 
 ECHOES = {"cluster": 96}
-"""In a round; of the others 400."""
+"""Echoes in a round. The other sides have 400."""
 
 ONE_BY_ONE = {"cluster": 20}
-"""Of the others 150."""
+"""Echoes in a round, one at a time. The other sides have 150."""
 
 SLOW = {"cluster": 2}
-"""How many rounds these have at most."""
+"""Largest number of rounds of slow sides."""
 
 
 def at_once(stage: Stage) -> Sequence[Result]:
-    """Sixteen callers."""
+    """Measure the rate of 16 callers."""
 
     def contender(side: Side) -> Contender:
         echoes = ECHOES.get(side.name, 400)
@@ -43,7 +43,7 @@ def at_once(stage: Stage) -> Sequence[Result]:
 
 
 def alone(stage: Stage) -> Sequence[Result]:
-    """One caller, by the median."""
+    """Measure the median time of one caller."""
 
     def contender(side: Side) -> Contender:
         echoes = ONE_BY_ONE.get(side.name, 150)
@@ -62,8 +62,8 @@ def _sides(stage: Stage) -> list[Side]:
     return stage.sides("ours", ASYNCIO, "floor", "sdk", "cluster")
 
 
-def _results(name: str, what: str, unit: str, taken: Taken, targets: Sequence[Target]) -> Sequence[Result]:
-    """Ours on prefork beside all others, and on the asyncio pool beside those in one process, or in two pools."""
+def _results(name: str, what: str, unit: str, taken: Measurements, targets: Sequence[Target]) -> Sequence[Result]:
+    """Return the results of our prefork pool and of our asyncio pool, each compared with all other servers."""
     peers = {side: figures for side, figures in taken.figures.items() if side not in (OURS, ASYNCIO)}
     spent = {side: processes for side, processes in taken.processor.items() if side != ASYNCIO}
     more_is_better = targets[0].at_least

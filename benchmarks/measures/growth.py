@@ -1,4 +1,4 @@
-"""What a chunk costs in a long task, beside what it costs in a short one."""
+"""Time per chunk of a long task, compared with a short one."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ SIZES = (1_000, 4_000, 16_000)
 """Chunks of a task."""
 
 MOST = {"sdk": 1}
-"""Rounds: its long task takes half a minute."""
+"""Largest number of rounds. A long task of the SDK's server takes half a minute."""
 
 
 def measure(stage: Stage) -> Sequence[Result]:
-    """The figure is time per chunk in the longest task / in the shortest."""
+    """Measure the ratio of the time per chunk in the longest task to that in the shortest."""
     curves: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
 
     def contender(side: Side) -> Contender:
@@ -51,7 +51,7 @@ def measure(stage: Stage) -> Sequence[Result]:
 
 
 async def per_chunk(side: Side, chunks: int) -> float:
-    """Milliseconds, from the first chunk that arrives to the last."""
+    """Return the milliseconds per chunk, from the arrival of the first chunk to that of the last."""
     async with load.client() as session:
         came = await load.arrivals(session, side.url, chunks)
     return (came[-1] - came[0]) / (chunks - 1) * 1000

@@ -1,4 +1,4 @@
-"""What a stream costs a gateway's memory while nothing happens in it."""
+"""Memory of a gateway per idle stream."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ..sides import Side
 from ..stage import Stage
 
 SIZES = (250, 500, 1_000)
-"""Streams that are open."""
+"""Numbers of open streams."""
 
 WARM = 50
 SETTLES = 2.0
-"""Seconds after which a stream that was opened is idle: past `first_event_hold`."""
+"""Seconds after which a new stream is idle: longer than `first_event_hold`."""
 
 Started = Callable[[Path], AbstractContextManager[Side]]
 
@@ -31,11 +31,11 @@ SERVERS: dict[str, tuple[Started, str]] = {
     "floor": (lambda folder: sides.floor(folder, concurrency=0), "gateway"),
     "sdk": (sides.sdk, "server"),
 }
-"""How each is started, and the process that is looked at. No worker: tasks wait for one (the SDK's agent sleeps)."""
+"""Function that starts each server, and the measured process. There is no worker, so tasks stay idle."""
 
 
 def measure(stage: Stage) -> Sequence[Result]:
-    """A new server in each round: memory that was used once is not given back."""
+    """Measure a new server in each round, because a process does not return memory to the system."""
     curves: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
 
     def contender(name: str, start: Started, process: str) -> Contender:
@@ -66,7 +66,7 @@ def measure(stage: Stage) -> Sequence[Result]:
 
 
 async def opened(url: str, pid: int) -> dict[int, float]:
-    """KiB a stream, by how many are open."""
+    """Return the KiB per stream, by the number of open streams."""
     async with load.client() as session:
         async with AsyncExitStack() as warming:
             await more(warming, session, url, WARM)
@@ -81,7 +81,7 @@ async def opened(url: str, pid: int) -> dict[int, float]:
 
 
 async def more(stack: AsyncExitStack, session: aiohttp.ClientSession, url: str, streams: int) -> None:
-    """Opens so many more, a few at a time; returns when they are idle."""
+    """Open more streams, eight at a time, and wait until they are idle."""
     at_once = asyncio.Semaphore(8)
 
     async def one() -> None:

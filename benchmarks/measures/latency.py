@@ -1,4 +1,4 @@
-"""How long an event is under way from the agent to the client, across processes, while streams are paced."""
+"""Time of an event from the agent to the client, across processes, in paced streams."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PAUSE = 0.05
 
 
 def measure(stage: Stage) -> Sequence[Result]:
-    """Beside a bare Redis pub/sub hop between two processes, and the SDK, where it is a hop between two coroutines."""
+    """Compare with a bare Redis pub/sub message between two processes, and with the SDK's server in one process."""
     with sides.ours(stage.folder(), pool="threads", concurrency=STREAMS) as ours:
         assert ours.fleet is not None
         url = ours.fleet.redis.store_url
@@ -53,7 +53,7 @@ def _streaming(side: Side) -> Contender:
 
 
 async def streamed(url: str) -> float:
-    """Milliseconds, of all chunks of all streams; they begin one behind the other."""
+    """Return the median milliseconds of all chunks of all streams. The streams begin one after the other."""
 
     async def one(number: int) -> list[float]:
         await asyncio.sleep(PAUSE * number / STREAMS)
@@ -65,13 +65,13 @@ async def streamed(url: str) -> float:
 
 
 async def hop(url: str) -> float:
-    """Milliseconds, of as many messages from another process, as closely paced."""
+    """Return the median milliseconds of the same number of bare messages from another process, at the same pace."""
     taken: list[float] = []
-    async with redis.asyncio.Redis.from_url(url) as client, client.pubsub() as line:
-        await line.subscribe(*(f"hop:{number}" for number in range(STREAMS)))
+    async with redis.asyncio.Redis.from_url(url) as client, client.pubsub() as pubsub:
+        await pubsub.subscribe(*(f"hop:{number}" for number in range(STREAMS)))
         command = ["-m", "benchmarks.peers.hop", url, str(STREAMS), str(CHUNKS), str(PAUSE)]
         process = await asyncio.create_subprocess_exec(sys.executable, *command, cwd=ROOT)
-        async for message in line.listen():
+        async for message in pubsub.listen():
             if message["type"] == "message":
                 taken.append(time.monotonic() - float(message["data"]))
             if len(taken) == STREAMS * CHUNKS:

@@ -1,4 +1,4 @@
-"""Streams of fast agents, many at once."""
+"""Rate of events in concurrent streams of fast agents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHUNKS = 50
 
 
 def measure(stage: Stage) -> Sequence[Result]:
-    """Events a second."""
+    """Measure events per second."""
 
     def contender(side: Side) -> Contender:
         def once() -> float:

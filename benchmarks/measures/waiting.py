@@ -1,4 +1,4 @@
-"""What an agent that waits costs the worker process it waits in, and what an echo beside them feels of it."""
+"""Memory of waiting agents in a worker process, and their effect on an echo in the same process."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from ..stage import Stage
 ECHOES = 100
 AT_ONCE = 16
 WITHIN = 180.0
-"""Seconds until all of them wait: each is a message of its own."""
+"""Seconds in which all agents must have begun to wait."""
 
 SPARE = 8
-"""Places beside those that are taken."""
+"""Slots of the pool that stay free for the echoes."""
 
 
 def measure(stage: Stage) -> Sequence[Result]:
-    """A worker process with so many agents in `silent`, in the pool that the options name."""
+    """Measure a worker process with waiting agents, in the number and the pool of the options."""
     waiting, pool = stage.options.waiting, stage.options.pool
     with sides.ours(stage.folder(), pool=pool, concurrency=waiting + SPARE) as side:
         alone = interleaved(stage.options.rounds, [echoes("ours", side)])
@@ -58,7 +58,7 @@ def measure(stage: Stage) -> Sequence[Result]:
 
 
 def echoes(name: str, side: Side) -> Contender:
-    """One by one."""
+    """Return a contender that sends one echo after the other."""
 
     def once() -> float:
         return statistics.median(asyncio.run(load.alone(lambda s: load.echo(s, side.url), ECHOES))) * 1000
@@ -67,7 +67,7 @@ def echoes(name: str, side: Side) -> Contender:
 
 
 async def fill(side: Side, agents: int) -> None:
-    """Returns when so many agents wait."""
+    """Start `agents` agents and wait until all of them wait."""
 
     async def one(session: aiohttp.ClientSession) -> None:
         await load.begun(session, side.url, "silent", "3600")

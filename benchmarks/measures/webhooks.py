@@ -1,4 +1,4 @@
-"""How many deliveries a watcher makes in a second, to a receiver that is never what one waits for."""
+"""Rate of a watcher's deliveries to a fast receiver."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from ..stage import Stage
 TASKS = 24
 CHUNKS = 30
 POSTS = TASKS * (CHUNKS + 3)
-"""The task, WORKING, the chunks, COMPLETED."""
+"""Deliveries of all tasks. Each task has the task itself, WORKING, the chunks and COMPLETED."""
 
 AT_ONCE = 8
-"""What a watcher posts to one host at a time."""
+"""Concurrent posts of a watcher to one host."""
 
 BODY = b'{"artifactUpdate":{"taskId":"%s","contextId":"%s","artifact":{"artifactId":"%s","parts":[{"text":"1 "}]}}}' % (
     (b"0" * 36,) * 3
@@ -38,7 +38,10 @@ BODY = b'{"artifactUpdate":{"taskId":"%s","contextId":"%s","artifact":{"artifact
 
 
 def measure(stage: Stage) -> Sequence[Result]:
-    """The events are there before the watcher may post the first: agents take no processor from it."""
+    """Measure deliveries of stored events.
+
+    The watcher is paused while the agents run, so that they do not share the CPU.
+    """
     with receiver(stage) as url, sides.ours(stage.folder(), settings=DELIVERING) as ours:
         assert ours.fleet is not None
         watcher = ours.fleet.watcher()
@@ -61,15 +64,15 @@ def measure(stage: Stage) -> Sequence[Result]:
 
 
 def delivered(side: Side, watcher: Process, url: str) -> float:
-    """Posts a second, from the first to the last that came."""
+    """Return the posts per second, from the first post to the last."""
     httpx.get(f"{url}/reset")
     watcher.signal(signal.SIGSTOP)
     try:
-        asyncio.run(owed(side, url))
+        asyncio.run(create_deliveries(side, url))
     finally:
         watcher.signal(signal.SIGCONT)
     count = eventually(
-        lambda: said if (said := httpx.get(url).json())["posts"] >= POSTS else {},
+        lambda: counts if (counts := httpx.get(url).json())["posts"] >= POSTS else {},
         within=120,
         what=f"{POSTS} posts",
         every=0.2,
@@ -77,8 +80,8 @@ def delivered(side: Side, watcher: Process, url: str) -> float:
     return float(count["posts"] / count["seconds"])
 
 
-async def owed(side: Side, url: str) -> None:
-    """Tasks that have ended, each of whose events is to be posted."""
+async def create_deliveries(side: Side, url: str) -> None:
+    """Complete tasks, each event of which is due for the receiver."""
 
     async def one(session: aiohttp.ClientSession) -> None:
         config = {"url": f"{url}/hook", "token": SECRET}
@@ -92,7 +95,7 @@ async def owed(side: Side, url: str) -> None:
 
 
 async def bare(url: str) -> float:
-    """Posts a second of httpx, and of nothing else."""
+    """Return the posts per second of a bare httpx client."""
     left = iter(range(POSTS))
 
     async def sender(client: httpx.AsyncClient) -> None:
@@ -108,7 +111,7 @@ async def bare(url: str) -> float:
 
 @contextmanager
 def receiver(stage: Stage) -> Iterator[str]:
-    """One in a process of its own; its address."""
+    """Run a receiver in a separate process, and yield its URL."""
     port = free_port()
     command = [sys.executable, "-m", "benchmarks.peers.receiver", str(port)]
     process = Process("receiver", command, dict(os.environ), stage.folder() / "receiver.log")

@@ -1,1 +1,1 @@
-"""What this project is measured beside: each serves the same two agents, echo and count, over HTTP+JSON."""
+"""Servers to compare this project with. Each serves the agents echo and count over HTTP+JSON."""

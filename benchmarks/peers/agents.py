@@ -1,4 +1,4 @@
-"""The agents that every side serves, on ours: what they do costs next to nothing."""
+"""The agents of our side. They do almost nothing, as those of the other sides."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ a2a = A2A(app)
 
 @a2a.agent("echo")
 async def echo(turn: Turn) -> str:
-    """Says it back."""
+    """Return the text of the message."""
     return turn.text
 
 
 @a2a.agent("count")
 async def count(turn: Turn) -> AsyncIterator[str]:
-    """Yields as many chunks as it is told."""
+    """Yield as many chunks as the message says."""
     for number in range(int(turn.text)):
         yield f"{number} "
 
 
 @a2a.agent("pace")
 async def pace(turn: Turn) -> AsyncIterator[str]:
-    """Says when it says it: "<chunks> <seconds between>"."""
+    """Yield the current time as often, and at the interval, that the message says: "<chunks> <seconds>"."""
     chunks, pause = turn.text.split()
     for _ in range(int(chunks)):
         yield f"{time.monotonic():.6f} "
@@ -42,12 +42,12 @@ async def pace(turn: Turn) -> AsyncIterator[str]:
 
 @a2a.agent("silent")
 async def silent(turn: Turn) -> str:
-    """Says nothing for as many seconds as it is told."""
+    """Wait for the seconds that the message says."""
     await asyncio.sleep(float(turn.text))
     return "done"
 
 
 @app.task(name="bare.echo")
 def bare_echo(text: str) -> str:
-    """Says it back, and has nothing to do with A2A: what Celery alone takes."""
+    """Return the text, as a plain Celery task."""
     return text

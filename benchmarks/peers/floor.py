@@ -1,8 +1,8 @@
-"""The floor: the same path with nothing on it. Starlette, ``apply_async``, a Redis list as log; no checks, no A2A.
+"""The floor: a minimal server with Starlette, ``apply_async`` and a Redis list as the log, without checks or A2A.
 
     uvicorn benchmarks.peers.floor:asgi        and        celery -A benchmarks.peers.floor worker
 
-What this project costs is what it takes beyond this.
+The cost of this project is the difference to the floor.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ store = redis.Redis.from_url(STORE)  # connects when it is first used, so after 
 
 @app.task(name="floor.echo", ignore_result=True)
 def echo(task_id: str) -> None:
-    """Says it back."""
+    """Write the text of the message."""
     text = json.loads(store.get(f"floor:{task_id}"))["message"]["parts"][0]["text"]  # type: ignore[arg-type]
     write(task_id, [json.dumps({"artifactUpdate": text}).encode(), END])
 
 
 @app.task(name="floor.count", ignore_result=True)
 def count(task_id: str) -> None:
-    """Gives as many chunks as it is told, as many to a write as ours does at most."""
+    """Write as many chunks as the message says, in batches of the size that ours has at most."""
     chunks = int(json.loads(store.get(f"floor:{task_id}"))["message"]["parts"][0]["text"])  # type: ignore[arg-type]
     for first in range(0, chunks, 64):
         part = range(first, min(first + 64, chunks))
@@ -50,11 +50,11 @@ def count(task_id: str) -> None:
 
 @app.task(name="floor.silent", ignore_result=True)
 def silent(task_id: str) -> None:
-    """Says nothing: its stream is idle as long as its client likes."""
+    """Write nothing, so that the stream stays idle."""
 
 
 def write(task_id: str, events: list[bytes]) -> None:
-    """Into the log, and rings."""
+    """Append events to the log and notify the gateway."""
     with store.pipeline(transaction=False) as pipe:
         pipe.rpush(f"floor:{task_id}:log", *events)
         pipe.expire(f"floor:{task_id}:log", 60)
@@ -63,21 +63,21 @@ def write(task_id: str, events: list[bytes]) -> None:
 
 
 class Gateway:
-    """One connection listens for all tasks; a ring means: read on."""
+    """Reader of all logs. One connection receives the notifications of all tasks."""
 
     def __init__(self) -> None:
         self.redis = redis.asyncio.Redis.from_url(STORE)
         self.signals: dict[bytes, asyncio.Event] = {}
 
     async def listen(self) -> None:
-        async with self.redis.pubsub() as line:
-            await line.subscribe("floor:wake")
-            async for message in line.listen():
+        async with self.redis.pubsub() as pubsub:
+            await pubsub.subscribe("floor:wake")
+            async for message in pubsub.listen():
                 if message["type"] == "message" and message["data"] in self.signals:
                     self.signals[message["data"]].set()
 
     async def events(self, name: str, body: bytes) -> AsyncIterator[bytes]:
-        """Has the task done; its events as they come."""
+        """Run the task and yield its events."""
         task_id = uuid4().hex
         signal = self.signals[task_id.encode()] = asyncio.Event()
         try:

@@ -1,4 +1,4 @@
-"""A bare hop over Redis: says the time on so many channels, each paced; who subscribes sees how long that is under way.
+"""Publish the current time on Redis channels at a fixed pace. Subscribers compute the latency of each message.
 
 python -m benchmarks.peers.hop <redis url> <channels> <messages> <seconds between>
 """
@@ -13,7 +13,7 @@ import redis.asyncio
 
 
 async def main(url: str, channels: int, messages: int, pause: float) -> None:
-    """Publishes all of it."""
+    """Publish all messages."""
     client = redis.asyncio.Redis.from_url(url)
 
     async def paced(number: int) -> None:

@@ -1,6 +1,6 @@
-"""A receiver of webhooks that is never what one waits for: says 200 to each post, and how many came in which time.
+"""A fast receiver of webhooks, which responds 200 to each post and counts the posts.
 
-python -m benchmarks.peers.receiver <port>        GET answers ``{"posts": …, "seconds": …}``, and begins to count anew
+python -m benchmarks.peers.receiver <port>        GET returns ``{"posts": …, "seconds": …}``; GET /reset also clears it
 """
 
 from __future__ import annotations
@@ -12,36 +12,33 @@ import time
 
 
 class Count:
-    """Posts since somebody asked."""
+    """Number of posts, and the time of the first and the last."""
 
     def __init__(self) -> None:
         self.posts, self.first, self.last = 0, 0.0, 0.0
 
-    def note(self) -> None:
-        """One more."""
+    def add(self) -> None:
         self.last = time.monotonic()
         self.first = self.first or self.last
         self.posts += 1
 
-    def said(self) -> bytes:
-        """As JSON."""
+    def as_json(self) -> bytes:
         return json.dumps({"posts": self.posts, "seconds": self.last - self.first}).encode()
 
 
 count = Count()
 
 
-async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """One connection."""
+async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     try:
         while head := await reader.readuntil(b"\r\n\r\n"):
             length = next((line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), b":0")
             await reader.readexactly(int(length.partition(b":")[2]))
             answer = b""
             if head.startswith(b"POST"):
-                count.note()
+                count.add()
             else:
-                answer = count.said()
+                answer = count.as_json()
                 if head.startswith(b"GET /reset"):
                     count.__init__()  # type: ignore[misc]
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(answer), answer))
@@ -50,8 +47,8 @@ async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 async def main(port: int) -> None:
-    """Listens until it is killed."""
-    server = await asyncio.start_server(talk, "127.0.0.1", port)
+    """Listen until the process is killed."""
+    server = await asyncio.start_server(serve, "127.0.0.1", port)
     await server.serve_forever()
 
 

@@ -1,4 +1,4 @@
-"""The SDK's own server with the same agents, in one process and in memory, as its documentation has it.
+"""The SDK's server with the same agents, in one process and in memory, as in its documentation.
 
 uvicorn benchmarks.peers.sdk:app
 """
@@ -27,7 +27,7 @@ from .seeded import seeded_context, seeded_id
 
 
 class Echo(AgentExecutor):
-    """Says it back."""
+    """Agent that returns the text of the message."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         updater = await begun(context, event_queue)
@@ -39,7 +39,7 @@ class Echo(AgentExecutor):
 
 
 class Count(Echo):
-    """Gives as many chunks as it is told."""
+    """Agent that sends as many chunks as the message says."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         updater = await begun(context, event_queue)
@@ -52,7 +52,7 @@ class Count(Echo):
 
 
 class Pace(Echo):
-    """Says when it says it: "<chunks> <seconds between>"."""
+    """Agent that sends the current time as often, and at the interval, that the message says: "<chunks> <seconds>"."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         updater = await begun(context, event_queue)
@@ -65,7 +65,7 @@ class Pace(Echo):
 
 
 class Silent(Echo):
-    """Says nothing for as many seconds as it is told."""
+    """Agent that waits for the seconds that the message says."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         updater = await begun(context, event_queue)
@@ -74,7 +74,7 @@ class Silent(Echo):
 
 
 async def begun(context: RequestContext, event_queue: EventQueue) -> TaskUpdater:
-    """The updater of a task that is shown as SUBMITTED and WORKING, as our runs are."""
+    """Send the events SUBMITTED and WORKING, as our runs do, and return the task's updater."""
     assert context.message is not None
     task = context.current_task or new_task_from_user_message(context.message)
     await event_queue.enqueue_event(task)
@@ -84,22 +84,21 @@ async def begun(context: RequestContext, event_queue: EventQueue) -> TaskUpdater
 
 
 def card(name: str) -> AgentCard:
-    """A plain one."""
     return AgentCard(name=name, version="1.0.0", capabilities=AgentCapabilities(streaming=True))
 
 
 def mounted(name: str, handler: RequestHandler) -> Mount:
-    """`handler` under the path that our gateway would give its agent."""
+    """Mount `handler` at the path of an agent of our gateway."""
     return Mount(f"/agents/{name}", app=Router([*create_rest_routes(handler)]))
 
 
 def served(name: str, executor: AgentExecutor, store: InMemoryTaskStore) -> Mount:
-    """`executor`, with a store of its own."""
+    """Mount `executor` with a separate store."""
     return mounted(name, DefaultRequestHandler(executor, store, card(name)))
 
 
 async def seed(store: InMemoryTaskStore, tasks: int) -> None:
-    """Ended echoes with the ids that `seeded_id` gives."""
+    """Save ended echoes with the ids of `seeded_id`."""
     for number in range(tasks):
         status = TaskStatus(state=TaskState.TASK_STATE_COMPLETED)
         status.timestamp.FromMilliseconds(1_700_000_000_000 + number)
@@ -117,7 +116,7 @@ STORES = {name: InMemoryTaskStore() for name in AGENTS}
 
 @asynccontextmanager
 async def lifespan(_: Starlette) -> AsyncIterator[None]:
-    """The agent echo begins with as many tasks as BENCHMARK_SEEDED says."""
+    """Seed the agent echo with BENCHMARK_SEEDED tasks."""
     await seed(STORES["echo"], int(os.environ.get("BENCHMARK_SEEDED", "0")))
     yield
 

@@ -1,13 +1,13 @@
-"""The ids of tasks that nobody sent: every side is filled with the same."""
+"""Ids of seeded tasks, which are the same on every side."""
 
 from __future__ import annotations
 
 
 def seeded_id(number: int) -> str:
-    """The id of the task with that number; as long as a real one."""
+    """Return the id of the task with this number. It has the length of a real id."""
     return f"00000000-0000-4000-8000-{number:012d}"
 
 
 def seeded_context(number: int) -> str:
-    """The id of that task's context, which has no other; as long as a real one."""
+    """Return the id of the context of the task with this number. It has the length of a real id."""
     return f"00000000-0000-4000-9000-{number:012d}"

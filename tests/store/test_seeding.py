@@ -14,7 +14,7 @@ from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.runs.commands import Claim, RunRef, claim_run
 from a2a_celery.store.tasks.commands import create_task, list_tasks
 from benchmarks.peers.seeded import seeded_context, seeded_id
-from benchmarks.seeding import BATCH, Mould, seed
+from benchmarks.seeding import BATCH, TaskTemplate, seed
 from tests.support.seeds import ANN, LEASE_US, RETENTION, Seeds, chunk, status
 
 TIME = re.compile(r"\d{16}")
@@ -32,13 +32,13 @@ async def echo(seeds: Seeds, task_id: str, context_id: str) -> None:
     await seeds.settled(claim, chunk("hello", append=False), status(COMPLETED))
 
 
-async def mould_of(seeds: Seeds) -> Mould:
+async def template_of(seeds: Seeds) -> TaskTemplate:
     """From such a task, which is gone then."""
-    task_id, context_id = "the-mould".ljust(36, "-"), "its-context".ljust(36, "-")
+    task_id, context_id = "the-template".ljust(36, "-"), "its-context".ljust(36, "-")
     await echo(seeds, task_id, context_id)
-    mould = await Mould.of(seeds.store.redis, seeds.keys, task_id, context_id)
+    template = await TaskTemplate.of(seeds.store.redis, seeds.keys, task_id, context_id)
     await seeds.store.redis.flushall()
-    return mould
+    return template
 
 
 async def stored(seeds: Seeds) -> dict[str, Any]:
@@ -61,7 +61,7 @@ async def test_they_are_what_the_store_writes(redis_server: EmbeddedRedis, store
     written = await stored(seeds)
     await store.redis.flushall()
 
-    await seed(redis_server.store_url, await mould_of(seeds), numbers)
+    await seed(redis_server.store_url, await template_of(seeds), numbers)
 
     assert await stored(seeds) == written
     for number in numbers:
@@ -71,9 +71,9 @@ async def test_they_are_what_the_store_writes(redis_server: EmbeddedRedis, store
 async def test_each_has_ended_when_it_was_written(
     redis_server: EmbeddedRedis, store: AsyncStore, seeds: Seeds, keys: Keys
 ) -> None:
-    mould, wanted, began = await mould_of(seeds), 2 * BATCH + 1, time_ns() // 1000
+    template, wanted, began = await template_of(seeds), 2 * BATCH + 1, time_ns() // 1000
 
-    await seed(redis_server.store_url, mould, range(wanted))
+    await seed(redis_server.store_url, template, range(wanted))
 
     ended = dict(await store.redis.zrange(f"{keys.scope_index(ANN)}{COMPLETED}", 0, -1, withscores=True))
     assert sorted(ended) == [seeded_id(number).encode() for number in range(wanted)]

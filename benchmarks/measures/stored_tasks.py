@@ -1,4 +1,4 @@
-"""GetTask and the first page of ListTasks, by how many tasks are in the store."""
+"""Time of GetTask and of the first page of ListTasks, by the number of tasks in the store."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .. import load, sides
 from ..peers.seeded import seeded_id
 from ..results import Curve, Result, Target
 from ..rounds import Contender, interleaved
-from ..seeding import Mould, seed
+from ..seeding import TaskTemplate, seed
 from ..sides import Side
 from ..stage import Stage
 
 FEW = 10_000
-"""Tasks, where ours is compared with the SDK's."""
+"""Number of tasks in the comparison with the SDK."""
 
 GETS = 200
 LISTS = 40
@@ -31,7 +31,7 @@ WHAT = {"get-task": "GetTask", "list-tasks": "ListTasks, first page of 50"}
 
 
 def measure(stage: Stage) -> Sequence[Result]:
-    """Both calls, at `FEW` tasks beside the SDK, and then ours with more, beside itself."""
+    """Measure both calls with `FEW` tasks beside the SDK's server, and then ours with more tasks."""
     most = stage.options.tasks
     points: dict[str, list[tuple[float, float]]] = defaultdict(list)
     results: list[Result] = []
@@ -39,12 +39,12 @@ def measure(stage: Stage) -> Sequence[Result]:
         sides.ours(stage.folder(), concurrency=0) as ours,
         sides.sdk(stage.folder(), BENCHMARK_SEEDED=str(FEW)) as sdk,
     ):
-        mould = asyncio.run(mould_of_an_echo(ours))
-        fill(ours, mould, range(FEW))
+        template = asyncio.run(template_of_an_echo(ours))
+        fill(ours, template, range(FEW))
         beside = {
             name: interleaved(stage.options.rounds, [call(name, ours, FEW), call(name, sdk, FEW)]) for name in CALLS
         }
-        fill(ours, mould, range(FEW, most))
+        fill(ours, template, range(FEW, most))
         for name, few in beside.items():
             many = interleaved(stage.options.rounds, [call(name, ours, most)])
             small, large = few.figures["ours"], many.figures["ours"]
@@ -87,7 +87,7 @@ def _results(
 
 
 def call(name: str, side: Side, tasks: int) -> Contender:
-    """Calls one by one, of tasks at random."""
+    """Return a contender that makes one call after the other, for random tasks."""
 
     async def get(session: aiohttp.ClientSession) -> None:
         task_id = seeded_id(random.randrange(tasks))
@@ -110,8 +110,8 @@ def call(name: str, side: Side, tasks: int) -> Contender:
     )
 
 
-async def mould_of_an_echo(side: Side) -> Mould:
-    """From an echo that a worker has run, which is there for that alone."""
+async def template_of_an_echo(side: Side) -> TaskTemplate:
+    """Run an echo on a temporary worker, and return the template of its task."""
     assert side.fleet is not None
     worker = side.fleet.worker(concurrency=1)
     async with (
@@ -121,14 +121,14 @@ async def mould_of_an_echo(side: Side) -> Mould:
         task = (await response.json(content_type=None))["task"]
     worker.stop()
     store = AsyncStore(side.fleet.redis.store_url)
-    mould = await Mould.of(store.redis, Keys(), task["id"], task["contextId"])
+    template = await TaskTemplate.of(store.redis, Keys(), task["id"], task["contextId"])
     await store.aclose()
-    return mould
+    return template
 
 
-def fill(side: Side, mould: Mould, numbers: range) -> None:
-    """Ended echoes with these numbers."""
+def fill(side: Side, template: TaskTemplate, numbers: range) -> None:
+    """Write ended echoes with these numbers."""
     assert side.fleet is not None
     began = time.perf_counter()
-    asyncio.run(seed(side.fleet.redis.store_url, mould, numbers))
+    asyncio.run(seed(side.fleet.redis.store_url, template, numbers))
     print(f"{len(numbers):,} tasks were seeded in {time.perf_counter() - began:.1f} s")
