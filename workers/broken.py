@@ -1,4 +1,4 @@
-"""Agent that fails: its client receives FAILED and a reference. The worker's log has the traceback and the reference."""
+"""Agent that fails: its client receives FAILED and a reference, which the worker logs with the traceback."""
 
 from a2a_celery import Turn
 

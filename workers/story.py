@@ -1,4 +1,4 @@
-"""Agent that streams: each yielded text is a chunk of one artifact. If its worker is lost, another worker runs it again."""
+"""Agent that streams: each yielded text is a chunk of one artifact. A lost run begins again on another worker."""
 
 import asyncio
 from collections.abc import AsyncIterator
