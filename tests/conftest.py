@@ -18,10 +18,10 @@ from a2a_celery.store.log.pubsub import PubSubListener
 
 from .peers.environments import is_installed
 from .support import moved_clock
+from .support.blob_setup import BlobSetup
 from .support.databases import Maria, Postgres
 from .support.fleet import RABBITMQ_URL, Fleet, running_fleet
 from .support.moved_clock import MovedClock
-from .support.shelves import Shelved
 from .tiers import BROKERS, MARKERS, assign_tiers, select_change_tier
 
 # A loaded machine draws examples slowly, which says nothing of the code under test.
@@ -53,11 +53,13 @@ def keys() -> Keys:
 
 
 @pytest.fixture
-async def shelved(redis_server: EmbeddedRedis, tmp_path: Path, keys: Keys, store: AsyncStore) -> AsyncIterator[Shelved]:
+async def blob_setup(
+    redis_server: EmbeddedRedis, tmp_path: Path, keys: Keys, store: AsyncStore
+) -> AsyncIterator[BlobSetup]:
     """An empty store whose large parts are in a folder."""
-    shelved = Shelved(redis_server.store_url, tmp_path / "blobs", keys)
-    yield shelved
-    await shelved.store.aclose()
+    blob_setup = BlobSetup(redis_server.store_url, tmp_path / "blobs", keys)
+    yield blob_setup
+    await blob_setup.store.aclose()
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ LEASE = 3
 LONG = {"A2A_LEASE_TTL": str(LEASE), "A2A_REDISPATCH_AFTER": "600"}
 """Nothing is published again because it has waited for long."""
 
-IMPATIENT = "tests.support.impatient"
+SHORT_VISIBILITY = "tests.support.short_visibility"
 ENDED = ("COMPLETED", "FAILED", "CANCELED", "REJECTED")
 
 
@@ -64,7 +64,7 @@ def test_what_a_killed_worker_had_fetched_runs_elsewhere(tmp_path: Path, broker:
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_a_run_beyond_the_visibility_timeout_starts_no_second_agent(tmp_path: Path, pool: str) -> None:
-    with running_fleet(tmp_path, app=IMPATIENT, **LONG) as fleet:
+    with running_fleet(tmp_path, app=SHORT_VISIBILITY, **LONG) as fleet:
         gateway = fleet.gateway()
         workers = [fleet.worker(pool=pool, concurrency=1) for _ in range(2)]
         running = [send(gateway, "silent", "9", returnImmediately=True) for _ in range(2)]

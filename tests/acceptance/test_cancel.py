@@ -16,7 +16,7 @@ from tests.acceptance.test_endings import POOLS, WORKED
 from tests.support import talk
 from tests.support.clients import rest
 from tests.support.fleet import running_fleet
-from tests.support.site import Site, open_site, text_of
+from tests.support.system_under_test import SystemUnderTest, running_system, text_of
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.every_cell
@@ -29,32 +29,32 @@ PATIENT = SETTINGS | {"A2A_CANCEL_GRACE": "4"}
 
 
 @pytest.fixture(scope="module", params=POOLS)
-def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with open_site(tmp_path_factory.mktemp(request.param), request.param, **PATIENT) as site:
-        yield site
+def system(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemUnderTest]:
+    with running_system(tmp_path_factory.mktemp(request.param), request.param, **PATIENT) as system:
+        yield system
 
 
 @pytest.fixture(scope="module")
-def prefork(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Site]:
-    with open_site(tmp_path_factory.mktemp("prefork"), "prefork", broker, **SETTINGS) as site:
-        yield site
+def prefork(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[SystemUnderTest]:
+    with running_system(tmp_path_factory.mktemp("prefork"), "prefork", broker, **SETTINGS) as system:
+        yield system
 
 
-def cancel(site: Site, agent: str, task_id: str) -> dict[str, Any]:
+def cancel(system: SystemUnderTest, agent: str, task_id: str) -> dict[str, Any]:
     """Cancels; the task as the answer has it."""
-    answer: dict[str, Any] = rest(site.gateway, "POST", f"/tasks/{task_id}:cancel", agent=agent).json()
+    answer: dict[str, Any] = rest(system.gateway, "POST", f"/tasks/{task_id}:cancel", agent=agent).json()
     return answer
 
 
-def canceled(site: Site, agent: str, task_id: str) -> dict[str, Any]:
+def canceled(system: SystemUnderTest, agent: str, task_id: str) -> dict[str, Any]:
     """Cancels; the task when it has ended: the answer comes a moment after the grace, done or not."""
-    task = cancel(site, agent, task_id)
-    return site.ended(agent, task_id) if task["status"]["state"] == "TASK_STATE_WORKING" else task
+    task = cancel(system, agent, task_id)
+    return system.ended(agent, task_id) if task["status"]["state"] == "TASK_STATE_WORKING" else task
 
 
-def begun(site: Site, agent: str, marks: Path) -> str:
+def begun(system: SystemUnderTest, agent: str, marks: Path) -> str:
     """The id of a task whose agent has made its first mark."""
-    task_id = site.send(agent, str(marks))
+    task_id = system.send(agent, str(marks))
     eventually(lambda: marks.exists() and marks.stat().st_size > 0, what=f"{agent} works")
     return task_id
 
@@ -70,7 +70,9 @@ def nothing_more_in(marks: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("agent", ["deaf-function", "swallows", "blocks-the-loop"])
-def test_an_agent_that_ignores_its_cancel_is_ended_with_its_process(prefork: Site, tmp_path: Path, agent: str) -> None:
+def test_an_agent_that_ignores_its_cancel_is_ended_with_its_process(
+    prefork: SystemUnderTest, tmp_path: Path, agent: str
+) -> None:
     marks = tmp_path / "marks"
     task_id = begun(prefork, agent, marks)
 
@@ -79,78 +81,84 @@ def test_an_agent_that_ignores_its_cancel_is_ended_with_its_process(prefork: Sit
     with nothing_more_in(marks):
         assert task["status"]["state"] == "TASK_STATE_CANCELED"
         assert text_of(task) == CANCELED_BY_CLIENT
-        prefork.celery_says(task_id, "revoked")
+        prefork.require_celery_events(task_id, "revoked")
         assert IGNORED in prefork.worker.output()
     for _ in range(3):  # each child of the pool, most likely
-        prefork.goes_on()
+        prefork.require_working()
     assert prefork.log(task_id) == [*WORKED, "CANCELED"]
 
 
 @pytest.mark.parametrize("agent", ["limited-function", "limited-swallows", "limited-blocks", "idle-blocks"])
-def test_an_agent_that_ignores_its_limit_is_ended_with_its_process(prefork: Site, tmp_path: Path, agent: str) -> None:
+def test_an_agent_that_ignores_its_limit_is_ended_with_its_process(
+    prefork: SystemUnderTest, tmp_path: Path, agent: str
+) -> None:
     marks = tmp_path / "marks"
     task_id = begun(prefork, agent, marks)
 
     assert text_of(prefork.ended(agent, task_id)) == OUT_OF_TIME
     with nothing_more_in(marks):
-        prefork.celery_says(task_id, "failed")
-        prefork.goes_on()
+        prefork.require_celery_events(task_id, "failed")
+        prefork.require_working()
     assert prefork.log(task_id) == [*WORKED, "FAILED"]
 
 
 @pytest.mark.parametrize("agent", ["looks", "talks", "draws"])
-def test_a_plain_function_can_see_its_cancel_and_canceled_waits_for_it(site: Site, tmp_path: Path, agent: str) -> None:
+def test_a_plain_function_can_see_its_cancel_and_canceled_waits_for_it(
+    system: SystemUnderTest, tmp_path: Path, agent: str
+) -> None:
     done = tmp_path / "done"
-    task_id = site.send(agent, str(done))
-    eventually(lambda: len(site.log(task_id)) > 1 and "SUBMITTED" not in site.log(task_id)[-1])
+    task_id = system.send(agent, str(done))
+    eventually(lambda: len(system.log(task_id)) > 1 and "SUBMITTED" not in system.log(task_id)[-1])
 
-    task = cancel(site, agent, task_id)
+    task = cancel(system, agent, task_id)
 
     assert task["status"]["state"] == "TASK_STATE_CANCELED"
     assert done.read_text() == "tidied up"
-    site.goes_on()
-    assert f"run {task_id}.1: its agent {IGNORED}" not in site.worker.output()
-    log = site.log(task_id)
+    system.require_working()
+    assert f"run {task_id}.1: its agent {IGNORED}" not in system.worker.output()
+    log = system.log(task_id)
     assert log.count("CANCELED") == 1
     assert log[-1] == "CANCELED"
 
 
-def test_a_cancel_that_hangs_leaves_time_for_the_agent_itself(site: Site) -> None:
-    task_id = site.send("hangs-in-cancel", "")
-    eventually(lambda: site.is_in(task_id, "WORKING"))
+def test_a_cancel_that_hangs_leaves_time_for_the_agent_itself(system: SystemUnderTest) -> None:
+    task_id = system.send("hangs-in-cancel", "")
+    eventually(lambda: system.is_in(task_id, "WORKING"))
 
-    assert cancel(site, "hangs-in-cancel", task_id)["status"]["state"] == "TASK_STATE_CANCELED"
-    assert f"run {task_id}.1: its agent {IGNORED}" not in site.worker.output()
+    assert cancel(system, "hangs-in-cancel", task_id)["status"]["state"] == "TASK_STATE_CANCELED"
+    assert f"run {task_id}.1: its agent {IGNORED}" not in system.worker.output()
 
 
-def test_where_runs_share_a_process_an_agent_is_abandoned_and_the_log_says_so(site: Site, tmp_path: Path) -> None:
-    if site.pool == "prefork":
+def test_where_runs_share_a_process_an_agent_is_abandoned_and_the_log_says_so(
+    system: SystemUnderTest, tmp_path: Path
+) -> None:
+    if system.pool == "prefork":
         return
     marks = tmp_path / "marks"
-    task_id = begun(site, "deaf-function", marks)
+    task_id = begun(system, "deaf-function", marks)
 
-    assert canceled(site, "deaf-function", task_id)["status"]["state"] == "TASK_STATE_CANCELED"
+    assert canceled(system, "deaf-function", task_id)["status"]["state"] == "TASK_STATE_CANCELED"
 
-    site.worker.wait_for_output(f"run {task_id}.1: its agent {IGNORED} and is abandoned")
-    site.goes_on()
-    assert site.log(task_id) == [*WORKED, "CANCELED"]
+    system.worker.wait_for_output(f"run {task_id}.1: its agent {IGNORED} and is abandoned")
+    system.require_working()
+    assert system.log(task_id) == [*WORKED, "CANCELED"]
 
 
 def test_a_run_that_was_given_away_is_stopped_by_force_too(tmp_path: Path) -> None:
     marks = tmp_path / "marks"
-    with open_site(tmp_path, "prefork", A2A_LEASE_TTL="2", **SETTINGS) as site:
-        task_id = begun(site, "lost-once", marks)
-        site.fleet.worker()
-        site.fleet.watcher()
-        with site.deaf():  # the next attempt is not to reach a worker that is frozen
-            site.worker.signal_group(signal.SIGSTOP)
-            eventually(lambda: site.is_in(task_id, "COMPLETED"), what="the other worker does it")
-            site.worker.signal_group(signal.SIGCONT)
+    with running_system(tmp_path, "prefork", A2A_LEASE_TTL="2", **SETTINGS) as system:
+        task_id = begun(system, "lost-once", marks)
+        system.fleet.worker()
+        system.fleet.watcher()
+        with system.without_consumer():  # the next attempt is not to reach a worker that is frozen
+            system.worker.signal_group(signal.SIGSTOP)
+            eventually(lambda: system.is_in(task_id, "COMPLETED"), what="the other worker does it")
+            system.worker.signal_group(signal.SIGCONT)
 
-        site.worker.wait_for_output(f"{IGNORED} (another worker has its lease): ending its process")
+        system.worker.wait_for_output(f"{IGNORED} (another worker has its lease): ending its process")
         with nothing_more_in(marks):
             pass
-        assert site.log(task_id) == [*WORKED, "WORKING", "artifact", "COMPLETED"]
+        assert system.log(task_id) == [*WORKED, "WORKING", "artifact", "COMPLETED"]
 
 
 def test_what_was_cancelled_in_its_queue_never_begins_also_on_a_worker_that_comes_later(
@@ -171,19 +179,19 @@ def test_what_was_cancelled_in_its_queue_never_begins_also_on_a_worker_that_come
     assert not marks.exists()
 
 
-def test_what_is_cancelled_in_the_queue_of_a_worker_is_revoked_there(prefork: Site, tmp_path: Path) -> None:
+def test_what_is_cancelled_in_the_queue_of_a_worker_is_revoked_there(prefork: SystemUnderTest, tmp_path: Path) -> None:
     marks = tmp_path / "marks"
-    with prefork.deaf():
+    with prefork.without_consumer():
         task_id = prefork.send("deaf-function", str(marks))
         assert cancel(prefork, "deaf-function", task_id)["status"]["state"] == "TASK_STATE_CANCELED"
         prefork.worker.wait_for_output(f"{task_id}.1")  # it has heard of the revoke
 
-    prefork.celery_says(task_id, "revoked")
+    prefork.require_celery_events(task_id, "revoked")
     assert prefork.log(task_id) == ["SUBMITTED", "CANCELED"]
     assert not marks.exists()
 
 
-def test_what_waits_for_its_client_is_canceled_at_once_and_what_has_ended_can_not_be(prefork: Site) -> None:
+def test_what_waits_for_its_client_is_canceled_at_once_and_what_has_ended_can_not_be(prefork: SystemUnderTest) -> None:
     task_id = prefork.send("ask", "")
     prefork.ended("ask", task_id)
 
@@ -194,25 +202,25 @@ def test_what_waits_for_its_client_is_canceled_at_once_and_what_has_ended_can_no
 
 
 def test_an_agent_that_blocks_the_loop_keeps_its_run_for_longer_than_a_lease(tmp_path: Path) -> None:
-    with open_site(tmp_path, "prefork", A2A_LEASE_TTL="2", **SETTINGS) as site:
-        site.fleet.watcher()
-        task_id = site.send("stuck", "8")
+    with running_system(tmp_path, "prefork", A2A_LEASE_TTL="2", **SETTINGS) as system:
+        system.fleet.watcher()
+        task_id = system.send("stuck", "8")
 
-        assert site.ended("stuck", task_id)["status"]["state"] == "TASK_STATE_COMPLETED"
-        assert site.log(task_id) == [*WORKED, "artifact", "COMPLETED"]
+        assert system.ended("stuck", task_id)["status"]["state"] == "TASK_STATE_COMPLETED"
+        assert system.log(task_id) == [*WORKED, "artifact", "COMPLETED"]
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_a_plain_celery_task_is_stopped_alike(tmp_path: Path, pool: str) -> None:
     settings = SETTINGS | {"app": "tests.support.plain_tasks"}
-    with open_site(tmp_path, pool, **settings) as site:
-        task_id = site.send("sleeps", data={"seconds": 40})
-        eventually(lambda: site.is_in(task_id, "WORKING"))
+    with running_system(tmp_path, pool, **settings) as system:
+        task_id = system.send("sleeps", data={"seconds": 40})
+        eventually(lambda: system.is_in(task_id, "WORKING"))
 
-        assert canceled(site, "sleeps", task_id)["status"]["state"] == "TASK_STATE_CANCELED"
+        assert canceled(system, "sleeps", task_id)["status"]["state"] == "TASK_STATE_CANCELED"
 
-        assert IGNORED in site.worker.output()
-        assert site.log(task_id) == [*WORKED, "CANCELED"]
+        assert IGNORED in system.worker.output()
+        assert system.log(task_id) == [*WORKED, "CANCELED"]
         if pool == "prefork":
-            site.celery_says(task_id, "revoked")
-            eventually(lambda: site.celery.AsyncResult(f"{task_id}.1").state == "REVOKED")
+            system.require_celery_events(task_id, "revoked")
+            eventually(lambda: system.celery.AsyncResult(f"{task_id}.1").state == "REVOKED")

@@ -28,7 +28,7 @@ from a2a_celery.store import Keys
 from a2a_celery.store.log.pages import read_log
 from tests.support import ROOT
 from tests.support.clients import V1
-from tests.support.site import Site, open_site, text_of
+from tests.support.system_under_test import SystemUnderTest, running_system, text_of
 from tests.support.waiting import LIMIT, eventually
 
 PAGE = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
@@ -37,9 +37,9 @@ POOLS = ("prefork", "threads", "solo", "asyncio")
 
 @dataclass
 class Heard:
-    """A site, and the file in which its worker logs the signals of runs."""
+    """A system, and the file in which its worker logs the signals of runs."""
 
-    site: Site
+    system: SystemUnderTest
     log: Path
 
     def signals_of(self, task_id: str) -> list[str]:
@@ -52,9 +52,9 @@ class Heard:
 def heard(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Heard]:
     folder = tmp_path_factory.mktemp(request.param)
     log = folder / "signals"
-    with open_site(folder, request.param, broker, app="tests.support.signal_log", TEST_SIGNALS=str(log)) as site:
-        site.fleet.watcher().wait_for_output("listening for revokes")
-        yield Heard(site, log)
+    with running_system(folder, request.param, broker, app="tests.support.signal_log", TEST_SIGNALS=str(log)) as system:
+        system.fleet.watcher().wait_for_output("listening for revokes")
+        yield Heard(system, log)
 
 
 def table() -> dict[str, tuple[str, str, str]]:
@@ -64,45 +64,45 @@ def table() -> dict[str, tuple[str, str, str]]:
     return {row[0]: (row[1], row[2], row[3]) for row in rows if row[0] != "the A2A task" and set(row[0]) != {"-"}}
 
 
-def begin(site: Site, row: str) -> str:
+def begin(system: SystemUnderTest, row: str) -> str:
     """Bring about what a row of the table is about. Return the task's id."""
     match row:
         case "COMPLETED":
-            return site.send("echo", "hi")
+            return system.send("echo", "hi")
         case "FAILED, by its agent or a time limit":
-            return site.send("fail")
+            return system.send("fail")
         case "FAILED, its process was lost":
-            return site.send("ends", "SIGKILL")
+            return system.send("ends", "SIGKILL")
         case "REJECTED, by its agent":
-            return site.send("refuse")
+            return system.send("refuse")
         case "REJECTED, the worker has no such agent":
-            return site.send("ghost", "hi")
+            return system.send("ghost", "hi")
         case "INPUT_REQUIRED, AUTH_REQUIRED":
-            return site.send("ask")
+            return system.send("ask")
         case "CANCELED, by its client":
-            task_id = site.send("patient", "hi")
-            eventually(lambda: site.is_in(task_id, "WORKING"))
-            httpx.post(f"{site.gateway.url}/agents/patient/tasks/{task_id}:cancel", headers=V1, timeout=LIMIT)
+            task_id = system.send("patient", "hi")
+            eventually(lambda: system.is_in(task_id, "WORKING"))
+            httpx.post(f"{system.gateway.url}/agents/patient/tasks/{task_id}:cancel", headers=V1, timeout=LIMIT)
             return task_id
         case "CANCELED, by an operator while it ran":
-            task_id = site.send("silent", "60")
-            eventually(lambda: site.is_in(task_id, "WORKING"))
-            site.celery.control.revoke(f"{task_id}.1", terminate=True)
+            task_id = system.send("silent", "60")
+            eventually(lambda: system.is_in(task_id, "WORKING"))
+            system.celery.control.revoke(f"{task_id}.1", terminate=True)
             return task_id
         case "REJECTED, expired":
-            return expired(site, "hello")
+            return expired(system, "hello")
         case "CANCELED, by an operator before it began":
-            with site.deaf():
-                task_id = site.send("echo", "hello")
-                site.revoke(task_id)
+            with system.without_consumer():
+                task_id = system.send("echo", "hello")
+                system.revoke(task_id)
             return task_id
     raise AssertionError(row)
 
 
-def expired(site: Site, message: str) -> str:
+def expired(system: SystemUnderTest, message: str) -> str:
     """Send a message that expires before a worker comes to it. Return the task's id."""
-    with site.deaf():
-        task_id = site.send("perishable", message)
+    with system.without_consumer():
+        task_id = system.send("perishable", message)
         sent = time.monotonic()
         eventually(lambda: time.monotonic() > sent + 2, what="it expires")
     return task_id
@@ -111,32 +111,32 @@ def expired(site: Site, message: str) -> str:
 @pytest.mark.every_cell
 @pytest.mark.parametrize("row", list(table()))
 def test_each_end_sends_what_the_table_says(heard: Heard, row: str, tmp_path: Path) -> None:
-    site, (on_prefork, elsewhere, event) = heard.site, table()[row]
-    expected = on_prefork if site.pool == "prefork" else elsewhere
+    system, (on_prefork, elsewhere, event) = heard.system, table()[row]
+    expected = on_prefork if system.pool == "prefork" else elsewhere
     names = [name.removeprefix("task_") for name in re.findall(r"`(task_\w+)`", expected)]
-    if "lost" in row and site.pool != "prefork":  # with its worker, which others here need
-        require_lost_worker(site, tmp_path, row, names)
+    if "lost" in row and system.pool != "prefork":  # with its worker, which others here need
+        require_lost_worker(system, tmp_path, row, names)
         return
-    task_id = begin(site, row)
+    task_id = begin(system, row)
 
     eventually(lambda: len(heard.signals_of(task_id)) >= len(names), what=f"the worker sends {names}")
-    site.celery_says(task_id, event.strip("`").removeprefix("task-"))
-    assert site.log(task_id)[-1] in row
+    system.require_celery_events(task_id, event.strip("`").removeprefix("task-"))
+    assert system.log(task_id)[-1] in row
     assert Counter(heard.signals_of(task_id)) == Counter(names)
-    site.goes_on()
+    system.require_working()
 
 
-def require_lost_worker(site: Site, folder: Path, row: str, names: list[str]) -> None:
+def require_lost_worker(system: SystemUnderTest, folder: Path, row: str, names: list[str]) -> None:
     """Fail unless a worker that is lost with its run has sent these signals, and a watcher ends the run."""
     log, app = folder / "signals", "tests.support.signal_log"
     env = {"app": app, "TEST_SIGNALS": str(log), "A2A_LEASE_TTL": "2"}
-    broker = "redis" if site.fleet.broker_url == site.fleet.redis.broker_url else "rabbitmq"
-    with open_site(folder, site.pool, broker, **env) as lost:
+    broker = "redis" if system.fleet.broker_url == system.fleet.redis.broker_url else "rabbitmq"
+    with running_system(folder, system.pool, broker, **env) as lost:
         task_id = begin(lost, row)
         eventually(lambda: not lost.worker.running, what="the worker is gone")
         lost.fleet.watcher()
         eventually(lambda: lost.is_in(task_id, "FAILED"), what="a watcher ends the run")
-        lost.celery_says(task_id, "failed")
+        lost.require_celery_events(task_id, "failed")
         assert lost.log(task_id)[-1] in row
         assert Heard(lost, log).signals_of(task_id) == names
 
@@ -160,10 +160,10 @@ POOLS_WITHOUT = {
 @pytest.fixture(scope="module")
 def receivers_only(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, broker: str
-) -> Iterator[Site]:
+) -> Iterator[SystemUnderTest]:
     folder = tmp_path_factory.mktemp(request.param)
-    with open_site(folder, request.param, broker, app="tests.support.receivers_only") as site:
-        yield site
+    with running_system(folder, request.param, broker, app="tests.support.receivers_only") as system:
+        yield system
 
 
 @pytest.mark.every_cell
@@ -178,82 +178,86 @@ def receivers_only(
     indirect=["receivers_only"],
 )
 def test_a_receiver_writes_the_end_that_the_run_did_not_write(
-    receivers_only: Site, how: str, message: str, state: str, text: str
+    receivers_only: SystemUnderTest, how: str, message: str, state: str, text: str
 ) -> None:
-    site, agent = receivers_only, how
+    system, agent = receivers_only, how
     match how:
         case "terminated":
             agent = "silent"
-            task_id = site.send(agent, message)
-            eventually(lambda: site.is_in(task_id, "WORKING"))
-            site.celery.control.revoke(f"{task_id}.1", terminate=True)
+            task_id = system.send(agent, message)
+            eventually(lambda: system.is_in(task_id, "WORKING"))
+            system.celery.control.revoke(f"{task_id}.1", terminate=True)
         case "revoked":
             agent = "echo"
-            with site.deaf():
-                task_id = site.send(agent, message)
-                site.revoke(task_id)
+            with system.without_consumer():
+                task_id = system.send(agent, message)
+                system.revoke(task_id)
         case "expired":
             agent = "perishable"
-            task_id = expired(site, message)
+            task_id = expired(system, message)
         case "unreadable":
             agent = "echo"
-            with site.deaf(), site.celery.connection_for_write() as connection:
-                task_id = site.send(agent, message)
-                eventually(lambda: connection.default_channel.queue_purge(site.fleet.queue), what="its message is gone")
-                site.celery.send_task(
+            with system.without_consumer(), system.celery.connection_for_write() as connection:
+                task_id = system.send(agent, message)
+                eventually(
+                    lambda: connection.default_channel.queue_purge(system.fleet.queue), what="its message is gone"
+                )
+                system.celery.send_task(
                     "a2a.echo",
                     (task_id, 1),
                     task_id=f"{task_id}.1",
-                    queue=site.fleet.queue,
+                    queue=system.fleet.queue,
                     headers={"expires": "never"},
                 )
         case _:
-            task_id = site.send(agent, message)
+            task_id = system.send(agent, message)
 
-    task = site.ended(agent, task_id)
+    task = system.ended(agent, task_id)
 
     assert text_of(task) == text
-    assert [kind for kind in site.log(task_id) if kind not in ("SUBMITTED", "WORKING", "artifact")] == [state]
+    assert [kind for kind in system.log(task_id) if kind not in ("SUBMITTED", "WORKING", "artifact")] == [state]
 
 
 @pytest.fixture(scope="module", params=["prefork", "threads"])
-def unreleased(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Site]:
+def unreleased(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, broker: str
+) -> Iterator[SystemUnderTest]:
     folder = tmp_path_factory.mktemp(request.param)
-    with open_site(folder, request.param, broker, app="tests.support.unreleased") as site:
-        yield site
+    with running_system(folder, request.param, broker, app="tests.support.unreleased") as system:
+        yield system
 
 
 @pytest.mark.every_cell
-def test_a_receiver_writes_the_retry_that_the_run_did_not_write(unreleased: Site) -> None:
-    site = unreleased
-    task_id = site.send("hours_later", data={})
+def test_a_receiver_writes_the_retry_that_the_run_did_not_write(unreleased: SystemUnderTest) -> None:
+    system = unreleased
+    task_id = system.send("hours_later", data={})
 
-    eventually(lambda: len(site.log(task_id)) == 3, what="the retry is written")
+    eventually(lambda: len(system.log(task_id)) == 3, what="the retry is written")
 
-    assert site.log(task_id) == ["SUBMITTED", "WORKING", "WORKING"]
-    [retry] = attempts(site, task_id)
+    assert system.log(task_id) == ["SUBMITTED", "WORKING", "WORKING"]
+    [retry] = attempts(system, task_id)
     assert retry.pop(NEXT_ATTEMPT_AT) == retry.pop(NAMESPACE + NEXT_ATTEMPT_AT)
     assert retry == own_metadata({ATTEMPT: 2, MAX_ATTEMPTS: 4})
-    with Redis.from_url(site.fleet.redis.store_url) as redis:
+    with Redis.from_url(system.fleet.redis.store_url) as redis:
         phase, retried = redis.hmget(Keys("a2a").task(task_id).record, "phase", "retry_state")
         assert (phase, retried) == (b"queued", b"1 1"), "it waits for its next attempt"
 
 
 @pytest.mark.every_cell
-def test_the_next_attempt_writes_no_retry_a_second_time(unreleased: Site) -> None:
-    site = unreleased
-    task_id = site.send("flaky", data={"succeed_at": 3})
+def test_the_next_attempt_writes_no_retry_a_second_time(unreleased: SystemUnderTest) -> None:
+    system = unreleased
+    task_id = system.send("flaky", data={"succeed_at": 3})
 
-    site.ended("flaky", task_id)
+    system.ended("flaky", task_id)
 
-    assert site.log(task_id) == ["SUBMITTED", "WORKING", "WORKING", "WORKING", "artifact", "COMPLETED"]
-    assert attempts(site, task_id) == [own_metadata({ATTEMPT: attempt, MAX_ATTEMPTS: 3}) for attempt in (2, 3)]
+    assert system.log(task_id) == ["SUBMITTED", "WORKING", "WORKING", "WORKING", "artifact", "COMPLETED"]
+    assert attempts(system, task_id) == [own_metadata({ATTEMPT: attempt, MAX_ATTEMPTS: 3}) for attempt in (2, 3)]
 
 
-def attempts(site: Site, task_id: str) -> list[dict[str, Any]]:
+def attempts(system: SystemUnderTest, task_id: str) -> list[dict[str, Any]]:
     """The metadata of the statuses that are retries."""
     return [
         dict(entry.event.metadata)
-        for entry in site.store.run(read_log(Keys("a2a"), task_id, 0)).entries
+        for entry in system.store.run(read_log(Keys("a2a"), task_id, 0)).entries
         if isinstance(entry.event, TaskStatusUpdateEvent) and "attempt" in entry.event.metadata
     ]

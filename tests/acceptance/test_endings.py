@@ -22,7 +22,7 @@ from a2a_celery.lifecycle.outcomes import (
 )
 from a2a_celery.store import Keys
 from tests.support.clients import rest
-from tests.support.site import Site, open_site, text_of
+from tests.support.system_under_test import SystemUnderTest, running_system, text_of
 from tests.support.waiting import eventually
 
 POOLS = ("prefork", "threads", "solo", "gevent", "asyncio")
@@ -31,9 +31,11 @@ NOWHERE = "redis://127.0.0.1:1/0"
 
 
 @pytest.fixture(scope="module", params=POOLS)
-def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Site]:
-    with open_site(tmp_path_factory.mktemp(request.param), request.param, broker) as site:
-        yield site
+def system(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, broker: str
+) -> Iterator[SystemUnderTest]:
+    with running_system(tmp_path_factory.mktemp(request.param), request.param, broker) as system:
+        yield system
 
 
 WORKED = ["SUBMITTED", "WORKING"]
@@ -72,124 +74,124 @@ FORCED = ("ends", "sync-ends", "exits-when-loaded", "limited", "idle", "framewor
     ids=lambda value: str(value)[:20],
 )
 def test_a_run_ends_once_with_its_sentence(
-    site: Site, agent: str, message: str, log: list[str], text: str | None, event: str
+    system: SystemUnderTest, agent: str, message: str, log: list[str], text: str | None, event: str
 ) -> None:
-    task_id = site.send(agent, message)
+    task_id = system.send(agent, message)
 
-    task = site.ended(agent, task_id)
+    task = system.ended(agent, task_id)
 
     assert text_of(task) == text
     assert "secret" not in str(task)
-    site.celery_says(task_id, event)
-    assert site.log(task_id) == log
-    site.goes_on()
+    system.require_celery_events(task_id, event)
+    assert system.log(task_id) == log
+    system.require_working()
 
 
-def test_what_failed_can_be_found_in_the_workers_log(site: Site) -> None:
-    task = site.ended("ends", site.send("ends", "MemoryError"))
+def test_what_failed_can_be_found_in_the_workers_log(system: SystemUnderTest) -> None:
+    task = system.ended("ends", system.send("ends", "MemoryError"))
 
-    assert task["status"]["message"]["metadata"]["reference"] in site.worker.output()
+    assert task["status"]["message"]["metadata"]["reference"] in system.worker.output()
 
 
 @pytest.mark.every_cell
-def test_revoked_before_it_began(site: Site) -> None:
-    with site.deaf():
-        task_id = site.send("echo", "hello")
-        site.revoke(task_id)
+def test_revoked_before_it_began(system: SystemUnderTest) -> None:
+    with system.without_consumer():
+        task_id = system.send("echo", "hello")
+        system.revoke(task_id)
 
-    assert text_of(site.ended("echo", task_id)) == CANCELED_BY_OPERATOR
-    site.celery_says(task_id, "revoked")
-    assert site.log(task_id) == ["SUBMITTED", "CANCELED"]
+    assert text_of(system.ended("echo", task_id)) == CANCELED_BY_OPERATOR
+    system.require_celery_events(task_id, "revoked")
+    assert system.log(task_id) == ["SUBMITTED", "CANCELED"]
 
 
-def test_expired_in_its_queue(site: Site) -> None:
-    with site.deaf():
-        task_id = site.send("perishable", "hello")
+def test_expired_in_its_queue(system: SystemUnderTest) -> None:
+    with system.without_consumer():
+        task_id = system.send("perishable", "hello")
         sent = time.monotonic()
         eventually(lambda: time.monotonic() > sent + 2, what="it expires")
 
-    assert text_of(site.ended("perishable", task_id)) == NOT_BEGUN_IN_TIME
-    site.celery_says(task_id, "revoked")
-    assert site.log(task_id) == ["SUBMITTED", "REJECTED"]
+    assert text_of(system.ended("perishable", task_id)) == NOT_BEGUN_IN_TIME
+    system.require_celery_events(task_id, "revoked")
+    assert system.log(task_id) == ["SUBMITTED", "REJECTED"]
 
 
-def test_a_worker_that_does_not_know_the_agent(site: Site) -> None:
-    task_id = site.send("ghost", "hello")
+def test_a_worker_that_does_not_know_the_agent(system: SystemUnderTest) -> None:
+    task_id = system.send("ghost", "hello")
 
-    assert text_of(site.ended("ghost", task_id)) == AGENT_UNKNOWN
-    site.celery_says(task_id, "failed")
-    assert site.log(task_id) == ["SUBMITTED", "REJECTED"]
-    site.goes_on()
+    assert text_of(system.ended("ghost", task_id)) == AGENT_UNKNOWN
+    system.require_celery_events(task_id, "failed")
+    assert system.log(task_id) == ["SUBMITTED", "REJECTED"]
+    system.require_working()
 
 
 @pytest.mark.every_cell
 @pytest.mark.parametrize("copy", ["expired", "revoked"])
-def test_the_end_of_a_copy_is_not_the_end_of_the_run(site: Site, tmp_path: Path, copy: str) -> None:
-    if site.pool == "solo":  # would not look at the copy before the run is over
+def test_the_end_of_a_copy_is_not_the_end_of_the_run(system: SystemUnderTest, tmp_path: Path, copy: str) -> None:
+    if system.pool == "solo":  # would not look at the copy before the run is over
         return
     may_end = tmp_path / "may-end"
-    task_id = site.send("until", str(may_end))
-    eventually(lambda: site.is_in(task_id, "WORKING"))
+    task_id = system.send("until", str(may_end))
+    eventually(lambda: system.is_in(task_id, "WORKING"))
     if copy == "revoked":
-        site.revoke(task_id)
+        system.revoke(task_id)
     options = {"expires": -5} if copy == "expired" else {}
-    site.celery.send_task("a2a.until", (task_id, 1), task_id=f"{task_id}.1", queue=site.fleet.queue, **options)
-    site.celery_says(task_id, "revoked")
+    system.celery.send_task("a2a.until", (task_id, 1), task_id=f"{task_id}.1", queue=system.fleet.queue, **options)
+    system.require_celery_events(task_id, "revoked")
     may_end.touch()
 
-    site.ended("until", task_id)
+    system.ended("until", task_id)
 
-    assert site.log(task_id) == [*WORKED, "artifact", "COMPLETED"]
-    site.celery_says(task_id, "revoked", "succeeded")
+    assert system.log(task_id) == [*WORKED, "artifact", "COMPLETED"]
+    system.require_celery_events(task_id, "revoked", "succeeded")
 
 
 @pytest.mark.every_cell
 @pytest.mark.parametrize("how", ["os._exit", "SIGKILL"])
-def test_a_child_that_is_gone(site: Site, how: str) -> None:
-    if site.pool != "prefork":  # the whole worker is gone: for a watcher to see
+def test_a_child_that_is_gone(system: SystemUnderTest, how: str) -> None:
+    if system.pool != "prefork":  # the whole worker is gone: for a watcher to see
         return
-    task_id = site.send("ends", how)
+    task_id = system.send("ends", how)
 
-    assert text_of(site.ended("ends", task_id)) == WORKER_LOST
-    site.celery_says(task_id, "failed")
-    assert site.log(task_id) == [*WORKED, "FAILED"]
-    site.goes_on()
+    assert text_of(system.ended("ends", task_id)) == WORKER_LOST
+    system.require_celery_events(task_id, "failed")
+    assert system.log(task_id) == [*WORKED, "FAILED"]
+    system.require_working()
 
 
 @pytest.mark.every_cell
-def test_terminated_while_it_runs(site: Site) -> None:
-    task_id = site.send("silent", "2" if site.pool == "solo" else "60")
-    eventually(lambda: site.is_in(task_id, "WORKING"))
+def test_terminated_while_it_runs(system: SystemUnderTest) -> None:
+    task_id = system.send("silent", "2" if system.pool == "solo" else "60")
+    eventually(lambda: system.is_in(task_id, "WORKING"))
 
-    site.celery.control.revoke(f"{task_id}.1", terminate=True)
+    system.celery.control.revoke(f"{task_id}.1", terminate=True)
 
-    task = site.ended("silent", task_id)
-    if site.pool == "solo":  # reads no broadcast while it runs a task: a watcher does, see test_revokes.py
-        assert site.log(task_id) == [*WORKED, "artifact", "COMPLETED"]
+    task = system.ended("silent", task_id)
+    if system.pool == "solo":  # reads no broadcast while it runs a task: a watcher does, see test_revokes.py
+        assert system.log(task_id) == [*WORKED, "artifact", "COMPLETED"]
     else:
         assert text_of(task) == CANCELED_BY_OPERATOR
         assert task["status"]["message"]["metadata"] == {"command": "terminate"}
         # of a greenlet that was killed Celery says afterwards that it succeeded
-        site.celery_says(task_id, *(["revoked", "succeeded"] if site.pool == "gevent" else ["revoked"]))
-        assert site.log(task_id) == [*WORKED, "CANCELED"]
-    site.goes_on()
+        system.require_celery_events(task_id, *(["revoked", "succeeded"] if system.pool == "gevent" else ["revoked"]))
+        assert system.log(task_id) == [*WORKED, "CANCELED"]
+    system.require_working()
 
 
 @pytest.mark.every_cell
 @pytest.mark.parametrize("signal", ["TERM", "KILL"])
-def test_terminated_after_its_client_asked_to_cancel(site: Site, signal: str) -> None:
-    if site.pool != "prefork":
+def test_terminated_after_its_client_asked_to_cancel(system: SystemUnderTest, signal: str) -> None:
+    if system.pool != "prefork":
         return
-    task_id = site.send("stuck", "60")
-    eventually(lambda: site.is_in(task_id, "WORKING"))
+    task_id = system.send("stuck", "60")
+    eventually(lambda: system.is_in(task_id, "WORKING"))
     asked = Keys("a2a").task(task_id).record
     with ThreadPoolExecutor(1) as thread:
-        answer = thread.submit(rest, site.gateway, "POST", f"/tasks/{task_id}:cancel", agent="stuck")
-        eventually(lambda: site.store.redis.hget(asked, "cancel_requested") == b"1")
-        site.celery.control.revoke(f"{task_id}.1", terminate=True, signal=signal)
+        answer = thread.submit(rest, system.gateway, "POST", f"/tasks/{task_id}:cancel", agent="stuck")
+        eventually(lambda: system.store.redis.hget(asked, "cancel_requested") == b"1")
+        system.celery.control.revoke(f"{task_id}.1", terminate=True, signal=signal)
         assert answer.result().json()["status"]["state"] == "TASK_STATE_CANCELED"
 
-    assert text_of(site.ended("stuck", task_id)) == CANCELED_BY_CLIENT
-    site.celery_says(task_id, "revoked")
-    assert site.log(task_id) == [*WORKED, "CANCELED"]
-    site.goes_on()
+    assert text_of(system.ended("stuck", task_id)) == CANCELED_BY_CLIENT
+    system.require_celery_events(task_id, "revoked")
+    assert system.log(task_id) == [*WORKED, "CANCELED"]
+    system.require_working()

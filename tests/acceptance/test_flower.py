@@ -17,7 +17,7 @@ from a2a_celery.lifecycle.outcomes import CANCELED_BY_OPERATOR
 from tests.support import ROOT
 from tests.support.clients import V1
 from tests.support.fleet import free_port
-from tests.support.site import Site, open_site, text_of
+from tests.support.system_under_test import SystemUnderTest, running_system, text_of
 from tests.support.waiting import LIMIT, eventually
 
 SECRET = "7b1fe0 what a client said"
@@ -26,9 +26,9 @@ PAGE = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8").partition("
 
 @dataclass
 class Shown:
-    """A site that Flower looks at."""
+    """A system that Flower looks at."""
 
-    site: Site
+    system: SystemUnderTest
     url: str
 
     def run(self, task_id: str, state: str, number: int = 1) -> dict[str, Any]:
@@ -57,20 +57,20 @@ def command() -> list[str]:
 
 
 @contextmanager
-def flower(site: Site) -> Iterator[Shown]:
+def flower(system: SystemUnderTest) -> Iterator[Shown]:
     """The README's command, on a port of its own."""
     url = f"http://127.0.0.1:{free_port()}"
     port = f"--port={url.rpartition(':')[2]}"
-    site.fleet.start("flower", *command(), port, FLOWER_UNAUTHENTICATED_API="true")
+    system.fleet.start("flower", *command(), port, FLOWER_UNAUTHENTICATED_API="true")
     eventually(lambda: knows_the_worker(url), what="Flower knows the worker")
-    yield Shown(site, url)
+    yield Shown(system, url)
 
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
-    with open_site(tmp_path_factory.mktemp("flower"), "prefork", A2A_CANCEL_GRACE="1") as site:
-        site.fleet.watcher()
-        with flower(site) as shown:
+    with running_system(tmp_path_factory.mktemp("flower"), "prefork", A2A_CANCEL_GRACE="1") as system:
+        system.fleet.watcher()
+        with flower(system) as shown:
             yield shown
 
 
@@ -97,8 +97,8 @@ ROWS = [
 def test_a_run_is_found_by_its_tasks_id_and_says_how_it_ended(
     shown: Shown, agent: str, message: str, state: str, flower: str
 ) -> None:
-    task_id = shown.site.send(agent, message)
-    task = shown.site.ended(agent, task_id)
+    task_id = shown.system.send(agent, message)
+    task = shown.system.ended(agent, task_id)
     assert task["status"]["state"] == f"TASK_STATE_{state}"
 
     run = shown.run(task_id, flower)
@@ -116,21 +116,21 @@ def test_a_run_is_found_by_its_tasks_id_and_says_how_it_ended(
 
 
 def test_a_run_is_in_retry_while_its_retry_waits(shown: Shown) -> None:
-    task_id = shown.site.send("unlucky", SECRET)
+    task_id = shown.system.send("unlucky", SECRET)
 
     run = shown.run(task_id, "RETRY")
 
     assert (run["name"], run["exception"]) == ("a2a.unlucky", "RunRetried('LookupError')")
     assert SECRET not in str(run)
-    httpx.post(f"{shown.site.gateway.url}/agents/unlucky/tasks/{task_id}:cancel", headers=V1, timeout=LIMIT)
-    assert shown.site.ended("unlucky", task_id)["status"]["state"] == "TASK_STATE_CANCELED"
+    httpx.post(f"{shown.system.gateway.url}/agents/unlucky/tasks/{task_id}:cancel", headers=V1, timeout=LIMIT)
+    assert shown.system.ended("unlucky", task_id)["status"]["state"] == "TASK_STATE_CANCELED"
 
 
 def test_a_run_that_is_canceled_is_revoked(shown: Shown) -> None:
-    task_id = shown.site.send("patient", SECRET)
-    eventually(lambda: shown.site.is_in(task_id, "WORKING"))
-    httpx.post(f"{shown.site.gateway.url}/agents/patient/tasks/{task_id}:cancel", headers=V1, timeout=LIMIT)
-    assert shown.site.ended("patient", task_id)["status"]["state"] == "TASK_STATE_CANCELED"
+    task_id = shown.system.send("patient", SECRET)
+    eventually(lambda: shown.system.is_in(task_id, "WORKING"))
+    httpx.post(f"{shown.system.gateway.url}/agents/patient/tasks/{task_id}:cancel", headers=V1, timeout=LIMIT)
+    assert shown.system.ended("patient", task_id)["status"]["state"] == "TASK_STATE_CANCELED"
 
     run = shown.run(task_id, "REVOKED")
 
@@ -140,38 +140,38 @@ def test_a_run_that_is_canceled_is_revoked(shown: Shown) -> None:
 
 @pytest.mark.parametrize("terminate", ["false", "true"])
 def test_its_buttons_cancel_a_task(shown: Shown, tmp_path: Path, terminate: str) -> None:
-    site, gate = shown.site, tmp_path / "gate"
-    occupied = [site.send("until", str(gate)) for _ in range(2)]
-    eventually(lambda: all(site.is_in(task_id, "WORKING") for task_id in occupied))
-    task_id = occupied[0] if terminate == "true" else site.send("echo", SECRET)
+    system, gate = shown.system, tmp_path / "gate"
+    occupied = [system.send("until", str(gate)) for _ in range(2)]
+    eventually(lambda: all(system.is_in(task_id, "WORKING") for task_id in occupied))
+    task_id = occupied[0] if terminate == "true" else system.send("echo", SECRET)
 
     answer = httpx.post(f"{shown.url}/api/task/revoke/{task_id}.1", params={"terminate": terminate}, timeout=LIMIT)
 
     assert answer.status_code == 200, answer.text
-    task = site.ended("until" if terminate == "true" else "echo", task_id)
+    task = system.ended("until" if terminate == "true" else "echo", task_id)
     assert task["status"]["state"] == "TASK_STATE_CANCELED"
     assert text_of(task) == CANCELED_BY_OPERATOR
     gate.touch()
     shown.run(task_id, "REVOKED")
-    site.goes_on()
+    system.require_working()
 
 
 def test_a_copy_that_is_dropped_changes_nothing(shown: Shown) -> None:
-    site = shown.site
-    task_id = site.send("pace", "5 0.2")
+    system = shown.system
+    task_id = system.send("pace", "5 0.2")
     before = shown.run(task_id, "SUCCESS")
 
-    site.celery.send_task("a2a.pace", (task_id, 1), task_id=f"{task_id}.1", queue=site.fleet.queue)
+    system.celery.send_task("a2a.pace", (task_id, 1), task_id=f"{task_id}.1", queue=system.fleet.queue)
 
-    site.celery_says(task_id, "succeeded", "dropped")
-    site.goes_on()
+    system.require_celery_events(task_id, "succeeded", "dropped")
+    system.require_working()
     after = shown.run(task_id, "SUCCESS")
     assert after["runtime"] == before["runtime"] > 0.9
 
 
 def test_each_attempt_has_its_own_row(shown: Shown) -> None:
-    task_id = shown.site.send("phoenix")
-    shown.site.ended("phoenix", task_id)
+    task_id = shown.system.send("phoenix")
+    shown.system.ended("phoenix", task_id)
 
     lost, risen = shown.run(task_id, "FAILURE"), shown.run(task_id, "SUCCESS", number=2)
 
@@ -182,16 +182,16 @@ def test_each_attempt_has_its_own_row(shown: Shown) -> None:
 @pytest.mark.every_cell
 def test_a_run_that_is_lost_with_its_whole_worker_is_over_for_flower_too(tmp_path: Path, broker: str) -> None:
     quick = {"A2A_LEASE_TTL": "2", "A2A_CANCEL_GRACE": "0.5"}
-    with open_site(tmp_path, "prefork", broker, TEST_ALONE="1", **quick) as site, flower(site) as shown:
-        lost, canceled = site.send("patient", SECRET), site.send("patient", SECRET)
+    with running_system(tmp_path, "prefork", broker, TEST_ALONE="1", **quick) as system, flower(system) as shown:
+        lost, canceled = system.send("patient", SECRET), system.send("patient", SECRET)
         workers = {shown.run(task_id, "STARTED")["worker"] for task_id in (lost, canceled)}
-        eventually(lambda: site.is_in(lost, "WORKING") and site.is_in(canceled, "WORKING"))
+        eventually(lambda: system.is_in(lost, "WORKING") and system.is_in(canceled, "WORKING"))
 
-        site.worker.kill()
-        httpx.post(f"{site.gateway.url}/agents/patient/tasks/{canceled}:cancel", headers=V1, timeout=LIMIT)
-        site.fleet.watcher()
+        system.worker.kill()
+        httpx.post(f"{system.gateway.url}/agents/patient/tasks/{canceled}:cancel", headers=V1, timeout=LIMIT)
+        system.fleet.watcher()
 
-        assert site.ended("patient", lost)["status"]["state"] == "TASK_STATE_FAILED"
+        assert system.ended("patient", lost)["status"]["state"] == "TASK_STATE_FAILED"
         run = shown.run(lost, "FAILURE")
         assert (run["name"], run["exception"]) == ("a2a.patient", "WorkerLostError('The worker was lost.')")
         assert shown.run(canceled, "REVOKED")["worker"] == run["worker"]
@@ -199,9 +199,9 @@ def test_a_run_that_is_lost_with_its_whole_worker_is_over_for_flower_too(tmp_pat
 
 
 def test_its_pages_find_a_task_and_say_nothing_of_what_was_said(shown: Shown) -> None:
-    task_id = shown.site.send("echo", SECRET)
+    task_id = shown.system.send("echo", SECRET)
     shown.run(task_id, "SUCCESS")
-    shown.run(shown.site.send("ask", SECRET), "INPUT_REQUIRED")
+    shown.run(shown.system.send("ask", SECRET), "INPUT_REQUIRED")
 
     columns = {"columns[0][data]": "name", "order[0][column]": "0", "order[0][dir]": "asc"}
     table = json.loads(
@@ -217,9 +217,9 @@ def test_its_pages_find_a_task_and_say_nothing_of_what_was_said(shown: Shown) ->
 
 
 def test_a_plain_task_that_is_retried_shows_it(tmp_path: Path) -> None:
-    with open_site(tmp_path, "prefork", app="tests.support.plain_tasks") as site, flower(site) as shown:
-        task_id = site.send("flaky", data={})
-        site.ended("flaky", task_id)
+    with running_system(tmp_path, "prefork", app="tests.support.plain_tasks") as system, flower(system) as shown:
+        task_id = system.send("flaky", data={})
+        system.ended("flaky", task_id)
 
         run = shown.run(task_id, "SUCCESS")
 

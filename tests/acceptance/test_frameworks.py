@@ -10,7 +10,7 @@ import pytest
 from a2a_celery.store import Keys, SyncStore
 from a2a_celery.store.runs.steps import read_steps
 from tests.acceptance.test_cancel import IGNORED
-from tests.support.clerks import CLERKS, Clerk, Client
+from tests.support.booking_agents import BOOKING_AGENTS, BookingAgent, Client
 from tests.support.fleet import Fleet, Gateway, Process, running_fleet
 from tests.support.waiting import eventually
 
@@ -18,12 +18,12 @@ SAMPLES = "workers.app"
 
 
 class Office:
-    """A fleet in which every clerk has asked something on a worker that is gone now; another works."""
+    """A fleet in which every agent has asked something on a worker that is gone now; another works."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.gateway: Gateway = fleet.gateway()
         first = fleet.worker(pool="prefork", concurrency=2)
-        self.waiting = {clerk.name: self.client(clerk) for clerk in CLERKS}
+        self.waiting = {agent.name: self.client(agent) for agent in BOOKING_AGENTS}
         self.asked = {name: (client.say("hello"), client.say("book a table")) for name, client in self.waiting.items()}
         first.kill()
         self.worker: Process = fleet.worker(pool="threads", concurrency=4)
@@ -40,9 +40,9 @@ class Office:
             runs.setdefault((step.run, step.runner), []).append(said)
         return runs
 
-    def client(self, clerk: Clerk) -> Client:
+    def client(self, agent: BookingAgent) -> Client:
         """Somebody new."""
-        return Client(self.gateway, clerk)
+        return Client(self.gateway, agent)
 
 
 @pytest.fixture(scope="module")
@@ -53,10 +53,10 @@ def office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
         office.store.close()
 
 
-@pytest.mark.parametrize("clerk", CLERKS, ids=lambda clerk: clerk.name)
-def test_what_was_asked_on_a_worker_that_died_is_answered_on_another(office: Office, clerk: Clerk) -> None:
-    client = office.waiting[clerk.name]
-    assert office.asked[clerk.name] == ("COMPLETED You said: hello.", "INPUT_REQUIRED")
+@pytest.mark.parametrize("agent", BOOKING_AGENTS, ids=lambda agent: agent.name)
+def test_what_was_asked_on_a_worker_that_died_is_answered_on_another(office: Office, agent: BookingAgent) -> None:
+    client = office.waiting[agent.name]
+    assert office.asked[agent.name] == ("COMPLETED You said: hello.", "INPUT_REQUIRED")
     assert "book" in str(client.asked)
 
     assert client.agree() == "COMPLETED Done: a table is booked."
@@ -67,18 +67,18 @@ def test_what_was_asked_on_a_worker_that_died_is_answered_on_another(office: Off
     assert client.say("and now?") == "COMPLETED You said: hello; book a table; and now?."
 
 
-@pytest.mark.parametrize("clerk", CLERKS, ids=lambda clerk: clerk.name)
-def test_nothing_is_booked_without_its_client(office: Office, clerk: Clerk) -> None:
-    client = office.client(clerk)
+@pytest.mark.parametrize("agent", BOOKING_AGENTS, ids=lambda agent: agent.name)
+def test_nothing_is_booked_without_its_client(office: Office, agent: BookingAgent) -> None:
+    client = office.client(agent)
     assert client.say("book a flight") == "INPUT_REQUIRED"
 
     assert "a flight is booked" not in client.agree(False)
     assert client.state == "COMPLETED"
 
 
-@pytest.mark.parametrize("clerk", CLERKS, ids=lambda clerk: clerk.name)
-def test_a_cancel_stops_it_and_the_conversation_goes_on_without_that_turn(office: Office, clerk: Clerk) -> None:
-    client = office.client(clerk)
+@pytest.mark.parametrize("agent", BOOKING_AGENTS, ids=lambda agent: agent.name)
+def test_a_cancel_stops_it_and_the_conversation_goes_on_without_that_turn(office: Office, agent: BookingAgent) -> None:
+    client = office.client(agent)
     client.say("hello")
     client.say("wait", returnImmediately=True)
     eventually(lambda: client.read() == "WORKING", what="it works")
@@ -89,9 +89,9 @@ def test_a_cancel_stops_it_and_the_conversation_goes_on_without_that_turn(office
     assert IGNORED not in office.worker.output()
 
 
-@pytest.mark.parametrize("clerk", CLERKS, ids=lambda clerk: clerk.name)
-def test_a_question_whose_task_is_cancelled_holds_up_nothing(office: Office, clerk: Clerk) -> None:
-    client = office.client(clerk)
+@pytest.mark.parametrize("agent", BOOKING_AGENTS, ids=lambda agent: agent.name)
+def test_a_question_whose_task_is_cancelled_holds_up_nothing(office: Office, agent: BookingAgent) -> None:
+    client = office.client(agent)
     client.say("book a boat")
 
     assert client.cancel() == "CANCELED"
@@ -100,19 +100,19 @@ def test_a_question_whose_task_is_cancelled_holds_up_nothing(office: Office, cle
     assert client.agree() == "COMPLETED Done: a bus is booked."
 
 
-@pytest.mark.parametrize("clerk", CLERKS, ids=lambda clerk: clerk.name)
-def test_a_turn_that_fails_leaves_the_conversation_as_it_was(office: Office, clerk: Clerk) -> None:
-    client = office.client(clerk)
+@pytest.mark.parametrize("agent", BOOKING_AGENTS, ids=lambda agent: agent.name)
+def test_a_turn_that_fails_leaves_the_conversation_as_it_was(office: Office, agent: BookingAgent) -> None:
+    client = office.client(agent)
     client.say("hello")
 
     assert client.say("fail") == "FAILED"
     assert client.say("better?") == "COMPLETED You said: hello; better?."
 
 
-@pytest.mark.parametrize("clerk", CLERKS, ids=lambda clerk: clerk.name)
-def test_conversations_side_by_side_do_not_meet(office: Office, clerk: Clerk) -> None:
+@pytest.mark.parametrize("agent", BOOKING_AGENTS, ids=lambda agent: agent.name)
+def test_conversations_side_by_side_do_not_meet(office: Office, agent: BookingAgent) -> None:
     def talk(name: str) -> list[str]:
-        client = office.client(clerk)
+        client = office.client(agent)
         return [client.say(f"{name} {n}") for n in range(3)]
 
     names = ["Ada", "Bea", "Cid", "Dot"]
@@ -122,15 +122,15 @@ def test_conversations_side_by_side_do_not_meet(office: Office, clerk: Clerk) ->
     assert [last for *_, last in heard] == [f"COMPLETED You said: {n} 0; {n} 1; {n} 2." for n in names]
 
 
-FUNCTIONS = [clerk for clerk in CLERKS if clerk.name != "adk"]
+FUNCTIONS = [agent for agent in BOOKING_AGENTS if agent.name != "adk"]
 
 
-@pytest.mark.parametrize("clerk", FUNCTIONS, ids=lambda clerk: clerk.name)
-def test_an_answer_that_fits_no_question_is_asked_for_again(office: Office, clerk: Clerk) -> None:
-    client = office.client(clerk)
+@pytest.mark.parametrize("agent", FUNCTIONS, ids=lambda agent: agent.name)
+def test_an_answer_that_fits_no_question_is_asked_for_again(office: Office, agent: BookingAgent) -> None:
+    client = office.client(agent)
     client.say("book a car")
     asked = client.asked
-    wrong = clerk.answer(asked, True)
+    wrong = agent.answer(asked, True)
     name, value = next((name, value) for name, value in wrong["data"].items())
     wrong["data"][name] = {**value, "interruptId": "another"} if isinstance(value, dict) else "another"
 
@@ -140,13 +140,13 @@ def test_an_answer_that_fits_no_question_is_asked_for_again(office: Office, cler
     assert client.reply({"text": "yes"}) == "COMPLETED Done: a car is booked."
     assert client.say("thanks") == "COMPLETED You said: book a car; thanks."
 
-    assert client.say(clerk.answer(asked, True)) == "FAILED"
+    assert client.say(agent.answer(asked, True)) == "FAILED"
     assert client.task["status"]["message"]["parts"] == [{"text": "The question is no longer open."}]
 
 
-@pytest.mark.parametrize("clerk", FUNCTIONS, ids=lambda clerk: clerk.name)
-def test_a_question_waits_while_the_context_goes_on(office: Office, clerk: Clerk) -> None:
-    client = office.client(clerk)
+@pytest.mark.parametrize("agent", FUNCTIONS, ids=lambda agent: agent.name)
+def test_a_question_waits_while_the_context_goes_on(office: Office, agent: BookingAgent) -> None:
+    client = office.client(agent)
     client.say("book a room")
     waiting = client.task
 

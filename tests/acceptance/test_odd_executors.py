@@ -96,7 +96,7 @@ def snapshot(task: dict[str, Any]) -> list[str]:
 
 @pytest.fixture(scope="module", params=["prefork", "threads"])
 def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with running_fleet(tmp_path_factory.mktemp(request.param), app="tests.support.odd") as fleet:
+    with running_fleet(tmp_path_factory.mktemp(request.param), app="tests.support.misbehaving") as fleet:
         fleet.worker(pool=request.param, concurrency=4)
         store = SyncStore(fleet.redis.store_url)
         try:

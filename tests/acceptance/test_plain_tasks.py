@@ -25,7 +25,7 @@ from a2a_celery.store import Keys
 from a2a_celery.store.log.pages import read_log
 from tests.support.clients import message_json, rest
 from tests.support.fleet import running_fleet
-from tests.support.site import Site, open_site, text_of
+from tests.support.system_under_test import SystemUnderTest, running_system, text_of
 from tests.support.talk import read, send, state
 from tests.support.waiting import eventually
 
@@ -35,11 +35,13 @@ DONE = [*WORKED, "artifact", "COMPLETED"]
 
 
 @pytest.fixture(scope="module", params=POOLS)
-def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Site]:
+def system(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, broker: str
+) -> Iterator[SystemUnderTest]:
     folder = tmp_path_factory.mktemp(request.param)
-    with open_site(folder, request.param, broker, app="tests.support.plain_tasks", concurrency=4) as site:
-        site.fleet.watcher()
-        yield site
+    with running_system(folder, request.param, broker, app="tests.support.plain_tasks", concurrency=4) as system:
+        system.fleet.watcher()
+        yield system
 
 
 def artifacts(task: dict[str, Any]) -> list[Any]:
@@ -79,18 +81,26 @@ ROWS: list[tuple[str, dict[str, Any], list[str], list[Any], str | None, list[str
     ids=lambda value: str(value)[:25],
 )
 def test_a_task_ends_once_as_celery_says(
-    site: Site, agent: str, data: dict[str, Any], log: list[str], given: list[Any], text: str | None, events: list[str]
+    system: SystemUnderTest,
+    agent: str,
+    data: dict[str, Any],
+    log: list[str],
+    given: list[Any],
+    text: str | None,
+    events: list[str],
 ) -> None:
-    task_id = site.send(agent, data=data)
+    task_id = system.send(agent, data=data)
 
-    task = site.ended(agent, task_id)
+    task = system.ended(agent, task_id)
 
     assert text_of(task) == text
     assert "secret" not in str(task)
     assert artifacts(task) == [task_id if one == "a task id" else one for one in given]
-    eventually(lambda: len(site.events.ends_of(f"{task_id}.1")) >= len(events), what=f"{events}")
-    assert sorted(site.events.ends_of(f"{task_id}.1")) == sorted(events)  # an attempt's event may outrun the last one's
-    assert site.log(task_id) == log
+    eventually(lambda: len(system.events.ends_of(f"{task_id}.1")) >= len(events), what=f"{events}")
+    assert sorted(system.events.ends_of(f"{task_id}.1")) == sorted(
+        events
+    )  # an attempt's event may outrun the last one's
+    assert system.log(task_id) == log
 
 
 REFUSED = [
@@ -103,11 +113,13 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("parts", "said"), REFUSED, ids=lambda value: str(value)[:25])
-def test_what_does_not_fit_the_signature_is_refused_and_says_what_would(site: Site, parts: Any, said: str) -> None:
+def test_what_does_not_fit_the_signature_is_refused_and_says_what_would(
+    system: SystemUnderTest, parts: Any, said: str
+) -> None:
     body = message_json("")
     body["message"]["parts"] = parts
 
-    answer = rest(site.gateway, "POST", "/message:send", body, agent="resize")
+    answer = rest(system.gateway, "POST", "/message:send", body, agent="resize")
 
     assert answer.status_code == 400
     violation = answer.json()["error"]["details"][1]["fieldViolations"][0]
@@ -115,109 +127,109 @@ def test_what_does_not_fit_the_signature_is_refused_and_says_what_would(site: Si
     assert violation["description"].startswith(said)
 
 
-def test_a_text_is_the_one_argument_that_takes_it_and_whole_numbers_stay_whole(site: Site) -> None:
+def test_a_text_is_the_one_argument_that_takes_it_and_whole_numbers_stay_whole(system: SystemUnderTest) -> None:
     body = message_json("u") | {"configuration": {"returnImmediately": True}}
     body["message"]["parts"].append({"data": {"width": 3}})
 
-    task = site.ended("resize", site.sent("resize", body))
+    task = system.ended("resize", system.sent("resize", body))
 
     assert artifacts(task) == [{"url": "u", "width": 3, "height": 0, "whole": True}]
 
 
-def test_a_task_that_asks_is_called_again_with_all_that_was_said(site: Site) -> None:
-    task_id = site.send("asks", data={})
-    assert text_of(site.ended("asks", task_id)) == "Which city?"
-    site.send("asks", "Rome", task_id=task_id)
-    eventually(lambda: site.log(task_id)[2:] == ["INPUT_REQUIRED", "SUBMITTED", "WORKING", "INPUT_REQUIRED"])
-    site.send("asks", data={"size": 3}, task_id=task_id)
-    eventually(lambda: site.is_in(task_id, "COMPLETED"))
+def test_a_task_that_asks_is_called_again_with_all_that_was_said(system: SystemUnderTest) -> None:
+    task_id = system.send("asks", data={})
+    assert text_of(system.ended("asks", task_id)) == "Which city?"
+    system.send("asks", "Rome", task_id=task_id)
+    eventually(lambda: system.log(task_id)[2:] == ["INPUT_REQUIRED", "SUBMITTED", "WORKING", "INPUT_REQUIRED"])
+    system.send("asks", data={"size": 3}, task_id=task_id)
+    eventually(lambda: system.is_in(task_id, "COMPLETED"))
 
-    assert artifacts(site.ended("asks", task_id)) == ["Rome 3"]
+    assert artifacts(system.ended("asks", task_id)) == ["Rome 3"]
 
 
-def test_a_retry_says_which_attempt_comes_and_when(site: Site) -> None:
-    task_id = site.send("later", data={})
+def test_a_retry_says_which_attempt_comes_and_when(system: SystemUnderTest) -> None:
+    task_id = system.send("later", data={})
 
-    metadata = site.ended("later", task_id)["metadata"]
+    metadata = system.ended("later", task_id)["metadata"]
 
     assert metadata == own_metadata({ATTEMPT: 2, MAX_ATTEMPTS: 4})
-    waiting = site.store.run(read_log(Keys("a2a"), task_id, 2)).entries[0].event
+    waiting = system.store.run(read_log(Keys("a2a"), task_id, 2)).entries[0].event
     assert isinstance(waiting, TaskStatusUpdateEvent)
     assert waiting.metadata[NEXT_ATTEMPT_AT].startswith("20")
 
 
-def test_custom_states_are_progress(site: Site) -> None:
-    task_id = site.send("progress", data={"steps": 2})
-    site.ended("progress", task_id)
+def test_custom_states_are_progress(system: SystemUnderTest) -> None:
+    task_id = system.send("progress", data={"steps": 2})
+    system.ended("progress", task_id)
 
-    entries = site.store.run(read_log(Keys("a2a"), task_id, 0)).entries
+    entries = system.store.run(read_log(Keys("a2a"), task_id, 0)).entries
     shown = [dict(entry.event.metadata) for entry in entries if hasattr(entry.event, "status") and entry.event.metadata]
     assert shown == [{"step": n, "of": 2} | own_metadata({CELERY_STATE: "PROGRESS"}) for n in (1, 2)]
-    assert site.result(task_id).state == "SUCCESS"
+    assert system.result(task_id).state == "SUCCESS"
 
 
 @pytest.mark.every_cell
-def test_reject_with_late_acknowledgement_puts_it_back(site: Site, tmp_path: Path) -> None:
-    task_id = site.send("requeues", data={"folder": str(tmp_path)})
+def test_reject_with_late_acknowledgement_puts_it_back(system: SystemUnderTest, tmp_path: Path) -> None:
+    task_id = system.send("requeues", data={"folder": str(tmp_path)})
 
-    assert artifacts(site.ended("requeues", task_id)) == ["second time"]
-    assert site.log(task_id) == [*WORKED, "WORKING", "artifact", "COMPLETED"]
+    assert artifacts(system.ended("requeues", task_id)) == ["second time"]
+    assert system.log(task_id) == [*WORKED, "WORKING", "artifact", "COMPLETED"]
 
 
-def test_reject_refuses(site: Site) -> None:
-    assert text_of(site.ended("raises", site.send("raises", data={"what": "Reject"}))) == AGENT_REFUSED
+def test_reject_refuses(system: SystemUnderTest) -> None:
+    assert text_of(system.ended("raises", system.send("raises", data={"what": "Reject"}))) == AGENT_REFUSED
 
 
 @pytest.mark.every_cell
 @pytest.mark.parametrize("agent", ["soft", "hard"])
-def test_celerys_time_limits(site: Site, agent: str) -> None:
-    task_id = site.send(agent, data={"seconds": 5})
+def test_celerys_time_limits(system: SystemUnderTest, agent: str) -> None:
+    task_id = system.send(agent, data={"seconds": 5})
 
-    assert text_of(site.ended(agent, task_id)) == OUT_OF_TIME
-    assert site.log(task_id) == [*WORKED, "FAILED"]
+    assert text_of(system.ended(agent, task_id)) == OUT_OF_TIME
+    assert system.log(task_id) == [*WORKED, "FAILED"]
 
 
 @pytest.mark.every_cell
-def test_a_soft_limit_that_the_task_catches_is_its_own_affair(site: Site) -> None:
-    if site.pool == "prefork":  # nowhere else is there anything to catch
-        task_id = site.send("soft", data={"seconds": 30, "tidy": True})
+def test_a_soft_limit_that_the_task_catches_is_its_own_affair(system: SystemUnderTest) -> None:
+    if system.pool == "prefork":  # nowhere else is there anything to catch
+        task_id = system.send("soft", data={"seconds": 30, "tidy": True})
 
-        assert artifacts(site.ended("soft", task_id)) == ["tidied up"]
+        assert artifacts(system.ended("soft", task_id)) == ["tidied up"]
 
 
 @pytest.mark.every_cell
 @pytest.mark.parametrize("what", ["SystemExit", "SIGKILL"])
-def test_a_task_that_ends_its_process(site: Site, what: str) -> None:
-    if what == "SIGKILL" and site.pool != "prefork":  # the whole worker is gone
+def test_a_task_that_ends_its_process(system: SystemUnderTest, what: str) -> None:
+    if what == "SIGKILL" and system.pool != "prefork":  # the whole worker is gone
         return
-    task_id = site.send("raises", data={"what": what})
+    task_id = system.send("raises", data={"what": what})
 
-    assert text_of(site.ended("raises", task_id)) == (WORKER_LOST if site.pool == "prefork" else AGENT_FAILED)
-    assert site.log(task_id) == [*WORKED, "FAILED"]
-    assert artifacts(site.ended("shout", site.send("shout", "still here"))) == ["STILL HERE"]
+    assert text_of(system.ended("raises", task_id)) == (WORKER_LOST if system.pool == "prefork" else AGENT_FAILED)
+    assert system.log(task_id) == [*WORKED, "FAILED"]
+    assert artifacts(system.ended("shout", system.send("shout", "still here"))) == ["STILL HERE"]
 
 
 @pytest.mark.every_cell
-def test_revoked_before_it_began(site: Site) -> None:
-    with site.deaf():
-        task_id = site.send("shout", "hello")
-        site.revoke(task_id)
+def test_revoked_before_it_began(system: SystemUnderTest) -> None:
+    with system.without_consumer():
+        task_id = system.send("shout", "hello")
+        system.revoke(task_id)
 
-    assert text_of(site.ended("shout", task_id)) == CANCELED_BY_OPERATOR
-    assert site.log(task_id) == ["SUBMITTED", "CANCELED"]
+    assert text_of(system.ended("shout", task_id)) == CANCELED_BY_OPERATOR
+    assert system.log(task_id) == ["SUBMITTED", "CANCELED"]
 
 
 @pytest.mark.every_cell
-def test_terminated_while_it_runs(site: Site) -> None:
-    if site.pool == "solo":  # reads no broadcast while it runs a task
+def test_terminated_while_it_runs(system: SystemUnderTest) -> None:
+    if system.pool == "solo":  # reads no broadcast while it runs a task
         return
-    task_id = site.send("sleeps", data={"seconds": 3})
-    eventually(lambda: site.is_in(task_id, "WORKING"))
+    task_id = system.send("sleeps", data={"seconds": 3})
+    eventually(lambda: system.is_in(task_id, "WORKING"))
 
-    site.celery.control.revoke(f"{task_id}.1", terminate=True)
+    system.celery.control.revoke(f"{task_id}.1", terminate=True)
 
-    assert text_of(site.ended("sleeps", task_id)) == CANCELED_BY_OPERATOR
-    assert site.log(task_id) == [*WORKED, "CANCELED"]
+    assert text_of(system.ended("sleeps", task_id)) == CANCELED_BY_OPERATOR
+    assert system.log(task_id) == [*WORKED, "CANCELED"]
 
 
 CANVASES = [
@@ -233,14 +245,16 @@ CANVASES = [
 
 
 @pytest.mark.parametrize(("how", "given", "text"), CANVASES)
-def test_the_end_of_a_canvas_is_the_end_of_its_task(site: Site, how: str, given: list[Any], text: str | None) -> None:
-    task_id = site.send("canvas", data={"how": how})
+def test_the_end_of_a_canvas_is_the_end_of_its_task(
+    system: SystemUnderTest, how: str, given: list[Any], text: str | None
+) -> None:
+    task_id = system.send("canvas", data={"how": how})
 
-    task = site.ended("canvas", task_id)
+    task = system.ended("canvas", task_id)
 
     assert (artifacts(task), text_of(task)) == (given, text)
     assert "secret" not in str(task)
-    assert site.log(task_id) == ([*WORKED, "FAILED"] if text else DONE)
+    assert system.log(task_id) == ([*WORKED, "FAILED"] if text else DONE)
 
 
 @pytest.mark.every_cell
@@ -249,10 +263,10 @@ def test_a_task_with_reject_on_worker_lost_runs_again_when_its_process_is_lost(b
     """On prefork: with other pools the worker is lost, and its lease."""
     deaths = tmp_path / "deaths"
     deaths.mkdir()
-    with open_site(tmp_path, "prefork", broker, app="tests.support.plain_tasks") as site:
-        site.fleet.watcher()
-        task = site.ended("dies", site.send("dies", data={"folder": str(deaths), "times": 2}))
-        once = site.ended("dies", site.send("dies", data={"folder": str(deaths), "times": 7}))
+    with running_system(tmp_path, "prefork", broker, app="tests.support.plain_tasks") as system:
+        system.fleet.watcher()
+        task = system.ended("dies", system.send("dies", data={"folder": str(deaths), "times": 2}))
+        once = system.ended("dies", system.send("dies", data={"folder": str(deaths), "times": 7}))
 
     assert (state(task), artifacts(task)) == ("COMPLETED", ["after 2 deaths"])
     assert state(once) == "FAILED", "the task has max_retries = 3"
@@ -271,47 +285,49 @@ def test_a_task_with_reject_on_worker_lost_runs_again_when_its_process_is_lost(b
 def test_a_canvas_whose_end_no_watcher_can_read_fails_its_task(
     tmp_path: Path, pool: str, env: dict[str, str], reason: str
 ) -> None:
-    with open_site(tmp_path, pool, "redis", app="tests.support.plain_tasks", **env) as site:
-        task_id = site.send("canvas", data={"how": "returned chain"})
+    with running_system(tmp_path, pool, "redis", app="tests.support.plain_tasks", **env) as system:
+        task_id = system.send("canvas", data={"how": "returned chain"})
 
-        assert state(site.ended("canvas", task_id)) == "FAILED"
-        site.worker.wait_for_output(reason)
+        assert state(system.ended("canvas", task_id)) == "FAILED"
+        system.worker.wait_for_output(reason)
 
 
-def test_a_canvas_that_is_cancelled_ends_at_once_and_its_tasks_are_revoked(site: Site) -> None:
-    task_id = site.send("canvas", data={"how": "sleeps"})
+def test_a_canvas_that_is_cancelled_ends_at_once_and_its_tasks_are_revoked(system: SystemUnderTest) -> None:
+    task_id = system.send("canvas", data={"how": "sleeps"})
     record = Keys("a2a").task(task_id).record
-    canvas = eventually(lambda: site.store.redis.hget(record, "canvas"), what="it has begun one")
+    canvas = eventually(lambda: system.store.redis.hget(record, "canvas"), what="it has begun one")
     last, first = Canvas.from_json(canvas).ids()
 
-    answer = rest(site.gateway, "POST", f"/tasks/{task_id}:cancel", agent="canvas").json()
+    answer = rest(system.gateway, "POST", f"/tasks/{task_id}:cancel", agent="canvas").json()
 
     assert answer["status"]["state"] == "TASK_STATE_CANCELED"
-    if site.pool == "prefork":  # elsewhere what has begun can't be ended
-        eventually(lambda: site.celery.AsyncResult(first).state == "REVOKED", what="it is terminated")
-    assert site.celery.AsyncResult(last).state in ("PENDING", "REVOKED")
-    assert site.log(task_id) == [*WORKED, "CANCELED"]
+    if system.pool == "prefork":  # elsewhere what has begun can't be ended
+        eventually(lambda: system.celery.AsyncResult(first).state == "REVOKED", what="it is terminated")
+    assert system.celery.AsyncResult(last).state in ("PENDING", "REVOKED")
+    assert system.log(task_id) == [*WORKED, "CANCELED"]
 
 
-def test_whoever_else_calls_the_task_finds_it_unchanged(site: Site) -> None:
-    result = site.celery.send_task("tests.support.plain_tasks.shout", ("hey",), queue=site.fleet.queue, task_id="x.1")
-    eventually(lambda: site.result("x", 1).state == "SUCCESS")
+def test_whoever_else_calls_the_task_finds_it_unchanged(system: SystemUnderTest) -> None:
+    result = system.celery.send_task(
+        "tests.support.plain_tasks.shout", ("hey",), queue=system.fleet.queue, task_id="x.1"
+    )
+    eventually(lambda: system.result("x", 1).state == "SUCCESS")
 
     assert result.id == "x.1"
-    assert site.result("x", 1).result == "HEY"
+    assert system.result("x", 1).result == "HEY"
 
 
-def test_no_argument_shows_in_celerys_events(site: Site) -> None:
-    task_id = site.send("shout", "a private word")
-    site.ended("shout", task_id)
+def test_no_argument_shows_in_celerys_events(system: SystemUnderTest) -> None:
+    task_id = system.send("shout", "a private word")
+    system.ended("shout", task_id)
 
-    assert "private" not in site.worker.output()
+    assert "private" not in system.worker.output()
 
 
-def test_a_worker_without_the_task(site: Site) -> None:
-    task_id = site.send("ghost-task", data={})
+def test_a_worker_without_the_task(system: SystemUnderTest) -> None:
+    task_id = system.send("ghost-task", data={})
 
-    assert text_of(site.ended("ghost-task", task_id)) == AGENT_UNKNOWN
+    assert text_of(system.ended("ghost-task", task_id)) == AGENT_UNKNOWN
 
 
 def test_a_worker_that_knows_nothing_of_runs(tmp_path: Path, broker: str) -> None:

@@ -15,7 +15,7 @@ from a2a_celery.lifecycle.own_metadata import ATTEMPT, CAUSE, MAX_ATTEMPTS, NEXT
 from a2a_celery.store import Keys
 from a2a_celery.store.log.pages import read_log
 from tests.support.clients import rest
-from tests.support.site import Site, open_site, text_of
+from tests.support.system_under_test import SystemUnderTest, running_system, text_of
 from tests.support.waiting import eventually
 
 POOLS = ("prefork", "threads", "solo", "gevent", "asyncio")
@@ -26,11 +26,13 @@ ENV = {"A2A_LEASE_TTL": "2", "A2A_REDISPATCH_AFTER": "3", "app": "tests.support.
 
 
 @pytest.fixture(scope="module", params=POOLS)
-def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Site]:
+def system(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, broker: str
+) -> Iterator[SystemUnderTest]:
     folder = tmp_path_factory.mktemp(request.param)
-    with open_site(folder, request.param, broker, TEST_SIGNALS=str(folder / "signals"), **ENV) as site:
-        site.fleet.watcher().wait_for_output("listening for revokes")
-        yield site
+    with running_system(folder, request.param, broker, TEST_SIGNALS=str(folder / "signals"), **ENV) as system:
+        system.fleet.watcher().wait_for_output("listening for revokes")
+        yield system
 
 
 def texts(task: dict[str, Any]) -> list[str]:
@@ -38,18 +40,18 @@ def texts(task: dict[str, Any]) -> list[str]:
     return ["".join(part["text"] for part in artifact["parts"]) for artifact in task.get("artifacts", [])]
 
 
-def retries(site: Site, task_id: str) -> list[dict[str, Any]]:
+def retries(system: SystemUnderTest, task_id: str) -> list[dict[str, Any]]:
     """The metadata of each status that has some."""
-    entries = site.store.run(read_log(Keys("a2a"), task_id, 0)).entries
+    entries = system.store.run(read_log(Keys("a2a"), task_id, 0)).entries
     events = [entry.event for entry in entries if isinstance(entry.event, TaskStatusUpdateEvent)]
     return [dict(event.metadata) for event in events if event.metadata.fields]
 
 
-def waiting(site: Site, task_id: str, agent: str) -> dict[str, Any]:
+def waiting(system: SystemUnderTest, task_id: str, agent: str) -> dict[str, Any]:
     """Return the task as soon as its client sees when the next attempt begins."""
 
     def seen() -> dict[str, Any] | None:
-        task: dict[str, Any] = rest(site.gateway, "GET", f"/tasks/{task_id}", agent=agent).json()
+        task: dict[str, Any] = rest(system.gateway, "GET", f"/tasks/{task_id}", agent=agent).json()
         return task if NEXT_ATTEMPT_AT in task.get("metadata", {}) else None
 
     task = eventually(seen, what="a retry waits")
@@ -83,51 +85,59 @@ ROWS: list[tuple[str, str, list[str], list[str], str | None, list[str]]] = [
     ("agent", "message", "log", "given", "text", "events"), ROWS, ids=[f"{row[0]} {row[1]}".strip() for row in ROWS]
 )
 def test_a_run_is_retried_and_ends_once(
-    site: Site, agent: str, message: str, log: list[str], given: list[str], text: str | None, events: list[str]
+    system: SystemUnderTest,
+    agent: str,
+    message: str,
+    log: list[str],
+    given: list[str],
+    text: str | None,
+    events: list[str],
 ) -> None:
-    task_id = site.send(agent, message)
+    task_id = system.send(agent, message)
 
-    task = site.ended(agent, task_id)
+    task = system.ended(agent, task_id)
 
     assert (texts(task), text_of(task)) == (given, text)
-    assert site.log(task_id) == log
-    eventually(lambda: len(site.events.ends_of(f"{task_id}.1")) >= len(events), what=f"{events}")
-    assert sorted(site.events.ends_of(f"{task_id}.1")) == sorted(events)  # an attempt's event may outrun the last one's
-    own = [event for event in site.events.whole if event.get("uuid", "").startswith(task_id)]
+    assert system.log(task_id) == log
+    eventually(lambda: len(system.events.ends_of(f"{task_id}.1")) >= len(events), what=f"{events}")
+    assert sorted(system.events.ends_of(f"{task_id}.1")) == sorted(
+        events
+    )  # an attempt's event may outrun the last one's
+    own = [event for event in system.events.whole if event.get("uuid", "").startswith(task_id)]
     assert own
-    assert "a secret" not in str(task) + str(own) + str(retries(site, task_id))
+    assert "a secret" not in str(task) + str(own) + str(retries(system, task_id))
 
 
 @pytest.mark.every_cell
-def test_a_retry_is_a_status_a_signal_and_a_metric(site: Site) -> None:
-    before = retried_total(site, "flaky-function")
-    task_id = site.send("flaky-function", "2")
+def test_a_retry_is_a_status_a_signal_and_a_metric(system: SystemUnderTest) -> None:
+    before = retried_total(system, "flaky-function")
+    task_id = system.send("flaky-function", "2")
 
-    task = site.ended("flaky-function", task_id)
+    task = system.ended("flaky-function", task_id)
 
     assert texts(task) == ["attempt 3"]
     assert task["metadata"] == own_metadata({ATTEMPT: 3, MAX_ATTEMPTS: 3})
-    shown = [(each[f"a2a_celery/{ATTEMPT}"], each[f"a2a_celery/{CAUSE}"]) for each in retries(site, task_id)]
+    shown = [(each[f"a2a_celery/{ATTEMPT}"], each[f"a2a_celery/{CAUSE}"]) for each in retries(system, task_id)]
     assert shown == [(2, "ConnectionError"), (3, "ConnectionError")]
-    signals = [line for line in (site.fleet.folder / "signals").read_text().splitlines() if task_id in line]
+    signals = [line for line in (system.fleet.folder / "signals").read_text().splitlines() if task_id in line]
     name = f"a2a.flaky-function {task_id}.1"
     assert signals == [f"{name} {number} RunRetried('ConnectionError')" for number in (0, 1)]
-    eventually(lambda: retried_total(site, "flaky-function") == before + 2, what="the metric")
+    eventually(lambda: retried_total(system, "flaky-function") == before + 2, what="the metric")
 
 
-def retried_total(site: Site, agent: str) -> float:
+def retried_total(system: SystemUnderTest, agent: str) -> float:
     """Return the value of the metric for an agent."""
-    lines = httpx.get(f"{site.gateway.url}/metrics", timeout=30).text.splitlines()
+    lines = httpx.get(f"{system.gateway.url}/metrics", timeout=30).text.splitlines()
     [line] = [line for line in lines if line.startswith(f'a2a_runs_retried_total{{agent="{agent}"}}')]
     return float(line.split()[1])
 
 
 @pytest.mark.every_cell
-def test_a_retry_keeps_what_its_turn_has_and_frees_its_slot(site: Site) -> None:
-    task_id = asked(site, "1")
-    site.send("later", "Ann", task_id=task_id)
+def test_a_retry_keeps_what_its_turn_has_and_frees_its_slot(system: SystemUnderTest) -> None:
+    task_id = asked(system, "1")
+    system.send("later", "Ann", task_id=task_id)
 
-    task = site.ended("later", task_id)
+    task = system.ended("later", task_id)
 
     assert texts(task) == ["Ann, Ann, turn 2"]
     assert task["metadata"] == own_metadata({ATTEMPT: 2, MAX_ATTEMPTS: 2})
@@ -135,39 +145,39 @@ def test_a_retry_keeps_what_its_turn_has_and_frees_its_slot(site: Site) -> None:
 
 @pytest.mark.every_cell
 @pytest.mark.parametrize("delay", ["300", "3600"], ids=["published", "held by the store"])
-def test_a_retry_that_waits_is_canceled_at_once(site: Site, delay: str) -> None:
-    task_ids = [asked(site, delay) for _ in range(3)]  # more than there are slots
+def test_a_retry_that_waits_is_canceled_at_once(system: SystemUnderTest, delay: str) -> None:
+    task_ids = [asked(system, delay) for _ in range(3)]  # more than there are slots
     for task_id in task_ids:
-        site.send("later", "Ann", task_id=task_id)
+        system.send("later", "Ann", task_id=task_id)
     for task_id in task_ids:
-        assert waiting(site, task_id, "later")["metadata"][f"a2a_celery/{CAUSE}"] == "LookupError"
+        assert waiting(system, task_id, "later")["metadata"][f"a2a_celery/{CAUSE}"] == "LookupError"
 
-        canceled = rest(site.gateway, "POST", f"/tasks/{task_id}:cancel", agent="later").json()
+        canceled = rest(system.gateway, "POST", f"/tasks/{task_id}:cancel", agent="later").json()
 
         assert canceled["status"]["state"] == "TASK_STATE_CANCELED"
         assert canceled["metadata"] == own_metadata({ATTEMPT: 2, MAX_ATTEMPTS: 2})
-    site.goes_on()
+    system.require_working()
 
 
 @pytest.mark.every_cell
 @pytest.mark.parametrize("terminate", [False, True], ids=["revoke", "terminate"])
-def test_a_retry_that_waits_is_canceled_when_an_operator_revokes_it(site: Site, terminate: bool) -> None:
-    task_id = asked(site, "300")
-    site.send("later", "Ann", task_id=task_id)
-    waiting(site, task_id, "later")
+def test_a_retry_that_waits_is_canceled_when_an_operator_revokes_it(system: SystemUnderTest, terminate: bool) -> None:
+    task_id = asked(system, "300")
+    system.send("later", "Ann", task_id=task_id)
+    waiting(system, task_id, "later")
 
-    site.celery.control.revoke(f"{task_id}.2", terminate=terminate)
+    system.celery.control.revoke(f"{task_id}.2", terminate=terminate)
 
-    task = site.ended("later", task_id)
+    task = system.ended("later", task_id)
     assert task["status"]["state"] == "TASK_STATE_CANCELED"
     assert text_of(task) == CANCELED_BY_OPERATOR
-    site.goes_on()
+    system.require_working()
 
 
-def asked(site: Site, delay: str) -> str:
+def asked(system: SystemUnderTest, delay: str) -> str:
     """A task that waits for the answer to its question."""
-    task_id = site.send("later", delay)
-    eventually(lambda: site.is_in(task_id, "INPUT_REQUIRED"), what="it asks")
+    task_id = system.send("later", delay)
+    eventually(lambda: system.is_in(task_id, "INPUT_REQUIRED"), what="it asks")
     return task_id
 
 
@@ -175,18 +185,18 @@ def asked(site: Site, delay: str) -> str:
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL"])
 @pytest.mark.parametrize("pool", POOLS)
 def test_a_retry_outlives_the_worker_that_waits_for_its_time(tmp_path: Path, broker: str, pool: str, how: str) -> None:
-    with open_site(tmp_path, pool, broker, TEST_SIGNALS=str(tmp_path / "signals"), **ENV) as site:
-        site.fleet.watcher()
-        task_id = asked(site, "3")
-        site.send("later", "Ann", task_id=task_id)
-        waiting(site, task_id, "later")
+    with running_system(tmp_path, pool, broker, TEST_SIGNALS=str(tmp_path / "signals"), **ENV) as system:
+        system.fleet.watcher()
+        task_id = asked(system, "3")
+        system.send("later", "Ann", task_id=task_id)
+        waiting(system, task_id, "later")
 
         if how == "SIGKILL":
-            site.worker.kill()
+            system.worker.kill()
         else:
-            site.worker.stop()
-        site.fleet.worker(pool=pool, concurrency=2)
+            system.worker.stop()
+        system.fleet.worker(pool=pool, concurrency=2)
 
-        task = site.ended("later", task_id)
+        task = system.ended("later", task_id)
         assert texts(task) == ["Ann, Ann, turn 2"]
         assert task["metadata"] == own_metadata({ATTEMPT: 2, MAX_ATTEMPTS: 2})

@@ -13,7 +13,7 @@ import pytest
 
 from a2a_celery.lifecycle.outcomes import CANCELED_BY_OPERATOR
 from a2a_celery.store import Keys
-from tests.support.site import Site, open_site, text_of
+from tests.support.system_under_test import SystemUnderTest, running_system, text_of
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.every_cell
@@ -22,10 +22,12 @@ POOLS = ("prefork", "threads", "solo", "asyncio")
 
 
 @pytest.fixture(scope="module", params=POOLS)
-def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Site]:
-    with open_site(tmp_path_factory.mktemp(request.param), request.param, broker, concurrency=1) as site:
-        site.fleet.watcher().wait_for_output("listening for revokes")
-        yield site
+def system(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, broker: str
+) -> Iterator[SystemUnderTest]:
+    with running_system(tmp_path_factory.mktemp(request.param), request.param, broker, concurrency=1) as system:
+        system.fleet.watcher().wait_for_output("listening for revokes")
+        yield system
 
 
 def require_canceled_by_operator(task: dict[str, Any], command: str) -> None:
@@ -35,51 +37,55 @@ def require_canceled_by_operator(task: dict[str, Any], command: str) -> None:
     assert task["status"]["message"]["metadata"] == {"command": command}
 
 
-def open_gate(site: Site, gate: Path, task_id: str) -> None:
+def open_gate(system: SystemUnderTest, gate: Path, task_id: str) -> None:
     """End the run of "until" that occupies the worker."""
     gate.touch()
-    site.ended("until", task_id)
-    site.goes_on()
+    system.ended("until", task_id)
+    system.require_working()
 
 
 @pytest.mark.parametrize("terminate", [False, True], ids=["revoke", "terminate"])
-def test_a_queued_run_is_canceled_while_the_slot_is_occupied(site: Site, tmp_path: Path, terminate: bool) -> None:
+def test_a_queued_run_is_canceled_while_the_slot_is_occupied(
+    system: SystemUnderTest, tmp_path: Path, terminate: bool
+) -> None:
     gate = tmp_path / "gate"
-    running, queued = site.send("until", str(gate)), site.send("echo", "hello")
-    eventually(lambda: site.is_in(running, "WORKING"))
+    running, queued = system.send("until", str(gate)), system.send("echo", "hello")
+    eventually(lambda: system.is_in(running, "WORKING"))
 
-    site.celery.control.revoke(f"{queued}.1", terminate=terminate)
+    system.celery.control.revoke(f"{queued}.1", terminate=terminate)
 
-    require_canceled_by_operator(site.ended("echo", queued), "terminate" if terminate else "revoke")
-    assert site.log(queued) == ["SUBMITTED", "CANCELED"]
-    assert site.is_in(running, "WORKING")
-    open_gate(site, gate, running)
-    eventually(lambda: site.events.ends_of(f"{queued}.1"))
+    require_canceled_by_operator(system.ended("echo", queued), "terminate" if terminate else "revoke")
+    assert system.log(queued) == ["SUBMITTED", "CANCELED"]
+    assert system.is_in(running, "WORKING")
+    open_gate(system, gate, running)
+    eventually(lambda: system.events.ends_of(f"{queued}.1"))
     # a worker of the solo pool may read the message before the broadcast
-    assert site.events.ends_of(f"{queued}.1") in ([["revoked"], ["dropped"]] if site.pool == "solo" else [["revoked"]])
+    assert system.events.ends_of(f"{queued}.1") in (
+        [["revoked"], ["dropped"]] if system.pool == "solo" else [["revoked"]]
+    )
 
 
-def test_a_running_run_goes_on_when_it_is_revoked_without_terminate(site: Site, tmp_path: Path) -> None:
+def test_a_running_run_goes_on_when_it_is_revoked_without_terminate(system: SystemUnderTest, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    running, queued = site.send("until", str(gate)), site.send("echo", "hello")
-    eventually(lambda: site.is_in(running, "WORKING"))
+    running, queued = system.send("until", str(gate)), system.send("echo", "hello")
+    eventually(lambda: system.is_in(running, "WORKING"))
 
-    site.celery.control.revoke([f"{running}.1", f"{queued}.1", "of-another-kind"])
-    site.ended("echo", queued)
-    open_gate(site, gate, running)
+    system.celery.control.revoke([f"{running}.1", f"{queued}.1", "of-another-kind"])
+    system.ended("echo", queued)
+    open_gate(system, gate, running)
 
-    assert site.log(running) == ["SUBMITTED", "WORKING", "artifact", "COMPLETED"]
+    assert system.log(running) == ["SUBMITTED", "WORKING", "artifact", "COMPLETED"]
 
 
 @pytest.mark.parametrize("agent", ["patient", "steady"], ids=["at most once", "may be tried again"])
-def test_a_running_run_is_canceled_when_it_is_terminated(site: Site, agent: str) -> None:
-    task_id = site.send(agent, "60 60 60")
-    eventually(lambda: "artifact" in site.log(task_id) or (agent == "patient" and site.is_in(task_id, "WORKING")))
+def test_a_running_run_is_canceled_when_it_is_terminated(system: SystemUnderTest, agent: str) -> None:
+    task_id = system.send(agent, "60 60 60")
+    eventually(lambda: "artifact" in system.log(task_id) or (agent == "patient" and system.is_in(task_id, "WORKING")))
 
-    site.celery.control.terminate(f"{task_id}.1")
+    system.celery.control.terminate(f"{task_id}.1")
 
-    require_canceled_by_operator(site.ended(agent, task_id), "terminate")
-    assert [kind for kind in site.log(task_id) if kind != "artifact"] == ["SUBMITTED", "WORKING", "CANCELED"]
-    assert site.store.redis.hget(Keys("a2a").task(task_id).record, "run") == b"1"
-    site.goes_on()
-    site.celery_says(task_id, "revoked")
+    require_canceled_by_operator(system.ended(agent, task_id), "terminate")
+    assert [kind for kind in system.log(task_id) if kind != "artifact"] == ["SUBMITTED", "WORKING", "CANCELED"]
+    assert system.store.redis.hget(Keys("a2a").task(task_id).record, "run") == b"1"
+    system.require_working()
+    system.require_celery_events(task_id, "revoked")

@@ -136,7 +136,7 @@ def restart_all(fleet: Fleet, clients: Clients, workers: list[Process], watchers
 
 
 async def test_nothing_is_lost_and_nothing_fails(tmp_path: Path, broker: str) -> None:
-    with running_fleet(tmp_path, broker, app="tests.support.leaving", TEST_FOLDER=str(tmp_path)) as fleet:
+    with running_fleet(tmp_path, broker, app="tests.support.shutdown_agents", TEST_FOLDER=str(tmp_path)) as fleet:
         clients = Clients(fleet)
         workers = [fleet.worker(pool=pool, concurrency=3) for pool in ("prefork", "threads")]
         watchers = [fleet.watcher(), fleet.watcher()]

@@ -13,7 +13,7 @@ import pytest
 from a2a_celery.lifecycle.outcomes import WORKER_LOST
 from a2a_celery.lifecycle.own_metadata import ATTEMPT, MAX_ATTEMPTS, RETURNED_ATTEMPT, own_metadata
 from a2a_celery.store import Keys
-from tests.acceptance.test_endings import WORKED, Site, open_site, text_of
+from tests.acceptance.test_endings import WORKED, SystemUnderTest, running_system, text_of
 from tests.support.clients import rest
 from tests.support.fleet import Process
 from tests.support.waiting import eventually
@@ -34,26 +34,26 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def site_on(broker: str, folder: Path) -> Iterator[Site]:
+def site_on(broker: str, folder: Path) -> Iterator[SystemUnderTest]:
     """A gateway, and no watcher: a worker that hands back needs none."""
-    env = {"app": "tests.support.leaving", "TEST_FOLDER": str(folder), "A2A_CANCEL_GRACE": "3"}
-    with open_site(folder, "solo", broker, **env) as site:
-        site.worker.stop()
-        yield site
+    env = {"app": "tests.support.shutdown_agents", "TEST_FOLDER": str(folder), "A2A_CANCEL_GRACE": "3"}
+    with running_system(folder, "solo", broker, **env) as system:
+        system.worker.stop()
+        yield system
 
 
 @pytest.fixture(scope="module")
-def site(folder: Path) -> Iterator[Site]:
-    with site_on("redis", folder) as site:
-        yield site
+def system(folder: Path) -> Iterator[SystemUnderTest]:
+    with site_on("redis", folder) as system:
+        yield system
 
 
 @pytest.fixture(scope="module")
-def brokers_site(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Site]:
+def brokers_site(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[SystemUnderTest]:
     """The same, on each broker, and with a watcher: a Redis may give a message to a worker that does not look."""
-    with site_on(broker, tmp_path_factory.mktemp(broker)) as site:
-        site.fleet.watcher()
-        yield site
+    with site_on(broker, tmp_path_factory.mktemp(broker)) as system:
+        system.fleet.watcher()
+        yield system
 
 
 def words(folder: Path, task_id: str) -> list[str]:
@@ -62,11 +62,11 @@ def words(folder: Path, task_id: str) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def begun(site: Site, folder: Path, agent: str, message: str) -> str:
+def begun(system: SystemUnderTest, folder: Path, agent: str, message: str) -> str:
     """A task whose agent is at work."""
-    task_id = site.send(agent, message)
+    task_id = system.send(agent, message)
     eventually(lambda: "begins 1" in words(folder, task_id), what=f"{agent} begins")
-    eventually(lambda: site.log(task_id)[-1] == "artifact", what="it is heard")
+    eventually(lambda: system.log(task_id)[-1] == "artifact", what="it is heard")
     return task_id
 
 
@@ -90,90 +90,92 @@ def gone(worker: Process, within: float = STOPS) -> None:
     eventually(lambda: not worker.running, within=within, what=f"{worker.name} is gone: {worker.output()[-3000:]}")
 
 
-def new_worker(site: Site, pool: str, kind: str = "", **env: str) -> Process:
+def new_worker(system: SystemUnderTest, pool: str, kind: str = "", **env: str) -> Process:
     if kind == "soft":
         env["TEST_SOFT_SHUTDOWN"] = "1"
-    return site.fleet.worker(pool=pool, concurrency=2, **env)
+    return system.fleet.worker(pool=pool, concurrency=2, **env)
 
 
 @pytest.mark.parametrize(
     ("pool", "kind"), [*((pool, kind) for pool in (*POOLS, "asyncio") for kind in KINDS), ("gevent", "warm")]
 )
-def test_a_run_that_may_be_run_again_is_returned(site: Site, folder: Path, pool: str, kind: str) -> None:
-    worker = new_worker(site, pool, kind)
-    task_id = begun(site, folder, "worth-another", "until 0")
+def test_a_run_that_may_be_run_again_is_returned(system: SystemUnderTest, folder: Path, pool: str, kind: str) -> None:
+    worker = new_worker(system, pool, kind)
+    task_id = begun(system, folder, "worth-another", "until 0")
 
     stop(worker, kind)
 
     if kind == "warm":
         may_end(folder, task_id)
         gone(worker)
-        assert site.log(task_id) == [*WORKED, "artifact", "COMPLETED"]
+        assert system.log(task_id) == [*WORKED, "artifact", "COMPLETED"]
         assert words(folder, task_id) == ["begins 1"]
-        site.celery_says(task_id, "succeeded")
+        system.require_celery_events(task_id, "succeeded")
         return
     gone(worker)
-    assert site.log(task_id) == [*WORKED, "artifact", "WORKING", "WORKING"]
-    after = new_worker(site, pool)
-    task = site.ended("worth-another", task_id)
-    assert site.log(task_id)[3:] == ["WORKING", "WORKING", "artifact", "COMPLETED"]
+    assert system.log(task_id) == [*WORKED, "artifact", "WORKING", "WORKING"]
+    after = new_worker(system, pool)
+    task = system.ended("worth-another", task_id)
+    assert system.log(task_id)[3:] == ["WORKING", "WORKING", "artifact", "COMPLETED"]
     assert words(folder, task_id) == ["begins 1", "cleaned up", "begins 2"]
     assert task["metadata"] == own_metadata({ATTEMPT: 2, MAX_ATTEMPTS: 3, RETURNED_ATTEMPT: 1})
     texts = ["".join(part["text"] for part in artifact["parts"]) for artifact in task["artifacts"]]
     assert texts == ["finished", "attempt 2 done"]
-    site.celery_says(task_id, "cancelled")
+    system.require_celery_events(task_id, "cancelled")
     after.stop()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("pool", POOLS)
-def test_a_run_that_must_not_begin_twice_fails_at_once(site: Site, folder: Path, pool: str, kind: str) -> None:
-    worker = new_worker(site, pool, kind)
-    task_id = begun(site, folder, "once-only", "until")
+def test_a_run_that_must_not_begin_twice_fails_at_once(
+    system: SystemUnderTest, folder: Path, pool: str, kind: str
+) -> None:
+    worker = new_worker(system, pool, kind)
+    task_id = begun(system, folder, "once-only", "until")
 
     stop(worker, kind)
 
     if kind == "warm":
         may_end(folder, task_id)
-    task = site.ended("once-only", task_id)
+    task = system.ended("once-only", task_id)
     gone(worker)
     if kind == "warm":
-        assert site.log(task_id) == [*WORKED, "artifact", "COMPLETED"]
-        site.celery_says(task_id, "succeeded")
+        assert system.log(task_id) == [*WORKED, "artifact", "COMPLETED"]
+        system.require_celery_events(task_id, "succeeded")
         return
     assert text_of(task) == WORKER_LOST
-    assert site.log(task_id) == [*WORKED, "artifact", "FAILED"]
+    assert system.log(task_id) == [*WORKED, "artifact", "FAILED"]
     assert words(folder, task_id) == ["begins 1", "cleaned up"]
-    site.celery_says(task_id, "cancelled")
+    system.require_celery_events(task_id, "cancelled")
 
 
 @pytest.mark.parametrize("pool", POOLS)
-def test_what_ends_within_the_soft_time_has_ended(site: Site, folder: Path, pool: str) -> None:
-    worker = site.fleet.worker(pool=pool, concurrency=2, TEST_SOFT_SHUTDOWN="6")
-    task_id = begun(site, folder, "once-only", "until")
+def test_what_ends_within_the_soft_time_has_ended(system: SystemUnderTest, folder: Path, pool: str) -> None:
+    worker = system.fleet.worker(pool=pool, concurrency=2, TEST_SOFT_SHUTDOWN="6")
+    task_id = begun(system, folder, "once-only", "until")
 
     stop(worker, "soft")
     may_end(folder, task_id)
 
     gone(worker)
-    assert site.log(task_id) == [*WORKED, "artifact", "COMPLETED"]
+    assert system.log(task_id) == [*WORKED, "artifact", "COMPLETED"]
 
 
 @pytest.mark.parametrize("kind", ["warm", "cold"])
 @pytest.mark.parametrize("pool", ["prefork", "threads"])  # solo takes nothing while it is busy
-def test_what_waits_in_a_worker_runs_elsewhere_at_once(brokers_site: Site, pool: str, kind: str) -> None:
-    site, folder = brokers_site, brokers_site.fleet.folder
-    worker = new_worker(site, pool, kind)
-    busy = [begun(site, folder, "worth-another", "until 0") for _ in range(2)]
-    waiting = [site.send("once-only", "0") for _ in range(4)]
+def test_what_waits_in_a_worker_runs_elsewhere_at_once(brokers_site: SystemUnderTest, pool: str, kind: str) -> None:
+    system, folder = brokers_site, brokers_site.fleet.folder
+    worker = new_worker(system, pool, kind)
+    busy = [begun(system, folder, "worth-another", "until 0") for _ in range(2)]
+    waiting = [system.send("once-only", "0") for _ in range(4)]
     eventually(lambda: all(f"{t}.1" in worker.output() for t in waiting), what="it has them")
-    other = new_worker(site, pool)
+    other = new_worker(system, pool)
 
     stop(worker, kind)
 
     for task_id in waiting:
-        eventually(lambda task_id=task_id: site.is_in(task_id, "COMPLETED"), what="it runs")
-        assert site.log(task_id) == [*WORKED, "artifact", "COMPLETED"]
+        eventually(lambda task_id=task_id: system.is_in(task_id, "COMPLETED"), what="it runs")
+        assert system.log(task_id) == [*WORKED, "artifact", "COMPLETED"]
         assert words(folder, task_id) == ["begins 1"]
     if kind == "warm":
         assert worker.running, "the others did not wait for this one"
@@ -181,21 +183,21 @@ def test_what_waits_in_a_worker_runs_elsewhere_at_once(brokers_site: Site, pool:
             may_end(folder, task_id)
     gone(worker)
     for task_id in busy:
-        site.ended("worth-another", task_id)
-        assert site.is_in(task_id, "COMPLETED")
+        system.ended("worth-another", task_id)
+        assert system.is_in(task_id, "COMPLETED")
     other.stop()
 
 
 @pytest.mark.parametrize("pool", POOLS)
-def test_a_framework_that_calls_it_a_cancel_is_not_believed(site: Site, pool: str) -> None:
-    worker = new_worker(site, pool)
-    task_id = site.send("reports-once", "")
-    eventually(lambda: site.is_in(task_id, "WORKING"))
+def test_a_framework_that_calls_it_a_cancel_is_not_believed(system: SystemUnderTest, pool: str) -> None:
+    worker = new_worker(system, pool)
+    task_id = system.send("reports-once", "")
+    eventually(lambda: system.is_in(task_id, "WORKING"))
 
     stop(worker, "cold")
 
     gone(worker)
-    assert site.log(task_id) == [*WORKED, "FAILED"]
+    assert system.log(task_id) == [*WORKED, "FAILED"]
 
 
 @pytest.mark.parametrize(
@@ -203,60 +205,62 @@ def test_a_framework_that_calls_it_a_cancel_is_not_believed(site: Site, pool: st
     [*((pool, agent) for agent in ("blocks-loop", "blocks-thread") for pool in POOLS), ("asyncio", "blocks-loop")],
 )
 def test_an_agent_that_can_not_be_stopped_does_not_hold_up_its_worker(
-    site: Site, folder: Path, pool: str, agent: str
+    system: SystemUnderTest, folder: Path, pool: str, agent: str
 ) -> None:
-    worker = new_worker(site, pool)
-    task_id = site.send(agent, "")
+    worker = new_worker(system, pool)
+    task_id = system.send(agent, "")
     eventually(lambda: words(folder, task_id) == ["blocked"], what="it is blocked")
-    eventually(lambda: len(site.log(task_id)) == 3, what="it is heard")
+    eventually(lambda: len(system.log(task_id)) == 3, what="it is heard")
 
     stop(worker, "second SIGTERM")
 
-    eventually(lambda: len(site.log(task_id)) == 4, what="it is handed back")
+    eventually(lambda: len(system.log(task_id)) == 4, what="it is handed back")
     gone(worker)
-    after = new_worker(site, pool)
-    assert site.ended(agent, task_id)["metadata"]["attempt"] == 2
-    assert site.is_in(task_id, "COMPLETED")
+    after = new_worker(system, pool)
+    assert system.ended(agent, task_id)["metadata"]["attempt"] == 2
+    assert system.is_in(task_id, "COMPLETED")
     after.stop()
 
 
 @pytest.mark.parametrize("pool", POOLS)
-def test_a_client_that_asked_to_cancel_gets_that(site: Site, folder: Path, pool: str) -> None:
-    worker = new_worker(site, pool)
-    task_id = site.send("blocks-loop", "")
+def test_a_client_that_asked_to_cancel_gets_that(system: SystemUnderTest, folder: Path, pool: str) -> None:
+    worker = new_worker(system, pool)
+    task_id = system.send("blocks-loop", "")
     eventually(lambda: words(folder, task_id) == ["blocked"], what="it is blocked")
     asked = Keys("a2a").task(task_id).record
     with ThreadPoolExecutor(1) as thread:
-        answer = thread.submit(rest, site.gateway, "POST", f"/tasks/{task_id}:cancel", agent="blocks-loop")
-        eventually(lambda: site.store.redis.hget(asked, "cancel_requested") == b"1")
+        answer = thread.submit(rest, system.gateway, "POST", f"/tasks/{task_id}:cancel", agent="blocks-loop")
+        eventually(lambda: system.store.redis.hget(asked, "cancel_requested") == b"1")
 
         stop(worker, "second SIGTERM")
 
         task = answer.result().json()
     if task["status"]["state"] == "TASK_STATE_WORKING":  # the answer comes a moment after the grace, done or not
-        task = site.ended("blocks-loop", task_id)
+        task = system.ended("blocks-loop", task_id)
 
     assert task["status"]["state"] == "TASK_STATE_CANCELED"
-    assert site.log(task_id) == [*WORKED, "WORKING", "CANCELED"]
+    assert system.log(task_id) == [*WORKED, "WORKING", "CANCELED"]
     gone(worker)
 
 
 @pytest.mark.parametrize("pool", POOLS)
 @pytest.mark.parametrize("agent", ["plain-again", "plain-once"])
-def test_a_plain_celery_task_is_returned_or_fails_alike(site: Site, folder: Path, pool: str, agent: str) -> None:
-    worker = new_worker(site, pool)
-    task_id = site.send(agent, "60 0")
+def test_a_plain_celery_task_is_returned_or_fails_alike(
+    system: SystemUnderTest, folder: Path, pool: str, agent: str
+) -> None:
+    worker = new_worker(system, pool)
+    task_id = system.send(agent, "60 0")
     eventually(lambda: words(folder, task_id) == ["begins 1"], what="it begins")
 
     stop(worker, "second SIGTERM")
 
     gone(worker)
     if agent == "plain-once":
-        assert site.log(task_id) == [*WORKED, "FAILED"]
-        assert text_of(site.ended(agent, task_id)) == WORKER_LOST
+        assert system.log(task_id) == [*WORKED, "FAILED"]
+        assert text_of(system.ended(agent, task_id)) == WORKER_LOST
         return
-    after = new_worker(site, pool)
-    site.ended(agent, task_id)
-    assert site.log(task_id) == [*WORKED, "WORKING", "artifact", "COMPLETED"]
+    after = new_worker(system, pool)
+    system.ended(agent, task_id)
+    assert system.log(task_id) == [*WORKED, "WORKING", "artifact", "COMPLETED"]
     assert words(folder, task_id) == ["begins 1", "begins 2"]
     after.stop()

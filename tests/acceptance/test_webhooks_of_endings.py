@@ -10,7 +10,7 @@ from a2a_celery.lifecycle.outcomes import CANCELED_BY_OPERATOR, WORKER_LOST
 from tests.support.clients import message_json, rpc
 from tests.support.posts import DELIVERING, require_all, require_signed, shown, states, version_of, with_config
 from tests.support.receiver import Receiver, receiver
-from tests.support.site import Site, open_site, text_of
+from tests.support.system_under_test import SystemUnderTest, running_system, text_of
 from tests.support.waiting import eventually
 
 
@@ -21,22 +21,22 @@ def hooks() -> Iterator[Receiver]:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with open_site(tmp_path_factory.mktemp("site"), "prefork", A2A_INPUT_TIMEOUT="1", **DELIVERING) as site:
-        site.fleet.watcher()
-        yield site
+def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemUnderTest]:
+    with running_system(tmp_path_factory.mktemp("system"), "prefork", A2A_INPUT_TIMEOUT="1", **DELIVERING) as system:
+        system.fleet.watcher()
+        yield system
 
 
-def sent(site: Site, hooks: Receiver, agent: str, text: str = "") -> tuple[str, str]:
+def sent(system: SystemUnderTest, hooks: Receiver, agent: str, text: str = "") -> tuple[str, str]:
     """A task with a webhook: its id, and the path that its events come to."""
     body = with_config(message_json(text), hooks.url(path := f"/{agent}/{message_json()['message']['messageId']}"))
     body["configuration"]["returnImmediately"] = True
-    return site.sent(agent, body), path
+    return system.sent(agent, body), path
 
 
-def told(site: Site, hooks: Receiver, task_id: str, path: str) -> list[str]:
+def told(system: SystemUnderTest, hooks: Receiver, task_id: str, path: str) -> list[str]:
     """The states that came to `path`, when the end of the log is among them; all posts are judged."""
-    owed = shown(site.store, task_id)
+    owed = shown(system.store, task_id)
     eventually(lambda: {version_of(got) for got in hooks.received(path)} >= set(owed), what=f"{owed}")
     posts = hooks.received(path)
     require_signed(posts)
@@ -44,64 +44,64 @@ def told(site: Site, hooks: Receiver, task_id: str, path: str) -> list[str]:
     return states(posts)
 
 
-def test_canceled_in_its_queue(site: Site, hooks: Receiver) -> None:
-    with site.deaf():
-        task_id, path = sent(site, hooks, "echo")
-        rpc(site.gateway, "CancelTask", {"id": task_id}, agent="echo")
+def test_canceled_in_its_queue(system: SystemUnderTest, hooks: Receiver) -> None:
+    with system.without_consumer():
+        task_id, path = sent(system, hooks, "echo")
+        rpc(system.gateway, "CancelTask", {"id": task_id}, agent="echo")
 
-        assert told(site, hooks, task_id, path) == ["SUBMITTED", "CANCELED"]
-
-
-def test_canceled_while_it_runs(site: Site, hooks: Receiver) -> None:
-    task_id, path = sent(site, hooks, "silent", "60")
-    eventually(lambda: site.is_in(task_id, "WORKING"))
-
-    rpc(site.gateway, "CancelTask", {"id": task_id}, agent="silent")
-
-    site.ended("silent", task_id)
-    assert told(site, hooks, task_id, path) == ["SUBMITTED", "WORKING", "CANCELED"]
+        assert told(system, hooks, task_id, path) == ["SUBMITTED", "CANCELED"]
 
 
-def test_not_answered_in_time(site: Site, hooks: Receiver) -> None:
-    task_id, path = sent(site, hooks, "ask")
-    eventually(lambda: site.is_in(task_id, "FAILED"))
+def test_canceled_while_it_runs(system: SystemUnderTest, hooks: Receiver) -> None:
+    task_id, path = sent(system, hooks, "silent", "60")
+    eventually(lambda: system.is_in(task_id, "WORKING"))
 
-    assert told(site, hooks, task_id, path) == ["SUBMITTED", "WORKING", "INPUT_REQUIRED", "FAILED"]
+    rpc(system.gateway, "CancelTask", {"id": task_id}, agent="silent")
 
-
-def test_revoked_before_it_began(site: Site, hooks: Receiver) -> None:
-    with site.deaf():
-        task_id, path = sent(site, hooks, "echo")
-        site.revoke(task_id)
-
-    assert text_of(site.ended("echo", task_id)) == CANCELED_BY_OPERATOR
-    assert told(site, hooks, task_id, path) == ["SUBMITTED", "CANCELED"]
+    system.ended("silent", task_id)
+    assert told(system, hooks, task_id, path) == ["SUBMITTED", "WORKING", "CANCELED"]
 
 
-def test_terminated_while_it_runs(site: Site, hooks: Receiver) -> None:
-    task_id, path = sent(site, hooks, "silent", "60")
-    eventually(lambda: site.is_in(task_id, "WORKING"))
+def test_not_answered_in_time(system: SystemUnderTest, hooks: Receiver) -> None:
+    task_id, path = sent(system, hooks, "ask")
+    eventually(lambda: system.is_in(task_id, "FAILED"))
 
-    site.celery.control.revoke(f"{task_id}.1", terminate=True)
-
-    assert text_of(site.ended("silent", task_id)) == CANCELED_BY_OPERATOR
-    assert told(site, hooks, task_id, path) == ["SUBMITTED", "WORKING", "CANCELED"]
+    assert told(system, hooks, task_id, path) == ["SUBMITTED", "WORKING", "INPUT_REQUIRED", "FAILED"]
 
 
-def test_a_run_whose_process_was_killed(site: Site, hooks: Receiver) -> None:
-    task_id, path = sent(site, hooks, "ends", "SIGKILL")
+def test_revoked_before_it_began(system: SystemUnderTest, hooks: Receiver) -> None:
+    with system.without_consumer():
+        task_id, path = sent(system, hooks, "echo")
+        system.revoke(task_id)
 
-    site.ended("ends", task_id)
+    assert text_of(system.ended("echo", task_id)) == CANCELED_BY_OPERATOR
+    assert told(system, hooks, task_id, path) == ["SUBMITTED", "CANCELED"]
 
-    assert told(site, hooks, task_id, path) == ["SUBMITTED", "WORKING", "FAILED"]
+
+def test_terminated_while_it_runs(system: SystemUnderTest, hooks: Receiver) -> None:
+    task_id, path = sent(system, hooks, "silent", "60")
+    eventually(lambda: system.is_in(task_id, "WORKING"))
+
+    system.celery.control.revoke(f"{task_id}.1", terminate=True)
+
+    assert text_of(system.ended("silent", task_id)) == CANCELED_BY_OPERATOR
+    assert told(system, hooks, task_id, path) == ["SUBMITTED", "WORKING", "CANCELED"]
 
 
-def test_a_machine_that_is_gone(site: Site, hooks: Receiver) -> None:
-    machine = site.fleet.worker(concurrency=8)
-    with site.deaf():
-        task_id, path = sent(site, hooks, "silent", "60")
-        eventually(lambda: site.is_in(task_id, "WORKING"))
+def test_a_run_whose_process_was_killed(system: SystemUnderTest, hooks: Receiver) -> None:
+    task_id, path = sent(system, hooks, "ends", "SIGKILL")
+
+    system.ended("ends", task_id)
+
+    assert told(system, hooks, task_id, path) == ["SUBMITTED", "WORKING", "FAILED"]
+
+
+def test_a_machine_that_is_gone(system: SystemUnderTest, hooks: Receiver) -> None:
+    machine = system.fleet.worker(concurrency=8)
+    with system.without_consumer():
+        task_id, path = sent(system, hooks, "silent", "60")
+        eventually(lambda: system.is_in(task_id, "WORKING"))
     machine.kill()
 
-    assert text_of(site.ended("silent", task_id)) == WORKER_LOST
-    assert told(site, hooks, task_id, path) == ["SUBMITTED", "WORKING", "FAILED"]
+    assert text_of(system.ended("silent", task_id)) == WORKER_LOST
+    assert told(system, hooks, task_id, path) == ["SUBMITTED", "WORKING", "FAILED"]

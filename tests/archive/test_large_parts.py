@@ -17,17 +17,17 @@ from a2a_celery.store.tasks.commands import list_tasks, read_task, request_cance
 from a2a_celery.watcher import archiver as archiver_module
 from a2a_celery.watcher.archiver import Archiver
 from tests.archive.conftest import sqlite
+from tests.support.blob_setup import BlobSetup, created, remove_due_blobs
 from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds
-from tests.support.shelves import Shelved, created, look_at_all
 
 LARGE = 5000
 
 
 @pytest.fixture
-async def shelved(shelved: Shelved, keys: Keys) -> Shelved:
+async def blob_setup(blob_setup: BlobSetup, keys: Keys) -> BlobSetup:
     """One whose ended tasks go to an archive."""
-    await shelved.store.redis.hset(keys.installation, mapping={"schema": SCHEMA, "archive": "1"})
-    return shelved
+    await blob_setup.store.redis.hset(keys.installation, mapping={"schema": SCHEMA, "archive": "1"})
+    return blob_setup
 
 
 @pytest.fixture
@@ -37,13 +37,13 @@ async def archive(tmp_path: Path) -> AsyncIterator[Archive]:
     await archive.aclose()
 
 
-async def due(shelved: Shelved, keys: Keys, letters: str) -> list[str]:
+async def due(blob_setup: BlobSetup, keys: Keys, letters: str) -> list[str]:
     """An ended task with a large part of each letter, to be archived now, in that order."""
     made = []
     for place, letter in enumerate(letters):
-        task_id = await created(Seeds(shelved.store, keys), [Part(text=letter * LARGE)])
-        await shelved.store.run(request_cancel(keys, ANN, task_id, CONTEXT))
-        await shelved.store.redis.zadd(keys.archive, {task_id: place + 1})
+        task_id = await created(Seeds(blob_setup.store, keys), [Part(text=letter * LARGE)])
+        await blob_setup.store.run(request_cancel(keys, ANN, task_id, CONTEXT))
+        await blob_setup.store.redis.zadd(keys.archive, {task_id: place + 1})
         made.append(task_id)
     return made
 
@@ -64,58 +64,58 @@ class Counted:
 
 
 async def test_large_parts_are_in_the_copy_and_not_all_in_memory_at_once(
-    shelved: Shelved, keys: Keys, archive: Archive, monkeypatch: pytest.MonkeyPatch
+    blob_setup: BlobSetup, keys: Keys, archive: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archiver_module, "PORTION_BYTES", 3 * LARGE)
-    tasks = await due(shelved, keys, "abcde")
+    tasks = await due(blob_setup, keys, "abcde")
     counted = Counted(archive)
 
-    await Archiver(shelved.store, keys, counted, None).tick()  # type: ignore[arg-type]
+    await Archiver(blob_setup.store, keys, counted, None).tick()  # type: ignore[arg-type]
 
     assert counted.put_at_once == [2, 2, 1]
     for task_id, letter in zip(tasks, "abcde", strict=True):
         kept = await archive.read(ANN, task_id)
         assert kept is not None
         assert kept.task.history[0].parts[0].text == letter * LARGE
-        assert await shelved.store.run(read_task(keys, ANN, task_id)) is None
-    await look_at_all(shelved, keys)
-    assert [shelved.blobs_of(task_id) for task_id in tasks] == [[]] * 5
+        assert await blob_setup.store.run(read_task(keys, ANN, task_id)) is None
+    await remove_due_blobs(blob_setup, keys)
+    assert [blob_setup.blobs_of(task_id) for task_id in tasks] == [[]] * 5
 
 
 async def test_while_the_object_store_is_away_the_task_and_its_blobs_stay(
-    shelved: Shelved, keys: Keys, archive: Archive
+    blob_setup: BlobSetup, keys: Keys, archive: Archive
 ) -> None:
-    [task_id] = await due(shelved, keys, "a")
-    shelved.shelf.away = True
+    [task_id] = await due(blob_setup, keys, "a")
+    blob_setup.object_store.is_down = True
 
-    await Archiver(shelved.store, keys, archive, None).tick()
+    await Archiver(blob_setup.store, keys, archive, None).tick()
 
-    assert (await shelved.store.run(read_archive_state(keys))).refused == 1
-    page = await shelved.store.run(
+    assert (await blob_setup.store.run(read_archive_state(keys))).refused == 1
+    page = await blob_setup.store.run(
         list_tasks(keys, ANN, retention=RETENTION, page_size=5, history_length=0, archived=True)
     )
     assert ([task.id for task in page.tasks], page.border_us) == ([task_id], None)
-    shelved.shelf.away = False
-    await look_at_all(shelved, keys)
-    await shelved.store.redis.delete(keys.archiver)
-    await Archiver(shelved.store, keys, archive, None).tick()
+    blob_setup.object_store.is_down = False
+    await remove_due_blobs(blob_setup, keys)
+    await blob_setup.store.redis.delete(keys.archiver)
+    await Archiver(blob_setup.store, keys, archive, None).tick()
     kept = await archive.read(ANN, task_id)
     assert kept is not None
     assert kept.task.history[0].parts[0].text == "a" * LARGE
 
 
 async def test_nothing_to_copy_is_no_reason_to_ask_a_database_that_is_away(
-    shelved: Shelved, keys: Keys, tmp_path: Path
+    blob_setup: BlobSetup, keys: Keys, tmp_path: Path
 ) -> None:
-    await due(shelved, keys, "a")
-    shelved.shelf.away = True
+    await due(blob_setup, keys, "a")
+    blob_setup.object_store.is_down = True
     nowhere = open_archive(f"sqlite+aiosqlite:///{tmp_path / 'no folder' / 'archive.db'}")
 
-    await Archiver(shelved.store, keys, nowhere, None).tick()
+    await Archiver(blob_setup.store, keys, nowhere, None).tick()
 
-    assert (await shelved.store.run(read_archive_state(keys))).refused == 1
-    shelved.shelf.away = False
-    await shelved.store.redis.delete(keys.archiver)
+    assert (await blob_setup.store.run(read_archive_state(keys))).refused == 1
+    blob_setup.object_store.is_down = False
+    await blob_setup.store.redis.delete(keys.archiver)
     with pytest.raises(ArchiveUnavailable):
-        await Archiver(shelved.store, keys, nowhere, None).tick()
+        await Archiver(blob_setup.store, keys, nowhere, None).tick()
     await nowhere.aclose()

@@ -10,13 +10,13 @@ import pytest
 from selenium import webdriver
 
 from tests.support.browser import WIDE, Page
-from tests.support.lacking import Card, Lacking
 from tests.support.plain_server import Steps, plain_server
+from tests.support.restricted_server import Card, RestrictedServer
 
 
 @asynccontextmanager
 async def page_beside(
-    browser: webdriver.Chrome, steps: Steps, lacking: Lacking, *, streaming: bool = True
+    browser: webdriver.Chrome, steps: Steps, lacking: RestrictedServer, *, streaming: bool = True
 ) -> AsyncIterator[Page]:
     """The page, served by such a server; nothing that it did was against its own policy."""
     async with plain_server(steps, streaming=streaming, around=lacking) as url:
@@ -29,7 +29,7 @@ async def page_beside(
 
 async def test_the_sdks_own_server(browser: webdriver.Chrome) -> None:
     steps, does = Steps(), asyncio.to_thread
-    async with page_beside(browser, steps, Lacking()) as page:
+    async with page_beside(browser, steps, RestrictedServer()) as page:
         await does(page.open)
         await does(page.agent, "plain")
         await does(page.send, "go")
@@ -49,7 +49,7 @@ async def test_the_sdks_own_server(browser: webdriver.Chrome) -> None:
 
 async def test_a_token_is_asked_for_and_sent_and_forgotten_with_the_page(browser: webdriver.Chrome) -> None:
     steps, does = Steps(), asyncio.to_thread
-    async with page_beside(browser, steps, Lacking(token="open sesame")) as page:
+    async with page_beside(browser, steps, RestrictedServer(token="open sesame")) as page:
         await does(page.open)
         await does(page.says, "#notices", "asks who you are")
         await does(lambda: page.one("#credential-value").send_keys("open sesame\n"))
@@ -67,7 +67,7 @@ async def test_a_token_is_asked_for_and_sent_and_forgotten_with_the_page(browser
 
 async def test_one_without_lists_and_streams(browser: webdriver.Chrome) -> None:
     steps, does = Steps(), asyncio.to_thread
-    async with page_beside(browser, steps, Lacking(["ListTasks"]), streaming=False) as page:
+    async with page_beside(browser, steps, RestrictedServer(["ListTasks"]), streaming=False) as page:
         await does(page.open)
         await does(page.agent, "plain")
         await does(page.says, "#tasks .about", "It does not stream")
@@ -107,14 +107,14 @@ def none(card: Card, _: str) -> Card:
 async def test_an_agent_that_the_page_can_not_speak_to(
     browser: webdriver.Chrome, card: Callable[[Card, str], Card], said: str
 ) -> None:
-    async with page_beside(browser, Steps(), Lacking(card=card)) as page:
+    async with page_beside(browser, Steps(), RestrictedServer(card=card)) as page:
         await asyncio.to_thread(page.open)
         await asyncio.to_thread(page.says, "#tasks", said)
 
 
 async def test_a_card_that_names_another_address_and_http_json(browser: webdriver.Chrome) -> None:
     steps, does = Steps(), asyncio.to_thread
-    async with page_beside(browser, steps, Lacking(card=elsewhere)) as page:
+    async with page_beside(browser, steps, RestrictedServer(card=elsewhere)) as page:
         await does(page.open)
         await does(page.agent, "plain")
         await does(page.says, "#tasks .about", "Its card names https://example.com")
@@ -144,7 +144,7 @@ REPEATED = """
 
 
 async def test_messages_with_the_same_id_are_shown_as_often_as_they_were_said(browser: webdriver.Chrome) -> None:
-    async with page_beside(browser, Steps(), Lacking()) as page:
+    async with page_beside(browser, Steps(), RestrictedServer()) as page:
         await asyncio.to_thread(page.open)
         last, every, artifacts = await asyncio.to_thread(page.script, REPEATED)
 
@@ -161,7 +161,7 @@ ASKED_AT = """
 
 
 async def test_no_address_in_a_card_leads_to_another_origin(browser: webdriver.Chrome) -> None:
-    async with page_beside(browser, Steps(), Lacking()) as page:
+    async with page_beside(browser, Steps(), RestrictedServer()) as page:
         await asyncio.to_thread(page.open)
         urls = ["https://example.com/a?b=c", "https://example.com//example.net/a", "//example.net//example.com"]
         found = [await asyncio.to_thread(page.script, ASKED_AT, url) for url in urls]

@@ -14,8 +14,8 @@ from a2a_celery.lifecycle.outcomes import OUT_OF_REACH
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, WORKING
 from a2a_celery.store import Keys, Operation
 from a2a_celery.store.runs.commands import Claim, Dropped, RetryUnrecorded, RunRef, claim_run
+from tests.support.blob_setup import BlobSetup, created
 from tests.support.seeds import LEASE_US, Seeds, chunk, status
-from tests.support.shelves import Shelved, created
 
 from .scene import Gate, Scene, until
 
@@ -23,17 +23,17 @@ LARGE = "x" * 3000
 
 
 @pytest.fixture
-async def large(shelved: Shelved, keys: Keys) -> AsyncIterator[Scene]:
+async def large(blob_setup: BlobSetup, keys: Keys) -> AsyncIterator[Scene]:
     """A scene whose large parts are in a folder."""
-    scene = Scene(Gate(shelved.store), keys, Seeds(shelved.store, keys))
+    scene = Scene(Gate(blob_setup.store), keys, Seeds(blob_setup.store, keys))
     yield scene
     for events in scene.opened:
         await events.abandon()
 
 
-async def test_what_is_said_meanwhile_is_written_in_order(large: Scene, shelved: Shelved) -> None:
+async def test_what_is_said_meanwhile_is_written_in_order(large: Scene, blob_setup: BlobSetup) -> None:
     claim, events = await large.begin()
-    shelved.shelf.away = True
+    blob_setup.object_store.is_down = True
     for number in range(5):
         await events.enqueue_event(chunk(f"{number}{LARGE}"))
 
@@ -41,7 +41,7 @@ async def test_what_is_said_meanwhile_is_written_in_order(large: Scene, shelved:
         return large.gate.calls.count("append") > 3
 
     await until(tried)
-    shelved.shelf.away = False
+    blob_setup.object_store.is_down = False
     await large.settle(claim, events)
 
     assert [text[0] for text in await large.texts(claim.task.id)] == list("01234")
@@ -51,7 +51,7 @@ async def test_what_is_said_meanwhile_is_written_in_order(large: Scene, shelved:
 
 @pytest.mark.parametrize("says_the_end", [False, True])
 async def test_one_that_stays_away_fails_the_run(
-    large: Scene, shelved: Shelved, monkeypatch: pytest.MonkeyPatch, says_the_end: bool
+    large: Scene, blob_setup: BlobSetup, monkeypatch: pytest.MonkeyPatch, says_the_end: bool
 ) -> None:
     monkeypatch.setattr("a2a_celery.execution.events.run_store.BLOB_TIMEOUT", 0.05)
     claim, events = await large.begin()
@@ -61,7 +61,7 @@ async def test_one_that_stays_away_fails_the_run(
         return len(await large.seeds.log(claim.task.id)) == 3
 
     await until(written)
-    shelved.shelf.away = True
+    blob_setup.object_store.is_down = True
     await events.enqueue_event(chunk(LARGE))
     if says_the_end:
         await events.enqueue_event(status(COMPLETED))
@@ -82,11 +82,11 @@ async def test_one_that_stays_away_fails_the_run(
 
 
 async def test_an_end_that_can_not_be_written_can_still_be_failed(
-    large: Scene, shelved: Shelved, monkeypatch: pytest.MonkeyPatch
+    large: Scene, blob_setup: BlobSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("a2a_celery.execution.events.run_store.BLOB_TIMEOUT", 0.05)
     claim, events = await large.begin()
-    shelved.shelf.away = True
+    blob_setup.object_store.is_down = True
     await events.enqueue_event(status(COMPLETED, LARGE))
     with pytest.raises(BlobsUnavailable) as raised:
         await large.settle(claim, events)
@@ -98,15 +98,15 @@ async def test_an_end_that_can_not_be_written_can_still_be_failed(
 
 
 async def test_a_related_task_is_never_read_in_part(
-    large: Scene, shelved: Shelved, monkeypatch: pytest.MonkeyPatch
+    large: Scene, blob_setup: BlobSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("a2a_celery.execution.events.run_store.BLOB_TIMEOUT", 0.05)
     other, claim = await large.seeds.claimed(), await large.seeds.claimed()
     await large.seeds.appended(other, chunk(LARGE))
-    store = RunStore(shelved.store, large.keys, claim)
+    store = RunStore(blob_setup.store, large.keys, claim)
 
     [whole] = await store.own_tasks([other.ref.task_id])
-    shelved.shelf.away = True
+    blob_setup.object_store.is_down = True
     with pytest.raises(BlobsUnavailable):
         await store.own_tasks([other.ref.task_id])
 
@@ -114,7 +114,7 @@ async def test_a_related_task_is_never_read_in_part(
 
 
 async def test_an_agent_sees_its_claim_whole_or_not_at_all(
-    large: Scene, shelved: Shelved, monkeypatch: pytest.MonkeyPatch
+    large: Scene, blob_setup: BlobSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("a2a_celery.execution.events.run_store.BLOB_TIMEOUT", 0.05)
     task_id = await created(large.seeds, [Part(text=LARGE)])
@@ -130,13 +130,13 @@ async def test_an_agent_sees_its_claim_whole_or_not_at_all(
             resolve_blobs=resolve_blobs,
         )
 
-    claim = await shelved.store.run(claiming(resolve_blobs=False))
+    claim = await blob_setup.store.run(claiming(resolve_blobs=False))
     assert isinstance(claim, Claim)
-    store = RunStore(shelved.store, large.keys, claim)
-    shelved.shelf.away = True
+    store = RunStore(blob_setup.store, large.keys, claim)
+    blob_setup.object_store.is_down = True
     with pytest.raises(BlobsUnavailable):
         await store.in_full(claim, claiming)
-    shelved.shelf.away = False
+    blob_setup.object_store.is_down = False
 
     whole = await store.in_full(claim, claiming)
 

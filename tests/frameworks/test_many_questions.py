@@ -20,7 +20,7 @@ from strands.types.streaming import StreamEvent
 from a2a_celery import InputRequired, Turn
 from a2a_celery.frameworks.agent_framework import framework_agent
 from a2a_celery.frameworks.strands import strands_agent
-from tests.support.clerks import turn
+from tests.support.booking_agents import turn
 from workers import with_agent_framework, with_strands
 
 WORKS, SEEN = Event(), Event()

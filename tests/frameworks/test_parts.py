@@ -13,7 +13,7 @@ from agent_framework import Agent, ChatResponseUpdate, Content
 
 from a2a_celery import Rejected
 from a2a_celery.frameworks.agent_framework import framework_agent
-from tests.support.clerks import turn
+from tests.support.booking_agents import turn
 from workers import with_agent_framework, with_strands
 
 TEXTS = [Part(text="look at"), new_data_part({"colour": "grün", "sizes": [1.5]})]

@@ -19,7 +19,7 @@ from a2a_celery.execution.agents.session import CURRENT, ContextSession
 from a2a_celery.execution.events.steps import CURRENT_EXECUTION, Execution
 from a2a_celery.frameworks.steps import OpenSteps
 from a2a_celery.lifecycle.execution import ExecutionState
-from tests.support.clerks import CLERKS, Clerk, turn
+from tests.support.booking_agents import BOOKING_AGENTS, BookingAgent, turn
 from workers import with_adk, with_agent_framework, with_strands
 
 
@@ -43,12 +43,12 @@ class Scene:
         """What the agent has called in this run."""
         return [f"{one.after} {one.detail.get('tool', '')}".strip() for one in self.execution.history[1:]]
 
-    async def say(self, clerk: str, part: Part) -> dict[str, Any]:
+    async def say(self, agent: str, part: Part) -> dict[str, Any]:
         """Says something; gives the data part of the question that comes back, {} for none."""
         message = Message(message_id="m", role=Role.ROLE_USER, parts=[part])
-        if clerk == "adk":
+        if agent == "adk":
             return await self._ask_executor(message)
-        answer = {"strands": with_strands.clerk, "agent-framework": with_agent_framework.clerk}[clerk]
+        answer = {"strands": with_strands.clerk, "agent-framework": with_agent_framework.clerk}[agent]
         return await self._ask_function(answer, turn(self.state, part))
 
     async def _ask_function(self, answer: Callable[[Turn], AsyncGenerator[str, None]], asked: Turn) -> dict[str, Any]:
@@ -69,15 +69,15 @@ class Scene:
         return MessageToDict(said.parts[0]) if said.parts else {}
 
 
-@pytest.mark.parametrize("clerk", CLERKS, ids=lambda clerk: clerk.name)
-async def test_each_call_of_a_model_and_a_tool_is_a_step(clerk: Clerk) -> None:
+@pytest.mark.parametrize("agent", BOOKING_AGENTS, ids=lambda agent: agent.name)
+async def test_each_call_of_a_model_and_a_tool_is_a_step(agent: BookingAgent) -> None:
     scene = Scene()
-    asked = await scene.say(clerk.name, Part(text="book a table"))
+    asked = await scene.say(agent.name, Part(text="book a table"))
     assert scene.steps[0] == "MODEL_CALL"
     assert set(scene.steps[1:]) <= {"TOOL_EXECUTION book"}  # some ask in the tool, some before
 
     scene.begin()
-    assert await scene.say(clerk.name, ParseDict(clerk.answer(asked, True), Part())) == {}
+    assert await scene.say(agent.name, ParseDict(agent.answer(asked, True), Part())) == {}
     assert scene.steps == ["TOOL_EXECUTION book", "MODEL_CALL"]
 
 

@@ -27,7 +27,7 @@ from a2a_celery.frameworks.agent_framework import framework_agent
 from a2a_celery.frameworks.strands import strands_agent
 from a2a_celery.lifecycle.outcomes import NEEDS_INPUT
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED
-from tests.support.clerks import turn
+from tests.support.booking_agents import turn
 from workers import with_agent_framework, with_strands
 
 FAILS = "The agent stopped early: {}."

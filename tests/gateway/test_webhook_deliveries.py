@@ -23,8 +23,8 @@ from a2a_celery.store.webhooks.deliveries import (
 )
 from tests.support.clients import message_json
 from tests.support.credentials import api_key_entry
+from tests.support.delivery_cursors import LEASE_US, Webhooks
 from tests.support.limited import limited
-from tests.support.lines import LEASE_US, Webhooks
 from tests.support.posts import SECRET, SECRET_KEY
 
 HOUR_US = 3_600_000_000

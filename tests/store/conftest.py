@@ -9,11 +9,11 @@ import pytest
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.admin.schema import SCHEMA
+from tests.support.blob_setup import BlobSetup
+from tests.support.delivery_cursors import Webhooks
 from tests.support.leaks import leaks
-from tests.support.lines import Webhooks
 from tests.support.restarts import installed_servers
 from tests.support.seeds import Seeds
-from tests.support.shelves import Shelved
 
 
 @pytest.fixture
@@ -60,6 +60,6 @@ def any_server(request: pytest.FixtureRequest) -> Iterator[EmbeddedRedis]:
 
 
 @pytest.fixture
-def large(shelved: Shelved, keys: Keys) -> Seeds:
+def large(blob_setup: BlobSetup, keys: Keys) -> Seeds:
     """Makes and reads tasks there."""
-    return Seeds(shelved.store, keys)
+    return Seeds(blob_setup.store, keys)

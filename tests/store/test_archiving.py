@@ -19,7 +19,7 @@ from a2a_celery.store.admin.schema import SCHEMA, require_schema
 from a2a_celery.store.tasks.commands import list_tasks, request_cancel
 from a2a_celery.store.tasks.dead_letters import read_dead_letter
 from tests.store.test_cost import Meter
-from tests.support.lines import Webhooks
+from tests.support.delivery_cursors import Webhooks
 from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, chunk, status
 
 

@@ -19,7 +19,7 @@ from a2a_celery.store.webhooks.deliveries import (
     settle_requested_post,
 )
 from a2a_celery.store.webhooks.push_configs import delete_push_config
-from tests.support.lines import LEASE_US, Webhooks
+from tests.support.delivery_cursors import LEASE_US, Webhooks
 from tests.support.seeds import ANN, BOB, RETENTION, Seeds, chunk, status
 
 KEPT = 20

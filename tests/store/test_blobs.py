@@ -28,8 +28,8 @@ from a2a_celery.store.runs.commands import Claim, RunRef, append, claim_run
 from a2a_celery.store.tasks.commands import continue_task, read_task
 from a2a_celery.store.tasks.listing import list_page
 from a2a_celery.store.tasks.results import Begun
+from tests.support.blob_setup import THRESHOLD, BlobSetup, created
 from tests.support.seeds import ANN, LEASE_US, RETENTION, Seeds, chunk, request, status
-from tests.support.shelves import THRESHOLD, Shelved, created
 
 LARGE = "x" * 5000
 
@@ -81,7 +81,7 @@ def test_whatever_is_taken_out_comes_back_as_it_was(sizes: list[int], kind: int)
 
 
 @pytest.mark.parametrize("size", [THRESHOLD // 4, THRESHOLD - 1, THRESHOLD, THRESHOLD + 1, 100_000])
-async def test_everybody_reads_what_was_written(shelved: Shelved, large: Seeds, keys: Keys, size: int) -> None:
+async def test_everybody_reads_what_was_written(blob_setup: BlobSetup, large: Seeds, keys: Keys, size: int) -> None:
     parts = parts_of_each_kind(size)
     task_id = await created(large, parts)
     claim = await large.claimed(task_id)
@@ -91,18 +91,18 @@ async def test_everybody_reads_what_was_written(shelved: Shelved, large: Seeds, 
     await large.settled(claim, paused, before=2)
 
     task = await large.task(task_id)
-    page = await list_page(shelved.store, keys, ANN, ListTasksRequest(include_artifacts=True), retention=RETENTION)
+    page = await list_page(blob_setup.store, keys, ANN, ListTasksRequest(include_artifacts=True), retention=RETENTION)
 
     assert list(claim.request.message.parts) == list(claim.task.history[0].parts) == parts
     assert list(task.history[0].parts) == list(task.status.message.parts) == parts
     assert [list(artifact.parts) for artifact in task.artifacts] == [parts + parts]
     assert list(page.tasks) == [task]
     assert fold(await large.log(task_id)) == task
-    assert bool(shelved.blobs_of(task_id)) == (size > THRESHOLD - 200)
+    assert bool(blob_setup.blobs_of(task_id)) == (size > THRESHOLD - 200)
     await large.require_consistent(task_id)
 
 
-async def test_redis_holds_references_only(shelved: Shelved, large: Seeds, store: AsyncStore) -> None:
+async def test_redis_holds_references_only(blob_setup: BlobSetup, large: Seeds, store: AsyncStore) -> None:
     task_id = await created(large, [Part(text=LARGE)])
     claim = await large.claimed(task_id)
     await large.appended(claim, chunk(LARGE + "1"))
@@ -110,30 +110,32 @@ async def test_redis_holds_references_only(shelved: Shelved, large: Seeds, store
     stored = repr(await large.everything())
 
     assert "xxxx" not in stored
-    assert len(shelved.blobs_of(task_id)) == 2
+    assert len(blob_setup.blobs_of(task_id)) == 2
     assert (
-        shelved.shelf.written == [f"{task_id}/{path.name}" for path in (shelved.blobs_of(task_id))]
-        or len(shelved.shelf.written) == 2
+        blob_setup.object_store.written == [f"{task_id}/{path.name}" for path in (blob_setup.blobs_of(task_id))]
+        or len(blob_setup.object_store.written) == 2
     )  # the message stands in request, history and log, and is written once
 
 
-async def test_what_is_small_asks_the_object_store_nothing(shelved: Shelved, large: Seeds, keys: Keys) -> None:
-    shelved.shelf.away = True
+async def test_what_is_small_asks_the_object_store_nothing(blob_setup: BlobSetup, large: Seeds, keys: Keys) -> None:
+    blob_setup.object_store.is_down = True
     claim = await large.claimed()
     await large.appended(
         claim, *(chunk("small") for _ in range(30)), with_parts([Part(text="s" * 900)] * 30, append=True)
     )
 
     assert len((await large.task(claim.ref.task_id)).artifacts[0].parts) == 60
-    assert await shelved.store.redis.exists(keys.blobs) == 0
+    assert await blob_setup.store.redis.exists(keys.blobs) == 0
 
 
-async def test_a_chunk_costs_the_same_at_ten_and_at_five_hundred(shelved: Shelved, large: Seeds, keys: Keys) -> None:
+async def test_a_chunk_costs_the_same_at_ten_and_at_five_hundred(
+    blob_setup: BlobSetup, large: Seeds, keys: Keys
+) -> None:
     claim = await large.claimed()
 
     async def cost(before: int) -> dict[str, int]:
         async def calls() -> dict[str, int]:
-            return {name: stat["calls"] for name, stat in (await shelved.store.redis.info("commandstats")).items()}
+            return {name: stat["calls"] for name, stat in (await blob_setup.store.redis.info("commandstats")).items()}
 
         earlier = await calls()
         await large.appended(claim, chunk(f"{before} {LARGE}"), before=before)
@@ -147,33 +149,33 @@ async def test_a_chunk_costs_the_same_at_ten_and_at_five_hundred(shelved: Shelve
 
     assert early == late
     assert early["cmdstat_evalsha"] == 2  # the task is noted, and the event written
-    assert len(shelved.shelf.written) == 501
+    assert len(blob_setup.object_store.written) == 501
 
 
-async def test_a_repeated_call_writes_a_blob_once(shelved: Shelved, large: Seeds, keys: Keys) -> None:
+async def test_a_repeated_call_writes_a_blob_once(blob_setup: BlobSetup, large: Seeds, keys: Keys) -> None:
     claim = await large.claimed()
     operation = append(keys, claim.ref, token=claim.token, before=0, events=[chunk(LARGE)])
     again_by_another = append(keys, claim.ref, token=claim.token, before=0, events=[chunk(LARGE)])
 
     for one in (operation, operation, again_by_another):
-        await shelved.store.run(one)
+        await blob_setup.store.run(one)
 
     assert len((await large.task(claim.ref.task_id)).artifacts[0].parts) == 1
-    assert len(shelved.blobs_of(claim.ref.task_id)) == 1
-    assert len(shelved.shelf.written) == 2  # by each of the two processes, under one name
+    assert len(blob_setup.blobs_of(claim.ref.task_id)) == 1
+    assert len(blob_setup.object_store.written) == 2  # by each of the two processes, under one name
 
 
-async def test_two_tasks_share_no_blob(shelved: Shelved, large: Seeds) -> None:
+async def test_two_tasks_share_no_blob(blob_setup: BlobSetup, large: Seeds) -> None:
     one, other = [await created(large, [Part(text=LARGE)]) for _ in range(2)]
 
-    assert [path.name for path in shelved.blobs_of(one)] == [path.name for path in shelved.blobs_of(other)]
-    assert shelved.blobs_of(one) != shelved.blobs_of(other)
+    assert [path.name for path in blob_setup.blobs_of(one)] == [path.name for path in blob_setup.blobs_of(other)]
+    assert blob_setup.blobs_of(one) != blob_setup.blobs_of(other)
 
 
-async def test_nothing_is_stored_when_the_object_store_is_away(shelved: Shelved, large: Seeds, keys: Keys) -> None:
+async def test_nothing_is_stored_when_the_object_store_is_away(blob_setup: BlobSetup, large: Seeds, keys: Keys) -> None:
     claim = await large.claimed()
     before = await large.everything()
-    shelved.shelf.away = True
+    blob_setup.object_store.is_down = True
 
     with pytest.raises(BlobsUnavailable):
         await created(large, [Part(text=LARGE)], "new")
@@ -183,19 +185,19 @@ async def test_nothing_is_stored_when_the_object_store_is_away(shelved: Shelved,
     after = await large.everything()
     assert after.pop(keys.blobs) is not None  # known, so that what is written after all is found
     assert after == before
-    shelved.shelf.away = False
+    blob_setup.object_store.is_down = False
     await large.appended(claim, chunk(LARGE))
 
 
-async def test_a_task_is_never_read_in_part(shelved: Shelved, large: Seeds, keys: Keys) -> None:
+async def test_a_task_is_never_read_in_part(blob_setup: BlobSetup, large: Seeds, keys: Keys) -> None:
     task_id = await created(large, [Part(text=LARGE)])
-    shelved.shelf.away = True
+    blob_setup.object_store.is_down = True
     with pytest.raises(BlobsUnavailable):
         await large.task(task_id)
     with pytest.raises(BlobsUnavailable):
         await large.log(task_id)
-    shelved.shelf.away = False
-    [path] = shelved.blobs_of(task_id)
+    blob_setup.object_store.is_down = False
+    [path] = blob_setup.blobs_of(task_id)
     whole = path.read_bytes()
 
     path.write_bytes(whole[:-1])
@@ -212,7 +214,7 @@ async def test_a_task_is_never_read_in_part(shelved: Shelved, large: Seeds, keys
 
 
 async def test_a_process_without_blob_url_refuses_what_it_can_not_read(
-    shelved: Shelved, large: Seeds, store: AsyncStore, keys: Keys
+    blob_setup: BlobSetup, large: Seeds, store: AsyncStore, keys: Keys
 ) -> None:
     task_id = await created(large, [Part(text=LARGE)])
 
@@ -223,9 +225,9 @@ async def test_a_process_without_blob_url_refuses_what_it_can_not_read(
     assert not is_resolved(found[0])
 
 
-async def test_a_client_can_not_write_a_reference(shelved: Shelved, large: Seeds) -> None:
+async def test_a_client_can_not_write_a_reference(blob_setup: BlobSetup, large: Seeds) -> None:
     victim = await created(large, [Part(text=LARGE + "secret")])
-    name = shelved.shelf.written[-1]
+    name = blob_setup.object_store.written[-1]
     table = f'[[0,"{name}",5006]]'.encode()
     guesses = [
         Part(raw=b"\x00" + len(table).to_bytes(4, "big") + table),
@@ -242,7 +244,7 @@ async def test_a_client_can_not_write_a_reference(shelved: Shelved, large: Seeds
 
 
 async def test_a_page_ends_early_behind_large_parts(
-    shelved: Shelved, large: Seeds, keys: Keys, monkeypatch: pytest.MonkeyPatch
+    blob_setup: BlobSetup, large: Seeds, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("a2a_celery.store.codec.LOG_BLOB_BYTES", 12_000)
     monkeypatch.setattr("a2a_celery.store.tasks.listing.PAGE_BLOB_BYTES", 12_000)
@@ -250,15 +252,15 @@ async def test_a_page_ends_early_behind_large_parts(
     claim = await large.claimed(ids[0])
     await large.appended(claim, *(chunk(f"{n} {LARGE}") for n in range(6)))
 
-    first = await shelved.store.run(read_log(keys, ids[0], 0))
+    first = await blob_setup.store.run(read_log(keys, ids[0], 0))
     seen, after = [], 0
-    while page := (await shelved.store.run(read_log(keys, ids[0], after))).entries:
+    while page := (await blob_setup.store.run(read_log(keys, ids[0], after))).entries:
         seen += page
         after = page[-1].version
     token, listed = "", []
     while True:
         answer = await list_page(
-            shelved.store, keys, ANN, ListTasksRequest(page_size=4, page_token=token), retention=RETENTION
+            blob_setup.store, keys, ANN, ListTasksRequest(page_size=4, page_token=token), retention=RETENTION
         )
         assert len(answer.tasks) <= 3
         listed += [task.id for task in answer.tasks]
@@ -271,27 +273,27 @@ async def test_a_page_ends_early_behind_large_parts(
     assert sorted(listed) == sorted(ids)
 
 
-async def test_a_page_without_artifacts_reads_none(shelved: Shelved, large: Seeds, keys: Keys) -> None:
+async def test_a_page_without_artifacts_reads_none(blob_setup: BlobSetup, large: Seeds, keys: Keys) -> None:
     claim = await large.claimed()
     await large.appended(claim, chunk(LARGE))
 
-    answer = await list_page(shelved.store, keys, ANN, ListTasksRequest(), retention=RETENTION)
+    answer = await list_page(blob_setup.store, keys, ANN, ListTasksRequest(), retention=RETENTION)
 
     assert len(answer.tasks) == 1
-    assert shelved.shelf.reads == 0
+    assert blob_setup.object_store.reads == 0
 
 
-async def test_recovery_needs_no_object_store(shelved: Shelved, large: Seeds, keys: Keys) -> None:
+async def test_recovery_needs_no_object_store(blob_setup: BlobSetup, large: Seeds, keys: Keys) -> None:
     task_id = await created(large, [Part(text=LARGE)])
     claim = await large.claimed(task_id, max_attempts=2)
     closed = chunk(LARGE + "closed", "closed", append=False)
     closed.last_chunk = True
     await large.appended(claim, closed, chunk(LARGE + "open", "open", append=False))
-    shelved.shelf.away = True
+    blob_setup.object_store.is_down = True
 
     lapse = await large.lost(claim.ref)
 
-    shelved.shelf.away = False
+    blob_setup.object_store.is_down = False
     task = await large.task(task_id)
     assert lapse.outcome == "again"
     assert [artifact.parts[0].text for artifact in task.artifacts] == [LARGE + "closed"]
@@ -301,13 +303,13 @@ async def test_recovery_needs_no_object_store(shelved: Shelved, large: Seeds, ke
 
 
 async def test_a_further_message_is_accepted_also_where_the_task_can_not_be_shown(
-    shelved: Shelved, large: Seeds, keys: Keys
+    blob_setup: BlobSetup, large: Seeds, keys: Keys
 ) -> None:
     claim = await large.claimed()
     await large.settled(claim, chunk(LARGE), status(INPUT_REQUIRED))
-    shelved.shelf.away = True
+    blob_setup.object_store.is_down = True
 
-    answer = await shelved.store.run(
+    answer = await blob_setup.store.run(
         continue_task(keys, ANN, claim.ref.task_id, request(task_id=claim.ref.task_id), "", caller=b"{}", nonce="n")
     )
 
@@ -315,9 +317,9 @@ async def test_a_further_message_is_accepted_also_where_the_task_can_not_be_show
     assert not answer.is_resolved
 
 
-async def test_a_claim_can_be_asked_for_its_parts_later(shelved: Shelved, large: Seeds, keys: Keys) -> None:
+async def test_a_claim_can_be_asked_for_its_parts_later(blob_setup: BlobSetup, large: Seeds, keys: Keys) -> None:
     task_id = await created(large, [Part(text=LARGE)])
-    shelved.shelf.away = True
+    blob_setup.object_store.is_down = True
 
     def claim(resolve_blobs: bool):  # type: ignore[no-untyped-def]
         return claim_run(
@@ -330,9 +332,9 @@ async def test_a_claim_can_be_asked_for_its_parts_later(shelved: Shelved, large:
             resolve_blobs=resolve_blobs,
         )
 
-    first = await shelved.store.run(claim(False))
-    shelved.shelf.away = False
-    second = await shelved.store.run(claim(True))
+    first = await blob_setup.store.run(claim(False))
+    blob_setup.object_store.is_down = False
+    second = await blob_setup.store.run(claim(True))
 
     assert isinstance(first, Claim)
     assert isinstance(second, Claim)

@@ -18,7 +18,7 @@ from a2a_celery.store.webhooks.deliveries import (
     replay_delivery,
 )
 from a2a_celery.store.webhooks.push_configs import delete_push_config
-from tests.support.lines import Webhooks
+from tests.support.delivery_cursors import Webhooks
 from tests.support.seeds import ANN, RETENTION, Seeds, at_once, chunk, status
 
 HOUR_US = 3_600_000_000

@@ -21,8 +21,8 @@ from a2a_celery.store.log.pubsub import LogSignal, PubSubListener
 from a2a_celery.store.operation import Operation, script
 from a2a_celery.store.tasks.commands import create_task
 from tests.store.test_pubsub import is_up
+from tests.support.blob_setup import THRESHOLD, BlobSetup
 from tests.support.seeds import ANN, CONTEXT, Seeds, chunk, request, status
-from tests.support.shelves import THRESHOLD, Shelved
 
 SOON = 10.0
 """Seconds that following a log may take; less than what a listener waits that hears nothing."""
@@ -174,9 +174,9 @@ def test_a_ring_that_brings_nothing_puts_an_end_to_what_was_brought() -> None:
 
 
 async def test_what_is_in_the_object_store_is_read(
-    shelved: Shelved, keys: Keys, line: PubSubListener, large: Seeds
+    blob_setup: BlobSetup, keys: Keys, line: PubSubListener, large: Seeds
 ) -> None:
-    store, reads = shelved.store, Reads(shelved.store)
+    store, reads = blob_setup.store, Reads(blob_setup.store)
     async with followed(store, keys, line) as (task_id, signal):
         following = asyncio.create_task(taken(reads, keys, signal, task_id, until=3))
         claim = await large.claimed(task_id)

@@ -20,9 +20,9 @@ from a2a_celery.store.operation import Operation, script
 from a2a_celery.store.runs.commands import Claim
 from a2a_celery.store.tasks.commands import continue_task, list_tasks, read_task
 from a2a_celery.store.tasks.results import Waiting
+from tests.support.blob_setup import THRESHOLD
 from tests.support.loops import counted_turns
 from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, request, status
-from tests.support.shelves import THRESHOLD
 
 LIMIT = 1000
 """Entries of a task that one script reads at most."""

@@ -17,7 +17,7 @@ from a2a_celery.store.runs.commands import RunRef, append, claim_run, end_run, s
 from a2a_celery.store.runs.recovery import begin_next_attempt, lapsed_runs, return_run
 from a2a_celery.store.tasks.commands import create_task, request_cancel
 from a2a_celery.store.webhooks.deliveries import acquire_due_deliveries
-from tests.support.lines import Webhooks
+from tests.support.delivery_cursors import Webhooks
 from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, status
 
 from .test_steps import step

@@ -15,7 +15,7 @@ from a2a_celery.store.runs.recovery import Lapsed, lapse_run, return_run
 from a2a_celery.store.runs.release import delegate_to_canvas, end_by_result, record_result, release_run, retry_run
 from a2a_celery.store.tasks.commands import continue_task, create_task, end_pauses, request_cancel
 from tests.store.test_cost import Meter
-from tests.support.lines import Webhooks, new
+from tests.support.delivery_cursors import Webhooks, new
 from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, status
 
 REF = RunRef("t", 1)

@@ -16,7 +16,7 @@ from a2a_celery.store.webhooks.push_configs import (
     save_push_config,
     secrets_in_use,
 )
-from tests.support.lines import Webhooks, new
+from tests.support.delivery_cursors import Webhooks, new
 from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, request, status
 
 

@@ -263,8 +263,8 @@ a2a.add_agent(
 a2a.add_agent(card("quiet", streaming=False, push_notifications=False), Full)
 a2a.add_agent(card("strict", extensions=[AgentExtension(uri=REQUIRED_EXTENSION, required=True)]), Full)
 a2a.add_agent(card("promises-card", extended_agent_card=True), Full)
-a2a.add_agent(card("heavy"), "tests.support.heavy:Heavy")
-a2a.add_agent(card("unbuildable"), "tests.support.heavy:Unbuildable")
+a2a.add_agent(card("heavy"), "tests.support.slow_import:Heavy")
+a2a.add_agent(card("unbuildable"), "tests.support.slow_import:Unbuildable")
 
 
 @a2a.agent("once", idempotency_window=600)

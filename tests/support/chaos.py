@@ -1,7 +1,8 @@
-"""A chaos run: clients that want something, a killer that breaks the fleet under them, and what must hold all the same.
+"""A chaos run: clients use a fleet while its processes and servers are disrupted, and the results are checked.
 
-`chaos_plan` draws both from a seed, `chaos_fleet` can be broken and mended, `chaos_killer` does that, `chaos_clients`
-are the clients, and `chaos_checks` looks at what is left: the store's logs, the agents' own marks, what clients saw.
+`chaos_plan` draws the scenarios of the clients and the disruptions from a seed. `chaos_fleet` is the fleet,
+`chaos_disruptor` disrupts it, `chaos_clients` are the clients, and `chaos_checks` compares the store's logs, the marks
+of the agents and the responses that the clients received.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from a2a_celery.store import AsyncStore, Keys
 from .chaos_agents import ATTEMPTS, Order, marks_of
 from .chaos_checks import Findings, Record, check, read_records
 from .chaos_clients import Client
+from .chaos_disruptor import Disruptor
 from .chaos_fleet import LEASE_AND_A_LOOK, ChaosFleet
-from .chaos_killer import Killer
-from .chaos_plan import CLOCKS, LEASE, REDISPATCH, Errand, Plan, plan
+from .chaos_plan import CLOCKS, LEASE, REDISPATCH, Plan, Scenario, plan
 from .leaks import leaks
 from .moved_clock import MovedClock
 from .restarts import version_of
@@ -32,8 +33,8 @@ LONGEST = 20.0
 """Seconds that no agent works longer, undisturbed and in all its turns."""
 
 SETTLED = LONGEST + ATTEMPTS * (LEASE_AND_A_LOOK + 2 * LEASE) + 8 * REDISPATCH + 30
-"""Seconds after the last blow within which everything has ended: every attempt lost to it and given on, a run that was
-published in vain three times (then twice as late each time), and a loaded machine."""
+"""Seconds after the last disruption in which everything must have ended. They allow for the loss of every attempt, for
+three failed publications of a run with doubled delays, and for a loaded machine."""
 
 BEGUN_LATE = 5.0
 """Seconds after the plan's end from which on no client begins."""
@@ -55,9 +56,9 @@ class ChaosRun:
         self.broker = broker
         self.server = version_of(server)
         self.fleet = ChaosFleet(folder, broker, server=server, clock=MovedClock(folder), disk=disk, failover=True)
-        self.killer = Killer(self.fleet)
+        self.disruptor = Disruptor(self.fleet)
         self.clients: list[Client] = []
-        self._places = asyncio.Semaphore(AT_ONCE)
+        self._slots = asyncio.Semaphore(AT_ONCE)
         self.not_begun = 0
         self.heard: Counter[str] = Counter()
         self.settled_after = 0.0
@@ -67,42 +68,46 @@ class ChaosRun:
     async def run(self) -> None:
         """All of it. What went wrong is in `problems` and `findings`."""
         await self.fleet.open()
-        nurse = asyncio.create_task(self.killer.look_after())
+        nurse = asyncio.create_task(self.disruptor.restart_dead())
         limits = httpx.Limits(max_connections=2 * AT_ONCE, max_keepalive_connections=20)
         try:
             async with httpx.AsyncClient(limits=limits) as http:
                 began = asyncio.get_running_loop().time()
-                errands = [asyncio.create_task(self._visit(errand, http, began)) for errand in self.plan.errands]
-                await self.killer.strike_all(self.plan.blows, began)
+                scenarios = [
+                    asyncio.create_task(self._run_client(scenario, http, began)) for scenario in self.plan.scenarios
+                ]
+                await self.disruptor.disrupt_all(self.plan.disruptions, began)
                 await asyncio.sleep(max(0.0, began + self.plan.seconds - asyncio.get_running_loop().time()))
-                await self._settle(errands)
+                await self._settle(scenarios)
                 await self._all_serve(http)
             await self._check()
         finally:
             nurse.cancel()
-            self.problems += self.killer.died  # why a check broke, perhaps
+            self.problems += self.disruptor.died  # why a check broke, perhaps
 
-    async def _visit(self, errand: Errand, http: httpx.AsyncClient, began: float) -> None:
-        await asyncio.sleep(max(0.0, began + errand.at - asyncio.get_running_loop().time()))
-        async with self._places:
+    async def _run_client(self, scenario: Scenario, http: httpx.AsyncClient, began: float) -> None:
+        await asyncio.sleep(max(0.0, began + scenario.at - asyncio.get_running_loop().time()))
+        async with self._slots:
             if asyncio.get_running_loop().time() > began + self.plan.seconds + BEGUN_LATE:
                 self.not_begun += 1
             else:
-                await self._run(errand, http)
+                await self._run(scenario, http)
 
-    async def _run(self, errand: Errand, http: httpx.AsyncClient) -> None:
-        client = Client(errand, [place.url for place in self.fleet.those("gateway")], http, self.heard)
+    async def _run(self, scenario: Scenario, http: httpx.AsyncClient) -> None:
+        client = Client(scenario, [slot.url for slot in self.fleet.those("gateway")], http, self.heard)
         self.clients.append(client)
         await client.run()
 
-    async def _settle(self, errands: list[asyncio.Task[None]]) -> None:
+    async def _settle(self, scenarios: list[asyncio.Task[None]]) -> None:
         """Waits until clients and tasks have come to their ends."""
         began = time.monotonic()
-        done, late = await asyncio.wait(errands, timeout=SETTLED)
+        done, late = await asyncio.wait(scenarios, timeout=SETTLED)
         for task in late:
             task.cancel()
         self.problems += [f"a client broke: {t.exception()!r}" for t in done if not t.cancelled() and t.exception()]
-        self.problems += [f"a client waits for ever: {c.visit}" for c in self.clients if not c.visit.done and late]
+        self.problems += [
+            f"a client waits for ever: {c.transcript}" for c in self.clients if not c.transcript.done and late
+        ]
         store, keys = AsyncStore(self.fleet.store.url), Keys()
         open_ones: list[Record] = []
         while time.monotonic() - began < SETTLED:
@@ -117,19 +122,19 @@ class ChaosRun:
     async def _all_serve(self, http: httpx.AsyncClient) -> None:
         """Every process that is up does its work: each gateway answers, and each worker runs something."""
         until = time.monotonic() + SERVING
-        silent = {p.name for p in self.fleet.places if p.kind == "gateway"}
+        silent = {p.name for p in self.fleet.slots if p.kind == "gateway"}
         idle = {p.process.name for p in self.fleet.those("worker") if p.process is not None}
         number = 10_000_000
         while (silent or idle) and time.monotonic() < until:
-            for place in self.fleet.those("gateway"):
+            for slot in self.fleet.those("gateway"):
                 number += 1
-                errand = Errand(number, 0.0, "afterwards", "once", Order(pause=0.3), "poll", 0)
-                burst = [Client(errand, [place.url], http, self.heard) for _ in range(10)]
+                scenario = Scenario(number, 0.0, "afterwards", "once", Order(pause=0.3), "poll", 0)
+                burst = [Client(scenario, [slot.url], http, self.heard) for _ in range(10)]
                 self.clients += burst
                 await asyncio.wait([asyncio.create_task(c.run()) for c in burst], timeout=SERVING)
-                if all(c.visit.done for c in burst):
-                    silent.discard(place.name)
-                served = [c.visit.task_id for c in burst if c.visit.task_id]
+                if all(c.transcript.done for c in burst):
+                    silent.discard(slot.name)
+                served = [c.transcript.task_id for c in burst if c.transcript.task_id]
                 idle -= {mark.process for task_id in served for mark in marks_of(self.fleet.marks, task_id)}
         self.problems += [f"{name} does nothing any more" for name in sorted(silent | idle)]
 
@@ -138,7 +143,11 @@ class ChaosRun:
         await self.fleet.move_store_clock(max(CLOCKS))  # so that nothing expires later than it should
         records = await read_records(store, keys)
         self.findings = check(
-            records, [c.visit for c in self.clients], self.fleet.marks, self.fleet.incidents, self.fleet.clock_moves
+            records,
+            [c.transcript for c in self.clients],
+            self.fleet.marks,
+            self.fleet.incidents,
+            self.fleet.clock_moves,
         )
         self.problems += [f"leaks: {one}" for one in await leaks(store, keys)]
         await store.aclose()
@@ -152,16 +161,16 @@ class ChaosRun:
         )
         for kind, ends in sorted(found.ends.items()):
             yield f"  {kind}: " + ", ".join(f"{count} {end}" for end, count in sorted(ends.items()))
-        blows = Counter(incident.kind for incident in self.fleet.incidents)
-        yield "  blows: " + ", ".join(f"{count} {kind}" for kind, count in sorted(blows.items()))
-        yield f"  blows that found nobody left: {self.killer.skipped}"
+        disruptions = Counter(incident.kind for incident in self.fleet.incidents)
+        yield "  disruptions: " + ", ".join(f"{count} {kind}" for kind, count in sorted(disruptions.items()))
+        yield f"  disruptions that found nobody left: {self.disruptor.skipped}"
         yield f"  clients that the machine was too slow for: {self.not_begun}"
         yield f"  clients heard: {dict(sorted(self.heard.items()))}"
-        yield f"  streams resumed: {sum(c.visit.resumed for c in self.clients)}"
+        yield f"  streams resumed: {sum(c.transcript.resumed for c in self.clients)}"
         yield f"  runs lost and taken away: {_spread(found.taken)}; counted without outages: {_spread(found.waited)}"
         yield f"  lost to: {dict(sorted(found.causes.items()))}"
         yield f"  next attempts begun after that: {_spread(found.begun)}"
-        yield f"  settled {self.settled_after:.1f} s after the last blow; doubles: {found.doubles}"
+        yield f"  settled {self.settled_after:.1f} s after the last disruption; doubles: {found.doubles}"
 
     def report(self) -> str:
         """The summary, and behind it all that is wrong, with what is needed to repeat and to understand it."""

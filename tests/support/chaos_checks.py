@@ -19,7 +19,7 @@ from a2a_celery.store.log.pages import read_log
 from a2a_celery.store.tasks.commands import read_task
 
 from .chaos_agents import MOST_RUNS, Mark, marks_of
-from .chaos_clients import Visit
+from .chaos_clients import Transcript
 from .chaos_fleet import LEASE_AND_A_LOOK, Incident
 from .chaos_losses import Lost, recoverable_seconds, why
 
@@ -47,7 +47,7 @@ class Record:
 
 @dataclass
 class Findings:
-    """What the checks found. `ends` counts final states by kind of errand; the lists are in seconds."""
+    """What the checks found. `ends` counts final states by kind of scenario; the lists are in seconds."""
 
     ends: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     problems: list[str] = field(default_factory=list)
@@ -78,7 +78,7 @@ async def read_records(store: AsyncStore, keys: Keys) -> list[Record]:
 
 def check(
     records: list[Record],
-    visits: list[Visit],
+    transcripts: list[Transcript],
     marks: Path,
     incidents: list[Incident],
     clock_moves: list[tuple[float, float]],
@@ -94,19 +94,21 @@ def check(
         problems = [*of_log(record), *of_marks(record, own, incidents)]
         problems += of_losses(record, own, incidents, findings, real_times(record.log, clock_moves))
         note(findings, record, own, problems)
-    for visit in visits:
-        found = {r.task.id: r for m in visit.sent for r in by_message[m]}
-        findings.problems += [f"client {visit.errand.number} ({visit.errand.kind}): {one}" for one in visit.wrong]
+    for transcript in transcripts:
+        found = {r.task.id: r for m in transcript.sent for r in by_message[m]}
+        findings.problems += [
+            f"client {transcript.scenario.number} ({transcript.scenario.kind}): {one}" for one in transcript.wrong
+        ]
         if len(found) > 1:
             findings.doubles += 1
-            findings.problems.append(f"client {visit.errand.number}: its messages are in {sorted(found)}")
+            findings.problems.append(f"client {transcript.scenario.number}: its messages are in {sorted(found)}")
         for record in found.values():
-            findings.ends[visit.errand.kind][TaskState.Name(record.task.status.state)[11:].lower()] += 1
-            note(findings, record, marks_of(marks, record.task.id), list(of_visit(record, visit)))
+            findings.ends[transcript.scenario.kind][TaskState.Name(record.task.status.state)[11:].lower()] += 1
+            note(findings, record, marks_of(marks, record.task.id), list(of_transcript(record, transcript)))
         if not found:
-            findings.ends[visit.errand.kind]["never accepted"] += 1
-            if visit.accepted:
-                findings.problems.append(f"client {visit.errand.number}: it was accepted, and there is no task")
+            findings.ends[transcript.scenario.kind]["never accepted"] += 1
+            if transcript.accepted:
+                findings.problems.append(f"client {transcript.scenario.number}: it was accepted, and there is no task")
     return findings
 
 
@@ -123,7 +125,7 @@ def note(findings: Findings, record: Record, marks: list[Mark], problems: list[s
 
 
 def of_log(record: Record) -> Iterator[str]:
-    """A log without gap, one end, the snapshot it folds to, and every run's words in one piece and in their place."""
+    """A log without gap, one end, the snapshot it folds to, and every run's words in one piece and in their slot."""
     log = record.log
     if [e.version for e in log] != list(range(1, record.version + 1)):
         yield f"the log has versions {[e.version for e in log]}, the task is at {record.version}"
@@ -257,31 +259,31 @@ def losses(log: list[LogEntry], starts: dict[tuple[int, int], Mark], times: list
             attempt = int(event.metadata["attempt"])
 
 
-def of_visit(record: Record, visit: Visit) -> Iterator[str]:
+def of_transcript(record: Record, transcript: Transcript) -> Iterator[str]:
     """What the client was told is what the log says, and its task ended as such a task may."""
     state = record.task.status.state
-    told = visit.state.removeprefix("TASK_STATE_")
-    if visit.done and told and told != TaskState.Name(state)[11:]:
+    told = transcript.state.removeprefix("TASK_STATE_")
+    if transcript.done and told and told != TaskState.Name(state)[11:]:
         yield f"its client was told {told}, and it is {TaskState.Name(state)}"
-    if visit.canceled and state != CANCELED:
+    if transcript.canceled and state != CANCELED:
         yield "its client was told that it is cancelled"
-    arrived = [m for m in record.message_ids if m in visit.sent]
-    if arrived != visit.sent[: len(arrived)] or len(set(arrived)) != len(arrived):
-        yield f"its messages arrived as {arrived}, and were sent as {visit.sent}"
-    if state == COMPLETED and not set(visit.accepted) <= set(arrived):
-        yield f"messages {set(visit.accepted) - set(arrived)} were accepted, and are not in it"
-    yield from of_end(record, visit)
-    yield from of_stream(record, visit)
+    arrived = [m for m in record.message_ids if m in transcript.sent]
+    if arrived != transcript.sent[: len(arrived)] or len(set(arrived)) != len(arrived):
+        yield f"its messages arrived as {arrived}, and were sent as {transcript.sent}"
+    if state == COMPLETED and not set(transcript.accepted) <= set(arrived):
+        yield f"messages {set(transcript.accepted) - set(arrived)} were accepted, and are not in it"
+    yield from of_end(record, transcript)
+    yield from of_stream(record, transcript)
 
 
-def of_end(record: Record, visit: Visit) -> Iterator[str]:
+def of_end(record: Record, transcript: Transcript) -> Iterator[str]:
     """An end that fits what was ordered."""
-    order, state = visit.errand.order, record.task.status.state
+    order, state = transcript.scenario.order, record.task.status.state
     text = "".join(part.text for part in record.task.status.message.parts)
     said = [word for artifact in record.task.artifacts for part in artifact.parts for word in part.text.split()]
     match state:
         case _ if state == CANCELED:
-            if visit.errand.cancel_after is None:
+            if transcript.scenario.cancel_after is None:
                 yield "nobody asked to cancel it"
         case _ if state == FAILED:
             if text not in (WORKER_LOST, AGENT_FAILED) or (text == AGENT_FAILED and not order.fails):
@@ -289,7 +291,7 @@ def of_end(record: Record, visit: Visit) -> Iterator[str]:
         case _ if state == COMPLETED:
             if order.fails:
                 yield "it completed, and was to fail"
-            if visit.errand.follow_ups or visit.errand.agent.startswith("direct"):
+            if transcript.scenario.follow_ups or transcript.scenario.agent.startswith("direct"):
                 return
             if len(said) != order.chunks:
                 yield f"it completed with {len(said)} of {order.chunks} words"
@@ -300,17 +302,17 @@ def of_end(record: Record, visit: Visit) -> Iterator[str]:
             yield f"it ended in {TaskState.Name(state)}" if not is_interrupted(state) else "it waits for its client"
 
 
-def of_stream(record: Record, visit: Visit) -> Iterator[str]:
+def of_stream(record: Record, transcript: Transcript) -> Iterator[str]:
     """A stream shows every event once, in order, from its first on."""
-    if not visit.seen or "message" in visit.seen[0][1]:
+    if not transcript.seen or "message" in transcript.seen[0][1]:
         return
-    numbers = [number for number, _ in visit.seen]
+    numbers = [number for number, _ in transcript.seen]
     shown = [e.version for e in record.log if kind_of(e.event) is not EventKind.CLIENT_MESSAGE]
     wanted = [number for number in shown if numbers[0] < number <= numbers[-1]]
     if numbers[1:] != wanted:
         yield f"its client saw events {numbers}, and there were {wanted} behind the first"
     by_version = {entry.version: entry.event for entry in record.log}
-    for number, data in visit.seen[1:]:
+    for number, data in transcript.seen[1:]:
         event = by_version.get(number)
         update = data.get("artifactUpdate")
         if update and isinstance(event, TaskArtifactUpdateEvent):

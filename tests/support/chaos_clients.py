@@ -12,11 +12,11 @@ from uuid import uuid4
 
 import httpx
 
-from .chaos_plan import Errand
+from .chaos_plan import Scenario
 from .clients import Frame, frames
 
 HEADERS = {"A2A-Version": "1.0"}
-PATIENCE = httpx.Timeout(15.0, connect=3.0)
+TIMEOUT = httpx.Timeout(15.0, connect=3.0)
 """Seconds without a byte before a client takes its gateway for dead."""
 
 ENDED = {f"TASK_STATE_{state}" for state in ("COMPLETED", "FAILED", "CANCELED", "REJECTED")}
@@ -24,14 +24,14 @@ PAUSED = {"TASK_STATE_INPUT_REQUIRED", "TASK_STATE_AUTH_REQUIRED"}
 
 
 @dataclass
-class Visit:
+class Transcript:
     """What one client did and heard.
 
     `sent` are its message ids in order, `accepted` those that a gateway has taken; `seen` are the numbered frames of
     its stream. `wrong` are answers that no client should get. `state` is the last it was told of its task.
     """
 
-    errand: Errand
+    scenario: Scenario
     context_id: str
     sent: list[str] = field(default_factory=list)
     accepted: list[str] = field(default_factory=list)
@@ -54,58 +54,58 @@ class Refused(Exception):
 
 
 class Client:
-    """Runs one errand against gateways at `urls`, beginning with the errand's own."""
+    """Runs one scenario against gateways at `urls`, beginning with the scenario's own."""
 
-    def __init__(self, errand: Errand, urls: list[str], http: httpx.AsyncClient, heard: Counter[str]) -> None:
-        self.visit = Visit(errand, context_id=f"errand-{errand.number}")
+    def __init__(self, scenario: Scenario, urls: list[str], http: httpx.AsyncClient, heard: Counter[str]) -> None:
+        self.transcript = Transcript(scenario, context_id=f"scenario-{scenario.number}")
         self._urls = urls
-        self._turn = errand.gateway
+        self._turn = scenario.gateway
         self._http = http
         self._heard = heard
         self._last_event_id = ""
 
     async def run(self) -> None:
-        """The whole errand. What goes wrong is in its visit."""
-        visit, errand = self.visit, self.visit.errand
+        """The whole scenario. What goes wrong is in its transcript."""
+        transcript, scenario = self.transcript, self.transcript.scenario
         try:
-            if errand.follow_ups:
+            if scenario.follow_ups:
                 await self._talk()
-            elif errand.cancel_after is not None:
-                await self._send(errand.order.to_text(), immediately=True)
-                await asyncio.sleep(errand.cancel_after)
+            elif scenario.cancel_after is not None:
+                await self._send(scenario.order.to_text(), immediately=True)
+                await asyncio.sleep(scenario.cancel_after)
                 await self._cancel()
-            elif errand.how == "stream":
-                await self._stream(errand.order.to_text())
-            elif errand.agent == "plain":
-                await self._send_once(errand.order.to_text(), immediately=errand.how == "poll")
+            elif scenario.how == "stream":
+                await self._stream(scenario.order.to_text())
+            elif scenario.agent == "plain":
+                await self._send_once(scenario.order.to_text(), immediately=scenario.how == "poll")
             else:
-                await self._send(errand.order.to_text(), immediately=errand.how == "poll")
+                await self._send(scenario.order.to_text(), immediately=scenario.how == "poll")
             await self._to_its_end()
-            visit.done = True
+            transcript.done = True
         except Refused as e:
-            visit.wrong.append(f"refused: {e}")
+            transcript.wrong.append(f"refused: {e}")
         except AssertionError as e:
-            visit.wrong.append(f"a client found: {e}")
+            transcript.wrong.append(f"a client found: {e}")
 
     async def _to_its_end(self) -> None:
         """Looks until the task has ended, and answers what it asks."""
-        visit, answered = self.visit, 0
-        while visit.task_id and visit.state not in ENDED:
-            if visit.state in PAUSED:
+        transcript, answered = self.transcript, 0
+        while transcript.task_id and transcript.state not in ENDED:
+            if transcript.state in PAUSED:
                 answered += 1
-                assert answered <= visit.errand.order.asks, f"one question too many: {visit.state}"
-                await self._send(f"answer-{answered}", immediately=visit.errand.how == "poll")
+                assert answered <= transcript.scenario.order.asks, f"one question too many: {transcript.state}"
+                await self._send(f"answer-{answered}", immediately=transcript.scenario.how == "poll")
                 continue
             await asyncio.sleep(0.5)
-            self._told(await self._asked("GET", f"/tasks/{visit.task_id}"))
+            self._told(await self._asked("GET", f"/tasks/{transcript.task_id}"))
 
     async def _talk(self) -> None:
         """Messages that wait for each other's turns."""
-        visit = self.visit
+        transcript = self.transcript
         await self._send("message-0", immediately=True)
-        for number in range(1, visit.errand.follow_ups + 1):
+        for number in range(1, transcript.scenario.follow_ups + 1):
             await asyncio.sleep(0.15 * (number % 3))
-            last = number == visit.errand.follow_ups
+            last = number == transcript.scenario.follow_ups
             try:
                 await self._send("stop" if last else f"message-{number}", immediately=not last)
             except Refused as e:
@@ -113,26 +113,26 @@ class Client:
                 return
 
     async def _cancel(self) -> None:
-        visit = self.visit
+        transcript = self.transcript
         try:
-            task = await self._asked("POST", f"/tasks/{visit.task_id}:cancel", {})
+            task = await self._asked("POST", f"/tasks/{transcript.task_id}:cancel", {})
         except Refused as e:
             await self._must_have_ended(e, "TASK_NOT_CANCELABLE")
         else:
             self._told(task)
-        visit.canceled = visit.state == "TASK_STATE_CANCELED"
+        transcript.canceled = transcript.state == "TASK_STATE_CANCELED"
 
     async def _must_have_ended(self, refused: Refused, reason: str) -> None:
         """A refusal that only a task that is over may give."""
-        self._told(await self._asked("GET", f"/tasks/{self.visit.task_id}"))
+        self._told(await self._asked("GET", f"/tasks/{self.transcript.task_id}"))
         assert refused.reason == reason, refused
-        assert self.visit.state in ENDED, f"refused, but it goes on: {refused}"
+        assert self.transcript.state in ENDED, f"refused, but it goes on: {refused}"
 
     def _message(self, text: str, *, immediately: bool = False) -> dict[str, Any]:
-        visit = self.visit
-        visit.sent.append(uuid4().hex)
-        message = {"messageId": visit.sent[-1], "role": "ROLE_USER", "parts": [{"text": text}]}
-        message |= {"taskId": visit.task_id} if visit.task_id else {"contextId": visit.context_id}
+        transcript = self.transcript
+        transcript.sent.append(uuid4().hex)
+        message = {"messageId": transcript.sent[-1], "role": "ROLE_USER", "parts": [{"text": text}]}
+        message |= {"taskId": transcript.task_id} if transcript.task_id else {"contextId": transcript.context_id}
         return {"message": message, "configuration": {"returnImmediately": immediately}}
 
     async def _send(self, text: str, *, immediately: bool = False) -> None:
@@ -147,20 +147,22 @@ class Client:
             self._answered(answer, immediately=immediately)
 
     def _answered(self, answer: dict[str, Any], *, immediately: bool) -> None:
-        visit = self.visit
-        visit.accepted.append(visit.sent[-1])
+        transcript = self.transcript
+        transcript.accepted.append(transcript.sent[-1])
         if "message" in answer:
-            visit.direct = answer["message"]["parts"][0]["text"]
+            transcript.direct = answer["message"]["parts"][0]["text"]
             return
         self._told(answer["task"])
-        assert immediately or visit.state in ENDED | PAUSED, f"a blocking call came back early: {answer}"
+        assert immediately or transcript.state in ENDED | PAUSED, f"a blocking call came back early: {answer}"
 
     def _told(self, task: dict[str, Any]) -> None:
-        visit = self.visit
-        assert visit.task_id in ("", task["id"]), f"two tasks for one errand: {visit.task_id}, {task['id']}"
-        if visit.state in ENDED:
-            assert visit.state == task["status"]["state"], f"an end that changed: {visit.state}, {task['status']}"
-        visit.task_id, visit.state = task["id"], task["status"]["state"]
+        transcript = self.transcript
+        assert transcript.task_id in ("", task["id"]), f"two tasks for one scenario: {transcript.task_id}, {task['id']}"
+        if transcript.state in ENDED:
+            assert transcript.state == task["status"]["state"], (
+                f"an end that changed: {transcript.state}, {task['status']}"
+            )
+        transcript.task_id, transcript.state = task["id"], task["status"]["state"]
 
     async def _asked(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
         """The answer, of whichever gateway gives one; asks for ever.
@@ -177,7 +179,7 @@ class Client:
     async def _ask(self, method: str, path: str, body: Any) -> dict[str, Any] | None:
         try:
             url = f"{self._next_url()}{path}"
-            answer = await self._http.request(method, url, json=body, headers=HEADERS, timeout=PATIENCE)
+            answer = await self._http.request(method, url, json=body, headers=HEADERS, timeout=TIMEOUT)
         except httpx.TransportError as e:
             self._heard[f"{method}: {type(e).__name__}"] += 1
             return None
@@ -198,17 +200,17 @@ class Client:
 
     def _next_url(self) -> str:
         self._turn += 1
-        return f"{self._urls[self._turn % len(self._urls)]}/agents/{self.visit.errand.agent}"
+        return f"{self._urls[self._turn % len(self._urls)]}/agents/{self.transcript.scenario.agent}"
 
     async def _stream(self, text: str) -> None:
         """Reads its stream to the end, over as many gateways as that takes."""
-        visit = self.visit
+        transcript = self.transcript
         body = self._message(text)
         while True:
             path, headers, wanted = "/message:stream", HEADERS, body
-            if visit.task_id:
-                visit.resumed += 1
-                path, wanted = f"/tasks/{visit.task_id}:subscribe", None
+            if transcript.task_id:
+                transcript.resumed += 1
+                path, wanted = f"/tasks/{transcript.task_id}:subscribe", None
                 headers = {**HEADERS, "Last-Event-ID": self._last_event_id}
             try:
                 if await self._read(path, headers, wanted):
@@ -221,7 +223,7 @@ class Client:
 
     async def _read(self, path: str, headers: dict[str, str], body: Any) -> bool:
         """Reads one connection's frames; whether the stream is over."""
-        request = self._http.stream("POST", f"{self._next_url()}{path}", json=body, headers=headers, timeout=PATIENCE)
+        request = self._http.stream("POST", f"{self._next_url()}{path}", json=body, headers=headers, timeout=TIMEOUT)
         async with request as response:
             self._heard[f"stream: {response.status_code}"] += 1
             if response.status_code != 200:
@@ -234,21 +236,21 @@ class Client:
                         self._refusal(frame.data["error"]["code"], json.dumps(frame.data))
                         return False
                     self._take(frame)
-        assert self._stream_is_over(), f"the stream ended early, behind {self.visit.seen[-1:]}"
+        assert self._stream_is_over(), f"the stream ended early, behind {self.transcript.seen[-1:]}"
         return True
 
     def _take(self, frame: Frame) -> None:
-        visit = self.visit
-        visit.accepted = visit.sent[:]
+        transcript = self.transcript
+        transcript.accepted = transcript.sent[:]
         self._last_event_id = frame.id
-        visit.seen.append((frame.version, frame.data))
+        transcript.seen.append((frame.version, frame.data))
         match frame.data:
             case {"task": task}:
                 self._told(task)
             case {"statusUpdate": update}:
-                visit.task_id, visit.state = update["taskId"], update["status"]["state"]
+                transcript.task_id, transcript.state = update["taskId"], update["status"]["state"]
             case {"message": message}:
-                visit.direct = message["parts"][0]["text"]
+                transcript.direct = message["parts"][0]["text"]
 
     def _stream_is_over(self) -> bool:
-        return bool(self.visit.direct) or self.visit.state in ENDED | PAUSED
+        return bool(self.transcript.direct) or self.transcript.state in ENDED | PAUSED

@@ -1,4 +1,4 @@
-"""A fleet that is made to be broken: every process has a place, and comes back to it; store and broker can go away."""
+"""A fleet that is made to be broken: every process has a slot, and comes back to it; store and broker can go away."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class PortRedis(MortalRedis):
         return command if self._primary is None else [*command, "--replicaof", "127.0.0.1", str(self._primary)]
 
 
-class Door:
+class BreakableProxy:
     """A TCP proxy before a server that others use too: while it is shut, connections break and are refused; while it is
     held, nothing gets through."""
 
@@ -117,8 +117,8 @@ class Door:
 
 
 @dataclass
-class Place:
-    """Where one process of the fleet is; a new one takes the place of one that died.
+class ProcessSlot:
+    """Where one process of the fleet is; a new one takes the slot of one that died.
 
     `state` is "up", "frozen", or "down" (dead, or on its way up).
     """
@@ -190,17 +190,17 @@ class ChaosFleet(Fleet):
         self.redis = self.store = PortRedis(stored / "store", server, clock)
         self.replica = self._replica(stored / "replica") if failover else None
         self.broker = PortRedis(folder / "broker", server) if broker == "redis" else None
-        self.door: Door | None = None
+        self.proxy: BreakableProxy | None = None
         self._env["A2A_STORE_URL"] = self.store.url
         if self.broker is not None:
             self.broker_url = self._env["CELERY_BROKER_URL"] = self.broker.url
         else:
             parts = urlsplit(RABBITMQ_URL)
-            self.door = Door(parts.hostname or "127.0.0.1", parts.port or 5672)
+            self.proxy = BreakableProxy(parts.hostname or "127.0.0.1", parts.port or 5672)
             user = parts.netloc.rpartition("@")[0]
-            through = parts._replace(netloc=f"{user}@127.0.0.1:{self.door.port}").geturl()
+            through = parts._replace(netloc=f"{user}@127.0.0.1:{self.proxy.port}").geturl()
             self._env["CELERY_BROKER_URL"] = through
-        self.places = self._places(workers, gateways, watchers)
+        self.slots = self._slots(workers, gateways, watchers)
         self.incidents: list[Incident] = []
 
     async def open(self) -> None:
@@ -210,9 +210,9 @@ class ChaosFleet(Fleet):
             await asyncio.to_thread(self.replica.start)
         if self.broker is not None:
             await asyncio.to_thread(self.broker.start)
-        if self.door is not None:
-            await self.door.open()
-        await asyncio.gather(*(self.bring_up(place) for place in self.places))
+        if self.proxy is not None:
+            await self.proxy.open()
+        await asyncio.gather(*(self.start_process(slot) for slot in self.slots))
 
     def stop(self) -> None:
         """Ends all of it, also what is frozen."""
@@ -228,28 +228,28 @@ class ChaosFleet(Fleet):
         if self._disk is not None:
             self._disk.unmount()
 
-    def those(self, kind: str) -> list[Place]:
-        """The places of gateways, workers or watchers."""
-        return [place for place in self.places if place.kind == kind]
+    def those(self, kind: str) -> list[ProcessSlot]:
+        """The slots of gateways, workers or watchers."""
+        return [slot for slot in self.slots if slot.kind == kind]
 
-    async def bring_up(self, place: Place) -> None:
-        """Puts a new process in `place`; returns when it serves."""
-        place.generation += 1
-        name = f"{place.name}.{place.generation}"
-        place.process = self.start(name, *(a.replace("{name}", name) for a in place.arguments), **{PROCESS: name})
+    async def start_process(self, slot: ProcessSlot) -> None:
+        """Puts a new process in `slot`; returns when it serves."""
+        slot.generation += 1
+        name = f"{slot.name}.{slot.generation}"
+        slot.process = self.start(name, *(a.replace("{name}", name) for a in slot.arguments), **{PROCESS: name})
 
         async def ready() -> bool:
-            assert place.process is not None
-            return not place.process.running or await place.ready(place.process)
+            assert slot.process is not None
+            return not slot.process.running or await slot.ready(slot.process)
 
         await eventually_async(ready, what=f"{name} is up")
-        place.state = "up"
+        slot.state = "up"
 
-    def children(self, place: Place) -> list[int]:
+    def children(self, slot: ProcessSlot) -> list[int]:
         """The ids of a prefork worker's children, oldest first."""
-        assert place.process is not None
+        assert slot.process is not None
         try:
-            found = psutil.Process(place.process.pid).children()
+            found = psutil.Process(slot.process.pid).children()
         except psutil.NoSuchProcess:
             return []
         return [child.pid for child in sorted(found, key=lambda c: c.pid)]
@@ -262,13 +262,13 @@ class ChaosFleet(Fleet):
         """The same for the broker; one that is not ours is only cut off."""
         if self.broker is not None:
             await _restart(self.broker, away)
-        if self.door is not None:
-            await self.door.shut()
+        if self.proxy is not None:
+            await self.proxy.shut()
             await asyncio.sleep(away)
-            await self.door.open()
+            await self.proxy.open()
 
     async def fail_over_store(self, away: float) -> bool:
-        """Kill the store, and start what its replica had in its place `away` seconds later.
+        """Kill the store, and start what its replica had in its slot `away` seconds later.
 
         The replica has all writes that were confirmed: the store takes no more until it has caught up. Return False if
         it did not in time; nothing happened then.
@@ -334,9 +334,9 @@ class ChaosFleet(Fleet):
         """The same for the broker."""
         if self.broker is not None:
             await _cut(self.broker)
-        if self.door is not None:
-            await self.door.shut()
-            await self.door.open()
+        if self.proxy is not None:
+            await self.proxy.shut()
+            await self.proxy.open()
 
     async def freeze_store(self, seconds: float) -> None:
         """Lets the store say nothing for so long, to connections that stand and to new ones."""
@@ -346,24 +346,24 @@ class ChaosFleet(Fleet):
         """The same for the broker."""
         if self.broker is not None:
             await _freeze(self.broker, seconds)
-        if self.door is not None:
-            await self.door.hold(seconds)
+        if self.proxy is not None:
+            await self.proxy.hold(seconds)
 
     def _replica(self, folder: Path) -> PortRedis:
         return PortRedis(folder, self._server, self.clock, primary=self.store.port)
 
-    def _places(self, workers: Sequence[tuple[str, int]], gateways: int, watchers: int) -> list[Place]:
-        places = []
+    def _slots(self, workers: Sequence[tuple[str, int]], gateways: int, watchers: int) -> list[ProcessSlot]:
+        slots = []
         for number in range(gateways):
             url = f"http://127.0.0.1:{free_port()}"
             port = url.rpartition(":")[2]
-            places.append(Place(f"gateway-{number}", ["a2a", "gateway", "--port", port], _serves(url), url=url))
+            slots.append(ProcessSlot(f"gateway-{number}", ["a2a", "gateway", "--port", port], _serves(url), url=url))
         for number, (pool, concurrency) in enumerate(workers):
             arguments = ["worker", "-n", f"{{name}}-{self.queue}@%h", "-P", pool, "-c", str(concurrency), "-l", "INFO"]
-            places.append(Place(f"worker-{number}", arguments, _printed(" ready.")))
+            slots.append(ProcessSlot(f"worker-{number}", arguments, _printed(" ready.")))
         for number in range(watchers):
-            places.append(Place(f"watcher-{number}", ["a2a", "watcher"], _printed("watcher started")))
-        return places
+            slots.append(ProcessSlot(f"watcher-{number}", ["a2a", "watcher"], _printed("watcher started")))
+        return slots
 
 
 async def _restart(server: PortRedis, away: float) -> None:

@@ -62,8 +62,8 @@ def recoverable_seconds(begin: float, end: float, incidents: list[Incident]) -> 
         if incident.of == "store":
             away["store"].append((incident.begin, incident.end + GRACE))
         if incident.of == "watcher":
-            place = incident.process.partition(".")[0]
-            away[place].append((incident.begin, incident.end + GRACE))
+            slot = incident.process.partition(".")[0]
+            away[slot].append((incident.begin, incident.end + GRACE))
     watchers = [away[f"watcher-{number}"] for number in range(WATCHERS)]
     steps = [begin + number * STEP for number in range(int((end - begin) / STEP))]
     return STEP * sum(not _in(at, away["store"]) and not all(_in(at, one) for one in watchers) for at in steps)

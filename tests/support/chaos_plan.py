@@ -22,7 +22,7 @@ TASKS_PER_SECOND = 5.0
 
 
 @dataclass(frozen=True)
-class Errand:
+class Scenario:
     """What one client does, from second `at` on.
 
     It sends `order` to `agent`: "block" waits for the answer, "stream" reads the stream, "poll" looks again and again.
@@ -41,7 +41,7 @@ class Errand:
 
 
 @dataclass(frozen=True)
-class Blow:
+class Disruption:
     """What happens to the fleet at second `at`: `kind` to the `target`-th that it can happen to, for `lasts` seconds.
 
     A process stays away, or frozen, for that long. A server is away, is full, cannot save or has a full disk for that
@@ -60,11 +60,11 @@ class Plan:
 
     seed: int
     seconds: float
-    errands: list[Errand]
-    blows: list[Blow]
+    scenarios: list[Scenario]
+    disruptions: list[Disruption]
 
 
-DECK = (
+DISRUPTION_KINDS = (
     *("kill worker",) * 3,
     *("kill child",) * 5,
     *("freeze worker",) * 2,
@@ -86,7 +86,7 @@ DECK = (
     "fill broker",
     "cut broker",
 )
-"""Every kind of blow, as often as it comes before it is shuffled again."""
+"""Every kind of disruption, as often as it comes before it is shuffled again."""
 
 CLOCKS = (0.0, 7200.0, -7200.0, 14400.0)
 """Seconds by which the store's clock may be ahead of this machine's: a time that it showed tells which it was."""
@@ -110,23 +110,26 @@ KINDS = {
     "talk": 8,
     "steady talk": 8,
 }
-"""Every kind of errand, with its weight."""
+"""Every kind of scenario, with its weight."""
 
 
 def plan(seed: int, seconds: float) -> Plan:
     """What seed `seed` does in so many seconds."""
-    chance = random.Random(f"errands {seed}")
+    chance = random.Random(f"scenarios {seed}")
     count = int(seconds * TASKS_PER_SECOND)
     kinds = [kind for kind, weight in KINDS.items() for _ in range(max(1, weight * count // sum(KINDS.values())))]
     chance.shuffle(kinds)
-    errands = [errand(number, kind, chance.uniform(0, seconds), chance) for number, kind in enumerate(kinds)]
+    scenarios = [scenario(number, kind, chance.uniform(0, seconds), chance) for number, kind in enumerate(kinds)]
     return Plan(
-        seed, seconds, sorted(errands, key=lambda e: e.at), list(blows(random.Random(f"blows {seed}"), seconds))
+        seed,
+        seconds,
+        sorted(scenarios, key=lambda e: e.at),
+        list(disruptions(random.Random(f"disruptions {seed}"), seconds)),
     )
 
 
-def errand(number: int, kind: str, at: float, chance: random.Random) -> Errand:
-    """One errand of a kind, its details drawn."""
+def scenario(number: int, kind: str, at: float, chance: random.Random) -> Scenario:
+    """One scenario of a kind, its details drawn."""
     how = chance.choice(["block", "stream", "poll"])
     agent = {"plain echo": "plain", "talk": "talk", "steady talk": "talk-steady", "direct": "direct"}.get(kind, "once")
     agent = {"steady direct": "direct-steady", "sync": "sync", "steady sync": "sync-steady"}.get(kind, agent)
@@ -157,16 +160,16 @@ def errand(number: int, kind: str, at: float, chance: random.Random) -> Errand:
             order = Order(chunks=chance.randint(1, 6), pause=chance.choice([0.0, 0.3]))
         case "talk" | "steady talk":
             how, follow_ups = "poll", chance.randint(1, 5)
-    return Errand(number, at, kind, agent, order, how, chance.randrange(2), cancel_after, follow_ups)
+    return Scenario(number, at, kind, agent, order, how, chance.randrange(2), cancel_after, follow_ups)
 
 
-def blows(chance: random.Random, seconds: float) -> Iterator[Blow]:
-    """Blow after blow; in the first two seconds, none."""
+def disruptions(chance: random.Random, seconds: float) -> Iterator[Disruption]:
+    """Disruption after disruption; in the first two seconds, none."""
     at = 2.0
     while True:
-        deck = list(DECK)
-        chance.shuffle(deck)
-        for kind in deck:
+        kinds = list(DISRUPTION_KINDS)
+        chance.shuffle(kinds)
+        for kind in kinds:
             if at > seconds:
                 return
             if kind.startswith("freeze"):
@@ -179,5 +182,5 @@ def blows(chance: random.Random, seconds: float) -> Iterator[Blow]:
                 lasts = chance.choice([0.1, 1.0, 4.0])
             else:
                 lasts = chance.choice([0.0, 0.5, 2.0])
-            yield Blow(at, kind, chance.randrange(100), lasts)
+            yield Disruption(at, kind, chance.randrange(100), lasts)
             at += chance.uniform(0.3, 3.5)

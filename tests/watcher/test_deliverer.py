@@ -26,7 +26,7 @@ from a2a_celery.watcher.role_loop import RoleLoop
 from a2a_celery.watcher.webhooks import deliverer
 from a2a_celery.watcher.webhooks.deliverer import Deliverer, max_lease
 from tests.support.clocks import ManualClock
-from tests.support.lines import Webhooks
+from tests.support.delivery_cursors import Webhooks
 from tests.support.posts import SECRET_KEY
 from tests.support.receiver import HANG_UP, Receiver, once_set, receiver, silent
 from tests.support.seeds import Seeds, at_once, chunk, status

@@ -18,7 +18,7 @@ from a2a_celery.store.webhooks.deliveries import Delivery, request_post
 from a2a_celery.watcher.role_loop import RoleLoop
 from a2a_celery.watcher.webhooks.deliverer import Deliverer
 from a2a_celery.watcher.webhooks.replayer import Replayer
-from tests.support.lines import Webhooks
+from tests.support.delivery_cursors import Webhooks
 from tests.support.posts import SECRET, SECRET_KEY, require_signed, version_of
 from tests.support.receiver import Receiver, receiver, silent, writes
 from tests.support.seeds import ANN, Seeds

@@ -20,44 +20,44 @@ from .seeds import ANN, CONTEXT, RETENTION, Seeds, request
 THRESHOLD = 1024
 
 
-class Shelf(ObjectStore):
+class UnreliableObjectStore(ObjectStore):
     """An object store that counts what is written to it, and can be away."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
-        self.away = False
+        self.is_down = False
         self.written: list[str] = []
         self.reads = 0
 
     async def put(self, name: str, content: bytes) -> None:
         """See `ObjectStore.put`."""
-        self._require_there()
+        self._require_up()
         await super().put(name, content)
         self.written.append(name)
 
     async def get(self, name: str) -> bytes:
         """See `ObjectStore.get`."""
-        self._require_there()
+        self._require_up()
         self.reads += 1
         return await super().get(name)
 
     async def remove(self, folder: str) -> None:
         """See `ObjectStore.remove`."""
-        self._require_there()
+        self._require_up()
         await super().remove(folder)
 
-    def _require_there(self) -> None:
-        if self.away:
-            raise BlobsUnavailable("the object store is away")
+    def _require_up(self) -> None:
+        if self.is_down:
+            raise BlobsUnavailable("the object store is down")
 
 
-class Shelved:
+class BlobSetup:
     """A store whose large parts are in a folder."""
 
     def __init__(self, url: str, folder: Path, keys: Keys) -> None:
         self.folder = folder
-        self.shelf = Shelf(f"file://{folder}")
-        self.blobs = Blobs(self.shelf, keys, THRESHOLD)
+        self.object_store = UnreliableObjectStore(f"file://{folder}")
+        self.blobs = Blobs(self.object_store, keys, THRESHOLD)
         self.store = AsyncStore(url, self.blobs)
 
     def blobs_of(self, task_id: str) -> list[Path]:
@@ -83,10 +83,10 @@ async def created(seeds: Seeds, parts: list[Part], task_id: str = "", **options:
     return task_id
 
 
-async def look_at_all(shelved: Shelved, keys: Keys) -> None:
+async def remove_due_blobs(blob_setup: BlobSetup, keys: Keys) -> None:
     """A watcher looks at every task with blobs, as if it were time."""
-    redis = shelved.store.redis
+    redis = blob_setup.store.redis
     for key in (keys.blobs, keys.orphaned_blobs):
         for tag in await redis.zrange(key, 0, -1):
             await redis.zadd(key, {tag: 1})
-    await BlobRemover(shelved.store, keys, shelved.blobs).tick()
+    await BlobRemover(blob_setup.store, keys, blob_setup.blobs).tick()

@@ -23,7 +23,7 @@ from .waiting import eventually
 
 
 @dataclass
-class Site:
+class SystemUnderTest:
     """A gateway, one worker, and who listens to Celery's events."""
 
     fleet: Fleet
@@ -70,20 +70,20 @@ class Site:
         task: dict[str, Any] = rest(self.gateway, "GET", f"/tasks/{task_id}", agent=agent).json()
         return task
 
-    def celery_says(self, task_id: str, *ends: str) -> None:
+    def require_celery_events(self, task_id: str, *ends: str) -> None:
         """Fails unless Celery's own events say that the run ended so."""
         name = f"{task_id}.1"
         eventually(lambda: len(self.events.ends_of(name)) >= len(ends), what=f"Celery says {ends}")
         assert self.events.ends_of(name) == list(ends), self.events.ends_of(name)
 
-    def goes_on(self) -> None:
+    def require_working(self) -> None:
         """Fails unless the worker still works."""
         task_id = self.send("echo", "still here")
         assert text_of(self.ended("echo", task_id)) is None
         assert self.log(task_id) == ["SUBMITTED", "WORKING", "artifact", "COMPLETED"]
 
     @contextmanager
-    def deaf(self) -> Iterator[None]:
+    def without_consumer(self) -> Iterator[None]:
         """The worker takes nothing from its queue until the block ends."""
         said = "Canceling queue"  # which is later than its answer
         before = self.worker.output().count(said)
@@ -108,8 +108,10 @@ class Site:
 
 
 @contextmanager
-def open_site(folder: Path, pool: str, broker: str = "redis", *, concurrency: int = 2, **env: str) -> Iterator[Site]:
-    """A site that is gone at the end."""
+def running_system(
+    folder: Path, pool: str, broker: str = "redis", *, concurrency: int = 2, **env: str
+) -> Iterator[SystemUnderTest]:
+    """A system that is gone at the end."""
     options = {"app": "tests.support.endings", "TEST_EVENTS": "1", **env}
     with running_fleet(folder, broker, **options) as fleet, celery_events(fleet.broker_url) as events:
         app = Celery(broker=fleet.broker_url, backend=fleet.redis.broker_url, set_as_current=False)
@@ -117,7 +119,7 @@ def open_site(folder: Path, pool: str, broker: str = "redis", *, concurrency: in
         worker = fleet.worker(pool=pool, concurrency=concurrency)
         store = SyncStore(fleet.redis.store_url)
         try:
-            yield Site(fleet, gateway, worker, pool, app, events, store)
+            yield SystemUnderTest(fleet, gateway, worker, pool, app, events, store)
         finally:
             store.close()
             app.close()

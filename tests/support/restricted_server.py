@@ -18,7 +18,7 @@ Card = dict[str, Any]
 CARD = "/.well-known/agent-card.json"
 
 
-class Lacking:
+class RestrictedServer:
     """Serves the operator's page beside `app`, which it changes on the way.
 
     `methods` of JSON-RPC are unknown here; `card` changes the card; with `token`, nothing but the page and the card is

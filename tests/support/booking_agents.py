@@ -39,17 +39,17 @@ def _adk_answer(asked: Part, agreed: bool) -> Part:
 
 
 @dataclass(frozen=True)
-class Clerk:
+class BookingAgent:
     """One agent: `answer` is the part that agrees, or not, to what a data part asks."""
 
     name: str
     answer: Callable[[Part, bool], Part]
 
 
-CLERKS = [
-    Clerk("strands", _strands_answer),
-    Clerk("agent-framework", _agent_framework_answer),
-    Clerk("adk", _adk_answer),
+BOOKING_AGENTS = [
+    BookingAgent("strands", _strands_answer),
+    BookingAgent("agent-framework", _agent_framework_answer),
+    BookingAgent("adk", _adk_answer),
 ]
 
 
@@ -63,13 +63,13 @@ def turn(state: dict[str, Any], *parts: A2APart) -> Turn:
 
 
 class Client:
-    """Somebody who talks to one clerk, in one context, task after task."""
+    """Somebody who talks to one agent, in one context, task after task."""
 
-    def __init__(self, gateway: Gateway, clerk: Clerk) -> None:
-        self.clerk = clerk
+    def __init__(self, gateway: Gateway, agent: BookingAgent) -> None:
+        self.agent = agent
         self.context_id = str(uuid4())
         self.task: dict[str, Any] = {}
-        self._url = f"{gateway.url}/agents/{clerk.name}"
+        self._url = f"{gateway.url}/agents/{agent.name}"
 
     def say(self, what: str | Part, **configuration: Any) -> str:
         """Begins a task; gives its state and what was said with it or made."""
@@ -81,7 +81,7 @@ class Client:
 
     def agree(self, agreed: bool = True) -> str:
         """Answers the question of the task."""
-        return self.reply(self.clerk.answer(self.asked, agreed))
+        return self.reply(self.agent.answer(self.asked, agreed))
 
     def cancel(self) -> str:
         """Cancels the task."""

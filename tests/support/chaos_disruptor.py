@@ -1,0 +1,157 @@
+"""Carries out a plan's disruptions, and puts back what they broke; keeps what it did, and what died without it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from contextlib import suppress
+from importlib.util import find_spec
+
+from .chaos_fleet import ChaosFleet, Incident, ProcessSlot, now
+from .chaos_plan import CLOCKS, Disruption
+
+GUARDED = find_spec("a2a_celery.dispatch.broker_guards") is not None
+"""Celery 5.7's workers die when a Redis broker restarts under them; with the guard, a worker that dies is a failure."""
+
+AFTERMATH = 30.0
+"""Seconds within which such a worker dies."""
+
+
+class Disruptor:
+    """Breaks `fleet` as planned."""
+
+    def __init__(self, fleet: ChaosFleet) -> None:
+        self._fleet = fleet
+        self.skipped = 0
+        self.died: list[str] = []
+        """What died by itself, and must not."""
+
+    async def disrupt_all(self, disruptions: list[Disruption], began: float) -> None:
+        """Strike each disruption at its time, counted from `began` (of the loop's clock). Return when all is up again.
+
+        Raises:
+            ExceptionGroup: A disruption could not be carried out or mended. The rest of the run would show nothing.
+        """
+        loop = asyncio.get_running_loop()
+        async with asyncio.TaskGroup() as under_way:
+            for disruption in disruptions:
+                await asyncio.sleep(max(0.0, began + disruption.at - loop.time()))
+                under_way.create_task(self._disrupt(disruption))
+
+    async def restart_dead(self) -> None:
+        """Starts again what died by itself, for ever."""
+        while True:
+            for slot in self._fleet.slots:
+                if slot.state == "up" and slot.process is not None and not slot.process.running:
+                    await self._found_dead(slot)
+            await asyncio.sleep(0.2)
+
+    async def _found_dead(self, slot: ProcessSlot) -> None:
+        assert slot.process is not None
+        slot.state = "down"
+        incident = Incident(f"died {slot.kind}", slot.process.name, slot.process.pid, now())
+        self._fleet.incidents.append(incident)
+        if slot.kind != "worker" or GUARDED or not self._broker_restarted_before(incident.begin):
+            self.died.append(f"{slot.process.name} ended by itself:\n{slot.process.output()[-3000:]}")
+        await self._fleet.start_process(slot)
+        incident.end = now()
+
+    def _broker_restarted_before(self, at: float) -> bool:
+        if self._fleet.broker is None:
+            return False
+        return any(i.kind == "restart broker" and i.begin <= at <= i.end + AFTERMATH for i in self._fleet.incidents)
+
+    async def _disrupt(self, disruption: Disruption) -> None:
+        verb, what = disruption.kind.split()
+        if what in ("store", "broker"):
+            await self._hit_server(disruption, what)
+            return
+        slots = [p for p in self._fleet.those("worker" if what == "child" else what) if p.state == "up"]
+        if what == "child":
+            slots = [p for p in slots if p.prefork]
+        if not slots or (what == "worker" and len(slots) == 1):  # one is left, or nothing happens for long
+            self.skipped += 1
+            return
+        slot = slots[disruption.target % len(slots)]
+        if what == "child":
+            await self._hit_child(disruption, verb, slot)
+        elif verb == "kill":
+            await self._kill(disruption, slot)
+        else:
+            await self._freeze(disruption, slot)
+
+    def _note(self, disruption: Disruption, process: str = "", pid: int = 0) -> Incident:
+        incident = Incident(disruption.kind, process, pid, now())
+        self._fleet.incidents.append(incident)
+        return incident
+
+    async def _hit_server(self, disruption: Disruption, what: str) -> None:
+        if any(i.of == what and i.end > now() for i in self._fleet.incidents):
+            self.skipped += 1
+            return
+        fleet = self._fleet
+        if disruption.kind == "fill broker" and fleet.broker is None:  # the RabbitMQ is everybody's
+            self.skipped += 1
+            return
+        incident = self._note(disruption)
+        match disruption.kind.split()[0], what:
+            case "restart", "store":
+                await fleet.restart_store(disruption.lasts)
+            case "restart", _:
+                await fleet.restart_broker(disruption.lasts)
+            case "freeze", "store":
+                await fleet.freeze_store(disruption.lasts)
+            case "freeze", _:
+                await fleet.freeze_broker(disruption.lasts)
+            case "cut", "store":
+                await fleet.cut_store()
+            case "cut", _:
+                await fleet.cut_broker()
+            case "failover", _:
+                self.skipped += not await fleet.fail_over_store(disruption.lasts)
+            case "exhaust", _:
+                self.skipped += not await fleet.exhaust_disk(disruption.lasts)
+            case "move", _:
+                await fleet.move_store_clock(CLOCKS[disruption.target % len(CLOCKS)])
+                await asyncio.sleep(disruption.lasts)
+            case "spoil", _:
+                await fleet.refuse_writes(fleet.store, "MISCONF", disruption.lasts)
+            case "fill", "store":
+                await fleet.refuse_writes(fleet.store, "OOM", disruption.lasts)
+            case "fill", _ if fleet.broker is not None:
+                await fleet.refuse_writes(fleet.broker, "OOM", disruption.lasts)
+        incident.end = now()
+
+    async def _kill(self, disruption: Disruption, slot: ProcessSlot) -> None:
+        assert slot.process is not None
+        slot.state = "down"
+        incident = self._note(disruption, slot.process.name, slot.process.pid)
+        await asyncio.to_thread(slot.process.kill)
+        await asyncio.sleep(disruption.lasts)
+        await self._fleet.start_process(slot)
+        incident.end = now()
+
+    async def _freeze(self, disruption: Disruption, slot: ProcessSlot) -> None:
+        assert slot.process is not None
+        slot.state = "frozen"
+        incident = self._note(disruption, slot.process.name, slot.process.pid)
+        slot.process.signal_group(signal.SIGSTOP)
+        await asyncio.sleep(disruption.lasts)
+        slot.process.signal_group(signal.SIGCONT)
+        incident.end = now()
+        slot.state = "up"
+
+    async def _hit_child(self, disruption: Disruption, verb: str, slot: ProcessSlot) -> None:
+        children = self._fleet.children(slot)
+        if not children or slot.process is None:
+            self.skipped += 1
+            return
+        pid = children[disruption.target % len(children)]
+        incident = self._note(disruption, slot.process.name, pid)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL if verb == "kill" else signal.SIGSTOP)
+            if verb == "freeze":
+                await asyncio.sleep(disruption.lasts)
+                os.kill(pid, signal.SIGCONT)
+        incident.end = now()
