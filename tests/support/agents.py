@@ -1,4 +1,4 @@
-"""Agents for the tests: one Celery app with an agent for each behaviour a test wants to see."""
+"""Agents for the tests: a Celery app with an agent for each tested behaviour."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ REQUIRED_EXTENSION = "https://example.com/extensions/required/v1"
 
 
 def card(name: str, **capabilities: object) -> AgentCard:
-    """A plain card; streaming unless told otherwise."""
+    """Return a minimal agent card."""
     return AgentCard(
         name=name,
         description=f"The test agent {name}.",
@@ -66,28 +66,28 @@ async def echo(turn: Turn) -> str:
 
 @a2a.agent("sync-echo")
 def sync_echo(turn: Turn) -> str:
-    """Says it back, from a plain function."""
+    """Return the text of the message, from a plain function."""
     turn.blocking.say("on it", thread=threading.current_thread().name != "a2a-runs")
     return turn.text
 
 
 @a2a.agent("count")
 async def count(turn: Turn) -> AsyncIterator[str]:
-    """Yields as many chunks as it is told."""
+    """Yield as many chunks as the message says."""
     for number in range(int(turn.text)):
         yield f"{number} "
 
 
 @a2a.agent("sync-count")
 def sync_count(turn: Turn) -> Iterator[str]:
-    """The same, from a plain generator."""
+    """Yield as many chunks as the message says, from a plain generator."""
     for number in range(int(turn.text)):
         yield f"{number} "
 
 
 @a2a.agent("pace")
 async def pace(turn: Turn) -> AsyncIterator[str]:
-    """Yields "<chunks> <seconds between>"."""
+    """Yield chunks at an interval: "<chunks> <seconds>"."""
     chunks, seconds = turn.text.split()
     for number in range(int(chunks)):
         yield f"{number} "
@@ -96,14 +96,14 @@ async def pace(turn: Turn) -> AsyncIterator[str]:
 
 @a2a.agent("silent")
 async def silent(turn: Turn) -> str:
-    """Says nothing for as many seconds as it is told."""
+    """Wait for the seconds that the message says."""
     await asyncio.sleep(float(turn.text or 60))
     return "done"
 
 
 @a2a.agent("data")
 async def data(turn: Turn) -> dict[str, object]:
-    """Tells what it was given, as data."""
+    """Return the fields of the turn as data."""
     return {
         "user": turn.caller.user,
         "authenticated": turn.caller.authenticated,
@@ -121,7 +121,7 @@ async def data(turn: Turn) -> dict[str, object]:
 
 @a2a.agent("ask")
 async def ask(turn: Turn) -> str:
-    """Asks until it hears a number."""
+    """Ask until the answer is a number."""
     if turn.number == 1 or not turn.text.isdigit():
         raise InputRequired("How many?")
     return f"{turn.text} it is"
@@ -129,7 +129,7 @@ async def ask(turn: Turn) -> str:
 
 @a2a.agent("slow-ask")
 async def slow_ask(turn: Turn) -> str:
-    """Takes a moment over every message, then asks for another, until it hears "stop"."""
+    """Work briefly on every message and ask for the next, until the message is "stop"."""
     await asyncio.sleep(0.3)
     if turn.text == "stop":
         return "stopped"
@@ -138,7 +138,7 @@ async def slow_ask(turn: Turn) -> str:
 
 @a2a.agent("interview")
 async def interview(turn: Turn) -> dict[str, object]:
-    """Asks three questions, each about the answers before; tells where each part of it ran."""
+    """Ask three questions about the answers so far, and return the processes that ran each part."""
     name = await turn.ask("Name?")
     town = await turn.ask(f"Where do you live, {name}?")
     colour = await turn.ask(parts=[Part(text="Colour?"), Part(text="red or blue")])
@@ -147,13 +147,13 @@ async def interview(turn: Turn) -> dict[str, object]:
 
 @a2a.agent("sync-interview")
 def sync_interview(turn: Turn) -> str:
-    """Asks, from a plain function."""
+    """Ask, from a plain function."""
     return f"{turn.blocking.ask('One?')} and {turn.blocking.ask('Two?')}"
 
 
 @a2a.agent("moody")
 async def moody(turn: Turn) -> str:
-    """Asks, then asks in another way, then asks again."""
+    """Ask in two ways, one after the other, and ask again."""
     if turn.text == "begin":
         await turn.ask("First?")
         raise InputRequired("Say continue.")
@@ -172,13 +172,13 @@ async def fail(turn: Turn) -> str:
 
 @a2a.agent("block")
 def block(turn: Turn) -> str:
-    """Blocks its thread: nothing can be cancelled here."""
+    """Block the thread, so that the agent cannot be cancelled."""
     time.sleep(float(turn.text))
     return "done"
 
 
 class Full(AgentExecutor):
-    """A well-behaved executor: Task, WORKING, two artifacts, COMPLETED; reports the context it was given."""
+    """Executor that sends Task, WORKING, two artifacts and COMPLETED, and reports the context of its request."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         assert context.message is not None
@@ -203,7 +203,7 @@ class Full(AgentExecutor):
 
 
 class Direct(AgentExecutor):
-    """Answers with a message alone, after as many seconds as it is told."""
+    """Executor that answers with a message only, after the seconds that the message says."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         await asyncio.sleep(float(context.get_user_input() or 0))
@@ -216,7 +216,7 @@ class Direct(AgentExecutor):
 
 
 class Patient(AgentExecutor):
-    """Works until it is cancelled; "stubborn" swallows the cancellation and says it completed."""
+    """Executor that works until it is cancelled. After "stubborn", it suppresses the cancellation and completes."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         assert context.task_id is not None
@@ -236,7 +236,7 @@ class Patient(AgentExecutor):
 
 
 class Whole(AgentExecutor):
-    """Sends nothing but whole Task objects, as some frameworks do."""
+    """Executor that sends only Task objects, as some frameworks do."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         ids = {"id": context.task_id, "context_id": context.context_id}
@@ -269,7 +269,7 @@ a2a.add_agent(card("unbuildable"), "tests.support.slow_import:Unbuildable")
 
 @a2a.agent("once", idempotency_window=600)
 async def once(turn: Turn) -> str:
-    """Takes as many seconds as its last word says; asks for more after "ask"."""
+    """Work for the seconds in the last word of the message. After "ask", ask for more."""
     word, _, seconds = turn.text.rpartition(" ")
     await asyncio.sleep(float(seconds))
     if word.startswith("ask"):
@@ -282,7 +282,7 @@ a2a.add_agent(card("once-direct"), Direct, idempotency_window=600)
 
 @a2a.agent("steady", max_attempts=3)
 async def steady(turn: Turn) -> AsyncIterator[object]:
-    """Finishes one artifact, begins another, works as many seconds as it is told for each attempt, and ends it."""
+    """Complete an artifact, begin another, work for the seconds of the attempt, and complete the second artifact."""
     if turn.attempt == 1:
         await turn.artifact("finished", artifact_id="first")
     yield f"attempt {turn.attempt} "
@@ -292,27 +292,27 @@ async def steady(turn: Turn) -> AsyncIterator[object]:
 
 @a2a.agent("poison", max_attempts=2)
 async def poison(turn: Turn) -> str:
-    """Kills the whole worker, whatever the pool."""
+    """Kill the whole worker in any pool."""
     os.killpg(os.getpgid(0), signal.SIGKILL)
     return "never"
 
 
 @a2a.agent("related")
 async def related(turn: Turn) -> list[str]:
-    """Tells the ids of the tasks that the message refers to, and how many artifacts they have."""
+    """Return the ids of the tasks that the message refers to, and the number of their artifacts."""
     return [f"{task.id}: {len(task.artifacts)}" for task in turn.related_tasks]
 
 
 @a2a.agent("second-time")
 async def second_time(turn: Turn) -> str:
-    """Is done when its message refers to a task; else it works until its worker is killed."""
+    """Complete if the message refers to a task. Otherwise work until the worker is killed."""
     if not turn.related_tasks:
         await asyncio.sleep(3600)
     return f"after {turn.related_tasks[0].id}"
 
 
 class Related(AgentExecutor):
-    """The same, as an executor."""
+    """Executor that completes if the message refers to a task, and otherwise works until the worker is killed."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         assert context.task_id is not None
@@ -331,7 +331,7 @@ a2a.add_agent(card("related-executor", extensions=[AgentExtension(uri=uri) for u
 
 
 def by_word(request: SendMessageRequest, caller: Caller) -> dict[str, object]:
-    """Sends "to <queue>" and "rank <priority>" there, the tenant "acme" to its queue; fails and errs when told to."""
+    """Route "to <queue>", "rank <priority>" and the tenant "acme". Fail or return a wrong route on request."""
     match request.message.parts[0].text.split():
         case ["to", queue, *_]:
             return {"queue": f"{app.conf.task_default_queue}-{queue}", "priority": 3}
@@ -350,7 +350,7 @@ def by_word(request: SendMessageRequest, caller: Caller) -> dict[str, object]:
 
 @a2a.agent("routed", route=by_word, scheduling=True)
 async def routed(turn: Turn) -> str:
-    """Tells the queue it came through; asks for more after "to"."""
+    """Return the queue of the run. After "to", ask for more."""
     if "ask" in turn.text:
         await asyncio.sleep(0.5)
         raise InputRequired("Where to?")
@@ -359,5 +359,5 @@ async def routed(turn: Turn) -> str:
 
 @a2a.agent("nonsense")
 async def nonsense(turn: Turn) -> object:
-    """Answers with what no client could be sent."""
+    """Return a value that cannot be sent to a client."""
     return object()

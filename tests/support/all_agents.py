@@ -1,4 +1,4 @@
-"""The app of `agents`, with the executor of `states` too. For fleets: whoever imports it has one agent more."""
+"""The app of `agents` with the executor of `states`, for fleets. Its import adds an agent to the app."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One operation over any binding: what came back, in a form in which answers can be compared."""
+"""Calls of an operation over each binding, with responses in a form that can be compared."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ LEGACY = {
     "ListTaskPushNotificationConfigs": "tasks/pushNotificationConfig/list",
     "DeleteTaskPushNotificationConfig": "tasks/pushNotificationConfig/delete",
 }
-"""What protocol 0.3 calls them over JSON-RPC."""
+"""JSON-RPC methods of protocol 0.3."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """`status` of the transport, the headers that say something, and the body: of a stream, its first event."""
+    """Response: the status of the transport, the relevant headers, and the body, or the first event of a stream."""
 
     status: int | str
     headers: tuple[tuple[str, str], ...]
@@ -44,7 +44,7 @@ class Answer:
         return json.loads(self.body) if self.body else {}
 
     def without(self, *ids: str) -> Answer:
-        """The same with "…" for each of `ids`."""
+        """Return a copy with "…" in place of each of `ids`."""
         body = self.body
         for one in ids:
             body = body.replace(one, "…")
@@ -58,7 +58,7 @@ class Answer:
 async def ask(
     gateway: Gateway, binding: str, operation: str, params: dict[str, Any], tenant: str, agent: str, who: dict[str, str]
 ) -> Answer:
-    """What `agent` answers to whom the headers `who` name, in `tenant`."""
+    """Return the response of `agent` to the caller that the headers `who` authenticate, in `tenant`."""
     match binding:
         case "JSONRPC":
             return await _over_rpc(gateway, operation, params | {"tenant": tenant}, agent, {**V1, **who})
@@ -126,14 +126,14 @@ async def _over_grpc(gateway: Gateway, operation: str, params: dict[str, Any], h
 
 
 def _refusal(error: grpc.aio.AioRpcError) -> Answer:
-    """The error with all its details."""
+    """Return the error with all its details."""
     packed = dict(error.trailing_metadata() or ())["grpc-status-details-bin"]
     details = MessageToDict(status_pb2.Status.FromString(packed))  # type: ignore[arg-type]
     return Answer(error.code().name, (), json.dumps({"error": details}))
 
 
 def _legacy(operation: str, params: dict[str, Any]) -> dict[str, Any]:
-    """`params` as protocol 0.3 has them."""
+    """Return `params` in the format of protocol 0.3."""
     match operation:
         case "SendMessage" | "SendStreamingMessage":
             parts = [{"kind": "text", **part} for part in params["message"]["parts"]]

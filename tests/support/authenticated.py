@@ -1,4 +1,4 @@
-"""The test agents behind authentication of the kind a deployment brings: Starlette's middleware around the gateway."""
+"""The test agents with authentication by Starlette's middleware around the gateway, as in a deployment."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tests.support.agents import a2a
 
 
 class Tokens(AuthenticationBackend):
-    """Takes "Bearer <secret>-<user>" for the word of <user>; a request without is nobody's."""
+    """Backend that accepts "Bearer <secret>-<user>" as <user>. A request without a token is anonymous."""
 
     async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, BaseUser] | None:
-        """Who asks."""
+        """Return the user of a request."""
         given = conn.headers.get("authorization")
         if given is None:
             return None
@@ -22,5 +22,5 @@ class Tokens(AuthenticationBackend):
 
 
 def asgi() -> ASGIApp:
-    """The application, for ``uvicorn --factory``."""
+    """Return the application, for ``uvicorn --factory``."""
     return AuthenticationMiddleware(a2a.asgi(), backend=Tokens())

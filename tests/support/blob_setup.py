@@ -1,4 +1,4 @@
-"""Object stores for tests: a folder that can be away, and tasks with large parts."""
+"""Object stores for tests: a folder that can be made unavailable, and tasks with large parts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ THRESHOLD = 1024
 
 
 class UnreliableObjectStore(ObjectStore):
-    """An object store that counts what is written to it, and can be away."""
+    """Object store that counts its reads and writes and can be made unavailable."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -52,7 +52,7 @@ class UnreliableObjectStore(ObjectStore):
 
 
 class BlobSetup:
-    """A store whose large parts are in a folder."""
+    """Store with large parts in a folder."""
 
     def __init__(self, url: str, folder: Path, keys: Keys) -> None:
         self.folder = folder
@@ -61,12 +61,12 @@ class BlobSetup:
         self.store = AsyncStore(url, self.blobs)
 
     def blobs_of(self, task_id: str) -> list[Path]:
-        """The files of a task's blobs."""
+        """Return the files of a task's blobs."""
         return sorted((self.folder / f"task-{task_id}").glob("*"))
 
 
 def sent(parts: list[Part], task_id: str) -> SendMessageRequest:
-    """A client's message with these parts."""
+    """Return a client's message with these parts."""
     made = request(task_id=task_id, context_id=CONTEXT)
     del made.message.parts[:]
     made.message.parts.extend(parts)
@@ -74,7 +74,7 @@ def sent(parts: list[Part], task_id: str) -> SendMessageRequest:
 
 
 async def created(seeds: Seeds, parts: list[Part], task_id: str = "", **options: bool) -> str:
-    """A task that such a message made."""
+    """Create a task from a message with these parts and return its id."""
     task_id = task_id or str(uuid4())
     made = create_task(
         seeds.keys, ANN, task_id, CONTEXT, sent(parts, task_id), caller=b"{}", retention=RETENTION, **options
@@ -84,7 +84,7 @@ async def created(seeds: Seeds, parts: list[Part], task_id: str = "", **options:
 
 
 async def remove_due_blobs(blob_setup: BlobSetup, keys: Keys) -> None:
-    """A watcher looks at every task with blobs, as if it were time."""
+    """Make all tasks with blobs due and let a watcher remove their blobs."""
     redis = blob_setup.store.redis
     for key in (keys.blobs, keys.orphaned_blobs):
         for tag in await redis.zrange(key, 0, -1):

@@ -1,4 +1,4 @@
-"""The clerks of workers/: how each asks before it books, and is answered; and clients that talk to them."""
+"""The booking agents of workers/, the format of the answers to their questions, and clients."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _adk_answer(asked: Part, agreed: bool) -> Part:
 
 @dataclass(frozen=True)
 class BookingAgent:
-    """One agent: `answer` is the part that agrees, or not, to what a data part asks."""
+    """Agent of a framework. `answer` returns the part that approves or rejects the question in a data part."""
 
     name: str
     answer: Callable[[Part, bool], Part]
@@ -54,7 +54,7 @@ BOOKING_AGENTS = [
 
 
 def turn(state: dict[str, Any], *parts: A2APart) -> Turn:
-    """A turn of task "t" in context "c", whose session has `state`, as far as agents of frameworks look at it."""
+    """Return a turn of task "t" in context "c" with a session state, reduced to the fields that the agents use."""
     message = Message(message_id="m", role=Role.ROLE_USER, parts=parts)
     made = SimpleNamespace(message=message, parts=list(parts), text=get_message_text(message), task_id="t")
     made.context_id, made.session = "c", SimpleNamespace(state=state)
@@ -63,7 +63,7 @@ def turn(state: dict[str, Any], *parts: A2APart) -> Turn:
 
 
 class Client:
-    """Somebody who talks to one agent, in one context, task after task."""
+    """Client of one agent with one context, which sends one task after the other."""
 
     def __init__(self, gateway: Gateway, agent: BookingAgent) -> None:
         self.agent = agent
@@ -72,28 +72,28 @@ class Client:
         self._url = f"{gateway.url}/agents/{agent.name}"
 
     def say(self, what: str | Part, **configuration: Any) -> str:
-        """Begins a task; gives its state and what was said with it or made."""
+        """Begin a task and return its state and its last text."""
         return self._send({"text": what} if isinstance(what, str) else what, {}, configuration)
 
     def reply(self, part: Part) -> str:
-        """Answers the task."""
+        """Send a part to the task."""
         return self._send(part, {"taskId": self.task["id"]}, {})
 
     def agree(self, agreed: bool = True) -> str:
-        """Answers the question of the task."""
+        """Approve or reject the question of the task."""
         return self.reply(self.agent.answer(self.asked, agreed))
 
     def cancel(self) -> str:
-        """Cancels the task."""
+        """Cancel the task."""
         return self._read(httpx.post(f"{self._url}/tasks/{self.task['id']}:cancel", headers=HEADERS, timeout=TIMEOUT))
 
     def read(self) -> str:
-        """Reads the task."""
+        """Read the task."""
         return self._read(httpx.get(f"{self._url}/tasks/{self.task['id']}", headers=HEADERS, timeout=TIMEOUT))
 
     @property
     def asked(self) -> Part:
-        """The data part of the question that is open."""
+        """Return the data part of the open question."""
         [part] = [part for part in self.task["status"]["message"]["parts"] if "data" in part]
         return dict(part)
 

@@ -1,4 +1,4 @@
-"""Chromium, without a window; and the operator's page in it, as a person uses it."""
+"""Headless Chromium, and the operator's page in it."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ SHOWN = """
 for (const found of document.querySelectorAll(arguments[0])) if (found.checkVisibility()) return found.innerText;
 return '';
 """
-"""The text of an element as a person sees it; the driver's own way takes seconds for a long one."""
+"""Script that returns the visible text of an element. The driver's own method takes seconds for a long text."""
 
 
 def missing() -> str:
-    """What of Chromium is not here; "" if it is."""
+    """Return the part of Chromium that is not installed, or "" if all parts are."""
     return " and ".join(name for name in ("chromium", "chromedriver") if which(name) is None)
 
 
 @contextmanager
 def chromium(folder: Path) -> Iterator[webdriver.Chrome]:
-    """Opened, with its profile in `folder`; it talks to nobody but the page. What its console says is kept."""
+    """Start Chromium with its profile in `folder` and without background connections. Its console is recorded."""
     options = webdriver.ChromeOptions()
     options.binary_location = str(which("chromium"))
     options.add_argument(f"--user-data-dir={folder / 'profile'}")
@@ -56,44 +56,44 @@ return one.labels?.[0]?.innerText ?? one.getAttribute('aria-label') ?? one.inner
 
 
 class Page:
-    """The operator's page of the gateway at `url`."""
+    """Operator's page of the gateway at `url`."""
 
     def __init__(self, browser: webdriver.Chrome, url: str) -> None:
         self.browser = browser
         self.url = f"{url}/ui/"
 
     def open(self, path: str = "") -> Page:
-        """Loads it, as at a first visit of `path`."""
+        """Load `path`, even if it is loaded already."""
         self.browser.get("about:blank")
         self.browser.get(self.url + path)
         return self
 
     def shape(self, size: tuple[int, int], *, dark: bool = False) -> None:
-        """Gives the window a size, and a colour scheme."""
+        """Set the size of the window and the colour scheme."""
         metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": False}
         self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
 
     def all(self, css: str) -> list[WebElement]:
-        """The elements of `css` that are shown."""
+        """Return the visible elements of `css`."""
         return [found for found in self.browser.find_elements(By.CSS_SELECTOR, css) if found.is_displayed()]
 
     def one(self, css: str) -> WebElement:
-        """The first of them, once there is one."""
+        """Wait for a visible element of `css` and return the first."""
         self.until(lambda: bool(self.all(css)), f"{css} is shown")
         return self.all(css)[0]
 
     def text(self, css: str) -> str:
-        """What the first element of `css` that is shown says; "" for none."""
+        """Return the text of the first visible element of `css`, or "" if there is none."""
         return str(self.script(SHOWN, css))
 
     def content(self, css: str) -> str:
-        """All text in the first element of `css`, as the document has it."""
+        """Return the text content of the first element of `css`."""
         return str(self.script("return document.querySelector(arguments[0])?.textContent ?? ''", css))
 
     def until(self, true: Callable[[], object], what: str, within: float = LIMIT) -> None:
-        """Returns when it is; fails with what the page says."""
+        """Wait for a condition, and fail with the text of the page."""
 
         def holds() -> bool:
             try:
@@ -107,48 +107,48 @@ class Page:
             raise AssertionError(f"{e}\n{self.browser.current_url}\n{self.content('body')[:3000]}") from None
 
     def says(self, css: str, text: str, within: float = LIMIT) -> None:
-        """Returns when the first element of `css` says `text`."""
+        """Wait until the first element of `css` contains `text`."""
         self.until(lambda: text in self.text(css), f"{css} says {text!r}", within)
 
     def agent(self, name: str) -> None:
-        """Goes to an agent."""
+        """Select an agent."""
         self.until(lambda: name in [found.text for found in self.all("#agents .list strong")], f"agent {name}")
         [found] = [a for a in self.all("#agents .list a") if a.find_element(By.TAG_NAME, "strong").text == name]
         found.click()
         self.says("#tasks h2", name)
 
     def send(self, text: str) -> None:
-        """Sends a message to the agent that is shown."""
+        """Send a message to the selected agent."""
         self._write("#tasks .composer", text)
 
     def answer(self, text: str) -> None:
-        """Answers what the task that is shown asks."""
+        """Answer the question of the selected task."""
         self._write("#task .question .composer", text)
 
     def events(self) -> list[str]:
-        """The rows of the log, oldest first."""
+        """Return the rows of the log, oldest first."""
         rows = self.script("return [...document.querySelectorAll('.events summary')].map(row => row.innerText)")
         return [" ".join(row.split()) for row in rows]
 
     def versions(self) -> list[int]:
-        """The versions of the events that have rows."""
+        """Return the versions of the events that have rows."""
         found = self.script("return [...document.querySelectorAll('.events .id')].map(cell => cell.textContent)")
         return [int(text.lstrip("#")) for text in found]
 
     def task_id(self) -> str:
-        """The id of the task that is shown."""
+        """Return the id of the selected task."""
         return self.text("#task .ids code")
 
     def focused(self) -> str:
-        """What has the focus: its label, or what it says."""
+        """Return the label or the text of the focused element."""
         return str(self.script(FOCUSED))
 
     def press(self, *keys: str) -> None:
-        """Presses keys, or writes a text, wherever the focus is."""
+        """Press keys or type a text in the focused element."""
         self.browser.switch_to.active_element.send_keys(*keys)
 
     def tab_to(self, name: str) -> None:
-        """Goes on with the tab key until what has the focus is called `name`."""
+        """Press the tab key until the element named `name` has the focus."""
         for _ in range(100):
             if self.focused().startswith(name):
                 return
@@ -156,11 +156,11 @@ class Page:
         raise AssertionError(f"{name!r} is not reached with the tab key")
 
     def script(self, code: str, *arguments: Any) -> Any:
-        """What `code` returns in the page."""
+        """Return the result of `code` in the page."""
         return self.browser.execute_script(code, *arguments)
 
     def console(self) -> list[str]:
-        """What the browser has complained of since it was last asked, but for answers that are errors, and none."""
+        """Return the console's warnings and errors since the last call, without those about error responses."""
         entries = self.browser.get_log("browser")
         lines = [entry["message"] for entry in entries if entry["level"] in ("SEVERE", "WARNING")]
         return [line for line in lines if "Failed to load resource" not in line]

@@ -1,4 +1,4 @@
-"""An app that calls agents and has none of its own, nor a store: its workers are those of the tests of `a2a.call`."""
+"""App that calls agents, without agents or a store. Its workers run the tests of `a2a.call`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if os.environ.get("TEST_VISIBILITY"):
 
 
 def die(mark: Path) -> None:
-    """Kills this process, unless `mark` says that it was killed before."""
+    """Kill this process, unless the file `mark` exists. Create the file first."""
     if not mark.exists():
         mark.touch()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -43,7 +43,7 @@ if dies_once:
     submit = RemoteAgent.submit
 
     async def submit_and_die(self: RemoteAgent, *args: Any, **kwargs: Any) -> Result:
-        """The message is sent, and its process gone before it has the answer; the first time."""
+        """Send the message, and the first time kill the process before the response arrives."""
         result = await submit(self, *args, **kwargs)
         die(Path(dies_once or ""))
         return result
@@ -64,17 +64,17 @@ receiver = call.receiver() if hook else None
 
 @app.task
 def add(x: int, y: int) -> int:
-    """Work of another kind."""
+    """Work without an agent."""
     return x + y
 
 
 @app.task
 def texts(results: list[dict[str, Any]]) -> list[str]:
-    """What the steps of a chord said."""
+    """Return the texts of the results of a chord."""
     return [result["text"] for result in results]
 
 
 @app.task
 def note(request: Any, error: BaseException, traceback: Any) -> None:
-    """An errback: leaves the error's kind and text where a test finds it."""
+    """Errback that writes the error's type and text to the result backend for the test."""
     app.backend.set(f"noted-{request.id}", f"{type(error).__name__}: {error}")

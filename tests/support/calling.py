@@ -1,4 +1,4 @@
-"""Agents on one side, an app that calls them on the other: real gateways, real workers."""
+"""Agents and an app that calls them, with real gateways and workers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ APP = "tests.support.callers"
 
 @dataclass
 class Callers:
-    """A fleet of agents, and the app of `callers` as this process uses it: it publishes steps and reads results."""
+    """Fleet of agents, and the app of `callers`, with which this process publishes steps and reads results."""
 
     fleet: Fleet
     gateway: Gateway
@@ -32,11 +32,11 @@ class Callers:
     queue: str
 
     def worker(self, *, pool: str = "prefork", concurrency: int = 1, **env: str) -> Process:
-        """A worker that calls agents."""
+        """Start a worker that calls agents."""
         return self.fleet.worker(pool=pool, concurrency=concurrency, app=APP, **{**self.env, **env})
 
     def receiver(self, url: str) -> Process:
-        """The receiver of webhooks, served at `url`."""
+        """Serve the receiver of webhooks at `url`."""
         port = url.rpartition(":")[2].partition("/")[0]
         command = [sys.executable, "-m", "uvicorn", f"{APP}:receiver", "--port", port]
         log = self.fleet.folder / "receiver.log"
@@ -46,7 +46,7 @@ class Callers:
         return process
 
     def url(self, agent: str, gateway: Gateway | None = None) -> str:
-        """Where an agent is."""
+        """Return the URL of an agent."""
         return base_url(gateway or self.gateway, agent)
 
     @property
@@ -54,32 +54,32 @@ class Callers:
         return {"TEST_CALL_QUEUE": self.queue, "TEST_REMOTE": self.url("echo")}
 
     def step(self, task: str, *args: Any, **kwargs: Any) -> Any:
-        """A step of another task of the app."""
+        """Return a signature of another task of the app."""
         return self.app.signature(f"{APP}.{task}", args=args, kwargs=kwargs)
 
     def tasks(self, agent: str) -> list[dict[str, Any]]:
-        """All tasks of an agent."""
+        """Return all tasks of an agent."""
         found: list[dict[str, Any]] = rest(self.gateway, "GET", "/tasks?pageSize=100", agent=agent).json()["tasks"]
         return found
 
     def states(self, agent: str) -> list[str]:
-        """Their states."""
+        """Return the states of all tasks of an agent."""
         return [task["status"]["state"].removeprefix("TASK_STATE_") for task in self.tasks(agent)]
 
     def waits(self, result: AsyncResult) -> None:
-        """Returns when the step waits for its next look."""
+        """Wait until the step is scheduled for its next poll."""
         eventually(lambda: result.state == "RETRY", what="the step waits")
 
 
 def text_of(result: AsyncResult) -> str:
-    """What the agent said, when it has."""
+    """Wait for the result of a step and return the agent's text."""
     text: str = result.get(timeout=LIMIT)["text"]
     return text
 
 
 @contextmanager
 def calling(folder: Path, broker: str, *, agents: bool = True, **env: str) -> Iterator[Callers]:
-    """Agents with one gateway, and a worker of eight threads unless told otherwise; no worker that calls them yet."""
+    """Run agents with a gateway and a worker, by default with eight threads, and no worker that calls them."""
     with running_fleet(folder, broker, **env) as fleet:
         gateway = fleet.gateway()
         if agents:

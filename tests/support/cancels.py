@@ -1,4 +1,4 @@
-"""More agents for the tests, on the same app: how agents take it that they are stopped.
+"""More agents on the app of `agents`: different reactions to a cancel.
 
 Those that go on make a mark in the file that they are told, a hundred times a second, for as long as they live.
 """
@@ -20,11 +20,11 @@ from .endings import app as _with_endings
 
 assert _with_endings is app
 LIFE = 60.0
-"""Seconds an agent lives that nothing stops: longer than any test waits."""
+"""Seconds after which an agent ends that ignores its cancellation. No test waits this long."""
 
 
 def marks(path: str) -> Iterator[None]:
-    """Makes a mark, again and again."""
+    """Append to a file at an interval."""
     until = time.monotonic() + LIFE
     while time.monotonic() < until:
         with Path(path).open("a") as file:
@@ -35,7 +35,7 @@ def marks(path: str) -> Iterator[None]:
 
 @a2a.agent("deaf-function")
 def deaf_function(turn: Turn) -> str:
-    """A plain function that never looks."""
+    """Ignore the cancellation, in a plain function."""
     for _ in marks(turn.text):
         pass
     return "done"
@@ -43,14 +43,14 @@ def deaf_function(turn: Turn) -> str:
 
 @a2a.agent("blocks-the-loop")
 async def blocks_the_loop(turn: Turn) -> str:
-    """Blocks the event loop itself."""
+    """Block the event loop."""
     for _ in marks(turn.text):
         pass
     return "done"
 
 
 async def swallow(path: str) -> None:
-    """Takes no cancellation for an answer."""
+    """Suppress every cancellation."""
     for _ in marks(path):
         try:
             await asyncio.sleep(0)
@@ -65,7 +65,7 @@ async def swallows(turn: Turn) -> str:
 
 
 class HangsInCancel(AgentExecutor):
-    """Never returns from its own cancel(), but can be cancelled."""
+    """Executor whose cancel() never returns, but whose run can be cancelled."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         await asyncio.sleep(LIFE)
@@ -99,13 +99,13 @@ async def idle_blocks(turn: Turn) -> str:
 
 @a2a.agent("lost-once", max_attempts=2)
 def lost_once(turn: Turn) -> str:
-    """Goes on for ever, the first time."""
+    """Run forever in the first attempt."""
     return deaf_function(turn) if turn.attempt == 1 else "second"
 
 
 @a2a.agent("looks")
 def looks(turn: Turn) -> str:
-    """A plain function that looks, and takes a moment to tidy up."""
+    """Check for the cancellation in a plain function, and clean up for a moment."""
     while not turn.cancelled:
         time.sleep(0.01)
     time.sleep(0.5)
@@ -115,7 +115,7 @@ def looks(turn: Turn) -> str:
 
 @a2a.agent("talks")
 def talks(turn: Turn) -> str:
-    """A plain function that only talks, and swallows every Exception."""
+    """Send texts from a plain function, and suppress every Exception."""
     try:
         for number in range(int(LIFE / 0.02)):
             try:
@@ -130,7 +130,7 @@ def talks(turn: Turn) -> str:
 
 @a2a.agent("draws")
 def draws(turn: Turn) -> Iterator[str]:
-    """A plain generator."""
+    """Yield from a plain generator."""
     try:
         for number in range(int(LIFE / 0.02)):
             yield f"{number} "

@@ -1,4 +1,4 @@
-"""Celery's own events, as Flower gets them."""
+"""Celery's events, as Flower receives them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from celery import Celery
 
 
 class CeleryEvents:
-    """Types of the events of each Celery task, in order, without their "task-"."""
+    """Types of the events of each Celery task, in order, without the prefix "task-"."""
 
     def __init__(self, broker_url: str) -> None:
         self.of: dict[str, list[str]] = defaultdict(list)
         self.whole: list[dict[str, Any]] = []
-        """All events as they came, those of workers too."""
+        """All events in order of arrival, including those of workers."""
         self._app = Celery(broker=broker_url, set_as_current=False)
         self._stopping = False
         self._ready = threading.Event()
@@ -26,11 +26,11 @@ class CeleryEvents:
         assert self._ready.wait(30)
 
     def ends_of(self, celery_id: str) -> list[str]:
-        """How it ended, as far as Celery says."""
+        """Return the events of a Celery task that report an end."""
         return [kind for kind in self.of[celery_id] if kind not in ("sent", "received", "started")]
 
     def stop(self) -> None:
-        """Listens no more."""
+        """Stop listening."""
         self._stopping = True
         self._thread.join(10)
 
@@ -55,7 +55,7 @@ class CeleryEvents:
 
 @contextmanager
 def celery_events(broker_url: str) -> Iterator[CeleryEvents]:
-    """Listens while the block runs."""
+    """Listen while the block runs."""
     events = CeleryEvents(broker_url)
     try:
         yield events

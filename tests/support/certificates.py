@@ -1,4 +1,4 @@
-"""A certificate authority of the tests' own."""
+"""A certificate authority for the tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cryptography.x509.oid import NameOID
 
 @dataclass(frozen=True)
 class Authority:
-    """One that signs itself, and certificates for names."""
+    """Self-signed certificate authority that issues certificates for names."""
 
     key: ec.EllipticCurvePrivateKey
     certificate: x509.Certificate
@@ -25,7 +25,7 @@ class Authority:
 
     @classmethod
     def in_folder(cls, folder: Path) -> Authority:
-        """A new one; what it makes is kept in `folder`."""
+        """Create an authority that writes its files to `folder`."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = _name("Tests")
         usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
@@ -35,7 +35,7 @@ class Authority:
         return cls(key, builder.add_extension(usage, critical=True).sign(key, SHA256()), folder)
 
     def server(self, *names: str) -> ssl.SSLContext:
-        """What a server for `names` speaks TLS with."""
+        """Return the TLS context of a server for `names`."""
         file = self.folder / f"{names[0]}.pem"
         file.write_bytes(b"".join(self._issued(*map(x509.DNSName, names))))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -44,14 +44,14 @@ class Authority:
 
     @property
     def file(self) -> Path:
-        """Its certificate, for who reads files."""
+        """Return the file of the authority's certificate."""
         file = self.folder / "authority.pem"
         if not file.exists():
             file.write_bytes(self.certificate.public_bytes(Encoding.PEM))
         return file
 
     def issue(self, name: str, address: str = "") -> tuple[Path, Path]:
-        """Files with a key, and with a certificate of it for `name`, and for an IP `address` if there is one."""
+        """Return the files of a new key and its certificate for `name` and, if given, for an IP `address`."""
         private, public = self.folder / f"{name}.key", self.folder / f"{name}.pem"
         key, certificate = self._issued(x509.DNSName(name), *([x509.IPAddress(ip_address(address))] if address else []))
         private.write_bytes(key)
@@ -59,11 +59,11 @@ class Authority:
         return private, public
 
     def client(self) -> ssl.SSLContext:
-        """What trusts this authority and no other."""
+        """Return a client's TLS context that trusts only this authority."""
         return ssl.create_default_context(cadata=self.certificate.public_bytes(Encoding.PEM).decode())
 
     def _issued(self, *names: x509.GeneralName) -> tuple[bytes, bytes]:
-        """A key and its certificate for `names`, as PEM."""
+        """Return a new key and its certificate for `names`, as PEM."""
         key = ec.generate_private_key(ec.SECP256R1())
         builder = _dated(x509.CertificateBuilder()).issuer_name(self.certificate.subject)
         builder = builder.subject_name(_name(str(names[0].value))).public_key(key.public_key())
@@ -75,7 +75,7 @@ class Authority:
 
 
 def signer(folder: Path, name: str) -> tuple[Path, Path]:
-    """A key that signs Celery's messages, and its certificate, which signs itself; both files in `folder`."""
+    """Write a key that signs Celery's messages, and its self-signed certificate, to `folder`."""
     key = rsa.generate_private_key(65537, 2048)
     builder = _dated(x509.CertificateBuilder()).issuer_name(_name(name)).subject_name(_name(name))
     private, public = folder / f"{name}.key", folder / f"{name}.pem"

@@ -1,4 +1,4 @@
-"""Clients for the tests: the SDK's own over each binding, and raw requests for what no client would send."""
+"""Clients for the tests: the SDK's client over each binding, and raw requests that no client sends."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ KNOWN_RPC_CODES = {-32700, *range(-32603, -32599), *range(-32009, -32000)}
 
 @dataclass
 class Served:
-    """A fleet that serves: one gateway, with gRPC if wanted, and one worker unless told otherwise."""
+    """A running fleet with one gateway and, by default, one worker."""
 
     fleet: Fleet
     gateway: Gateway
@@ -61,7 +61,7 @@ def serving(
     grpc: bool = True,
     **env: str,
 ) -> Iterator[Served]:
-    """A fleet with a gateway and a worker; no worker if `pool` is None."""
+    """Run a fleet with a gateway and a worker, or without a worker if `pool` is None."""
     with running_fleet(folder, broker, **env) as fleet:
         gateway = fleet.gateway(grpc=grpc)
         worker = fleet.worker(pool=pool, concurrency=concurrency) if pool else None
@@ -69,7 +69,7 @@ def serving(
 
 
 async def card_of(gateway: Gateway, agent: str = "") -> AgentCard:
-    """The card that a client finds; `agent` "" is the one at the root."""
+    """Fetch the card of an agent, or with "" the card at the root."""
     async with httpx.AsyncClient(timeout=LIMIT) as http:
         return await A2ACardResolver(http, base_url(gateway, agent)).get_agent_card()
 
@@ -82,7 +82,7 @@ def base_url(gateway: Gateway, agent: str = "") -> str:
 async def sdk_client(
     gateway: Gateway, agent: str = "", binding: str = "JSONRPC", *, version: str = "1.0", streaming: bool = True
 ) -> AsyncIterator[Client]:
-    """The SDK's client, made from the card that it resolves; `version` "0.3" leaves it only the interfaces of 0.3."""
+    """Return the SDK's client for the card that it resolves. With `version` "0.3" it uses an interface of 0.3."""
     async with httpx.AsyncClient(timeout=LIMIT) as http:
         card = await A2ACardResolver(http, base_url(gateway, agent)).get_agent_card()
         found = [i for i in card.supported_interfaces if i.protocol_version == version]
@@ -99,19 +99,19 @@ async def sdk_client(
 
 
 def request(text: str = "hello", *, immediately: bool = False, **fields: Any) -> SendMessageRequest:
-    """A message to send; `fields` are the message's own (task_id, context_id …)."""
+    """Return a request with a message. `fields` are fields of the message (task_id, context_id …)."""
     message = Message(message_id=fields.pop("message_id", uuid4().hex), role=Role.ROLE_USER, **fields)
     message.parts.add(text=text)
     return SendMessageRequest(message=message, configuration=SendMessageConfiguration(return_immediately=immediately))
 
 
 def service(**parameters: str) -> ClientCallContext:
-    """A call context with service parameters; underscores become dashes."""
+    """Return a call context with service parameters. Underscores become dashes."""
     return ClientCallContext(service_parameters={k.replace("_", "-"): v for k, v in parameters.items()})
 
 
 async def send(client: Client, text: str = "hello", **options: Any) -> Task:
-    """Sends a message with a client that does not stream; gives the task."""
+    """Send a message with a client that does not stream, and return the task."""
     async for response in client.send_message(request(text, **options)):
         assert response.HasField("task"), response
         return response.task
@@ -119,12 +119,12 @@ async def send(client: Client, text: str = "hello", **options: Any) -> Task:
 
 
 async def collect(events: AsyncIterator[StreamResponse]) -> list[StreamResponse]:
-    """All events of a stream."""
+    """Return all events of a stream."""
     return [event async for event in events]
 
 
 async def until_state(client: Client, task_id: str, *states: str, within: float = LIMIT) -> Task:
-    """The task, as soon as it is in one of `states` ("WORKING", …)."""
+    """Wait until the task is in one of `states` ("WORKING", …) and return it."""
     wanted = {TaskState.Value(f"TASK_STATE_{state}") for state in states}
 
     async def reached() -> Task | None:
@@ -137,23 +137,23 @@ async def until_state(client: Client, task_id: str, *states: str, within: float 
 
 
 def state(task: Task) -> str:
-    """The short name of a task's state."""
+    """Return a task's state without its prefix."""
     return TaskState.Name(task.status.state).removeprefix("TASK_STATE_")
 
 
 def texts(task: Task) -> list[str]:
-    """Each artifact's text."""
+    """Return the text of each artifact."""
     return ["".join(part.text for part in artifact.parts) for artifact in task.artifacts]
 
 
 def message_json(text: str = "hello", **fields: Any) -> dict[str, Any]:
-    """The same, as JSON: the parameters of SendMessage."""
+    """Return the parameters of SendMessage as JSON."""
     message = {"messageId": uuid4().hex, "role": "ROLE_USER", "parts": [{"text": text}], **fields}
     return {"message": message}
 
 
 def rpc(gateway: Gateway, method: str, params: Any = None, *, agent: str = "", **headers: str) -> dict[str, Any]:
-    """A JSON-RPC call's response; fails unless that is one."""
+    """Make a JSON-RPC call and return its response. Fail unless it is a JSON-RPC response."""
     body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {} if params is None else params}
     answer = httpx.post(f"{base_url(gateway, agent)}/", json=body, headers={**V1, **_dashed(headers)}, timeout=LIMIT)
     assert answer.status_code == 200, answer.text
@@ -166,7 +166,7 @@ def rpc(gateway: Gateway, method: str, params: Any = None, *, agent: str = "", *
 def rest(
     gateway: Gateway, method: str, path: str, body: Any = None, *, agent: str = "", **headers: str
 ) -> httpx.Response:
-    """An HTTP+JSON request's response."""
+    """Send an HTTP+JSON request and return its response."""
     url = base_url(gateway, agent) + path
     return httpx.request(method, url, json=body, headers={**V1, **_dashed(headers)}, timeout=LIMIT)
 
@@ -177,7 +177,7 @@ def _dashed(headers: dict[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Frame:
-    """One SSE frame. `id` is "" for a frame without."""
+    """An SSE frame. `id` is "" for a frame without an id."""
 
     id: str
     event: str
@@ -185,7 +185,7 @@ class Frame:
 
     @property
     def version(self) -> int:
-        """The version in the id.
+        """Return the version in the id.
 
         Raises:
             ValueError: the frame has no id, or another kind of id.
@@ -194,7 +194,7 @@ class Frame:
 
 
 async def frames(response: httpx.Response) -> AsyncIterator[Frame]:
-    """The frames of an SSE response, by the rules of the standard."""
+    """Yield the frames of an SSE response, parsed by the rules of the standard."""
     fields: dict[str, str] = {}
     async for line in response.aiter_lines():
         if line:
@@ -218,7 +218,7 @@ async def stream(
     method: str = "POST",
     **headers: str,
 ) -> AsyncIterator[AsyncIterator[Frame]]:
-    """An HTTP+JSON stream; fails unless it is one."""
+    """Open an HTTP+JSON stream. Fail unless the response is a stream."""
     url = base_url(gateway, agent) + path
     async with http.stream(method, url, json=body, headers={**V1, **_dashed(headers)}, timeout=LIMIT) as response:
         if response.status_code != 200:

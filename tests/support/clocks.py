@@ -1,4 +1,4 @@
-"""A clock that a test moves."""
+"""A clock that tests control."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ManualClock(Clock):
         self._suspended += seconds
 
     def set_time(self, ahead: float) -> None:
-        """Set the wall clock ahead by so many seconds."""
+        """Set the wall clock ahead by `seconds`."""
         self._set_ahead += ahead
 
     async def sleep(self, seconds: float) -> None:
@@ -60,11 +60,11 @@ class ManualClock(Clock):
 
     @property
     def waits(self) -> list[float]:
-        """The seconds that are left of each sleep and timeout under way, the shortest first."""
+        """Return the remaining seconds of each active sleep and timeout, sorted."""
         return sorted(round(until - self._seconds, 6) for until, _ in self._waits.values())
 
     async def until_waiting(self, *seconds: float) -> None:
-        """Return when the sleeps and timeouts under way are exactly these."""
+        """Wait until the active sleeps and timeouts are exactly these."""
 
         async def as_expected() -> bool:
             return self.waits == sorted(seconds)

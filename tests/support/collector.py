@@ -1,4 +1,4 @@
-"""A stand-in for an OpenTelemetry collector: takes spans over OTLP/HTTP from any process, and remembers them."""
+"""A stand-in for an OpenTelemetry collector that receives and stores spans over OTLP/HTTP."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .waiting import eventually
 
 @dataclass(frozen=True)
 class Collected:
-    """A span as it was exported. `parent` is "" for a root."""
+    """An exported span. `parent` is "" for a root span."""
 
     service: str
     scope: str
@@ -32,7 +32,7 @@ class Collected:
 
 
 class Collector:
-    """What came so far."""
+    """The spans received so far."""
 
     def __init__(self) -> None:
         self._spans: list[Collected] = []
@@ -44,16 +44,16 @@ class Collector:
         return f"http://127.0.0.1:{self._server.server_port}"
 
     def close(self) -> None:
-        """Listens no more."""
+        """Stop listening."""
         self._server.shutdown()
         self._server.server_close()
 
     def of_trace(self, trace: str) -> list[Collected]:
-        """The spans of `trace` that are here."""
+        """Return the received spans of `trace`."""
         return [span for span in tuple(self._spans) if span.trace == trace]
 
     def wait_for(self, trace: str, *names: str) -> list[Collected]:
-        """The spans of `trace`, as soon as each of `names` is among them."""
+        """Wait until the spans of `trace` include all of `names`, and return them."""
 
         def complete() -> list[Collected] | None:
             found = self.of_trace(trace)
@@ -79,13 +79,13 @@ class Collector:
                 self.end_headers()
 
             def log_message(self, format: str, *args: Any) -> None:
-                """Nothing."""
+                """Log no request."""
 
         return Handler
 
 
 def read(request: ExportTraceServiceRequest) -> Iterator[Collected]:
-    """The spans of one export."""
+    """Return the spans of an export."""
     for of_process in request.resource_spans:
         service = _values(of_process.resource.attributes).get("service.name", "")
         for of_scope in of_process.scope_spans:
@@ -110,7 +110,7 @@ def _values(attributes: Any) -> dict[str, Any]:
 
 @contextmanager
 def collector() -> Iterator[Collector]:
-    """One that listens."""
+    """Run a collector."""
     collecting = Collector()
     try:
         yield collecting
@@ -119,7 +119,7 @@ def collector() -> Iterator[Collector]:
 
 
 def path_to(span: Collected, spans: list[Collected]) -> list[Collected]:
-    """From the root of what is here down to `span`."""
+    """Return the received spans from the root to `span`."""
     by_id = {it.id: it for it in spans}
     path = [span]
     while path[0].parent in by_id:

@@ -1,4 +1,4 @@
-"""A client's context with an agent that keeps sessions, or takes its messages one by one."""
+"""A client's context with an agent that has sessions or serializes its messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .waiting import eventually
 
 
 class Context:
-    """A client's context with one agent; what its runs noted is in `notes`."""
+    """A client's context with one agent. `notes` has the lines that its runs wrote."""
 
     def __init__(self, gateway: Gateway, agent: str, folder: Path) -> None:
         self.id = str(uuid4())
@@ -23,7 +23,7 @@ class Context:
         self._folder = folder
 
     def send(self, text: str, task: dict[str, Any] | None = None, *, wait: bool = True) -> dict[str, Any]:
-        """Sends a message; gives the task, at its end unless told otherwise."""
+        """Send a message and return the task, by default after its end."""
         message = {"messageId": str(uuid4()), "role": "ROLE_USER", "parts": [{"text": text}], "contextId": self.id}
         if task is not None:
             message["taskId"] = task["id"]
@@ -37,7 +37,7 @@ class Context:
         return answer.json()["task"]  # type: ignore[no-any-return]
 
     def ended(self, task: dict[str, Any], *ends: str) -> dict[str, Any]:
-        """The task in one of these states."""
+        """Wait until the task is in one of these states and return it."""
         wanted = ends or ("COMPLETED", "FAILED", "CANCELED", "REJECTED")
 
         def look() -> dict[str, Any] | None:
@@ -53,7 +53,7 @@ class Context:
 
 
 def said(task: dict[str, Any]) -> Any:
-    """What the agent answered with."""
+    """Return the data or the text of the agent's last artifact."""
     [part] = task["artifacts"][-1]["parts"]
     return part.get("data", part.get("text"))
 

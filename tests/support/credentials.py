@@ -1,4 +1,4 @@
-"""Credentials for the tests: issuers' keys and tokens, API keys with their hashes, and settings that know them."""
+"""Credentials for the tests: keys and tokens of issuers, API keys with their hashes, and the matching settings."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ SHARED = OctKey.import_key("a-secret-that-issuer-and-gateway-share")
 
 
 def rsa_key(kid: str | None = "first") -> RSAKey:
-    """A new one, with its private part."""
+    """Return a new private key."""
     private = generate_private_key(65537, 2048)
     pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     return RSAKey.import_key(pem, {} if kid is None else {"kid": kid})
 
 
 def claims(owner: Any = "alice", **others: Any) -> dict[str, Any]:
-    """Good claims, with `others` in their place; None leaves one out."""
+    """Return valid claims with the changes of `others`. A value of None removes a claim."""
     now = int(time.time())
     good = {"iss": ISSUER, "aud": AUDIENCE, "sub": owner, "iat": now, "exp": now + 600}
     return {name: value for name, value in (good | others).items() if value is not None}
@@ -33,7 +33,7 @@ def claims(owner: Any = "alice", **others: Any) -> dict[str, Any]:
 def token(
     key: Key, algorithm: str, owner: Any = "alice", *, header: dict[str, Any] | None = None, **others: Any
 ) -> str:
-    """A token that `key` signs; `others` as in `claims`."""
+    """Return a token that `key` signs. `others` has the same meaning as in `claims`."""
     kid = key.get("kid")
     head = {"alg": algorithm, **({"kid": kid} if kid else {}), **(header or {})}
     registry = jws.JWSRegistry(algorithms=[algorithm], strict_check_header=False)
@@ -41,17 +41,17 @@ def token(
 
 
 def shared(owner: str, **others: Any) -> str:
-    """A token that is signed with the shared secret."""
+    """Return a token that is signed with the shared secret."""
     return token(SHARED, "HS256", owner, **others)
 
 
 def api_key_entry(owner: str, key: str, tenants: str = "") -> str:
-    """What the setting has of an API key."""
+    """Return the hash of an API key in the format of the setting."""
     return f"{owner}:sha256:{sha256(key.encode()).hexdigest()}" + (f":{tenants}" if tenants else "")
 
 
 def bearer(given: str) -> dict[str, str]:
-    """The header of a token."""
+    """Return the header of a token."""
     return {"Authorization": f"Bearer {given}"}
 
 
@@ -62,4 +62,4 @@ WITH_TOKENS = {
     "A2A_AUTH_JWT_AUDIENCE": AUDIENCE,
     "A2A_AUTH_JWT_TENANTS_CLAIM": "tenants",
 }
-"""The environment of a gateway that takes tokens of the shared secret."""
+"""Environment of a gateway that accepts tokens of the shared secret."""

@@ -1,4 +1,4 @@
-"""What compose/observability/ asks Prometheus: the panels of the dashboard, and the alerts."""
+"""Prometheus queries of compose/observability/: the panels of the dashboard and the alerts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DASHBOARD = json.loads((FOLDER / "dashboard.json").read_text(encoding="utf-8"))
 
 
 def panels() -> dict[str, list[str]]:
-    """The queries of each panel, by its title, as Grafana sends them for a graph of an hour."""
+    """Return the queries of each panel by its title, as Grafana sends them for a graph of an hour."""
     return {
         panel["title"]: [target["expr"].replace("$__rate_interval", "1m") for target in panel["targets"]]
         for panel in DASHBOARD["panels"]
@@ -23,11 +23,11 @@ def panels() -> dict[str, list[str]]:
 
 
 def alerts() -> dict[str, str]:
-    """The expression of each alert, by its name."""
+    """Return the expression of each alert by its name."""
     [group] = yaml.safe_load((FOLDER / "alerts.yaml").read_text(encoding="utf-8"))["groups"]
     return {rule["alert"]: rule["expr"] for rule in group["rules"]}
 
 
 def metrics_in(expression: str) -> set[str]:
-    """The metrics that it asks for; of a histogram the name that it is documented by."""
+    """Return the metrics in a query. A histogram has the name that is documented."""
     return {re.sub("_bucket$", "", name) for name in re.findall(r"\b(?:a2a|flower)_\w+", expression)}

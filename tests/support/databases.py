@@ -1,4 +1,4 @@
-"""SQL servers of a test's own: a cluster in a folder that is gone at the end, on a port of 127.0.0.1.
+"""Temporary SQL servers for tests, each with a temporary folder and a port of 127.0.0.1.
 
 Their programs come from Debian's packages (postgresql, mariadb-server). They refuse to run as root: then they run as
 the users that the packages made.
@@ -22,13 +22,13 @@ START = 60.0
 
 
 class Postgres:
-    """A PostgreSQL; `url` is SQLAlchemy's. It can be stopped, and started again with what it has."""
+    """PostgreSQL with a `url` for SQLAlchemy. It can be stopped and started again with its data."""
 
     package = "postgresql"
 
     @staticmethod
     def is_installed() -> bool:
-        """Whether its programs are here."""
+        """Return whether its programs are installed."""
         return program("initdb") != ""
 
     def __init__(self, folder: Path) -> None:
@@ -45,17 +45,17 @@ class Postgres:
         self._run("initdb", *made)
 
     def start(self) -> None:
-        """Returns when it answers."""
+        """Wait until the server responds."""
         settings = f"-p {self._port} -k {self._folder} -h 127.0.0.1 -c fsync=off"
         self._run("pg_ctl", "start", "-w", "-t", START, "-D", self._data, "-l", self._folder / "log", "-o", settings)
 
     def stop(self) -> None:
-        """Cuts all connections off."""
+        """Close all connections."""
         with suppress(subprocess.CalledProcessError):
             self._run("pg_ctl", "stop", "-w", "-m", "immediate", "-D", self._data)
 
     def everything(self) -> str:
-        """All that anybody has written, as SQL."""
+        """Return the contents of the database as SQL."""
         dump = self._folder / "dump.sql"
         self._run("pg_dump", "-f", dump, self.url.replace("+asyncpg", ""))
         return dump.read_text()
@@ -65,19 +65,19 @@ class Postgres:
 
 
 def program(name: str) -> str:
-    """Where a program of PostgreSQL's is, "" if nowhere: Debian has it beside the PATH."""
+    """Return the path of a PostgreSQL program, or "". Debian installs it outside the PATH."""
     found = [str(path) for path in Path("/usr/lib/postgresql").glob(f"*/bin/{name}")]
     return max(found, default=shutil.which(name) or "")
 
 
 class Maria:
-    """A MariaDB; `url` is SQLAlchemy's."""
+    """MariaDB with a `url` for SQLAlchemy."""
 
     package = "mariadb-server"
 
     @staticmethod
     def is_installed() -> bool:
-        """Whether its programs are here."""
+        """Return whether its programs are installed."""
         return shutil.which("mariadbd") is not None
 
     def __init__(self, folder: Path) -> None:
@@ -97,7 +97,7 @@ class Maria:
         )
 
     def start(self) -> None:
-        """Returns when it answers."""
+        """Wait until the server responds."""
         first = self._folder / "first.sql"
         first.write_text(
             "CREATE DATABASE IF NOT EXISTS archive;\n"
@@ -123,7 +123,7 @@ class Maria:
         eventually(self._answers, what="MariaDB answers")
 
     def stop(self) -> None:
-        """Ends it."""
+        """Stop the server."""
         if self._server is not None:
             self._server.terminate()
             self._server.wait(START)
@@ -139,7 +139,7 @@ class Maria:
 
 @contextmanager
 def running(kind: type[Postgres] | type[Maria]) -> Iterator[Postgres | Maria]:
-    """A server that is gone at the end."""
+    """Run a temporary server."""
     folder = Path(tempfile.mkdtemp(prefix="a2a-sql-"))
     server: Postgres | Maria | None = None
     try:
@@ -153,19 +153,19 @@ def running(kind: type[Postgres] | type[Maria]) -> Iterator[Postgres | Maria]:
 
 
 def as_user(user: str) -> list[str]:
-    """What to put in front of a command that must not be run as root."""
+    """Return the prefix of a command that must not run as root."""
     return ["runuser", "-u", user, "--"] if os.geteuid() == 0 else []
 
 
 def as_server(user: str, folder: Path) -> None:
-    """The folder and what is in it become the server's."""
+    """Make the server's user the owner of the folder and its contents."""
     if os.geteuid() == 0:
         for path in (folder, *folder.iterdir()):
             shutil.chown(path, user)
 
 
 def run(user: str, command: list[str]) -> None:
-    """Runs a command to its end; its output is in the error, if it fails."""
+    """Run a command to its end. If it fails, the error contains its output."""
     with tempfile.TemporaryFile() as output:  # not a pipe: the server that it starts would hold it open
         try:
             subprocess.run([*as_user(user), *command], check=True, stdout=output, stderr=output, cwd="/", timeout=120)

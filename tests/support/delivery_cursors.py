@@ -1,4 +1,4 @@
-"""Push-notification configs in a store, and a deliverer that posts to nobody."""
+"""Push-notification configs in a store, and a deliverer that posts nothing."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ LEASE_US = 60_000_000
 def new(
     config_id: str = "c", sealed: bytes = b"sealed", fingerprint: str = "f0", account_limit: int | None = None
 ) -> NewPushConfig:
-    """A config of Ann, who may have `account_limit`."""
+    """Return a config of Ann, whose account may have `account_limit` configs."""
     return NewPushConfig(config_id, sealed, fingerprint, ANN.account, account_limit)
 
 
 class Webhooks:
-    """Configs, and what becomes of their lines."""
+    """Push-notification configs and their delivery cursors."""
 
     def __init__(self, store: AsyncStore, keys: Keys) -> None:
         self.store, self.keys = store, keys
 
     async def saved(self, task_id: str, config_id: str = "c", sealed: bytes = b"sealed") -> None:
-        """A config of the task."""
+        """Save a config of the task."""
         assert await self.store.run(save_push_config(self.keys, ANN, task_id, new(config_id, sealed))) is None
 
     async def take(self, limit: int = 100, lease_us: int = LEASE_US) -> list[DeliveryCursor]:
-        """What is due, in hand."""
+        """Acquire the cursors with due deliveries."""
         return await self.store.run(acquire_due_deliveries(self.keys, limit=limit, lease_us=lease_us))
 
     async def pass_time(self, seconds: float) -> None:
@@ -51,30 +51,30 @@ class Webhooks:
                     await self.store.redis.hincrby(key, field, -micros)
 
     async def one(self, lease_us: int = LEASE_US) -> DeliveryCursor:
-        """The one line that is due, in hand."""
-        [line] = await self.take(lease_us=lease_us)
-        return line
+        """Acquire the only cursor with due deliveries."""
+        [cursor] = await self.take(lease_us=lease_us)
+        return cursor
 
-    async def note(self, line: DeliveryCursor, version: int, *, posted: bool = True) -> str:
-        """What a deliverer is told that has delivered up to `version`."""
+    async def note(self, cursor: DeliveryCursor, version: int, *, posted: bool = True) -> str:
+        """Record the delivery of the events up to `version`, and return the reply."""
         return await self.store.run(
-            record_delivery(self.keys, line, EventId(version), lease_us=LEASE_US, posted=posted)
+            record_delivery(self.keys, cursor, EventId(version), lease_us=LEASE_US, posted=posted)
         )
 
     async def drain(self) -> dict[tuple[str, str], list[int]]:
-        """Delivers all that is due; gives the versions that each line got."""
+        """Deliver all due events, and return the delivered versions by task and config."""
         got: dict[tuple[str, str], list[int]] = {}
-        while lines := await self.take():
-            for line in lines:
-                versions = got.setdefault((line.task_id, line.config_id), [])
-                page = await self.store.run(read_log(self.keys, line.task_id, line.delivered))
+        while cursors := await self.take():
+            for cursor in cursors:
+                versions = got.setdefault((cursor.task_id, cursor.config_id), [])
+                page = await self.store.run(read_log(self.keys, cursor.task_id, cursor.delivered))
                 for entry in page.entries:
                     versions.append(entry.version)
-                    await self.note(line, entry.version)
+                    await self.note(cursor, entry.version)
         return got
 
     async def stands(self, task_id: str, config_id: str = "c") -> Delivery:
-        """How a line stands."""
+        """Return the state of a delivery."""
         found = await self.store.run(read_delivery(self.keys, task_id, config_id))
         assert found is not None
         return found

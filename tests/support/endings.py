@@ -1,4 +1,4 @@
-"""More agents for the tests, on the same app: one for each way in which a run can end, and Celery's limits."""
+"""More agents on the app of `agents`: one for each way in which a run can end, and Celery's limits."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from .agents import Patient, a2a, app, card
 
 @a2a.agent("ends")
 async def ends(turn: Turn) -> str:
-    """Ends in the way it is told."""
+    """End as the message says."""
     return end(turn.text)
 
 
 @a2a.agent("sync-ends")
 def sync_ends(turn: Turn) -> str:
-    """The same, from a plain function."""
+    """End as the message says, from a plain function."""
     return end(turn.text)
 
 
 def end(how: str) -> str:
-    """Ends an agent, or the process it is in."""
+    """End an agent or its process."""
     match how:
         case "sys.exit":
             sys.exit(3)
@@ -52,7 +52,7 @@ def end(how: str) -> str:
 
 @a2a.agent("limited", time_limit=2)
 async def limited(turn: Turn) -> AsyncIterator[str]:
-    """Talks for a minute, but has two seconds."""
+    """Stream for a minute, with a time limit of two seconds."""
     for number in range(300):
         yield f"{number} "
         await asyncio.sleep(0.2)
@@ -60,7 +60,7 @@ async def limited(turn: Turn) -> AsyncIterator[str]:
 
 @a2a.agent("idle", idle_limit=1.5)
 async def idle(turn: Turn) -> AsyncIterator[str]:
-    """Talks for longer than it may be idle, then falls silent."""
+    """Stream for longer than the idle limit, then send nothing."""
     for number in range(4):
         yield f"{number} "
         await asyncio.sleep(0.5)
@@ -68,7 +68,7 @@ async def idle(turn: Turn) -> AsyncIterator[str]:
 
 
 class Framework(Patient):
-    """Calls any cancellation a canceled task, as frameworks do."""
+    """Executor that reports CANCELED after any cancellation, as frameworks do."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         try:
@@ -83,14 +83,14 @@ a2a.add_agent(card("exits-when-loaded"), "tests.support.exits:Nobody")
 
 @a2a.agent("stuck")
 async def stuck(turn: Turn) -> str:
-    """Blocks the event loop itself."""
+    """Block the event loop."""
     time.sleep(float(turn.text))  # noqa: ASYNC251
     return "done"
 
 
 @a2a.agent("until")
 async def until(turn: Turn) -> str:
-    """Works until there is the file that it is told."""
+    """Work until the file of this name exists."""
     while not Path(turn.text).exists():  # noqa: ASYNC110, ASYNC240 - another process makes it
         await asyncio.sleep(0.02)
     return "done"
@@ -98,7 +98,7 @@ async def until(turn: Turn) -> str:
 
 @a2a.agent("perishable", expires=1)
 async def perishable(turn: Turn) -> str:
-    """Must be begun within a second."""
+    """Expire after a second in the queue."""
     return "fresh"
 
 
@@ -106,7 +106,7 @@ if "TEST_GHOST" in os.environ:
 
     @a2a.agent("ghost")
     async def ghost(turn: Turn) -> str:
-        """Is known only where TEST_GHOST is set."""
+        """Agent that exists only where TEST_GHOST is set."""
         return "boo"
 
 
@@ -117,11 +117,11 @@ app.conf.task_time_limit = float(os.environ.get("TEST_TIME_LIMIT", "0")) or None
 
 @a2a.agent("unlucky", autoretry_for=(LookupError,))
 async def unlucky(turn: Turn) -> str:
-    """Waits for its retry, three minutes."""
+    """Wait three minutes for a retry."""
     raise LookupError(turn.text)
 
 
 @a2a.agent("phoenix", max_attempts=2)
 async def phoenix(turn: Turn) -> str:
-    """Takes its process with it, the first time."""
+    """End the process in the first attempt."""
     return end("os._exit") if turn.attempt == 1 else "risen"

@@ -1,10 +1,10 @@
-"""An executor that ends the process that builds it."""
+"""An executor whose constructor ends the process."""
 
 import sys
 
 
 class Nobody:
-    """Is never built."""
+    """Executor whose constructor ends the process."""
 
     def __init__(self) -> None:
         sys.exit(7)

@@ -1,4 +1,4 @@
-"""The same agents, on a Redis broker that gives up on whoever has a message for more than two seconds."""
+"""The app of `agents` with a visibility timeout of two seconds on the Redis broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""More agents for the tests, on the same app: what workers are doing when they are told to stop."""
+"""More agents on the app of `agents`, for workers that are stopped while agents run."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from .endings import app  # and its settings
 app.conf.worker_soft_shutdown_timeout = float(os.environ.get("TEST_SOFT_SHUTDOWN", "0"))
 
 
-def leave_word(task_id: str, word: str) -> None:
-    """Tells the test something that no client hears."""
+def write_line(task_id: str, word: str) -> None:
+    """Write a line for the test, which no client sees."""
     with (Path(os.environ["TEST_FOLDER"]) / task_id).open("a") as file:
         file.write(f"{word}\n")
 
 
 async def working(task_id: str, how_long: str) -> None:
-    """Takes its time."""
+    """Work for a time, or until the test has created a file."""
     if how_long == "until":
         while not (Path(os.environ["TEST_FOLDER"]) / f"{task_id}.may-end").exists():  # noqa: ASYNC110 - another process makes it
             await asyncio.sleep(0.05)
@@ -35,11 +35,11 @@ async def working(task_id: str, how_long: str) -> None:
 
 
 async def work(turn: Turn) -> AsyncIterator[object]:
-    """Begins an artifact, works and ends it; cleans up when stopped.
+    """Begin an artifact, work and complete it. Clean up after a cancellation.
 
-    The message says for each attempt how long it works: so many seconds, or "until" it is told that it may end.
+    The message has the time of each attempt: a number of seconds, or "until" for the file of the test.
     """
-    leave_word(turn.task.id, f"begins {turn.attempt}")
+    write_line(turn.task.id, f"begins {turn.attempt}")
     if turn.attempt == 1:
         await turn.artifact("finished", artifact_id="first")
     yield f"attempt {turn.attempt} "
@@ -47,7 +47,7 @@ async def work(turn: Turn) -> AsyncIterator[object]:
         await working(turn.task.id, turn.text.split()[turn.attempt - 1])
     except asyncio.CancelledError:
         await asyncio.sleep(0.1)
-        leave_word(turn.task.id, "cleaned up")
+        write_line(turn.task.id, "cleaned up")
         raise
     yield "done"
 
@@ -57,7 +57,7 @@ a2a.agent("once-only", description="At most once.")(work)
 
 
 class Reports(Patient):
-    """Calls any cancellation a canceled task, as frameworks do."""
+    """Executor that reports CANCELED after any cancellation, as frameworks do."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         if context.metadata.get("again"):
@@ -73,30 +73,30 @@ a2a.add_agent(card("reports-once"), Reports)
 
 @a2a.agent("blocks-loop", max_attempts=2)
 async def blocks_loop(turn: Turn) -> str:
-    """Blocks the event loop of all runs, the first time."""
+    """Block the event loop of all runs in the first attempt."""
     await turn.say("about to block")
     await asyncio.sleep(0.5)
     if turn.attempt == 1:
-        leave_word(turn.task.id, "blocked")
+        write_line(turn.task.id, "blocked")
         time.sleep(60)  # noqa: ASYNC251
     return "done"
 
 
 @a2a.agent("blocks-thread", max_attempts=2)
 def blocks_thread(turn: Turn) -> str:
-    """Blocks its thread, the first time."""
+    """Block the thread in the first attempt."""
     turn.blocking.say("about to block")
     if turn.attempt == 1:
-        leave_word(turn.task.id, "blocked")
+        write_line(turn.task.id, "blocked")
         time.sleep(60)
     return "done"
 
 
 def plain(text: str) -> str:
-    """Takes as many seconds as it is told for this attempt; nothing can stop it but the end of its process."""
+    """Work for the seconds of this attempt. Only the end of the process stops it."""
     turn = current_turn()
     assert turn is not None
-    leave_word(turn.task.id, f"begins {turn.attempt}")
+    write_line(turn.task.id, f"begins {turn.attempt}")
     time.sleep(float(text.split()[turn.attempt - 1]))
     return "done"
 

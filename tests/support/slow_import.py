@@ -1,4 +1,4 @@
-"""An executor that is expensive to import: it says so on standard output, and where it was built."""
+"""An executor that prints when it is imported, and reports the process and thread that created it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ print(f"heavy imported in {os.getpid()}", flush=True)
 
 
 class Unbuildable:
-    """Cannot be built."""
+    """Executor whose constructor fails."""
 
     def __init__(self) -> None:
         raise RuntimeError("no licence")
 
 
 class Heavy(AgentExecutor):
-    """Tells where it was built and where it runs."""
+    """Executor that reports where it was created and where it runs."""
 
     def __init__(self) -> None:
         self.built = f"{os.getpid()} {threading.current_thread().name} {id(asyncio.get_running_loop())}"

@@ -1,4 +1,4 @@
-"""A small fleet and who listens to Celery's events: for tests of how a run ends."""
+"""A fleet with one worker and a listener to Celery's events, for tests of the ends of runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .waiting import eventually
 
 @dataclass
 class SystemUnderTest:
-    """A gateway, one worker, and who listens to Celery's events."""
+    """A gateway, a worker, and a listener to Celery's events."""
 
     fleet: Fleet
     gateway: Gateway
@@ -35,7 +35,7 @@ class SystemUnderTest:
     store: SyncStore
 
     def send(self, agent: str, text: str = "", *, data: Any = None, task_id: str = "") -> str:
-        """Sends a message and gives the task's id at once."""
+        """Send a message and return the task's id without waiting for the task."""
         body = message_json(text) | {"configuration": {"returnImmediately": True}}
         if data is not None:
             body["message"]["parts"] = [{"data": data}]
@@ -44,12 +44,12 @@ class SystemUnderTest:
         return self.sent(agent, body)
 
     def sent(self, agent: str, body: dict[str, Any]) -> str:
-        """Sends what it is given and gives the task's id."""
+        """Send a request and return the task's id."""
         task_id: str = rest(self.gateway, "POST", "/message:send", body, agent=agent).json()["task"]["id"]
         return task_id
 
     def log(self, task_id: str) -> list[str]:
-        """The states and artifacts in the task's log; repeated chunks of an artifact count once."""
+        """Return the states and artifacts in the task's log. Consecutive chunks of an artifact count once."""
         kinds: list[str] = []
         for entry in self.store.run(read_log(Keys("a2a"), task_id, 0, limit=1000)).entries:
             match entry.event:
@@ -60,31 +60,31 @@ class SystemUnderTest:
         return kinds
 
     def is_in(self, task_id: str, *states: str) -> bool:
-        """Whether the task's newest state is one of `states`."""
+        """Return whether the task's current state is one of `states`."""
         return [kind for kind in self.log(task_id) if kind != "artifact"][-1] in states
 
     def ended(self, agent: str, task_id: str) -> dict[str, Any]:
-        """The task as its client sees it, when it has ended or waits."""
+        """Wait until the task is terminal or interrupted, and return it as its client sees it."""
         ends = ("COMPLETED", "FAILED", "CANCELED", "REJECTED", "INPUT_REQUIRED", "AUTH_REQUIRED")
         eventually(lambda: self.is_in(task_id, *ends), what=f"{agent} ends")
         task: dict[str, Any] = rest(self.gateway, "GET", f"/tasks/{task_id}", agent=agent).json()
         return task
 
     def require_celery_events(self, task_id: str, *ends: str) -> None:
-        """Fails unless Celery's own events say that the run ended so."""
+        """Require that Celery's events report these ends of the run."""
         name = f"{task_id}.1"
         eventually(lambda: len(self.events.ends_of(name)) >= len(ends), what=f"Celery says {ends}")
         assert self.events.ends_of(name) == list(ends), self.events.ends_of(name)
 
     def require_working(self) -> None:
-        """Fails unless the worker still works."""
+        """Require that the worker runs tasks."""
         task_id = self.send("echo", "still here")
         assert text_of(self.ended("echo", task_id)) is None
         assert self.log(task_id) == ["SUBMITTED", "WORKING", "artifact", "COMPLETED"]
 
     @contextmanager
     def without_consumer(self) -> Iterator[None]:
-        """The worker takes nothing from its queue until the block ends."""
+        """Stop the worker's consumer while the block runs."""
         said = "Canceling queue"  # which is later than its answer
         before = self.worker.output().count(said)
         assert self.celery.control.cancel_consumer(self.fleet.queue, **self.to_worker)
@@ -94,16 +94,16 @@ class SystemUnderTest:
 
     @property
     def to_worker(self) -> dict[str, Any]:
-        """Makes a control command one for this worker, which answers when it is done."""
+        """Options that send a control command to this worker and wait for its reply."""
         node = f"{self.worker.name}-{self.fleet.queue}@{gethostname()}"
         return {"destination": [node], "reply": True, "timeout": 30}
 
     def result(self, task_id: str, run: int = 1) -> AsyncResult:
-        """What the result backend knows of a run."""
+        """Return the Celery result of a run."""
         return self.celery.AsyncResult(f"{task_id}.{run}")
 
     def revoke(self, task_id: str) -> None:
-        """Revokes the first run; returns when the worker knows it."""
+        """Revoke the first run, and wait for the worker's reply."""
         assert self.celery.control.revoke(f"{task_id}.1", **self.to_worker)
 
 
@@ -111,7 +111,7 @@ class SystemUnderTest:
 def running_system(
     folder: Path, pool: str, broker: str = "redis", *, concurrency: int = 2, **env: str
 ) -> Iterator[SystemUnderTest]:
-    """A system that is gone at the end."""
+    """Run a system under test."""
     options = {"app": "tests.support.endings", "TEST_EVENTS": "1", **env}
     with running_fleet(folder, broker, **options) as fleet, celery_events(fleet.broker_url) as events:
         app = Celery(broker=fleet.broker_url, backend=fleet.redis.broker_url, set_as_current=False)
@@ -126,6 +126,6 @@ def running_system(
 
 
 def text_of(task: dict[str, Any]) -> str | None:
-    """The text of the status; None without a message."""
+    """Return the text of the status, or None if it has no message."""
     message = task["status"].get("message")
     return message["parts"][0]["text"] if message else None
