@@ -279,7 +279,7 @@ class A2A:
         from .dispatch import require_readable
         from .gateway.asgi import build_asgi
         from .gateway.auth.from_settings import require_grpc_authentication
-        from .gateway.start_report import report_start
+        from .gateway.health import report_start
 
         import_modules(self.celery)
         if not standalone:

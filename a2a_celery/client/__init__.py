@@ -4,7 +4,7 @@ The receiver of webhooks is ``a2a_celery.client.receiver``.
 """
 
 from .connection.card_cache import CardCache
-from .connection.credentials import Credentials
+from .connection.transports import Credentials
 from .errors import (
     AgentUnreachable,
     CallRefused,

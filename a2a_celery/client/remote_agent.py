@@ -32,9 +32,14 @@ from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import ConfigError
 from ..lifecycle import TERMINAL
 from .connection.card_cache import CardCache
-from .connection.credentials import Credentials, CredentialsInterceptor, HeaderSource
-from .connection.response_limit import MAX_RESPONSE_BYTES
-from .connection.transports import Connection, Transports
+from .connection.transports import (
+    MAX_RESPONSE_BYTES,
+    Connection,
+    Credentials,
+    CredentialsInterceptor,
+    HeaderSource,
+    Transports,
+)
 from .connection.turn_stream import Events, ReconnectBackoff, TurnStream
 from .errors import DeadlineExceeded, RemoteError, translate_errors
 from .result import Result

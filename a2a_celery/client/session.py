@@ -12,7 +12,7 @@ from a2a.types import Message, Part, Role, StreamResponse, Task, TaskStatusUpdat
 from a2a.utils.errors import InvalidAgentResponseError
 
 from ..lifecycle import is_interrupted
-from ..lifecycle.content import parts_of
+from ..lifecycle.events import parts_of
 from .event_parser import parse_event
 from .result import Result, ResultBuilder
 

@@ -1,12 +1,11 @@
 """Dispatch to Celery: names of Celery tasks and queues, publishing, and revokes."""
 
-from .broker_guards import guard_workers
 from .calls import BadCall, CallSignature
 from .canvases import Canvas, ignored_results, unreadable_results
-from .fleets import fleet_of
+from .connection import guard_workers
 from .options import EPOCH, MICROSECOND, Call, RunOptions, require_readable
 from .publisher import HIDDEN, RUN_HEADER, Publisher
-from .queues import BrokerQueues, entry_name, queue_of
+from .queues import BrokerQueues, entry_name, fleet_of, queue_of
 
 __all__ = [
     "EPOCH",

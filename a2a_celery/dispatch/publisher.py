@@ -26,11 +26,9 @@ from ..lifecycle.outcomes import WORKER_LOST
 from ..telemetry.logs import about
 from ..telemetry.names import Action
 from ..telemetry.tracing import tracing
-from .connection import PublishingPool
-from .fleets import DEFAULT_FLEET, fleet_headers
+from .connection import PublishingPool, PublishingThreads
 from .options import Call, RunOptions
-from .publishing import PublishingThreads
-from .queues import BrokerQueues, entry_name
+from .queues import DEFAULT_FLEET, BrokerQueues, entry_name, fleet_headers
 
 logger = logging.getLogger(__name__)
 

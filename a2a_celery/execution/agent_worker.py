@@ -12,7 +12,7 @@ from celery import Celery
 
 from ..agents import Agent
 from ..dispatch import Publisher, guard_workers
-from ..dispatch.broker_guards import guard
+from ..dispatch.connection import guard
 from ..hooks import Hooks
 from ..settings import Settings
 from .celery import (
@@ -23,14 +23,12 @@ from .celery import (
     start_check,
 )
 from .celery.agent_task import register_entry
-from .installation import Installed, install
 from .plain_tasks.exposed_task import prepare_task
-from .process import forced_stop, lifespan, prefetched, preload
-from .process.lifespan import Lifespan
-from .process.run_ender import RunEnder
+from .process import forced_stop, prefetched, preload, worker_process
+from .process.forced_stop import RunEnder
 from .process.shutdown_requeuer import ShutdownRequeuer
 from .process.thread_cleanup import thread_cleanup_of
-from .process.worker_process import WorkerProcess
+from .process.worker_process import Installed, Lifespan, WorkerProcess, install
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +63,7 @@ class AgentWorker:
             signals.RECEIVERS,
             start_check.RECEIVERS,
             preload.RECEIVERS,
-            lifespan.RECEIVERS,
+            worker_process.RECEIVERS,
             prefetched.RECEIVERS,
             announcer.RECEIVERS,
         )

@@ -1,4 +1,4 @@
-"""Run of a task: claim, execution of the agent, settlement."""
+"""Run of a task: claim, execution of the agent, settlement, and the outcomes of the agent's exceptions."""
 
 from __future__ import annotations
 
@@ -10,17 +10,47 @@ from typing import Protocol
 from uuid import uuid4
 
 from a2a.types import TaskStatusUpdateEvent
-from a2a.utils.errors import InvalidAgentResponseError
+from a2a.utils.errors import (
+    A2AError,
+    ContentTypeNotSupportedError,
+    ExtensionSupportRequiredError,
+    InvalidAgentResponseError,
+    InvalidParamsError,
+    InvalidRequestError,
+    UnsupportedOperationError,
+)
 from celery.exceptions import Reject, Retry
 
 from ..agents import Agent
 from ..child_tasks import CURRENT_CHILDREN, ChildTasks
 from ..clock import SYSTEM_CLOCK, Clock
 from ..dispatch import Publisher, RunOptions
-from ..errors import AgentSignal, BlobsUnavailable
+from ..errors import AgentSignal, AuthRequired, BlobsUnavailable, Failed, InputRequired, Rejected
 from ..hooks import Hooks
-from ..lifecycle import Canceled, Completed, Delegated, Failure, Lost, Outcome, Refused, Retried, as_left, final_event
-from ..lifecycle.outcomes import AGENT_REFUSED, CANCELED_BY_AGENT, INVALID_ANSWER, OUT_OF_REACH, OUT_OF_TIME
+from ..lifecycle import (
+    Canceled,
+    Completed,
+    Delegated,
+    Failure,
+    Lost,
+    Outcome,
+    Paused,
+    Refused,
+    Rejection,
+    Retried,
+    as_left,
+    final_event,
+)
+from ..lifecycle.outcomes import (
+    AGENT_FAILED,
+    AGENT_REFUSED,
+    CANCELED_BY_AGENT,
+    INVALID_ANSWER,
+    OUT_OF_REACH,
+    OUT_OF_TIME,
+    agent_message,
+)
+from ..lifecycle.states import AUTH_REQUIRED, INPUT_REQUIRED
 from ..settings import Settings
 from ..store import AsyncStore, Keys, Operation
 from ..store.client.connection import run_with_retry
@@ -37,14 +67,92 @@ from .events.release import RetryRelease
 from .events.run_telemetry import begun, ended, reported
 from .events.settlement import publishing
 from .events.steps import CURRENT_EXECUTION, Execution
-from .limits import Limits, out_of_time, time_left
-from .outcomes import REFUSALS, outcome_of, refused, run_agent
+from .limits import Limits, Retries, error_without_retry, out_of_time, time_left
 from .plain_tasks.threaded_call import ThreadedCall, canvas_release, retried
 from .process.forced_stop import Stop, abandoned
 from .process.leases import LeaseKeeper
-from .retries import Retries, error_without_retry
 
 logger = logging.getLogger(__name__)
+
+
+async def run_agent(adapter: Adapter, claim: Claim, events: RunEventQueue) -> Outcome:
+    """Run the agent. Return its outcome, or the question of `Turn.ask` if other code caught it.
+
+    Frameworks convert exceptions of tools to text, and a task group converts them to an exception group.
+
+    Raises:
+        AgentSignal: The agent ended its run. Its signal takes precedence over a caught question.
+        BaseException: The agent failed without a question.
+    """
+    try:
+        outcome = await adapter.run(claim, events)
+    except AgentSignal:
+        raise
+    except BaseException as error:
+        question = _question(claim, events) or _signal_in(error, claim)
+        if question is None or events.stopping:
+            raise
+        logger.info("run %s ends with its question; its agent raised %r", claim.ref.name, error)
+        return question
+    if isinstance(outcome, Completed | Delegated):
+        return _question(claim, events) or outcome
+    return outcome
+
+
+def _question(claim: Claim, events: RunEventQueue) -> Outcome | None:
+    parts = events.settlement.question
+    return None if parts is None else outcome_of(InputRequired(parts=parts), claim)
+
+
+def _signal_in(error: BaseException, claim: Claim) -> Outcome | None:
+    """Return the outcome of the first signal in an exception group, or None."""
+    if isinstance(error, AgentSignal):
+        return outcome_of(error, claim)
+    if not isinstance(error, BaseExceptionGroup):
+        return None
+    outcomes = (_signal_in(one, claim) for one in error.exceptions)
+    return next((outcome for outcome in outcomes if outcome is not None), None)
+
+
+def outcome_of(signal: AgentSignal, claim: Claim) -> Outcome:
+    """Return the outcome that an agent requested by raising `signal`."""
+    message = None
+    if signal.parts:
+        message = agent_message("", claim.task.id, claim.task.context_id)
+        del message.parts[:]
+        message.parts.extend(signal.parts)
+    match signal:
+        case InputRequired():
+            return Paused(INPUT_REQUIRED, message)
+        case AuthRequired():
+            return Paused(AUTH_REQUIRED, message)
+        case Rejected():
+            return Rejection(message)
+        case Failed():
+            more = signal.parts[1:] if str(signal) else signal.parts
+            return Failure(str(signal) or AGENT_FAILED, parts=tuple(more))
+        case _:
+            return Completed()
+
+
+REFUSALS = (
+    InvalidParamsError,
+    InvalidRequestError,
+    UnsupportedOperationError,
+    ContentTypeNotSupportedError,
+    ExtensionSupportRequiredError,
+)
+"""Errors about the client's message, whose text is for the client. Any other A2A error of an agent is a failure."""
+
+
+def refused(error: A2AError, claim: Claim) -> Paused | Rejection:
+    """Return the outcome of an A2A error about the client's message.
+
+    A first message is rejected. After a refused answer, the task stays interrupted and waits for another answer.
+    """
+    message = agent_message(error.message, claim.task.id, claim.task.context_id)
+    return Rejection(message) if claim.interrupted_state is None else Paused(claim.interrupted_state, message)
+
 
 CANCEL_SHARE = 0.5
 """Share of `cancel_grace` for an executor's ``cancel()``. The rest is for the agent's coroutine."""

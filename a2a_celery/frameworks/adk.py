@@ -28,8 +28,7 @@ from pydantic_core import to_jsonable_python
 
 from ..execution.agents.session import current_session
 from ..lifecycle.states import COMPLETED
-from .steps import OpenSteps
-from .stop_reasons import EarlyStops
+from .conversation import EarlyStops, OpenSteps
 
 KEY = "adk"
 """Key of the ADK session in the run's session state."""

@@ -29,9 +29,7 @@ from google.protobuf.json_format import MessageToDict
 from ..errors import Failed, InputRequired
 from ..execution.agents.turn import Turn
 from ..lifecycle.outcomes import NEEDS_INPUT
-from .conversation import Conversation, data_of
-from .steps import OpenSteps
-from .stop_reasons import EarlyStops
+from .conversation import Conversation, EarlyStops, OpenSteps, data_of
 
 REQUEST = "function_approval_request"
 ANSWER = "function_approval_response"

@@ -1,14 +1,19 @@
-"""State of a framework's agent in a context, and the open questions of each task."""
+"""Shared parts of the frameworks' adapters: conversation state, open questions, execution steps and stop reasons."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Hashable, Iterator
 from typing import Any
 
-from a2a.types import Message
+from a2a.types import Message, TaskStatus, TaskStatusUpdateEvent
 from google.protobuf.json_format import MessageToDict
 
+from ..errors import ConfigError
 from ..execution.agents.turn import Turn
+from ..execution.events.steps import Execution, OpenStep, current_execution
+from ..lifecycle.execution import ENDS
+from ..lifecycle.outcomes import agent_message
+from ..lifecycle.states import COMPLETED, FAILED
 
 MAX_PAUSED = 16
 """Maximum interrupted tasks of a context. Beyond it the oldest is dropped, and an answer to it fails."""
@@ -51,3 +56,69 @@ def data_of(message: Message) -> Iterator[dict[str, Any]]:
             data = MessageToDict(part.data)
             if isinstance(data, dict):
                 yield data
+
+
+class OpenSteps:
+    """Steps that have begun and not ended, by a key of the framework. The methods have no effect outside of a run."""
+
+    def __init__(self) -> None:
+        self._open: dict[Hashable, tuple[Execution, OpenStep]] = {}
+
+    def model_call(self, key: Hashable, model: str = "") -> None:
+        """Begin a model call; see `Turn.model_call`."""
+        execution = current_execution()
+        if execution is not None:
+            self._begin(key, execution, execution.model_call(model))
+
+    def tool_call(self, key: Hashable, name: str) -> None:
+        """Begin a tool call; see `Turn.tool_call`."""
+        execution = current_execution()
+        if execution is not None:
+            self._begin(key, execution, execution.tool_call(name))
+
+    def end(self, key: Hashable) -> None:
+        """End the step with `key`, if it is open."""
+        if key in self._open:
+            _, step = self._open.pop(key)
+            step.__exit__(None, None, None)
+
+    def _begin(self, key: Hashable, execution: Execution, step: OpenStep) -> None:
+        over = [one for one, (of, _) in self._open.items() if of.state in ENDS]
+        for one in (key, *over):
+            self.end(one)  # a cancelled agent reports no end
+        self._open[key] = execution, step
+        step.__enter__()
+
+
+STOP_REASON = "stopReason"
+"""Metadata key of the framework's reason for an early stop."""
+
+
+class EarlyStops:
+    """Ends of turns that stopped early: COMPLETED, or FAILED for the reasons in `fail_on`.
+
+    Raises:
+        ConfigError: `fail_on` has a reason that is not in `known`. If `known` is None, any string is allowed.
+    """
+
+    def __init__(self, fail_on: Collection[str], known: Collection[str] | None) -> None:
+        reasons = [fail_on] if isinstance(fail_on, str) else fail_on
+        wrong = next((one for one in reasons if not isinstance(one, str) or one not in (known or (one,))), None)
+        if isinstance(fail_on, str) or wrong is not None:
+            choices = f"some of {', '.join(sorted(known))}" if known else "reasons as the framework writes them"
+            raise ConfigError(f"fail_on = {fail_on!r}: a list or a set with {choices}")
+        self._fail_on = frozenset(fail_on)
+
+    def event(self, reason: str, task_id: str, context_id: str) -> TaskStatusUpdateEvent:
+        """Return the final status of a turn that stopped for `reason`."""
+        event = TaskStatusUpdateEvent(task_id=task_id, context_id=context_id, status=TaskStatus(state=COMPLETED))
+        self.apply(event, reason)
+        return event
+
+    def apply(self, event: TaskStatusUpdateEvent, reason: str) -> None:
+        """Record in `event`, the final status of a turn, that the turn stopped for `reason`."""
+        event.metadata.update({STOP_REASON: reason})
+        if reason in self._fail_on:
+            event.status.state = FAILED
+            text = f"The agent stopped early: {reason}."
+            event.status.message.CopyFrom(agent_message(text, event.task_id, event.context_id))

@@ -35,9 +35,7 @@ from strands.types.session import decode_bytes_values, encode_bytes_values
 from ..errors import Failed, InputRequired, Rejected
 from ..execution.agents.turn import Turn
 from ..lifecycle.outcomes import NEEDS_INPUT
-from .conversation import Conversation, data_of
-from .steps import OpenSteps
-from .stop_reasons import EarlyStops
+from .conversation import Conversation, EarlyStops, OpenSteps, data_of
 
 Prompt = list[ContentBlock] | list[InterruptResponseContent]
 

@@ -1,4 +1,4 @@
-"""Agent cards with the interfaces of this gateway.
+"""Agent cards with the interfaces of this gateway, and the public keys that verify its webhooks.
 
 A card that names interfaces is served unchanged. A card without gets JSON-RPC and HTTP+JSON at `public_url`, or at the
 address of the request; 1.0 first and 0.3 for older clients.
@@ -21,13 +21,15 @@ from a2a.server.context import ServerCallContext
 from a2a.server.routes import create_agent_card_routes
 from a2a.types import AgentCard, AgentInterface
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..agents import Agent
 from ..clock import SYSTEM_CLOCK
+from ..crypto.webhook_keys import JWKS_PATH, jwk_set, public_key_bytes
 from ..errors import ConfigError
+from ..push import format_public_key, parse_private_key
 from ..settings import Settings
 
 _base_url: ContextVar[str] = ContextVar("base_url")
@@ -173,3 +175,40 @@ def _interfaces(settings: Settings, name: str, path: str, base_url: str) -> tupl
         tenant, address = name if path else "", settings.grpc_public_address
         found.insert(2, AgentInterface(url=address, protocol_binding="GRPC", protocol_version="1.0", tenant=tenant))
     return tuple(found)
+
+
+MAX_AGE = 300
+"""Seconds for which receivers may cache the keys."""
+
+
+def published_keys(settings: Settings) -> tuple[str, ...]:
+    """Return the public keys, ``whpk_…``: those of the private keys first, each once."""
+    own = (format_public_key(parse_private_key(key)) for key in settings.webhook_private_keys)
+    return tuple(dict.fromkeys((*own, *settings.webhook_public_keys)))
+
+
+def key_routes(settings: Settings) -> list[Route]:
+    """Return the route of the JWK Set; none without a key."""
+    keys = published_keys(settings)
+    if not keys:
+        return []
+    document = jwk_set(map(public_key_bytes, keys))
+    headers = {"Cache-Control": f"public, max-age={MAX_AGE}"}
+
+    async def get_keys(_: Request) -> Response:
+        return JSONResponse(document, headers=headers, media_type="application/jwk-set+json")
+
+    return [Route(JWKS_PATH, get_keys, methods=["GET"])]
+
+
+def signatures_line(settings: Settings) -> str:
+    """Return how webhooks are signed and which keys are published, or "" without webhooks."""
+    keys = published_keys(settings)
+    if not settings.secret_key and not keys:
+        return ""
+    if not keys:
+        return "HMAC-SHA256 (v1)"
+    if not settings.webhook_private_keys:
+        return f"HMAC-SHA256 (v1); Ed25519 keys published for watchers: {', '.join(keys)}"
+    first, *others = keys
+    return f"HMAC-SHA256 (v1) and Ed25519 (v1a) with {first}" + "".join(f"; published too: {key}" for key in others)

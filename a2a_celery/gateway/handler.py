@@ -48,21 +48,18 @@ from ..lifecycle import Event, EventId, is_interrupted, is_terminal
 from ..lifecycle.outcomes import CANCELED_BY_CLIENT, CANCELED_BY_PARENT
 from ..settings import Settings
 from ..store import AsyncStore, Keys, Scope
-from ..store.log.follow import LogFollower
+from ..store.log.pubsub import LogFollower
 from ..store.runs.commands import RunRef
 from ..store.tasks import commands as tasks
 from ..store.tasks import results as answers
 from .cards import card_of, extended_card
-from .middleware.instrumentation import log_cancel_request
-from .middleware.operation import operation
+from .middleware.operation import log_cancel_request, operation
 from .operations import validation as checks
-from .operations.background_publisher import BackgroundPublisher
 from .operations.limits import OwnerLimits
 from .operations.push_configs import REPLAYED, PushConfigs
-from .operations.send_message import MessageAcceptor
-from .operations.streams import EVENT_IDS, StreamEvent, TurnWatch, events_of
+from .operations.send_message import BackgroundPublisher, MessageAcceptor
 from .operations.task_reader import TaskReader, already_ended_error
-from .operations.turns import TurnFollower
+from .operations.turns import EVENT_IDS, StreamEvent, TurnFollower, TurnWatch, events_of
 from .operations.validation import require_fields
 from .protocol_errors import LAST_EVENT_ID, invalid
 from .shutdown import GatewayShutdown

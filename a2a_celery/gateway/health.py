@@ -1,6 +1,8 @@
 """Health checks: ``/health/live`` for the process, ``/health/ready`` for store, broker and at least one consuming
 worker.
 
+The start report logs store, broker, authentication and the source of each setting.
+
 Workers that Celery's remote control does not reach announce themselves in the store.
 """
 
@@ -8,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import os
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from threading import Thread
@@ -20,8 +24,12 @@ from starlette.routing import Route
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import A2ACeleryError, StoreUnavailable
+from ..settings import visible_settings
+from ..settings.loading import IN_ENVIRONMENT, LoadedSettings, source_of
+from ..settings.urls import url_address
 from ..store import AsyncStore, Keys
-from ..store.admin.installation import announced_workers
+from ..store.admin.start_check import announced_workers
+from .cards import signatures_line
 
 WORKER_TIMEOUT = 1.0
 """Seconds in which workers must answer a ping through the broker. The first answer ends the wait."""
@@ -154,3 +162,69 @@ async def _outcome_of(check: Callable[[], Awaitable[None]]) -> str:
     except Exception as e:
         return f"unreachable ({type(e).__name__})"
     return "ok"
+
+
+logger = logging.getLogger(__name__)
+
+BROKER_VARIABLES = ("CELERY_BROKER_WRITE_URL", "CELERY_BROKER_URL")
+"""Variables that Celery reads before its configuration."""
+
+SCHEMES = {
+    "auth_jwks_url": "bearer tokens",
+    "auth_jwt_key": "bearer tokens",
+    "auth_api_keys": "API keys",
+    "auth_identity_header": "client certificates",
+}
+"""Authentication schemes by the setting that enables each."""
+
+NO_AUTHENTICATION = (
+    "none: every client that reaches the gateway can run agents, read all tasks and cancel them. "
+    "Set A2A_AUTH_JWKS_URL, A2A_AUTH_API_KEYS or A2A_AUTH_IDENTITY_HEADER."
+)
+
+
+def report_start(app: Celery, loaded: LoadedSettings) -> None:
+    """Log the configuration of a gateway."""
+    logger.info("store: %s", store_line(loaded))
+    logger.info("broker: %s", broker_line(app))
+    enabled = authentication_line(loaded)
+    logger.log(logging.INFO if enabled else logging.WARNING, "authentication: %s", enabled or NO_AUTHENTICATION)
+    signatures = signatures_line(loaded.settings)
+    if signatures:
+        logger.info("signatures of webhooks: %s", signatures)
+    others = settings_line(loaded)
+    if others:
+        logger.info("settings: %s", others)
+
+
+def store_line(loaded: LoadedSettings) -> str:
+    """Return the address of the store and its source."""
+    return _with_source(url_address(loaded.settings.store_url), loaded, "store_url")
+
+
+def broker_line(app: Celery) -> str:
+    """Return the address of the broker, without its password, and its source."""
+    variable = next((name for name in BROKER_VARIABLES if os.environ.get(name)), "")
+    key = "broker_write_url" if app.conf.get("broker_write_url") else "broker_url"
+    source = f"{variable}{IN_ENVIRONMENT}" if variable else source_of(key, app.conf, app.namespace)
+    return f"{app.connection_for_write().as_uri()} ({source})"
+
+
+def authentication_line(loaded: LoadedSettings) -> str:
+    """Return the enabled authentication schemes and their sources, or "" without any."""
+    enabled = {name for name in SCHEMES if getattr(loaded.settings, name) is not None}
+    return ", ".join(_with_source(scheme, loaded, name) for name, scheme in SCHEMES.items() if name in enabled)
+
+
+def settings_line(loaded: LoadedSettings) -> str:
+    """Return every other setting that was set, with its source, and with its value unless that is a secret."""
+    values = visible_settings(loaded.settings)
+    return ", ".join(
+        _with_source(f"{name} = {values[name]!r}" if name in values else name, loaded, name)
+        for name in loaded.sources
+        if name != "store_url" and name not in SCHEMES
+    )
+
+
+def _with_source(text: str, loaded: LoadedSettings, name: str) -> str:
+    return f"{text} ({loaded.sources.get(name, 'the default')})"

@@ -32,8 +32,7 @@ from ..store.admin.metrics import FleetMetrics, read_metrics
 from ..store.log.pages import LogPage
 from ..store.webhooks.deliveries import DeliveryMetrics, delivery_metrics
 from ..telemetry import names
-from ..telemetry.exposition import ours
-from ..telemetry.names import Metric
+from ..telemetry.names import Metric, ours
 
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 """Variable of prometheus_client: the folder in which processes that share a port share their metrics."""

@@ -1,4 +1,4 @@
-"""Execution states of a run: the states, the table of legal transitions, and the state machine.
+"""Execution states of a run: the states, the table of legal transitions, the state machine and the stored steps.
 
 A worker drives one machine for each run; the machine itself is independent of runs, workers and stores. The clock is an
 argument. A lock is needed because agents also run in threads.
@@ -6,6 +6,7 @@ argument. A lock is needed because agents also run in threads.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import Context, copy_context
@@ -325,3 +326,32 @@ def _state(value: str, where: str) -> ExecutionState:
         return ExecutionState(value)
     except ValueError:
         raise InvalidSaved(where, f"{value!r} is not one of {', '.join(ExecutionState)}") from None
+
+
+_to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Transition in run `run` of a task, which is attempt `attempt` of its turn, in the worker process `runner`.
+
+    Its time is by the clock of that worker.
+    """
+
+    run: int
+    attempt: int
+    runner: str
+    transition: Transition
+
+
+def encode_step(step: Step) -> bytes:
+    """Return the stored form of `step`, a JSON array, because a task may have a thousand steps."""
+    made = step.transition
+    fields = [step.run, step.attempt, step.runner, made.number, made.before, made.after, made.at_us, dict(made.detail)]
+    return _to_json(fields).encode("utf-8", "replace")
+
+
+def decode_step(stored: bytes) -> Step:
+    run, attempt, runner, number, before, after, at_us, detail = json.loads(stored)
+    made = Transition(number, ExecutionState(before), ExecutionState(after), at_us, MappingProxyType(detail))
+    return Step(run, attempt, runner, made)

@@ -10,7 +10,7 @@ from typing import Any
 
 from a2a.types import TaskState
 
-from .content import jsonable
+from .events import jsonable
 from .states import WORKING
 
 NAMESPACE = "a2a_celery/"

@@ -5,14 +5,11 @@ is the signed request for one event. `Poster` posts a request once and returns t
 schedule, and the caller decides on the order of posts.
 """
 
-from .addresses import Network
-from .backoff import Backoff
-from .circuit_breaker import CircuitBreaker, Deferred
-from .network import Resolver, SystemResolver
+from .circuit_breaker import Backoff, CircuitBreaker, Deferred
+from .network import Network, Resolver, SystemResolver
 from .poster import Delivered, Gone, Poster, PostRefused, PostResult, Retry, Route
-from .request import PostRequest, delivery_id
+from .request import PostRequest, Signer, delivery_id, derive_secret, format_public_key, parse_private_key
 from .responses import WebhookResponse
-from .signature import Signer, derive_secret, format_public_key, parse_private_key
 from .subscription import EventFilter, Subscription, parse_event_filters
 from .targets import Target, TargetRefused, check_config, parse_target
 

@@ -16,8 +16,8 @@ from urllib.parse import SplitResult, urlsplit
 import idna
 from a2a.types import TaskPushNotificationConfig
 
-from .addresses import Address, Network, is_allowed, is_within, parse_address
-from .signature import parse_secret
+from .network import Address, Network, is_allowed, is_within, parse_address
+from .request import parse_secret
 
 MAX_URL_LENGTH = 2048
 MAX_VALUE_LENGTH = 8192

@@ -20,8 +20,8 @@ from a2a.types import (
 from google.protobuf.struct_pb2 import Struct, Value
 
 from ..lifecycle import Event, EventId, LogEntry, kind_of, opened
+from ..lifecycle.execution import Step, encode_step
 from ..lifecycle.fold import answered, merge_chunk
-from ..lifecycle.steps import Step, encode_step
 from .blobs.references import (
     BlobsExpired,
     decode_as,

@@ -40,7 +40,7 @@ class TaskKeys(NamedTuple):
     turns: str  # list: messages that wait for the end of a run; deleted at the task's end
     notifications: str  # channel: the version that was written, and " final" after a final state
     push: str  # hash: push-notification configs with their delivery cursors; see scripts/lib for the fields
-    execution: str  # list: newest 1,000 steps of the task's runs, see lifecycle/steps.py
+    execution: str  # list: newest 1,000 steps of the task's runs, see lifecycle/execution.py
 
 
 @dataclass(frozen=True, slots=True)

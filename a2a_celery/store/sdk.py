@@ -33,9 +33,8 @@ from ..lifecycle.states import CANCELED
 from .client.connection import AsyncStore
 from .codec import event_arguments, require_blobs_retained, task_arguments
 from .keys import Keys, Scope
-from .log.follow import LogFollower
 from .log.pages import read_log
-from .log.pubsub import PubSubListener
+from .log.pubsub import LogFollower, PubSubListener
 from .operation import Argument, Operation, script
 from .tasks.commands import read_task
 from .tasks.listing import list_page

@@ -1,4 +1,5 @@
-"""Public names of log actions, metrics, spans and attributes, also listed in docs/telemetry.md.
+"""Public names of log actions, metrics, spans and attributes, also listed in docs/telemetry.md, and the exposition of
+the metrics.
 
 The names are a public contract: the change log lists each removal and each change of meaning. Labels have few values,
 such as agents, states and operations. An id is never a label.
@@ -6,9 +7,14 @@ such as agents, states and operations. An id is never a label.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, Protocol
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric as PrometheusMetric
+from prometheus_client.registry import Collector
 
 
 class Action(StrEnum):
@@ -148,3 +154,33 @@ TICK_AGE = Metric("a2a_watcher_tick_age_seconds", "gauge", "watcher", "Time sinc
 
 METRICS = tuple(found for found in tuple(globals().values()) if isinstance(found, Metric))
 """All metrics."""
+
+
+class Source(Protocol):
+    """Registry or collector."""
+
+    def collect(self) -> Iterable[PrometheusMetric]: ...
+
+
+class Ours(Collector):
+    """Collector of the listed metrics of a source, which may also have metrics of an application.
+
+    The ``_created`` series of Python's client are omitted. Prometheus detects resets without them.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def collect(self) -> Iterable[PrometheusMetric]:
+        listed = {metric.name for metric in METRICS}
+        for metric in self._source.collect():
+            if metric.name in listed:
+                metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
+                yield metric
+
+
+def ours(source: Source) -> CollectorRegistry:
+    """Return a registry with only the listed metrics of `source`."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Ours(source))
+    return registry

@@ -16,14 +16,21 @@ from ..errors import BrokerUnavailable, RunNotAccepted
 from ..lifecycle import Refused, final_event
 from ..lifecycle.outcomes import NOT_BEGUN_IN_TIME
 from ..store import AsyncStore, Keys
-from ..store.runs.commands import RunRef, end_run
-from ..store.runs.dispatch import MAX_REDISPATCH_WAIT_US, DueRun, acquire_due_runs, claimed_runs, postpone_runs
+from ..store.runs.commands import (
+    MAX_REDISPATCH_WAIT_US,
+    DueRun,
+    RunRef,
+    acquire_due_runs,
+    claimed_runs,
+    end_run,
+    postpone_runs,
+)
 from ..store.tasks.commands import read_task
 from ..telemetry.logs import about
 from ..telemetry.names import Action
 from .celery.results import Results
 from .metrics import WatcherMetrics
-from .store_clock import MAX_ERROR
+from .role_loop import MAX_ERROR
 
 logger = logging.getLogger(__name__)
 

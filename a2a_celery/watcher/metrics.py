@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import ConfigError
 from ..telemetry import names
-from ..telemetry.exposition import ours
+from ..telemetry.names import ours
 
 POST_TIME_BUCKETS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 20.0)
 MAX_TICK_AGE = 60.0

@@ -21,7 +21,7 @@ from ..store.runs.recovery import Lapsed, begin_next_attempt, lapsed_runs
 from ..store.tasks.commands import end_pauses
 from ..telemetry.logs import about
 from ..telemetry.names import Action
-from .store_clock import StoreClock
+from .role_loop import StoreClock
 
 logger = logging.getLogger(__name__)
 

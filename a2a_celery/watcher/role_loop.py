@@ -1,16 +1,31 @@
-"""Loop that ticks one role of a watcher. A failed tick is logged, and the next tick follows as usual."""
+"""Loop that ticks one role of a watcher, the watcher's heartbeat, and the store's clock as a watcher expects it.
+
+A failed tick is logged, and the next tick follows as usual.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import os
+import socket
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from pathlib import Path
 from typing import Protocol
 
 from ..clock import SYSTEM_CLOCK, Clock
+from ..crypto.sealing import sealer_of
+from ..push import format_public_key, parse_private_key
+from ..settings import Settings, visible_settings
+from ..settings.urls import archive_place
+from ..store import AsyncStore, Keys
+from ..store.admin.schema import SCHEMA
+from ..store.admin.start_check import ClockReading, correct_due_times, read_clock, record_heartbeat
 from ..store.log.pubsub import LogSignal
 from ..telemetry.logs import about
 from ..telemetry.names import Action
+from ..telemetry.versions import versions
 from .metrics import WatcherMetrics
 
 logger = logging.getLogger(__name__)
@@ -72,3 +87,87 @@ class RoleLoop:
                 with suppress(TimeoutError):
                     async with self._clock.timeout(self.role.every - MIN_TICK_INTERVAL):
                         await notification.wait(None)
+
+
+class Heartbeat:
+    """Role that writes a heartbeat to the store, and touches `alive_file` after each successful write."""
+
+    name = "heartbeat"
+    every = 5.0
+
+    def __init__(self, store: AsyncStore, keys: Keys, settings: Settings, alive_file: Path | None = None) -> None:
+        self._store = store
+        self._keys = keys
+        self._alive_file = alive_file
+        sealer = sealer_of(settings.secret_keys)
+        heartbeat = {
+            "watcher": f"{socket.gethostname()}:{os.getpid()}",
+            "schema": SCHEMA,
+            "archive": archive_place(settings.archive_url),
+            "settings": visible_settings(settings),
+            "secrets": sorted(sealer.fingerprints) if sealer is not None else [],  # reveals nothing about the secrets
+            "signing_keys": [format_public_key(parse_private_key(key)) for key in settings.webhook_private_keys[:1]],
+            "versions": versions(),
+        }
+        self._has_archive = settings.archive_url is not None
+        self._heartbeat = json.dumps(heartbeat, sort_keys=True)
+
+    async def tick(self) -> None:
+        """Write the heartbeat."""
+        heartbeat = record_heartbeat(self._keys, self._heartbeat, schema=SCHEMA, archives=self._has_archive)
+        await self._store.run(heartbeat)
+        if self._alive_file is not None:
+            self._alive_file.touch()
+
+
+MAX_ERROR = 1.0
+"""Seconds by which two clocks may run apart between two readings; a greater difference is a jump."""
+
+
+class StoreClock:
+    """A comparison of the store's clock with this process's. Of the watchers that notice a jump, one corrects it."""
+
+    name = "store clock"
+    every = 0.5
+
+    def __init__(self, store: AsyncStore, keys: Keys, lease_ttl: float, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.lease_us = int(lease_ttl * 1_000_000)
+        self._store = store
+        self._keys = keys
+        self._clock = clock
+        self._reading: ClockReading | None = None
+        self._asked_at = self._answered_at = 0.0
+
+    @property
+    def latest_us(self) -> int:
+        """The latest time in µs that the store's clock can show now, unless it jumped; 0 before the first tick."""
+        if self._reading is None:
+            return 0
+        return self._reading.time_us + int((self._clock.boottime() - self._asked_at + MAX_ERROR) * 1_000_000)
+
+    async def tick(self) -> None:
+        """Read the store's clock, and correct a jump."""
+        asked_at = self._clock.boottime()
+        reading = await self._store.run(read_clock(self._keys))
+        answered_at = self._clock.boottime()
+        last = self._reading
+        if last is not None and reading.corrections == last.corrections:
+            shortest, longest = asked_at - self._answered_at, answered_at - self._asked_at
+            elapsed = (reading.time_us - last.time_us) / 1_000_000
+            jump = elapsed - min(max(elapsed, shortest), longest)
+            if abs(jump) > MAX_ERROR:
+                reading = await self._correct(jump, reading)
+                asked_at = answered_at = self._clock.boottime()
+        self._reading, self._asked_at, self._answered_at = reading, asked_at, answered_at
+
+    async def _correct(self, jump: float, reading: ClockReading) -> ClockReading:
+        logger.warning(
+            "the store's clock jumped %.1f s %s; leases begin anew, and times that were stored before are corrected",
+            abs(jump),
+            "forward" if jump > 0 else "backward",
+            extra=about(Action.STORE_CLOCK_JUMPED, seconds=round(jump, 1)),
+        )
+        correction = correct_due_times(
+            self._keys, int(jump * 1_000_000), corrections=reading.corrections, lease_us=self.lease_us
+        )
+        return await self._store.run(correction)

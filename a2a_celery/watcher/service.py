@@ -23,19 +23,15 @@ from ..store.blobs.blob_store import blobs_of
 from ..store.log.pubsub import PubSubListener
 from ..telemetry.logs import about
 from ..telemetry.names import Action
-from .archiver import Archiver
-from .blob_remover import BlobRemover
+from .archiver import Archiver, BlobRemover
 from .celery.result_listener import ResultListener
 from .celery.results import CanvasFinalizer, Results
 from .celery.revoke_listener import RevokeListener
 from .dispatcher import Dispatcher
-from .heartbeat import Heartbeat
 from .metrics import WatcherMetrics
 from .recoverer import PauseExpirer, Recoverer
-from .role_loop import Role, RoleLoop
-from .store_clock import StoreClock
-from .webhooks.byte_budget import ByteBudget
-from .webhooks.deliverer import Deliverer
+from .role_loop import Heartbeat, Role, RoleLoop, StoreClock
+from .webhooks.deliverer import ByteBudget, Deliverer
 from .webhooks.replayer import Replayer
 
 logger = logging.getLogger(__name__)

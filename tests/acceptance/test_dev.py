@@ -20,8 +20,7 @@ import pytest
 import redis
 
 from a2a_celery.cli.dev.embedded_redis import STOP_TIMEOUT, EmbeddedRedis
-from a2a_celery.cli.dev.environment import with_redis
-from a2a_celery.cli.dev.supervisor import SIGQUIT_GRACE, SIGTERM_GRACE
+from a2a_celery.cli.dev.supervisor import SIGQUIT_GRACE, SIGTERM_GRACE, with_redis
 from tests.support import ROOT
 from tests.support.agents import app as agents_app
 from tests.support.fleet import free_port

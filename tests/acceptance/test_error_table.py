@@ -15,7 +15,7 @@ from a2a.server.request_handlers.response_helpers import build_error_response
 from a2a.utils import errors
 from a2a.utils.errors import JSON_RPC_ERROR_CODE_MAP, A2AError
 
-from a2a_celery.gateway.bindings.errors import rest_error
+from a2a_celery.gateway.bindings.endpoints import rest_error
 from a2a_celery.gateway.bindings.grpc_errors import status_code
 from a2a_celery.gateway.protocol_errors import EXTRA_RPC_CODES
 from a2a_celery.lifecycle.outcomes import INVALID_ANSWER

@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from a2a_celery import A2A
 from a2a_celery.cli.commands import a2a
 from a2a_celery.store import Keys, SyncStore
-from a2a_celery.store.runs.steps import read_steps
+from a2a_celery.store.runs.release import read_steps
 from tests.support.agents import card
 from tests.support.celery_events import CeleryEvents, celery_events
 from tests.support.clients import message_json

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from a2a_celery.store import Keys, SyncStore
-from a2a_celery.store.runs.steps import read_steps
+from a2a_celery.store.runs.release import read_steps
 from tests.acceptance.test_cancel import IGNORED
 from tests.support.booking_agents import BOOKING_AGENTS, BookingAgent, Client
 from tests.support.fleet import Fleet, Gateway, Process, running_fleet

@@ -9,7 +9,7 @@ import pytest
 
 from a2a_celery.lifecycle.execution import ExecutionState
 from a2a_celery.store import Keys, SyncStore
-from a2a_celery.store.runs.steps import read_steps
+from a2a_celery.store.runs.release import read_steps
 from tests.support.contexts import Fold, said
 from tests.support.fleet import running_fleet
 from tests.support.talk import state

@@ -19,7 +19,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 
 from a2a_celery.crypto.sealing import fingerprint_of
 from a2a_celery.push import derive_secret
-from a2a_celery.push.signature import format_secret
+from a2a_celery.push.request import format_secret
 from a2a_celery.store import Keys, SyncStore
 from a2a_celery.store.webhooks.push_configs import secrets_in_use
 from tests.support.celery_events import CeleryEvents, celery_events

@@ -15,8 +15,7 @@ from celery.backends.base import Backend
 
 from a2a_celery import ConfigError
 from a2a_celery.client.calling import CallFailed, CallTask, Remote, Webhook, call_task
-from a2a_celery.client.calling.content import message_of, to_portable
-from a2a_celery.client.calling.errors import error_of, result_data
+from a2a_celery.client.calling.content import error_of, message_of, result_data, to_portable
 from a2a_celery.client.calling.progress import (
     POLL_INTERVAL_MAX,
     POLL_INTERVAL_MIN,

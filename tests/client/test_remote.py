@@ -24,7 +24,7 @@ from a2a_celery.client import (
     ResponseLost,
     Session,
 )
-from a2a_celery.client.connection.credentials import Credentials
+from a2a_celery.client.connection.transports import Credentials
 from a2a_celery.errors import ConfigError
 from tests.support.agents import card
 from tests.support.plain_server import Steps, plain_server

@@ -14,7 +14,7 @@ from a2a.types import AgentCapabilities, AgentCard, AgentInterface, Role
 from google.protobuf.json_format import MessageToDict
 
 from a2a_celery.client import InvalidResponse, NoTransport, RemoteAgent
-from a2a_celery.client.connection.response_limit import MAX_CARD_BYTES
+from a2a_celery.client.connection.transports import MAX_CARD_BYTES
 
 URL = "https://agent.example.com"
 MOST = 100_000

@@ -11,7 +11,7 @@ import pytest
 from celery import Celery
 
 from a2a_celery.dispatch import Publisher, RunOptions, fleet_of
-from a2a_celery.dispatch.fleets import FIRST_DELAY, LONGEST_DELAY, MAX_RETURNS, returned_headers
+from a2a_celery.dispatch.queues import FIRST_DELAY, LONGEST_DELAY, MAX_RETURNS, returned_headers
 from tests.support.fleet import RABBITMQ_URL
 from tests.support.restarts import MortalRedis
 

@@ -18,7 +18,7 @@ from kombu import Queue
 
 from a2a_celery.agents import Agent
 from a2a_celery.dispatch import Call, Publisher, RunOptions, queue_of
-from a2a_celery.dispatch.publishing import PublishingThreads
+from a2a_celery.dispatch.connection import PublishingThreads
 from a2a_celery.errors import BrokerUnavailable, RunNotAccepted
 from a2a_celery.store import redis_url
 from tests.support.fleet import RABBITMQ_URL

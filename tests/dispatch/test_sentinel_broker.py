@@ -9,10 +9,9 @@ from celery import Celery
 from kombu.transport import redis as kombu_redis
 from redis import OutOfMemoryError
 
-from a2a_celery.cli.doctor.broker_server import broker_server
-from a2a_celery.dispatch.broker_guards import guard
-from a2a_celery.dispatch.connection import SOCKET_TIMEOUT, PublishingPool
-from a2a_celery.gateway.start_report import broker_line
+from a2a_celery.cli.doctor.survey import broker_server
+from a2a_celery.dispatch.connection import SOCKET_TIMEOUT, PublishingPool, guard
+from a2a_celery.gateway.health import broker_line
 
 URL = "sentinel://:s3cret@127.0.0.1:1/1;sentinel://:s3cret@127.0.0.1:2/1"
 OPTIONS: dict[str, Any] = {"master_name": "mymaster", "sentinel_kwargs": {"password": "s3cret", "socket_timeout": 1}}

@@ -26,4 +26,4 @@ async def scene(store: AsyncStore, keys: Keys) -> AsyncIterator[Scene]:
 @pytest.fixture(autouse=True)
 def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that is away is asked again at once."""
-    monkeypatch.setattr("a2a_celery.execution.events.run_store.RETRY_INTERVAL", 0.01)
+    monkeypatch.setattr("a2a_celery.execution.events.settlement.RETRY_INTERVAL", 0.01)

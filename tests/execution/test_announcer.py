@@ -13,7 +13,7 @@ from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.execution.celery.announcer import WorkerAnnouncer, has_remote_control
 from a2a_celery.settings import Settings
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.admin.installation import announced_workers
+from a2a_celery.store.admin.start_check import announced_workers
 
 
 @pytest.mark.parametrize(

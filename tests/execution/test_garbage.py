@@ -15,7 +15,7 @@ from kombu import Message
 from a2a_celery import A2A, Turn
 from a2a_celery.caller import Caller
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
-from a2a_celery.dispatch.fleets import fleet_headers
+from a2a_celery.dispatch.queues import fleet_headers
 from a2a_celery.execution.celery.async_tracer import AsyncTaskCall
 from a2a_celery.execution.celery.request import RunRequest
 from a2a_celery.store import AsyncStore, Keys

@@ -14,8 +14,7 @@ from celery import Celery
 from a2a_celery import A2A
 from a2a_celery.cli.doctor.command import diagnosis
 from a2a_celery.cli.doctor.survey import survey
-from a2a_celery.execution.agents.adapters import load
-from a2a_celery.execution.agents.import_check import NO_REPLY, import_errors
+from a2a_celery.execution.agents.adapters import NO_REPLY, import_errors, load
 from a2a_celery.execution.celery.start_check import worker_starts
 from tests.support.agents import card
 from tests.support.waiting import LIMIT

@@ -8,7 +8,7 @@ import pytest
 from a2a.types import Part
 
 from a2a_celery.errors import BlobsUnavailable
-from a2a_celery.execution.events.run_store import RunStore
+from a2a_celery.execution.events.settlement import RunStore
 from a2a_celery.lifecycle import Failure
 from a2a_celery.lifecycle.outcomes import OUT_OF_REACH
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, WORKING
@@ -53,7 +53,7 @@ async def test_what_is_said_meanwhile_is_written_in_order(large: Scene, blob_set
 async def test_one_that_stays_away_fails_the_run(
     large: Scene, blob_setup: BlobSetup, monkeypatch: pytest.MonkeyPatch, says_the_end: bool
 ) -> None:
-    monkeypatch.setattr("a2a_celery.execution.events.run_store.BLOB_TIMEOUT", 0.05)
+    monkeypatch.setattr("a2a_celery.execution.events.settlement.BLOB_TIMEOUT", 0.05)
     claim, events = await large.begin()
     await events.enqueue_event(chunk("small"))
 
@@ -84,7 +84,7 @@ async def test_one_that_stays_away_fails_the_run(
 async def test_an_end_that_can_not_be_written_can_still_be_failed(
     large: Scene, blob_setup: BlobSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("a2a_celery.execution.events.run_store.BLOB_TIMEOUT", 0.05)
+    monkeypatch.setattr("a2a_celery.execution.events.settlement.BLOB_TIMEOUT", 0.05)
     claim, events = await large.begin()
     blob_setup.object_store.is_down = True
     await events.enqueue_event(status(COMPLETED, LARGE))
@@ -100,7 +100,7 @@ async def test_an_end_that_can_not_be_written_can_still_be_failed(
 async def test_a_related_task_is_never_read_in_part(
     large: Scene, blob_setup: BlobSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("a2a_celery.execution.events.run_store.BLOB_TIMEOUT", 0.05)
+    monkeypatch.setattr("a2a_celery.execution.events.settlement.BLOB_TIMEOUT", 0.05)
     other, claim = await large.seeds.claimed(), await large.seeds.claimed()
     await large.seeds.appended(other, chunk(LARGE))
     store = RunStore(blob_setup.store, large.keys, claim)
@@ -116,7 +116,7 @@ async def test_a_related_task_is_never_read_in_part(
 async def test_an_agent_sees_its_claim_whole_or_not_at_all(
     large: Scene, blob_setup: BlobSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("a2a_celery.execution.events.run_store.BLOB_TIMEOUT", 0.05)
+    monkeypatch.setattr("a2a_celery.execution.events.settlement.BLOB_TIMEOUT", 0.05)
     task_id = await created(large.seeds, [Part(text=LARGE)])
 
     def claiming(resolve_blobs: bool = True) -> Operation[Claim | Dropped | RetryUnrecorded]:

@@ -12,11 +12,10 @@ from a2a_celery.execution.events.observers import begin_execution
 from a2a_celery.execution.events.queue import RunEventQueue
 from a2a_celery.execution.events.steps import Execution
 from a2a_celery.lifecycle import Completed
-from a2a_celery.lifecycle.execution import ExecutionState, Transition
+from a2a_celery.lifecycle.execution import ExecutionState, Step, Transition
 from a2a_celery.lifecycle.states import INPUT_REQUIRED
-from a2a_celery.lifecycle.steps import Step
 from a2a_celery.store.runs.commands import Claim
-from a2a_celery.store.runs.steps import read_steps
+from a2a_celery.store.runs.release import read_steps
 from tests.support.agents import card
 
 from .scene import LONG, Scene

@@ -21,7 +21,7 @@ from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.dispatch import RunOptions
 from a2a_celery.errors import ConfigError, Failed
 from a2a_celery.execution.celery.request import RunRetried
-from a2a_celery.execution.retries import Retries, error_without_retry
+from a2a_celery.execution.limits import Retries, error_without_retry
 from a2a_celery.lifecycle import Retried
 from a2a_celery.lifecycle.own_metadata import CAUSE, NAMESPACE
 from a2a_celery.lifecycle.states import CANCELED, FAILED, REJECTED, SUBMITTED, WORKING

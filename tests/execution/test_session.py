@@ -12,7 +12,7 @@ from a2a.types import Message, Part, Role
 from a2a_celery.errors import ConfigError, SessionConflict, SessionError
 from a2a_celery.execution.agents.session import HISTORY_TASKS, ContextSession, current_session, open_session
 from a2a_celery.execution.agents.turn import Turn
-from a2a_celery.execution.events import run_store
+from a2a_celery.execution.events import settlement
 from a2a_celery.execution.events.queue import RunEventQueue
 from a2a_celery.execution.limits import Limits
 from a2a_celery.execution.run import Run
@@ -318,7 +318,7 @@ async def test_an_agent_without_one_is_told_which_option_it_needs(scene: Scene) 
 
 async def given_up(monkeypatch: pytest.MonkeyPatch, runs: Runs, session: ContextSession, state: dict[str, Any]) -> None:
     """A checkpoint that is made when its caller is cancelled, who has had no answer."""
-    monkeypatch.setattr(run_store, "RETRY_INTERVAL", 0.3)
+    monkeypatch.setattr(settlement, "RETRY_INTERVAL", 0.3)
     gate = runs.scene.gate
     gate.lose_answers = 1
     saving = asyncio.create_task(session.checkpoint(state))

@@ -22,7 +22,7 @@ from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.dispatch import RUN_HEADER
 from a2a_celery.errors import StoreUnavailable
 from a2a_celery.execution.celery.request import RUN_IS_OVER, RunFailed, RunRequest, outcome_of_failure
-from a2a_celery.execution.process.run_ender import RunEnder, runner_prefix
+from a2a_celery.execution.process.forced_stop import RunEnder, runner_prefix
 from a2a_celery.lifecycle import Canceled, Failure, Refused
 from a2a_celery.lifecycle.outcomes import AGENT_FAILED, AGENT_UNKNOWN, CANCELED_BY_OPERATOR, OUT_OF_TIME, WORKER_LOST
 from a2a_celery.lifecycle.states import CANCELED, FAILED, REJECTED, SUBMITTED, WORKING

@@ -21,7 +21,7 @@ from a2a_celery.lifecycle.execution import ExecutionState
 from a2a_celery.lifecycle.own_metadata import EXECUTION, own_metadata
 from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED, WORKING
 from a2a_celery.store.runs.commands import Claim
-from a2a_celery.store.runs.steps import read_steps
+from a2a_celery.store.runs.release import read_steps
 from a2a_celery.telemetry.spans import Spans
 from tests.support.agents import card
 from tests.support.seeds import chunk, status
@@ -77,7 +77,7 @@ async def play(
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step waits for nothing."""
-    monkeypatch.setattr("a2a_celery.execution.events.step_recorder.STEPS_WAIT", 0.01)
+    monkeypatch.setattr("a2a_celery.execution.events.steps.STEPS_WAIT", 0.01)
 
 
 async def test_a_run_that_tells_no_steps_costs_no_write_more(scene: Scene) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextvars import ContextVar
 
-from a2a_celery.execution.events.writer import TURNS_TO_RETURN, Writer
+from a2a_celery.execution.events.queue import TURNS_TO_RETURN, Writer
 
 WHOSE: ContextVar[str] = ContextVar("whose", default="")
 

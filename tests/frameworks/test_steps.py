@@ -17,7 +17,7 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 from a2a_celery import InputRequired, Turn
 from a2a_celery.execution.agents.session import CURRENT, ContextSession
 from a2a_celery.execution.events.steps import CURRENT_EXECUTION, Execution
-from a2a_celery.frameworks.steps import OpenSteps
+from a2a_celery.frameworks.conversation import OpenSteps
 from a2a_celery.lifecycle.execution import ExecutionState
 from tests.support.booking_agents import BOOKING_AGENTS, BookingAgent, turn
 from workers import with_adk, with_agent_framework, with_strands

@@ -18,11 +18,9 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 from a2a_celery import A2A
 from a2a_celery.agents import Agent
 from a2a_celery.errors import ConfigError
-from a2a_celery.gateway.auth.card import secured
-from a2a_celery.gateway.auth.from_settings import authenticator_from_settings
-from a2a_celery.gateway.auth.jwks import FetchedKeys
-from a2a_celery.gateway.auth.proxies import ProxyIdentity
-from a2a_celery.gateway.auth.schemes import CredentialsRefused, PresentedCredentials
+from a2a_celery.gateway.auth.from_settings import authenticator_from_settings, secured
+from a2a_celery.gateway.auth.keys import FetchedKeys
+from a2a_celery.gateway.auth.schemes import CredentialsRefused, PresentedCredentials, ProxyIdentity
 from a2a_celery.gateway.auth.tokens import BearerTokens
 from a2a_celery.settings import Settings
 from tests.support.agents import card

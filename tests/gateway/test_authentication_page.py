@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 from a2a.types import a2a_pb2
 
-from a2a_celery.gateway.auth import jwks, tokens
-from a2a_celery.gateway.auth.api_keys import ApiKeys
+from a2a_celery.gateway.auth import keys, tokens
 from a2a_celery.gateway.auth.authenticator import Authenticator
 from a2a_celery.gateway.auth.from_settings import authenticator_from_settings
 from a2a_celery.gateway.auth.keys import KEY_TYPES
-from a2a_celery.gateway.auth.schemes import PresentedCredentials
+from a2a_celery.gateway.auth.schemes import ApiKeys, PresentedCredentials
 from a2a_celery.gateway.protocol_errors import EXTRA_RPC_CODES
 from a2a_celery.settings import Settings
 from a2a_celery.settings.loading import load_settings
@@ -93,8 +92,8 @@ def test_prometheus_sends_the_header_of_api_keys() -> None:
 def test_its_numbers_are_the_codes() -> None:
     text = " ".join(PAGE.split())
     assert f"with {tokens.LEEWAY} seconds of tolerance between clocks" in text
-    assert f"at its start and every {jwks.REFRESH_EVERY:.0f} seconds" in text
-    assert f"every {jwks.ASK_AGAIN_AFTER:.0f} seconds at most" in text
+    assert f"at its start and every {keys.REFRESH_EVERY:.0f} seconds" in text
+    assert f"every {keys.ASK_AGAIN_AFTER:.0f} seconds at most" in text
     for code in EXTRA_RPC_CODES.values():
         assert f"| {code} |" in PAGE
     named = set(re.findall(r"`([A-Z]{2}\d{3})` to `[A-Z]{2}\d{3}`", PAGE))

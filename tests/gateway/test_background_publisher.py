@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from a2a_celery.dispatch import Call, RunOptions
-from a2a_celery.gateway.operations.background_publisher import BackgroundPublisher
+from a2a_celery.gateway.operations.send_message import BackgroundPublisher
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.runs.commands import RunRef
 from tests.support.seeds import Seeds

@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.gateway.bindings.endpoints import guard_rpc
-from a2a_celery.gateway.bindings.wire_fields import has_more_fields
+from a2a_celery.gateway.bindings.grpc import has_more_fields
 from a2a_celery.gateway.middleware import bodies
 from a2a_celery.store import AsyncStore, Keys
 from tests.support.clients import message_json

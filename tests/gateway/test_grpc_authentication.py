@@ -11,8 +11,7 @@ from a2a.types import GetTaskRequest, a2a_pb2_grpc
 
 from a2a_celery.gateway.auth.authenticator import Authenticator
 from a2a_celery.gateway.auth.grpc import _address
-from a2a_celery.gateway.auth.identity import Identity
-from a2a_celery.gateway.auth.schemes import KeysUnavailable, PresentedCredentials
+from a2a_celery.gateway.auth.schemes import Identity, KeysUnavailable, PresentedCredentials
 from a2a_celery.gateway.bindings.grpc import GrpcServer
 from tests.support.faults import Fault, from_grpc
 from tests.support.fleet import free_port

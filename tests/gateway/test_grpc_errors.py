@@ -8,8 +8,7 @@ from a2a.types import GetTaskRequest, SubscribeToTaskRequest, a2a_pb2_grpc
 from a2a.utils.errors import A2AError, ExtensionSupportRequiredError, InternalError, UnsupportedOperationError
 
 from a2a_celery.gateway.auth.authenticator import Authenticator
-from a2a_celery.gateway.auth.identity import Identity
-from a2a_celery.gateway.auth.schemes import PresentedCredentials
+from a2a_celery.gateway.auth.schemes import Identity, PresentedCredentials
 from a2a_celery.gateway.bindings.grpc import GrpcServer
 from a2a_celery.gateway.protocol_errors import LimitExceededError, invalid, not_found
 from tests.support.faults import Fault, from_grpc

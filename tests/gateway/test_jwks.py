@@ -13,8 +13,7 @@ import pytest
 from joserfc.jwk import ECKey, Key, OctKey, RSAKey
 
 from a2a_celery.crypto.jwk_sets import MAX_BYTES
-from a2a_celery.gateway.auth.jwks import ASK_AGAIN_AFTER, REFRESH_EVERY, RETRY_AFTER, FetchedKeys
-from a2a_celery.gateway.auth.keys import read_set
+from a2a_celery.gateway.auth.keys import ASK_AGAIN_AFTER, REFRESH_EVERY, RETRY_AFTER, FetchedKeys, read_set
 from a2a_celery.gateway.auth.schemes import KeysUnavailable
 from tests.support.clocks import ManualClock
 from tests.support.credentials import rsa_key

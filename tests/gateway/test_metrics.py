@@ -29,7 +29,7 @@ LOOK = """
 from prometheus_client import CollectorRegistry
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.exposition import generate_latest
-from a2a_celery.telemetry.exposition import ours
+from a2a_celery.telemetry.names import ours
 print(generate_latest(ours(MultiProcessCollector(None))).decode())
 """
 

@@ -8,9 +8,9 @@ from hashlib import sha256
 import pytest
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.gateway import protocol_errors
 from a2a_celery.gateway.auth.authenticator import FAILURES_PER_SECOND
-from a2a_celery.gateway.middleware import retry_after
-from a2a_celery.gateway.middleware.retry_after import REFUSAL_DELAY
+from a2a_celery.gateway.protocol_errors import REFUSAL_DELAY
 from a2a_celery.store import AsyncStore, Keys
 from tests.support.clocks import ManualClock
 from tests.support.limited import Limited, limited
@@ -51,7 +51,7 @@ async def test_only_a_caller_that_does_not_wait_is_delayed(
 async def test_delayed_refusals_are_bounded(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retry_after, "MAX_DELAYED", 1)
+    monkeypatch.setattr(protocol_errors, "MAX_DELAYED", 1)
     clock = ManualClock()
     async with limited(store, redis_server.store_url, keys, clock, owner_requests_per_second=0.01) as gateway:
         assert [await read(gateway), await read(gateway)] == [404, 429]

@@ -12,7 +12,7 @@ from a2a.types import Artifact, Part, TaskArtifactUpdateEvent
 from a2a_celery.clock import SYSTEM_CLOCK, Clock
 from a2a_celery.gateway.bindings import sse
 from a2a_celery.gateway.bindings.sse import EventStream, frames_of
-from a2a_celery.gateway.operations.streams import StreamEvent
+from a2a_celery.gateway.operations.turns import StreamEvent
 from a2a_celery.gateway.shutdown import GatewayShutdown
 from a2a_celery.lifecycle import Event, EventId
 from tests.support.clocks import ManualClock

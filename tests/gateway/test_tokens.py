@@ -20,9 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from joserfc.jwk import ECKey, OctKey, RSAKey
 
-from a2a_celery.gateway.auth.identity import Identity
 from a2a_celery.gateway.auth.keys import KeySet, StaticKeys, read_key
-from a2a_celery.gateway.auth.schemes import CredentialsRefused, PresentedCredentials, RefusalReason
+from a2a_celery.gateway.auth.schemes import CredentialsRefused, Identity, PresentedCredentials, RefusalReason
 from a2a_celery.gateway.auth.tokens import LEEWAY, MAX_LENGTH, BearerTokens
 from tests.support.credentials import AUDIENCE, ISSUER, SHARED, claims, rsa_key, token
 

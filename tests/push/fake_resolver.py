@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from ipaddress import ip_address, ip_network
 
-from a2a_celery.push.addresses import Address
+from a2a_celery.push.network import Address
 
 LOCAL = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
 

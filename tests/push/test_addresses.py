@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from a2a_celery.push.addresses import is_allowed, is_within, parse_address
+from a2a_celery.push.network import is_allowed, is_within, parse_address
 
 PUBLIC = ["8.8.8.8", "1.1.1.1", "100.63.255.255", "172.32.0.1", "192.169.0.1", "2606:4700:4700::1111", "2a00:1450::1"]
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from a2a_celery.push import Backoff
-from a2a_celery.push.backoff import DAY, HOUR
+from a2a_celery.push.circuit_breaker import DAY, HOUR
 
 LATEST = Backoff(random=lambda: 0.999999)
 EARLIEST = Backoff(random=lambda: 0.0)

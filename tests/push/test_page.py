@@ -9,9 +9,10 @@ import pytest
 
 from a2a_celery.cli.operator.deliveries import deliveries
 from a2a_celery.push import Backoff, EventFilter
-from a2a_celery.push.backoff import DAY, HOUR
 from a2a_celery.push.circuit_breaker import (
     BUSY_RETRY_INTERVAL,
+    DAY,
+    HOUR,
     MAX_HOSTS,
     MAX_POSTS,
     MAX_POSTS_PER_HOST,

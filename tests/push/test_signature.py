@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from a2a_celery.push import Signer, derive_secret
-from a2a_celery.push.signature import format_public_key, format_secret, parse_private_key, parse_secret
+from a2a_celery.push.request import format_public_key, format_secret, parse_private_key, parse_secret
 
 BODY = b'{"statusUpdate":{"taskId":"t"}}'
 WHSEC = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"

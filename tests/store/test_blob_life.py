@@ -16,7 +16,7 @@ from a2a_celery.store.blobs.cleanup import acquire_orphaned_blobs, blobs_in_use
 from a2a_celery.store.tasks.commands import create_task
 from a2a_celery.store.tasks.dead_letters import DeadLetter, read_dead_letter, requeue_task
 from a2a_celery.store.tasks.results import Created
-from a2a_celery.watcher.blob_remover import BlobRemover
+from a2a_celery.watcher.archiver import BlobRemover
 from tests.support.blob_setup import BlobSetup, created, remove_due_blobs, sent
 from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, status
 from tests.support.waiting import eventually_async

@@ -14,9 +14,8 @@ from a2a_celery.lifecycle import EventId, LogEntry, fold, is_terminal
 from a2a_celery.lifecycle.fold import apply
 from a2a_celery.lifecycle.states import COMPLETED, WORKING
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.log.follow import LogFollower, follow
 from a2a_celery.store.log.pages import PAGE, read_log
-from a2a_celery.store.log.pubsub import LogSignal, PubSubListener
+from a2a_celery.store.log.pubsub import LogFollower, LogSignal, PubSubListener, follow
 from a2a_celery.store.tasks.commands import read_task
 from tests.support.restarts import mortal_redis
 from tests.support.seeds import Seeds, at_once, chunk, status

@@ -14,22 +14,26 @@ from a2a.types import Task, TaskStatus
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.errors import StoreUnavailable
 from a2a_celery.lifecycle import Event
-from a2a_celery.lifecycle.execution import ExecutionState, Transition
+from a2a_celery.lifecycle.execution import ExecutionState, Step, Transition
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED, WORKING
-from a2a_celery.lifecycle.steps import Step
 from a2a_celery.store import AsyncStore, Keys, Operation, Scope
 from a2a_celery.store.admin.archiving import read_archive_state, remove_archived
-from a2a_celery.store.admin.installation import correct_due_times
+from a2a_celery.store.admin.start_check import correct_due_times
 from a2a_celery.store.blobs.cleanup import acquire_orphaned_blobs
 from a2a_celery.store.operation import SCRIPTS, script
-from a2a_celery.store.runs.commands import Renewal, append, end_run, renew_runs, settle_run
-from a2a_celery.store.runs.dispatch import acquire_due_runs
+from a2a_celery.store.runs.commands import (
+    Renewal,
+    SessionState,
+    acquire_due_runs,
+    append,
+    end_run,
+    renew_runs,
+    settle_run,
+)
 from a2a_celery.store.runs.recovery import Lapsed, lapse_run, return_run
 from a2a_celery.store.runs.release import delegate_to_canvas, due_canvases, end_by_result
-from a2a_celery.store.runs.sessions import SessionState
 from a2a_celery.store.sdk import _save_task
-from a2a_celery.store.tasks.commands import continue_task, create_task, end_pauses, request_cancel
-from a2a_celery.store.tasks.limits import TaskLimits
+from a2a_celery.store.tasks.commands import TaskLimits, continue_task, create_task, end_pauses, request_cancel
 from a2a_celery.store.webhooks.deliveries import acquire_due_deliveries, acquire_requested_posts
 from a2a_celery.watcher.recoverer import Recoverer
 from tests.store.test_operations import REF, TOKEN, VERBS, Make, claimed

@@ -14,10 +14,8 @@ from a2a.types import Part
 from a2a_celery.lifecycle import EventId, LogEntry
 from a2a_celery.lifecycle.states import COMPLETED
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.log.follow import LogFollower, follow
-from a2a_celery.store.log.inline_entries import BUFFER_BYTES, InlineEntries
 from a2a_celery.store.log.pages import LogPage, read_log
-from a2a_celery.store.log.pubsub import LogSignal, PubSubListener
+from a2a_celery.store.log.pubsub import BUFFER_BYTES, InlineEntries, LogFollower, LogSignal, PubSubListener, follow
 from a2a_celery.store.operation import Operation, script
 from a2a_celery.store.tasks.commands import create_task
 from tests.store.test_pubsub import is_up

@@ -10,7 +10,8 @@ from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.errors import StoreUnavailable
 from a2a_celery.store import AsyncStore, Keys, Operation, SyncStore
 from a2a_celery.store.admin.archiving import read_archive_state
-from a2a_celery.store.admin.installation import (
+from a2a_celery.store.admin.schema import SCHEMA, require_schema
+from a2a_celery.store.admin.start_check import (
     Server,
     announce_worker,
     announced_workers,
@@ -18,7 +19,6 @@ from a2a_celery.store.admin.installation import (
     server_of,
     watchers,
 )
-from a2a_celery.store.admin.schema import SCHEMA, require_schema
 from tests.support.waiting import eventually_async
 
 
@@ -49,7 +49,7 @@ async def test_watchers_are_known_until_they_are_not_heard_of(
     await store.run(here(keys, "two"))
     for _ in range(2):
         assert await store.run(here(keys, "one")) == ["one", "two"]
-    monkeypatch.setattr("a2a_celery.store.admin.installation.ANNOUNCEMENT_TTL_US", 500_000)
+    monkeypatch.setattr("a2a_celery.store.admin.start_check.ANNOUNCEMENT_TTL_US", 500_000)
 
     async def only_one_is_left() -> bool:
         await store.run(here(keys, "one"))

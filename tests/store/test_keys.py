@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from a2a_celery.lifecycle.execution import ExecutionState as S
-from a2a_celery.lifecycle.execution import Transition
+from a2a_celery.lifecycle.execution import Step, Transition
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, WORKING
-from a2a_celery.lifecycle.steps import Step
 from a2a_celery.store import AsyncStore, Keys, Scope
 from a2a_celery.store.runs.commands import RunRef
 from a2a_celery.store.tasks.commands import continue_task, request_cancel

@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
-from a2a_celery.lifecycle.execution import ExecutionState, Transition
+from a2a_celery.lifecycle.execution import ExecutionState, Step, Transition
 from a2a_celery.lifecycle.outcomes import status_event
 from a2a_celery.lifecycle.states import (
     AUTH_REQUIRED,
@@ -20,14 +20,19 @@ from a2a_celery.lifecycle.states import (
     INPUT_REQUIRED,
     WORKING,
 )
-from a2a_celery.lifecycle.steps import Step
 from a2a_celery.store import AsyncStore, Keys, Operation, Scope
 from a2a_celery.store.admin.archiving import remove_archived
 from a2a_celery.store.operation import script
 from a2a_celery.store.runs.recovery import return_run
 from a2a_celery.store.runs.release import release_run
-from a2a_celery.store.tasks.commands import IdempotencyKey, continue_task, create_task, request_cancel
-from a2a_celery.store.tasks.limits import TaskLimits, acquire_request
+from a2a_celery.store.tasks.commands import (
+    IdempotencyKey,
+    TaskLimits,
+    acquire_request,
+    continue_task,
+    create_task,
+    request_cancel,
+)
 from a2a_celery.store.tasks.results import Begun, Created, Known, Limited, Waiting
 from tests.store.test_cost import Meter
 from tests.store.test_racing_writers import stores

@@ -30,8 +30,7 @@ from a2a_celery.store.operation import Operation, script
 from a2a_celery.store.runs.commands import Claim, RunRef, end_run
 from a2a_celery.store.runs.recovery import return_run
 from a2a_celery.store.runs.release import delegate_to_canvas, end_by_result, release_run
-from a2a_celery.store.tasks.commands import continue_task, end_pauses, request_cancel
-from a2a_celery.store.tasks.limits import TaskLimits
+from a2a_celery.store.tasks.commands import TaskLimits, continue_task, end_pauses, request_cancel
 from a2a_celery.store.tasks.results import Created, Limited
 from tests.store.test_limits import AGENTS, created, stored_bytes
 from tests.store.test_racing_writers import stores

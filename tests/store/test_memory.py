@@ -9,7 +9,7 @@ from redis import Redis
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.store import AsyncStore
-from a2a_celery.store.admin.memory import FRESH, Memory, MemoryWatermark, read_memory
+from a2a_celery.store.admin.usage import FRESH, Memory, MemoryWatermark, read_memory
 from tests.support.clocks import ManualClock
 
 

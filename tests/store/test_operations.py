@@ -13,45 +13,44 @@ from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.dispatch import Call, RunOptions
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys, Operation, SyncStore
-from a2a_celery.store.admin.installation import record_heartbeat
-from a2a_celery.store.admin.memory import read_memory
 from a2a_celery.store.admin.metrics import read_metrics
 from a2a_celery.store.admin.scan import newest_tasks, read_states, scan_list
 from a2a_celery.store.admin.schema import SCHEMA
+from a2a_celery.store.admin.start_check import record_heartbeat
+from a2a_celery.store.admin.usage import read_memory
 from a2a_celery.store.blobs.blob_store import register_blobs
 from a2a_celery.store.blobs.cleanup import acquire_orphaned_blobs, blobs_in_use, forget_removed_blobs
 from a2a_celery.store.log.pages import read_log
 from a2a_celery.store.operation import SCRIPTS
 from a2a_celery.store.runs.commands import (
+    DueRun,
     RunRef,
+    SessionState,
+    acquire_due_runs,
     append,
     checkpoint,
     claim_run,
-    end_run,
-    renew_runs,
-    revoke_run,
-    settle_run,
-)
-from a2a_celery.store.runs.dispatch import (
-    DueRun,
-    acquire_due_runs,
     claimed_runs,
+    end_run,
     mark_all_published,
     postpone_runs,
+    renew_runs,
     report_prefetched,
+    revoke_run,
+    settle_run,
 )
 from a2a_celery.store.runs.recovery import Lapsed, lapse_run, lapsed_runs, return_run
 from a2a_celery.store.runs.release import (
     delegate_to_canvas,
     due_canvases,
     end_by_result,
+    read_steps,
     record_result,
     release_run,
     retry_run,
 )
-from a2a_celery.store.runs.sessions import SessionState
-from a2a_celery.store.runs.steps import read_steps
 from a2a_celery.store.tasks.commands import (
+    acquire_request,
     continue_task,
     create_task,
     end_pauses,
@@ -61,7 +60,6 @@ from a2a_celery.store.tasks.commands import (
     unlist_task,
 )
 from a2a_celery.store.tasks.dead_letters import DeadLetter, read_dead_letter, requeue_task
-from a2a_celery.store.tasks.limits import acquire_request
 from tests.store.verbs_of_deliveries import VERBS_OF_DELIVERIES
 from tests.store.verbs_of_keeping import VERBS_OF_KEEPING
 from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, status

@@ -19,10 +19,19 @@ from a2a_celery.lifecycle.outcomes import CANCELED_BY_CLIENT
 from a2a_celery.lifecycle.own_metadata import ATTEMPT, MAX_ATTEMPTS, own_metadata
 from a2a_celery.lifecycle.states import AUTH_REQUIRED, CANCELED, COMPLETED, FAILED, WORKING
 from a2a_celery.store import AsyncStore, Keys, Operation
-from a2a_celery.store.runs.commands import Claim, RunLost, RunRef, append, checkpoint, claim_run, renew_runs, settle_run
+from a2a_celery.store.runs.commands import (
+    Claim,
+    RunLost,
+    RunRef,
+    SessionState,
+    append,
+    checkpoint,
+    claim_run,
+    renew_runs,
+    settle_run,
+)
 from a2a_celery.store.runs.recovery import Lapse, Lapsed, lapse_run, lapsed_runs, left_open, return_run
 from a2a_celery.store.runs.release import delegate_to_canvas
-from a2a_celery.store.runs.sessions import SessionState
 from a2a_celery.store.tasks.commands import continue_task, create_task, request_cancel
 from a2a_celery.watcher.recoverer import RETRY_AFTER, Recoverer
 from tests.store.test_cost import Meter

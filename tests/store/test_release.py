@@ -9,8 +9,18 @@ from a2a_celery.lifecycle import Retried, final_event
 from a2a_celery.lifecycle.own_metadata import ATTEMPT, CELERY_STATE, EXECUTION, MAX_ATTEMPTS, own_metadata
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, SUBMITTED, WORKING
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.runs.commands import Claim, Dropped, RetryUnrecorded, RunLost, RunRef, append, claim_run
-from a2a_celery.store.runs.dispatch import acquire_due_runs, mark_published, report_prefetched
+from a2a_celery.store.runs.commands import (
+    Claim,
+    Dropped,
+    RetryUnrecorded,
+    RunLost,
+    RunRef,
+    acquire_due_runs,
+    append,
+    claim_run,
+    mark_published,
+    report_prefetched,
+)
 from a2a_celery.store.runs.recovery import Requeued, begin_next_attempt, lapsed_runs, return_run
 from a2a_celery.store.runs.release import Released, delegate_to_canvas, release_run
 from a2a_celery.store.tasks.commands import request_cancel

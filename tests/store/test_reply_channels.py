@@ -15,8 +15,7 @@ from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys, SyncStore
 from a2a_celery.store.admin.usage import usage
 from a2a_celery.store.log import pubsub as wake
-from a2a_celery.store.log.follow import LogFollower
-from a2a_celery.store.log.pubsub import LogSignal, PubSubListener
+from a2a_celery.store.log.pubsub import LogFollower, LogSignal, PubSubListener
 from a2a_celery.store.tasks.commands import ReplyChannel, continue_task, create_task, read_final_task
 from a2a_celery.store.tasks.results import FinalTask
 from tests.support.restarts import mortal_redis

@@ -20,8 +20,7 @@ from a2a_celery.store.admin import schema
 from a2a_celery.store.admin.archiving import read_archive_state
 from a2a_celery.store.admin.schema import SCHEMA, Opened, migrate, open_store, pending, require_schema
 from a2a_celery.store.operation import Operation, script
-from a2a_celery.store.tasks.commands import create_task, request_cancel
-from a2a_celery.store.tasks.limits import TaskLimits
+from a2a_celery.store.tasks.commands import TaskLimits, create_task, request_cancel
 from a2a_celery.store.tasks.results import Limited
 from tests.support.fleet import free_port
 from tests.support.leaks import leaks

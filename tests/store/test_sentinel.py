@@ -13,7 +13,7 @@ from redis.asyncio.sentinel import SentinelConnectionPool
 
 from a2a_celery.errors import StoreUnavailable
 from a2a_celery.store import AsyncStore, Keys, SyncStore
-from a2a_celery.store.admin.installation import server_of
+from a2a_celery.store.admin.start_check import server_of
 from a2a_celery.store.client.connection import run_with_retry
 from a2a_celery.store.log.pubsub import PubSubListener
 from a2a_celery.store.tasks.commands import read_task

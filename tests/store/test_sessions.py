@@ -9,8 +9,17 @@ from a2a.types import TaskState
 
 from a2a_celery.lifecycle.states import AUTH_REQUIRED, COMPLETED, FAILED, INPUT_REQUIRED, REJECTED, WORKING
 from a2a_celery.store import AsyncStore, Keys, Scope
-from a2a_celery.store.runs.commands import Claim, Illegal, LeftOpen, RunLost, checkpoint, settle_run
-from a2a_celery.store.runs.sessions import SavedSession, SavedSince, SessionState
+from a2a_celery.store.runs.commands import (
+    Claim,
+    Illegal,
+    LeftOpen,
+    RunLost,
+    SavedSession,
+    SavedSince,
+    SessionState,
+    checkpoint,
+    settle_run,
+)
 from a2a_celery.store.tasks.commands import continue_task, request_cancel
 from a2a_celery.store.webhooks.push_configs import secrets_in_use
 from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, chunk, request, status

@@ -7,15 +7,12 @@ from dataclasses import replace
 import pytest
 from a2a.types import TaskState
 
-from a2a_celery.lifecycle.execution import ExecutionState, Transition
+from a2a_celery.lifecycle.execution import ExecutionState, Step, Transition, decode_step, encode_step
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED, WORKING
-from a2a_celery.lifecycle.steps import Step, decode_step, encode_step
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.operation import Operation, script
-from a2a_celery.store.runs.commands import Claim, append, claim_run
-from a2a_celery.store.runs.release import release_run
-from a2a_celery.store.runs.sessions import SessionState
-from a2a_celery.store.runs.steps import read_steps
+from a2a_celery.store.runs.commands import Claim, SessionState, append, claim_run
+from a2a_celery.store.runs.release import read_steps, release_run
 from a2a_celery.store.tasks.commands import continue_task
 from tests.support.leaks import leaks
 from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, status

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
-from a2a_celery.cli.operator.store_access import duration
+from a2a_celery.cli.operator.selection import duration
 from a2a_celery.cli.operator.stuck_tasks import Why, stuck_tasks
 from a2a_celery.store import AsyncStore, Keys, SyncStore
 from a2a_celery.store.runs.commands import RunRef, claim_run

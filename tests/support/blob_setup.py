@@ -13,7 +13,7 @@ from a2a_celery.store.blobs.blob_store import Blobs
 from a2a_celery.store.blobs.object_store import ObjectStore
 from a2a_celery.store.tasks.commands import create_task
 from a2a_celery.store.tasks.results import Created
-from a2a_celery.watcher.blob_remover import BlobRemover
+from a2a_celery.watcher.archiver import BlobRemover
 
 from .seeds import ANN, CONTEXT, RETENTION, Seeds, request
 

@@ -6,16 +6,9 @@ import asyncio
 import os
 import signal
 from contextlib import suppress
-from importlib.util import find_spec
 
 from .chaos_fleet import ChaosFleet, Incident, ProcessSlot, now
 from .chaos_plan import CLOCKS, Disruption
-
-GUARDED = find_spec("a2a_celery.dispatch.broker_guards") is not None
-"""Celery 5.7's workers die when a Redis broker restarts under them; with the guard, a worker that dies is a failure."""
-
-AFTERMATH = 30.0
-"""Seconds within which such a worker dies."""
 
 
 class Disruptor:
@@ -52,15 +45,9 @@ class Disruptor:
         slot.state = "down"
         incident = Incident(f"died {slot.kind}", slot.process.name, slot.process.pid, now())
         self._fleet.incidents.append(incident)
-        if slot.kind != "worker" or GUARDED or not self._broker_restarted_before(incident.begin):
-            self.died.append(f"{slot.process.name} ended by itself:\n{slot.process.output()[-3000:]}")
+        self.died.append(f"{slot.process.name} ended by itself:\n{slot.process.output()[-3000:]}")
         await self._fleet.start_process(slot)
         incident.end = now()
-
-    def _broker_restarted_before(self, at: float) -> bool:
-        if self._fleet.broker is None:
-            return False
-        return any(i.kind == "restart broker" and i.begin <= at <= i.end + AFTERMATH for i in self._fleet.incidents)
 
     async def _disrupt(self, disruption: Disruption) -> None:
         verb, what = disruption.kind.split()

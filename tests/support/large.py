@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 from a2a.types import Artifact, Part
 
 from a2a_celery import Turn
-from a2a_celery.execution.events import run_store
+from a2a_celery.execution.events import settlement
 
 from .agents import a2a, app
 
-run_store.BLOB_TIMEOUT = 1.0
+settlement.BLOB_TIMEOUT = 1.0
 
 __all__ = ["app"]
 

@@ -20,13 +20,12 @@ from a2a.types import (
 )
 
 from a2a_celery.lifecycle import Event, LogEntry, fold
+from a2a_celery.lifecycle.execution import Step
 from a2a_celery.lifecycle.outcomes import agent_message
-from a2a_celery.lifecycle.steps import Step
 from a2a_celery.store import AsyncStore, Keys, Scope
 from a2a_celery.store.log.pages import read_log
-from a2a_celery.store.runs.commands import Claim, RunRef, Settled, Written, append, claim_run, settle_run
+from a2a_celery.store.runs.commands import Claim, RunRef, SessionState, Settled, Written, append, claim_run, settle_run
 from a2a_celery.store.runs.recovery import Lapse, begin_next_attempt, lapsed_runs
-from a2a_celery.store.runs.sessions import SessionState
 from a2a_celery.store.tasks.commands import create_task, read_task
 from a2a_celery.store.tasks.dead_letters import DeadLetter, read_dead_letter, requeue_task
 

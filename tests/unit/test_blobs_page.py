@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from a2a_celery.execution.events.run_store import BLOB_TIMEOUT
+from a2a_celery.execution.events.settlement import BLOB_TIMEOUT
 from a2a_celery.lifecycle.outcomes import OUT_OF_REACH
 from a2a_celery.settings import default_of
 from a2a_celery.store.blobs.blob_store import ORPHAN_AFTER_US

@@ -13,8 +13,7 @@ from celery.concurrency import asynpool
 from kombu.asynchronous import Hub
 from kombu.transport import redis as kombu_redis
 
-from a2a_celery.dispatch.broker_guards import guard
-from a2a_celery.dispatch.connection import SOCKET_TIMEOUT, PublishingPool
+from a2a_celery.dispatch.connection import SOCKET_TIMEOUT, PublishingPool, guard
 from a2a_celery.integrations.celery import correct_ended_children
 from a2a_celery.integrations.kombu import correct_closed_channels
 

@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 
 from a2a_celery.cli.doctor.archive_check import StorageState
-from a2a_celery.cli.doctor.broker_server import BrokerServer
 from a2a_celery.cli.doctor.command import Finding, diagnosis
-from a2a_celery.cli.doctor.survey import Survey, Webhooks, Work
+from a2a_celery.cli.doctor.survey import BrokerServer, Survey, Webhooks, Work
 from a2a_celery.crypto.sealing import fingerprint_of
 from a2a_celery.settings import Settings, visible_settings
 from a2a_celery.store.admin.archiving import ArchiveState
-from a2a_celery.store.admin.installation import Server
 from a2a_celery.store.admin.schema import SCHEMA, Opened
+from a2a_celery.store.admin.start_check import Server
 from a2a_celery.telemetry.versions import versions
 
 SETTINGS = Settings(store_url="redis://:secret@127.0.0.1/0")

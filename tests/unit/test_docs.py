@@ -9,7 +9,7 @@ from typing import get_args
 
 from a2a.types import TaskState
 
-from a2a_celery.execution.outcomes import REFUSALS
+from a2a_celery.execution.run import REFUSALS
 from a2a_celery.lifecycle import (
     LEGAL,
     Canceled,

@@ -11,8 +11,7 @@ from a2a_celery import Turn
 from a2a_celery.execution.agents.turn import BlockingTurn
 from a2a_celery.execution.celery.celery_events import EXECUTION_EVENT
 from a2a_celery.execution.events.observers import DETAILS
-from a2a_celery.execution.events.step_recorder import STEPS_WAIT
-from a2a_celery.execution.events.steps import MAX_NAME, Execution
+from a2a_celery.execution.events.steps import MAX_NAME, STEPS_WAIT, Execution
 from a2a_celery.lifecycle import execution
 from a2a_celery.lifecycle.execution import CHECKPOINT_STATES, EXECUTION_TRANSITIONS, ExecutionState
 from a2a_celery.lifecycle.own_metadata import EXECUTION, NAMESPACE

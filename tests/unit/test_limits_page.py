@@ -12,10 +12,9 @@ from a2a.utils.error_handlers import build_rest_error_payload
 
 from a2a_celery.errors import ConfigError
 from a2a_celery.gateway.middleware.bodies import MAX_JSON_DEPTH, MAX_JSON_VALUES
-from a2a_celery.gateway.middleware.retry_after import too_many_requests
 from a2a_celery.gateway.operations.limits import LIMIT_TEXTS, MAX_WAIT
 from a2a_celery.gateway.operations.validation import BOUNDS, MAX_REFERENCES
-from a2a_celery.gateway.protocol_errors import LimitExceededError
+from a2a_celery.gateway.protocol_errors import LimitExceededError, too_many_requests
 from a2a_celery.settings import Settings
 from a2a_celery.settings.loading import load_settings
 from a2a_celery.store.log import pages as log

@@ -18,6 +18,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from starlette.types import Receive, Scope, Send
 
 from a2a_celery.gateway.bindings.json_results import (
+    PIECE,
+    JsonWriter,
     event_json,
     event_json_in_pieces,
     message_json,
@@ -25,7 +27,6 @@ from a2a_celery.gateway.bindings.json_results import (
     rpc_response,
     task_json,
 )
-from a2a_celery.gateway.bindings.proto_json import PIECE, JsonWriter
 from a2a_celery.gateway.middleware.large_responses import LargeResponseMiddleware
 from a2a_celery.store.blobs.memory_budget import MemoryBudget
 from tests.support.loops import counted_turns

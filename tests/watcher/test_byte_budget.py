@@ -9,8 +9,7 @@ from a2a_celery.push import Poster
 from a2a_celery.settings import Settings
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.watcher.metrics import WatcherMetrics
-from a2a_celery.watcher.webhooks.byte_budget import REASON, ByteBudget
-from a2a_celery.watcher.webhooks.deliverer import Deliverer
+from a2a_celery.watcher.webhooks.deliverer import REASON, ByteBudget, Deliverer
 from tests.support.clocks import ManualClock
 from tests.support.posts import SECRET_KEY
 from tests.support.receiver import receiver

@@ -11,12 +11,11 @@ from a2a.types import TaskStatus, TaskStatusUpdateEvent
 from a2a_celery.lifecycle.states import FAILED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.admin.archiving import acquire_archivable
-from a2a_celery.store.admin.installation import read_clock, record_heartbeat, watchers
 from a2a_celery.store.admin.schema import SCHEMA
-from a2a_celery.store.runs.commands import Claim, RunRef, claim_run, renew_runs, settle_run
-from a2a_celery.store.runs.dispatch import mark_published
+from a2a_celery.store.admin.start_check import read_clock, record_heartbeat, watchers
+from a2a_celery.store.runs.commands import Claim, RunRef, claim_run, mark_published, renew_runs, settle_run
 from a2a_celery.watcher.recoverer import PauseExpirer, Recoverer
-from a2a_celery.watcher.store_clock import StoreClock
+from a2a_celery.watcher.role_loop import StoreClock
 from tests.support.clocks import ManualClock
 from tests.support.dispatching import DUE_NOW_US, Broker, dispatcher, made
 from tests.support.moved_clock import MovedClock

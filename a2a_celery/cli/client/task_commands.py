@@ -35,7 +35,7 @@ from a2a.types import (
 from a2a.utils.constants import PROTOCOL_VERSION_CURRENT, TransportProtocol
 from a2a.utils.errors import A2AError, TaskNotFoundError, UnsupportedOperationError
 
-from ...client.connection.credentials import Credentials, CredentialsInterceptor
+from ...client.connection.transports import Credentials, CredentialsInterceptor
 from ...errors import ConfigError
 from ..app_loader import load_a2a
 from ..operator.cancel_all import with_cancel_all_option

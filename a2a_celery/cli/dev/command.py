@@ -13,8 +13,7 @@ import click
 from ...app import A2A
 from ...errors import ConfigError
 from ...settings.loading import with_files
-from .environment import STORE
-from .supervisor import AppLocation, DevOptions, Supervisor
+from .supervisor import STORE, AppLocation, DevOptions, Supervisor
 
 
 def dev_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,31 +7,270 @@ The supervisor stops its children in order on Ctrl-C, on SIGTERM and when a chil
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import shlex
+import shutil
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from io import TextIOWrapper
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from threading import Thread
+from secrets import token_urlsafe
+from threading import Event, Lock, Thread
 
 import click
 import httpx
+from a2a.utils.constants import AGENT_CARD_WELL_KNOWN_PATH
 from celery import Celery
 
+from ...agents import Agent
 from ...app import A2A
 from ...crypto.jwk_sets import is_loopback
-from ...errors import A2ACeleryError
+from ...errors import A2ACeleryError, ConfigError
 from ...settings.loading import load_settings
+from ...settings.urls import is_redis_url, is_sentinel_url
 from ...store import AsyncStore
 from ...store.admin.start_check import require_reachable
-from .child_process import Child, Screen
 from .embedded_redis import EmbeddedRedis
-from .environment import with_embedded, with_redis
-from .next_steps import next_steps
-from .process_guard import ProcessGuard
+from .process_guard import ProcessGuard, signal_group
+
+STORE = "A2A_STORE_URL"
+BROKER = "CELERY_BROKER_URL"
+RESULTS = "CELERY_RESULT_BACKEND"
+PUBLIC = "A2A_PUBLIC_URL"
+SECRET_KEY = "A2A_SECRET_KEY"
+NETWORKS = "A2A_ALLOW_NETWORKS"
+
+
+def with_embedded(
+    app: Celery, environ: Mapping[str, str], store_url: str, broker_url: str, *, lasting: bool, loopback: bool
+) -> dict[str, str]:
+    """Return the environment with the embedded Redis as store, as broker, and in place of a Redis result backend.
+
+    URLs in the environment stay. URLs in the app's configuration are replaced: they are for production. Without
+    `lasting` data there is a generated secret key. Without `lasting` data and with a `loopback` gateway, webhooks to
+    this machine are allowed, so that they can be tried out. A gateway that other machines reach must not allow them.
+    """
+    env = {BROKER: broker_url, **_common(environ), STORE: store_url}
+    if is_redis_url(str(app.conf.result_backend or "")):
+        env.setdefault(RESULTS, broker_url)
+    if not lasting and not app.conf.get("a2a_secret_key"):
+        env.setdefault(SECRET_KEY, token_urlsafe(32))
+    if not lasting and loopback and not app.conf.get("a2a_allow_networks"):
+        env.setdefault(NETWORKS, "127.0.0.0/8 ::1/128")
+    return env
+
+
+def with_redis(app: Celery, environ: Mapping[str, str], url: str) -> dict[str, str]:
+    """Return the environment with the Redis at `url` as store, and as broker unless one is configured.
+
+    Raises:
+        ConfigError: `url` names Sentinels and no broker is configured. kombu needs the primary's name from the app.
+    """
+    env = {**_common(environ), STORE: url}
+    if not app.conf.broker_url:  # Celery reads its variable here too
+        if is_sentinel_url(url):
+            raise ConfigError("the store uses Sentinels: set broker_url, and broker_transport_options, in the app")
+        env[BROKER] = celery_url(url)
+    return env
+
+
+def celery_url(url: str) -> str:
+    """Return a store URL in Celery's form."""
+    for ours, theirs in (("unix://", "redis+socket://"), ("valkeys://", "rediss://"), ("valkey://", "redis://")):
+        if url.startswith(ours):
+            url = theirs + url[len(ours) :]
+    return url.replace("db=", "virtual_host=") if url.startswith("redis+socket://") else url
+
+
+def _common(environ: Mapping[str, str]) -> dict[str, str]:
+    # Unbuffered, so that an agent's output appears at once. A public URL in the app's configuration is not that of this
+    # gateway. One in the environment may be a tunnel's, and stays.
+    return {PUBLIC: "", **environ, "PYTHONUNBUFFERED": "1"}
+
+
+SDK_SNIPPET = """\
+import asyncio
+from a2a.client import create_client
+from a2a.helpers import get_stream_response_text, new_text_message
+from a2a.types import Role, SendMessageRequest
+
+async def main():
+    async with await create_client({url!r}) as client:
+        request = SendMessageRequest(message=new_text_message({text!r}, role=Role.ROLE_USER))
+        async for event in client.send_message(request):
+            print(event.WhichOneof("payload"), get_stream_response_text(event))
+
+asyncio.run(main())"""
+
+TEXT = "Hello"
+
+
+def next_steps(agents: Mapping[str, Agent], url: str, grpc_port: int | None, location: str, folder: Path | None) -> str:
+    """Return the text. `url` is the gateway's; `location` and `folder` name the app (see `AppLocation`)."""
+    first = next(iter(agents))
+    # the last one that streams, so that the second example uses another agent than the first
+    streaming = [name for name, agent in agents.items() if agent.card.capabilities.streaming and name != first]
+    second = streaming[0] if streaming else first
+    width = max(map(len, agents))
+    lines = ["", f"# Ready: {len(agents)} agent{'s' if len(agents) > 1 else ''} at {url}"]
+    for name, agent in agents.items():
+        lines.append(f"#   {name:{width}}  {_agent_url(url, name)}  {_one_line(agent.card.description)}".rstrip())
+    lines += [f"# Card of the first: {url}{AGENT_CARD_WELL_KNOWN_PATH}"]
+    if grpc_port is not None:
+        lines += [f"# gRPC: port {grpc_port}"]
+    lines += ["", "# A message, over HTTP+JSON:", _curl("curl -s", f"{_agent_url(url, first)}message:send", "try-1")]
+    lines += ["", "# A stream:", _curl("curl -sN", f"{_agent_url(url, second)}message:stream", "try-2")]
+    snippet = SDK_SNIPPET.format(url=_agent_url(url, second), text=TEXT)
+    lines += ["", "# With the SDK's client:", f"{shlex.quote(sys.executable)} - <<'END'", snippet, "END"]
+    lines += ["", "# From the command line; also get, tail, cancel, list:"]
+    lines += [f"{_celery(location, folder)} a2a send {second} {TEXT} --url {url}"]
+    lines += ["", "# Ctrl-C stops everything", ""]
+    return "\n".join(lines)
+
+
+def _agent_url(url: str, name: str) -> str:
+    return f"{url}/agents/{name}/"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _curl(command: str, url: str, message_id: str) -> str:
+    body = {"message": {"messageId": message_id, "role": "ROLE_USER", "parts": [{"text": TEXT}]}}
+    headers = "-H 'A2A-Version: 1.0' -H 'Content-Type: application/json'"
+    return f"{command} {url} {headers} \\\n  -d '{json.dumps(body)}'"
+
+
+def _celery(location: str, folder: Path | None) -> str:
+    """Return a ``celery -A location`` that works in the current folder."""
+    beside = Path(sys.executable).parent / "celery"
+    on_path = shutil.which("celery")
+    command = "celery" if on_path and os.path.samefile(Path(on_path).parent, beside.parent) else str(beside)
+    if not beside.exists():
+        command = f"{shlex.quote(sys.executable)} -m celery"
+    if folder is not None and folder != Path.cwd():
+        command += f" --workdir {shlex.quote(str(folder))}"
+    return f"{command} -A {location}"
+
+
+REMEMBERED = 20
+"""Lines of output that are repeated when a child ends unexpectedly."""
+
+OUTPUT_TIMEOUT = 0.5
+"""Seconds to read the output of an ended child. A grandchild may hold the pipe open."""
+
+NAME_WIDTH = 7
+COLOURS = {"dev": "cyan", "redis": "red", "worker": "green", "watcher": "yellow", "gateway": "magenta"}
+
+
+class Screen:
+    """Terminal shared by the supervisor and its children. Writes whole lines, prefixed with the writer's name."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        if isinstance(sys.stdout, TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")  # an agent may print characters that this terminal cannot show
+
+    def say(self, who: str, line: str) -> None:
+        """Write one line, coloured on a terminal only."""
+        self.show(click.style(f"{who:{NAME_WIDTH}} | ", fg=COLOURS.get(who)) + line)
+
+    def show(self, text: str) -> None:
+        """Write lines unchanged."""
+        # a closed terminal must not prevent the stop of the children
+        with self._lock, suppress(OSError):
+            click.echo(text)
+
+
+class Child:
+    """A running child process and its output.
+
+    Attributes:
+        code: Exit code, or the negative number of the signal that ended the process. None while it runs.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        folder: Path | None,
+        screen: Screen,
+        ended: Callable[[Child], None],
+        hide: str | None = None,
+    ) -> None:
+        """Start the process. `ended` is called from a thread. Lines that contain `hide` are not shown."""
+        self.name = name
+        self.code: int | None = None
+        self._screen = screen
+        self._hide = hide
+        self._last: deque[str] = deque(maxlen=REMEMBERED)
+        self._ended_event = Event()
+        self._popen = subprocess.Popen(
+            command,
+            env=env,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            start_new_session=True,
+        )
+        self._reader = Thread(target=self._read, name=f"{name}-output", daemon=True)
+        self._reader.start()
+        Thread(target=self._wait, args=(ended,), name=f"{name}-end", daemon=True).start()
+
+    @property
+    def pgid(self) -> int:
+        """Id of the process group that the child leads."""
+        return self._popen.pid
+
+    @property
+    def running(self) -> bool:
+        return not self._ended_event.is_set()
+
+    def last_lines(self) -> list[str]:
+        """Return the last lines of an ended child."""
+        self._reader.join(OUTPUT_TIMEOUT)
+        return list(self._last)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the process alone, not to its group."""
+        if self.running:
+            with suppress(ProcessLookupError):
+                os.kill(self.pgid, number)
+
+    def kill(self) -> None:
+        """Kill the process group. Return when the process has ended and its output is shown."""
+        signal_group(self.pgid, signal.SIGKILL)
+        self._ended_event.wait()
+        self._reader.join(OUTPUT_TIMEOUT)
+
+    def _read(self) -> None:
+        assert self._popen.stdout is not None
+        with self._popen.stdout as lines:
+            for line in lines:
+                if self._hide is None or self._hide not in line:
+                    self._last.append(line.rstrip("\n"))
+                    self._screen.say(self.name, self._last[-1])
+
+    def _wait(self, ended: Callable[[Child], None]) -> None:
+        self.code = self._popen.wait()
+        self._ended_event.set()
+        ended(self)
+
 
 SIGTERM_GRACE = 2.3
 """Seconds from SIGTERM to SIGQUIT, on which a busy worker stops at once."""

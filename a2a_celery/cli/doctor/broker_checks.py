@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf
 
-from .finding import Finding, note, ok, wrong
-from .survey import Survey
+from .survey import Finding, Survey, note, ok, wrong
 
 
 def broker(found: Survey) -> Iterator[Finding]:

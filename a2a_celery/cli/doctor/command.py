@@ -12,8 +12,7 @@ import click
 
 from ..app_loader import load_configured_a2a
 from . import broker_checks, deployment_checks, store_checks, worker_checks
-from .finding import Check, Finding
-from .survey import Survey, survey
+from .survey import Check, Finding, Survey, survey
 
 CHECKS: tuple[Check, ...] = (
     deployment_checks.configuration,

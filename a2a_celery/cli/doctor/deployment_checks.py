@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from dataclasses import fields
 
 from ...crypto.sealing import sealer_of
-from ...gateway.signing_keys import published_keys
-from ...gateway.start_report import NO_AUTHENTICATION
+from ...gateway.cards import published_keys
+from ...gateway.health import NO_AUTHENTICATION
 from ...settings import ENV_PREFIX, Settings, visible_settings
-from .finding import Finding, Level, note, ok, wrong
-from .survey import Survey, reporting
+from .survey import Finding, Level, Survey, note, ok, reporting, wrong
 
 OWN_TO_A_PROCESS = {
     "grpc_port",

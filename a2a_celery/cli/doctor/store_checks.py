@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .archive_check import storage_lines
-from .finding import Finding, note, ok, wrong
-from .survey import Survey, reporting
+from .survey import Finding, Survey, note, ok, reporting, wrong
 
 OLDEST = (6, 2)
 """Oldest Redis version that has the commands of the scripts."""

@@ -1,11 +1,11 @@
-"""State of an installation, collected once for the checks of ``a2a doctor``."""
+"""State of an installation, collected once for the checks of ``a2a doctor``, and the findings of the checks."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 from celery import Celery
@@ -14,18 +14,95 @@ from ...agents import Agent
 from ...app import A2A
 from ...dispatch import queue_of, unreadable_results
 from ...errors import ConfigError, StoreUnavailable
-from ...execution.agents.import_check import import_errors
-from ...gateway.signing_keys import signatures_line
-from ...gateway.start_report import authentication_line, broker_line, settings_line, store_line
+from ...execution.agents.adapters import import_errors
+from ...gateway.cards import signatures_line
+from ...gateway.health import authentication_line, broker_line, settings_line, store_line
 from ...settings import Settings
 from ...store import Keys, SyncStore
-from ...store.admin.installation import Server, announced_workers, server_of, watchers
 from ...store.admin.metrics import read_metrics
+from ...store.admin.start_check import Server, announced_workers, server_of, watchers
 from ...store.webhooks.deliveries import deliveries
 from ...store.webhooks.push_configs import secrets_in_use
 from ..client.task_commands import DEFAULT_URL
 from .archive_check import StorageState, read_storage_state
-from .broker_server import BrokerServer, broker_server
+
+TIMEOUT = 3.0
+"""Seconds to connect."""
+
+VISIBILITY_TIMEOUT = 3600.0
+"""kombu's default for Redis: seconds until an unacknowledged message is redelivered."""
+
+CONSUMER_TIMEOUT = 1800.0
+"""RabbitMQ's default since 3.8.17: seconds until it closes the channel of a consumer that does not acknowledge. Clients
+cannot read the configured value."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerServer:
+    """The broker's server. Unknown values are "" or None."""
+
+    kind: str = ""
+    """"Redis", "RabbitMQ" …"""
+
+    version: str = ""
+    identity: str = ""
+    """Identity of a Redis process."""
+
+    evicts: str = ""
+    """``maxmemory-policy`` of a Redis."""
+
+    max_memory: int = 0
+    """``maxmemory`` of a Redis in bytes, or 0 for no limit."""
+
+    ack_timeout: float | None = None
+    """Seconds that a message may stay unacknowledged. Redis then redelivers it; RabbitMQ closes the channel."""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.version}".strip()
+
+
+def broker_server(app: Celery) -> BrokerServer | str:
+    """Return the broker of `app`, or an error text if it cannot be reached."""
+    try:
+        with app.connection_for_write(connect_timeout=TIMEOUT) as connection:
+            connection.ensure_connection(max_retries=1, interval_start=0.1, timeout=TIMEOUT)
+            match connection.transport.driver_type:
+                case "redis":
+                    return _redis(connection, dict(app.conf.broker_transport_options or {}))
+                case "amqp":
+                    return _amqp(connection)
+                case other:
+                    return BrokerServer(str(other))
+    except Exception as e:  # each transport has its own errors
+        return f"{type(e).__name__}: {e}"
+
+
+def _redis(connection: Any, options: dict[str, Any]) -> BrokerServer:
+    ack_timeout = float(options.get("visibility_timeout", VISIBILITY_TIMEOUT))
+    try:
+        info = connection.default_channel.client.info()
+    except Exception:  # the user may lack the right to INFO
+        return BrokerServer("Redis", ack_timeout=ack_timeout)
+    valkey = info.get("server_name") == "valkey"
+    return BrokerServer(
+        "Valkey" if valkey else "Redis",
+        str(info.get("valkey_version" if valkey else "redis_version", "")),
+        str(info.get("run_id", "")),
+        str(info.get("maxmemory_policy", "")),
+        int(info.get("maxmemory", 0)),
+        ack_timeout,
+    )
+
+
+def _amqp(connection: Any) -> BrokerServer:
+    properties = getattr(connection.connection, "server_properties", None) or {}
+    kind, version = (_text(properties.get(name, "")) for name in ("product", "version"))
+    return BrokerServer(kind or "amqp", version, ack_timeout=CONSUMER_TIMEOUT if kind == "RabbitMQ" else None)
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
 
 GATEWAY_TIMEOUT = 5.0
 
@@ -189,3 +266,42 @@ def _gateway(url: str) -> Mapping[str, Any] | str:
     except ValueError:
         return f"it responds {answer.status_code}, unlike a gateway"
     return reply if isinstance(reply, dict) else "it does not respond like a gateway"
+
+
+Level = Literal["ok", "note", "wrong"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Finding of a check. At the level "wrong", a feature does not work as documented; "note" is a recommendation."""
+
+    level: Level
+    about: str
+    text: str
+    check: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.level:<5}  {self.about}: {self.text}"
+
+    def as_json(self) -> str:
+        """Return one line of JSON."""
+        fields = {"check": self.check, "level": self.level, "about": self.about, "text": self.text}
+        return json.dumps(fields, ensure_ascii=False)
+
+
+def ok(about: str, text: str) -> Finding:
+    """Make a finding of the level "ok"."""
+    return Finding("ok", about, text)
+
+
+def note(about: str, text: str) -> Finding:
+    """Make a finding of the level "note"."""
+    return Finding("note", about, text)
+
+
+def wrong(about: str, text: str) -> Finding:
+    """Make a finding of the level "wrong"."""
+    return Finding("wrong", about, text)
+
+
+Check = Callable[[Survey], Iterator[Finding]]

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...telemetry.versions import versions as installed
-from .finding import Finding, note, ok, wrong
-from .survey import Survey, reporting
+from .survey import Finding, Survey, note, ok, reporting, wrong
 
 
 def workers(found: Survey) -> Iterator[Finding]:

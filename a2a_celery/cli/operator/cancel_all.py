@@ -25,8 +25,7 @@ from ...store.runs.commands import RunRef
 from ...store.tasks.commands import request_cancel
 from ...store.tasks.results import CanceledNow, CancelRequested
 from .list_tasks import refuse_gateway_options, summary_lines, task_fields
-from .selection import Selection, refuse_filters, selecting
-from .store_access import operator_store
+from .selection import Selection, operator_store, refuse_filters, selecting
 
 BATCH = 100
 """Tasks whose runs are revoked in one message, and the largest number of agents that are stopped at a time."""

@@ -13,7 +13,7 @@ from ...store import Keys, SyncStore
 from ...store.webhooks import deliveries as lines
 from ...store.webhooks.deliveries import Attempt, Delivery, read_delivery, replay_delivery
 from ..output import table
-from .store_access import duration, operator_store
+from .selection import duration, operator_store
 
 
 def _list_options(command: Callable[..., Any]) -> Callable[..., Any]:

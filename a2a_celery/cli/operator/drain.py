@@ -13,11 +13,10 @@ import click
 from celery import Celery
 
 from ...dispatch import queue_of
-from ...store.admin.installation import server_of
+from ...store.admin.start_check import server_of
 from ..app_loader import load_configured_a2a
-from ..doctor.broker_server import broker_server
-from ..doctor.survey import reports
-from .store_access import operator_store
+from ..doctor.survey import broker_server, reports
+from .selection import operator_store
 
 REPLY_TIMEOUT = 3.0
 """Seconds to wait for a worker's reply."""

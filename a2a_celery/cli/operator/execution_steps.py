@@ -11,11 +11,10 @@ from typing import Any
 import click
 
 from ...client import state_name
-from ...lifecycle.execution import ENDS
-from ...lifecycle.steps import Step
-from ...store.runs.steps import Steps, read_steps
+from ...lifecycle.execution import ENDS, Step
+from ...store.runs.release import Steps, read_steps
 from ..output import table
-from .store_access import duration, operator_store
+from .selection import duration, operator_store
 
 HEADING = ("RUN", "ATTEMPT", "STATE", "WHEN", "FOR", "WHAT", "WORKER")
 OF_A_GATEWAY = {"url": "--url", "header": "--header"}

@@ -13,8 +13,7 @@ import click
 
 from ...store.admin.scan import TaskSummary, all_tasks
 from ..output import state_name, table
-from .selection import Selection, refuse_filters, selecting
-from .store_access import operator_store
+from .selection import Selection, operator_store, refuse_filters, selecting
 
 EPOCH = datetime.fromtimestamp(0, UTC)
 

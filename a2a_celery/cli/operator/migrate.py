@@ -11,9 +11,9 @@ from ...app import A2A
 from ...errors import ConfigError, StoreUnavailable
 from ...store import Keys, SyncStore
 from ...store.admin.archiving import read_archive_state, update_archive_backlog
-from ...store.admin.installation import watchers
 from ...store.admin.schema import SCHEMA, open_store, pending, require_compatible
 from ...store.admin.schema import migrate as carry_out
+from ...store.admin.start_check import watchers
 from ..app_loader import load_configured_a2a
 from ..doctor.survey import reports
 

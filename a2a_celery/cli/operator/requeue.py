@@ -16,13 +16,11 @@ from ...dispatch import Publisher, RunOptions
 from ...errors import BrokerUnavailable
 from ...store import Keys, SyncStore
 from ...store.admin.scan import TaskSummary, listed
-from ...store.runs.commands import RunRef
-from ...store.runs.dispatch import mark_published
+from ...store.runs.commands import RunRef, mark_published
 from ...store.tasks.dead_letters import Alive, AlreadyRequeued, DeadLetter, read_dead_letter, requeue_task
 from ...store.tasks.results import Ended, Missing
 from ..output import state_name, table
-from .selection import Selection, selecting
-from .store_access import operator_store
+from .selection import Selection, operator_store, selecting
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from ...store.admin.scan import open_tasks
 from ...store.admin.usage import Usage, usage
 from ...store.webhooks.deliveries import DeliveryMetrics, delivery_metrics
 from ..output import state_name, table
-from .store_access import duration, operator_store
+from .selection import duration, operator_store
 
 EVERY = 2.0
 """Seconds between two readings."""

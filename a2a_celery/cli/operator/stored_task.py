@@ -21,12 +21,12 @@ from ...lifecycle.states import INTERRUPTED, TERMINAL
 from ...store import Keys, SyncStore
 from ...store.admin.scan import open_tasks
 from ...store.log.pages import read_log
-from ...store.runs.steps import read_steps
+from ...store.runs.release import read_steps
 from ...store.tasks.commands import read_task
 from ..output import as_json, event_line, state_name, task_lines
 from .cancel_all import BEYOND_GRACE, Canceller
 from .list_tasks import refuse_gateway_options
-from .store_access import operator_store
+from .selection import operator_store
 
 POLL_INTERVAL = 0.5
 """Seconds between two reads of the log of a task that `tail` follows."""

@@ -1,7 +1,7 @@
 """Calls to remote agents as Celery tasks: ``call_task`` makes steps of canvases. See docs/calling-from-celery.md."""
 
-from .errors import CallCanceled, CallEnded, CallFailed, CallInterrupted, CallRejected, CallTimedOut
-from .remotes import Remote
+from .client_loop import Remote
+from .content import CallCanceled, CallEnded, CallFailed, CallInterrupted, CallRejected, CallTimedOut
 from .task import CallTask, call_task
 from .webhook import Webhook
 

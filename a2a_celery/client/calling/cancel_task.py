@@ -11,9 +11,8 @@ from a2a.utils.errors import A2AError, InternalError
 from celery import Celery, Task
 
 from ..errors import AgentUnreachable, RemoteError
-from .client_loop import ClientLoops
+from .client_loop import ClientLoops, Remote, find_remote
 from .content import message_of
-from .remotes import Remote, find_remote
 
 logger = logging.getLogger(__name__)
 

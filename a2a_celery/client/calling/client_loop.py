@@ -1,22 +1,83 @@
-"""Per-process client of remote agents: a background thread whose event loop owns one pool of connections."""
+"""Per-process client of remote agents: a background thread whose event loop owns one pool of connections.
+
+A step carries only the name of an agent; its address and credentials stay in the process.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass, field
 from http.cookiejar import DefaultCookiePolicy
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import httpx
 
+from ...errors import ConfigError
 from ..connection.card_cache import CardCache
-from ..connection.credentials import Credentials
+from ..connection.transports import Credentials, HeaderSource
 from ..errors import AgentUnreachable
 from ..remote_agent import CONNECT_TIMEOUT, RemoteAgent
 from .progress import PollRateLimiter
-from .remotes import Remote
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """Remote agent with a name.
+
+    Attributes:
+        url: Base address of the agent.
+        headers: Headers of every request, also of the card's: a mapping, or a function (also a coroutine function) that
+            returns one for each request.
+        bearer: Bearer token, or None.
+        api_key: API key, or None.
+        idempotent: True if the agent recognizes repeated messages; see `RemoteAgent`.
+
+    Raises:
+        ConfigError: The URL is invalid.
+    """
+
+    url: str
+    headers: HeaderSource | None = field(default=None, repr=False)
+    bearer: str | None = field(default=None, repr=False)
+    api_key: str | None = field(default=None, repr=False)
+    idempotent: bool = False
+
+    def __post_init__(self) -> None:
+        if wrong := url_error(self.url):
+            raise ConfigError(wrong)
+
+
+def find_remote(remotes: Mapping[str, Remote], name: object) -> Remote:
+    """Return the remote with a name, or a remote without credentials for a URL.
+
+    Raises:
+        ConfigError: `name` is neither a known name nor a URL.
+    """
+    if isinstance(name, str) and name in remotes:
+        return remotes[name]
+    if isinstance(name, str) and "://" not in name:
+        known = ", ".join(sorted(remotes)) or "none"
+        raise ConfigError(f"no remote is called {name!r}, and it is not a URL; known: {known}")
+    return Remote(name)  # type: ignore[arg-type]
+
+
+def url_error(url: object) -> str:
+    """Return what is wrong with an agent's URL, without its password, or "" if the URL is valid."""
+    if not isinstance(url, str):
+        return f"an agent's URL is a text, not {type(url).__name__}"
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return f"{url!r} is not a URL"
+    if parts.username is not None or parts.password is not None:
+        return f"the URL for {parts.hostname} has a password: use a named Remote with headers instead"
+    return "" if usable else f"{url!r}: an agent's URL begins with http:// or https:// and names a host"
+
 
 T = TypeVar("T")
 

@@ -35,11 +35,9 @@ from ...integrations.celery import is_registered
 from ..errors import AgentUnreachable, CallRefused, InvalidResponse, RemoteError
 from ..result import Result
 from .cancel_task import publish_cancel, register_cancel_task
-from .client_loop import ClientLoops
-from .content import message_of, to_portable
-from .errors import CallTimedOut, call_error, error_of, result_data
+from .client_loop import ClientLoops, Remote, find_remote
+from .content import CallTimedOut, call_error, error_of, message_of, result_data, to_portable
 from .progress import CallProgress, question_digest
-from .remotes import Remote, find_remote
 from .webhook import Webhook
 from .worker import install_revocation_monitor
 

@@ -16,7 +16,7 @@ from a2a.utils.constants import AGENT_CARD_WELL_KNOWN_PATH
 
 from ...clock import SYSTEM_CLOCK, Clock
 from ..errors import AgentUnreachable, translate_errors
-from .response_limit import MAX_CARD_BYTES, ResponseLimit
+from .transports import MAX_CARD_BYTES, ResponseLimit
 
 MAX_AGE = 300.0
 """Seconds for which a card without Cache-Control is fresh."""

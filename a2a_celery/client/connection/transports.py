@@ -1,4 +1,5 @@
-"""Transports to an agent: the SDK's client over a binding that the card and the caller support.
+"""Transports to an agent: the SDK's client over a binding that the card and the caller support, with credentials and
+limits on the size of responses.
 
 The SDK's client reads streams without their event ids and rejects timestamps without a zone. `EventIdRecorder` wraps
 its HTTP client, records the ids and adds the zones.
@@ -7,21 +8,143 @@ its HTTP client, records the ids and adds the zones.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from importlib.util import find_spec
+from inspect import isawaitable
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
-from a2a.client import Client, ClientCallInterceptor, ClientConfig, ClientFactory
+from a2a.client import Client, ClientCallContext, ClientCallInterceptor, ClientConfig, ClientFactory
+from a2a.client.interceptors import AfterArgs, BeforeArgs
 from a2a.types import AgentCard, AgentInterface
 from a2a.utils.constants import TransportProtocol
 
 from ...errors import ConfigError
-from ..errors import NoTransport
+from ..errors import InvalidResponse, NoTransport
 from ..event_parser import text_with_zones
-from .response_limit import MAX_RESPONSE_BYTES, ResponseLimit
+
+HeaderSource = Mapping[str, str] | Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
+"""Headers, or a function that returns the headers of the next request, for example with a fresh token."""
+
+API_KEY_HEADER = "X-API-Key"
+"""Header of an API key if the agent's card names none."""
+
+
+class Credentials:
+    """Headers of every request, with a bearer token or an API key if one is configured.
+
+    Args:
+        headers: Headers, or a function (also a coroutine function) that returns those of the next request.
+        bearer: Bearer token, or None.
+        api_key: API key, or None. It is sent in the header that the card's security scheme names.
+
+    Raises:
+        ConfigError: The token or the key is empty.
+    """
+
+    def __init__(
+        self, headers: HeaderSource | None = None, *, bearer: str | None = None, api_key: str | None = None
+    ) -> None:
+        if bearer == "" or api_key == "":
+            raise ConfigError("an empty bearer token or API key: pass None instead")
+        self._source = {} if headers is None else headers
+        self._bearer = bearer
+        self._api_key = api_key
+
+    async def headers(self, card: AgentCard | None = None) -> dict[str, str]:
+        """Return the headers of the next request.
+
+        Args:
+            card: The agent's card; None for the request of the card itself.
+
+        Raises:
+            ConfigError: The card requires API keys in the query or in a cookie, which is not supported.
+        """
+        given = self._source() if callable(self._source) else self._source
+        found = dict(await given if isawaitable(given) else given)
+        if self._bearer is not None:
+            found["Authorization"] = f"Bearer {self._bearer}"
+        if self._api_key is not None:
+            found[_api_key_header(card)] = self._api_key
+        return found
+
+
+class CredentialsInterceptor(ClientCallInterceptor):
+    """Interceptor that adds credentials to every call of the SDK's client."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+
+    async def before(self, args: BeforeArgs) -> None:
+        """Add the headers; headers that the call already has are kept."""
+        headers = await self._credentials.headers(args.agent_card)
+        context = args.context or ClientCallContext()
+        context.service_parameters = {**headers, **(context.service_parameters or {})}
+        args.context = context
+
+    async def after(self, args: AfterArgs) -> None:
+        """Leave the response unchanged."""
+
+
+def _api_key_header(card: AgentCard | None) -> str:
+    schemes = (
+        [] if card is None else [s for s in card.security_schemes.values() if s.HasField("api_key_security_scheme")]
+    )
+    if not schemes:
+        return API_KEY_HEADER
+    for scheme in schemes:
+        if scheme.api_key_security_scheme.location.lower() == "header":
+            name: str = scheme.api_key_security_scheme.name
+            return name
+    raise ConfigError("the agent requires its API key in the query or a cookie, which is not supported: use a header")
+
+
+MAX_RESPONSE_BYTES = 64 * 1024 * 1024
+"""Decompressed bytes of a response, or of one event of a stream."""
+
+MAX_CARD_BYTES = 1024 * 1024
+
+
+class ResponseLimit:
+    """Byte limit of a response, counted from its start or the last `reset`."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._read = 0
+
+    def reset(self) -> None:
+        """Restart the count at zero."""
+        self._read = 0
+
+    def watch(self, response: httpx.Response) -> None:
+        """Make every read of `response` raise InvalidResponse beyond the limit."""
+        chunks = response.aiter_bytes
+
+        async def bounded(chunk_size: int | None = None) -> AsyncGenerator[bytes, None]:
+            async with aclosing(chunks(chunk_size)) as found:  # type: ignore[type-var]
+                async for chunk in found:
+                    self._read += len(chunk)
+                    if self._read > self._most:
+                        raise InvalidResponse(f"{response.request.url} sent more than {self._most} bytes")
+                    yield chunk
+
+        response.aiter_bytes = bounded  # type: ignore[method-assign]
+
+    async def read(self, response: httpx.Response) -> bytes:
+        """Read `response` to its end and close it.
+
+        Raises:
+            InvalidResponse: The response exceeds the limit.
+        """
+        self.watch(response)
+        try:
+            return await response.aread()
+        finally:
+            await response.aclose()
+
 
 HTTP_BINDINGS = (TransportProtocol.JSONRPC.value, TransportProtocol.HTTP_JSON.value)
 GRPC = TransportProtocol.GRPC.value

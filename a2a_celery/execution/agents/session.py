@@ -15,8 +15,7 @@ from ...crypto.sealing import FORM, NotSealedHere, Sealer, sealer_of
 from ...errors import SessionConflict, SessionError
 from ...lifecycle.states import SUBMITTED
 from ...settings import Settings
-from ...store.runs.commands import Claim
-from ...store.runs.sessions import SavedSession, SavedSince, SessionState
+from ...store.runs.commands import Claim, SavedSession, SavedSince, SessionState
 from ...store.tasks.commands import list_tasks
 from ...store.tasks.results import Page
 from ..events.queue import RunEventQueue

@@ -18,13 +18,13 @@ from google.protobuf.json_format import MessageToDict
 from ...caller import Caller
 from ...errors import ConfigError, InputRequired
 from ...lifecycle import is_terminal
-from ...lifecycle.content import parts_of
+from ...lifecycle.events import parts_of
 from ...lifecycle.outcomes import agent_message
 from ...lifecycle.states import WORKING
 from ...store.runs.commands import Claim
 from ..events.queue import RunEventQueue
 from ..events.steps import Execution, OpenStep, current_execution
-from ..retries import Retries
+from ..limits import Retries
 from .session import HISTORY_MESSAGES, ContextSession
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from celery import Celery, Task
 from ...agents import Agent
 from ...dispatch import entry_name
 from ..limits import CeleryLimits
-from ..process.run_ender import RunEnder
+from ..process.forced_stop import RunEnder
 from ..process.shutdown_requeuer import ShutdownRequeuer
 from ..process.worker_process import WorkerProcess
 from .async_tracer import Begun

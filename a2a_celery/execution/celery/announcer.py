@@ -13,9 +13,9 @@ from celery.worker import state
 from ...errors import StoreUnavailable
 from ...settings import Settings
 from ...store import Keys, SyncStore
-from ...store.admin.installation import announce_worker
 from ...store.admin.schema import SCHEMA
-from ..installation import Receivers, installed_on
+from ...store.admin.start_check import announce_worker
+from ..process.worker_process import Receivers, installed_on
 
 logger = logging.getLogger(__name__)
 

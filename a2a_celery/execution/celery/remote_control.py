@@ -21,12 +21,12 @@ from kombu.transport.virtual.exchange import TopicExchange
 from ...errors import ConfigError, StoreUnavailable
 from ...settings import visible_settings
 from ...store import SyncStore
-from ...store.admin.installation import server_of
 from ...store.admin.schema import SCHEMA
+from ...store.admin.start_check import server_of
 from ...telemetry.versions import versions
-from ..installation import installed_on
 from ..process.forced_stop import abandoned
 from ..process.shutdown import is_run
+from ..process.worker_process import installed_on
 
 STORE_TIMEOUT = 1.0
 """Timeout of the store in seconds. It blocks the worker's main process."""

@@ -32,9 +32,9 @@ from ...lifecycle import Canceled, Failure, Lost, Outcome, Paused, Refused, Reje
 from ...lifecycle.outcomes import AGENT_FAILED, INVALID_ANSWER, NOT_BEGUN_IN_TIME, OUT_OF_TIME, WORKER_LOST, revoked_by
 from ...lifecycle.states import CANCELED, REJECTED
 from ...store.runs.commands import RunRef
-from ..process.run_ender import RunEnder
+from ..limits import without_cycle
+from ..process.forced_stop import RunEnder
 from ..process.shutdown_requeuer import ShutdownRequeuer
-from ..retries import without_cycle
 from .celery_events import mark_events_enabled
 
 logger = logging.getLogger(__name__)

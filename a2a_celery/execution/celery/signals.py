@@ -32,12 +32,11 @@ from ...dispatch import fleet_of
 from ...lifecycle import Failure, Outcome, Refused, Retried
 from ...lifecycle.outcomes import AGENT_UNKNOWN, MESSAGE_UNREADABLE, NOT_BEGUN_IN_TIME, WORKER_LOST, revoked_by
 from ...store.runs.commands import RunRef
-from ..installation import Receivers, installed_on
 from ..plain_tasks.result_backend import is_request_of_run
 from ..plain_tasks.threaded_call import max_attempts, retry_options, time_of
-from ..process.forced_stop import in_pool_child
-from ..process.run_ender import RunEnder
+from ..process.forced_stop import RunEnder, in_pool_child
 from ..process.shutdown import GracefulWorkerShutdown
+from ..process.worker_process import Receivers, installed_on
 from .request import RUN_IS_OVER, RunRequest, outcome_of_failure
 
 logger = logging.getLogger(__name__)

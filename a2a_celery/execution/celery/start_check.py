@@ -17,8 +17,8 @@ from ...store.admin.start_check import unavailable, warn_of_eviction
 from ...store.blobs.blob_store import blobs_of
 from ...store.blobs.cleanup import blobs_in_use, require_blobs_in
 from ...store.webhooks.push_configs import secrets_in_use
-from ..agents.import_check import import_errors
-from ..installation import Receivers, installed_on
+from ..agents.adapters import import_errors
+from ..process.worker_process import Receivers, installed_on
 
 logger = logging.getLogger(__name__)
 

@@ -11,11 +11,10 @@ from typing import Any
 from a2a.types import TaskState, TaskStatus, TaskStatusUpdateEvent
 
 from ...agents import Agent
-from ...lifecycle.execution import ExecutionState, Listener, Transition
+from ...lifecycle.execution import ExecutionState, Listener, Step, Transition
 from ...lifecycle.own_metadata import EXECUTION, own_metadata
 from ...lifecycle.saved_json import Scalar
 from ...lifecycle.states import WORKING
-from ...lifecycle.steps import Step
 from ...store.runs.commands import Claim
 from ...telemetry.tracing import tracing
 from .queue import RunEventQueue

@@ -13,7 +13,7 @@ from ...dispatch.options import MICROSECOND
 from ...lifecycle import Canceled, Lost, Outcome
 from ...lifecycle.states import CANCELED
 from ...settings import Settings
-from ...store.runs.dispatch import mark_published
+from ...store.runs.commands import mark_published
 from ...store.runs.release import Released
 from ...store.tasks.commands import FIRST_PUBLISH_GRACE_US
 from ...telemetry.logs import about

@@ -34,7 +34,7 @@ from a2a.utils.errors import InvalidAgentResponseError
 from google.protobuf.json_format import MessageToDict, SerializeToJsonError
 
 from ...lifecycle import Event, is_terminal
-from ...lifecycle.content import has_content
+from ...lifecycle.events import has_content
 from ...lifecycle.outcomes import agent_message, fallback_text
 from ...lifecycle.states import CANCELED, COMPLETED, SUBMITTED, WORKING
 

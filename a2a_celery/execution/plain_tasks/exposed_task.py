@@ -22,8 +22,7 @@ from ...store.runs.commands import RunRef
 from ..celery.agent_task import celery_limits
 from ..celery.request import RunFailed, RunRequest
 from ..limits import CeleryLimits
-from ..process.forced_stop import in_pool_child
-from ..process.run_ender import RunEnder
+from ..process.forced_stop import RunEnder, in_pool_child
 from ..process.shutdown_requeuer import ShutdownRequeuer
 from ..process.worker_process import WorkerProcess
 from .plain_task import CURRENT, Carried, TaskAdapter

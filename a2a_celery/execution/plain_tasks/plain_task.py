@@ -30,7 +30,7 @@ from ...child_tasks import CURRENT_CHILDREN, ChildTasks
 from ...dispatch import Canvas, RunOptions, ignored_results
 from ...errors import AgentSignal
 from ...lifecycle import Canceled, Completed, Delegated, Failure, Lost, Outcome, Paused, Refused, Rejection, Retried
-from ...lifecycle.content import jsonable
+from ...lifecycle.events import jsonable
 from ...lifecycle.outcomes import OUT_OF_TIME
 from ...lifecycle.own_metadata import progress_metadata
 from ...lifecycle.states import CANCELED, WORKING

@@ -19,7 +19,7 @@ from ...clock import SYSTEM_CLOCK
 from ...dispatch import Call, RunOptions
 from ...dispatch.options import MICROSECOND
 from ...lifecycle import Event, Outcome
-from ...lifecycle.steps import Step
+from ...lifecycle.execution import Step
 from ...settings import Settings
 from ...store import Keys, Operation
 from ...store.runs.commands import Claim, Illegal, RunLost

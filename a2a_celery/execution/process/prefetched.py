@@ -18,10 +18,9 @@ from ...clock import SYSTEM_CLOCK, Clock
 from ...errors import StoreUnavailable
 from ...settings import Settings
 from ...store import Keys, SyncStore
-from ...store.runs.commands import RunRef
-from ...store.runs.dispatch import report_prefetched
-from ..installation import Receivers, installed_on
+from ...store.runs.commands import RunRef, report_prefetched
 from .leases import RENEWALS_PER_LEASE
+from .worker_process import Receivers, installed_on
 
 logger = logging.getLogger(__name__)
 

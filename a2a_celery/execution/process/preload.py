@@ -19,8 +19,8 @@ from celery.signals import worker_process_init, worker_ready
 from ...dispatch import queue_of
 from ...errors import ConfigError
 from ..agents.adapters import load
-from ..installation import Receivers, installed_on
 from .forced_stop import in_pool_child
+from .worker_process import Receivers, installed_on
 
 logger = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from ...store.client.connection import run_with_retry
 from ...store.runs.commands import RunRef
 from ...store.runs.recovery import GivenUp, Lapsed, Requeued, begin_next_attempt, return_run
 from ...store.tasks.commands import FIRST_PUBLISH_GRACE_US, read_task
-from .run_ender import runner_prefix
+from .forced_stop import runner_prefix
 
 logger = logging.getLogger(__name__)
 

@@ -1,5 +1,5 @@
 """Per-process worker state: a background thread whose event loop owns the store connection, the lease keeper and the
-agents.
+agents. An app's lifespans open resources on the same loop.
 
 The state is created at the first run, and so after any fork. Every run's coroutine executes on this loop on all pools,
 because frameworks keep connections and locks of one loop, and because ``task.cancel()`` cancels a run.
@@ -10,14 +10,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from dataclasses import dataclass, field
 from os import getpid
 from typing import Any
 from uuid import uuid4
+from weakref import WeakKeyDictionary
 
 from billiard.exceptions import SoftTimeLimitExceeded
+from celery import Celery
+from celery.app import app_or_default
+from celery.signals import worker_process_shutdown, worker_shutdown
 
 from ...agents import Agent
 from ...concurrency import new_loop
@@ -41,13 +46,114 @@ from ..events.run_telemetry import observed
 from ..limits import CeleryLimits, limits_of
 from ..plain_tasks.threaded_call import ThreadedCall
 from ..run import Run
-from .forced_stop import GracePeriod, Stop, end_process, in_pool_child, oversee
+from .forced_stop import GracePeriod, RunEnder, Stop, end_process, in_pool_child, oversee, runner_prefix
 from .leases import LeaseKeeper
-from .lifespan import Lifespan, OpenLifespans
-from .run_ender import RunEnder, runner_prefix
+from .shutdown_requeuer import ShutdownRequeuer
 from .thread_cleanup import CleanupExecutor, ThreadCleanup
 
+Receivers = tuple[tuple[Any, Callable[..., None]], ...]
+"""Celery signals, each with a receiver: a function of a module, not a closure."""
+
+
+@dataclass(frozen=True)
+class Installed:
+    """Worker side of an app, as receivers of signals use it."""
+
+    settings: Callable[[], Settings]
+    agents: Mapping[str, Agent]
+    ender: RunEnder
+    requeuer: ShutdownRequeuer
+    close: Callable[[], None]
+    """Closes the state of this process."""
+    hooks: Hooks = field(default_factory=Hooks)
+
+
+_installed: WeakKeyDictionary[Celery, Installed] = WeakKeyDictionary()
+
+
+def install(app: Celery, installed: Installed, *receivers: Receivers) -> None:
+    """Install on `app`, and connect the receivers, which every app of the process shares.
+
+    They are connected strongly: Celery calls no closure that was connected weakly.
+    """
+    _installed[app] = installed
+    for signal, receiver in (pair for pairs in receivers for pair in pairs):
+        signal.connect(receiver, weak=False, dispatch_uid=f"{receiver.__module__}.{receiver.__qualname__}")
+
+
+def installed_on(app: Celery) -> Installed | None:
+    """Return what is installed on `app`, or None if it has no A2A whose worker side was loaded."""
+    return _installed.get(app)
+
+
 logger = logging.getLogger(__name__)
+
+Lifespan = Callable[[], AbstractAsyncContextManager[object]]
+
+
+class OpenLifespans:
+    """Lifespans of one process. One asyncio task enters and exits them, as a cancel scope of anyio requires."""
+
+    def __init__(self, lifespans: Sequence[Lifespan]) -> None:
+        self._lifespans = lifespans
+        self._holder: asyncio.Task[None] | None = None
+        self._entered: asyncio.Future[None]
+        self._stopped = asyncio.Event()
+
+    async def enter(self) -> None:
+        """Enter the lifespans, once.
+
+        Raises:
+            ConfigError: One could not be entered. Earlier ones are exited, and the next call tries again.
+        """
+        if not self._lifespans:
+            return
+        if self._holder is None:
+            self._entered = asyncio.get_running_loop().create_future()
+            self._holder = asyncio.create_task(self._hold(self._entered), name="a2a-lifespan")
+        await asyncio.shield(self._entered)
+
+    async def leave(self) -> None:
+        """Exit the lifespans in reverse order."""
+        self._stopped.set()
+        if self._holder is not None:
+            await asyncio.wait({self._holder})
+
+    async def _hold(self, entered: asyncio.Future[None]) -> None:
+        try:
+            async with AsyncExitStack() as stack:
+                for lifespan in self._lifespans:
+                    await stack.enter_async_context(lifespan())
+                entered.set_result(None)
+                await self._stopped.wait()
+        except BaseException as e:  # also SystemExit, which would stop the loop of all runs
+            if entered.done():
+                logger.exception("a lifespan failed")
+            else:
+                self._holder = None
+                error = ConfigError(f"a lifespan could not be entered: {type(e).__name__}: {e}")
+                error.__cause__ = e
+                entered.set_exception(error)
+
+
+def child_stops(**_: Any) -> None:
+    """Close the state of a prefork child. The main process runs no agent and has no lifespans."""
+    if in_pool_child():
+        _close(app_or_default())
+
+
+def worker_stops(sender: Any = None, **_: Any) -> None:
+    """Close the state of a worker whose runs share its process."""
+    _close(sender.app)
+
+
+RECEIVERS: Receivers = ((worker_process_shutdown, child_stops), (worker_shutdown, worker_stops))
+
+
+def _close(app: Celery) -> None:
+    installed = installed_on(app)
+    if installed is not None:
+        installed.close()
 
 
 class WorkerProcess:

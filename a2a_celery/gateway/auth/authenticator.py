@@ -11,11 +11,8 @@ from a2a.utils.errors import A2AError
 from ...clock import SYSTEM_CLOCK, Clock
 from ...telemetry.logs import about
 from ...telemetry.names import Action
-from ..middleware.retry_after import RefusalDelay
-from ..protocol_errors import ServiceUnavailableError, UnauthenticatedError
-from .identity import Identity
-from .proxies import ProxyIdentity
-from .schemes import CredentialsRefused, PresentedCredentials, RefusalReason, Scheme
+from ..protocol_errors import RefusalDelay, ServiceUnavailableError, UnauthenticatedError
+from .schemes import CredentialsRefused, Identity, PresentedCredentials, ProxyIdentity, RefusalReason, Scheme
 from .tokens import BearerTokens
 
 REALM = "a2a"

@@ -27,7 +27,7 @@ from ...telemetry.logs import about
 from ...telemetry.names import Action
 from ..protocol_errors import PermissionDeniedError
 from .http import error_response
-from .proxies import OWN_SITE
+from .schemes import OWN_SITE
 
 logger = logging.getLogger(__name__)
 

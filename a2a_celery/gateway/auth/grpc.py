@@ -15,8 +15,7 @@ from starlette.authentication import AuthenticationError
 from ..bindings.grpc_errors import abort
 from ..protocol_errors import to_a2a
 from .authenticator import Authenticator, protocol_error
-from .identity import Identity
-from .schemes import PresentedCredentials
+from .schemes import Identity, PresentedCredentials
 
 caller: ContextVar[Identity | None] = ContextVar("caller", default=None)
 """Authenticated caller of the current call, or None without authentication."""

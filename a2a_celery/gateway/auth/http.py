@@ -14,7 +14,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ..bindings.errors import rest_error
+from ..bindings.endpoints import rest_error
 from ..protocol_errors import UnauthenticatedError, rpc_status
 from .authenticator import Authenticator, protocol_error
 from .schemes import CredentialsRefused, PresentedCredentials

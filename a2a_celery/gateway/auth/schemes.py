@@ -1,16 +1,61 @@
-"""Interface of the authentication schemes: the credentials of a request, and the reasons to refuse them."""
+"""Authentication schemes: their interface, API keys, mutual TLS that ends at a proxy, and the identity of a caller."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from hashlib import sha256
+from hmac import compare_digest
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Protocol
 
-from a2a.types import SecurityScheme
-from starlette.authentication import AuthenticationError
+from a2a.auth.user import User
+from a2a.types import APIKeySecurityScheme, MutualTlsSecurityScheme, SecurityScheme
+from starlette.authentication import AuthenticationError, BaseUser
 
-from .identity import Identity
+from ...errors import ConfigError
+
+MAX_OWNER_LENGTH = 256
+"""Maximum characters of an owner: the name is a part of keys in the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity(BaseUser, User):
+    """Authenticated caller, in the form of Starlette's and the SDK's users.
+
+    The same `owner` is the same caller in every scheme. `tenants` are the allowed ones ("" for requests without a
+    tenant), or None for all.
+    """
+
+    owner: str
+    tenants: frozenset[str] | None = None
+
+    @property
+    def is_authenticated(self) -> bool:
+        return True
+
+    @property
+    def user_name(self) -> str:
+        return self.owner
+
+    @property
+    def display_name(self) -> str:
+        return self.owner
+
+    @property
+    def identity(self) -> str:
+        return self.owner
+
+    def may_use(self, tenant: str) -> bool:
+        """Return True if the caller may use `tenant`, "" for none."""
+        return self.tenants is None or tenant in self.tenants
+
+
+def is_owner(name: object) -> bool:
+    """Return True if `name` can be an owner: not empty, not too long, and printable for logs."""
+    return isinstance(name, str) and 0 < len(name) <= MAX_OWNER_LENGTH and name.isprintable()
 
 
 class RefusalReason(StrEnum):
@@ -90,3 +135,105 @@ class Scheme(Protocol):
             CredentialsRefused: The credentials are invalid.
             KeysUnavailable: The credentials cannot be verified now.
         """
+
+
+ENTRY = re.compile(r"(?P<owner>[^:\s]+):sha256:(?P<hash>[0-9a-fA-F]{64})(?::(?P<tenants>[^:\s]+))?")
+FORM = "owner:sha256:<64 hexadecimal digits>, or with :tenant,tenant behind that"
+
+
+class ApiKeys:
+    """Authenticates owners by the API key in `header`.
+
+    Raises:
+        ConfigError: An entry does not have the form `FORM`, or two have the same hash. The text names an entry by its
+            position, because the entry may be a key.
+    """
+
+    name = "apiKey"
+    challenge = "ApiKey"
+
+    def __init__(self, entries: Sequence[str], header: str) -> None:
+        self._header = header
+        self._known: dict[bytes, Identity] = {}
+        for place, entry in enumerate(entries, 1):
+            hashed, identity = _read(entry, place)
+            if hashed in self._known:
+                raise ConfigError(
+                    f"a2a_auth_api_keys: entry {place} has the hash of one before it: give each its own key"
+                )
+            self._known[hashed] = identity
+
+    def security_scheme(self) -> SecurityScheme:
+        """Return the scheme of a header."""
+        return SecurityScheme(api_key_security_scheme=APIKeySecurityScheme(location="header", name=self._header))
+
+    async def identify(self, presented: PresentedCredentials) -> Identity | None:
+        """Return the owner of the key, or None without a key. An unknown key takes as long as a known one."""
+        given = presented.only(self._header)
+        if given is None:
+            return None
+        hashed = sha256(given.encode()).digest()
+        found = [identity for known, identity in self._known.items() if compare_digest(known, hashed)]
+        if not found:
+            raise CredentialsRefused(RefusalReason.API_KEY)
+        return found[0]
+
+
+def _read(entry: str, place: int) -> tuple[bytes, Identity]:
+    match = ENTRY.fullmatch(entry)
+    if match is None or not is_owner(match["owner"]):
+        raise ConfigError(f"a2a_auth_api_keys: entry {place} is not {FORM}")
+    tenants = None if match["tenants"] is None else frozenset(match["tenants"].split(","))
+    return bytes.fromhex(match["hash"]), Identity(match["owner"], tenants)
+
+
+OWN_SITE = ("same-origin", "none")
+"""Values of ``Sec-Fetch-Site`` for a page of this origin or the user."""
+
+
+class ProxyIdentity:
+    """Accepts the identity in `header` from the proxies in `networks`.
+
+    The header from any other address is refused, not ignored: a proxy is missing, or lets a client's header through.
+
+    A browser presents its user's certificate for the pages of every site, so requests that it marks as another site's
+    are refused. Source: Fetch Metadata Request Headers (W3C), ``Sec-Fetch-Site``.
+    """
+
+    name = "mutualTls"
+    challenge = "ClientCertificate"
+
+    def __init__(self, header: str, networks: Sequence[str]) -> None:
+        self._header = header
+        self._networks = tuple(ip_network(network) for network in networks)
+
+    def security_scheme(self) -> SecurityScheme:
+        """Return the scheme of mutual TLS."""
+        return SecurityScheme(mtls_security_scheme=MutualTlsSecurityScheme())
+
+    async def identify(self, presented: PresentedCredentials) -> Identity | None:
+        """Return the subject of the certificate, or None without the header."""
+        self.require_trusted_proxy(presented)
+        given = presented.only(self._header)
+        if given is None:
+            return None
+        if presented.values("sec-fetch-site") and presented.only("sec-fetch-site") not in OWN_SITE:
+            raise CredentialsRefused(RefusalReason.OTHER_SITE)
+        if not is_owner(given):
+            raise CredentialsRefused(RefusalReason.OWNER)
+        return Identity(given)
+
+    def require_trusted_proxy(self, presented: PresentedCredentials) -> None:
+        """Raise CredentialsRefused if the header is present and the peer is not a trusted proxy."""
+        if presented.values(self._header.lower()) and not _is_in(presented.peer, self._networks):
+            raise CredentialsRefused(RefusalReason.PROXY)
+
+
+def _is_in(peer: str | None, networks: Sequence[IPv4Network | IPv6Network]) -> bool:
+    try:
+        address = ip_address(peer or "")
+    except ValueError:  # a socket of this machine has no address
+        return False
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return any(address in network for network in networks)

@@ -13,9 +13,8 @@ from joserfc import jws, jwt
 from joserfc.errors import ExpiredTokenError, JoseError
 from joserfc.jwk import Key
 
-from .identity import Identity, is_owner
 from .keys import KeySource
-from .schemes import CredentialsRefused, PresentedCredentials, RefusalReason
+from .schemes import CredentialsRefused, Identity, PresentedCredentials, RefusalReason, is_owner
 
 LEEWAY = 30
 """Seconds by which the issuer's clock may differ from this one."""

@@ -1,4 +1,4 @@
-"""Wrappers around the HTTP endpoints of all bindings: body checks, disconnects, limits and Retry-After.
+"""HTTP endpoints of all bindings: call contexts, error responses, body checks, disconnects, limits and Retry-After.
 
 The SDK reads a body of any size and media type, never counts a request that it cannot parse, and answers each refusal
 of a limit with the status of its error class.
@@ -6,25 +6,137 @@ of a limit with the status of its error class.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
+from a2a.auth.user import User
 from a2a.server.context import ServerCallContext
 from a2a.server.jsonrpc_models import JSONParseError, JSONRPCError
-from a2a.utils.errors import A2AError, ContentTypeNotSupportedError, InvalidRequestError
-from starlette.requests import ClientDisconnect, Request
+from a2a.server.request_handlers.response_helpers import build_error_response
+from a2a.server.routes.common import DefaultServerCallContextBuilder
+from a2a.utils import json_utils
+from a2a.utils.constants import A2A_JSON_MEDIA_TYPE, PROTOCOL_VERSION_0_3, PROTOCOL_VERSION_1_0, VERSION_HEADER
+from a2a.utils.error_handlers import A2A_DOMAIN, ERROR_INFO_TYPE, build_rest_error_payload
+from a2a.utils.errors import A2AError, ContentTypeNotSupportedError, InvalidRequestError, VersionNotSupportedError
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ...integrations.starlette import drop_body
+from ..auth.schemes import Identity
+from ..cards import ADDRESS
 from ..handler import GatewayHandler
 from ..middleware.bodies import CHARGE, read_bounded, require_json
 from ..middleware.disconnect import CLIENT_CLOSED_REQUEST, cancel_on_disconnect
-from ..middleware.extensions import Endpoint
-from ..middleware.retry_after import LIMIT_ERRORS, record_limit_error, with_retry_after
-from ..protocol_errors import REACHED, LimitExceededError, RequestTooLargeError
-from .call_context import CALL, CALLERS
-from .errors import rest_error, rpc_envelope_error, rpc_error, rpc_error_info
+from ..middleware.extensions import CARDS, Endpoint
+from ..operations.turns import EVENT_IDS
+from ..protocol_errors import (
+    LIMIT_ERRORS,
+    MAX_ID_LENGTH,
+    REACHED,
+    LimitExceededError,
+    RequestTooLargeError,
+    record_limit_error,
+    to_a2a,
+    with_retry_after,
+)
+from .json_results import one_line
+
+CALL = "a2a_call"
+"""Key of a request's scope for its call context; missing if the request failed before it had one."""
+
+
+_VERSION = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})(?:\.[0-9]{1,4})?", re.ASCII)
+
+
+def asked_version(request: HTTPConnection) -> str:
+    """Return the version that `request` names in its header or its query, or "" without one."""
+    return request.headers.get(VERSION_HEADER) or request.query_params.get(VERSION_HEADER, "")
+
+
+def require_version(asked: str, served: str) -> None:
+    """Raise VersionNotSupportedError unless a request for the version `asked` can be served by version `served`.
+
+    Major and minor number decide. A request without a version is one of 0.3.
+    """
+    if served_as(asked) == served:
+        return
+    found = f"A2A version {asked[:MAX_ID_LENGTH]!r} is not served here" if asked else "No A2A version means 0.3"
+    raise VersionNotSupportedError(f"{found}: send A2A-Version: {served}", data={"version": asked[:MAX_ID_LENGTH]})
+
+
+def served_as(asked: str) -> str:
+    """Return major and minor number of the version `asked`, without a patch number; "" if it is no version."""
+    numbers = _VERSION.fullmatch(asked or PROTOCOL_VERSION_0_3)
+    return f"{int(numbers[1])}.{int(numbers[2])}" if numbers else ""
+
+
+class HttpCallContextBuilder(DefaultServerCallContextBuilder):
+    """The SDK's builder, with the address of the agent and the lists that a binding and a handler share."""
+
+    def __init__(self, path: str, version: str = PROTOCOL_VERSION_1_0) -> None:
+        self._path = path
+        self._version = version
+
+    def build_user(self, request: Request) -> User:
+        """Return the caller from this gateway's authentication, or from an outer application's."""
+        user = request.scope.get("user")
+        return user if isinstance(user, Identity) else super().build_user(request)
+
+    def build(self, request: Request) -> ServerCallContext:
+        """Return the call context of `request`.
+
+        Raises:
+            VersionNotSupportedError: The request names another version.
+        """
+        asked = asked_version(request)
+        require_version(asked, self._version)
+        context = super().build(request)
+        # the SDK checks the version too, but not its minor number
+        context.state["headers"][VERSION_HEADER.lower()] = asked or self._version
+        context.state[CARDS] = request.scope.setdefault(CARDS, [])
+        context.state[ADDRESS] = lambda: (str(request.base_url), self._path)
+        context.state[EVENT_IDS] = request.scope.setdefault(EVENT_IDS, [])
+        context.state[LIMIT_ERRORS] = request.scope.setdefault(LIMIT_ERRORS, [])
+        request.scope[CALL] = context
+        return context
+
+
+CALLERS = HttpCallContextBuilder("")
+"""Builder that identifies the caller of a request without a call context."""
+
+
+class A2AJsonResponse(JSONResponse):
+    """Response of the HTTP+JSON binding."""
+
+    media_type = A2A_JSON_MEDIA_TYPE
+
+
+def rest_error(error: A2AError) -> JSONResponse:
+    """Return the response for `error` (A2A specification 11.6)."""
+    payload = build_rest_error_payload(error)
+    return A2AJsonResponse(payload, status_code=payload["error"]["code"])
+
+
+def rest_fault(error: Exception) -> str:
+    """Return `error` as the data of a stream's event, on one line."""
+    return one_line(json_utils.dumps(build_rest_error_payload(to_a2a(error))))
+
+
+def rpc_error(error: A2AError) -> JSONResponse:
+    """Return the JSON-RPC response for `error` of a request whose id is unknown."""
+    return JSONResponse(build_error_response(None, error))
+
+
+def rpc_envelope_error(error: JSONRPCError) -> JSONResponse:
+    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": error.model_dump(exclude_none=True)})
+
+
+def rpc_error_info(reason: str) -> dict[str, Any]:
+    return {"@type": ERROR_INFO_TYPE, "reason": reason, "domain": A2A_DOMAIN, "metadata": {}}
+
 
 SMALL_BODY = 1 << 12
 """Bytes of a body that is cheap to read and to reject."""

@@ -1,17 +1,252 @@
-"""Results and events as JSON, in the form of the SDK's dispatchers. `proto_json` takes half of protobuf's time."""
+"""Results and events as JSON, in the form of the SDK's dispatchers.
+
+`JsonWriter` returns what protobuf's ``MessageToDict`` returns, in a fraction of its time: protobuf reads the descriptor
+of each field for each message, the writer once for each type. Tests compare both for messages of all kinds.
+
+Source: ProtoJSON, https://protobuf.dev/programming-guides/json
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timedelta
+from functools import lru_cache
+from json.encoder import encode_basestring
+from math import isfinite
+from typing import Any, NamedTuple, cast
 
 from a2a.types import ListTasksResponse, Message, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message as Proto
+from google.protobuf.struct_pb2 import Struct, Value
+from google.protobuf.timestamp_pb2 import Timestamp
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ...lifecycle import Event
-from .proto_json import PAUSE, PIECE, JsonWriter
+
+EPOCH = datetime(1970, 1, 1)
+
+PIECE = 50
+"""Elements of a list, or fields, that are written without a pause: about 0.2 ms."""
+
+PAUSE = 16 * 1024
+"""Characters that are written without a pause."""
+
+Written = Callable[[Any], str]
+
+STRUCTURED = (Struct.DESCRIPTOR, Value.DESCRIPTOR)
+
+
+class _Field(NamedTuple):
+    """Format of one field of a message."""
+
+    name: str
+    prefix: str
+    """Name of the field in JSON with the text before its value."""
+    how: Written
+    has_presence: bool
+    empty: str | None
+    """Text of an empty field without presence, or None to leave it out."""
+    element: Written | None
+    """Writer of one element of a repeated A2A message, or None for any other field."""
+    is_structured: bool
+    """True for a Struct or a Value, which may be long."""
+
+
+class JsonWriter:
+    """Writes messages as JSON. Empty fields without presence (lists, strings, numbers) are left out unless
+    `writes_empty`."""
+
+    def __init__(self, writes_empty: Callable[[FieldDescriptor], bool] = lambda field: False) -> None:
+        self._writes_empty = writes_empty
+        self._fields_by_type: dict[type[Proto], list[_Field]] = {}
+
+    def write(self, message: Proto) -> str:
+        """Return `message` as a JSON object.
+
+        Raises:
+            ValueError: The message has a number that JSON cannot represent.
+        """
+        members = []
+        for name, prefix, how, has_presence, empty, *_ in self._fields(message):
+            if has_presence:
+                if message.HasField(name):
+                    members.append(prefix + how(getattr(message, name)))
+            elif value := getattr(message, name):
+                members.append(prefix + how(value))
+            elif empty is not None:
+                members.append(empty)
+        return "{" + ", ".join(members) + "}"
+
+    def pieces(self, message: Proto) -> Iterator[str]:
+        """Yield what `write` returns in pieces, each of at most `PIECE` elements of a list.
+
+        Raises:
+            ValueError: The message has a number that JSON cannot represent.
+        """
+        before = "{"
+        for field in self._fields(message):
+            value = None if field.has_presence and not message.HasField(field.name) else getattr(message, field.name)
+            if field.element is not None and value:
+                yield before + field.prefix + "["
+                yield from self._elements(value, field.element)
+                before = "], "
+            elif field.is_structured and value is not None:
+                yield before + field.prefix
+                yield from _structured(value)
+                before = ", "
+            elif value or (field.has_presence and value is not None):
+                yield before + field.prefix + field.how(value)
+                before = ", "
+            elif field.empty is not None:
+                yield before + field.empty
+                before = ", "
+        yield before.removesuffix(", ") + "}"
+
+    async def write_in_pieces(self, message: Proto) -> list[bytes]:
+        """Return `write(message)`, encoded. The event loop runs other tasks between two pieces."""
+        encoded: list[bytes] = []
+        pieces: list[str] = []
+        size = 0
+        for piece in self.pieces(message):
+            pieces.append(piece)
+            size += len(piece) + PAUSE // PIECE
+            if size >= PAUSE:
+                encoded.append("".join(pieces).encode())
+                pieces, size = [], 0
+                await asyncio.sleep(0)
+        return [*encoded, "".join(pieces).encode()]
+
+    def _elements(self, values: Any, write: Written) -> Iterator[str]:
+        """Yield the elements of a list, in pieces if they contain lists themselves."""
+        before = ""
+        if write == self.write and any(field.element or field.is_structured for field in self._fields(values[0])):
+            for value in values:
+                yield before
+                yield from self.pieces(value)
+                before = ", "
+            return
+        for start in range(0, len(values), PIECE):
+            yield before + ", ".join(map(write, values[start : start + PIECE]))
+            before = ", "
+
+    def _fields(self, message: Proto) -> list[_Field]:
+        return self._fields_by_type.get(type(message)) or self._inspect(message)
+
+    def how(self, field: FieldDescriptor) -> Written:
+        """Return the writer of the values of `field`.
+
+        Raises:
+            TypeError: No message of A2A has such a field.
+        """
+        one = self._how_one(field)
+        return (lambda values: "[" + ", ".join(map(one, values)) + "]") if field.is_repeated else one
+
+    def _inspect(self, message: Proto) -> list[_Field]:
+        fields = []
+        for field in cast(Descriptor, message.DESCRIPTOR).fields:
+            prefix, how, empty = f'"{field.json_name}": ', self.how(field), None
+            if not field.has_presence and self._writes_empty(field):
+                empty = prefix + how([] if field.is_repeated else field.default_value)
+            element = self._how_one(field) if field.is_repeated and _is_ours(field.message_type) else None
+            is_structured = not field.is_repeated and field.message_type in STRUCTURED
+            fields.append(_Field(field.name, prefix, how, field.has_presence, empty, element, is_structured))
+        self._fields_by_type[type(message)] = fields
+        return fields
+
+    def _how_one(self, field: FieldDescriptor) -> Written:
+        enum, message = field.enum_type, field.message_type
+        match field.type:
+            case FieldDescriptor.TYPE_STRING:
+                return encode_basestring
+            case FieldDescriptor.TYPE_INT32:
+                return str
+            case FieldDescriptor.TYPE_BOOL:
+                return ("false", "true").__getitem__
+            case FieldDescriptor.TYPE_BYTES:
+                return lambda value: f'"{b64encode(value).decode()}"'
+            case FieldDescriptor.TYPE_ENUM if enum is not None:
+                names = {number: value.name for number, value in enum.values_by_number.items()}
+                return lambda value: f'"{names[value]}"' if value in names else str(value)
+            case FieldDescriptor.TYPE_MESSAGE if message is Timestamp.DESCRIPTOR:
+                return _timestamp
+            case FieldDescriptor.TYPE_MESSAGE if message in STRUCTURED:
+                return lambda value: "".join(_structured(value))
+            case FieldDescriptor.TYPE_MESSAGE if message is not None and not message.GetOptions().map_entry:
+                return self.write
+            case _:
+                raise TypeError(f"{field.full_name}: no message of A2A has such a field where it is written so")
+
+
+def _structured(value: Any) -> Iterator[str]:
+    """Yield the JSON of a Struct, a ListValue or a Value in pieces, each of at most `PIECE` values.
+
+    Raises:
+        ValueError: A number has no form in JSON.
+    """
+    if isinstance(value, Value):
+        kind = value.WhichOneof("kind")
+        if kind not in ("struct_value", "list_value"):
+            yield _scalar(value, kind)
+            return
+        value = getattr(value, kind)
+    is_object = isinstance(value, Struct)
+    before, texts = "{" if is_object else "[", []
+    for name in value.fields if is_object else value.values:
+        inner = value.fields[name] if is_object else name
+        texts.append(f"{before}{encode_basestring(name)}: " if is_object else before)
+        before = ", "
+        kind = inner.WhichOneof("kind")
+        if kind in ("struct_value", "list_value"):
+            yield "".join(texts)
+            texts = []
+            yield from _structured(inner)
+            continue
+        texts.append(_scalar(inner, kind))
+        if len(texts) >= 2 * PIECE:
+            yield "".join(texts)
+            texts = []
+    yield "".join([*texts, "" if before == ", " else before, "}" if is_object else "]"])
+
+
+def _scalar(value: Value, kind: str | None) -> str:
+    match kind:
+        case "number_value":
+            number = value.number_value
+            if not isfinite(number):
+                raise ValueError(f"JSON has no {number}, neither NaN nor infinity")
+            return repr(number)
+        case "string_value":
+            return encode_basestring(value.string_value)
+        case "bool_value":
+            return "true" if value.bool_value else "false"
+        case _:
+            return "null"
+
+
+def _is_ours(message: Descriptor | None) -> bool:
+    """Return whether the message type of a field is A2A's, and not a map's."""
+    return message is not None and message.file.package != "google.protobuf" and not message.GetOptions().map_entry
+
+
+def _timestamp(value: Timestamp) -> str:
+    """Return a timestamp as ``Timestamp.ToJsonString`` does: with milli-, micro- or nanoseconds, in less than half of
+    the time."""
+    fraction = f".{value.nanos:09}" if value.nanos else ""
+    while fraction.endswith("000"):
+        fraction = fraction[:-3]
+    return f'"{_until_the_second(value.seconds)}{fraction}Z"'
+
+
+@lru_cache(maxsize=1024)
+def _until_the_second(seconds: int) -> str:
+    """Return the time without its fraction. Most events of a page or a stream share it."""
+    return (EPOCH + timedelta(seconds=seconds)).isoformat()
+
 
 _LINE_ENDS = tuple((end, f"\\u{ord(end):04x}") for end in "\x85\u2028\u2029")
 

@@ -29,8 +29,7 @@ from ...lifecycle import Event
 from ..handler import GatewayHandler
 from ..middleware.bodies import parse_soon
 from ..protocol_errors import rpc_status, to_a2a
-from .call_context import HttpCallContextBuilder, asked_version, require_version, served_as
-from .errors import rpc_error_info
+from .endpoints import HttpCallContextBuilder, asked_version, require_version, rpc_error_info, served_as
 from .json_results import event_json_in_pieces, event_line, message_json, one_line, page_json, rpc_response, task_json
 from .legacy import LegacyRpc
 from .request_parser import parse_json

@@ -51,13 +51,11 @@ from ...clock import SYSTEM_CLOCK, Clock
 from ...integrations.a2a_sdk import AdaptedErrors
 from ...lifecycle import EventId
 from ..middleware.extensions import Endpoint
-from ..middleware.retry_after import LIMIT_ERRORS
 from ..operations.push_configs import PROTOCOL
-from ..operations.streams import EVENT_IDS
-from ..protocol_errors import REACHED, FieldErrors, fields_text, invalid, rpc_status, to_a2a
+from ..operations.turns import EVENT_IDS
+from ..protocol_errors import LIMIT_ERRORS, REACHED, FieldErrors, fields_text, invalid, rpc_status, to_a2a
 from ..shutdown import GatewayShutdown
-from .call_context import asked_version, served_as
-from .errors import rest_error, rest_fault
+from .endpoints import asked_version, rest_error, rest_fault, served_as
 from .json_results import one_line
 from .request_parser import is_padded_base64
 from .sse import EventStream, frame

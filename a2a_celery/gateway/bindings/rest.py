@@ -38,7 +38,7 @@ from ..middleware.bodies import parse_soon
 from ..middleware.extensions import Endpoint
 from ..operations.push_configs import REPLAYED
 from ..protocol_errors import to_a2a
-from .errors import rest_error, rest_fault
+from .endpoints import rest_error, rest_fault
 from .json_results import event_json_in_pieces, event_line, json_response, message_json, page_json, task_json
 from .request_parser import one_tenant, parse_json, parse_query
 from .sse import EventStream, frames_of

@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from ...clock import SYSTEM_CLOCK, Clock
 from ...lifecycle import Event, EventId
-from ..operations.streams import StreamEvent
+from ..operations.turns import StreamEvent
 from ..shutdown import GatewayShutdown
 
 PING_AFTER = 10.0

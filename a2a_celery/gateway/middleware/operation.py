@@ -1,25 +1,173 @@
-"""Decorator of the handler's operations. `operation` shows in which order a request passes the wrappers."""
+"""Decorator of the handler's operations: metrics and span, limits of the owner, errors.
+
+`operation` shows in which order a request passes the wrappers.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from a2a.server.context import ServerCallContext
+from a2a.types import Message, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from google.protobuf.message import Message as Proto
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ...agents import Agent
 from ...errors import StoreUnavailable
+from ...telemetry.logs import about
+from ...telemetry.names import Action, Attribute
+from ...telemetry.tracing import CARRIED, tracing
+from ..metrics import Metrics
 from ..operations.limits import OwnerLimits
 from ..operations.validation import check_bounds, require_tenant
-from ..protocol_errors import REACHED, LimitExceededError, to_a2a
-from .instrumentation import instrumented
-from .retry_after import LIMIT_ERRORS, record_limit_error
+from ..protocol_errors import LIMIT_ERRORS, REACHED, LimitExceededError, record_limit_error, to_a2a
+
+if TYPE_CHECKING:
+    from ...telemetry.spans import Span, Spans
+
+
+logger = logging.getLogger(__name__)
+
+OK, DISCONNECTED = "ok", "disconnected"
+"""Outcomes without an error: the request was answered; its client disconnected first."""
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class InstrumentedHandler(Protocol):
+    """Handler whose operations are counted and traced."""
+
+    agent: Agent
+    metrics: Metrics
+
+
+def instrumented(operation: str) -> Callable[[F], F]:
+    """Return a decorator that counts and traces a method as `operation`. The method raises A2A errors only."""
+
+    def wrap(method: F) -> F:
+        wrapper = _instrumented_stream if inspect.isasyncgenfunction(method) else _instrumented_unary
+        return wrapper(operation, method)  # type: ignore[return-value]
+
+    return wrap
+
+
+def _instrumented_unary(operation: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    async def unary(self: InstrumentedHandler, params: Any, context: ServerCallContext) -> Any:
+        request = _RequestSpan(self, operation, context)
+        try:
+            return request.name_task(await request.run(method(self, params, context)))
+        except BaseException as e:
+            request.fail(e)
+            raise
+        finally:
+            request.end()
+
+    return unary
+
+
+def _instrumented_stream(operation: str, method: Callable[..., AsyncGenerator[Any, None]]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    async def stream(self: InstrumentedHandler, params: Any, context: ServerCallContext) -> AsyncGenerator[Any, None]:
+        request, events = _RequestSpan(self, operation, context), method(self, params, context)
+        del params, context  # a long stream must not keep its request in memory
+        try:
+            with self.metrics.open_stream(self.agent.name):
+                async with aclosing(events):
+                    while (event := await request.run(anext(events, None))) is not None:
+                        yield request.name_task(event)
+                        del event
+        except BaseException as e:
+            request.fail(e)
+            raise
+        finally:
+            request.end()
+
+    return stream
+
+
+class _RequestSpan:
+    """Counter and span of one request."""
+
+    def __init__(self, handler: InstrumentedHandler, operation: str, context: ServerCallContext) -> None:
+        self._handler = handler
+        self._operation = operation
+        self._outcome = OK
+        self._has_task = False
+        self._spans: Spans | None = tracing()
+        self._span: Span | None = None
+        if self._spans is not None:
+            headers = {name: value for name, value in context.state.get("headers", {}).items() if name in CARRIED}
+            self._span, self._trace_context = self._spans.requested(operation, handler.agent.name, headers)
+
+    async def run(self, work: Any) -> Any:
+        """Await `work` inside the span. The span is current during this step only, not while the caller runs."""
+        if self._spans is None:
+            return await work
+        with self._spans.within(self._trace_context):
+            return await work
+
+    def name_task(self, result: Any) -> Any:
+        """Return `result`. The first result names the task and the context of the span."""
+        if self._span is not None and not self._has_task:
+            self._has_task = True
+            task_id, context_id = _ids(result)
+            if task_id:
+                self._span.set_attributes({Attribute.TASK: task_id, Attribute.CONTEXT: context_id})
+        return result
+
+    def fail(self, error: BaseException) -> None:
+        """Record the protocol's error, or the client's disconnect."""
+        self._outcome = type(error).__name__ if isinstance(error, Exception) else DISCONNECTED
+
+    def end(self) -> None:
+        """Count the request and end its span."""
+        self._handler.metrics.count_request(self._handler.agent.name, self._operation, self._outcome)
+        if self._span is not None and self._spans is not None:
+            self._spans.ended(self._span, self._outcome, fine=self._outcome in (OK, DISCONNECTED))
+
+
+def _ids(result: Any) -> tuple[str, str]:
+    match result:
+        case [first, *_]:
+            return _ids(first.event)
+        case Task():
+            return result.id, result.context_id
+        case Message() | TaskStatusUpdateEvent() | TaskArtifactUpdateEvent():
+            return result.task_id, result.context_id
+        case _:
+            return "", ""
+
+
+def log_cancel_request(agent: str, task_id: str, result: object) -> None:
+    """Log a client's request to cancel a task, with the store's `result`."""
+    fields = about(Action.CANCEL_ASKED, agent=agent, task=task_id)
+    logger.info("task %s: cancellation requested by its client: %s", task_id, type(result).__name__, extra=fields)
+
+
+class TraceContext:
+    """ASGI middleware that makes the client's trace current, so that the spans of the SDK join it too.
+
+    A span that an instrumentation of the server has started stays current.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve the request."""
+        spans = tracing() if scope["type"] == "http" else None
+        if spans is None:
+            await self._app(scope, receive, send)
+            return
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        with spans.within(spans.arriving(headers)):
+            await self._app(scope, receive, send)
 
 
 def operation(name: str, *, counted: bool = True) -> Callable[[F], F]:

@@ -20,12 +20,11 @@ from ...clock import SYSTEM_CLOCK, Clock
 from ...errors import StoreUnavailable
 from ...settings import Settings
 from ...store import AsyncStore, Keys, Scope
-from ...store.admin.memory import MemoryWatermark
-from ...store.tasks.limits import TaskLimits, acquire_request
+from ...store.admin.usage import MemoryWatermark
+from ...store.tasks.commands import TaskLimits, acquire_request
 from ...store.tasks.results import Limited
 from ..metrics import Metrics
-from ..middleware.retry_after import RefusalDelay
-from ..protocol_errors import LimitExceededError
+from ..protocol_errors import LimitExceededError, RefusalDelay
 
 REQUESTS, STREAMS = "requests", "streams"
 """Names of the limits of requests and streams. `TaskLimits` names those of tasks."""

@@ -1,12 +1,19 @@
-"""Acceptance of messages: validate, write to the store, then publish the run. An accepted message is never lost."""
+"""Acceptance of messages: validate, route, write to the store, then publish the run. An accepted message is never lost.
+
+The record that a run was published is written in the background, in batches: no request waits for it.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
+from typing import Any
 from uuid import uuid4
 
 from a2a.server.context import ServerCallContext
@@ -16,23 +23,152 @@ from google.protobuf.json_format import MessageToDict
 
 from ...agents import Agent
 from ...caller import Caller
-from ...dispatch import BadCall, Call, CallSignature
+from ...clock import SYSTEM_CLOCK, Clock
+from ...dispatch import BadCall, Call, CallSignature, Publisher, RunOptions
+from ...errors import StoreUnavailable
 from ...lifecycle import EventId, is_terminal
 from ...settings import Settings
-from ...store import Scope
-from ...store.log.follow import LogFollower
-from ...store.log.pubsub import LogSignal
-from ...store.runs.commands import RunRef
+from ...store import AsyncStore, Keys, Scope
+from ...store.log.pubsub import LogFollower, LogSignal
+from ...store.runs.commands import RunRef, mark_all_published
 from ...store.tasks import commands as tasks
 from ...store.tasks import results as answers
 from ...store.tasks.commands import IdempotencyKey
 from ...store.webhooks.push_configs import NewPushConfig
+from ...telemetry.tracing import trace_to_keep
 from ..protocol_errors import invalid, not_found
-from .background_publisher import BackgroundPublisher
 from .limits import OwnerLimits
 from .push_configs import PushConfigs, too_many_configs
-from .routing import run_options
 from .task_reader import TaskReader, closed_task_error
+
+SCHEDULE = "celery_schedule"
+"""Key of the request's metadata for the schedule of the message."""
+
+TIMES = ("not_before", "not_after")
+
+
+def run_options(agent: Agent, request: SendMessageRequest, caller: Caller, call: Call | None = None) -> RunOptions:
+    """Return how to publish the run of `request`. A plain Celery task receives `call`.
+
+    Raises:
+        InvalidParamsError: The client's times are not allowed or not valid.
+        Exception: The agent's route failed; TypeError or ValueError for an invalid route.
+    """
+    now = SYSTEM_CLOCK.now()
+    times = _times(agent, request, now)
+    given: Any = {}
+    if agent.route is not None:
+        shown = SendMessageRequest()
+        shown.CopyFrom(request)  # what a route does to it stays there
+        given = agent.route(shown, caller)
+    options = RunOptions.of(given, times.get("not_before"), times.get("not_after"), now, call)
+    return replace(options, trace=trace_to_keep(caller.headers))
+
+
+def _times(agent: Agent, request: SendMessageRequest, now: datetime) -> dict[str, datetime]:
+    field = f"metadata.{SCHEDULE}"
+    if SCHEDULE not in request.metadata.fields:
+        return {}
+    if not agent.scheduling:
+        raise invalid(field, "This agent does not let its clients say when a message runs.")
+    given = MessageToDict(request.metadata)[SCHEDULE]
+    if not isinstance(given, dict) or not given or set(given) - set(TIMES):
+        raise invalid(field, f"An object with {' or '.join(TIMES)}, or both.")
+    times = {name: _time(f"{field}.{name}", value) for name, value in given.items()}
+    earliest = times.get("not_before", now)
+    if agent.idempotency_window is None:  # else it may have come in time before
+        earliest = max(now, earliest)
+    if times.get("not_after", datetime.max.replace(tzinfo=UTC)) <= earliest:
+        raise invalid(f"{field}.not_after", "A time that is still to come, and behind not_before.")
+    return times
+
+
+def _time(field: str, value: Any) -> datetime:
+    try:
+        time = datetime.fromisoformat(value)
+        if time.tzinfo is not None:
+            return time.astimezone(UTC)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise invalid(field, "A time as ISO 8601 writes it, with its offset from UTC: 2030-01-01T08:00:00Z.")
+
+
+logger = logging.getLogger(__name__)
+
+RECORD_INTERVAL = 0.25
+"""Seconds between two records. Much shorter than `FIRST_PUBLISH_GRACE_US`, after which a watcher publishes an
+unrecorded run."""
+
+
+class BackgroundPublisher:
+    """Publishes runs in the background and records them as published.
+
+    If a record fails or this process ends first, a watcher publishes the run again, and the worker drops the duplicate.
+
+    Args:
+        redispatch_after: Seconds after which a watcher checks an unclaimed run of a plain Celery task, which may run
+            unclaimed.
+        recover_after: Seconds after which a watcher checks any other unclaimed run.
+    """
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        store: AsyncStore,
+        keys: Keys,
+        redispatch_after: float,
+        recover_after: float,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._clock = clock
+        self.publisher = publisher
+        self._store = store
+        self._keys = keys
+        self._redispatch_after = timedelta(seconds=redispatch_after)
+        self._recover_after = min(timedelta(seconds=recover_after), self._redispatch_after)
+        self._published: dict[RunRef, int] = {}
+        self._recorder: asyncio.Task[None] | None = None
+
+    def publish(self, agent: str, ref: RunRef, options: RunOptions) -> None:
+        """Publish a run soon. A watcher publishes a run that is scheduled for much later."""
+        now = self._clock.now()
+        if options.publish_delay(now):
+            return
+        wait = self._recover_after if options.call is None else self._redispatch_after
+        again_us = options.next_check_in(now, wait) // timedelta(microseconds=1)
+
+        def on_published() -> None:
+            self._published[ref] = again_us
+            if self._recorder is None:
+                self._recorder = asyncio.create_task(self._record_later(), name="a2a-published-runs")
+
+        self.publisher.publish_soon(agent, ref.task_id, ref.run, options.to_json(), on_published)
+
+    async def aclose(self) -> None:
+        """Record the remaining runs."""
+        if self._recorder is not None:
+            self._recorder.cancel()
+            await asyncio.wait({self._recorder})
+        await self._record()
+
+    async def _record_later(self) -> None:
+        while self._published:
+            await self._clock.sleep(RECORD_INTERVAL)
+            await self._record()
+        self._recorder = None
+
+    async def _record(self) -> None:
+        published, self._published = self._published, {}
+        if not published:
+            return
+        try:
+            await self._store.run(mark_all_published(self._keys, published))
+        except StoreUnavailable as e:
+            logger.warning(
+                "could not record %d published runs; watchers will publish them again: %s", len(published), e
+            )
+        except Exception:  # later runs must still be recorded
+            logger.exception("could not record %d published runs; watchers will publish them again", len(published))
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from google.protobuf.message import Message as Proto
 from google.protobuf.struct_pb2 import Value
 
 from ...lifecycle import EventId
-from ..auth.identity import Identity
+from ..auth.schemes import Identity
 from ..middleware.bodies import MAX_JSON_VALUES
 from ..protocol_errors import LAST_EVENT_ID, MAX_ID_LENGTH, PermissionDeniedError, invalid, invalid_fields
 

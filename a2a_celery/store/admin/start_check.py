@@ -1,20 +1,27 @@
-"""Checks of the store when a process starts: reachable, readable by this release, and safe to keep tasks in."""
+"""State of a deployment apart from its tasks, and the checks of the store when a process starts.
+
+The checks: the store is reachable, readable by this release, and safe to keep tasks in.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
+from dataclasses import dataclass
 from ssl import SSLError
 from typing import Any
 
 from redis.exceptions import RedisError
 
+from ...clock import SYSTEM_CLOCK
 from ...crypto.sealing import Sealer
 from ...errors import StoreUnavailable
 from ...settings import Settings
 from ..blobs.cleanup import require_blobs_known
 from ..client.connection import AsyncStore, SyncStore
 from ..keys import Keys
+from ..operation import Argument, Operation, script
 from ..webhooks.push_configs import require_secrets_in_use
 from .schema import require_schema
 
@@ -103,3 +110,143 @@ async def _unavailable(store: AsyncStore) -> str:
     except StoreUnavailable as e:
         return str(e)
     return unavailable(store, StoreUnavailable("it did not reply at first"))
+
+
+ANNOUNCEMENT_TTL_US = 20_000_000
+"""µs after which a watcher or an announced worker without a heartbeat counts as stopped."""
+
+SAVING = {"the append-only file": "aof_last_write_status", "a snapshot": "rdb_last_bgsave_status"}
+"""Fields of INFO with the result of the last save, by kind of persistence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Redis or Valkey server of a store.
+
+    Attributes:
+        identity: equal for two clients exactly if they use the same database of the same server process.
+        evicts: the ``maxmemory-policy``.
+        max_memory: bytes, or 0 for no limit.
+        clock_offset: seconds by which the clock of this process is ahead of the server's.
+        answered_in: seconds until the server replied.
+        used_memory: bytes.
+        replicas: number of connected replicas.
+        unsaved: kind of persistence whose last save failed, or "".
+    """
+
+    kind: str
+    version: str
+    identity: str
+    primary: bool
+    cluster: bool
+    evicts: str
+    max_memory: int
+    append_only: bool
+    clock_offset: float
+    answered_in: float
+    used_memory: int = 0
+    replicas: int = 0
+    unsaved: str = ""
+
+
+def server_of(store: SyncStore) -> Server:
+    """Describe the server of `store`.
+
+    Raises:
+        StoreUnavailable: the server cannot be reached, or refuses INFO.
+    """
+    try:
+        store.redis.ping()  # connect first, so that each call below is one round trip
+        asked_at = SYSTEM_CLOCK.time()
+        seconds, micros = store.redis.time()
+        answered_at = SYSTEM_CLOCK.time()
+        info: dict[str, Any] = store.redis.info()
+    except RedisError as e:
+        raise StoreUnavailable(f"{type(e).__name__}: {e}") from e
+    valkey = info.get("server_name") == "valkey"
+    database = store.redis.connection_pool.connection_kwargs.get("db") or 0
+    return Server(
+        kind="Valkey" if valkey else "Redis",
+        version=str(info.get("valkey_version" if valkey else "redis_version", "0")),
+        identity=f"{info.get('run_id', '')}/{database}",
+        primary=info.get("role") == "master",
+        cluster=bool(info.get("cluster_enabled")),
+        evicts=str(info.get("maxmemory_policy", "")),
+        max_memory=int(info.get("maxmemory", 0)),
+        append_only=bool(info.get("aof_enabled")),
+        clock_offset=(asked_at + answered_at) / 2 - (seconds + micros / 1e6),
+        answered_in=answered_at - asked_at,
+        used_memory=int(info.get("used_memory", 0)),
+        replicas=int(info.get("connected_slaves", 0)),
+        unsaved=next((name for name, field in SAVING.items() if info.get(field, "ok") != "ok"), ""),
+    )
+
+
+def record_heartbeat(keys: Keys, announcement: str, *, schema: int, archives: bool) -> Operation[list[str]]:
+    """Record the heartbeat of a watcher, and return the announcements of all watchers.
+
+    A store that was emptied receives its `schema` again, and archives ended tasks again if `archives`.
+
+    Args:
+        announcement: description of the watcher, equal in each call.
+    """
+    arguments: list[Argument] = [announcement, ANNOUNCEMENT_TTL_US, schema, int(archives)]
+    return Operation(script("record_heartbeat"), [keys.watchers, keys.installation], arguments, _texts)
+
+
+@dataclass(frozen=True, slots=True)
+class ClockReading:
+    """Time of the store in µs, and the number of corrected jumps of its clock."""
+
+    time_us: int
+    corrections: int
+
+
+def read_clock(keys: Keys) -> Operation[ClockReading]:
+    """Return the store's time."""
+    return correct_due_times(keys, 0, corrections=0, lease_us=0)
+
+
+def correct_due_times(keys: Keys, jump_us: int, *, corrections: int, lease_us: int) -> Operation[ClockReading]:
+    """Correct the times that were stored before the store's clock jumped by `jump_us`, negative for backward.
+
+    Each lease begins anew. After a jump forward, pauses end later by the jump. After a jump backward, runs, deliveries
+    and canvases are due earlier by the jump. Nothing changes if the store has another number of corrections than the
+    `corrections` that the caller has seen.
+    """
+
+    def parse(reply: Sequence[bytes]) -> ClockReading:
+        return ClockReading(int(reply[0]), int(reply[1]))
+
+    lists = [keys.leases, keys.pauses, keys.dispatch, keys.deliveries, keys.requested_posts, keys.canvases]
+    return Operation(script("correct_clock"), [keys.installation, *lists], [jump_us, corrections, lease_us], parse)
+
+
+def watchers(keys: Keys) -> Operation[list[str]]:
+    """Return the announcements of the watchers with a recent heartbeat."""
+    return record_heartbeat(keys, "", schema=0, archives=False)
+
+
+def announce_worker(keys: Keys, announcement: str, *, schema: int) -> Operation[list[str]]:
+    """Announce a worker that Celery's remote control does not reach.
+
+    The `announcement` expires after `ANNOUNCEMENT_TTL_US`.
+
+    Returns:
+        The announcements of all such workers.
+    """
+    return Operation(
+        script("record_heartbeat"),
+        [keys.workers, keys.installation],
+        [announcement, ANNOUNCEMENT_TTL_US, schema, 0],
+        _texts,
+    )
+
+
+def announced_workers(keys: Keys) -> Operation[list[str]]:
+    """Return the announcements of `announce_worker` that have not expired."""
+    return announce_worker(keys, "", schema=0)
+
+
+def _texts(reply: Sequence[bytes]) -> list[str]:
+    return [text.decode() for text in reply]

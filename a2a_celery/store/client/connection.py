@@ -21,8 +21,7 @@ from ..blobs.object_store import BlobMissing
 from ..codec import LongSnapshot
 from ..log.long_tasks import LogIncomplete, fold_log
 from ..operation import Operation
-from .redis_clients import CONNECT_TIMEOUT, aclose_client, async_client, close_client, sync_client
-from .redis_errors import translated
+from .redis_clients import CONNECT_TIMEOUT, aclose_client, async_client, close_client, sync_client, translated
 from .replication import Replicas
 from .round_trips import Command, RoundTrips
 

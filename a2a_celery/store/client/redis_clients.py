@@ -1,4 +1,5 @@
-"""redis-py clients for the URL of a store: one server, or the primary that Sentinels report.
+"""redis-py clients for the URL of a store: one server, or the primary that Sentinels report; and the mapping of their
+errors to errors of the store.
 
 redis-py asks the Sentinels for the primary when it opens a connection, and closes a connection to a server that became
 a replica. A client that reconnects therefore follows a failover.
@@ -7,6 +8,7 @@ a replica. A client that reconnects therefore follows a failover.
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import redis
@@ -15,10 +17,23 @@ import redis.asyncio.sentinel
 import redis.sentinel
 from redis.backoff import NoBackoff
 from redis.connection import parse_url
+from redis.exceptions import (
+    AskError,
+    ClusterCrossSlotError,
+    ClusterDownError,
+    MasterDownError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
 from redis.exceptions import TimeoutError as RedisTimeout
 from redis.retry import Retry
+from redis.sentinel import MasterNotFoundError
 
-from ...settings.urls import SentinelAddress, is_sentinel_url, redis_url
+from ...errors import ConfigError, StoreUnavailable
+from ...settings.urls import NO_CLUSTER, SENTINEL_FORM, SentinelAddress, is_sentinel_url, redis_url
 
 CONNECT_TIMEOUT = 2.0
 """Seconds that a server may take to accept a connection."""
@@ -139,3 +154,76 @@ def _sentinel_options(address: SentinelAddress, options: dict[str, Any]) -> dict
     own.pop("db")
     timeouts = {"socket_timeout": SENTINEL_TIMEOUT, "socket_connect_timeout": SENTINEL_TIMEOUT}
     return {**own, **timeouts, "protocol": options["protocol"]}
+
+
+UNAVAILABLE_CODES = (
+    "OOM",
+    "READONLY",
+    "MISCONF",
+    "LOADING",
+    "BUSY",
+    "NOREPLICAS",
+    "MASTERDOWN",
+    "NOAUTH",
+    "WRONGPASS",
+)
+"""Error codes that describe the state of the server."""
+
+_CODES_WITH_CLASS: dict[type[RedisError], str] = {
+    OutOfMemoryError: "OOM",
+    ReadOnlyError: "READONLY",
+    MasterDownError: "MASTERDOWN",
+}
+"""redis-py removes the code from an error that has its own class."""
+
+_UNAVAILABLE = re.compile(
+    r"(?:Error running script \(call to f_[0-9a-f]{40}\): )?(?:@user_script: ?\d+: )*-?"
+    rf"({'|'.join(UNAVAILABLE_CODES)})\b"
+)
+"""Error reply that starts with a code.
+
+Redis 7 replies ``OOM …`` when a command in a script fails. Redis 6.2 replies ``ERR Error running script (call to
+f_<sha>): @user_script:1: @user_script: 1: -OOM …``. redis-py removes ``ERR``. An error that a script raises itself
+starts with ``user_script:1:``, without the at sign.
+"""
+
+
+_CLUSTER_ERRORS = (AskError, ClusterCrossSlotError, ClusterDownError, TryAgainError)
+"""Replies of a node of a cluster. redis-py derives MasterDownError of a replica from one; its code is checked first."""
+
+_UNKNOWN_TO_SENTINEL = re.compile(r"unknown command [`'](evalsha|eval|select)['`]", re.IGNORECASE)
+"""Reply of a Sentinel to a command that all other servers support."""
+
+
+def translated(error: Exception, operation: str) -> Exception:
+    """Return the error that the store raises for `error`.
+
+    Returns:
+        StoreUnavailable for an error of the connection or of the server's state; `operation` names the call in it.
+        ConfigError if the server is a Sentinel or a node of a cluster, or lacks the database.
+        `error` itself for all others: a script that is wrong must not look like an unavailable store.
+    """
+    if not isinstance(error, RedisError):
+        return error
+    code = _code(error)
+    if code:
+        return StoreUnavailable(f"Redis did not carry out {operation}: {code}")
+    if isinstance(error, _CLUSTER_ERRORS) or "not allowed in cluster mode" in str(error):
+        return ConfigError(f"a2a_store_url leads to a node of a cluster. {NO_CLUSTER}")
+    if "DB index is out of range" in str(error):
+        return ConfigError("a2a_store_url names a database that its server does not have: see its option databases")
+    if _UNKNOWN_TO_SENTINEL.search(str(error)):
+        return ConfigError(f"a2a_store_url leads to a Sentinel: write {SENTINEL_FORM}")
+    if isinstance(error, ResponseError):
+        return error
+    if isinstance(error, MasterNotFoundError):
+        return StoreUnavailable(f"Redis did not carry out {operation}: the Sentinels name no primary that is up")
+    return StoreUnavailable(f"Redis did not carry out {operation}: {type(error).__name__}")
+
+
+def _code(error: RedisError) -> str:
+    for error_type, code in _CODES_WITH_CLASS.items():
+        if isinstance(error, error_type):
+            return code
+    found = _UNAVAILABLE.match(str(error))
+    return found[1] if found else ""

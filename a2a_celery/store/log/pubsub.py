@@ -1,4 +1,5 @@
-"""Pub/sub listener: one Redis connection per process for the notifications of any number of tasks.
+"""Pub/sub listener: one Redis connection per process for the notifications of any number of tasks, and followers of
+logs.
 
 A notification says that a log has grown, and may carry the new entries. The log is authoritative: every signal is
 notified after a reconnect, and a waiter polls every `POLL_INTERVAL` seconds, so a lost notification delays an event
@@ -10,21 +11,84 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass
 from itertools import chain
+from struct import unpack_from
 from typing import Any
+from uuid import uuid4
 
 import redis.asyncio
+from a2a.types import TaskStatusUpdateEvent
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from ...clock import SYSTEM_CLOCK, Clock
 from ...concurrency import LeanEvent
-from ...lifecycle import EventId
+from ...lifecycle import EventId, LogEntry
+from ..client.connection import AsyncStore, run_with_retry
 from ..client.redis_clients import CONNECT_TIMEOUT, aclose_client, async_client
-from .inline_entries import InlineEntries
-from .pages import LogPage
+from ..codec import log_entries, state_of
+from ..keys import Keys
+from ..tasks.commands import ReplyChannel, read_task
+from .pages import LogPage, read_log
+
+BUFFER_BYTES = 64 * 1024
+"""Bytes buffered for a slow reader. A reader with more pending bytes reads the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class InlineEntries:
+    """Stored entries up to `version`, which leave the task in `state`.
+
+    The entry before the first one was recorded at `before_us`, or 0 if unknown.
+    """
+
+    version: int
+    state: bytes
+    running: bool
+    entries: Sequence[bytes]
+    before_us: int = 0
+
+    @classmethod
+    def of(cls, version: int, content: bytes) -> InlineEntries:
+        """Parse the entries in a notification of ``notify`` in scripts/lib."""
+        state, running, before_us, packed = content.split(b" ", 3)
+        entries, at = [], 0
+        while at < len(packed):
+            (length,) = unpack_from(">I", packed, at)
+            entries.append(packed[at + 4 : at + 4 + length])
+            at += 4 + length
+        return cls(version, state, running == b"1", entries, int(before_us))
+
+    @property
+    def base_version(self) -> int:
+        """Version of the entry before the first one."""
+        return self.version - len(self.entries)
+
+    def joined_with(self, later: InlineEntries) -> InlineEntries | None:
+        """Return both if `later` continues these entries, else `later`, or None if both exceed the buffer."""
+        if later._id_of(later.base_version).differs_from(self._id_of(self.version)):
+            return later
+        entries = [*self.entries, *later.entries]
+        if sum(map(len, entries)) > BUFFER_BYTES:
+            return None
+        return InlineEntries(later.version, later.state, later.running, entries, self.before_us)
+
+    def page(self, after: EventId) -> LogPage | None:
+        """Return the page after the event `after`, or None if the log must be read."""
+        if not self.base_version <= after.version < self.version or self._id_of(after.version).differs_from(after):
+            return None
+        entries = log_entries(self.entries[after.version - self.base_version :], after.version)
+        return LogPage(entries, self.version, state_of(self.state), self.running)
+
+    def _id_of(self, version: int) -> EventId:
+        """Return the id of an entry, or of the one before the first."""
+        if version == self.base_version:
+            return EventId(version, self.before_us)
+        return EventId(version, int(self.entries[version - self.base_version - 1].partition(b" ")[0]))
+
 
 logger = logging.getLogger(__name__)
 
@@ -301,3 +365,94 @@ class PubSubListener:
     def _notify_all(self) -> None:
         for signal in chain(*self._signals.values(), *(signals.values() for signals in self._multiplexed.values())):
             signal.notify()
+
+
+async def follow(
+    store: AsyncStore,
+    keys: Keys,
+    signal: LogSignal,
+    task_id: str,
+    after: EventId,
+    *,
+    new: bool = False,
+    resolve_blobs: bool = True,
+    seen: Callable[[LogPage], None] | None = None,
+) -> AsyncGenerator[LogPage, None]:
+    """Yield the pages of a log after the event `after`, without gaps and repeats, until the task does not exist.
+
+    A page is empty if a poll finds no new entry; polls are at most `POLL_INTERVAL` seconds apart. A slow reader holds
+    one page in memory and does not delay other readers.
+
+    If a restored store has lost entries that were read, a page with `restored` has the complete task and its status.
+    Both have the id of the task's newest event, whose version may be lower than that of `after`.
+
+    Args:
+        signal: signal that listens already.
+        new: True if `after` was written while `signal` listened, so that the log need not be read first.
+        resolve_blobs: False to leave blob references unresolved.
+        seen: called with each page before it is yielded.
+    """
+    if new:
+        await signal.wait(after=after.version)
+    while True:
+        page = signal.page(after)
+        if page is None:
+            page = await run_with_retry(store, read_log(keys, task_id, after, resolve_blobs=resolve_blobs))
+        if page.restored:
+            page = await _restored_page(store, keys, task_id, page, resolve_blobs=resolve_blobs)
+        if page.version == 0:
+            return
+        if page.entries:
+            after = page.entries[-1].id
+        if seen is not None:
+            seen(page)
+        all_read = page.version <= after.version
+        yield page
+        del page
+        if all_read:
+            await signal.wait(after=after.version)
+
+
+async def _restored_page(store: AsyncStore, keys: Keys, task_id: str, page: LogPage, *, resolve_blobs: bool) -> LogPage:
+    """Return a page with the complete task and its status, from which a reader starts over."""
+    found = await run_with_retry(store, read_task(keys, None, task_id, resolve_blobs=resolve_blobs))
+    if found is None:
+        return LogPage([], 0, page.state, running=False)
+    task, newest = found
+    status = TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id, status=task.status)
+    entries = [LogEntry(*newest, task), LogEntry(*newest, status)]
+    return LogPage(entries, newest.version, task.status.state, page.running, restored=True)
+
+
+class LogFollower:
+    """Log reader of one process: a store, its keys and its pub/sub listener."""
+
+    def __init__(self, store: AsyncStore, keys: Keys, listener: PubSubListener) -> None:
+        self.store = store
+        self.keys = keys
+        self.listener = listener
+        self._reply_channel = keys.reply_channel(uuid4().hex)
+
+    def reply_channel(self, *, final_only: bool) -> ReplyChannel:
+        """Return the reply channel of this process. With `final_only`, it receives final states only."""
+        return ReplyChannel(self._reply_channel, final_only)
+
+    def listen(
+        self, task_id: str, reply_channel: ReplyChannel | None = None, *, final_only: bool = False
+    ) -> AbstractAsyncContextManager[LogSignal]:
+        """Return a signal that new log entries of `task_id` notify, or final states only with `final_only`.
+
+        Listen before reading the log. A task created with the reply channel `reply_channel` needs no round trip.
+        """
+        return self.listener.listen(
+            self.keys.task(task_id).notifications,
+            through=reply_channel.channel if reply_channel else "",
+            final_only=final_only,
+        )
+
+    async def pages(self, task_id: str, after: EventId) -> AsyncGenerator[LogPage, None]:
+        """Yield the pages of `follow` that have entries, with a separate signal."""
+        async with self.listen(task_id) as signal:
+            async for page in follow(self.store, self.keys, signal, task_id, after):
+                if page.entries:
+                    yield page

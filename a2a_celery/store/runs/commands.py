@@ -1,22 +1,84 @@
-"""Commands on runs: claim, append, checkpoint, settle, end, revoke, renew leases."""
+"""Commands on runs: publish, claim, append, checkpoint, settle, end, revoke, renew leases."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from a2a.types import SendMessageRequest, Task, TaskState, TaskStatusUpdateEvent
 
 from ...lifecycle import Event
-from ...lifecycle.steps import Step, decode_step
+from ...lifecycle.execution import Step, decode_step
 from ..blobs.references import decode_as, encode, has_references
 from ..codec import event_arguments, pack_metadata, snapshot_is_resolved, state_of, task_from_snapshot
 from ..keys import Keys, Scope
 from ..operation import Argument, Operation, script
 from ..tasks.commands import FIRST_PUBLISH_GRACE_US
 from ..tasks.results import CancelRequested
-from .sessions import SavedSession, SavedSince, SessionState, session_arguments
+
+
+@dataclass(frozen=True, slots=True)
+class SavedSession:
+    """Session as a run reads it.
+
+    Attributes:
+        version: number of saves; 0 if the session was never saved.
+        state: saved state, or b"".
+        resumed: True if an earlier run of the same turn saved it, also if that was a run of the dead letter from which
+            the task was requeued.
+    """
+
+    version: int = 0
+    state: bytes = field(default=b"", repr=False)
+    resumed: bool = False
+
+    @classmethod
+    def of(cls, reply: Sequence[bytes]) -> SavedSession:
+        """Parse the session in the reply of ``claim_run``."""
+        if not reply:
+            return cls()
+        version, state, resumed = reply
+        return cls(int(version), state, resumed == b"1")
+
+
+@dataclass(frozen=True, slots=True)
+class SessionState:
+    """State to save.
+
+    Attributes:
+        version: version of the session that the state was derived from.
+        state: new state, or b"" to only extend the life of the saved one.
+        fingerprint: fingerprint of the secret that the state is sealed with, or "".
+    """
+
+    scope: Scope
+    context_id: str
+    version: int
+    state: bytes = field(repr=False)
+    fingerprint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedSince:
+    """Another run has saved the session, which is at `version`. Nothing was written."""
+
+    version: int
+
+
+def session_arguments(keys: Keys, session: SessionState | None) -> list[Argument]:
+    """Return the arguments of ``save_session`` in scripts/lib."""
+    if session is None:
+        return ["", 0, "", "", "", ""]
+    return [
+        keys.session(session.scope, session.context_id),
+        session.version,
+        session.state,
+        session.fingerprint,
+        keys.sealed_with(session.fingerprint) if session.fingerprint else "",
+        keys.secrets,
+    ]
+
 
 MAX_LOST_BEFORE_CLAIM = 3
 """Number of processes that may be lost with a run before one has claimed it."""
@@ -399,3 +461,113 @@ def revoke_run(
         [ref.run, keys.runner("") if terminate else "", *event_arguments([event])],
         parse,
     )
+
+
+MAX_REDISPATCH_WAIT_US = 3600 * 1_000_000
+"""The longest time between two publishes of a run that no worker claims."""
+MAX_CLAIMED_OPTIONS = 1024
+"""Largest size in bytes of the options that `claimed_runs` returns; arguments of a plain Celery task can be large."""
+
+
+@dataclass(frozen=True, slots=True)
+class DueRun:
+    """Run to publish.
+
+    Attributes:
+        agent: name of its agent.
+        options: its stored options.
+        published_us: time of its last publish, if its queue may still hold the message.
+        acquired_us: time at which it was acquired.
+    """
+
+    ref: RunRef
+    agent: str
+    options: bytes
+    published_us: int | None = None
+    acquired_us: int = field(default=0, compare=False)
+
+    @property
+    def queued_us(self) -> int:
+        """µs since its last publish."""
+        return self.acquired_us - (self.published_us or self.acquired_us)
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedRun:
+    """Claimed run that was published once, at `published_us` (time of the store, in µs)."""
+
+    agent: str
+    options: bytes
+    published_us: int
+
+
+def mark_published(keys: Keys, ref: RunRef, *, again_us: int) -> Operation[None]:
+    """Record that the broker has the run. A watcher publishes it again if no worker claims it within `again_us`."""
+    return mark_all_published(keys, {ref: again_us})
+
+
+def mark_all_published(keys: Keys, runs: Mapping[RunRef, int]) -> Operation[None]:
+    """Call `mark_published` for several `runs`, each with its own time in µs."""
+    records = [keys.task(ref.task_id).record for ref in runs]
+    arguments: list[Argument] = []
+    for ref, again_us in runs.items():
+        arguments += [ref.name, again_us]
+    return Operation(script("mark_published"), [keys.dispatch, *records], arguments, lambda _: None)
+
+
+def postpone_runs(keys: Keys, runs: Mapping[DueRun, int]) -> Operation[None]:
+    """Undo `acquire_due_runs` for runs that were not published. Each is due again after its time in µs."""
+    records = [keys.task(run.ref.task_id).record for run in runs]
+    arguments: list[Argument] = []
+    for run, again_us in runs.items():
+        arguments += [run.ref.name, again_us, "" if run.published_us is None else run.published_us]
+    return Operation(script("postpone_runs"), [keys.dispatch, *records], arguments, lambda _: None)
+
+
+def report_prefetched(keys: Keys, refs: Sequence[RunRef], *, silent_us: int, again_us: int) -> Operation[None]:
+    """Record that a worker has prefetched these runs.
+
+    Args:
+        silent_us: µs after the last report until the runs are published again.
+        again_us: µs after the first report until the runs are published again in any case.
+    """
+    arguments: list[Argument] = [silent_us, again_us]
+    for ref in refs:
+        arguments += [ref.task_id, ref.run]
+    records = [keys.task(ref.task_id).record for ref in refs]
+    return Operation(script("report_prefetched"), [keys.dispatch, *records], arguments, lambda _: None)
+
+
+def acquire_due_runs(keys: Keys, *, limit: int, again_us: int) -> Operation[list[DueRun]]:
+    """Acquire up to `limit` runs to publish.
+
+    A run is due again after `again_us`, then after twice that, and so on. If the client delays the begin of a run,
+    these times start at the begin.
+    """
+
+    def parse(reply: Sequence[bytes]) -> list[DueRun]:
+        acquired_us, runs = int(reply[0]), zip(*[iter(reply[1:])] * 5, strict=True)
+        return [
+            DueRun(
+                RunRef(task_id.decode(), int(run)),
+                agent.decode(),
+                options,
+                int(published) if published else None,
+                acquired_us,
+            )
+            for task_id, run, agent, options, published in runs
+        ]
+
+    return Operation(
+        script("acquire_due_runs"), [keys.dispatch], [keys.prefix, limit, again_us, MAX_REDISPATCH_WAIT_US], parse
+    )
+
+
+def claimed_runs(keys: Keys, *, limit: int) -> Operation[list[ClaimedRun]]:
+    """Return the runs of the `limit` newest leases. Runs that were published again are left out."""
+
+    def parse(reply: Sequence[bytes]) -> list[ClaimedRun]:
+        runs = zip(*[iter(reply)] * 3, strict=True)
+        return [ClaimedRun(agent.decode(), options, int(published)) for agent, options, published in runs]
+
+    return Operation(script("claimed_runs"), [keys.leases], [keys.prefix, limit, MAX_CLAIMED_OPTIONS], parse)

@@ -1,14 +1,17 @@
-"""Commands on runs that continue without a worker of this package: retries, canvases, workers without the package."""
+"""Commands on runs that continue without a worker of this package: retries, canvases, workers without the package; and
+the stored execution steps.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from a2a.types import Task, TaskState
 
 from ...lifecycle import Event
-from ...lifecycle.steps import Step
+from ...lifecycle.execution import Step, decode_step
 from ..codec import event_arguments, state_of, task_arguments
 from ..keys import Keys
 from ..operation import Argument, Operation, script
@@ -186,3 +189,41 @@ def _recorded(reply: Sequence[bytes]) -> Written | Unclaimed | Unchanged:
             return Unclaimed(reply[1].decode(), reply[2].decode())
         case _:
             return Unchanged()
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Newest steps of a task, oldest first.
+
+    Attributes:
+        run: number of the newest run. While it is `running`, its steps are incomplete.
+        now_us: time of the store at which the steps were read.
+    """
+
+    steps: list[Step]
+    agent: str
+    context_id: str
+    state: TaskState
+    run: int
+    running: bool
+    now_us: int = field(compare=False)
+
+
+def read_steps(keys: Keys, task_id: str) -> Operation[Steps | None]:
+    """Read the steps of a task of any owner, or None if the task does not exist."""
+
+    def parse(reply: Sequence[Any]) -> Steps | None:
+        if not reply:
+            return None
+        now_us, agent, context_id, state, run, phase, steps = reply
+        return Steps(
+            [decode_step(step) for step in steps],
+            agent.decode(),
+            context_id.decode(),
+            state_of(state),
+            int(run),
+            phase == b"running",
+            int(now_us),
+        )
+
+    return Operation(script("read_steps"), keys.task(task_id), [], parse)

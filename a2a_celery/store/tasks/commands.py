@@ -1,9 +1,10 @@
-"""Commands on tasks: create, continue, cancel, read, list."""
+"""Commands on tasks: create, continue, cancel, read, list; and the limits that the scripts check."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
@@ -14,10 +15,9 @@ from ...lifecycle.outcomes import CANCELED_BY_CLIENT, agent_message, status_even
 from ...lifecycle.states import CANCELED, SUBMITTED, WORKING
 from ..blobs.references import encode, encode_request, referenced_bytes
 from ..codec import event_arguments, require_blobs_retained, require_contents, state_of, task_from_snapshot
-from ..keys import Keys, Scope
+from ..keys import Keys, Scope, quoted
 from ..operation import Argument, Operation, script
 from ..webhooks.push_configs import NewPushConfig, config_arguments
-from .limits import TaskLimits, limit_argument
 from .results import (
     CanceledNow,
     CancelRequested,
@@ -34,6 +34,85 @@ from .results import (
     final_task,
     not_created,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLimits:
+    """Limits that apply when a run begins. None is no limit.
+
+    Attributes:
+        agents: agents whose tasks count for the owner.
+        concurrent: the owner's tasks in SUBMITTED or WORKING.
+        waiting: the owner's tasks in SUBMITTED.
+        paused: the owner's interrupted tasks. This limit refuses new tasks only.
+        queued: runs of the agent that no worker has claimed.
+        owner_bytes: stored bytes of the owner's tasks, including the new message.
+        store_bytes: stored bytes of all tasks, including the new message.
+        memory: True if the server's memory is nearly full: no message is accepted.
+    """
+
+    agents: tuple[str, ...]
+    concurrent: int | None = None
+    waiting: int | None = None
+    paused: int | None = None
+    queued: int | None = None
+    owner_bytes: int | None = None
+    store_bytes: int | None = None
+    memory: bool = False
+
+
+def limit_argument(keys: Keys, scope: Scope, limits: TaskLimits | None) -> str:
+    """Return the argument of ``check_limits`` in scripts/lib, "" for no limits."""
+    if limits is None:
+        return ""
+    of_tasks = {"concurrent": limits.concurrent, "waiting": limits.waiting, "paused": limits.paused}
+    of_bytes = {"owner_bytes": limits.owner_bytes, "store_bytes": limits.store_bytes}
+    maximums = {**of_tasks, **of_bytes, "queued": limits.queued}
+    counts_tasks = any(limit is not None for limit in of_tasks.values())
+    return json.dumps(
+        {
+            **{name: value for name, value in maximums.items() if value is not None},
+            **({"stored": keys.stored} if of_bytes != dict.fromkeys(of_bytes) else {}),
+            **({"memory": True} if limits.memory else {}),
+            **({"queue": keys.queue(scope.agent)} if limits.queued is not None else {}),
+            "lists": _lists(keys, scope, limits.agents) if counts_tasks else [],
+            "metrics": keys.metrics,
+            "agent": quoted(scope.agent),
+        }
+    )
+
+
+def acquire_request(
+    keys: Keys, scope: Scope, *, per_second: float, burst: int, cost: int = 1, spare: int = 0
+) -> Operation[float]:
+    """Take tokens for a request of the owner of `scope`, to any agent.
+
+    A call that is repeated because its connection broke takes the tokens twice.
+
+    Args:
+        per_second: Tokens that come back in a second.
+        burst: Tokens that the bucket holds.
+        cost: Tokens of the request.
+        spare: Tokens that must be left for a request that follows. With `cost`, at most `burst`.
+
+    Returns:
+        0, or the seconds until there are enough tokens.
+    """
+    return Operation(
+        script("acquire_request"),
+        [keys.requests(scope)],
+        [repr(1_000_000 / per_second), burst, cost, spare],
+        lambda reply: int(reply) / 1e6,
+    )
+
+
+def _lists(keys: Keys, scope: Scope, agents: Iterable[str]) -> list[str]:
+    """Return the prefixes of the indexes of all tasks that count for a caller in `scope`."""
+    if not scope.owner:
+        return [keys.scope_index(replace(scope, agent=agent)) for agent in agents]
+    without_tenant = (keys.scope_index(Scope(agent, "", scope.owner)) for agent in agents)
+    return [*without_tenant, keys.owner_index(scope.owner)]
+
 
 FIRST_PUBLISH_GRACE_US = 5_000_000
 """µs that the creator of a run has to publish it before a watcher does."""

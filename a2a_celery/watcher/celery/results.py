@@ -27,7 +27,7 @@ from ...dispatch import RUN_HEADER, Canvas
 from ...dispatch.canvases import CanvasResult
 from ...errors import StoreUnavailable
 from ...lifecycle import Event, Failure, final_event
-from ...lifecycle.content import jsonable, parts_of
+from ...lifecycle.events import jsonable, parts_of
 from ...lifecycle.outcomes import INVALID_ANSWER, WORKER_LOST, status_event
 from ...lifecycle.own_metadata import progress_metadata, retry_metadata
 from ...lifecycle.states import WORKING

@@ -23,7 +23,7 @@ from kombu.connection import Connection
 from kombu.mixins import ConsumerMixin
 
 from ...clock import SYSTEM_CLOCK, Clock
-from ...dispatch.broker_guards import guard
+from ...dispatch.connection import guard
 from ...lifecycle import final_event
 from ...lifecycle.outcomes import revoked_by
 from ...store import AsyncStore, Keys
