@@ -85,17 +85,17 @@ def read(served: Served, agent: str, task_id: str) -> dict[str, Any]:
     return task
 
 
-def all_posts(store: SyncStore, hooks: Receiver, path: str, task_id: str, behind: int = 0) -> list[Received]:
+def all_posts(store: SyncStore, hooks: Receiver, path: str, task_id: str, after: int = 0) -> list[Received]:
     """What came to `path` when the newest event of the task is among it, all judged."""
-    owed = shown(store, task_id)
+    expected = shown(store, task_id)
 
     def newest_is_there() -> bool:
-        return any(version_of(got) == max(owed) for got in hooks.received(path))
+        return any(version_of(got) == max(expected) for got in hooks.received(path))
 
-    eventually(newest_is_there, what=f"event {max(owed)} comes to {path}")
+    eventually(newest_is_there, what=f"event {max(expected)} comes to {path}")
     posts = hooks.received(path)
     require_signed(posts)
-    require_all(posts, owed, behind=behind)
+    require_all(posts, expected, after=after)
     return posts
 
 
@@ -245,17 +245,17 @@ def test_a_config_gets_what_comes_after_it_and_nothing_when_it_is_deleted(
 ) -> None:
     early, late = path, next(PATHS)
     task = sent(served, "ask", "begin", hooks.url(early), id="early")
-    behind = max(shown(store, task["id"]))
+    after = max(shown(store, task["id"]))
     made(served, "ask", task["id"], hooks.url(late), "late")
 
     rpc(served.gateway, "SendMessage", message_json("what?", taskId=task["id"]), agent="ask")
 
     all_posts(store, hooks, early, task["id"])
-    all_posts(store, hooks, late, task["id"], behind=behind)
+    all_posts(store, hooks, late, task["id"], after=after)
     known = len(hooks.received(early))
     rpc(served.gateway, "DeleteTaskPushNotificationConfig", {"taskId": task["id"], "id": "early"}, agent="ask")
     rpc(served.gateway, "SendMessage", message_json("7", taskId=task["id"]), agent="ask")
-    all_posts(store, hooks, late, task["id"], behind=behind)
+    all_posts(store, hooks, late, task["id"], after=after)
     assert len(hooks.received(early)) == known
 
 
@@ -285,12 +285,12 @@ def test_a_webhook_that_fails_holds_up_no_other_of_its_task(
     hooks.plan(failing, [], then=500)
     task = sent(served, "ask", "begin", hooks.url(failing), id="failing")
     made(served, "ask", task["id"], hooks.url(fine), "fine")
-    behind = max(shown(store, task["id"]))
+    after = max(shown(store, task["id"]))
     hooks.wait_for(failing)
 
     rpc(served.gateway, "SendMessage", message_json("7", taskId=task["id"]), agent="ask")
 
-    all_posts(store, hooks, fine, task["id"], behind=behind)
+    all_posts(store, hooks, fine, task["id"], after=after)
     assert {version_of(got) for got in hooks.received(failing)} == {1}
     hooks.plan(failing, [])
     all_posts(store, hooks, failing, task["id"])
@@ -310,7 +310,7 @@ def test_only_what_is_wanted_comes(served: Served, store: SyncStore, hooks: Rece
     task = rpc(served.gateway, "SendMessage", body, agent="ask", A2A_Push_Events=wanted)["result"]["task"]
     rpc(served.gateway, "SendMessage", message_json("7", taskId=task["id"]), agent="ask")
 
-    eventually(lambda: stands(store, task["id"], "some") == "delivered", what="nothing is owed")
+    eventually(lambda: stands(store, task["id"], "some") == "delivered", what="nothing is due")
 
     everything = ["SUBMITTED", "WORKING", "INPUT_REQUIRED", "SUBMITTED", "WORKING", "artifact", "COMPLETED"]
     assert states(hooks.received(path)) == [kind for kind in everything if kind in WANTED[wanted]]

@@ -36,11 +36,11 @@ def sent(system: SystemUnderTest, hooks: Receiver, agent: str, text: str = "") -
 
 def told(system: SystemUnderTest, hooks: Receiver, task_id: str, path: str) -> list[str]:
     """The states that came to `path`, when the end of the log is among them; all posts are judged."""
-    owed = shown(system.store, task_id)
-    eventually(lambda: {version_of(got) for got in hooks.received(path)} >= set(owed), what=f"{owed}")
+    expected = shown(system.store, task_id)
+    eventually(lambda: {version_of(got) for got in hooks.received(path)} >= set(expected), what=f"{expected}")
     posts = hooks.received(path)
     require_signed(posts)
-    require_all(posts, owed)
+    require_all(posts, expected)
     return states(posts)
 
 

@@ -30,7 +30,7 @@ from .restarts import version_of
 from .small_disk import SmallDisk
 
 LONGEST = 20.0
-"""Seconds that no agent works longer, undisturbed and in all its turns."""
+"""Largest number of seconds that an agent works in all its turns without a disruption."""
 
 SETTLED = LONGEST + ATTEMPTS * (LEASE_AND_A_LOOK + 2 * LEASE) + 8 * REDISPATCH + 30
 """Seconds after the last disruption in which everything must have ended. They allow for the loss of every attempt, for
@@ -43,11 +43,11 @@ AT_ONCE = 200
 """Clients at once. On a machine that is too slow for the plan others begin later, or not at all."""
 
 SERVING = 90.0
-"""Seconds within which every process of the fleet does its work again."""
+"""Seconds within which every process of the fleet must work again."""
 
 
 class ChaosRun:
-    """One run of a plan against a fleet."""
+    """Run of a plan against a fleet."""
 
     def __init__(
         self, folder: Path, broker: str, seed: int, seconds: float, server: Path, disk: SmallDisk | None
@@ -66,7 +66,7 @@ class ChaosRun:
         self.findings = Findings()
 
     async def run(self) -> None:
-        """All of it. What went wrong is in `problems` and `findings`."""
+        """Run the plan. `problems` and `findings` have the results."""
         await self.fleet.open()
         nurse = asyncio.create_task(self.disruptor.restart_dead())
         limits = httpx.Limits(max_connections=2 * AT_ONCE, max_keepalive_connections=20)
@@ -99,7 +99,7 @@ class ChaosRun:
         await client.run()
 
     async def _settle(self, scenarios: list[asyncio.Task[None]]) -> None:
-        """Waits until clients and tasks have come to their ends."""
+        """Wait until all clients and tasks have ended."""
         began = time.monotonic()
         done, late = await asyncio.wait(scenarios, timeout=SETTLED)
         for task in late:
@@ -120,7 +120,7 @@ class ChaosRun:
         await store.aclose()
 
     async def _all_serve(self, http: httpx.AsyncClient) -> None:
-        """Every process that is up does its work: each gateway answers, and each worker runs something."""
+        """Require that each gateway responds and each worker runs a task."""
         until = time.monotonic() + SERVING
         silent = {p.name for p in self.fleet.slots if p.kind == "gateway"}
         idle = {p.process.name for p in self.fleet.those("worker") if p.process is not None}
@@ -153,7 +153,7 @@ class ChaosRun:
         await store.aclose()
 
     def summary(self) -> Iterator[str]:
-        """What happened, in a few lines."""
+        """Yield the lines of a summary."""
         found = self.findings
         yield (
             f"chaos on {self.broker}, Redis {self.server}: seed {self.plan.seed}, {self.plan.seconds:g} s, "
@@ -173,7 +173,7 @@ class ChaosRun:
         yield f"  settled {self.settled_after:.1f} s after the last disruption; doubles: {found.doubles}"
 
     def report(self) -> str:
-        """The summary, and behind it all that is wrong, with what is needed to repeat and to understand it."""
+        """Return the summary and all problems, with the data to repeat and explain them."""
         lines = [*self.summary()]
         lines += [f"PROBLEM {problem}" for problem in [*self.problems, *self.findings.problems]]
         details = [
@@ -187,7 +187,7 @@ class ChaosRun:
 
     @property
     def wrong(self) -> bool:
-        """Whether anything is."""
+        """Return whether there are problems."""
         return bool(self.problems or self.findings.problems)
 
 

@@ -1,4 +1,4 @@
-"""Agents for the chaos test. Every run of theirs leaves marks outside of the store: who began it, and when it ended.
+"""Agents for the chaos test. Each run writes marks outside of the store: its process, its begin and its end.
 
 What an agent shall do is its message's text, an `Order` as JSON. Whatever it says carries the run that said it, so that
 a log alone tells whether two runs wrote at once.
@@ -35,7 +35,7 @@ a2a = A2A(app)
 
 @dataclass(frozen=True)
 class Order:
-    """What an agent shall do: ask so many questions, say so many chunks with so many seconds before each, and end."""
+    """Order for an agent: the number of questions, the number of chunks, the pause before each, and the end."""
 
     asks: int = 0
     chunks: int = 1
@@ -43,7 +43,7 @@ class Order:
     fails: bool = False
 
     def to_text(self) -> str:
-        """As a message's text."""
+        """Return the text of a message with this order."""
         return json.dumps(asdict(self))
 
 
@@ -63,12 +63,12 @@ class Mark:
 
     @property
     def tag(self) -> str:
-        """What chunks of this run begin with."""
+        """Return the prefix of the chunks of this run."""
         return f"{self.turn}.{self.attempt}.{self.run}"
 
 
 def marks_of(folder: Path, task_id: str) -> list[Mark]:
-    """A task's marks, in the order in which they were written."""
+    """Return a task's marks in the order of writing."""
     try:
         text = (folder / task_id).read_text()
     except FileNotFoundError:
@@ -78,7 +78,7 @@ def marks_of(folder: Path, task_id: str) -> list[Mark]:
 
 @contextmanager
 def marked(task_id: str, turn: int, attempt: int) -> Iterator[str]:
-    """Marks the begin and the end of a run; gives its tag."""
+    """Mark the begin and the end of a run, and yield its tag."""
     run = uuid4().hex[:8]
 
     def write(what: str) -> Mark:
@@ -99,7 +99,7 @@ def marked(task_id: str, turn: int, attempt: int) -> Iterator[str]:
 
 
 async def work(turn: Turn) -> AsyncIterator[str]:
-    """Carries out its order."""
+    """Carry out the order."""
     order = Order(**json.loads(turn.text))
     with marked(turn.task_id, turn.number, turn.attempt) as tag:
         answers = [await turn.ask(f"Question {number}?") for number in range(order.asks)]
@@ -111,7 +111,7 @@ async def work(turn: Turn) -> AsyncIterator[str]:
 
 
 def sync_work(turn: Turn) -> Iterator[str]:
-    """The same, in a plain function."""
+    """Carry out the order in a plain function."""
     order = Order(**json.loads(turn.text))
     with marked(turn.task_id, turn.number, turn.attempt) as tag:
         answers = [turn.blocking.ask(f"Question {number}?") for number in range(order.asks)]
@@ -123,7 +123,7 @@ def sync_work(turn: Turn) -> Iterator[str]:
 
 
 async def talk(turn: Turn) -> AsyncIterator[str]:
-    """Says one chunk to every message and asks for the next, until it hears "stop"."""
+    """Send a chunk for each message and ask for the next, until the message is "stop"."""
     with marked(turn.task_id, turn.number, turn.attempt) as tag:
         await asyncio.sleep(0.3)
         yield f"{tag}.0={turn.text} "
@@ -132,7 +132,7 @@ async def talk(turn: Turn) -> AsyncIterator[str]:
 
 
 def card(name: str) -> AgentCard:
-    """A plain card."""
+    """Return a minimal card."""
     return AgentCard(
         name=name,
         description=f"The agent {name}.",
@@ -156,4 +156,4 @@ a2a.add_agent(card("direct"), DIRECT, idempotency_window=WINDOW)
 a2a.add_agent(card("direct-steady"), DIRECT, idempotency_window=WINDOW, max_attempts=ATTEMPTS)
 
 MOST_RUNS = {"steady": ATTEMPTS, "sync-steady": ATTEMPTS, "talk-steady": ATTEMPTS, "direct-steady": ATTEMPTS}
-"""How often each agent may run a message; any other: once."""
+"""Largest number of runs of a message by agent. The default is one."""

@@ -1,4 +1,4 @@
-"""What must hold after a chaos run: of each task's log, of the marks its runs left, and of what its clients saw."""
+"""Checks after a chaos run of the logs of tasks, the marks of runs, and the responses to clients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .chaos_fleet import LEASE_AND_A_LOOK, Incident
 from .chaos_losses import Lost, recoverable_seconds, why
 
 SLACK = 4.0
-"""Seconds that a loaded machine adds to a recovery."""
+"""Additional seconds of a recovery on a loaded machine."""
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Record:
 
 @dataclass
 class Findings:
-    """What the checks found. `ends` counts final states by kind of scenario; the lists are in seconds."""
+    """Results of the checks. `ends` counts final states by kind of scenario. The lists have seconds."""
 
     ends: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     problems: list[str] = field(default_factory=list)
@@ -60,7 +60,7 @@ class Findings:
 
 
 async def read_records(store: AsyncStore, keys: Keys) -> list[Record]:
-    """Every task that the store has."""
+    """Read every task in the store."""
     records = []
     async for key in store.redis.scan_iter(f"{keys.prefix}:{{*}}:task"):
         task_id = key.decode().split("{")[1].split("}")[0]
@@ -125,7 +125,7 @@ def note(findings: Findings, record: Record, marks: list[Mark], problems: list[s
 
 
 def of_log(record: Record) -> Iterator[str]:
-    """A log without gap, one end, the snapshot it folds to, and every run's words in one piece and in their slot."""
+    """Check that the log has no gaps, one end, the words of each run in order, and folds to the snapshot."""
     log = record.log
     if [e.version for e in log] != list(range(1, record.version + 1)):
         yield f"the log has versions {[e.version for e in log]}, the task is at {record.version}"

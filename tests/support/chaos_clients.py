@@ -1,4 +1,4 @@
-"""The clients of the chaos test: they send again what they heard no answer to, and note all they are told."""
+"""Clients of the chaos test. They repeat requests without a response and record all responses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .clients import Frame, frames
 
 HEADERS = {"A2A-Version": "1.0"}
 TIMEOUT = httpx.Timeout(15.0, connect=3.0)
-"""Seconds without a byte before a client takes its gateway for dead."""
+"""Seconds without a byte after which a client tries another gateway."""
 
 ENDED = {f"TASK_STATE_{state}" for state in ("COMPLETED", "FAILED", "CANCELED", "REJECTED")}
 PAUSED = {"TASK_STATE_INPUT_REQUIRED", "TASK_STATE_AUTH_REQUIRED"}
@@ -54,7 +54,7 @@ class Refused(Exception):
 
 
 class Client:
-    """Runs one scenario against gateways at `urls`, beginning with the scenario's own."""
+    """Client that runs a scenario against the gateways at `urls`, beginning with the gateway of the scenario."""
 
     def __init__(self, scenario: Scenario, urls: list[str], http: httpx.AsyncClient, heard: Counter[str]) -> None:
         self.transcript = Transcript(scenario, context_id=f"scenario-{scenario.number}")
@@ -65,7 +65,7 @@ class Client:
         self._last_event_id = ""
 
     async def run(self) -> None:
-        """The whole scenario. What goes wrong is in its transcript."""
+        """Run the scenario. The transcript records errors."""
         transcript, scenario = self.transcript, self.transcript.scenario
         try:
             if scenario.follow_ups:

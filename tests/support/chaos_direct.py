@@ -1,4 +1,4 @@
-"""An executor that takes its time to be imported, as those of frameworks do; and answers with a message alone."""
+"""An executor that is slow to import, as those of frameworks, and answers with a message only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ time.sleep(0.7)
 
 
 class Direct(AgentExecutor):
-    """Answers after its order's pause."""
+    """Executor that answers after the pause of its order."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         assert context.task_id is not None

@@ -1,4 +1,4 @@
-"""Carries out a plan's disruptions, and puts back what they broke; keeps what it did, and what died without it."""
+"""Disruptor of a fleet. It carries out a plan, restores the fleet, and records incidents and unexpected deaths."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from .chaos_plan import CLOCKS, Disruption
 
 
 class Disruptor:
-    """Breaks `fleet` as planned."""
+    """Disrupts `fleet` as planned."""
 
     def __init__(self, fleet: ChaosFleet) -> None:
         self._fleet = fleet
         self.skipped = 0
         self.died: list[str] = []
-        """What died by itself, and must not."""
+        """Processes that ended without a disruption."""
 
     async def disrupt_all(self, disruptions: list[Disruption], began: float) -> None:
-        """Strike each disruption at its time, counted from `began` (of the loop's clock). Return when all is up again.
+        """Carry out each disruption at its time after `began` (of the loop's clock), and wait until all is up again.
 
         Raises:
             ExceptionGroup: A disruption could not be carried out or mended. The rest of the run would show nothing.
@@ -33,7 +33,7 @@ class Disruptor:
                 under_way.create_task(self._disrupt(disruption))
 
     async def restart_dead(self) -> None:
-        """Starts again what died by itself, for ever."""
+        """Restart processes that ended without a disruption, until cancelled."""
         while True:
             for slot in self._fleet.slots:
                 if slot.state == "up" and slot.process is not None and not slot.process.running:

@@ -1,4 +1,4 @@
-"""A fleet that is made to be broken: every process has a slot, and comes back to it; store and broker can go away."""
+"""A fleet for chaos tests. Each process has a slot, in which it is replaced. Store and broker can be interrupted."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class BreakableProxy:
 
 @dataclass
 class ProcessSlot:
-    """Where one process of the fleet is; a new one takes the slot of one that died.
+    """Slot of a process in the fleet. A new process replaces a dead one in the same slot.
 
     `state` is "up", "frozen", or "down" (dead, or on its way up).
     """
@@ -229,11 +229,11 @@ class ChaosFleet(Fleet):
             self._disk.unmount()
 
     def those(self, kind: str) -> list[ProcessSlot]:
-        """The slots of gateways, workers or watchers."""
+        """Return the slots of gateways, workers or watchers."""
         return [slot for slot in self.slots if slot.kind == kind]
 
     async def start_process(self, slot: ProcessSlot) -> None:
-        """Puts a new process in `slot`; returns when it serves."""
+        """Start a new process in `slot` and wait until it serves."""
         slot.generation += 1
         name = f"{slot.name}.{slot.generation}"
         slot.process = self.start(name, *(a.replace("{name}", name) for a in slot.arguments), **{PROCESS: name})
@@ -268,7 +268,7 @@ class ChaosFleet(Fleet):
             await self.proxy.open()
 
     async def fail_over_store(self, away: float) -> bool:
-        """Kill the store, and start what its replica had in its slot `away` seconds later.
+        """Kill the store, and start a server with the replica's data in its place `away` seconds later.
 
         The replica has all writes that were confirmed: the store takes no more until it has caught up. Return False if
         it did not in time; nothing happened then.

@@ -1,4 +1,4 @@
-"""Why a run was lost, and for how long it could have been taken from its worker."""
+"""The cause of a lost run, and the time in which it could have been recovered."""
 
 from __future__ import annotations
 

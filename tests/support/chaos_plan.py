@@ -1,4 +1,4 @@
-"""What a chaos run does, and when: all of it drawn from one seed, before anything starts."""
+"""Plan of a chaos run: its scenarios and disruptions, drawn from a seed before the start."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TASKS_PER_SECOND = 5.0
 
 @dataclass(frozen=True)
 class Scenario:
-    """What one client does, from second `at` on.
+    """Actions of a client from second `at` on.
 
     It sends `order` to `agent`: "block" waits for the answer, "stream" reads the stream, "poll" looks again and again.
     It cancels `cancel_after` seconds later (None: not), or sends so many `follow_ups` to the task.
@@ -42,7 +42,7 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Disruption:
-    """What happens to the fleet at second `at`: `kind` to the `target`-th that it can happen to, for `lasts` seconds.
+    """Disruption of the fleet at second `at`: `kind` of the `target`-th possible target, for `lasts` seconds.
 
     A process stays away, or frozen, for that long. A server is away, is full, cannot save or has a full disk for that
     long. A moved clock stays moved; after that long, the leases that began anew are over.
@@ -86,7 +86,7 @@ DISRUPTION_KINDS = (
     "fill broker",
     "cut broker",
 )
-"""Every kind of disruption, as often as it comes before it is shuffled again."""
+"""Kinds of disruption, each as often as it occurs in a shuffled sequence."""
 
 CLOCKS = (0.0, 7200.0, -7200.0, 14400.0)
 """Seconds by which the store's clock may be ahead of this machine's: a time that it showed tells which it was."""
@@ -110,11 +110,11 @@ KINDS = {
     "talk": 8,
     "steady talk": 8,
 }
-"""Every kind of scenario, with its weight."""
+"""Kinds of scenario with their weights."""
 
 
 def plan(seed: int, seconds: float) -> Plan:
-    """What seed `seed` does in so many seconds."""
+    """Draw the plan of a seed."""
     chance = random.Random(f"scenarios {seed}")
     count = int(seconds * TASKS_PER_SECOND)
     kinds = [kind for kind, weight in KINDS.items() for _ in range(max(1, weight * count // sum(KINDS.values())))]
@@ -129,7 +129,7 @@ def plan(seed: int, seconds: float) -> Plan:
 
 
 def scenario(number: int, kind: str, at: float, chance: random.Random) -> Scenario:
-    """One scenario of a kind, its details drawn."""
+    """Draw the details of a scenario."""
     how = chance.choice(["block", "stream", "poll"])
     agent = {"plain echo": "plain", "talk": "talk", "steady talk": "talk-steady", "direct": "direct"}.get(kind, "once")
     agent = {"steady direct": "direct-steady", "sync": "sync", "steady sync": "sync-steady"}.get(kind, agent)
@@ -164,7 +164,7 @@ def scenario(number: int, kind: str, at: float, chance: random.Random) -> Scenar
 
 
 def disruptions(chance: random.Random, seconds: float) -> Iterator[Disruption]:
-    """Disruption after disruption; in the first two seconds, none."""
+    """Yield disruptions, none of them in the first two seconds."""
     at = 2.0
     while True:
         kinds = list(DISRUPTION_KINDS)

@@ -1,4 +1,4 @@
-"""Errors as clients see them: the same request over each binding, and what the specification says of the answer."""
+"""Errors as clients see them: a request over each binding, and the response that the specification requires."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ REQUESTS = {
     ),
 }
 OUR_WORDS = ("Traceback", "a2a_celery", 'File "', "redis.", "Exception", "Error(", "asyncio")
-"""None of these is for a client to read."""
+"""Words that no response may contain."""
 
 
 @dataclass
 class Fault:
-    """An error: its status in its binding, the reason of its ErrorInfo, and the fields that were wrong."""
+    """An error: its status in its binding, the reason of its ErrorInfo, and the invalid fields."""
 
     status: int | str
     reason: str
@@ -92,7 +92,7 @@ class Fault:
 async def fault(
     gateway: Gateway, binding: str, method: str, params: dict[str, Any], *, agent: str = "", **headers: str
 ) -> Fault:
-    """The error that `method` ends with; fails if there is none, or one that is not as the specification wants it."""
+    """Return the error of `method`. Fail if there is no error, or if it does not conform to the specification."""
     match binding:
         case "JSONRPC":
             found = from_rpc(rpc(gateway, method, params, agent=agent, **headers))
@@ -106,13 +106,13 @@ async def fault(
 
 
 def from_rpc(answer: dict[str, Any]) -> Fault:
-    """The error of a JSON-RPC response."""
+    """Return the error of a JSON-RPC response."""
     error = answer["error"]
     return _typed(error["code"], error["message"], error["data"])
 
 
 def from_rest(answer: Any) -> Fault:
-    """The error of an HTTP+JSON response."""
+    """Return the error of an HTTP+JSON response."""
     error = answer.json()["error"]
     assert error["code"] == answer.status_code
     assert error["status"]
@@ -120,7 +120,7 @@ def from_rest(answer: Any) -> Fault:
 
 
 def from_grpc(error: grpc.aio.AioRpcError) -> Fault:
-    """The error of a gRPC call."""
+    """Return the error of a gRPC call."""
     for key, value in error.trailing_metadata() or ():
         if key == "grpc-status-details-bin":
             status = status_pb2.Status.FromString(value)  # type: ignore[arg-type]

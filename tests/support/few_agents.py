@@ -1,4 +1,4 @@
-"""An app that has only some of the agents: an older release of the fleet's own, say."""
+"""An app that has only some of the agents, like an older release of a fleet's app."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fleet of real processes: a Redis of its own, workers, gateways, watchers, started and ended by a test.
+"""A fleet of real processes that a test starts and stops: Redis, workers, gateways and watchers.
 
 Every process leads a process group, so that a test can kill it with all its children, and none outlives the test.
 """
@@ -28,20 +28,20 @@ from .waiting import LIMIT, eventually
 AGENTS = "tests.support.agents"
 RABBITMQ_URL = os.environ.get("TEST_RABBITMQ_URL", "amqp://guest:guest@127.0.0.1:5672//")
 ASYNCIO_POOL = "a2a_celery.pool:AsyncioPool"
-"""What "asyncio" means as a worker's pool."""
+"""Arguments of a worker with the pool "asyncio"."""
 
 PORTS = range(
     10_000 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")),
     32_768,
     int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")),
 )
-"""Those of this process: another that runs tests beside it has others."""
+"""Range of ports of this process. Concurrent test processes have other ranges."""
 
 _given: set[int] = set()
 
 
 def free_port() -> int:
-    """A port that nobody listens on, and that nobody else is given before its server is up, nor by the kernel.
+    """Return a free port that neither other tests nor the kernel assign before its server is up.
 
     Ports that the kernel hands out (bind to 0) also go to outgoing connections, of which a fleet
     opens many: one of them takes the port before the server that it was meant for is up.
@@ -57,7 +57,7 @@ def free_port() -> int:
 
 
 class Process:
-    """One process of a fleet; what it prints is in `log`."""
+    """A process of a fleet. `log` is the file of its output."""
 
     def __init__(self, name: str, command: list[str], env: dict[str, str], log: Path) -> None:
         self.name = name
@@ -77,11 +77,11 @@ class Process:
         return self.popen.poll() is None
 
     def output(self) -> str:
-        """What it has printed so far."""
+        """Return its output so far."""
         return self.log.read_text(errors="replace")
 
     def wait_for_output(self, text: str, within: float = LIMIT) -> None:
-        """Returns when it has printed `text`; fails when it ends without."""
+        """Wait until its output contains `text`. Fail if the process ends before."""
 
         def printed() -> bool:
             running = self.running  # before it is read: what ends at once may have printed it
@@ -93,16 +93,16 @@ class Process:
         eventually(printed, within=within, what=f"{self.name} prints {text!r}")
 
     def signal(self, number: int) -> None:
-        """Sends a signal to the process alone."""
+        """Send a signal to the process only."""
         self.popen.send_signal(number)
 
     def signal_group(self, number: int) -> None:
-        """Sends a signal to the process and all its children."""
+        """Send a signal to the process and all its children."""
         with suppress(ProcessLookupError):
             os.killpg(self.popen.pid, number)
 
     def kill(self) -> None:
-        """SIGKILL, for the whole group: what a dead machine looks like."""
+        """Send SIGKILL to the whole group, as if the machine failed."""
         self.signal_group(signal.SIGKILL)
         self.popen.wait(10)
 
@@ -124,14 +124,14 @@ class Process:
 
 
 class Gateway(Process):
-    """A gateway process: `url` for HTTP, `grpc` for gRPC ("" without)."""
+    """A gateway process with a `url` for HTTP and an address `grpc`, which is "" without gRPC."""
 
     url: str
     grpc: str
 
 
 class Fleet:
-    """Processes around one Redis and one broker ("redis" or "rabbitmq")."""
+    """Processes with a Redis and a broker ("redis" or "rabbitmq")."""
 
     def __init__(self, folder: Path, broker: str = "redis", app: str = AGENTS, **env: str) -> None:
         self.folder = folder
@@ -185,7 +185,7 @@ class Fleet:
         instead_of: Gateway | None = None,
         **env: str,
     ) -> Gateway:
-        """A gateway that serves, at the address of the one that it is instead of."""
+        """Start a gateway and wait until it serves, optionally at the address of a gateway that it replaces."""
         port = free_port() if instead_of is None else int(instead_of.url.rpartition(":")[2])
         command = ["a2a", "gateway", "--port", str(port), "--workers", str(workers), "--log-level", log_level]
         address = ""
@@ -201,7 +201,7 @@ class Fleet:
         return gateway
 
     def again(self, gateway: Gateway) -> Gateway:
-        """A gateway that was killed, started again at its address."""
+        """Start a killed gateway again at its address."""
         process = Gateway(f"{gateway.name}-again", gateway.command, gateway.env, gateway.log)
         process.url, process.grpc = gateway.url, gateway.grpc
         self.processes.append(process)
@@ -209,18 +209,18 @@ class Fleet:
         return process
 
     def watcher(self, **env: str) -> Process:
-        """A watcher that watches."""
+        """Start a watcher and wait until it is ready."""
         watcher = self._start(Process, f"watcher-{len(self.processes)}", ["a2a", "watcher"], env)
         watcher.wait_for_output("watcher started")
         return watcher
 
     def start(self, name: str, *arguments: str, **env: str) -> Process:
-        """Starts ``celery -A … <arguments>`` and lets it run."""
+        """Start ``celery -A … <arguments>``."""
         process: Process = self._start(Process, name, list(arguments), env)
         return process
 
     def command(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-        """Runs ``celery -A … <arguments>`` to its end."""
+        """Run ``celery -A … <arguments>`` to its end."""
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
             process = start(self._celery(*arguments), {**self._env, **env}, output, errors)
             try:
@@ -248,15 +248,15 @@ class Fleet:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What its processes find in theirs: for a process that is no ``celery`` command."""
+        """Environment of the processes, for processes that are no ``celery`` command."""
         return dict(self._env)
 
     def environment_without(self, name: str) -> None:
-        """Its next processes don't find `name` in theirs."""
+        """Remove `name` from the environment of the next processes."""
         del self._env[name]
 
     def logs(self) -> str:
-        """The end of what every process has printed, for a failure."""
+        """Return the last output of every process, for a failure message."""
         return "\n".join(f"--- {p.name}\n{p.output()[-2000:]}" for p in self.processes)
 
     def _alive(self, gateway: Gateway) -> bool:
@@ -277,7 +277,7 @@ class Fleet:
 
 @contextmanager
 def running_fleet(folder: Path, broker: str = "redis", **options: str) -> Iterator[Fleet]:
-    """A fleet that is gone at the end, whatever happened."""
+    """Run a fleet, and stop it when the block ends."""
     fleet = Fleet(folder, broker, **options)
     try:
         yield fleet

@@ -66,7 +66,7 @@ UNBUFFERED = "PYTHONUNBUFFERED"
 def start(
     command: list[str], env: Mapping[str, str], output: IO[bytes], errors: IO[bytes] | None = None
 ) -> ForkedProcess | subprocess.Popen[bytes]:
-    """Run `command` in the repository's root, in a session and process group of its own.
+    """Run `command` in the repository's root, in a new session and process group.
 
     Args:
         command: Forked where it is ``[sys.executable, "-m", module, …]``, as far as its environment allows.

@@ -1,4 +1,4 @@
-"""Agents that break rules, each in its way."""
+"""Agents that break rules of executors."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def fails_with_parts(turn: Turn) -> str:
 
 
 class CancelsItself(AgentExecutor):
-    """Cancels the task that executes, and waits for it: a usual way to do it."""
+    """Executor whose cancel() cancels the executing asyncio task and waits for it, as many executors do."""
 
     def __init__(self) -> None:
         self.running: asyncio.Task[None] | None = None
@@ -83,7 +83,7 @@ class CancelsItself(AgentExecutor):
 
 
 class TidiesUp(AgentExecutor):
-    """Ends its task, then saves for a while."""
+    """Executor that completes its task and then works on."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         assert context.task_id is not None

@@ -1,4 +1,4 @@
-"""The agents of the tests, in a process that says how many asyncio tasks it has when it gets a SIGUSR1."""
+"""The test agents in a process that prints the number of its asyncio tasks on SIGUSR1."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["a2a", "app"]
 
 
 def say(number: int, frame: FrameType | None) -> None:
-    """In the main thread, where the gateway's event loop runs."""
+    """Print the number of asyncio tasks. Signal handlers run in the main thread, as the gateway's event loop does."""
     names = Counter(getattr(task.get_coro(), "__qualname__", "?") for task in asyncio.all_tasks())
     sys.stderr.write(f"asyncio tasks: {sum(names.values())} {dict(names)}\n")
 

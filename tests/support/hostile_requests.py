@@ -1,4 +1,4 @@
-"""Requests that nobody should send, drawn by Hypothesis: valid ones of every operation and binding, spoiled.
+"""Invalid requests, drawn by Hypothesis: mutations of valid requests of every operation and binding.
 
 A value is replaced, retyped, removed, nested or blown up; bytes are cut, flipped and wrongly encoded; headers, methods,
 paths and queries are what no client sends; some requests are two, or half of one.
@@ -36,8 +36,8 @@ from .hostile_samples import (
 
 @dataclass(frozen=True)
 class Http:
-    """A request as it goes over the line. `half`: it breaks off there, and nobody waits for an answer. `open_end`: it
-    says that more comes than does, or something that is read so: the gateway may wait for that, and give no answer."""
+    """Bytes of a request. With `half`, the request is cut off and no response is expected. With `open_end`, it may
+    announce more bytes than it has, so that the gateway may wait for them without a response."""
 
     binding: str
     line: bytes
@@ -47,7 +47,7 @@ class Http:
 
 @dataclass(frozen=True)
 class Grpc:
-    """A call by the name of its method."""
+    """A call with its method."""
 
     binding: str
     method: str
@@ -59,7 +59,7 @@ class Grpc:
 Request = Http | Grpc
 
 ENDLESS = {b"Content-Length", b"Transfer-Encoding", b"Expect", b"Upgrade"}
-"""Headers that may let a gateway wait for more than there is."""
+"""Headers after which a gateway may wait for more bytes."""
 
 ODD_TEXTS = (
     "",
@@ -96,13 +96,13 @@ values = st.one_of(
 
 
 class Known:
-    """Draws requests that name ids of `known`, of tasks and their configs, or odd ones."""
+    """Strategies of requests with ids of known tasks and configs, or with invalid ids."""
 
     def __init__(self, known: Sequence[str]) -> None:
         self.ids = st.one_of(st.sampled_from([*known, "t", "x" * 257]), text)
 
     def requests(self) -> st.SearchStrategy[Request]:
-        """Any of them, over any binding."""
+        """Draw a request over any binding."""
         return st.one_of(
             *(rpc(self.ids, version, made) for version, made in (("1.0", GOOD), ("0.3", GOOD_03))),
             rest(self.ids, "1.0", [(verb, path, GOOD[method]) for method, (_, verb, path) in REQUESTS.items()]),
@@ -115,7 +115,7 @@ class Known:
 
 @st.composite
 def rpc(draw: st.DrawFn, ids: st.SearchStrategy[str], version: str, good: dict[str, dict[str, Any]]) -> Request:
-    """JSON-RPC."""
+    """Draw a JSON-RPC request."""
     method = draw(st.sampled_from(sorted(good)))
     body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": good[method]}
     value = draw(values) if _one_in(draw, 20) else spoiled(draw, body, ids)
@@ -125,7 +125,7 @@ def rpc(draw: st.DrawFn, ids: st.SearchStrategy[str], version: str, good: dict[s
 
 @st.composite
 def rest(draw: st.DrawFn, ids: st.SearchStrategy[str], version: str, made: Sequence[tuple[str, str, Any]]) -> Request:
-    """HTTP+JSON."""
+    """Draw an HTTP+JSON request."""
     verb, path, good = draw(st.sampled_from(made))
     for name in ("{id}", "{taskId}", "{config}"):
         if name in path:
@@ -144,7 +144,7 @@ def rest(draw: st.DrawFn, ids: st.SearchStrategy[str], version: str, made: Seque
 
 @st.composite
 def elsewhere(draw: st.DrawFn) -> Request:
-    """HTTP that is nobody's."""
+    """Draw an HTTP request of no operation."""
     verb, path = draw(st.sampled_from(VERBS)), draw(st.sampled_from(ELSEWHERE))
     return _http(draw, "HTTP", verb, path, draw(st.binary(max_size=60)), draw(st.sampled_from(["1.0", "0.3"])))
 
@@ -157,7 +157,7 @@ def call(
     package: str,
     made: dict[str, tuple[type[Message], dict[str, Any]]],
 ) -> Request:
-    """gRPC."""
+    """Draw a gRPC call."""
     method = draw(st.sampled_from(sorted(made)))
     kind, good = made[method]
     try:
@@ -175,7 +175,7 @@ def call(
 
 
 def spoiled(draw: st.DrawFn, good: Any, ids: st.SearchStrategy[str]) -> Any:
-    """`good` with known ids, and up to three of its values, somewhere inside, replaced, removed or nested."""
+    """Draw `good` with known ids and up to three values that are replaced, removed or nested."""
     root = {"root": copy.deepcopy(good)}
     for holder, key in list(_places(root)):
         if key in ("id", "taskId", "contextId", "name", "pageToken") and holder[key] in ("t", "c", "tasks/t", "x"):
@@ -210,13 +210,13 @@ def _places(value: Any, depth: int = 0) -> Iterator[tuple[Any, Any]]:
 
 
 def _written(draw: st.DrawFn, value: Any) -> bytes:
-    """`value` as JSON, as somebody would write it who knows no better."""
+    """Draw an encoding of `value` as JSON that may be unusual or invalid."""
     plain = draw(st.booleans())
     return _bytes(draw, _json(value, plain).encode("utf-8", "surrogatepass"))
 
 
 def _json(value: Any, plain: bool) -> str:
-    """JSON, also of what Python's own writer refuses: it is nested deeply, or a number of many digits."""
+    """Return JSON even of values that Python's encoder refuses: deeply nested ones and numbers of many digits."""
     written: list[str] = []
     left: list[Any] = [value]
     while left:
@@ -246,7 +246,7 @@ class _Raw:
 
 
 def _bytes(draw: st.DrawFn, body: bytes) -> bytes:
-    """`body`, of each seven one not as it was."""
+    """Draw `body`, corrupted about once in seven draws."""
     where = draw(st.integers(0, len(body)))
     match draw(st.integers(0, 55)):
         case 11:
@@ -269,7 +269,7 @@ def _bytes(draw: st.DrawFn, body: bytes) -> bytes:
 
 
 def _http(draw: st.DrawFn, binding: str, verb: str, path: str, body: bytes, version: str) -> Request:
-    """The request on the line, with headers that fit or don't."""
+    """Draw the bytes of the request, with valid or invalid headers."""
     headers = [(b"Host", b"127.0.0.1"), (b"A2A-Version", version.encode()), (b"Connection", b"close")]
     kind = draw(st.sampled_from(CONTENT_TYPES)) if _one_in(draw, 10) else b"application/json"
     headers += [(b"Content-Type", kind)] if body else []
@@ -296,7 +296,7 @@ def _http(draw: st.DrawFn, binding: str, verb: str, path: str, body: bytes, vers
 
 
 def _one_in(draw: st.DrawFn, number: int) -> bool:
-    """Once in so many times: neither the least nor the most is drawn more often than others by Hypothesis."""
+    """Draw True about once in `number` draws. Hypothesis prefers the ends of a range, so this draws an inner value."""
     return bool(draw(st.integers(0, number)) == number // 2 + 1)
 
 

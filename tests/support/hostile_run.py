@@ -1,4 +1,4 @@
-"""Sends hostile requests, many at once, and judges what comes back: in the protocol's words, or not at all."""
+"""Send many concurrent hostile requests and check that each response, if there is one, conforms to the protocol."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from .waiting import LIMIT
 SILENCE = 0.5
 AT_ONCE = 64
 AT_MOST = 1 << 18
-"""Bytes of an answer that are read; whoever sent the request hangs up then."""
+"""Bytes of a response after which the client disconnects."""
 
 MOST_WRONG = 100
-"""More of them are not kept."""
+"""Largest number of recorded problems."""
 
 BAD_CODES = ("UNKNOWN", "INTERNAL", "DATA_LOSS", "UNAVAILABLE", "DEADLINE_EXCEEDED")
 INTERNALS = (
@@ -33,11 +33,11 @@ INTERNALS = (
     "starlette", "uvicorn", "pydantic", "google.protobuf", "kombu", "Error(", "Exception(", "set()", "/usr/", "/root",
     "/home/", "/tmp/", ".py",
 )  # fmt: skip
-"""What no answer may hold, unless its request did."""
+"""Words that no response may contain, unless its request contains them."""
 
 
 class HostileRun:
-    """One gateway, and what it answered; `secrets` are words that nobody who asks here may read."""
+    """A gateway and its responses. `secrets` are words that no response may contain."""
 
     def __init__(self, url: str, grpc_address: str, secrets: Iterable[str]) -> None:
         self._host, _, port = url.rpartition("/")[2].partition(":")
@@ -47,11 +47,11 @@ class HostileRun:
         self._known: set[int] = set()
         self._under_way: set[asyncio.Task[None]] = set()
         self.answered: Counter[tuple[str, str]] = Counter()
-        """By binding and status."""
+        """Number of responses by binding and status."""
         self.wrong: list[str] = []
 
     async def send(self, requests: Sequence[Request]) -> None:
-        """Sends those that were not sent before; returns when fewer than `AT_ONCE` have no answer yet."""
+        """Send the new requests, and wait until fewer than `AT_ONCE` requests are pending."""
         new = [request for request in dict.fromkeys(requests) if hash(request) not in self._known]
         self._known |= set(map(hash, new))
         self._under_way |= {asyncio.create_task(self._one(request)) for request in new}
@@ -61,13 +61,13 @@ class HostileRun:
                 one.result()
 
     async def aclose(self) -> None:
-        """Waits for the last answers, and hangs up."""
+        """Wait for the pending responses and disconnect."""
         await asyncio.gather(*self._under_way)
         await self._channel.close()
 
     @cached_property
     def _channel(self) -> grpc.aio.Channel:
-        """Made on the event loop that it belongs to."""
+        """Channel, created on the event loop that it belongs to."""
         return grpc.aio.insecure_channel(self._grpc)
 
     @property
@@ -75,7 +75,7 @@ class HostileRun:
         return sum(self.answered.values())
 
     def table(self) -> str:
-        """What was answered, a line for each binding."""
+        """Return the counts of the responses, a line for each binding."""
         lines = [f"{self.sent} requests"]
         for binding in sorted({binding for binding, _ in self.answered}):
             found = sorted((status, n) for (b, status), n in self.answered.items() if b == binding)
@@ -97,7 +97,7 @@ class HostileRun:
             self.wrong.append(f"{', '.join(found)}: {request!r:.3000} → {status} {answer[:1500]!r}")
 
     async def _exchange(self, request: Http) -> tuple[str, bytes]:
-        """The status of the first answer on the line, and all that came."""
+        """Return the status of the first response and all received bytes."""
         reader, writer = await asyncio.open_connection(self._host, self._port)
         came = b""
         try:
@@ -116,15 +116,15 @@ class HostileRun:
         status = re.match(rb"HTTP/1\.[01] (?:100 Continue\r\n.*?HTTP/1\.[01] )?(\d{3})", came, re.DOTALL)
         return (status[1].decode() if status else "closed"), came
 
-    async def _answer(self, reader: asyncio.StreamReader, patience: float) -> bytes:
-        """What comes until the gateway hangs up, or says nothing for `patience` seconds, or for `SILENCE` once it has
-        said something."""
+    async def _answer(self, reader: asyncio.StreamReader, timeout: float) -> bytes:
+        """Read until the gateway disconnects or sends nothing for `timeout` seconds, or for `SILENCE` after the first
+        bytes."""
         came = b""
         while len(came) < AT_MOST:
             try:
-                more = await asyncio.wait_for(reader.read(1 << 16), SILENCE if _is_whole(came) else patience)
+                more = await asyncio.wait_for(reader.read(1 << 16), SILENCE if _is_whole(came) else timeout)
             except TimeoutError:
-                if _is_whole(came) or patience < LIMIT:
+                if _is_whole(came) or timeout < LIMIT:
                     break
                 raise
             if not more:
@@ -133,7 +133,7 @@ class HostileRun:
         return came
 
     async def _call(self, request: Grpc) -> tuple[str, bytes]:
-        """The status of a call, its words and the bytes that came."""
+        """Return the status of a call, its message and the received bytes."""
         came = b""
         if not request.streams:
             unary = self._channel.unary_unary(request.method)(request.body, metadata=request.metadata, timeout=LIMIT)
@@ -175,7 +175,7 @@ async def _ended(call: grpc.aio.Call, came: bytes) -> tuple[str, bytes]:
 
 
 def _is_whole(came: bytes) -> bool:
-    """Whether an answer has begun that may end here: some end with the line, streams at any word."""
+    """Return whether a response without a known length has begun: it may end with the connection or be a stream."""
     head, found, body = came.partition(b"\r\n\r\n")
     if not found or head.startswith(b"HTTP/1.1 100"):
         return False
@@ -184,7 +184,7 @@ def _is_whole(came: bytes) -> bool:
 
 
 def _codes(answer: bytes) -> list[int]:
-    """The codes of the JSON-RPC errors in an answer."""
+    """Return the codes of the JSON-RPC errors in a response."""
     found = []
     for text in re.findall(rb'\{"(?:jsonrpc|id|error)".*\}', answer):
         with suppress(ValueError):

@@ -1,4 +1,4 @@
-"""What the bindings' valid requests are, by operation; and headers, paths and methods that nobody should send."""
+"""Valid requests of each operation and binding, and invalid headers, paths and methods."""
 
 from __future__ import annotations
 

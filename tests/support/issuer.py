@@ -1,4 +1,4 @@
-"""An issuer of bearer tokens: a server that shows its public keys, as OpenID Connect's do."""
+"""An issuer of bearer tokens that serves its public keys, like an OpenID Connect provider."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .credentials import bearer, rsa_key, token
 
 
 class Issuer:
-    """Its keys; the first signs. `asked` counts how often they were fetched; `away`: it has trouble."""
+    """Keys of the issuer, the first of which signs. `asked` counts the fetches. With `away`, fetches fail."""
 
     def __init__(self) -> None:
         self.keys: list[RSAKey] = [rsa_key("first")]
@@ -24,18 +24,18 @@ class Issuer:
         self.url = ""
 
     def document(self) -> bytes:
-        """The JWK Set."""
+        """Return the JWK Set."""
         self.asked += 1
         return json.dumps({"keys": [key.as_dict(private=False) for key in self.keys]}).encode()
 
     def headers(self, owner: str, **claims: Any) -> dict[str, str]:
-        """Those of a request with a token of `owner`."""
+        """Return the headers of a request with a token of `owner`."""
         return bearer(token(self.keys[0], "RS256", owner, **claims))
 
 
 @contextmanager
 def issuing() -> Iterator[Issuer]:
-    """An issuer at an address of its own, until the end."""
+    """Run an issuer."""
     issuer = Issuer()
 
     class Handler(BaseHTTPRequestHandler):
@@ -49,7 +49,7 @@ def issuing() -> Iterator[Issuer]:
             self.wfile.write(issuer.document())
 
         def log_message(self, *_: Any) -> None:
-            """Nothing."""
+            """Log no request."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     issuer.url = f"http://127.0.0.1:{server.server_port}/jwks.json"

@@ -1,4 +1,4 @@
-"""The same agents, in workers that give an object store up after a second; and one that says what it was given."""
+"""The app of `agents` with a timeout of a second for the object store, and agents for large parts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["app"]
 
 @a2a.agent("mirror")
 async def mirror(turn: Turn) -> AsyncIterator[Artifact | str]:
-    """Gives the parts of the message back as an artifact; says how much of the related tasks it has seen."""
+    """Return the parts of the message as an artifact, and the sizes of the related tasks."""
     yield Artifact(artifact_id="given", parts=list(turn.message.parts))
     seen = [len(part.SerializeToString()) for task in turn.related_tasks for a in task.artifacts for part in a.parts]
     yield f"seen {seen}"
@@ -26,5 +26,5 @@ async def mirror(turn: Turn) -> AsyncIterator[Artifact | str]:
 
 @a2a.agent("make")
 async def make(turn: Turn) -> Artifact:
-    """Makes as many bytes as it is told."""
+    """Return as many bytes as the message says."""
     return Artifact(artifact_id="made", parts=[Part(raw=b"m" * int(turn.text), filename="made.bin")])

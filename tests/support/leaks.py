@@ -1,4 +1,4 @@
-"""The leak checker: what may be in a store, by the rules that ``store/keys.py`` writes down."""
+"""The leak checker: the keys that a store may contain by the rules in ``store/keys.py``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ METRIC = re.compile(rb"(ended|archived|lost|retried|queue|first|run|cancel) [^ ]
 
 
 async def leaks(store: AsyncStore, keys: Keys) -> list[str]:  # noqa: PLR0915
-    """A line for every key that breaks its rule; empty when nothing leaks.
+    """Return a line for each key that breaks its rule.
 
     Keys of an ended task expire within its retention, or wait for the archive; those of a live one stay, no key
     outlives its task's record; lists hold tasks in the state they are for; leases and dispatches belong to open runs;

@@ -1,4 +1,4 @@
-"""A gateway with limits, in the test's process, and messages to it over every binding and version."""
+"""A gateway with limits in the test's process, and messages to it over every binding and version."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ WAYS = [
 
 @dataclass(frozen=True)
 class Refusal:
-    """How a message was refused: HTTP's status or gRPC's, when to come again, the error's code and its details."""
+    """Refusal of a message: the status of HTTP or gRPC, the time of a retry, the error's code and its details."""
 
     status: int | str
     retry_after: str
@@ -51,7 +51,7 @@ class Refusal:
 
 
 class Limited:
-    """The gateway; it shares the store of the test."""
+    """Gateway that shares the store of the test."""
 
     def __init__(
         self, http: httpx.AsyncClient, grpc_address: str, store: AsyncStore, keys: Keys, asgi: Starlette
@@ -63,20 +63,20 @@ class Limited:
         self.keys = keys
 
     async def sent(self, agent: str = "echo", tenant: str = "", **fields: Any) -> dict[str, Any]:
-        """A task, not waited for; its run has been published."""
+        """Create a task without waiting for its end, and return it."""
         answer = await self.try_to_send(agent, tenant, **fields)
         assert answer.status_code == 200, answer.text
         task: dict[str, Any] = answer.json()["task"]
         return task
 
     async def ids(self) -> list[str]:
-        """The ids of all tasks of the first agent that are not a tenant's."""
+        """Return the ids of all tasks of the first agent without a tenant."""
         answer = await self.http.get("/tasks", headers={"A2A-Version": "1.0"})
         return [task["id"] for task in answer.json()["tasks"]]
 
     @asynccontextmanager
     async def served(self) -> AsyncIterator[httpx.AsyncClient]:
-        """A client over real connections, whose streams come as they are written."""
+        """Serve over real connections, on which streams arrive as they are written, and yield a client."""
         server = uvicorn.Server(uvicorn.Config(self._asgi, port=free_port(), lifespan="off", log_level="warning"))
         serving = asyncio.create_task(server._serve())
 
@@ -90,7 +90,7 @@ class Limited:
         await serving
 
     async def try_to_send(self, agent: str = "echo", tenant: str = "", **fields: Any) -> httpx.Response:
-        """The answer to a message over HTTP+JSON."""
+        """Send a message over HTTP+JSON and return the response."""
         path = f"/agents/{agent}/{tenant}/message:send" if tenant else f"/agents/{agent}/message:send"
         body = message_json(**fields) | {"configuration": {"returnImmediately": True}}
         return await self.http.post(path, json=body, headers={"A2A-Version": "1.0"})
@@ -98,7 +98,7 @@ class Limited:
     async def refusal(
         self, binding: str, version: str, method: str, params: Mapping[str, Any] | None = None, *, packed: bool = False
     ) -> Refusal:
-        """How a message is refused; fails if it isn't. `packed`: with gzip, over gRPC."""
+        """Return the refusal of a message, and fail if it is accepted. With `packed`, gRPC uses gzip."""
         sent = dict(params or message_json())
         match binding:
             case "JSONRPC":
@@ -150,7 +150,7 @@ class Limited:
 async def limited(
     store: AsyncStore, store_url: str, keys: Keys, clock: Clock = SYSTEM_CLOCK, **settings: Any
 ) -> AsyncIterator[Limited]:
-    """A gateway with these limits; no worker takes its runs."""
+    """Run a gateway with these limits and without workers."""
     app, port = Celery("limited", broker="memory://", set_as_current=False), free_port()
     given = {f"a2a_{name}": value for name, value in settings.items()}
     app.conf.update(a2a_store_url=store_url, a2a_key_prefix=keys.prefix, a2a_grpc_port=port, **given)

@@ -1,4 +1,4 @@
-"""Event loops for tests of what runs beside them."""
+"""Event loops in threads, and counts of their iterations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from threading import Thread
 
 @contextmanager
 def in_thread(loop: asyncio.AbstractEventLoop) -> Iterator[asyncio.AbstractEventLoop]:
-    """`loop`, which runs in a thread, as that of a worker's runs does; it is closed afterwards."""
+    """Run `loop` in a thread, as a worker process does, and close it when the block ends."""
     thread = Thread(target=loop.run_forever)
     thread.start()
     try:
@@ -24,14 +24,14 @@ def in_thread(loop: asyncio.AbstractEventLoop) -> Iterator[asyncio.AbstractEvent
 
 @dataclass
 class TurnCount:
-    """Turns of an event loop since the count began or was last set to 0."""
+    """Iterations of an event loop since the count began or was last set to 0."""
 
     turns: int = 0
 
 
 @asynccontextmanager
 async def counted_turns() -> AsyncIterator[TurnCount]:
-    """Count the turns of the running event loop while the block lasts."""
+    """Count the iterations of the running event loop while the block runs."""
     count = TurnCount()
 
     async def count_turns() -> None:

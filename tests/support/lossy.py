@@ -1,4 +1,4 @@
-"""HTTP that loses answers: the server has had the request, and its client hears nothing, or half of it."""
+"""HTTP transports that lose responses, wholly or in part, after the server received the request."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import httpx
 Wanted = Callable[[httpx.Request], bool]
 
 END = b"\n\n"
-"""Of an event, as our gateways write it."""
+"""End of an event in the format of our gateways."""
 
 
 class LosesAnswers(httpx.AsyncHTTPTransport):
-    """Loses the answers to requests of which `wanted` says so, `times` of them; the request has arrived by then."""
+    """Transport that loses the first `times` responses to the requests that `wanted` selects."""
 
     def __init__(self, wanted: Wanted, times: int = 1) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class LosesAnswers(httpx.AsyncHTTPTransport):
         self.lost = 0
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Sends `request`."""
+        """Send `request`."""
         response = await super().handle_async_request(request)
         if not self._left or not self._wanted(request):
             return response
@@ -36,14 +36,14 @@ class LosesAnswers(httpx.AsyncHTTPTransport):
 
 
 class CutsStreams(httpx.AsyncHTTPTransport):
-    """Cuts each stream after so many events as `after` says for it, in turn (0: at once); further ones are whole."""
+    """Transport that cuts each stream after the next number of events in `after`. Later streams are complete."""
 
     def __init__(self, *after: int) -> None:
         super().__init__()
         self.after = list(after)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Sends `request`."""
+        """Send `request`."""
         response = await super().handle_async_request(request)
         if self.after and "event-stream" in response.headers.get("content-type", ""):
             assert isinstance(response.stream, httpx.AsyncByteStream)
@@ -52,7 +52,7 @@ class CutsStreams(httpx.AsyncHTTPTransport):
 
 
 class _Cut(httpx.AsyncByteStream):
-    """Cut between two events also where one packet has both, as it has for who comes late."""
+    """Stream that is cut between two events, even if one packet has both."""
 
     def __init__(self, whole: httpx.AsyncByteStream, after: int) -> None:
         self._whole = whole
@@ -73,10 +73,10 @@ class _Cut(httpx.AsyncByteStream):
 
 
 def sends(request: httpx.Request) -> bool:
-    """Whether it hands over a message."""
+    """Return whether a request sends a message."""
     return b"Send" in request.content or "/message:" in request.url.path
 
 
 def losing_answers(wanted: Wanted = sends, times: int = 1) -> httpx.AsyncClient:
-    """A client that loses them."""
+    """Return a client with a lossy transport."""
     return httpx.AsyncClient(transport=LosesAnswers(wanted, times), timeout=60)

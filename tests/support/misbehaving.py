@@ -1,4 +1,4 @@
-"""An executor with the odd manners of frameworks: it plays the part that its task's first message names."""
+"""An executor with unusual behaviours of frameworks. The first message of the task names the behaviour."""
 
 from __future__ import annotations
 
@@ -25,47 +25,47 @@ from .agents import a2a, app, card
 __all__ = ["app"]
 
 
-class Stage:
-    """The request, and its event queue in fewer words."""
+class Actions:
+    """Request of a task, with shortcuts that send events."""
 
     def __init__(self, context: RequestContext, queue: EventQueue) -> None:
-        task, self.heard = context.current_task, context.get_user_input()
-        self.part = self.heard if task is None else get_message_text(task.history[0])
+        task, self.text = context.current_task, context.get_user_input()
+        self.behaviour = self.text if task is None else get_message_text(task.history[0])
         self.follows_up = task is not None
         self.queue = queue
         self.ids = {"task_id": context.task_id or "", "context_id": context.context_id or ""}
 
     async def status(self, name: str, text: str | None = None, **ids: str) -> None:
-        """A status; `text` None: without a message, "": with one that has no parts."""
+        """Send a status without a message if `text` is None, or with a message without parts if it is ""."""
         status = TaskStatus(state=TaskState.Value(f"TASK_STATE_{name}"))
         if text is not None:
             status.message.CopyFrom(Message(message_id="m", parts=[Part(text=text)] if text else []))
         await self.queue.enqueue_event(TaskStatusUpdateEvent(status=status, **{**self.ids, **ids}))
 
     async def artifact(self, text: str, *, append: bool = False, **ids: str) -> None:
-        """A chunk of the artifact "a"."""
+        """Send a chunk of the artifact "a"."""
         artifact = Artifact(artifact_id="a", parts=[Part(text=text)])
         await self.queue.enqueue_event(TaskArtifactUpdateEvent(artifact=artifact, append=append, **{**self.ids, **ids}))
 
 
-PARTS: dict[str, Callable[[Stage], Awaitable[None]]] = {}
+BEHAVIOURS: dict[str, Callable[[Actions], Awaitable[None]]] = {}
 
 
-def part(played: Callable[[Stage], Awaitable[None]]) -> Callable[[Stage], Awaitable[None]]:
-    """A part in the play, under its function's name."""
-    PARTS[played.__name__] = played
-    return played
+def behaviour(function: Callable[[Actions], Awaitable[None]]) -> Callable[[Actions], Awaitable[None]]:
+    """Register a behaviour under the name of its function."""
+    BEHAVIOURS[function.__name__] = function
+    return function
 
 
-@part
-async def artifacts_without_working(on: Stage) -> None:
+@behaviour
+async def artifacts_without_working(on: Actions) -> None:
     await on.artifact("one ")
     await on.artifact("two", append=True)
     await on.status("COMPLETED")
 
 
-@part
-async def submitted_each_time(on: Stage) -> None:
+@behaviour
+async def submitted_each_time(on: Actions) -> None:
     task = Task(id=on.ids["task_id"], context_id=on.ids["context_id"])
     task.status.state = TaskState.TASK_STATE_SUBMITTED
     await on.queue.enqueue_event(task)
@@ -74,26 +74,26 @@ async def submitted_each_time(on: Stage) -> None:
     await on.status("COMPLETED" if on.follows_up else "INPUT_REQUIRED")
 
 
-@part
-async def artifacts_on_a_follow_up(on: Stage) -> None:
+@behaviour
+async def artifacts_on_a_follow_up(on: Actions) -> None:
     await on.artifact("two" if on.follows_up else "one ", append=on.follows_up)
     await on.status("COMPLETED" if on.follows_up else "INPUT_REQUIRED")
 
 
-@part
-async def messages_without_parts(on: Stage) -> None:
+@behaviour
+async def messages_without_parts(on: Actions) -> None:
     await on.status("WORKING", "")
     await on.status("WORKING", "")
     await on.status("COMPLETED", "")
 
 
-@part
-async def answer_without_parts(on: Stage) -> None:
+@behaviour
+async def answer_without_parts(on: Actions) -> None:
     await on.queue.enqueue_event(Message(message_id="m"))
 
 
-@part
-async def artifact_replaced(on: Stage) -> None:
+@behaviour
+async def artifact_replaced(on: Actions) -> None:
     await on.status("WORKING")
     await on.artifact("draft, ")
     await on.artifact("continued", append=True)
@@ -101,27 +101,27 @@ async def artifact_replaced(on: Stage) -> None:
     await on.status("COMPLETED")
 
 
-@part
-async def append_to_nothing(on: Stage) -> None:
+@behaviour
+async def append_to_nothing(on: Actions) -> None:
     await on.artifact("one", append=True)
     await on.status("COMPLETED")
 
 
-@part
-async def wrong_ids(on: Stage) -> None:
+@behaviour
+async def wrong_ids(on: Actions) -> None:
     await on.status("WORKING", task_id="another", context_id="elsewhere")
     await on.artifact("mine", task_id="another")
     await on.status("COMPLETED", "done", context_id="elsewhere")
 
 
-@part
-async def canceled_twice(on: Stage) -> None:
+@behaviour
+async def canceled_twice(on: Actions) -> None:
     await on.status("CANCELED", "first")
     await on.status("CANCELED", "second")
 
 
-@part
-async def more_after_the_end(on: Stage) -> None:
+@behaviour
+async def more_after_the_end(on: Actions) -> None:
     await on.status("COMPLETED", "done")
     await on.status("WORKING", "again")
     await on.artifact("late")
@@ -129,78 +129,78 @@ async def more_after_the_end(on: Stage) -> None:
     await on.queue.enqueue_event(Message(message_id="m", parts=[Part(text="and another thing")]))
 
 
-@part
-async def no_end(on: Stage) -> None:
+@behaviour
+async def no_end(on: Actions) -> None:
     await on.status("WORKING")
     await on.artifact("all of it")
 
 
-@part
-async def nothing_at_all(on: Stage) -> None:
+@behaviour
+async def nothing_at_all(on: Actions) -> None:
     return
 
 
-@part
-async def paused_and_returned(on: Stage) -> None:
+@behaviour
+async def paused_and_returned(on: Actions) -> None:
     await on.status("INPUT_REQUIRED", "which?")
 
 
-@part
-async def paused_then_an_artifact(on: Stage) -> None:
+@behaviour
+async def paused_then_an_artifact(on: Actions) -> None:
     await on.status("AUTH_REQUIRED", "who?")
     await on.artifact("form")
 
 
-@part
-async def paused_and_went_on(on: Stage) -> None:
+@behaviour
+async def paused_and_went_on(on: Actions) -> None:
     await on.status("INPUT_REQUIRED", "which?")
     await on.status("WORKING", "never mind")
 
 
-@part
-async def swallows_its_cancellation(on: Stage) -> None:
+@behaviour
+async def swallows_its_cancellation(on: Actions) -> None:
     await until_cancelled(on)
 
 
-@part
-async def completes_when_cancelled(on: Stage) -> None:
+@behaviour
+async def completes_when_cancelled(on: Actions) -> None:
     await until_cancelled(on)
     await on.artifact("half")
     await on.status("COMPLETED", "done")
 
 
-@part
-async def answers_when_cancelled(on: Stage) -> None:
+@behaviour
+async def answers_when_cancelled(on: Actions) -> None:
     await until_cancelled(on)
     await on.queue.enqueue_event(Message(message_id="m", parts=[Part(text="bye")]))
 
 
-@part
-async def pauses_when_cancelled(on: Stage) -> None:
+@behaviour
+async def pauses_when_cancelled(on: Actions) -> None:
     await until_cancelled(on)
     await on.status("INPUT_REQUIRED", "sure?")
 
 
-@part
-async def fails_when_cancelled(on: Stage) -> None:
+@behaviour
+async def fails_when_cancelled(on: Actions) -> None:
     await until_cancelled(on)
     raise RuntimeError("a secret")
 
 
-@part
-async def canceled_twice_when_cancelled(on: Stage) -> None:
+@behaviour
+async def canceled_twice_when_cancelled(on: Actions) -> None:
     await until_cancelled(on)
     await on.status("CANCELED", "second")
 
 
-@part
-async def canceled_when_late(on: Stage) -> None:
+@behaviour
+async def canceled_when_late(on: Actions) -> None:
     await until_cancelled(on)
     await on.status("CANCELED", "not by me")
 
 
-async def until_cancelled(on: Stage) -> None:
-    """Works for an hour, and swallows the cancellation."""
+async def until_cancelled(on: Actions) -> None:
+    """Work for an hour and suppress the cancellation."""
     await on.status("WORKING")
     try:
         await asyncio.sleep(3600)
@@ -208,42 +208,42 @@ async def until_cancelled(on: Stage) -> None:
         return
 
 
-@part
-async def wants_a_number(on: Stage) -> None:
+@behaviour
+async def wants_a_number(on: Actions) -> None:
     await pick(on, "INPUT_REQUIRED")
 
 
-@part
-async def wants_a_password(on: Stage) -> None:
+@behaviour
+async def wants_a_password(on: Actions) -> None:
     await pick(on, "AUTH_REQUIRED")
 
 
-async def pick(on: Stage, pause: str) -> None:
-    """Pauses, and refuses every answer that is no number; "slow" ones after a while."""
+async def pick(on: Actions, pause: str) -> None:
+    """Pause, and reject every answer that is no number. Reject "slow" after a delay."""
     await on.status("WORKING")
     if not on.follows_up:
         await on.status(pause, "a number?")
-    elif on.heard.isdigit():
-        await on.status("COMPLETED", f"{on.heard} it is")
+    elif on.text.isdigit():
+        await on.status("COMPLETED", f"{on.text} it is")
     else:
-        await asyncio.sleep(1.5 if "slow" in on.heard else 0)
-        raise errors.InvalidParamsError(f"{on.heard} is no number")
+        await asyncio.sleep(1.5 if "slow" in on.text else 0)
+        raise errors.InvalidParamsError(f"{on.text} is no number")
 
 
-class Odd(AgentExecutor):
-    """Plays. What is no part is the name of an A2A error, which it raises."""
+class MisbehavingExecutor(AgentExecutor):
+    """Executor that runs the named behaviour, or raises the A2A error of that name."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        on = Stage(context, event_queue)
-        if on.part not in PARTS:
-            raise getattr(errors, on.part)("not such a message")
-        await PARTS[on.part](on)
+        on = Actions(context, event_queue)
+        if on.behaviour not in BEHAVIOURS:
+            raise getattr(errors, on.behaviour)("not such a message")
+        await BEHAVIOURS[on.behaviour](on)
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
-        on = Stage(context, event_queue)
-        if on.part == "canceled_twice_when_cancelled":
+        on = Actions(context, event_queue)
+        if on.behaviour == "canceled_twice_when_cancelled":
             await on.status("CANCELED", "first")
 
 
-a2a.add_agent(card("odd"), Odd)
-a2a.add_agent(card("odd-limited"), Odd, time_limit=1)
+a2a.add_agent(card("odd"), MisbehavingExecutor)
+a2a.add_agent(card("odd-limited"), MisbehavingExecutor, time_limit=1)

@@ -1,4 +1,4 @@
-"""A wall clock of child processes that a test moves: a library in LD_PRELOAD adds an offset to the time they read."""
+"""An adjustable wall clock for child processes. A library in LD_PRELOAD adds an offset to their time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SOURCE = Path(__file__).with_name("moved_clock.c")
 
 
 class MovedClock:
-    """An offset to the wall clock of each process that is started with `environment`. `folder` keeps the offset."""
+    """Offset of the wall clock of processes started with `environment`. The offset is a file in `folder`."""
 
     def __init__(self, folder: Path) -> None:
         path = folder / "clock-offset"
@@ -24,7 +24,7 @@ class MovedClock:
         self.environment = {"LD_PRELOAD": str(library()), "A2A_TEST_CLOCK": str(path)}
 
     def set_ahead(self, seconds: float) -> None:
-        """Let the clock be so many seconds ahead of this machine's from now on; negative for behind."""
+        """Set the seconds by which the clock is ahead of this machine's, or behind it if negative."""
         self._offset[:] = struct.pack("=q", int(seconds * 1_000_000))
 
 

@@ -1,4 +1,4 @@
-"""The app of `plain_tasks` as it was before anything of A2A was in it: a worker that knows nothing of runs."""
+"""The app of `plain_tasks` before A2A was added, for workers without this package's code."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ app.conf.task_track_started = True
 
 
 def wait_for(path: Path) -> None:
-    """Return when the test has made the file."""
+    """Wait until the test has created the file."""
     while not path.exists():
         threading.Event().wait(0.05)
 
 
 @app.task(name="tests.support.plain_tasks.shout")
 def shout(text: str) -> str:
-    """As it has always been."""
+    """Return the text in upper case."""
     return f"{text.upper()} as ever"
 
 
 @app.task(name="tests.support.plain_tasks.raises")
 def raises(what: str) -> str:
-    """Raises in its own way."""
+    """Raise an exception of the app."""
     raise ValueError("a secret")
 
 
 @app.task(name="tests.support.plain_tasks.waits")
 def waits(path: str) -> str:
-    """Begins, and waits for a file."""
+    """Begin, and wait for a file."""
     Path(path).touch()
     wait_for(Path(f"{path}.go"))
     return "went on"
@@ -43,7 +43,7 @@ def waits(path: str) -> str:
 
 @app.task(name="tests.support.plain_tasks.progress", bind=True)
 def progress(self: Task, steps: int = 3) -> str:
-    """Says each step, and ends, when the test has made a file for it."""
+    """Report each step, and end, when the test has created the file for it."""
     for step in range(1, steps + 1):
         wait_for(FOLDER / f"step {step}")
         self.update_state(state="PROGRESS", meta={"step": step, "of": steps})
@@ -53,7 +53,7 @@ def progress(self: Task, steps: int = 3) -> str:
 
 @app.task(name="tests.support.plain_tasks.flaky", bind=True, max_retries=2, default_retry_delay=0)
 def flaky(self: Task, succeed_at: int = 2) -> str:
-    """Each attempt begins, and waits for a file."""
+    """Begin each attempt, and wait for a file."""
     wait_for(FOLDER / f"attempt {self.request.retries + 1}")
     if self.request.retries + 1 < succeed_at:
         raise self.retry(exc=ValueError("a secret"), countdown=1)

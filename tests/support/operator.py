@@ -1,4 +1,4 @@
-"""An operator of a fleet, with its commands in this process: they start in no time."""
+"""Operator commands of a fleet, run in this process because that is fast."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .fleet import Fleet
 
 
 class Operator:
-    """Has the fleet's app, and whatever agents are added to it."""
+    """Operator with the fleet's app and added agents."""
 
     def __init__(self, fleet: Fleet, **conf: Any) -> None:
         self.celery = Celery("tests", broker=fleet.broker_url, set_as_current=False)
@@ -26,11 +26,11 @@ class Operator:
         self.a2a.agents.update(fleets.agents)
 
     def __call__(self, *arguments: str, code: int = 0) -> Result:
-        """What ``celery -A … a2a <arguments>`` does."""
+        """Run ``celery -A … a2a <arguments>``."""
         done = CliRunner().invoke(commands, arguments, obj=SimpleNamespace(app=self.celery))
         assert done.exit_code == code, done.output
         return done
 
     def rows(self, *arguments: str, code: int = 0) -> list[dict[str, Any]]:
-        """What a command says to a script."""
+        """Return the JSON output of a command."""
         return [json.loads(line) for line in self(*arguments, "--json", code=code).stdout.splitlines()]

@@ -1,4 +1,4 @@
-"""A few of the test agents, and one that says what would take over a page that believed it."""
+"""Some of the test agents, and an agent whose output attacks a page that does not escape it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ a2a.add_agent(card("strict", extensions=[AgentExtension(uri=REQUIRED_EXTENSION, 
 
 @a2a.agent("halves")
 async def halves(turn: Turn) -> AsyncIterator[str]:
-    """Counts to the half of "<how far> <file>", waits for the file, and counts to the end."""
+    """Count to half of the number in "<number> <file>", wait for the file, and count to the end."""
     to, file = turn.text.split()
     for number in range(int(to)):
         while number == int(to) // 2 and not Path(file).exists():  # noqa: ASYNC110, ASYNC240 - another process makes it
@@ -41,7 +41,7 @@ async def halves(turn: Turn) -> AsyncIterator[str]:
 
 @a2a.agent("fails")
 async def fails(turn: Turn) -> None:
-    """Fails in a way that only the worker's log explains."""
+    """Fail with an error that only the worker's log explains."""
     raise RuntimeError("not for clients")
 
 
@@ -51,7 +51,7 @@ HUGE = "many words " * 20_000
 
 
 def parts() -> list[Part]:
-    """One of each kind, each with something in it that is no text to an unwary page."""
+    """Return a part of each kind, each with markup or script."""
     return [
         Part(text=f"{MARK} {RTL}"),
         Part(data=ParseDict({MARK: [MARK, RTL, 1.5, None]}, Value())),
@@ -69,7 +69,7 @@ def parts() -> list[Part]:
     skills=[AgentSkill(id="x", name=MARK, description=MARK, tags=[MARK], examples=[MARK])],
 )
 async def hostile(turn: Turn) -> Artifact:
-    """Says it, asks it, and makes it."""
+    """Send the attack in a status, a question and an artifact."""
     await turn.say(parts=parts())
     await turn.ask(parts=parts())
     return Artifact(artifact_id=MARK, name=MARK, description=MARK, parts=parts())

@@ -1,4 +1,4 @@
-"""The SDK's own server: its default handler over its store in memory, in this process, at 127.0.0.1."""
+"""The SDK's server in this process, with its default handler and its store in memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .webhooks import served
 
 
 class Steps(AgentExecutor):
-    """Says what it is given, when it is given it, and completes at None."""
+    """Executor that sends the texts that a test puts into its queue, and completes at None."""
 
     def __init__(self) -> None:
         self.given: asyncio.Queue[str | None] = asyncio.Queue()
@@ -49,7 +49,7 @@ class Steps(AgentExecutor):
 async def plain_server(
     executor: AgentExecutor, *, streaming: bool = True, around: Callable[[Any], Any] = lambda asgi: asgi
 ) -> AsyncIterator[str]:
-    """The URL of an agent, served over all bindings of 1.0 and 0.3; `around` wraps the ASGI application."""
+    """Serve an agent over all bindings of 1.0 and 0.3 and yield its URL. `around` wraps the ASGI application."""
     card = agent_card("plain", streaming=streaming)
     handler = DefaultRequestHandler(executor, InMemoryTaskStore(), card)
     routes = [

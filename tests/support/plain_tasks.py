@@ -1,4 +1,4 @@
-"""Plain Celery tasks that A2A clients may call too: one for each thing that a task can do."""
+"""Plain Celery tasks that are also A2A agents, one for each feature of a Celery task."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ app.conf.task_ignore_result = "TEST_IGNORE_RESULTS" in os.environ
 
 @app.task
 def resize(url: str, width: int, height: int = 0) -> dict[str, Any]:
-    """Resizes an image."""
+    """Resize an image."""
     return {"url": url, "width": width, "height": height, "whole": isinstance(width, int)}
 
 
@@ -34,7 +34,7 @@ def shout(text: str) -> str:
 
 @app.task
 def gives(what: str) -> Any:
-    """Gives back all kinds of values."""
+    """Return a value of the named type."""
     return {"none": None, "bytes": b"raw", "tuple": (1, 2), "date": date(2030, 1, 2), "set": {1}, "nan": float("nan")}[
         what
     ]
@@ -48,7 +48,7 @@ def progress(self: Task, steps: int = 3) -> str:
 
 
 class Flaky(Exception):
-    """What the tasks below are retried for."""
+    """Error for which the tasks below are retried."""
 
 
 @app.task(bind=True, autoretry_for=(Exception,), max_retries=2, default_retry_delay=0)
@@ -60,7 +60,7 @@ def flaky(self: Task, succeed_at: int = 2) -> str:
 
 @app.task(bind=True, autoretry_for=(Exception,), max_retries=2)
 def asks(self: Task, city: str = "", size: int = 0) -> str:
-    """Asks although everything it raises is retried."""
+    """Ask, although all exceptions of the task are retried."""
     if not city:
         raise InputRequired("Which city?")
     if not size:
@@ -99,7 +99,7 @@ def raises(self: Task, what: str) -> str:
 
 @app.task(bind=True, acks_late=True)
 def requeues(self: Task, folder: str) -> str:
-    """Puts itself back once."""
+    """Return the Celery message to the queue once."""
     mark = os.path.join(folder, str(self.request.id))
     if not os.path.exists(mark):
         open(mark, "w").close()
@@ -109,7 +109,7 @@ def requeues(self: Task, folder: str) -> str:
 
 @app.task(acks_late=True, reject_on_worker_lost=True)
 def dies(folder: str, times: int) -> str:
-    """Kills its process, the first so many times."""
+    """Kill the process in the first `times` executions."""
     deaths = len(os.listdir(folder))
     if deaths < times:
         open(os.path.join(folder, str(deaths)), "w").close()
@@ -142,7 +142,7 @@ def sleeps(seconds: float = 30) -> str:
 
 @app.task
 def waits(path: str) -> str:
-    """What only an older release of it does."""
+    """Return at once. The older release of this task waits."""
     return "at once"
 
 
@@ -172,7 +172,7 @@ def breaks(_: Any = None) -> None:
 
 @app.task(bind=True)
 def canvas(self: Task, how: str) -> Any:
-    """Begins a canvas in each of the ways there are."""
+    """Start a canvas of the kind that is named."""
     match how:
         case "returned chain":
             return chain(add.s(1, 2), add.s(3)).apply_async()
@@ -197,7 +197,7 @@ def canvas(self: Task, how: str) -> Any:
 
 @app.task(name="tests.ghost")
 def ghost() -> str:
-    """Is known only where TEST_GHOST is set."""
+    """Task that exists only where TEST_GHOST is set."""
     return "boo"
 
 

@@ -1,4 +1,4 @@
-"""What came to a webhook, judged: signed with its secret, the events that streams show, in the order of the log."""
+"""Checks of the posts to a webhook: their signatures, events and order."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ DELIVERING = {"A2A_SECRET_KEY": SECRET_KEY, "A2A_ALLOW_NETWORKS": "127.0.0.0/8",
 
 
 def with_config(body: dict[str, Any], url: str, **config: Any) -> dict[str, Any]:
-    """The parameters of SendMessage, with a config of `url`; `config` holds more of its fields."""
+    """Return the parameters of SendMessage with a push config of `url` and of other fields."""
     configuration = {**body.get("configuration", {})}
     configuration["taskPushNotificationConfig"] = {"url": url, "token": SECRET, **config}
     return {**body, "configuration": configuration}
 
 
 def version_of(got: Received) -> int:
-    """The event's version in its log, which is in the id's last part."""
+    """Return the version of the posted event from the last part of its id."""
     return EventId.parse(got.headers["webhook-id"].rpartition("_")[2]).version
 
 
 def event_of(got: Received) -> Event:
-    """The event that was posted."""
+    """Return the posted event."""
     response = Parse(got.body, StreamResponse())
     event: Event = getattr(response, response.WhichOneof("payload"))
     return event
 
 
 def states(posts: Iterable[Received]) -> list[str]:
-    """The states that were posted; "artifact" for what is no status."""
+    """Return the posted states, with "artifact" for artifact updates."""
     events = [event_of(got) for got in posts]
     return [
         TaskState.Name(event.status.state).removeprefix("TASK_STATE_")
@@ -53,13 +53,13 @@ def states(posts: Iterable[Received]) -> list[str]:
 
 
 def require_signed(posts: Iterable[Received], secret: str = SECRET) -> None:
-    """Fails unless the independent library finds each signed with `secret`."""
+    """Require that an independent library verifies the signature of each post with `secret`."""
     for got in posts:
         Webhook(secret).verify(got.body, got.headers)
 
 
 def first_posts(posts: Iterable[Received]) -> list[Received]:
-    """Without repeats, in the order in which they came; fails when two posts of an event differ."""
+    """Return the posts without repetitions in order of arrival. Fail if two posts of an event differ."""
     firsts: dict[str, Received] = {}
     for got in posts:
         first = firsts.setdefault(got.headers["webhook-id"], got)
@@ -68,12 +68,12 @@ def first_posts(posts: Iterable[Received]) -> list[Received]:
 
 
 def folded(posts: Sequence[Received]) -> Task:
-    """The task that the posts of all of its events tell."""
+    """Return the task that results from the posts of all of its events."""
     return fold(LogEntry(number, 0, event_of(got)) for number, got in enumerate(posts, start=1))
 
 
 def shown(store: SyncStore, task_id: str) -> dict[int, Event]:
-    """What a stream shows of a task's log, by version."""
+    """Return the events of a task's log that a stream sends, by version."""
     entries = store.run(read_log(Keys("a2a"), task_id, 0, limit=1_000_000)).entries
     assert isinstance(entries[0].event, Task)
     context_id = entries[0].event.context_id
@@ -81,9 +81,9 @@ def shown(store: SyncStore, task_id: str) -> dict[int, Event]:
     return {version: event for version, event in events.items() if event is not None}
 
 
-def require_all(posts: Iterable[Received], owed: Mapping[int, Event], *, behind: int = 0) -> None:
-    """Fails unless every event of `owed` behind that version came, in order, and nothing else."""
+def require_all(posts: Iterable[Received], expected: Mapping[int, Event], *, after: int = 0) -> None:
+    """Require that exactly the events of `expected` after the version were posted, in order."""
     firsts = first_posts(posts)
-    assert [version_of(got) for got in firsts] == [version for version in sorted(owed) if version > behind]
+    assert [version_of(got) for got in firsts] == [version for version in sorted(expected) if version > after]
     for got in firsts:
-        assert event_of(got) == owed[version_of(got)], got.headers["webhook-id"]
+        assert event_of(got) == expected[version_of(got)], got.headers["webhook-id"]

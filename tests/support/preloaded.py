@@ -1,4 +1,4 @@
-"""An app with an agent whose module says which process imports it, and with a lifespan that does the same."""
+"""An app with an agent and a lifespan that report the processes that import and start them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A TCP proxy before a broker, to cut it off, or to leave it silent."""
+"""A TCP proxy in front of a broker that can close or stall its connections."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHUNK = 65536
 
 @dataclass
 class _Pair:
-    """The two ends of one connection; what a silenced one gets it swallows."""
+    """The two ends of a connection. A stalled connection discards what it receives."""
 
     client: socket.socket
     server: socket.socket
@@ -37,7 +37,7 @@ class _Pair:
 
 
 class Proxy:
-    """Listens on `port` of 127.0.0.1 and passes everything on to `target`: (host, port), or a unix socket's path."""
+    """Proxy on `port` of 127.0.0.1 for `target`, which is (host, port) or the path of a Unix socket."""
 
     def __init__(self, target: tuple[str, int] | str) -> None:
         self._target = target
@@ -47,17 +47,17 @@ class Proxy:
         self._listener = self._listen(self.port)
 
     def silence(self) -> None:
-        """From now on nothing arrives, and nobody is told: on open connections for ever, on new ones until `heal`."""
+        """Discard all data without closing: on open connections forever, and on new ones until `heal`."""
         self._silent = True
         for pair in self._pairs:
             pair.silent = True
 
     def heal(self) -> None:
-        """New connections work again."""
+        """Let new connections work again."""
         self._silent = False
 
     def cut(self) -> None:
-        """Closes all connections, and refuses new ones until `restore`."""
+        """Close all connections and refuse new ones until `restore`."""
         with suppress(OSError):  # close() alone leaves it to the thread that accepts
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -66,7 +66,7 @@ class Proxy:
         self._pairs.clear()
 
     def restore(self) -> None:
-        """Accepts connections again, at the same address."""
+        """Accept connections again at the same address."""
         self._listener = self._listen(self.port)
 
     def _listen(self, port: int) -> socket.socket:
@@ -94,7 +94,7 @@ class Proxy:
 
 @contextmanager
 def proxy(target: tuple[str, int] | str) -> Iterator[Proxy]:
-    """One that is gone at the end."""
+    """Run a proxy."""
     line = Proxy(target)
     try:
         yield line

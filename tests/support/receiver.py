@@ -1,4 +1,4 @@
-"""A real HTTP server for webhooks, in a thread of its own, that misbehaves on request and remembers what it got.
+"""An HTTP server for webhooks in a separate thread that records its requests and misbehaves on demand.
 
     with receiver() as hooks:
         hooks.plan("/hook", [500, retry_after(2), HANG_UP])     # then 200
@@ -31,27 +31,27 @@ PHRASE = b"As Planned"
 
 @dataclass(frozen=True)
 class Received:
-    """One POST as it came."""
+    """A received POST."""
 
     number: int
-    """Its place among all that the receiver got, from 1."""
+    """Number of the request among all requests of the receiver, from 1."""
     at: float
-    """When it was complete, in seconds since the epoch."""
+    """Time at which the request was complete, in seconds since the epoch."""
     method: str
     path: str
-    """With its query."""
+    """Path with its query."""
     headers: dict[str, str]
-    """By name, in lower case."""
+    """Headers by name, in lower case."""
     body: bytes = field(repr=False)
 
     def json(self) -> Any:
-        """Its body, read."""
+        """Return the parsed body."""
         return json.loads(self.body)
 
 
 @dataclass(frozen=True)
 class Reply:
-    """A proper answer, after `wait` seconds."""
+    """A valid response after `wait` seconds."""
 
     status: int = 200
     headers: tuple[tuple[str, str], ...] = ()
@@ -60,27 +60,27 @@ class Reply:
 
 
 Misbehaviour = Callable[[asyncio.StreamWriter, Received], Awaitable[None]]
-"""Writes what it likes; the connection is closed afterwards."""
+"""Function that writes a response. The connection is closed afterwards."""
 Step = int | Reply | Misbehaviour
 
 
 def slow(seconds: float, status: int = 200) -> Reply:
-    """Answers late."""
+    """Respond late."""
     return Reply(status, wait=seconds)
 
 
 def retry_after(when: float | str, status: int = 429) -> Reply:
-    """Asks to be left alone for so many seconds, or until that HTTP date."""
+    """Respond with Retry-After in seconds or as an HTTP date."""
     return Reply(status, (("Retry-After", str(when)),))
 
 
 def redirect(to: str, status: int = 302) -> Reply:
-    """Sends one elsewhere."""
+    """Redirect to a URL."""
     return Reply(status, (("Location", to),))
 
 
 def silent() -> Misbehaviour:
-    """Never answers, and stays connected."""
+    """Keep the connection open without a response."""
 
     async def stays(writer: asyncio.StreamWriter, _: Received) -> None:
         await asyncio.sleep(FOR_EVER)
@@ -89,7 +89,7 @@ def silent() -> Misbehaviour:
 
 
 def together(count: int) -> Misbehaviour:
-    """Answers so many at once, when all of them are here."""
+    """Respond to `count` requests at once after all of them have arrived."""
     all_are_here = asyncio.Barrier(count)
 
     async def answers(writer: asyncio.StreamWriter, _: Received) -> None:
@@ -100,7 +100,7 @@ def together(count: int) -> Misbehaviour:
 
 
 def once_set(released: threading.Event) -> Misbehaviour:
-    """Answers when the test has set `released`."""
+    """Respond when the test has set `released`."""
 
     async def answers(writer: asyncio.StreamWriter, _: Received) -> None:
         await asyncio.to_thread(released.wait, FOR_EVER)
@@ -110,7 +110,7 @@ def once_set(released: threading.Event) -> Misbehaviour:
 
 
 def writes(data: bytes) -> Misbehaviour:
-    """Answers with just these bytes, and hangs up."""
+    """Respond with these bytes and disconnect."""
 
     async def writes_it(writer: asyncio.StreamWriter, _: Received) -> None:
         writer.write(data)
@@ -119,7 +119,7 @@ def writes(data: bytes) -> Misbehaviour:
 
 
 def endless(beginning: bytes, again: bytes, every: float = 0.0) -> Misbehaviour:
-    """Answers with `beginning`, and then `again` and again, every so many seconds, as long as anybody listens."""
+    """Respond with `beginning`, and repeat `again` at an interval until the client disconnects."""
 
     async def goes_on(writer: asyncio.StreamWriter, _: Received) -> None:
         writer.write(beginning)
@@ -132,7 +132,7 @@ def endless(beginning: bytes, again: bytes, every: float = 0.0) -> Misbehaviour:
 
 
 def echo(status: int = 500) -> Misbehaviour:
-    """Says the request again, as careless servers do."""
+    """Respond with the request, as careless servers do."""
 
     async def says_it(writer: asyncio.StreamWriter, got: Received) -> None:
         said = json.dumps(got.headers).encode() + b"\n" + got.body
@@ -143,12 +143,12 @@ def echo(status: int = 500) -> Misbehaviour:
 
 
 def huge_body(status: int = 200) -> Misbehaviour:
-    """A body without an end."""
+    """Respond with an endless body."""
     return endless(_head(status, (("Content-Length", str(1 << 40)),)), b"x" * 65536)
 
 
 def dripping_body(status: int = 200) -> Misbehaviour:
-    """A body that comes one byte after the other."""
+    """Respond with a body that arrives byte by byte."""
     return endless(_head(status, (("Content-Length", str(1 << 20)),)), b"x", 0.05)
 
 
@@ -165,7 +165,7 @@ ENDLESS_CONTINUE = endless(b"", b"HTTP/1.1 103 Early Hints\r\n\r\n", 0.01)
 
 
 async def _while_connected(reader: asyncio.StreamReader, answering: Coroutine[Any, Any, bool]) -> bool:
-    """What `answering` gives; False if the client hung up before."""
+    """Return the result of `answering`, or False if the client disconnected before."""
     answer, hung_up = asyncio.create_task(answering), asyncio.create_task(_hung_up(reader))
     try:
         await asyncio.wait({answer, hung_up}, return_when=asyncio.FIRST_COMPLETED)
@@ -177,7 +177,7 @@ async def _while_connected(reader: asyncio.StreamReader, answering: Coroutine[An
 
 
 async def _hung_up(reader: asyncio.StreamReader) -> None:
-    """Returns when the client has hung up. Reads nothing: the next request may be there already."""
+    """Wait until the client has disconnected, without reading: the next request may have arrived."""
 
     async def at_end() -> bool:
         return reader.at_eof()
@@ -186,7 +186,7 @@ async def _hung_up(reader: asyncio.StreamReader) -> None:
 
 
 class Receiver:
-    """Made by `receiver`. Its methods are for the tests' thread."""
+    """Receiver of webhooks, created by `receiver`. Its methods are for the thread of the test."""
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self._tls = tls
@@ -202,43 +202,43 @@ class Receiver:
         self._thread = threading.Thread(target=self._loop.run_forever, name="receiver", daemon=True)
         self.port: int = self._socket.getsockname()[1]
         self.connections = 0
-        """How many were made to it."""
+        """Number of accepted connections."""
         self.open = 0
-        """How many are open."""
+        """Number of open connections."""
 
     def url(self, path: str = "/hook", host: str = "127.0.0.1") -> str:
-        """Where to post to for `path`."""
+        """Return the URL of `path`."""
         return f"{'https' if self._tls else 'http'}://{host}:{self.port}{path}"
 
     def plan(self, path: str, steps: Iterable[Step], *, then: Step = 200) -> None:
-        """What `path` answers to the next posts, one step each, and then always."""
+        """Set the responses of `path`: one step for each of the next posts, and then `then`."""
         with self._lock:
             self._plans[path] = deque(steps)
             self._then[path] = then
 
     def received(self, path: str | None = None) -> list[Received]:
-        """What came to `path`, in order; to all paths without one. A query belongs to no path here."""
+        """Return the requests to `path`, or to all paths, in order. Queries are ignored."""
         with self._lock:
             return [got for got in self._got if path is None or got.path.partition("?")[0] == path]
 
     def wait_for(self, path: str | None = None, count: int = 1, within: float = 60.0) -> list[Received]:
-        """What came to `path` as soon as that is `count` posts or more."""
+        """Wait for `count` posts to `path` and return all posts."""
         return eventually(
             lambda: got if len(got := self.received(path)) >= count else [], within=within, what=f"{count} to {path}"
         )
 
     def most_at_once(self, path: str) -> int:
-        """How many posts to `path` it had in hand at the same time, at most."""
+        """Return the largest number of concurrent posts to `path`."""
         with self._lock:
             return self._most[path]
 
     def start(self) -> None:
-        """Begins to listen."""
+        """Begin to listen."""
         self._thread.start()
         asyncio.run_coroutine_threadsafe(self._serve(), self._loop).result(10)
 
     def stop(self) -> None:
-        """Hangs up on everybody."""
+        """Close all connections."""
         asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
@@ -282,7 +282,7 @@ class Receiver:
 
     @contextmanager
     def _next_step(self, got: Received) -> Iterator[Step]:
-        """What is planned for it; it counts as in hand meanwhile."""
+        """Yield the planned step of a request, which counts as concurrent while the block runs."""
         path = got.path.partition("?")[0]
         with self._lock:
             step = self._plans[path].popleft() if self._plans[path] else self._then.get(path, 200)
@@ -295,7 +295,7 @@ class Receiver:
                 self._under_way[path] -= 1
 
     async def _answer(self, got: Received, writer: asyncio.StreamWriter) -> bool:
-        """Whether the connection goes on."""
+        """Respond, and return whether the connection stays open."""
         with self._next_step(got) as step:
             if not isinstance(step, int | Reply):
                 await step(writer, got)
@@ -310,7 +310,7 @@ class Receiver:
 
 @contextmanager
 def receiver(tls: ssl.SSLContext | None = None) -> Iterator[Receiver]:
-    """One that is gone at the end; with `tls` it speaks HTTPS."""
+    """Run a receiver, which serves HTTPS if `tls` is given."""
     server = Receiver(tls)
     server.start()
     try:

@@ -1,4 +1,4 @@
-"""The agents of `endings` in workers whose runs cannot write their own ends: only receivers of Celery's signals can."""
+"""The agents of `endings` in workers whose runs cannot settle: only receivers of Celery's signals do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Redis that dies and comes back with what it had, at the same address."""
+"""A Redis that can be killed and restarted with its data at the same address."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .waiting import eventually
 
 
 class MortalRedis(EmbeddedRedis):
-    """An EmbeddedRedis that keeps its data in `folder`, through `die` and `start`; its time is that of `clock`."""
+    """EmbeddedRedis that keeps its data in `folder` through `die` and `start`. Its time is that of `clock`."""
 
     def __init__(self, folder: Path, server: Path | None = None, clock: MovedClock | None = None) -> None:
         super().__init__(folder, server)
@@ -54,7 +54,7 @@ class MortalRedis(EmbeddedRedis):
 
 @contextmanager
 def mortal_redis(folder: Path, clock: MovedClock | None = None) -> Iterator[MortalRedis]:
-    """One that runs, and is gone at the end."""
+    """Run a server."""
     server = MortalRedis(folder, clock=clock)
     server.start()
     try:

@@ -1,4 +1,4 @@
-"""An A2A server with less than everything: an ASGI application around one that has more."""
+"""An A2A server without some features: an ASGI application that wraps a complete one."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ CARD = "/.well-known/agent-card.json"
 
 
 class RestrictedServer:
-    """Serves the operator's page beside `app`, which it changes on the way.
+    """Server of the operator's page and of a restricted `app`.
 
-    `methods` of JSON-RPC are unknown here; `card` changes the card; with `token`, nothing but the page and the card is
-    for those who don't send it.
+    The JSON-RPC methods in `methods` are unknown. `card` changes the card. With `token`, requests for anything but the
+    page and the card need this token.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class RestrictedServer:
         self._token = token
 
     def __call__(self, app: ASGIApp) -> Starlette:
-        """`app`, changed."""
+        """Wrap `app`."""
 
         async def rpc(request: Request) -> Response:
             body = json.loads(await request.body())
@@ -53,7 +53,7 @@ class RestrictedServer:
 
 
 class _Passed(Response):
-    """What an application answers to a request whose body was read already."""
+    """Response of an application to a request whose body was read before."""
 
     def __init__(self, app: ASGIApp, body: bytes) -> None:
         super().__init__()

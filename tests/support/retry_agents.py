@@ -24,7 +24,7 @@ AT_ONCE: dict[str, Any] = {"max_retries": 2, "default_retry_delay": 0}
 
 
 class Throttled(Exception):
-    """The error of a provider's client."""
+    """Error of a provider's client."""
 
     response = SimpleNamespace(headers={"Retry-After": "1"})
 
@@ -91,7 +91,7 @@ async def gives_up(turn: Turn) -> str:
 
 
 class Flaky(AgentExecutor):
-    """Raises Celery's own Retry."""
+    """Raise Celery's Retry."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         assert context.task_id is not None
@@ -112,7 +112,7 @@ a2a.add_agent(card("flaky-executor"), Flaky, max_retries=1)
 
 @task_retry.connect
 def record(sender: Any, request: Any, reason: Retry, **_: Any) -> None:
-    """Write down what a receiver of Celery's signal gets."""
+    """Record the arguments of Celery's signal."""
     with Path(os.environ["TEST_SIGNALS"]).open("a") as file:
         file.write(f"{sender.name} {request.id} {request.retries} {reason.exc!r}\n")
 

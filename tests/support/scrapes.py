@@ -15,22 +15,22 @@ Sample = tuple[str, frozenset[tuple[str, str]]]
 
 @dataclass(frozen=True)
 class Scrape:
-    """What one scrape said."""
+    """Result of a scrape."""
 
     samples: Mapping[Sample, float]
     types: Mapping[str, str]
 
     def get(self, name: str, **labels: str) -> float:
-        """The value of a sample; 0 for one that is not there."""
+        """Return the value of a sample, or 0 if it is missing."""
         return self.samples.get((name, frozenset(labels.items())), 0.0)
 
     def names(self) -> set[str]:
-        """Names as queries have them; a histogram's without what is behind it."""
+        """Return the names of metrics in queries, those of histograms without their suffix."""
         return {f"{name}_total" if kind == "counter" else name for name, kind in self.types.items()}
 
 
 def scrape(url: str) -> Scrape:
-    """What is said at ``/metrics`` of `url` now."""
+    """Scrape ``/metrics`` of `url`."""
     answer = httpx.get(f"{url}/metrics", timeout=LIMIT)
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"].startswith("text/plain")

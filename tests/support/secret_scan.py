@@ -1,4 +1,4 @@
-"""Looks for secrets wherever a deployment leaves traces: in any form that one would know them by.
+"""Search for secrets in all traces of a deployment, in any recognizable encoding.
 
 with redis_commands(client) as commands:
     ... what a deployment does ...
@@ -29,11 +29,11 @@ FORMS = {
     "hex": lambda s: [s.encode().hex()],
     "base64": lambda s: [*_base64_within(s, b"+/"), *_base64_within(s, b"-_")],
 }
-"""How a secret may be written, by name; the second to look for is the first within something longer."""
+"""Encodings of a secret by name."""
 
 
 def finds(places: Mapping[str, bytes], secrets: Iterable[str]) -> list[str]:
-    """A line for each secret that is in a place in some form, without the secret; empty for none."""
+    """Return a line for each secret that is found, without the secret."""
     return [
         f"secret {number} is in {place}, as {form}"
         for place, content in places.items()
@@ -44,12 +44,12 @@ def finds(places: Mapping[str, bytes], secrets: Iterable[str]) -> list[str]:
 
 
 def values(client: redis.Redis) -> bytes:
-    """All keys of a database with all that is in them."""
+    """Return all keys and values of a database."""
     return b"\n".join(b"\n".join([key, *_parts(client, key)]) for key in client.scan_iter(count=1000))
 
 
 def saved(client: redis.Redis) -> bytes:
-    """The file that Redis saves: all databases, not compressed."""
+    """Return the uncompressed RDB file of all databases."""
     client.config_set("rdbcompression", "no")
     client.save()
     where: dict[str, str] = {**client.config_get("dir"), **client.config_get("dbfilename")}
@@ -58,7 +58,7 @@ def saved(client: redis.Redis) -> bytes:
 
 @contextmanager
 def commands(path: str) -> Iterator[Callable[[], bytes]]:
-    """What every client of the Redis at this socket says to it while the block runs: also what is kept for a moment."""
+    """Record all commands to the Redis at this socket while the block runs."""
     said = bytearray()
     with socket.socket(socket.AF_UNIX) as line:
         line.connect(path)
@@ -99,13 +99,13 @@ def _parts(client: redis.Redis, key: bytes) -> list[bytes]:
 
 
 def _unescaped(told: bytes) -> bytes:
-    """What MONITOR shows, as it was."""
+    """Return the original bytes of a line of MONITOR."""
     escape = re.compile(rb"\\(?:x([0-9a-f]{2})|(.))")
     return escape.sub(lambda m: bytes.fromhex(m[1].decode()) if m[1] else m[2], told)
 
 
 def _base64_within(secret: str, altchars: bytes) -> list[str]:
-    """The middle of its base64, at each of the three places where it may begin in a longer text."""
+    """Return the middle of the secret's base64 encoding at each of the three offsets in a longer text."""
     found = []
     for before in range(3):
         text = base64.b64encode(b"\0" * before + secret.encode(), altchars).decode().rstrip("=")

@@ -1,4 +1,4 @@
-"""Stored states to start a test from, and the whole stored state to compare at its end."""
+"""Stored states for the start of a test, and the complete stored state for comparisons."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CONTEXT = "the-context"
 
 
 def request(text: str = "hello", task_id: str = "", context_id: str = "") -> SendMessageRequest:
-    """A client's message."""
+    """Return a request with a client's message."""
     return SendMessageRequest(
         message=Message(
             message_id=str(uuid4()),
@@ -50,7 +50,7 @@ def request(text: str = "hello", task_id: str = "", context_id: str = "") -> Sen
 
 
 def status(state: TaskState, text: str = "", **metadata: Any) -> TaskStatusUpdateEvent:
-    """A status event, with a message if there is a `text`."""
+    """Return a status event, with a message if `text` is given."""
     event = TaskStatusUpdateEvent(status=TaskStatus(state=state), metadata=metadata or None)
     if text:
         event.status.message.CopyFrom(agent_message(text, "", ""))
@@ -58,13 +58,13 @@ def status(state: TaskState, text: str = "", **metadata: Any) -> TaskStatusUpdat
 
 
 def chunk(text: str, artifact_id: str = "a", *, append: bool = True, **metadata: Any) -> TaskArtifactUpdateEvent:
-    """A chunk of an artifact, or its whole with append=False."""
+    """Return an artifact event: a chunk, or the complete artifact with append=False."""
     artifact = Artifact(artifact_id=artifact_id, parts=[Part(text=text)], metadata=metadata or None)
     return TaskArtifactUpdateEvent(artifact=artifact, append=append)
 
 
 class Seeds:
-    """Makes tasks in a store, and reads all that there is about them."""
+    """Creates tasks in a store and reads their stored state."""
 
     def __init__(self, store: AsyncStore, keys: Keys) -> None:
         self.store = store
@@ -79,7 +79,7 @@ class Seeds:
         retention: int = RETENTION,
         serialize_context: bool = False,
     ) -> str:
-        """A task that waits for a worker; gives its id."""
+        """Create a task that waits for a worker and return its id."""
         task_id = task_id or str(uuid4())
         sent = request(task_id=task_id, context_id=context_id)
         await self.store.run(
@@ -106,7 +106,7 @@ class Seeds:
         session: bool = False,
         **created: Any,
     ) -> Claim:
-        """A run under way."""
+        """Claim a run."""
         task_id = task_id or await self.created(**created)
         claim = await self.store.run(
             claim_run(
@@ -124,7 +124,7 @@ class Seeds:
         return claim
 
     async def appended(self, claim: Claim, *events: Event | Step, before: int = 0) -> Written:
-        """Events of a run, written."""
+        """Write events of a run."""
         answer = await self.store.run(append(self.keys, claim.ref, token=claim.token, before=before, events=events))
         assert isinstance(answer, Written), answer
         return answer
@@ -132,52 +132,52 @@ class Seeds:
     async def settled(
         self, claim: Claim, *events: Event | Step, before: int = 0, session: SessionState | None = None
     ) -> Settled:
-        """A run at its end."""
+        """Settle a run."""
         end = settle_run(self.keys, claim.ref, token=claim.token, before=before, events=events, session=session)
         answer = await self.store.run(end)
         assert isinstance(answer, Settled), answer
         return answer
 
     async def ended(self, state: TaskState, **created: Any) -> str:
-        """A task whose run ended with `state`: a terminal one, or a pause."""
+        """Create a task whose run ended with `state`, which is terminal or interrupted."""
         claim = await self.claimed(await self.created(**created))
         await self.settled(claim, status(state))
         return claim.ref.task_id
 
     async def lost(self, ref: RunRef) -> Lapse:
-        """A claimed run whose worker is not heard of any more, and that a watcher has seen to."""
+        """Create a claimed run whose lease lapsed and which a watcher has recovered."""
         await self.store.redis.zadd(self.keys.leases, {ref.name: 1})
         [lapsed] = [one for one in await self.store.run(lapsed_runs(self.keys, limit=100)) if one.ref == ref]
         return await begin_next_attempt(self.store, self.keys, lapsed, again_us=0)
 
     async def requeued(self, task_id: str) -> tuple[str, str]:
-        """A dead letter, sent once more: the new task, and what became of the call."""
+        """Resubmit a dead letter, and return the id of the new task and the result."""
         letter = await self.store.run(read_dead_letter(self.keys, task_id))
         assert isinstance(letter, DeadLetter), letter
         new = str(uuid4())
         return new, await self.store.run(requeue_task(self.keys, letter, new, retention=RETENTION, options=b""))
 
     async def task(self, task_id: str) -> Task:
-        """The snapshot."""
+        """Return the snapshot."""
         found = await self.store.run(read_task(self.keys, None, task_id))
         assert found is not None
         return found[0]
 
     async def status_text(self, task_id: str) -> str:
-        """The text of the status message; "" for none."""
+        """Return the text of the status message, or "" if there is none."""
         return "".join(part.text for part in (await self.task(task_id)).status.message.parts)
 
     async def log(self, task_id: str) -> list[LogEntry]:
-        """The whole log."""
+        """Return the complete log."""
         return (await self.store.run(read_log(self.keys, task_id, 0, limit=1_000_000))).entries
 
     async def states(self, task_id: str) -> list[TaskState]:
-        """The states in the log, in order."""
+        """Return the states in the log, in order."""
         events = [entry.event for entry in await self.log(task_id)]
         return [e.status.state for e in events if isinstance(e, Task | TaskStatusUpdateEvent)]
 
     async def require_consistent(self, task_id: str) -> None:
-        """Fails unless the snapshot is what the log says, and the log has no gap. Reads both in one transaction."""
+        """Require that the log has no gap and folds to the snapshot. Both are read in one transaction."""
         log, task = read_log(self.keys, task_id, 0, limit=1_000_000), read_task(self.keys, None, task_id)
         async with self.store.redis.pipeline(transaction=True) as both:
             for operation in (log, task):
@@ -225,5 +225,5 @@ class Seeds:
 
 
 async def at_once(*calls: Any) -> list[Any]:
-    """The results of `calls`, run side by side."""
+    """Run `calls` concurrently and return their results."""
     return list(await asyncio.gather(*calls))

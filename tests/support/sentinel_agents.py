@@ -1,4 +1,4 @@
-"""The agents of the tests, with broker and results behind the Sentinels that TEST_SENTINEL_MASTER is known to."""
+"""The test agents, with broker and results on the primary TEST_SENTINEL_MASTER of Sentinels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A primary with replicas, and the Sentinels that replace it: redis-server processes of a test's own."""
+"""A Redis primary with replicas and Sentinels, as temporary processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOCALHOST = "127.0.0.1"
 
 
 class SentinelGroup:
-    """One primary, its replicas and three Sentinels, each with a port of 127.0.0.1.
+    """A primary, its replicas and three Sentinels, each with a port of 127.0.0.1.
 
     Args:
         folder: Where the processes keep their files.
@@ -63,12 +63,12 @@ class SentinelGroup:
 
     @property
     def hosts(self) -> str:
-        """The Sentinels as a URL of the store lists them."""
+        """Return the Sentinels in the format of the store's URL."""
         return ",".join(f"{LOCALHOST}:{port}" for port in self.sentinel_ports)
 
     @property
     def store_url(self) -> str:
-        """The URL of the store, without passwords and TLS."""
+        """Return the URL of the store, without passwords and TLS."""
         return f"sentinel://{self.hosts}/0?master_name={MASTER_NAME}"
 
     def broker_url(self, database: int = 1) -> str:
@@ -176,7 +176,7 @@ class SentinelGroup:
 
 @contextmanager
 def running_sentinels(folder: Path, **options: Any) -> Iterator[SentinelGroup]:
-    """A group that runs, and is gone at the end."""
+    """Run a group of servers."""
     group = SentinelGroup(folder, **options)
     try:
         group.start()

@@ -1,4 +1,4 @@
-"""Agents with sessions, for the tests: what they did is noted in a file for each context, line by line."""
+"""Agents with sessions that append lines to a file for each context."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from a2a_celery import SessionConflict, Turn, current_session, current_turn
 from .agents import a2a, app, card
 
 HOLDS = "hold"
-"""The name of a file: while it is there, agents that look for it wait."""
+"""Name of a file that makes agents wait while it exists."""
 
 
 def note(context_id: str, line: str) -> None:
-    """Adds a line to the context's file, in one write."""
+    """Append a line to the context's file in one write."""
     file = os.open(Path(os.environ["TEST_NOTES"]) / context_id, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.write(file, f"{line}\n".encode())
     os.close(file)
 
 
 async def held() -> None:
-    """Returns when nothing holds agents up."""
+    """Wait until the file that makes agents wait is removed."""
     while (Path(os.environ["TEST_NOTES"]) / HOLDS).exists():  # noqa: ASYNC110 - another process removes it
         await asyncio.sleep(0.02)
 
 
 @a2a.agent("remember", session=True)
 async def remember(turn: Turn) -> dict[str, object]:
-    """Keeps what it is told, and tells all of it; does what some words mean."""
+    """Add the message to the session and return all messages. Some words are commands."""
     state = turn.session.state
     state.setdefault("heard", []).append(turn.text)
     match turn.text.split():
@@ -61,7 +61,7 @@ async def remember(turn: Turn) -> dict[str, object]:
 
 @a2a.agent("sync-remember", session=True)
 def sync_remember(turn: Turn) -> str:
-    """The same, from a plain function, with a checkpoint in the midst of it."""
+    """Add the message to the session from a plain function, with a checkpoint."""
     turn.session.state["count"] = turn.session.state.get("count", 0) + 1
     turn.blocking.checkpoint()
     return f"{turn.session.state['count']} of {len(turn.blocking.history())}"
@@ -74,7 +74,7 @@ async def no_session(turn: Turn) -> str:
 
 @a2a.agent("at-once", session=True, one_run_per_context=False)
 async def at_once(turn: Turn) -> str:
-    """Reads, waits for as long as it is told to, and saves."""
+    """Read the session, wait for the seconds that the message says, and save it."""
     turn.session.state["by"] = turn.text
     await held()
     try:
@@ -85,7 +85,7 @@ async def at_once(turn: Turn) -> str:
 
 
 class Counting(AgentExecutor):
-    """Says the end itself, and works on for a moment."""
+    """Send the final status and work on for a moment."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         assert context.task_id is not None
@@ -109,7 +109,7 @@ a2a.add_agent(card("counting"), Counting, session=True, one_run_per_context=True
 
 @app.task(name="count-in-session", shared=False)
 def count_in_session(text: str) -> int:
-    """Counts its calls, as a plain Celery task."""
+    """Count the calls, as a plain Celery task."""
     turn, session = current_turn(), current_session()
     assert turn is not None
     assert session is turn.session
@@ -123,7 +123,7 @@ a2a.expose(count_in_session, session=True)
 
 @a2a.agent("in-turn", one_run_per_context=True, max_attempts=3)
 async def in_turn(turn: Turn) -> str:
-    """Notes when it begins and ends, and works for some milliseconds between."""
+    """Record the begin and the end, and work for some milliseconds between."""
     note(turn.context_id, f"begin {turn.task_id} {turn.attempt} {turn.text}")
     await asyncio.sleep(0.02)
     await held()
@@ -133,7 +133,7 @@ async def in_turn(turn: Turn) -> str:
 
 @a2a.agent("five-steps", session=True, max_attempts=3)
 async def five_steps(turn: Turn) -> str:
-    """Does five steps and notes each; the third never ends in the first attempt."""
+    """Run five steps and record each. In the first attempt, the third step never ends."""
     state = turn.session.state
     if not turn.session.resumed:
         state["done"] = []

@@ -1,4 +1,4 @@
-"""The agents of `endings`, and a log of the Celery signals that receivers of others get of their runs."""
+"""The agents of `endings`, and a log of the Celery signals that other receivers get."""
 
 from __future__ import annotations
 

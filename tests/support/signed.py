@@ -1,4 +1,4 @@
-"""All agents and tasks of the tests in an app whose messages are signed; unless TEST_UNSIGNED, for who has no key."""
+"""All agents and tasks of the tests in an app with signed messages, or without a key if TEST_UNSIGNED is set."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ call = call_task(app, remotes={"echo": os.environ.get("TEST_REMOTE", "http://127
 
 @app.task
 def calls(text: str) -> Any:
-    """Leaves its A2A task to a canvas: an agent is called, and what it says handed on."""
+    """Delegate the task to a canvas that calls an agent and returns its text."""
     return chain(call.s("echo", text), said.s())
 
 
 @app.task
 def said(result: dict[str, Any]) -> str:
-    """What the agent of the step before said."""
+    """Return the text of the agent in the step before."""
     return str(result["text"])
 
 

@@ -1,4 +1,4 @@
-"""A disk that a test fills: a tmpfs of its own, which only root may mount."""
+"""A small tmpfs that tests fill. Only root may mount it."""
 
 from __future__ import annotations
 

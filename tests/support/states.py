@@ -1,4 +1,4 @@
-"""An executor that puts its task into the state it is told, and the app that serves it: for clients' tests.
+"""An executor that puts its task into the state that the message names, and its app, for tests of clients.
 
 It is the same on our fleet and behind the SDK's own server, see ``plain_server``.
 """
@@ -34,13 +34,13 @@ app.conf.broker_connection_retry_on_startup = True
 a2a = A2A(app)
 
 LATER = 42
-"""A state that no version has yet."""
+"""Number of a state that no version defines."""
 
 ENDS = {"COMPLETED", "FAILED", "CANCELED", "REJECTED", "INPUT_REQUIRED", "AUTH_REQUIRED"}
 
 
 class States(AgentExecutor):
-    """Goes into the state that the message names, and says so; from one that is no end it goes on and completes.
+    """Executor that sends the state that the message names. After a state that is not final, it completes the task.
 
     "MESSAGE" is answered directly, an answer to a pause with an artifact.
     """

@@ -1,4 +1,4 @@
-"""Agents that say what they call: a function of each kind, an executor and a plain Celery task."""
+"""Agents that record steps: functions of each kind, an executor and a plain Celery task."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ a2a = A2A(app)
 
 @a2a.agent("echo")
 async def echo(turn: Turn) -> str:
-    """Tells nothing."""
+    """Record no step."""
     return turn.text
 
 
 @a2a.agent("steps", show_execution=True)
 async def steps(turn: Turn) -> str:
-    """A model, then a tool."""
+    """Call a model, then a tool."""
     async with turn.model_call(model="m1"):
         await asyncio.sleep(0)
     async with turn.tool_call("search"):
@@ -38,14 +38,14 @@ async def steps(turn: Turn) -> str:
 
 @a2a.agent("blocking")
 def blocking(turn: Turn) -> str:
-    """The same in a thread."""
+    """Call a model, then a tool, in a thread."""
     with turn.blocking.model_call("m1"), turn.blocking.tool_call("search"):
         return "found"
 
 
 @a2a.agent("waits")
 async def waits(turn: Turn) -> str:
-    """In a tool for good."""
+    """Stay in a tool forever."""
     async with turn.tool_call("slow"):
         await asyncio.get_running_loop().create_future()
     return "never"
@@ -53,7 +53,7 @@ async def waits(turn: Turn) -> str:
 
 @a2a.agent("dies", max_attempts=2)
 async def dies(turn: Turn) -> list[str]:
-    """In a tool for good at its first attempt; the next says what its machine went through."""
+    """Stay in a tool forever in the first attempt. Return the state changes of the execution in the next."""
     if turn.attempt == 1:
         async with turn.tool_call("search"):
             await asyncio.get_running_loop().create_future()
@@ -63,7 +63,7 @@ async def dies(turn: Turn) -> list[str]:
 
 @a2a.agent("asks")
 async def asks(turn: Turn) -> str:
-    """Asks, and is answered."""
+    """Ask a question in a step."""
     async with turn.model_call("m1"):
         if turn.number == 1:
             raise InputRequired("which?")
@@ -71,7 +71,7 @@ async def asks(turn: Turn) -> str:
 
 
 class Executor(AgentExecutor):
-    """Knows nothing of turns."""
+    """Record steps without a turn."""
 
     async def execute(self, context: RequestContext, queue: EventQueue) -> None:
         execution = current_execution()
@@ -89,7 +89,7 @@ a2a.add_agent(card("executor"), Executor)
 
 @app.task(name="steppers.plain", shared=False)
 def plain(text: str) -> str:
-    """A Celery task."""
+    """Record steps in a Celery task."""
     turn, execution = current_turn(), current_execution()
     assert turn is not None
     assert execution is turn.execution

@@ -1,4 +1,4 @@
-"""A client in four plain functions, over HTTP+JSON: for tests that are about something else."""
+"""A minimal HTTP+JSON client, for tests of other parts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TIMEOUT = 60.0
 
 
 def send(gateway: Gateway, agent: str, text: str = "", **configuration: Any) -> dict[str, Any]:
-    """Sends a message to `agent`; gives the task."""
+    """Send a message to `agent` and return the task."""
     message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}]}
     answer = httpx.post(
         f"{gateway.url}/agents/{agent}/message:send",
@@ -28,21 +28,21 @@ def send(gateway: Gateway, agent: str, text: str = "", **configuration: Any) -> 
 
 
 def read(gateway: Gateway, agent: str, task: dict[str, Any]) -> dict[str, Any]:
-    """The task as it is now."""
+    """Return the current task."""
     url = f"{gateway.url}/agents/{agent}/tasks/{task['id']}"
     found: dict[str, Any] = httpx.get(url, headers=HEADERS, timeout=TIMEOUT).json()
     return found
 
 
 def cancel(gateway: Gateway, agent: str, task: dict[str, Any]) -> dict[str, Any]:
-    """Cancels the task, and gives it as it is then."""
+    """Cancel the task and return the response."""
     url = f"{gateway.url}/agents/{agent}/tasks/{task['id']}:cancel"
     found: dict[str, Any] = httpx.post(url, headers=HEADERS, timeout=TIMEOUT).json()
     return found
 
 
 def canceled(gateway: Gateway, agent: str, task: dict[str, Any]) -> dict[str, Any]:
-    """Cancels the task, and gives it when it has ended: the answer comes a moment after the grace, done or not."""
+    """Cancel the task, wait for its end and return it. CancelTask may return before the end."""
     cancel(gateway, agent, task)
     going_on = ("SUBMITTED", "WORKING")
     return eventually(
@@ -52,5 +52,5 @@ def canceled(gateway: Gateway, agent: str, task: dict[str, Any]) -> dict[str, An
 
 
 def state(task: dict[str, Any]) -> str:
-    """The state of `task`, without its prefix."""
+    """Return the state of `task` without its prefix."""
     return str(task["status"]["state"]).removeprefix("TASK_STATE_")

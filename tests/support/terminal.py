@@ -1,4 +1,4 @@
-"""A program on a terminal, and a person before it."""
+"""A program on a pseudo-terminal, and its input and output."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ background of a shell it would ignore that: it is inherited."""
 
 
 class Terminal:
-    """What the program has shown is `screen`."""
+    """A program on a terminal. `screen` has its output."""
 
     def __init__(self, code: str, arguments: Sequence[str]) -> None:
         self._master, slave = pty.openpty()
@@ -38,7 +38,7 @@ class Terminal:
         self._reader.start()
 
     def shows(self, text: str, times: int = 1) -> None:
-        """Returns when `text` has been shown so many times; fails when the program ends without."""
+        """Wait until the output contains `text` `times` times. Fail if the program ends before."""
 
         def shown() -> bool:
             more_may_come = self.popen.poll() is None or self._reader.is_alive()
@@ -50,17 +50,17 @@ class Terminal:
         eventually(shown, what=f"{text!r} is shown in\n{self.screen}")
 
     def types(self, text: str) -> None:
-        """Types; a line ends with a newline, and `CTRL_C` is what it is."""
+        """Type a text. A line ends with a newline."""
         os.write(self._master, text.encode())
 
     def ends(self) -> int:
-        """The exit code, when the program has ended."""
+        """Wait for the end of the program and return its exit code."""
         code = self.popen.wait(60)
         self._reader.join(10)
         return code
 
     def close(self) -> None:
-        """Ends the program, if it has not."""
+        """Kill the program if it runs."""
         if self.popen.poll() is None:
             self.popen.kill()
             self.popen.wait(10)
@@ -75,7 +75,7 @@ class Terminal:
 
 @contextmanager
 def terminal(code: str, *arguments: str) -> Iterator[Terminal]:
-    """Python `code` with `arguments`, on a terminal of its own, gone at the end."""
+    """Run Python `code` with `arguments` on a new terminal."""
     one = Terminal(code, arguments)
     try:
         yield one

@@ -1,4 +1,4 @@
-"""Servers of a test's own that let in whom they know: Redis with TLS and ACLs, RabbitMQ with users."""
+"""Servers with authentication: Redis with TLS and ACLs, and RabbitMQ with TLS and users."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class Server:
 
     @property
     def files(self) -> dict[str, str]:
-        """What `secured` reads of its environment."""
+        """Return the environment variables of `secured`."""
         key, certificate = self.client
         return {"TEST_CA": str(self.authority.file), "TEST_KEY": str(key), "TEST_CERTIFICATE": str(certificate)}
 
 
 def missing(what: str) -> NoReturn:
-    """Ends the test: a failure in CI, which has to have `what`."""
+    """Skip the test, or fail it in CI, which must provide `what`."""
     if os.environ.get("CI"):
         pytest.fail(f"no {what} here, and CI needs it")
     pytest.skip(f"no {what} here")
@@ -52,7 +52,7 @@ def missing(what: str) -> NoReturn:
 
 @contextmanager
 def redis_with_tls(folder: Path, authority: Authority, acl: str) -> Iterator[Server]:
-    """A Redis for the users of `acl`, the content of an aclfile, and an `auditor` who may look at everything."""
+    """Run a Redis with the users of `acl`, the content of an aclfile, and an `auditor` with all permissions."""
     program = built_with_tls()
     key, certificate = authority.issue("redis", "127.0.0.1")
     server = Server(free_port(), authority, authority.issue("client"))
@@ -71,14 +71,14 @@ def redis_with_tls(folder: Path, authority: Authority, acl: str) -> Iterator[Ser
 
 
 def auditor(server: Server) -> redis.Redis:
-    """A client that may look at everything."""
+    """Return a client with all permissions."""
     key, certificate = server.client
     tls = {"ssl_ca_certs": str(server.authority.file), "ssl_certfile": str(certificate), "ssl_keyfile": str(key)}
     return redis.Redis(port=server.port, host="127.0.0.1", username="auditor", password="auditor", ssl=True, **tls)  # type: ignore[arg-type]
 
 
 def refusals(client: redis.Redis) -> list[str]:
-    """What the users of a Redis wanted to do and may not."""
+    """Return the commands that the ACLs of a Redis denied."""
     return [f"{entry['username']}: {entry['reason']} {entry['object']}" for entry in client.acl_log()]
 
 
@@ -86,7 +86,7 @@ def refusals(client: redis.Redis) -> list[str]:
 def rabbitmq_with_tls(
     folder: Path, authority: Authority, vhost: str, users: Mapping[str, tuple[str, Sequence[str]]]
 ) -> Iterator[Server]:
-    """A RabbitMQ node with one `vhost`; per user a password and what it may configure, write and read there."""
+    """Run a RabbitMQ node with one `vhost`. A user has a password and permissions to configure, write and read."""
     program = next((path for path in RABBITMQ if path.exists()), None)
     if program is None:
         missing("rabbitmq-server")
@@ -132,7 +132,7 @@ def rabbitmq_with_tls(
 
 
 def _definitions(vhost: str, users: Mapping[str, tuple[str, Sequence[str]]]) -> dict[str, object]:
-    """What RabbitMQ loads when it starts."""
+    """Return the definitions that RabbitMQ loads at its start."""
     permissions = []
     for name, (_, patterns) in users.items():
         configure, write, read = patterns
@@ -150,7 +150,7 @@ def _definitions(vhost: str, users: Mapping[str, tuple[str, Sequence[str]]]) -> 
 
 
 def built_with_tls() -> Path:
-    """A Redis on PATH that was built with TLS: the one that comes along with the tests is not."""
+    """Return a Redis on PATH with TLS support, which the bundled one does not have."""
     for folder in os.get_exec_path():
         program = Path(folder) / "redis-server"
         if program.exists():

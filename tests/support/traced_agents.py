@@ -1,4 +1,4 @@
-"""Agents that make spans of their own, in processes that trace: set up as a user's own module would."""
+"""Agents that create spans, in processes with tracing that is set up as in a user's module."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ THOUGHT = "thinks"
 
 @a2a.agent("thinker")
 async def thinker(turn: Turn) -> str:
-    """Thinks, in a span of its own, and says what it was told."""
+    """Return the text of the message, in a separate span."""
     with tracer.start_as_current_span(THOUGHT):
         await turn.say("thinking")
         await asyncio.sleep(0.05)  # so that this is a write of its own
@@ -40,14 +40,14 @@ async def thinker(turn: Turn) -> str:
 
 @a2a.agent("sync-thinker")
 def sync_thinker(turn: Turn) -> str:
-    """The same in a thread, and answers what it knows of the trace."""
+    """Create a span in a thread, and return the ids of the trace."""
     with tracer.start_as_current_span(THOUGHT):
         return turn.caller.headers.get("baggage", "no baggage")
 
 
 @app.task(name="double", shared=False)
 def double(number: int) -> int:
-    """Twice as much, and a span."""
+    """Double a number in a span."""
     with tracer.start_as_current_span(THOUGHT):
         return 2 * number
 
@@ -57,5 +57,5 @@ a2a.expose(double)
 
 @a2a.agent("breaks")
 async def breaks(turn: Turn) -> str:
-    """Fails."""
+    """Fail."""
     raise RuntimeError(f"broken by {turn.text}")

@@ -1,4 +1,4 @@
-"""Waiting for conditions: no test sleeps for a while and hopes."""
+"""Waiting for conditions instead of fixed sleeps."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import TypeVar
 T = TypeVar("T")
 
 LIMIT = 90.0
-"""Seconds within which a condition must come true on any machine; every wait of the tests ends by it."""
+"""Seconds within which a condition must become true on any machine."""
 
 EVERY = 0.02
-"""Seconds between two looks at a condition."""
+"""Seconds between two checks of a condition."""
 
 
 def eventually(condition: Callable[[], T], *, within: float = LIMIT, what: str = "", every: float = EVERY) -> T:
@@ -37,7 +37,7 @@ def eventually(condition: Callable[[], T], *, within: float = LIMIT, what: str =
 
 
 async def eventually_async(condition: Callable[[], Awaitable[T]], *, within: float = LIMIT, what: str = "") -> T:
-    """`eventually`, for a coroutine function."""
+    """Return the first true value of an asynchronous `condition`, like `eventually`."""
     deadline = time.monotonic() + within
     while True:
         value = await condition()

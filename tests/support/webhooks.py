@@ -1,4 +1,4 @@
-"""A sender of push notifications that signs with the independent Standard Webhooks library, and servers to post to."""
+"""A sender of push notifications that signs with the independent Standard Webhooks library, and a server."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ LINE = "3f786850e387550fdab836ed7e6dc881de23001b"
 
 @dataclass(frozen=True)
 class Post:
-    """One HTTP request of the sender."""
+    """An HTTP request of the sender."""
 
     headers: dict[str, str]
     body: bytes
 
 
 def status_event(text_id: str = "t1", state: TaskState = TaskState.TASK_STATE_WORKING) -> StreamResponse:
-    """A status of a task, as it is posted."""
+    """Return the body of a post with a task's status."""
     update = TaskStatusUpdateEvent(task_id=text_id, context_id="c1", status=TaskStatus(state=state))
     return StreamResponse(status_update=update)
 
@@ -52,7 +52,7 @@ def post(
     recorded_us: int = 0,
     **headers: str,
 ) -> Post:
-    """The request for one event, signed with each of `secrets`, at the time `at` (now, if None)."""
+    """Return the request for an event, signed with each of `secrets` at the time `at`, by default now."""
     text = MessageToJson(event or status_event(), indent=None) if body is None else body
     message_id, now = f"{line}_{EventId(version, recorded_us)}", int(time.time() if at is None else at)
     signed_at = datetime.fromtimestamp(now, UTC)
@@ -71,7 +71,7 @@ def post(
 
 @asynccontextmanager
 async def served(app: ASGIApp) -> AsyncIterator[str]:
-    """The address at which uvicorn serves `app`, on this event loop."""
+    """Serve `app` with uvicorn on this event loop and yield its URL."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5))
