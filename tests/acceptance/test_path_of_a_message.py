@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import httpx
@@ -12,29 +13,39 @@ from tests.support.clients import message_json
 from tests.support.fleet import Process, running_fleet
 from tests.support.waiting import eventually
 
-MOST_IN_THE_GATEWAY = 53
-MOST_IN_THE_WORKER = 44
-MOST = 80
-"""Modules of a path. Change these only downwards; docs/architecture/message.md names the modules."""
+PAGE = Path(__file__).parents[2] / "docs" / "architecture" / "message.md"
+
+MOST = 81
+"""Modules that the page names. Change this figure only downwards."""
+
+TRIES = 5
+"""Traces of which one has to show the path alone: a loop that ticks meanwhile enters modules of its own."""
 
 
-def test_a_message_enters_few_modules(tmp_path: Path) -> None:
+def test_a_message_enters_the_modules_that_the_page_names(tmp_path: Path) -> None:
+    named = set(re.findall(r"`([a-z_0-9/]+\.py)`", section("Modules on the path")))
+    assert len(named) <= MOST
     with running_fleet(tmp_path, app="tests.support.traced_modules", **{traced_modules.FOLDER: str(tmp_path)}) as fleet:
         worker, gateway = fleet.worker(pool="threads"), fleet.gateway()
-        send(gateway.url)  # what is done once only
-        for process in (worker, gateway):
-            signalled(process, traced_modules.BEGIN, tmp_path, "begin")
-        send(gateway.url)
-        inside_worker, inside_gateway = (
-            set(signalled(process, traced_modules.END, tmp_path, "end").split()) for process in (worker, gateway)
-        )
+        send(gateway.url)  # for what is imported or connected once
+        for _ in range(TRIES):
+            for process in (worker, gateway):
+                signalled(process, traced_modules.BEGIN, tmp_path, "begin")
+            send(gateway.url)
+            in_worker, in_gateway = (
+                set(signalled(process, traced_modules.END, tmp_path, "end").split()) for process in (worker, gateway)
+            )
+            assert "execution/run.py" in in_worker
+            assert "gateway/handler.py" in in_gateway
+            if in_worker | in_gateway <= named:
+                break
 
-    print("gateway:", *sorted(inside_gateway), "\nworker:", *sorted(inside_worker))
-    assert "execution/run.py" in inside_worker
-    assert "gateway/handler.py" in inside_gateway
-    assert len(inside_gateway) <= MOST_IN_THE_GATEWAY
-    assert len(inside_worker) <= MOST_IN_THE_WORKER
-    assert len(inside_gateway | inside_worker) <= MOST
+    assert in_worker | in_gateway <= named
+
+
+def section(title: str) -> str:
+    """Return a section of the page."""
+    return PAGE.read_text().partition(f"## {title}\n")[2].partition("\n## ")[0]
 
 
 def send(url: str) -> None:
@@ -45,6 +56,7 @@ def send(url: str) -> None:
 def signalled(process: Process, number: int, folder: Path, written: str) -> str:
     """Send a signal to a process, and return what it writes then."""
     path = folder / f"{process.pid}.{written}"
+    path.unlink(missing_ok=True)
     os.kill(process.pid, number)
     eventually(path.exists, what=f"{path} is written")
     return path.read_text()
