@@ -1,4 +1,4 @@
-"""A watcher's sign of life for probes, and a secret from a file, as compose/ uses them."""
+"""A watcher's alive file for probes, and a secret from a file, as in compose/."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A gateway that asks who it is: over each binding, before anything else, and without a word more than needed."""
+"""A gateway with authentication: it is checked first, over each binding, and errors reveal nothing."""
 
 from __future__ import annotations
 

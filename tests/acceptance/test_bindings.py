@@ -1,4 +1,4 @@
-"""An unmodified SDK client does every operation, over each binding and protocol version, on each pool."""
+"""All operations with an unmodified SDK client, over each binding and protocol version, on each pool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a broker does with messages that a worker has: the store decides what runs, whatever comes again or never."""
+"""Repeated and missing deliveries of a broker: the store decides which runs are executed."""
 
 from __future__ import annotations
 

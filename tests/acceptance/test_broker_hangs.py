@@ -1,4 +1,4 @@
-"""A broker that takes what it is sent and is silent: what clients send is accepted, and runs when it is back."""
+"""A broker that accepts data but does not respond: messages are accepted and run after its recovery."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A RabbitMQ that goes away and comes back, seen from here as every connection cut and none accepted for a while."""
+"""An interruption of RabbitMQ, simulated by closed and refused connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker that dies and comes back: workers, gateways and watchers go on by themselves, and nothing runs twice."""
+"""A restart of the broker: workers, gateways and watchers recover, and no run is executed twice."""
 
 from __future__ import annotations
 

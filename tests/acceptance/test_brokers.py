@@ -1,4 +1,4 @@
-"""The hand-over to Celery: over either broker, also over one that is away, and with none of what the client said."""
+"""Publishing to each broker, also while it is unavailable. Celery messages do not contain the client's message."""
 
 from __future__ import annotations
 

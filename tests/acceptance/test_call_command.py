@@ -1,4 +1,4 @@
-"""``a2a-celery call``, as a person uses it on a terminal, and as a script does."""
+"""``a2a-celery call``, interactively and in scripts."""
 
 from __future__ import annotations
 

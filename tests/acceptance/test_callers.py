@@ -1,4 +1,4 @@
-"""Who asks: what of it reaches the agent, what keeps callers apart, and what of it is written down nowhere."""
+"""Callers: their identity reaches the agent, separates their tasks, and is not written to logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`a2a.call` on real workers, over both brokers: canvases of agents somewhere, which hold no worker while they work."""
+"""`a2a.call` on real workers and both brokers: canvases of remote agents, which hold no worker while they wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`a2a.call` when things die: gateways, workers; and when there is much of it; and with webhooks instead of looks."""
+"""`a2a.call` with killed gateways and workers, under load, and with webhooks instead of polls."""
 
 from __future__ import annotations
 

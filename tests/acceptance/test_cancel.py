@@ -1,4 +1,4 @@
-"""A cancel stops the agent, and CANCELED comes when it has stopped: cooperative first, then, on prefork, by force."""
+"""Cancel stops the agent before the task is CANCELED: cooperatively first, then by force on prefork."""
 
 from __future__ import annotations
 

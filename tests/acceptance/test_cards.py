@@ -1,4 +1,4 @@
-"""Cards lead clients to this gateway: by the address it is told, or else by the one they came to."""
+"""Cards refer to this gateway by its configured address, or by the address of the request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Celery's own limits, a result backend that is down, a second attempt: all that Celery can't do or say is done."""
+"""Celery's time limits, an unavailable result backend and further attempts."""
 
 from __future__ import annotations
 

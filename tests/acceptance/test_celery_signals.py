@@ -1,4 +1,4 @@
-"""Celery's signals: receivers translate them into events of tasks, and each end of a run sends those that fit."""
+"""Celery's signals: receivers translate them into events of tasks, and each end of a run sends the right ones."""
 
 from __future__ import annotations
 

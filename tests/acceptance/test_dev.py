@@ -1,4 +1,4 @@
-"""``a2a dev`` and ``a2a-celery demo``: one command brings a fleet up, and whatever ends it leaves nothing behind."""
+"""``a2a dev`` and ``a2a-celery demo``: a command starts a fleet, and every way to end it stops all processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``a2a doctor`` on real fleets: one that is in order, and some that are not."""
+"""``a2a doctor`` on real fleets, both healthy and misconfigured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every ending is an A2A event: once, with a fixed sentence, whatever ended the run, on every pool and broker."""
+"""Every end of a run is one A2A event with a fixed sentence, on every pool and broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors say what the specification says, with typed details, the same over each binding; and capabilities hold."""
+"""Errors conform to the specification, with typed details and over each binding. Capabilities are enforced."""
 
 from __future__ import annotations
 

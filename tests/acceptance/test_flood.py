@@ -1,4 +1,4 @@
-"""A tenant that sends ten times its limit, and another beside it: what that one sends is answered, all of it."""
+"""A tenant that sends ten times its limit does not affect another tenant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the real Flower shows of runs: their ids, names, ends, times, and nothing of what anybody said."""
+"""Runs in Flower: ids, names, ends and times, but no content of messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents of other frameworks, the real ones with a stand-in for a model: asked on one worker, answered on another."""
+"""Agents of other frameworks with a stand-in for a model: a question of one worker is answered on another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Redis at its memory limit, with real processes: what runs ends, and no run is taken from a worker that lives."""
+"""A Redis at its memory limit with real processes: runs end, and no live worker loses a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One gateway command, several processes: they share the ports, and nothing else."""
+"""A gateway command with several processes, which share the ports only."""
 
 from __future__ import annotations
 

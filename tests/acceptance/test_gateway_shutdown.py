@@ -1,4 +1,4 @@
-"""A gateway that is told to stop: it answers what it can, and is gone in time, whatever is open."""
+"""Shutdown of a gateway: it completes the requests that it can, and ends in time."""
 
 from __future__ import annotations
 

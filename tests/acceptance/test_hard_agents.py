@@ -1,4 +1,4 @@
-"""Agents that do what agents should not: none of it may leave a task WORKING, or take the others along."""
+"""Agents that break rules: no task stays WORKING, and other tasks are not affected."""
 
 from __future__ import annotations
 

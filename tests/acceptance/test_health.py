@@ -1,4 +1,4 @@
-"""What a gateway says when something it needs is gone, and that it works again when that is back."""
+"""Health checks of a gateway whose dependencies are unavailable, and its recovery."""
 
 from __future__ import annotations
 

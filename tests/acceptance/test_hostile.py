@@ -1,4 +1,4 @@
-"""What no client would send: every answer is an error of the protocol, none a 5xx, and the gateway goes on serving."""
+"""Invalid requests: every response is an error of the protocol, none is a 5xx, and the gateway keeps serving."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What no client of protocol 0.3 would send: refused in the words of that protocol, by its own codes."""
+"""Invalid requests of protocol 0.3: every response is an error of that protocol."""
 
 from __future__ import annotations
 

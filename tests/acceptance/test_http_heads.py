@@ -1,4 +1,4 @@
-"""Headers that do not end are refused, and their connection closed, whatever the gateway's server reads them with."""
+"""Endless headers are refused and their connection is closed, with each HTTP parser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A message that comes again is the same task, if its agent asks for that: on any gateway, over any binding."""
+"""A repeated message returns the same task if its agent is idempotent, on any gateway and over any binding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists of large tasks: a page has so many bytes, and the gateway grows by a few pages at most."""
+"""Lists of large tasks: the bytes of a page are limited, and so is the memory of the gateway."""
 
 from __future__ import annotations
 

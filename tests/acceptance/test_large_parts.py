@@ -1,4 +1,4 @@
-"""Large parts on a whole fleet: whoever asks, over whichever binding, gets all that was sent, or an error."""
+"""Large parts on a complete fleet: each binding returns all of them, or an error."""
 
 from __future__ import annotations
 

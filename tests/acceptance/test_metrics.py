@@ -1,4 +1,4 @@
-"""Metrics over HTTP, of a gateway with two processes, a worker and a watcher: each changes by what was done."""
+"""Metrics over HTTP of a gateway with two processes, a worker and a watcher."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Releases that meet a store of another schema: all refuse, `a2a migrate` says what it would do, and does it."""
+"""Releases on a store of another schema refuse to start, and `a2a migrate` describes and runs the migration."""
 
 from __future__ import annotations
 

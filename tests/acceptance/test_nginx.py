@@ -1,4 +1,4 @@
-"""compose/nginx.conf in front of a gateway: what it passes on, what it keeps out, and that it keeps no body."""
+"""compose/nginx.conf in front of a gateway: it forwards, refuses and does not buffer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operator's commands on a fleet in which much is wrong: each says so, and what can be done is done."""
+"""Operator commands on a fleet with many problems: each reports them, and repairs what it can."""
 
 from __future__ import annotations
 

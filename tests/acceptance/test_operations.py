@@ -1,4 +1,4 @@
-"""What the operations promise beyond their happy path: lists, follow-ups, cancelling, answers without a task."""
+"""Operations beyond the common case: lists, follow-ups, cancels, and answers without a task."""
 
 from __future__ import annotations
 

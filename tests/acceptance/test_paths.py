@@ -1,4 +1,4 @@
-"""One short path through everything, for each pool and broker: the part of the fleets' tests that runs for a change."""
+"""A short path through all components, for each pool and broker. It runs for every change."""
 
 from __future__ import annotations
 

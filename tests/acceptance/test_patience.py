@@ -1,4 +1,4 @@
-"""Calls that take long, messages too many, clients that go away: what a gateway keeps, and what it lets go of."""
+"""Long calls, too many messages and disconnected clients: resources that a gateway keeps and releases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task that waits for its client: asked in whichever way, answered on whichever worker, and not for ever."""
+"""Interrupted tasks: asked in every way, answered on any worker, and expired."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Celery tasks that existed before, as agents: their arguments, results, retries, limits, pauses and canvases."""
+"""Existing Celery tasks as agents: their arguments, results, retries, limits, pauses and canvases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The processes of a worker import its agents before a message comes, and close what they opened when they stop."""
+"""Worker processes import their agents before the first message, and close their resources at shutdown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The README's own words, run: its agent, its three commands, its request, its tools for working on the project."""
+"""The README's agent, commands, request and development tools."""
 
 from __future__ import annotations
 

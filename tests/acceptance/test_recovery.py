@@ -1,4 +1,4 @@
-"""Workers that die or freeze with their runs: what had to end ends, what may go on does, nothing runs twice at once."""
+"""Workers that are killed or frozen: runs fail or are retried, and none is executed twice at once."""
 
 from __future__ import annotations
 

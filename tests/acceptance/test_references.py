@@ -1,4 +1,4 @@
-"""What a message refers to reaches its agent: the caller's own tasks; and the extensions that are active are said."""
+"""References to other tasks reach the agent if the caller owns them. Active extensions are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``a2a requeue`` and ``a2a list --stuck`` on real fleets: what was lost with its worker runs again, on another."""
+"""``a2a requeue`` and ``a2a list --stuck`` on real fleets: a lost task runs again on another worker."""
 
 from __future__ import annotations
 

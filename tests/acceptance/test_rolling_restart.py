@@ -1,4 +1,4 @@
-"""Everything is restarted, one after another, under load: nothing is lost, nothing fails, and every stream is whole."""
+"""A rolling restart under load: no task is lost or fails, and every stream is complete."""
 
 from __future__ import annotations
 

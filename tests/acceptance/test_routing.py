@@ -1,4 +1,4 @@
-"""Where and when a run goes: its agent's route and its client's times hold for whoever publishes it."""
+"""Routes and times of runs: the agent's route and the client's times apply to every publication."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of one context come one by one, on several workers that are killed among them, and on both brokers."""
+"""Serialized runs of a context on several workers that are killed, on both brokers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions on real workers: kept across tasks, workers and kills; whoever can't open one says so."""
+"""Sessions on real workers persist across tasks, workers and kills. Unreadable sessions are reported."""
 
 from __future__ import annotations
 

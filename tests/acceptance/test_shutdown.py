@@ -1,4 +1,4 @@
-"""A worker that is told to stop loses nothing, fails nothing it need not, and starts nothing twice: on every pool."""
+"""Shutdown of a worker on every pool: no run is lost, fails without need or begins twice."""
 
 from __future__ import annotations
 

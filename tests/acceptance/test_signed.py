@@ -1,4 +1,4 @@
-"""A fleet whose messages are signed does all it does; what nobody signed, or a stranger did, changes nothing."""
+"""A fleet with signed Celery messages works, and unsigned or foreign messages have no effect."""
 
 from __future__ import annotations
 

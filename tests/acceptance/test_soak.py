@@ -1,4 +1,4 @@
-"""A hundred clients at once, for a while: nothing lost, no error, and nothing grows."""
+"""A hundred concurrent clients: no task is lost, no request fails, and no process grows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers without this package: what Celery's result backend says of their runs reaches clients and webhooks."""
+"""Workers without this package: their results in Celery's result backend reach clients and webhooks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams: every event, once, in order, with its number, on any gateway, whatever happens to readers and gateways."""
+"""Streams: every event once, in order and with its id, on any gateway, despite disconnects and restarts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TLS, and users who may do no more than docs/security.md says: a fleet does all it does, and asks for nothing else."""
+"""TLS and users with the minimal permissions of docs/security.md: a fleet works and needs no others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One trace from the client's span to the webhook's post, through real processes, exported as a user's would be."""
+"""One trace from the client's span to the webhook's post, through real processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Push-notification configs: the four operations, and the one that comes with a message, over each binding."""
+"""Push-notification configs: the four operations, and configs in messages, over each binding."""
 
 from __future__ import annotations
 

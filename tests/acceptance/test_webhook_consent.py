@@ -1,4 +1,4 @@
-"""A gateway that asks receivers takes a webhook only if its receiver consents."""
+"""A gateway that requires consent accepts a webhook only after its receiver has consented."""
 
 from __future__ import annotations
 

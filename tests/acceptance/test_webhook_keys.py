@@ -1,4 +1,4 @@
-"""Ed25519 signatures end to end: a key is changed with posts under way, and its receiver refuses none."""
+"""Ed25519 signatures: a key is rotated during deliveries, and the receiver accepts every post."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The owner of a webhook, end to end: deliveries, replays and pings over HTTP, also when a watcher is started anew."""
+"""Deliveries, replays and pings over HTTP for the owner of a webhook, also after a watcher's restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients entrust to webhooks is nowhere but in the posts; and the key it is sealed with may change."""
+"""Secrets of webhooks appear only in posts, and the key that encrypts them can be rotated."""
 
 from __future__ import annotations
 

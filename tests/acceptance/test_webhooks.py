@@ -1,4 +1,4 @@
-"""Webhooks, end to end: a task's events come to a real receiver, signed, in order, whatever it answers."""
+"""Webhooks: a task's events reach a real receiver signed and in order, whatever it responds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""At least once and in order, while watchers are killed with posts under way."""
+"""Deliveries at least once and in order while watchers are killed."""
 
 from __future__ import annotations
 

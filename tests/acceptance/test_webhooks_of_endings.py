@@ -1,4 +1,4 @@
-"""Ends that no agent wrote come to the webhook like any other event."""
+"""Webhooks receive ends of runs that no agent wrote."""
 
 from __future__ import annotations
 

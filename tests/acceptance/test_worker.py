@@ -1,4 +1,4 @@
-"""What a stock Celery worker does with a run: where it lives, what it shares, how often it happens."""
+"""Runs in a stock Celery worker: their process, shared state and lifecycle."""
 
 from __future__ import annotations
 
