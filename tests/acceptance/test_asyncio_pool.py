@@ -32,7 +32,7 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemUnderTest
 
 
 def pool_of(system: SystemUnderTest) -> dict[str, Any]:
-    """What the worker says of its pool."""
+    """Return the worker's report of its pool."""
     options = {name: value for name, value in system.to_worker.items() if name != "reply"}
     answers = eventually(lambda: system.celery.control.inspect(**options).stats())
     pool: dict[str, Any] = next(iter(answers.values()))["pool"]
@@ -40,7 +40,7 @@ def pool_of(system: SystemUnderTest) -> dict[str, Any]:
 
 
 def working(system: SystemUnderTest) -> int:
-    """How many silent agents work."""
+    """Return the number of working silent agents."""
     answer = rest(system.gateway, "GET", "/tasks?status=TASK_STATE_WORKING&pageSize=1", agent="silent")
     return int(answer.json()["totalSize"])
 

@@ -24,12 +24,12 @@ ENDED = ("COMPLETED", "FAILED", "CANCELED", "REJECTED")
 
 
 def fetched(worker: Process, task: dict[str, Any]) -> bool:
-    """Whether `worker` has the message."""
+    """Return whether `worker` has received the message."""
     return f"[{task['id']}.1] received" in worker.output()
 
 
 def is_told_of(fleet: Fleet, task: dict[str, Any]) -> bool:
-    """Whether the store knows that some worker has the task's run in hand."""
+    """Return whether the store has a prefetch report of the task's run."""
     store = SyncStore(fleet.redis.store_url)
     held = store.redis.hget(Keys().task(task["id"]).record, "prefetched")
     store.close()

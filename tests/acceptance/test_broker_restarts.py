@@ -27,14 +27,14 @@ SECONDS = {"A2A_REDISPATCH_AFTER": "3", "A2A_LEASE_TTL": "6"}
 
 @dataclass
 class Site:
-    """A fleet whose broker, a Redis of its own, can die."""
+    """A fleet with a separate Redis as its broker, which can be killed."""
 
     fleet: Fleet
     broker: MortalRedis
     gateway: Gateway
 
     def unacknowledged(self) -> int:
-        """How many messages workers have and have not acknowledged."""
+        """Return the number of unacknowledged messages."""
         client = redis.Redis.from_url(self.broker.store_url + "?db=1")
         count = int(client.hlen("unacked"))  # type: ignore[arg-type]
         client.close()
@@ -45,7 +45,7 @@ class Site:
         return agent, send(self.gateway, agent, text, returnImmediately=True)
 
     def is_in(self, sent: tuple[str, dict[str, Any]], *states: str) -> bool:
-        """Whether the task is in one of `states`."""
+        """Return whether the task is in one of `states`."""
         return state(read(self.gateway, *sent)) in states
 
     def completes_once(self, sent: tuple[str, dict[str, Any]], within: float = LIMIT) -> list[str]:

@@ -32,7 +32,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def call(served: Served, agent: str, *arguments: str, code: int = 0, typed: str = "") -> Result:
-    """What a script gets; `typed` is its stdin."""
+    """Run the command without a terminal. `typed` is its stdin."""
     result = CliRunner().invoke(main, ["call", f"{served.url}/agents/{agent}", *arguments], input=typed)
     assert result.exit_code == code, result.output
     return result

@@ -58,7 +58,7 @@ def start_guarded(fleet: Fleet, **env: str) -> Gateway:
 
 
 def told(answer: dict[str, Any]) -> dict[str, Any]:
-    """What the agent "data" says that it was told."""
+    """Return the fields that the agent "data" received."""
     data: dict[str, Any] = answer["task"]["artifacts"][0]["parts"][0]["data"]
     return data
 

@@ -25,7 +25,7 @@ def site(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Call
 
 @pytest.fixture(scope="module")
 def worker(site: Callers) -> Process:
-    """One slot, and one message beside it."""
+    """Run a worker with one slot and one prefetched message."""
     return site.worker()
 
 

@@ -23,7 +23,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def public(served: Served) -> Gateway:
-    """A gateway that is told its public address."""
+    """A gateway with a configured public address."""
     return served.fleet.gateway(grpc=True, A2A_PUBLIC_URL=PUBLIC, A2A_GRPC_PUBLIC_ADDRESS="grpc.example.com:443")
 
 

@@ -34,7 +34,7 @@ class Commands:
         return result
 
     def lines(self, *arguments: str) -> list[Any]:
-        """What it says to a script."""
+        """Return the JSON output of the command."""
         return [json.loads(line) for line in self(*arguments, "--json").stdout.splitlines()]
 
     def accepted(self, agent: str, text: str) -> str:

@@ -47,5 +47,5 @@ async def begin(fleet: ChaosFleet) -> str:
 
 
 async def begun(fleet: ChaosFleet, tasks: list[str], count: int) -> bool:
-    """Whether `count` of the `tasks` have begun."""
+    """Return whether `count` of the `tasks` have begun."""
     return sum(bool(marks_of(fleet.marks, task)) for task in tasks) >= count

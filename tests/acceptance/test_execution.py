@@ -55,7 +55,7 @@ class Watched:
         self.worker.wait_for_output(" ready.")
 
     def told(self, task_id: str) -> list[str]:
-        """What Celery's events say of the task's executions."""
+        """Return Celery's events of the task's executions."""
         told = [event for event in self.events.whole if event["type"] == "a2a-execution"]
         return [
             " ".join([e["to_state"], *[e[name] for name in ("model", "tool", "reason") if name in e]])
@@ -70,7 +70,7 @@ class Watched:
         return str(task["id"])
 
     def kept(self, task_id: str) -> list[str]:
-        """What is in the store of it."""
+        """Return the stored steps."""
         found = self.store.run(read_steps(Keys("a2a"), task_id))
         assert found is not None
         return [" ".join([s.transition.after, *map(str, s.transition.detail.values())]) for s in found.steps]
@@ -83,7 +83,7 @@ class Watched:
         return CliRunner().invoke(a2a, ["get", task_id, "--execution", *options], obj=SimpleNamespace(app=app))
 
     def shown(self, task_id: str) -> list[dict[str, Any]]:
-        """What that says to a script."""
+        """Return the JSON output of the command."""
         done = self.get(task_id, "--json")
         assert done.exit_code == 0, done.output
         return [json.loads(line) for line in done.stdout.splitlines()]

@@ -58,7 +58,7 @@ def command() -> list[str]:
 
 @contextmanager
 def flower(system: SystemUnderTest) -> Iterator[Shown]:
-    """The README's command, on a port of its own."""
+    """Run the README's command on a free port."""
     url = f"http://127.0.0.1:{free_port()}"
     port = f"--port={url.rpartition(':')[2]}"
     system.fleet.start("flower", *command(), port, FLOWER_UNAUTHENTICATED_API="true")

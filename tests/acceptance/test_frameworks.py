@@ -30,7 +30,7 @@ class Office:
         self.store = SyncStore(fleet.redis.store_url)
 
     def steps(self, task_id: str) -> dict[tuple[int, str], list[str]]:
-        """What each run of a task went through, by its number and worker."""
+        """Return the states of each run of a task, by number and worker."""
         found = self.store.run(read_steps(Keys("a2a"), task_id))
         assert found is not None
         runs: dict[tuple[int, str], list[str]] = {}
@@ -41,7 +41,7 @@ class Office:
         return runs
 
     def client(self, agent: BookingAgent) -> Client:
-        """Somebody new."""
+        """Return a new client."""
         return Client(self.gateway, agent)
 
 

@@ -48,7 +48,7 @@ HOOK_SECRET = "what-another-owner-s-webhook-is-told-77ab"
 
 @dataclass
 class State:
-    """What a gateway is like between requests."""
+    """State of a gateway between requests."""
 
     pid: int
     connections: int

@@ -17,7 +17,7 @@ HEADERS = {"A2A-Version": "1.0"}
 
 
 def endless(gateway: Gateway, filler: bytes) -> tuple[int, bytes]:
-    """How many bytes of headers were taken, and what was answered."""
+    """Return the number of accepted header bytes and the response."""
     parts = urlsplit(gateway.url)
     with socket.create_connection((parts.hostname, parts.port), timeout=30) as client:
         client.sendall(b"GET /health/live HTTP/1.1\r\nHost: a\r\nX-Filler: ")

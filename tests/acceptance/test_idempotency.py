@@ -56,7 +56,7 @@ async def streaming(second: Gateway, request: pytest.FixtureRequest) -> AsyncIte
 
 
 def again(sent: SendMessageRequest) -> SendMessageRequest:
-    """The same request, as a client that heard no answer sends it."""
+    """Repeat the request, as a client without a response does."""
     copy = SendMessageRequest()
     copy.CopyFrom(sent)
     return copy

@@ -20,7 +20,7 @@ TASKS = 25
 
 
 async def ended_tasks(store_url: str, text: str) -> list[str]:
-    """So many ended tasks, each with a message of `text`."""
+    """Create ended tasks, each with a message of `text`."""
     store, keys, ids = AsyncStore(store_url), Keys(), [f"task-{number:02}" for number in range(TASKS)]
     for task_id in ids:
         scope, sent = Scope("echo"), request(text, task_id, CONTEXT)

@@ -22,7 +22,7 @@ SIZES = (1500, THRESHOLD, 3000, 200_000)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the large parts are."""
+    """Folder of the large parts."""
     return tmp_path_factory.mktemp("blobs") / "store"
 
 

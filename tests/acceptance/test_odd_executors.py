@@ -27,7 +27,7 @@ ASKS, BY_CLIENT = f"INPUT_REQUIRED {NEEDS_INPUT}", f"CANCELED {CANCELED_BY_CLIEN
 
 @dataclass
 class Site:
-    """A gateway, and the store behind it."""
+    """A gateway and its store."""
 
     gateway: Gateway
     store: SyncStore
@@ -42,7 +42,7 @@ class Site:
         return task
 
     def read(self, task_id: str, agent: str = "odd") -> dict[str, Any]:
-        """The task as it is now."""
+        """Return the current task."""
         task: dict[str, Any] = rest(self.gateway, "GET", f"/tasks/{task_id}", agent=agent).json()
         return task
 

@@ -45,7 +45,7 @@ def system(
 
 
 def artifacts(task: dict[str, Any]) -> list[Any]:
-    """What its artifacts hold, a value each."""
+    """Return the value of each artifact."""
     return [
         part.get("text", part.get("data", part.get("raw"))) for a in task.get("artifacts", []) for part in a["parts"]
     ]

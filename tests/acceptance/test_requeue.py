@@ -53,7 +53,7 @@ def operated(fleet: Fleet, **conf: str) -> A2A:
 
 
 def a2a(fleet: Fleet, *arguments: str, code: int = 0, **conf: str) -> Result:
-    """What ``celery -A … a2a <arguments>`` does, in this process: it starts in no time."""
+    """Run ``celery -A … a2a <arguments>`` in this process, which is fast."""
     app = operated(fleet, **conf).celery
     done = CliRunner().invoke(commands, arguments, obj=SimpleNamespace(app=app))
     assert done.exit_code == code, done.output
@@ -61,12 +61,12 @@ def a2a(fleet: Fleet, *arguments: str, code: int = 0, **conf: str) -> Result:
 
 
 def rows(fleet: Fleet, *arguments: str, **conf: str) -> list[dict[str, Any]]:
-    """What a command says to a script."""
+    """Return the JSON output of a command."""
     return [json.loads(line) for line in a2a(fleet, *arguments, "--json", **conf).stdout.splitlines()]
 
 
 def requeued(fleet: Fleet, task_ids: list[str]) -> list[RequeueResult]:
-    """What becomes of these dead letters."""
+    """Resubmit these dead letters and return the results."""
     found = operated(fleet)
     store = SyncStore(found.settings.store_url)
     try:

@@ -58,7 +58,7 @@ def cut_off(served: Served) -> Gateway:
 
 
 def ran_on(served: Served, name: str, task_id: str) -> bool:
-    """Whether a worker's log has the task."""
+    """Return whether a worker's log has the task."""
     return any(task_id in process.output() for process in served.fleet.processes if name in process.name)
 
 

@@ -57,7 +57,7 @@ def brokers_site(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Itera
 
 
 def words(folder: Path, task_id: str) -> list[str]:
-    """What the agent has left for us."""
+    """Return the lines that the agent wrote."""
     path = folder / task_id
     return path.read_text().splitlines() if path.exists() else []
 

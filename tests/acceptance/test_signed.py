@@ -25,7 +25,7 @@ ON_ONE = pytest.mark.parametrize("broker", ["redis"], indirect=True)
 
 @dataclass
 class Signed:
-    """A fleet with keys of its own, and a stranger's."""
+    """A fleet with its keys, and a foreign key."""
 
     fleet: Fleet
     gateway: Gateway
@@ -83,7 +83,7 @@ def signed(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Si
 
 
 def texts(task: dict[str, Any]) -> list[Any]:
-    """What the artifacts of a task that completed hold."""
+    """Return the contents of the artifacts of a completed task."""
     assert task["status"]["state"] == "TASK_STATE_COMPLETED", task
     return [part.get("text", part.get("data")) for artifact in task["artifacts"] for part in artifact["parts"]]
 

@@ -111,5 +111,5 @@ def memory(dev: Process) -> dict[str, int]:
 
 
 def settled(store: redis.Redis) -> int:
-    """How many connections Redis has, once no stream is followed any more."""
+    """Return the number of Redis connections after the end of all streams."""
     return 0 if store.pubsub_channels("a2a:{*") else len(store.client_list())

@@ -25,7 +25,7 @@ STRANGERS = {"owner": ("bob", "acme"), "tenant": ("alice", "beta")}
 
 
 def of_task(operation: str, task_id: str) -> dict[str, Any]:
-    """What `operation` asks for, about the task `task_id`."""
+    """Return the parameters of `operation` for the task `task_id`."""
     match operation:
         case "SendMessage" | "SendStreamingMessage":
             return message_json("7", taskId=task_id)
@@ -64,7 +64,7 @@ class Matrix:
     async def ask(
         self, binding: str, operation: str, params: dict[str, Any], who: str, tenant: str, agent: str = "ask"
     ) -> Answer:
-        """What `who` is answered; "" is nobody."""
+        """Return the response to the caller `who`, or to an anonymous caller if it is ""."""
         tenants = {"alice": ["", "acme", "beta"], "bob": ["", "acme"], "carol": ["beta"]}
         headers = self.issuer.headers(who, tenants=tenants[who]) if who else {}
         return await ask(self.served.gateway, binding, operation, params, tenant, agent, headers)
@@ -266,5 +266,5 @@ def task_of(answer: Answer) -> dict[str, Any]:
 
 
 def totals(answer: Answer) -> int:
-    """How many tasks a list says there are."""
+    """Return the total size of a list."""
     return int(answer.data.get("result", answer.data).get("totalSize", 0))

@@ -188,7 +188,7 @@ def test_the_error_of_a_run_is_in_its_span_and_its_text_is_not(
 
 
 def test_a_run_that_a_watcher_publishes_is_in_its_trace(served: Served, spans: Collector, caller: Caller) -> None:
-    """What the broker lost, with what its message's headers said, is in the store."""
+    """The watcher publishes a run that the broker lost with the trace headers in the store."""
     store, keys = SyncStore(served.fleet.redis.store_url), Keys()
     assert served.worker is not None
     served.worker.stop()

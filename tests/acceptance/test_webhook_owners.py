@@ -89,7 +89,7 @@ def pings(posts: list[Received]) -> list[Received]:
 
 
 def delivered(owner: Owner) -> dict[str, Any]:
-    """What the owner reads when everything has been delivered."""
+    """Return the deliveries that the owner reads after all of them were posted."""
 
     def is_delivered() -> dict[str, Any] | None:
         found = owner.deliveries()

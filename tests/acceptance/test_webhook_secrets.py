@@ -180,7 +180,7 @@ def look_at_flower(traces: Traces, flower: str) -> None:
 
 
 def flower_says(flower: str, page: str) -> str:
-    """What it answers; "" if it does not, or has nothing."""
+    """Return the response, or "" if there is none or it is empty."""
     try:
         answer = httpx.get(f"{flower}{page}", timeout=30)
     except httpx.HTTPError:
@@ -189,7 +189,7 @@ def flower_says(flower: str, page: str) -> str:
 
 
 def ended(hooks: Receiver) -> int:
-    """How many configs have heard that the task completed."""
+    """Return the number of configs that received the end of the task."""
     ends = [got for got in hooks.received(FINE) if b"completed" in got.body.lower()]
     return len({got.headers["webhook-id"].rpartition("_")[0] for got in ends})  # one of 0.3 may hear it twice
 
@@ -357,7 +357,7 @@ def test_a_key_is_changed_under_configs_that_stay(tmp_path: Path) -> None:
 
 
 def until_completed(hooks: Receiver, path: str) -> list[Received]:
-    """What came to `path`, when the task's end has."""
+    """Wait for the end of the task at `path` and return all posts."""
 
     def ended() -> list[Received]:
         got = hooks.received(path)
@@ -367,7 +367,7 @@ def until_completed(hooks: Receiver, path: str) -> list[Received]:
 
 
 def signs(secret: str, got: Received, signature: str) -> bool:
-    """Whether it is this secret's signature."""
+    """Return whether the signature is by this secret."""
     try:
         Webhook(secret).verify(got.body, {**got.headers, "webhook-signature": signature})
     except WebhookVerificationError:

@@ -86,7 +86,7 @@ def read(served: Served, agent: str, task_id: str) -> dict[str, Any]:
 
 
 def all_posts(store: SyncStore, hooks: Receiver, path: str, task_id: str, after: int = 0) -> list[Received]:
-    """What came to `path` when the newest event of the task is among it, all judged."""
+    """Wait for the newest event of the task at `path`, check all posts and return them."""
     expected = shown(store, task_id)
 
     def newest_is_there() -> bool:
@@ -189,13 +189,13 @@ def test_nobody_is_sent_elsewhere(served: Served, store: SyncStore, hooks: Recei
 
 
 def stands(store: SyncStore, task_id: str, config_id: str) -> str:
-    """What a list of deliveries calls the line; "missing" when there is none."""
+    """Return the state of the delivery in a list, or "missing" if there is none."""
     found = store.run(read_delivery(Keys("a2a"), task_id, config_id))
     return found.state if found else "missing"
 
 
 def deliveries(served: Served, *arguments: str) -> list[dict[str, Any]]:
-    """What the command says, in JSON."""
+    """Return the JSON output of the command."""
     found = served.fleet.command("a2a", "deliveries", *arguments)
     assert found.returncode == 0, found.stderr
     if arguments[0] == "show" and "--json" not in arguments:

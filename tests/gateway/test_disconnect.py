@@ -20,7 +20,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Client:
-    """A client that stays until it is told to go."""
+    """Client that stays connected until the test disconnects it."""
 
     def __init__(self) -> None:
         self.gone = asyncio.Event()

@@ -19,7 +19,7 @@ from tests.support.waiting import LIMIT
 
 
 class Broken(Authenticator):
-    """Raises what it is told."""
+    """Raises the given error."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__([])
@@ -39,7 +39,7 @@ class Known(Authenticator):
 
 
 async def refused_by(error: Exception) -> Fault:
-    """What a client is told where authentication ends with `error`."""
+    """Return the client's error if authentication raises `error`."""
     port = free_port()
     server = GrpcServer({}, "127.0.0.1", port, 1024, Broken(error))
     await server.start()

@@ -35,7 +35,7 @@ print(generate_latest(ours(MultiProcessCollector(None))).decode())
 
 
 def said(code: str, folder: Path) -> str:
-    """What a process prints that counts in `folder`."""
+    """Return the output of a process that counts in `folder`."""
     command = [sys.executable, "-c", code]
     return subprocess.run(command, env={FOLDER: str(folder)}, capture_output=True, text=True, check=False).stdout
 

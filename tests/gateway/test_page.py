@@ -36,7 +36,7 @@ def client_of(redis_server: EmbeddedRedis, *, ui: bool, **settings: Any) -> http
 
 @pytest.fixture
 async def client(redis_server: EmbeddedRedis) -> AsyncIterator[httpx.AsyncClient]:
-    """One whose gateway serves the page."""
+    """Client of a gateway that serves the page."""
     async with client_of(redis_server, ui=True) as client:
         yield client
 

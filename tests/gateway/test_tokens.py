@@ -115,7 +115,7 @@ async def test_every_algorithm_of_secrets(algorithm: str) -> None:
 
 
 def encoded(part: Any) -> str:
-    """One part of a token."""
+    """Return an encoded part of a token."""
     raw = part if isinstance(part, bytes) else json.dumps(part).encode()
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
