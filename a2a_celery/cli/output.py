@@ -69,23 +69,23 @@ def task_lines(task: Task) -> str:
     return "\n".join([*lines, *map(_artifact, task.artifacts)])
 
 
-def task_table(rows: Sequence[tuple[str, Task]]) -> Iterable[str]:
+def task_table(tasks: Sequence[tuple[str, Task]]) -> Iterable[str]:
     """Yield a heading and a line for each (agent, task)."""
     cells = []
-    for agent, task in rows:
+    for agent, task in tasks:
         updated = task.status.timestamp.ToDatetime().strftime("%Y-%m-%d %H:%M:%S")
         cells.append((task.id, state_name(task.status.state), agent, updated, task.context_id))
     return table(("TASK", "STATE", "AGENT", "UPDATED", "CONTEXT"), cells)
 
 
-def table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterable[str]:
-    """Yield a heading and the rows in aligned columns. On a terminal, lines are cut to its width."""
-    cells = [heading, *rows]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(heading))]
+def table(heading: Sequence[str], lines: Iterable[Sequence[str]]) -> Iterable[str]:
+    """Yield a heading and lines in aligned columns. On a terminal, lines are cut to its width."""
+    cells = [heading, *lines]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(heading))]
     most = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    for row in cells:
-        line = "  ".join(f"{_printable(cell):{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-        yield line if most is None or len(line) <= most else line[: most - 1] + "…"
+    for line in cells:
+        text = "  ".join(f"{_printable(cell):{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
+        yield text if most is None or len(text) <= most else text[: most - 1] + "…"
 
 
 def with_reference(text: str, reference: object) -> str:

@@ -59,7 +59,7 @@ async def test_the_same_message_is_the_same_task_and_writes_nothing(
 
     again = await messages.new("b")
 
-    assert again == Known("a", version=1, turns_ahead=0)
+    assert again == Known("a", version=1, preceding_turns=0)
     assert await seeds.everything() == before
 
 
@@ -151,10 +151,10 @@ async def test_a_message_that_waits_waits_once(store: AsyncStore, keys: Keys, se
     waits = await messages.further(task_id, nonce="2")
     assert isinstance(waits, Waiting)
 
-    assert await messages.further(task_id, nonce="3") == Known(task_id, waits.newest.version, turns_ahead=2)
+    assert await messages.further(task_id, nonce="3") == Known(task_id, waits.newest.version, preceding_turns=2)
     assert await store.redis.llen(keys.task(task_id).turns) == 2
     await seeds.settled(claim, status(INPUT_REQUIRED))
-    assert await messages.further(task_id, nonce="4") == Known(task_id, waits.newest.version, turns_ahead=2)
+    assert await messages.further(task_id, nonce="4") == Known(task_id, waits.newest.version, preceding_turns=2)
 
 
 async def test_a_message_whose_task_has_ended_is_known_still(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:

@@ -177,7 +177,7 @@ class AcceptedMessage:
 
     Attributes:
         since: The message's turn is in the log after this event.
-        turns_ahead: Number of turns that start after `since` and before the message's own turn, see `TurnWatch`.
+        preceding_turns: Number of turns that start after `since` and before the message's own turn, see `TurnWatch`.
         new: Whether the log ends at `newest`.
         is_resolved: False if `task` has unresolved blob references: a client must not receive it, see `with_full_task`.
     """
@@ -185,14 +185,14 @@ class AcceptedMessage:
     task: Task
     newest: EventId
     since: EventId
-    turns_ahead: int
+    preceding_turns: int
     new: bool = False
     is_resolved: bool = True
 
     @property
     def is_first(self) -> bool:
         """Return whether the message created the task."""
-        return self.since.version == 1 and not self.turns_ahead
+        return self.since.version == 1 and not self.preceding_turns
 
 
 class MessageAcceptor:
@@ -290,7 +290,7 @@ class MessageAcceptor:
             case answers.Created(task, newest, is_blocked):
                 if not is_blocked:
                     self._publisher.publish(self._agent.name, RunRef(task_id, 1), options)
-                return AcceptedMessage(task, newest, since=newest, turns_ahead=0, new=True)
+                return AcceptedMessage(task, newest, since=newest, preceding_turns=0, new=True)
             case answers.Known():
                 return await self._accepted_before(answer, scope)
             case answers.Conflict():
@@ -300,7 +300,9 @@ class MessageAcceptor:
 
     async def _accepted_before(self, known: answers.Known, scope: Scope) -> AcceptedMessage:
         stored = await self._task_reader.read(scope, known.task_id)
-        return AcceptedMessage(stored.task, stored.newest, since=EventId(known.version), turns_ahead=known.turns_ahead)
+        return AcceptedMessage(
+            stored.task, stored.newest, since=EventId(known.version), preceding_turns=known.preceding_turns
+        )
 
     def _message_id_conflict(self, params: SendMessageRequest) -> InvalidParamsError:
         return invalid(
@@ -359,9 +361,9 @@ class MessageAcceptor:
             case answers.Begun(run, task, newest, is_blocked, is_resolved):
                 if not is_blocked:
                     self._publisher.publish(self._agent.name, RunRef(task_id, run), options)
-                return AcceptedMessage(task, newest, since=newest, turns_ahead=0, new=True, is_resolved=is_resolved)
+                return AcceptedMessage(task, newest, since=newest, preceding_turns=0, new=True, is_resolved=is_resolved)
             case answers.Waiting(place, task, newest, is_resolved):
-                return AcceptedMessage(task, newest, since=newest, turns_ahead=place, is_resolved=is_resolved)
+                return AcceptedMessage(task, newest, since=newest, preceding_turns=place, is_resolved=is_resolved)
             case answers.Known():
                 return await self._accepted_before(answer, scope)
             case answers.Conflict():

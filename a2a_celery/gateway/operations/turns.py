@@ -57,26 +57,26 @@ class TurnWatch:
     """Detects the end of a client's turn: a terminal state, or an interrupted state in the client's own turn.
 
     Args:
-        turns_ahead: Number of client messages whose turns start before this one: 0 for a turn that has started,
+        preceding_turns: Number of client messages whose turns start before this one: 0 for a turn that has started,
             otherwise the message's place in the queue. A turn starts with SUBMITTED, not with the client's message.
     """
 
-    def __init__(self, turns_ahead: int = 0) -> None:
-        self._turns_ahead = turns_ahead
+    def __init__(self, preceding_turns: int = 0) -> None:
+        self._preceding_turns = preceding_turns
 
     @property
     def is_waiting(self) -> bool:
         """Return whether the client's turn has not started yet."""
-        return self._turns_ahead > 0
+        return self._preceding_turns > 0
 
     def ends_with(self, entry: LogEntry) -> bool:
         """Return whether `entry`, the next one of the log, ends the client's turn."""
         state = status_after(entry)
-        if state == SUBMITTED and self._turns_ahead:
-            self._turns_ahead -= 1
+        if state == SUBMITTED and self._preceding_turns:
+            self._preceding_turns -= 1
         if state is None:
             return False
-        return is_terminal(state) or (is_interrupted(state) and not self._turns_ahead)
+        return is_terminal(state) or (is_interrupted(state) and not self._preceding_turns)
 
     def read(
         self, entries: Iterable[LogEntry], task: Task, *, after_version: int = 0, until: int = 0
@@ -139,7 +139,7 @@ class TurnFollower:
             The agent's direct answer; the task in its final state for this turn; the status that ended the turn, if the
             task has moved on or cannot be read; or None if the end is unknown.
         """
-        if is_terminal(accepted.task.status.state) and not accepted.turns_ahead:  # a repeated message
+        if is_terminal(accepted.task.status.state) and not accepted.preceding_turns:  # a repeated message
             return await self._repeated_answer(accepted)
         if accepted.new:
             await signal.wait(after=accepted.newest.version)
@@ -149,7 +149,7 @@ class TurnFollower:
             if stopped:
                 self._metrics.observe_lag(stopped.task.status.timestamp.ToMicroseconds())
                 return stopped.answer or stopped.task
-        watch = TurnWatch(accepted.turns_ahead)
+        watch = TurnWatch(accepted.preceding_turns)
         async with aclosing(self.entries(accepted.task.id, signal, accepted.since, resolve_blobs=False)) as entries:
             async for entry in entries:
                 if accepted.is_first and _is_direct_answer(entry):
@@ -210,13 +210,13 @@ class TurnFollower:
             del first
         accepted = await with_full_task(self._follower, accepted)
         yield [StreamEvent(accepted.newest, apply_history_length(accepted.task, configuration))]
-        if is_terminal(accepted.task.status.state) and not accepted.turns_ahead:
+        if is_terminal(accepted.task.status.state) and not accepted.preceding_turns:
             return
         del configuration
         accepted = replace(
             accepted, task=Task(id=accepted.task.id, context_id=accepted.task.context_id)
         )  # a long stream must not keep the task
-        watch = TurnWatch(accepted.turns_ahead)
+        watch = TurnWatch(accepted.preceding_turns)
         async with aclosing(self.pages(accepted.task.id, signal, accepted.since, new=new)) as pages:
             async for page in pages:
                 if page.restored:

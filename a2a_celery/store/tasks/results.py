@@ -28,12 +28,12 @@ class Created:
 class Known:
     """The message was accepted before, by task `task_id`. Nothing was written.
 
-    The turn of the message begins after `version` of the log and after `turns_ahead` other turns.
+    The turn of the message begins after `version` of the log and after `preceding_turns` other turns.
     """
 
     task_id: str
     version: int
-    turns_ahead: int
+    preceding_turns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,5 +223,5 @@ def final_task(reply: list[Any] | None) -> FinalTask | None:
 
 
 def _known(reply: Sequence[bytes]) -> Known:
-    _, task_id, version, turns_ahead = reply
-    return Known(task_id.decode(), int(version), int(turns_ahead))
+    _, task_id, version, preceding_turns = reply
+    return Known(task_id.decode(), int(version), int(preceding_turns))

@@ -1,17 +1,17 @@
 -- requires: time
 
--- Return what was accepted under a message id: {digest, task id, its record, version, turns_ahead}, or nil if nothing
+-- Return what was accepted under a message id: {digest, task id, its record, version, preceding_turns}, or nil if nothing
 -- was, or the task does not exist. message_key is '' if a client may repeat an id.
 local function find_accepted(message_key)
   if message_key == '' then return nil end
-  local accepted = redis.call('HMGET', message_key, 'digest', 'task_id', 'record', 'version', 'turns_ahead')
+  local accepted = redis.call('HMGET', message_key, 'digest', 'task_id', 'record', 'version', 'preceding_turns')
   if not accepted[1] or redis.call('EXISTS', accepted[3]) == 0 then return nil end
   return accepted
 end
 
-local function remember_message(message_key, digest, window_ms, task_id, record, version, turns_ahead)
+local function remember_message(message_key, digest, window_ms, task_id, record, version, preceding_turns)
   if message_key == '' then return end
   redis.call('HSET', message_key,
-    'digest', digest, 'task_id', task_id, 'record', record, 'version', micros(version), 'turns_ahead', micros(turns_ahead))
+    'digest', digest, 'task_id', task_id, 'record', record, 'version', micros(version), 'preceding_turns', micros(preceding_turns))
   redis.call('PEXPIRE', message_key, window_ms)
 end
