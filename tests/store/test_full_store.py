@@ -36,8 +36,8 @@ from a2a_celery.store.sdk import _save_task
 from a2a_celery.store.tasks.commands import TaskLimits, continue_task, create_task, end_pauses, request_cancel
 from a2a_celery.store.webhooks.deliveries import acquire_due_deliveries, acquire_requested_posts
 from a2a_celery.watcher.recoverer import Recoverer
+from tests.store.operations_on_deliveries import owed, requested
 from tests.store.test_operations import REF, TOKEN, VERBS, Make, claimed
-from tests.store.verbs_of_deliveries import owed, requested
 from tests.support.restarts import allow_writes, installed_servers, refuse_writes
 from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, status
 

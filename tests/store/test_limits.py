@@ -34,9 +34,9 @@ from a2a_celery.store.tasks.commands import (
     request_cancel,
 )
 from a2a_celery.store.tasks.results import Begun, Created, Known, Limited, Waiting
+from tests.store.test_context_queue import ENDS, Ends
 from tests.store.test_cost import Meter
 from tests.store.test_racing_writers import stores
-from tests.store.test_rows import ENDS, Ends
 from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, chunk, request, status
 
 AGENTS = ("agent", "other")

@@ -60,8 +60,8 @@ from a2a_celery.store.tasks.commands import (
     unlist_task,
 )
 from a2a_celery.store.tasks.dead_letters import DeadLetter, read_dead_letter, requeue_task
-from tests.store.verbs_of_deliveries import VERBS_OF_DELIVERIES
-from tests.store.verbs_of_keeping import VERBS_OF_KEEPING
+from tests.store.operations_on_deliveries import WEBHOOK_OPERATIONS
+from tests.store.operations_on_stores import STORE_OPERATIONS
 from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, status
 
 Make = Callable[[Keys, Seeds], Awaitable[Operation[Any]]]
@@ -312,7 +312,7 @@ VERBS: list[Make] = [
     _end_pauses, _lapsed, _lapse, _end, _return_run, _release, _retry, _due_canvases, _end_by_result, _record_result,
     _scan, _letter, _requeue, _claimed_runs, _record_heartbeat, _read_metrics, _steps, _checkpoint, _acquire_request,
     _register_blobs, _blobs_in_use, _acquire_orphaned_blobs, _forget_removed_blobs, _newest, _states,
-    _unlist, _read_memory, _revoke, *VERBS_OF_KEEPING, *VERBS_OF_DELIVERIES,
+    _unlist, _read_memory, _revoke, *STORE_OPERATIONS, *WEBHOOK_OPERATIONS,
 ]  # fmt: skip
 
 TESTED_ELSEWHERE = {"save_task", "delete_task", "correct_clock"}

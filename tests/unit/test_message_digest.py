@@ -1,4 +1,4 @@
-"""Which requests are the same message: those that ask for the same work."""
+"""Digest of a message: equal for requests that ask for the same work."""
 
 from __future__ import annotations
 

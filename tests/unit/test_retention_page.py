@@ -1,4 +1,4 @@
-"""The names and numbers of docs/keeping.md are the code's."""
+"""Names and numbers in docs/retention.md equal those of the code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from a2a_celery.telemetry.names import METRICS
 from a2a_celery.watcher.archiver import ARCHIVE_BATCH, DELETION_BATCH, LEASE_MS
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "keeping.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "retention.md").read_text(encoding="utf-8")
 SAID = " ".join(PAGE.split())
 
 

@@ -1,4 +1,4 @@
-"""The operations about webhooks: for ``test_operations``."""
+"""Operations on webhooks, for ``test_operations``."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ async def _settle_requested_post(keys: Keys, seeds: Seeds) -> Operation[Any]:
     return settle_requested_post(keys, line, post, Attempt(post, "delivered", 200, 9), after_us=0)
 
 
-VERBS_OF_DELIVERIES: list[Make] = [
+WEBHOOK_OPERATIONS: list[Make] = [
     _save_push, _list_push, _delete_push, _secrets, _take_deliveries, _note, _postpone, _give_up, _replay,
     _read_delivery, _scan_deliveries, _delivery_metrics, _acquire_bytes,
     _request_post, _acquire_requested_posts, _settle_requested_post,

@@ -1,4 +1,4 @@
-"""Lists and reads while tasks cross from the store into the archive: each task once, none missing, nobody else's."""
+"""Lists and reads while tasks move from the store into the archive: each task of the caller exactly once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operations that open, migrate and empty a store: for ``test_operations``."""
+"""Operations that open, migrate and empty a store, for ``test_operations``."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _migrate(step: schema.Migration) -> Make:
     return make
 
 
-VERBS_OF_KEEPING: list[Make] = [
+STORE_OPERATIONS: list[Make] = [
     _acquire_archivable, _remove_archived, _defer_archiving, _update_archive_backlog, _read_archive_state,
     *(_migrate(step) for step in schema.STEPS), *(_of_schema(n) for n in range(3)),
 ]  # fmt: skip

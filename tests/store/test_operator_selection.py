@@ -1,4 +1,4 @@
-"""``a2a list --all``, ``cancel --all`` and the filters of ``requeue``: everybody's tasks, told apart by the store."""
+"""Selection of all callers' tasks in the store: ``a2a list --all``, ``cancel --all`` and the filters of ``requeue``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever writes an event owes it to the webhooks of its task, in the same step."""
+"""Scheduled deliveries: each script that writes an event schedules its deliveries too."""
 
 from __future__ import annotations
 

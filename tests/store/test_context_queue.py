@@ -1,4 +1,4 @@
-"""Runs of one context come one by one: first in, first out, whatever ends the one before, and none is forgotten."""
+"""Queue of a context: its runs start one after the other, in order, however the previous run ends."""
 
 from __future__ import annotations
 
