@@ -359,7 +359,7 @@ class TestThatItCanNotStart:
             port = taken.getsockname()[1]
             said = self.refused("--port", str(free_port()), option, str(port))
         assert said.splitlines() == [
-            f"Error: can't listen on 127.0.0.1 port {port} (Address already in use): choose another with {option}"
+            f"Error: cannot listen on 127.0.0.1 port {port} (Address already in use): choose another with {option}"
         ]
 
     def test_a_redis_that_does_not_answer(self) -> None:
