@@ -19,7 +19,7 @@ CANCELED_BY = "canceledBy"
 BY_PARENT = "parent"
 
 _under_way: set[asyncio.Task[None]] = set()
-"""Cancel requests in flight. asyncio refers to its tasks only weakly."""
+"""Cancel requests in flight. The set keeps the tasks alive, because asyncio holds only weak references."""
 
 
 class ChildTasks:

@@ -85,7 +85,7 @@ class AsyncioPool(PoolInfo, TaskPool):  # type: ignore[misc]
             raise NotImplementedError("a Celery task that is not an agent runs in a thread and cannot be terminated")
 
     def on_stop(self) -> None:
-        """Wait for all running calls. No waiting call begins."""
+        """Wait for all running calls. Waiting calls are not started."""
         if self._loop is not None:
             asyncio.run_coroutine_threadsafe(self._drained(), self._loop).result()
         super().on_stop()

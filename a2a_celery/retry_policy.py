@@ -71,7 +71,7 @@ class RetryPolicy:
         return delay
 
     def requested_delay(self, error: BaseException | None, now: float) -> float | None:
-        """Return the seconds that the response in `error` asks for, `retry_backoff_max` at most, or None.
+        """Return the seconds that the response in `error` asks for, limited to `retry_backoff_max`, or None.
 
         `error.response.headers` is where httpx and the clients of model providers have the header Retry-After. `now` is
         in seconds since 1970.
@@ -101,7 +101,7 @@ def require_delay(name: str, value: Any) -> None:
 
 
 def require_max_retries(name: str, value: Any) -> None:
-    """Check that `value`, the argument or option `name`, is a limit of retries.
+    """Check that `value`, the argument or option `name`, is a valid retry limit.
 
     Raises:
         ValueError: `value` is neither None nor a whole number of at least 0.

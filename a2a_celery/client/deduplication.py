@@ -1,9 +1,9 @@
 """Deduplication of notifications: duplicates are dropped, and one consumer at a time handles a subscription's events.
 
-A subscription is one webhook of one task. Its sender posts the events in order, each after the one before was answered
-with 2xx. A version that is not higher than the last handled one is therefore a duplicate, unless the event is later:
-then the sender's store has lost events and assigned their versions again. Only the id of the last handled event is
-stored per subscription.
+A subscription is one webhook of one task. Its sender posts the events in order, each after the previous event was
+answered with 2xx. A version that is not higher than the last handled one is therefore a duplicate, unless the event is
+later: then the sender's store has lost events and assigned their versions again. Only the id of the last handled event
+is stored per subscription.
 """
 
 from __future__ import annotations

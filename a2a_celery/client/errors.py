@@ -33,7 +33,7 @@ from .result import Result
 
 TOO_MANY = 429
 TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""HTTP statuses of a proxy without its server, and of a server that is starting or overloaded."""
+"""HTTP statuses of a proxy that cannot reach its server, and of a server that is starting or overloaded."""
 
 LEGACY_PATHS = re.compile("/v1/(tasks/|message:)")
 """Paths of protocol 0.3 over HTTP+JSON."""

@@ -32,15 +32,15 @@ TOKEN = "x-a2a-notification-token"
 
 SECRET_PREFIX = "whsec_"
 SCHEME = "v1,"
-"""HMAC-SHA256. Signatures of other schemes are ignored."""
+"""Prefix of HMAC-SHA256 signatures. Signatures of unknown schemes are ignored."""
 PUBLIC_SCHEME = "v1a,"
-"""Ed25519."""
+"""Prefix of Ed25519 signatures."""
 
 TOLERANCE = 300.0
 """Largest difference between the sender's clock and the local clock, in seconds. Each attempt is signed anew."""
 
 MAX_BYTES = 10 * 1024 * 1024
-"""Largest body of a notification. A gateway's default for requests is the same."""
+"""Largest body of a notification in bytes, equal to a gateway's default limit for requests."""
 
 _ID_FORM = re.compile(r"(?P<subscription>[A-Za-z0-9_-]{1,200})_(?P<event>[1-9][0-9]{0,14}(-[0-9]{1,16})?)")
 _PING_FORM = re.compile(r"[A-Za-z0-9_-]{1,200}_ping-[A-Za-z0-9]{1,64}")
@@ -56,7 +56,7 @@ class NotificationRefused(A2ACeleryError):
     """
 
     status = 400
-    """The HTTP status that says so; none of them is 410, which would make the sender give up for good."""
+    """HTTP status of the response; never 410, because the sender would then give up for good."""
 
 
 class MalformedNotification(NotificationRefused):

@@ -64,7 +64,8 @@ logger = logging.getLogger(__name__)
 Handler = Callable[[Notification], Awaitable[object]]
 
 TIME_LIMIT = 60.0
-"""Seconds for the handler of one event. The sender's timeout is shorter; its retry is answered 503 meanwhile."""
+"""Seconds for the handler of one event. The sender's timeout is shorter; a retry during that time is answered with
+503."""
 
 CLAIM_GRACE = 10.0
 """Seconds that a claim outlives its time limit, so that no other attempt starts while the handler is cancelled."""

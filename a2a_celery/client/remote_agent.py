@@ -176,7 +176,7 @@ class RemoteAgent:
     async def submit(self, message: Message, *, push: TaskPushNotificationConfig | None = None) -> Result:
         """Send a message and return without waiting for the agent's work.
 
-        A message is resent for `reconnect_timeout` seconds if it surely did not arrive, or if the agent is
+        A message is resent for `reconnect_timeout` seconds if it certainly did not arrive, or if the agent is
         `idempotent`.
 
         Args:

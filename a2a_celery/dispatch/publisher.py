@@ -175,7 +175,7 @@ class Publisher:
         self._keep(self._publishing.publish(run_of)).add_done_callback(partial(_published, run_of, then))
 
     def revoke_soon(self, celery_ids: list[str], *, terminate: bool = False) -> None:
-        """Revoke Celery tasks in the background; with `terminate`, running ones too.
+        """Revoke Celery tasks in the background. With `terminate`, running tasks are terminated too.
 
         A run that begins in spite of a lost revoke finds its task ended.
         """

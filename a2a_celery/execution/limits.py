@@ -91,7 +91,8 @@ class IdleClock:
 
 
 def time_left(limits: Limits, arrived_at: float, idle_clock: IdleClock) -> float:
-    """Return the seconds until a run that arrived at `arrived_at` (monotonic) reaches a limit; infinite without one."""
+    """Return the seconds until a run that arrived at `arrived_at` (monotonic) reaches a limit, or infinity if it has no
+    limit."""
     ends = []
     if limits.total is not None:
         ends.append(arrived_at + limits.total)
@@ -101,7 +102,8 @@ def time_left(limits: Limits, arrived_at: float, idle_clock: IdleClock) -> float
 
 
 async def out_of_time(limits: Limits, arrived_at: float, idle_clock: IdleClock) -> None:
-    """Return when a run that arrived at `arrived_at` (monotonic) has reached a limit; never return without one."""
+    """Return when a run that arrived at `arrived_at` (monotonic) has reached a limit. Never return if the run has no
+    limit."""
     idle_clock.touch()
     while True:
         left = time_left(limits, arrived_at, idle_clock)

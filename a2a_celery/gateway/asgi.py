@@ -185,8 +185,7 @@ def _authentication(
     open_to_all: Iterable[Route],
     shell: Iterable[Route],
 ) -> Middleware:
-    """Return the middleware that authenticates callers, or without an authenticator the one that rejects other origins'
-    pages.
+    """Return the middleware that authenticates callers. Without an authenticator, return `CrossOriginProtection`.
 
     With an authenticator, the routes `open_to_all` and the cards stay public. So do the files of the operator's page,
     its `shell`: a browser sends no token before the page asks its user for one.
@@ -204,7 +203,7 @@ def _authentication(
 def _agent_routes(
     handler: GatewayHandler, settings: Settings, path: str, shared: GatewayHandler | None = None
 ) -> list[BaseRoute]:
-    """Return the routes under `path`, "" for the root, where `shared` serves the clients of protocol 1.0."""
+    """Return the routes under `path` ("" for the root). At the root, `shared` serves the clients of protocol 1.0."""
     context_builder, limit = HttpCallContextBuilder(path), settings.max_request_bytes
     serving = shared or handler
 

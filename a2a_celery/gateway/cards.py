@@ -1,7 +1,7 @@
 """Agent cards with the interfaces of this gateway, and the public keys that verify its webhooks.
 
-A card that names interfaces is served unchanged. A card without gets JSON-RPC and HTTP+JSON at `public_url`, or at the
-address of the request; 1.0 first and 0.3 for older clients.
+A card that names interfaces is served unchanged. A card without interfaces gets JSON-RPC and HTTP+JSON at `public_url`,
+or at the address of the request; 1.0 first and 0.3 for older clients.
 
 gRPC is on a card only if `grpc_public_address` is set. No default address suits every client: gRPC's libraries (Python,
 JavaScript, Go) accept ``host:port`` and no URL, and google-adk's client rejects a whole card for one interface with an
@@ -182,7 +182,7 @@ MAX_AGE = 300
 
 
 def published_keys(settings: Settings) -> tuple[str, ...]:
-    """Return the public keys, ``whpk_…``: those of the private keys first, each once."""
+    """Return the public keys, ``whpk_…``: those of the private keys first, without duplicates."""
     own = (format_public_key(parse_private_key(key)) for key in settings.webhook_private_keys)
     return tuple(dict.fromkeys((*own, *settings.webhook_public_keys)))
 

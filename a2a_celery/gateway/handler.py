@@ -258,7 +258,7 @@ class GatewayHandler(RequestHandler):
     async def on_create_task_push_notification_config(
         self, params: TaskPushNotificationConfig, context: ServerCallContext
     ) -> TaskPushNotificationConfig:
-        """Register a webhook for the further events of a task."""
+        """Register a webhook for the later events of a task."""
         return await self._push(params, context).create(self._scope(context), params, context)
 
     @operation("GetTaskPushNotificationConfig")
@@ -305,8 +305,8 @@ class GatewayHandler(RequestHandler):
         return await self._push(params, context).ping(self._scope(context), params.task_id, params.id)
 
     def _push(self, params: Proto, context: ServerCallContext) -> PushConfigs:
-        """Return the push configs. Without push notifications their error comes before any error of the request's
-        fields."""
+        """Return the push configs. If push notifications are unsupported, that error precedes any error of the
+        request's fields."""
         checks.require_tenant(context)
         if self._push_configs is None or not self._card.capabilities.push_notifications:
             raise PushNotificationNotSupportedError("Push notifications are not supported by this agent")

@@ -36,7 +36,7 @@ WORKER_TIMEOUT = 1.0
 
 STORE_TIMEOUT = 2.0
 BROKER_TIMEOUT = 2.0
-"""Seconds to connect. `_SingleCall` bounds a broker that accepts connections and never responds."""
+"""Seconds to connect. `_SingleCall` limits the time for a broker that accepts connections and never responds."""
 
 FRESH = 1.0
 """Seconds for which a result is reused, so that many probes cost one check."""
@@ -151,8 +151,8 @@ class _Missing(A2ACeleryError):
 
 
 async def _outcome_of(check: Callable[[], Awaitable[None]]) -> str:
-    """Return "ok", or the problem: the text of an own error, or the class of a foreign one, whose text may hold an
-    address."""
+    """Return "ok", or the problem: the text of this package's error, or the class of any other error, whose text may
+    contain an address."""
     try:
         await check()
     except A2ACeleryError as e:
@@ -211,13 +211,13 @@ def broker_line(app: Celery) -> str:
 
 
 def authentication_line(loaded: LoadedSettings) -> str:
-    """Return the enabled authentication schemes and their sources, or "" without any."""
+    """Return the enabled authentication schemes and their sources, or "" if there are none."""
     enabled = {name for name in SCHEMES if getattr(loaded.settings, name) is not None}
     return ", ".join(_with_source(scheme, loaded, name) for name, scheme in SCHEMES.items() if name in enabled)
 
 
 def settings_line(loaded: LoadedSettings) -> str:
-    """Return every other setting that was set, with its source, and with its value unless that is a secret."""
+    """Return every other setting that was set, with its source, and with its value unless the value is a secret."""
     values = visible_settings(loaded.settings)
     return ", ".join(
         _with_source(f"{name} = {values[name]!r}" if name in values else name, loaded, name)

@@ -99,7 +99,7 @@ class Metrics:
     def lag_observer(self) -> Callable[[LogPage], None]:
         """Return a function that observes the lag of log pages, by the oldest event of each.
 
-        Events that were recorded before this call have no lag: their reader was not there yet.
+        Events that were recorded before this call have no lag, because their reader had not connected yet.
         """
         return partial(self._observe_page, self._store_time())
 

@@ -45,7 +45,7 @@ LAST_EVENT_ID = "last-event-id"
 """Request header that names the last event that a subscriber has received."""
 
 REACHED = "a2a_reached"
-"""Key of a call context. Every operation sets it first: later failures are not the fault of the request's syntax."""
+"""Key of a call context. Every operation sets it first: later failures are not syntax errors of the request."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -94,7 +94,7 @@ EXTRA_MAPPINGS: dict[type[A2AError], ErrorMapping] = {
 }
 A2A_ERROR_MAPPING.update(EXTRA_MAPPINGS)
 EXTRA_RPC_CODES: dict[type[A2AError], int] = {UnauthenticatedError: -31401, PermissionDeniedError: -31403}
-"""Own codes: JSON-RPC leaves codes above -32000 to applications, and A2A has none for these errors."""
+"""Codes of this package. JSON-RPC leaves codes above -32000 to applications, and A2A defines none for these errors."""
 JSON_RPC_ERROR_CODE_MAP.update(EXTRA_RPC_CODES)
 EXCEPTION_MAP.update(dict.fromkeys(EXTRA_RPC_CODES, JSONRPCError))
 A2A_ERROR_REASONS.update({error: mapping.reason for error, mapping in EXTRA_MAPPINGS.items()})
@@ -157,7 +157,7 @@ def not_found(task_id: str) -> TaskNotFoundError:
 
 
 def to_a2a(error: Exception) -> A2AError:
-    """Return the protocol's error for `error`. An unexpected exception becomes an internal error without any detail."""
+    """Return the protocol's error for `error`. An unexpected exception becomes an internal error without details."""
     if isinstance(error, A2AError):
         if isinstance(error, InvalidParamsError) and type(error.data) is dict and "errors" in error.data:
             return invalid_fields(error.data["errors"])
@@ -179,11 +179,11 @@ RETRY_INFO = "type.googleapis.com/google.rpc.RetryInfo"
 
 
 REFUSAL_DELAY = 1.0
-"""Seconds, at most, that a refusal is delayed. Half of it is random, so that the connections of an insistent caller do
-not send their next requests all at once."""
+"""Maximum delay of a refusal, in seconds. Half of it is random, so that the connections of an insistent caller do not
+all send their next requests at the same moment."""
 
 MAX_DELAYED = 1_000
-"""Refusals that are delayed at the same time. Further ones are sent at once."""
+"""Maximum number of refusals that are delayed at the same time. Further refusals are sent at once."""
 
 
 class RefusalDelay:
@@ -205,8 +205,7 @@ class RefusalDelay:
 
 
 def record_limit_error(errors: list[LimitExceededError] | None, error: LimitExceededError) -> None:
-    """Add `error` to the request's limit errors, for `with_retry_after`: the binding turns errors into responses
-    before."""
+    """Add `error` to the request's limit errors for `with_retry_after`, which receives only the binding's response."""
     if errors is not None:
         errors.append(error)
 
@@ -217,7 +216,7 @@ def retry_seconds(error: LimitExceededError) -> int:
 
 
 def with_retry_after(response: Response, request: Request) -> Response:
-    """Return `response`; if the request exceeded a limit, with the status 429, Retry-After and RetryInfo."""
+    """Return `response`. If the request exceeded a limit, it has the status 429, Retry-After and RetryInfo."""
     errors: list[LimitExceededError] = request.scope.get(LIMIT_ERRORS, [])
     if not errors or not isinstance(response, JSONResponse):
         return response

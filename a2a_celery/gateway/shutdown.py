@@ -13,8 +13,7 @@ WAIT_TIMEOUT = 5.0
 
 
 class CancelScope:
-    """Block of a task that a call of this object ends early and without an error. An entered scope is a member of
-    `among`."""
+    """Block that ends early and without an error when the scope is called. An entered scope is a member of `among`."""
 
     def __init__(self, among: set[CancelScope]) -> None:
         self._among = among
@@ -59,12 +58,12 @@ class GatewayShutdown:
         _cancel_all(self._waiting)
 
     def waiting(self) -> CancelScope:
-        """Return a scope for a call that waits: it ends early when the gateway shuts down."""
+        """Return a scope for a waiting call, which ends early when the gateway shuts down."""
         return CancelScope(self._waiting)
 
     def streaming(self) -> CancelScope:
-        """Return a scope for a stream: it ends as soon as the server stops, which otherwise waits for every
-        response."""
+        """Return a scope for a stream, which ends as soon as the server stops. The server would otherwise wait for
+        every response."""
         if self._watching is None:
             self._watching = asyncio.create_task(self._end_streams(), name="a2a-end-streams")
         return CancelScope(self._streams)
@@ -76,6 +75,6 @@ class GatewayShutdown:
 
 
 def _cancel_all(scopes: set[CancelScope]) -> None:
-    """Cancel the scopes. None of them is left before its task runs."""
+    """Cancel the scopes. No scope is exited during the loop, because exiting requires its task to run."""
     for scope in scopes:
         scope()

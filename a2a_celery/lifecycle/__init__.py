@@ -1,4 +1,4 @@
-"""Life of an A2A task: states, events, outcomes and the fold that turns a log into a task.
+"""Lifecycle of an A2A task: states, events, outcomes and the fold that turns a log into a task.
 
 The package is pure: no clock, no network, no Redis, no Celery.
 """

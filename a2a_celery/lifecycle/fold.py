@@ -1,8 +1,8 @@
 """Fold of a log into its task.
 
-``fold(log) == snapshot`` holds for every task at every version. The store saves the snapshot so that reading a task
-costs its size and not its history. The rules are those of the SDK's TaskManager, except that a new status removes the
-metadata of this package that it makes outdated (`outdated_keys`).
+``fold(log) == snapshot`` holds for every task at every version. The store saves the snapshot so that the cost of
+reading a task depends on its size and not on the length of its log. The rules are those of the SDK's TaskManager,
+except that a new status removes this package's outdated metadata (`outdated_keys`).
 """
 
 from collections.abc import Iterable

@@ -11,7 +11,7 @@ Scalar = str | int | float | bool | None
 
 
 class InvalidSaved(ValueError):
-    """Saved data is invalid; `field` names the place."""
+    """Saved data is invalid. `field` is the path of the invalid field."""
 
     def __init__(self, field: str, why: str) -> None:
         super().__init__(f"{field}: {why}")

@@ -165,7 +165,7 @@ class CircuitBreaker:
         return None
 
     def try_acquire(self, name: str, *, owner: str = "") -> Permit | Deferred:
-        """Return a permit for one post of `owner` to the host `name`, or why the post is deferred.
+        """Return a permit for one post of `owner` to the host `name`, or the reason why the post is deferred.
 
         The caller must release the permit.
         """

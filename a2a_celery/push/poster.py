@@ -10,7 +10,7 @@ httpx because httpcore has none of these and decompresses nothing.
 any other status, also 3xx   `Retry`
 no response, or no HTTP      `Retry`; counts against the host
 a forbidden address          `PostRefused`
-no permit is free            `Deferred`: nothing was posted, so the post is no attempt
+no permit is free            `Deferred`: nothing was posted, and no attempt is counted
 ============================ =======================================================================================
 """
 
@@ -295,7 +295,7 @@ class Poster:
             permit.release(has_responded)
 
     async def has_consent(self, url: str, origin: str, *, owner: str = "") -> bool:
-        """Return True if the receiver at `url` says that `origin` may post to it. No response is no consent."""
+        """Return True if the receiver at `url` says that `origin` may post to it, False without a response."""
         route = await self.acquire_route(url, owner=owner)
         result = await self.post(PostRequest.for_consent(url, origin), route)
         return isinstance(result, Delivered) and result.allowed_origin.lower() in ("*", origin.lower())

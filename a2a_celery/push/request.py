@@ -58,7 +58,7 @@ class Signer:
         `secret_keys`, the newest first. Without any secret and key, posts are not signed.
 
         Raises:
-            ValueError: The token begins with ``whsec_`` and is no secret.
+            ValueError: The token begins with ``whsec_`` but is not a secret.
         """
         if config.token:
             return cls([parse_secret(config.token)], private_keys)
@@ -129,7 +129,7 @@ def parse_private_key(text: str) -> Ed25519PrivateKey:
     """Return the Ed25519 key that ``whsk_…`` encodes.
 
     Raises:
-        ValueError: `text` is no private key.
+        ValueError: `text` is not a private key.
     """
     return Ed25519PrivateKey.from_private_bytes(private_key_bytes(text)[:KEY_BYTES])
 
@@ -219,7 +219,7 @@ class PostRequest:
 
     @classmethod
     def ping(cls, config: TaskPushNotificationConfig, *, delivery_id: str, now: float, signer: Signer) -> PostRequest:
-        """Return the signed request that tests the webhook of `config`. Its body is no event of A2A.
+        """Return the signed request that tests the webhook of `config`. Its body is not an A2A event.
 
         Raises:
             ValueError: `delivery_id` cannot be signed.

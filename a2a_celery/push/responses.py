@@ -101,7 +101,7 @@ logger = logging.getLogger(__name__)
 
 
 def is_disconnect(error: BaseException) -> bool:
-    """Return True if `error` is what a write to a connection that the server has closed raises."""
+    """Return True if `error` can result from a write to a connection that the server has closed."""
     if isinstance(error, httpcore.RemoteProtocolError):
         return "disconnected" in str(error)
     return isinstance(error, httpcore.ReadError | httpcore.WriteError)

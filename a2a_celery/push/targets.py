@@ -102,7 +102,7 @@ def parse_target(url: str, allow_networks: Sequence[Network] = ()) -> Target:
     """Return the target of `url`. The addresses of a name are checked later, at the connection.
 
     Raises:
-        TargetRefused: `url` is no valid URL of a webhook, or its host is forbidden.
+        TargetRefused: `url` is not a valid URL of a webhook, or its host is forbidden.
     """
     parts = _split(url)
     if parts.scheme not in _DEFAULT_PORTS:

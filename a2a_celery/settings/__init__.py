@@ -212,12 +212,12 @@ class Settings:
 
     secret_key: str | Sequence[str] | None = field(default=None, repr=False)
     """Secret of at least 32 characters that encrypts webhooks' credentials and sessions in the store and derives the
-    signatures of webhooks. Several secrets, in the environment with spaces between: the first encrypts, the others
-    still decrypt. None: no push notifications, and sessions are not encrypted."""
+    signatures of webhooks. The first of several secrets encrypts, and the others still decrypt. Separate secrets by
+    spaces in the environment. None: no push notifications, and sessions are not encrypted."""
 
     webhook_private_key: str | Sequence[str] | None = field(default=None, repr=False)
-    """Ed25519 key, ``whsk_…``, that signs posts to webhooks in addition to HMAC. Several keys, in the environment with
-    spaces between: the first signs, and gateways publish the public keys of all. None: HMAC only."""
+    """Ed25519 key, ``whsk_…``, that signs posts to webhooks in addition to HMAC. The first of several keys signs, and
+    gateways publish the public keys of all. Separate keys by spaces in the environment. None: HMAC only."""
 
     webhook_public_keys: Sequence[str] = ()
     """Further public keys, ``whpk_…``, that gateways publish, for private keys that only watchers have."""
@@ -230,7 +230,8 @@ class Settings:
     """Size in bytes above which a part is stored at `blob_url`."""
 
     allow_networks: Annotated[Sequence[str], NETWORKS] = ()
-    """Private networks that webhooks may be in, such as ``10.1.0.0/16``; in the environment with spaces between."""
+    """Private networks in which webhooks are allowed, such as ``10.1.0.0/16``, separated by spaces in the
+    environment."""
 
     webhook_bytes_per_hour: Annotated[int | None, at_least(1024 * 1024, " bytes, or None")] = 1024**3
     """Maximum bytes per hour that are posted to webhooks at one host for one owner. Further posts wait. None: no
@@ -265,8 +266,8 @@ class Settings:
     """Claim that lists the allowed tenants of the owner. None: every tenant."""
 
     auth_api_keys: str | Sequence[str] | None = field(default=None, repr=False)
-    """API keys, each as ``owner:sha256:<hash>`` or ``owner:sha256:<hash>:tenant,tenant``; in the environment with
-    spaces between. An owner may have several. None: no API keys."""
+    """API keys, each as ``owner:sha256:<hash>`` or ``owner:sha256:<hash>:tenant,tenant``, separated by spaces in the
+    environment. An owner may have several. None: no API keys."""
 
     auth_api_key_header: Annotated[str, HEADER] = "X-API-Key"
     """Header, or gRPC metadata, of API keys."""
@@ -275,7 +276,7 @@ class Settings:
     """Header in which a proxy names the subject of a verified client certificate. None: no header is trusted."""
 
     auth_proxy_networks: Annotated[Sequence[str], NETWORKS] = ()
-    """Networks of the proxies whose `auth_identity_header` is trusted; in the environment with spaces between."""
+    """Networks of the proxies whose `auth_identity_header` is trusted, separated by spaces in the environment."""
 
     uvloop: bool = True
     """Makes gateways, watchers and workers use uvloop if it is installed (extra ``fast``). Set False for agents whose

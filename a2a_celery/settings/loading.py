@@ -21,7 +21,7 @@ _BESIDE = (
     ("CELERY_RESULT_BACKEND", "result_backend", "result_backend_transport_options", "redis_backend_use_ssl"),
     ("CELERY_BROKER_URL", "broker_url", "broker_transport_options", "broker_use_ssl"),
 )
-"""Where a Redis may be named that is the store too: variable, key, and the keys of its options and of its TLS."""
+"""Celery settings that may name the store's Redis: variable, configuration key, and the keys of its options and TLS."""
 
 
 class LoadedSettings(NamedTuple):

@@ -93,7 +93,7 @@ class Keys:
 
     @property
     def leases(self) -> str:
-        """zset: ``<task_id>.<run>`` of each claimed run → µs at which its lease ends; emptied by the ends of runs."""
+        """zset: ``<task_id>.<run>`` of each claimed run → µs at which its lease ends; emptied when runs end."""
         return f"{self.prefix}:leases"
 
     @property
@@ -103,8 +103,8 @@ class Keys:
 
     @property
     def blocked(self) -> str:
-        """zset: ``<task_id>.<run>`` of each blocked run → µs since which another run of its context comes first;
-        emptied by the ends of runs."""
+        """zset: ``<task_id>.<run>`` of each blocked run → µs since which another run of its context precedes it;
+        emptied when runs end."""
         return f"{self.dispatch}:blocked"
 
     def queue(self, agent: str) -> str:

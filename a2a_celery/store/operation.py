@@ -54,7 +54,8 @@ class Operation(Generic[T]):
 def script(name: str) -> Script:
     """Return the script ``scripts/<noun>/<name>.lua``, preceded by the definitions that it uses of its libraries.
 
-    Redis executes the definitions in each call. Without the unused ones, `create_task` takes about 8 % less CPU time.
+    Redis executes the definitions in each call. Without unused definitions, `create_task` takes about 8 % less CPU
+    time.
 
     Raises:
         ValueError: a header requires an unknown library, or libraries require each other.

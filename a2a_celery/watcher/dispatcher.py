@@ -68,7 +68,7 @@ class Backlog:
         self._taken_us = 0
 
     def start_tick(self) -> None:
-        """Read the claimed runs again when a run of this tick needs them."""
+        """Invalidate the claimed runs; they are read again when a run of this tick needs them."""
         self._claims_are_read = False
 
     async def may_hold(self, run: DueRun, options: RunOptions) -> bool:

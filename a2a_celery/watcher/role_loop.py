@@ -121,7 +121,7 @@ class Heartbeat:
 
 
 MAX_ERROR = 1.0
-"""Seconds by which two clocks may run apart between two readings; a greater difference is a jump."""
+"""Seconds by which two clocks may drift between two readings. A greater difference counts as a jump."""
 
 
 class StoreClock:

@@ -68,7 +68,7 @@ def _to_this_release(found: A2A, store: SyncStore, keys: Keys, dry_run: bool, ti
 
 
 def _older(found: A2A, store: SyncStore, keys: Keys, timeout: float) -> Iterator[str]:
-    """Yield the running processes that report no schema or another one, and so belong to another release."""
+    """Yield the running processes of other releases: those that report a different schema, or none."""
     for watcher in (json.loads(stored) for stored in store.run(watchers(keys))):
         if watcher.get("schema") != SCHEMA:
             yield f"watcher {watcher['watcher']}"

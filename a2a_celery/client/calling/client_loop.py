@@ -66,7 +66,7 @@ def find_remote(remotes: Mapping[str, Remote], name: object) -> Remote:
 
 
 def url_error(url: object) -> str:
-    """Return what is wrong with an agent's URL, without its password, or "" if the URL is valid."""
+    """Return a description of the error in an agent's URL, without its password, or "" if the URL is valid."""
     if not isinstance(url, str):
         return f"an agent's URL is a text, not {type(url).__name__}"
     try:

@@ -55,7 +55,7 @@ MAX_BACKOFF = 5.0
 """Seconds between two attempts or polls. The delay doubles while nothing changes; half of it is random."""
 
 MAX_EMPTY_SUBSCRIPTIONS = 3
-"""Consecutive subscriptions without an event after which GetTask tells whether more events follow."""
+"""Consecutive subscriptions without an event after which GetTask determines whether more events follow."""
 
 SILENCE_TIMEOUT = 15.0
 MAX_SILENCE_TIMEOUT = 300.0
@@ -368,7 +368,7 @@ def _is_paused(event: StreamResponse) -> bool:
 
 
 def _failing(url: str, error: InternalError) -> AgentUnreachable:
-    """Return the error of a server without its store, which JSON-RPC can report only as an internal error."""
+    """Return the error of a server whose store is unavailable, which JSON-RPC can report only as an internal error."""
     return AgentUnreachable(f"{url} cannot read the task: {error.message}")
 
 

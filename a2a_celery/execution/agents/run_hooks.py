@@ -155,7 +155,7 @@ class RunHooks:
 
 
 _under_way: set[asyncio.Task[None]] = set()
-"""Calls of asynchronous hooks. asyncio refers to its tasks only weakly."""
+"""Running calls of asynchronous hooks. The set keeps the tasks alive, because asyncio holds only weak references."""
 
 
 def run_hooks(hooks: Hooks, agent: Agent, claim: Claim) -> RunHooks | None:

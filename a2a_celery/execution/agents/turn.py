@@ -224,14 +224,14 @@ class Turn:
         await self._events.enqueue_event(event)
 
     def model_call(self, model: str = "") -> OpenStep:
-        """Record a call of a model for the duration of a block: ``async with turn.model_call("…"):``.
+        """Record a model call that lasts for the block ``async with turn.model_call("…"):``.
 
         The call is cheap, does not block and is thread-safe; see ``docs/execution.md``.
         """
         return self.execution.model_call(model)
 
     def tool_call(self, name: str) -> OpenStep:
-        """Record a call of a tool for the duration of a block: ``async with turn.tool_call("search"):``."""
+        """Record a tool call that lasts for the block ``async with turn.tool_call("search"):``."""
         return self.execution.tool_call(name)
 
     async def ask(self, question: str = "", *, parts: Sequence[Part] = ()) -> Answer:

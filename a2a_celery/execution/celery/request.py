@@ -1,8 +1,8 @@
-"""Celery's request of a run in the worker's main process, which writes ends of the run to the store.
+"""Custom Celery request class that runs in the worker's main process and writes the end of a run to the store.
 
-Celery's signals also report these ends, but in several processes, some of them twice, and without the process that
-executed the run, which decides whether this worker may end it. A custom request class is Celery's other documented
-interface. Each method acts before or around Celery's handling and does not change it.
+Celery's signals also report the ends of runs, but in several processes and some of them twice. They do not name the
+process that executed the run, which determines whether this worker may end the run. A custom request class is Celery's
+other documented interface. Each method acts before or around Celery's handling and does not change it.
 """
 
 from __future__ import annotations

@@ -360,7 +360,8 @@ class RunEventQueue(EventQueue):
         return RunLost()
 
     async def _without_open_artifacts(self) -> Task | None:
-        """Write the pending events and return the stored task without the run's open artifacts, or None without any.
+        """Write the pending events and return the stored task without the run's open artifacts, or None if there is
+        none.
 
         No other writer changes the task while this worker has the run.
         """

@@ -135,7 +135,7 @@ def _retry_of(task: Task, original: Callable[..., Any]) -> Callable[..., Any]:
     def retry(
         args: Any = None, kwargs: Any = None, exc: BaseException | None = None, throw: bool = True, **options: Any
     ) -> Any:
-        """Retry the task. Celery raises `Reject` only if the message of the next attempt was not published."""
+        """Call Celery's `retry`. It raises `Reject` only if the message of the next attempt was not published."""
         try:
             return original(args, kwargs, exc, throw, **options)
         except Reject as error:

@@ -38,8 +38,7 @@ _store_result = _write_of("store_result")
 class RunResultBackend(Proxy):  # type: ignore[misc]
     """Result backend of a task that logs and drops failed writes of a run's state.
 
-    Otherwise Celery would report the run as failed, or not begin it. Failed writes of other calls of the task are
-    raised.
+    Otherwise Celery would report the run as failed, or not begin it. Failed writes for other calls of the task raise.
     """
 
     def store_result(self, task_id: str, result: Any, state: str, *args: Any, **kwargs: Any) -> Any:

@@ -36,7 +36,6 @@ class LeasedRun(Protocol):
     ref: RunRef
     token: str
     may_be_elsewhere: bool
-    """Whether another worker may have been given the run when its lease is over."""
 
     def ask_to_cancel(self) -> None:
         """Cancel the run for a client."""

@@ -82,7 +82,7 @@ def install(app: Celery, installed: Installed, *receivers: Receivers) -> None:
 
 
 def installed_on(app: Celery) -> Installed | None:
-    """Return what is installed on `app`, or None if it has no A2A whose worker side was loaded."""
+    """Return the worker side that is installed on `app`, or None if no worker side of `app` was loaded."""
     return _installed.get(app)
 
 
@@ -104,7 +104,7 @@ class OpenLifespans:
         """Enter the lifespans, once.
 
         Raises:
-            ConfigError: One could not be entered. Earlier ones are exited, and the next call tries again.
+            ConfigError: A lifespan could not be entered. Entered lifespans are exited, and the next call tries again.
         """
         if not self._lifespans:
             return

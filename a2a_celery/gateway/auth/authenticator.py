@@ -18,7 +18,7 @@ from .tokens import BearerTokens
 REALM = "a2a"
 
 FAILURES_PER_SECOND = 50
-"""Failed authentications of a process whose errors are sent at once. The errors of further ones are delayed."""
+"""Failed authentications per second of a process whose errors are sent at once. Further errors are delayed."""
 
 
 class Authenticator:
@@ -38,7 +38,8 @@ class Authenticator:
         """Return the caller.
 
         Raises:
-            CredentialsRefused: The caller is unknown. The error is late if there are many, see `FAILURES_PER_SECOND`.
+            CredentialsRefused: The caller is unknown. The error is delayed if there are many; see
+                `FAILURES_PER_SECOND`.
             KeysUnavailable: The issuer's keys are unavailable.
         """
         try:
@@ -63,7 +64,7 @@ class Authenticator:
 
     @property
     def accepts_client_credentials(self) -> bool:
-        """Return whether clients can send credentials themselves, rather than a proxy for them."""
+        """Return True if clients can send credentials themselves, rather than only through a proxy."""
         return any(not isinstance(scheme, ProxyIdentity) for scheme in self.schemes)
 
     def challenges(self, *, bad_token: bool = False) -> str:

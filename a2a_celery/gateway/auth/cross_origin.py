@@ -1,12 +1,12 @@
 """Protection of a gateway without authentication against the web pages that its users visit.
 
-A browser on the same machine or network reaches the gateway. Two checks keep pages of other sites from using that:
+A browser on the same machine or network reaches the gateway. Two checks protect the gateway from pages of other sites:
 
 * **Cross-origin requests.** A request that may change something is refused if a page of another origin sent it.
 * **DNS rebinding.** A request is refused if its ``Host`` is a name that an attacker can register and point at the
   gateway. Addresses, names without a dot and names under a private suffix are accepted.
 
-Clients that are no browsers send neither ``Sec-Fetch-Site`` nor ``Origin``, and pass the first check.
+Clients other than browsers send neither ``Sec-Fetch-Site`` nor ``Origin``, and pass the first check.
 
 Source: Fetch Metadata Request Headers (W3C); Go's ``net/http.CrossOriginProtection``; RFC 6761, RFC 6762, RFC 8375 and
 ICANN resolution 2024.07.29.06 (suffixes for private use).
@@ -35,7 +35,8 @@ SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 """Methods that change nothing. A page of another origin cannot read their responses."""
 
 PRIVATE_SUFFIXES = (".localhost", ".local", ".internal", ".home.arpa", ".test", ".svc")
-"""Last labels of names that no attacker can register. Kubernetes names Services under ``svc``, no top-level domain."""
+"""Suffixes of names that no attacker can register. Kubernetes names Services under ``svc``, which is not a top-level
+domain."""
 
 OTHER_ORIGIN = (
     "A page of another origin sent the request, and the gateway does not authenticate its callers. "
@@ -48,12 +49,12 @@ OTHER_HOST = (
 
 
 class CrossOriginProtection:
-    """ASGI middleware that refuses requests which another site's page can have caused.
+    """ASGI middleware that refuses requests that a page of another site may have caused.
 
     Args:
         app: The protected application.
         settings: `public_url`, `allowed_hosts` and `trusted_origins` are read.
-        rpc: Paths at which JSON-RPC is spoken; errors elsewhere are those of HTTP+JSON.
+        rpc: Paths of the JSON-RPC binding. Errors at other paths have the format of HTTP+JSON.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings, rpc: Set[str]) -> None:
@@ -79,7 +80,7 @@ class CrossOriginProtection:
             await error_response(connection, PermissionDeniedError(problem), self._rpc)(scope, receive, send)
 
     def _problem(self, connection: HTTPConnection) -> str | None:
-        """Return why the request is refused, or None if it is not."""
+        """Return the reason to refuse the request, or None if it is accepted."""
         if connection.scope["method"] not in SAFE_METHODS and not self._is_own_origin(connection):
             return OTHER_ORIGIN
         authenticated = getattr(connection.scope.get("user"), "is_authenticated", False)
@@ -110,7 +111,7 @@ class CrossOriginProtection:
 
 
 def _host_name(host: str) -> str:
-    """Return the name or address in a ``Host`` header, without the port and in lower case, or "" without any."""
+    """Return the name or address in a ``Host`` header, without the port and in lower case, or "" if there is none."""
     try:
         return (urlsplit(f"//{host}").hostname or "").rstrip(".")
     except ValueError:

@@ -22,10 +22,10 @@ caller: ContextVar[Identity | None] = ContextVar("caller", default=None)
 
 
 class AuthenticationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Refuse callers that `authenticator` does not know, before their request is read from the connection.
+    """Interceptor that refuses unauthenticated callers before their request is read from the connection.
 
-    gRPC reads the request of a unary handler before it calls the handler. So each method is served by a handler of a
-    stream of requests, which reads the one request of the call. On the wire both are the same.
+    gRPC reads the request of a unary handler before it calls the handler. Each method is therefore served by a handler
+    for a stream of requests, which reads the single request of the call. The wire format is the same.
     """
 
     def __init__(self, authenticator: Authenticator) -> None:

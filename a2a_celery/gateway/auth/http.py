@@ -21,7 +21,7 @@ from .schemes import CredentialsRefused, PresentedCredentials
 
 PEER = "a2a_peer"
 """Key of a request's scope for the peer's address. `PeerAddressMiddleware` sets it before a server's proxy middleware
-replaces the address of the connection by the one that the proxy names."""
+replaces the address of the connection with the address that the proxy names."""
 
 
 class Backend(AuthenticationBackend):
@@ -63,8 +63,8 @@ def error_response(connection: HTTPConnection, error: A2AError, rpc: Set[str]) -
 
     Args:
         connection: The refused request.
-        error: What the client receives.
-        rpc: Paths at which JSON-RPC is spoken; elsewhere it is HTTP+JSON.
+        error: The error that the client receives.
+        rpc: Paths of the JSON-RPC binding. All other paths use HTTP+JSON.
     """
     if connection.scope.get("method") == "POST" and _path(connection) in rpc:
         answer = build_error_response(None, error)
@@ -73,7 +73,7 @@ def error_response(connection: HTTPConnection, error: A2AError, rpc: Set[str]) -
 
 
 def _path(connection: HTTPConnection) -> str:
-    """Return the path inside of this application, which may be mounted in another."""
+    """Return the path within this application, which may be mounted in another."""
     path: str = connection.scope["path"]
     return path.removeprefix(connection.scope.get("root_path", ""))
 

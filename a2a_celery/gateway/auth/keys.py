@@ -44,7 +44,7 @@ class KeySource(Protocol):
     """Source of the keys that verify tokens."""
 
     async def find(self, kid: str | None, algorithm: str) -> Key | None:
-        """Return the key of a token, or None without one for `algorithm`.
+        """Return the key of a token, or None if there is no key for `algorithm`.
 
         Raises:
             KeysUnavailable: No keys are available.
@@ -201,7 +201,7 @@ ASK_AGAIN_AFTER = 30.0
 
 
 class FetchedKeys:
-    """Keys at `url`.
+    """Keys fetched from `url`.
 
     The keys are fetched when the gateway starts, every `REFRESH_EVERY` seconds, and at most every `ASK_AGAIN_AFTER`
     seconds for a token with an unknown key. After a failed fetch the previous keys stay valid.

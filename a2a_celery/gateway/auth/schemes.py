@@ -25,8 +25,8 @@ MAX_OWNER_LENGTH = 256
 class Identity(BaseUser, User):
     """Authenticated caller, in the form of Starlette's and the SDK's users.
 
-    The same `owner` is the same caller in every scheme. `tenants` are the allowed ones ("" for requests without a
-    tenant), or None for all.
+    An `owner` is the same caller in every scheme. `tenants` are the allowed tenants ("" for requests without a tenant),
+    or None for all.
     """
 
     owner: str

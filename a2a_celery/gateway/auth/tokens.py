@@ -17,10 +17,10 @@ from .keys import KeySource
 from .schemes import CredentialsRefused, Identity, PresentedCredentials, RefusalReason, is_owner
 
 LEEWAY = 30
-"""Seconds by which the issuer's clock may differ from this one."""
+"""Seconds by which the issuer's clock may differ from the local clock."""
 
 MAX_LENGTH = 16 * 1024
-"""Maximum characters of a token. A longer one is refused unread."""
+"""Maximum characters of a token. A longer token is refused without being parsed."""
 
 
 class _Registry(jws.JWSRegistry):
@@ -60,7 +60,7 @@ class BearerTokens:
         self._tenants_claim = tenants_claim
 
     def security_scheme(self) -> SecurityScheme:
-        """Return HTTP's scheme Bearer."""
+        """Return the HTTP scheme Bearer."""
         return SecurityScheme(http_auth_security_scheme=HTTPAuthSecurityScheme(scheme="Bearer", bearer_format="JWT"))
 
     async def identify(self, presented: PresentedCredentials) -> Identity | None:
@@ -120,8 +120,8 @@ class BearerTokens:
 
 
 def _tenants(claim: object) -> frozenset[str]:
-    """Return the tenants of a claim, a list or a single one; "" stands for no tenant. Values that are not strings are
-    ignored."""
+    """Return the tenants of a claim, which is a list or a single tenant; "" stands for no tenant. Values that are not
+    strings are ignored."""
     found = claim if isinstance(claim, list) else [claim]
     return frozenset(tenant for tenant in found if isinstance(tenant, str))
 

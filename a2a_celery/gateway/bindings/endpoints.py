@@ -52,14 +52,14 @@ _VERSION = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})(?:\.[0-9]{1,4})?", re.ASCII)
 
 
 def asked_version(request: HTTPConnection) -> str:
-    """Return the version that `request` names in its header or its query, or "" without one."""
+    """Return the version that `request` names in its header or its query, or "" if it names none."""
     return request.headers.get(VERSION_HEADER) or request.query_params.get(VERSION_HEADER, "")
 
 
 def require_version(asked: str, served: str) -> None:
     """Raise VersionNotSupportedError unless a request for the version `asked` can be served by version `served`.
 
-    Major and minor number decide. A request without a version is one of 0.3.
+    Only the major and minor numbers count. A request without a version is a request of 0.3.
     """
     if served_as(asked) == served:
         return
@@ -68,7 +68,7 @@ def require_version(asked: str, served: str) -> None:
 
 
 def served_as(asked: str) -> str:
-    """Return major and minor number of the version `asked`, without a patch number; "" if it is no version."""
+    """Return the major and minor number of the version `asked`, or "" if it is not a version."""
     numbers = _VERSION.fullmatch(asked or PROTOCOL_VERSION_0_3)
     return f"{int(numbers[1])}.{int(numbers[2])}" if numbers else ""
 
@@ -143,7 +143,7 @@ SMALL_BODY = 1 << 12
 
 
 def guard_rpc(endpoint: Endpoint, max_bytes: int) -> Endpoint:
-    """Return `endpoint`, a JSON-RPC one, with checks of the request's body. Their errors are those of JSON-RPC."""
+    """Return the JSON-RPC `endpoint` with checks of the request's body. Failed checks result in JSON-RPC errors."""
 
     async def guarded(request: Request) -> Response:
         try:
@@ -166,8 +166,8 @@ def guard_rpc(endpoint: Endpoint, max_bytes: int) -> Endpoint:
 def guard_rest(
     routes: Sequence[Route], max_bytes: int, around: Callable[[Endpoint], Endpoint] = lambda endpoint: endpoint
 ) -> list[Route]:
-    """Return HTTP+JSON `routes` with checks of the request's body, each wrapped by `around`. Errors are
-    google.rpc.Status."""
+    """Return HTTP+JSON `routes` with checks of the request's body, each wrapped by `around`. Failed checks result in
+    google.rpc.Status errors."""
 
     def guard(endpoint: Endpoint) -> Endpoint:
         async def guarded(request: Request) -> Response:
@@ -195,7 +195,7 @@ def guard_rest(
 
 
 def count_unparsed(endpoint: Endpoint, handler: GatewayHandler, say: Callable[[A2AError], JSONResponse]) -> Endpoint:
-    """Return `endpoint` with a token taken also for requests that reach no operation of `handler`.
+    """Return an endpoint that also takes a token for requests that reach no operation of `handler`.
 
     A caller without a token gets an error before a large body is read. `say` formats the error.
     """

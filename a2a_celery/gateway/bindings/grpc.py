@@ -40,10 +40,10 @@ MAX_VARINT_BYTES = 10
 
 
 def has_more_fields(body: bytes, message: Descriptor, limit: int) -> bool:
-    """Return whether `body`, a `message`, has more than `limit` fields, those of its inner messages included.
+    """Return True if `body`, a `message`, has more than `limit` fields, including those of its inner messages.
 
-    The result is True, too, for a body that is not well-formed or has groups, which A2A does not use: the parser could
-    make many objects of it before it refuses it.
+    The result is also True for a body that is malformed or has groups, which A2A does not use, because the parser could
+    create many objects before it refuses such a body.
     """
     count = 0
     pending = [(0, len(body), message)]
@@ -110,10 +110,10 @@ CONNECTION_OPTIONS = (
     ("grpc.max_concurrent_streams", 1000),
     ("grpc.server_handshake_timeout_ms", 20_000),
     ("grpc.max_connection_idle_ms", 600_000),
-    ("grpc.keepalive_time_ms", 60_000),  # find clients that are gone without a word
+    ("grpc.keepalive_time_ms", 60_000),  # detect dead connections
     ("grpc.keepalive_timeout_ms", 20_000),
 )
-"""Channel arguments that bound the calls of a connection, and the connections without any.
+"""Channel arguments that limit the calls of a connection and close idle connections.
 
 Source: https://grpc.github.io/grpc/core/group__grpc__arg__keys.html
 """
@@ -169,7 +169,7 @@ class LegacyGrpcBinding(CompatGrpcHandler):
 class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """Maps the exceptions of servicers and undecodable requests to errors: gRPC would send the exception's text.
 
-    A call that reaches no operation of `handler`, one of the served ones, takes a token of its caller, too.
+    A call that reaches no operation also takes a token of its caller. `handler` is any of the served handlers.
     """
 
     def __init__(self, handler: GatewayHandler | None = None) -> None:
@@ -214,7 +214,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             await self._handler.limits.require_token(self._handler.agent.name, _owner())
 
     async def _count(self, error: Exception) -> Exception:
-        """Return `error`, or the refusal of a call that reached no operation and is one too many."""
+        """Return `error`, or the limit error if the call reached no operation and its caller has no token."""
         call = _call.get()
         is_counted = isinstance(error, LimitExceededError) or (call is not None and REACHED in call.state)
         if self._handler is None or is_counted:

@@ -1,7 +1,7 @@
 """Errors in the gRPC binding of protocol 1.0: google.rpc.Status with typed details.
 
-The SDK sends an ErrorInfo without metadata. Here it has the data of the error, as in the other bindings: the task's id,
-the extension, the reference of an entry in the log.
+The SDK sends an ErrorInfo without metadata. This module adds the data of the error, as in the other bindings: the
+task's id, the extension, the reference of an entry in the log.
 
 Source: A2A specification 9.5, 10.6; a2a-sdk 1.3.0.
 """

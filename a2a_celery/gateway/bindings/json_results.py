@@ -83,7 +83,7 @@ class JsonWriter:
         return "{" + ", ".join(members) + "}"
 
     def pieces(self, message: Proto) -> Iterator[str]:
-        """Yield what `write` returns in pieces, each of at most `PIECE` elements of a list.
+        """Yield the result of `write` in pieces, each with at most `PIECE` elements of a list.
 
         Raises:
             ValueError: The message has a number that JSON cannot represent.
@@ -186,7 +186,7 @@ def _structured(value: Any) -> Iterator[str]:
     """Yield the JSON of a Struct, a ListValue or a Value in pieces, each of at most `PIECE` values.
 
     Raises:
-        ValueError: A number has no form in JSON.
+        ValueError: JSON cannot represent a number.
     """
     if isinstance(value, Value):
         kind = value.WhichOneof("kind")
@@ -263,7 +263,8 @@ message_json = _writer.write
 
 
 def event_json(event: Event) -> str:
-    """Return `event` as a StreamResponse on one line. For a task or a message it is a SendMessageResponse too."""
+    """Return `event` as a StreamResponse on one line. For a task or a message, the JSON is also a valid
+    SendMessageResponse."""
     return one_line(f'{{"{_PAYLOADS[type(event)]}": {message_json(event)}}}')
 
 
@@ -349,11 +350,11 @@ def rpc_response(request_id: str | int | None, result: Sequence[bytes]) -> Respo
 
 
 def json_response(pieces: Sequence[bytes], media_type: str) -> Response:
-    """Return a response with JSON in pieces. Several pieces are sent one by one."""
+    """Return a response with `pieces` as its JSON body. More than `_PIECES_JOINED` pieces are sent one by one."""
     if len(pieces) > _PIECES_JOINED:
         return PiecewiseResponse(pieces, media_type)
     return Response(b"".join(pieces), media_type=media_type)
 
 
 _PIECES_JOINED = 3
-"""Pieces of a result that is not long: JSON-RPC's envelope has two."""
+"""Maximum pieces that are joined into one body: a short result is one piece, and the JSON-RPC envelope adds two."""

@@ -66,7 +66,7 @@ class RpcDispatcher:
 
     @trace_function(span_name=f"{__name__}.RpcDispatcher.handle_requests", kind=SpanKind.SERVER)
     async def handle_requests(self, request: Request) -> Response:
-        """Return the response to `request`; an empty one to a notification, whose operation is executed too."""
+        """Return the response to `request`. A notification is executed, and its response is empty."""
         body = await request.json()
         request_id = _request_id(body)
         try:

@@ -1,4 +1,4 @@
-"""Protocol 0.3, by the SDK's adapters, with the gaps of these closed.
+"""Protocol 0.3 through the SDK's adapters, with stricter validation and complete errors.
 
 The adapters expect that a request can be converted to protocol 1.0. Any other request (a part without content, a
 history length that is not a number) results in an internal error, or breaks a stream.
@@ -160,14 +160,14 @@ class LegacyRoute(Route):
     """Route of 0.3 below ``/v1``. For a request that names another version, `v1` is a tenant."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Return how far `scope` matches."""
+        """Return Starlette's match of `scope`."""
         if scope["type"] != "http" or served_as(asked_version(HTTPConnection(scope))) != PROTOCOL_VERSION_0_3:
             return Match.NONE, {}
         return super().matches(scope)
 
 
 async def _frames(first: Any, sdk_events: Any, request: Request) -> AsyncGenerator[str, None]:
-    """Yield the frames of an `EventStream` for what the SDK's adapters stream, each with its event id."""
+    """Yield the frames of an `EventStream` for the events of the SDK's adapters, each with its event id."""
     ids: list[EventId | None] = request.scope.get(EVENT_IDS, [])
 
     def written(one: Any) -> str:

@@ -1,7 +1,7 @@
 """Parser of requests, from JSON and query parameters to protobuf, strict where protobuf's own parser is lenient.
 
-protobuf drops an unknown status and accepts any text as base64. The SDK reads every boolean but "true" as false. Either
-would execute a request that the client has not made.
+protobuf drops an unknown status and accepts any text as base64. The SDK reads every boolean but "true" as false. In
+both cases the gateway would execute a request that the client has not made.
 
 Source: A2A specification 3.3.2 (validation errors), 11.5 (query parameters); ProtoJSON.
 """
@@ -47,7 +47,7 @@ def parse_json(value: Any, kind: type[P]) -> P:
 def unreadable(error: Exception) -> InvalidParamsError:
     """Return the error for a request that protobuf cannot read.
 
-    The text of protobuf's JSON parser names the place. Other exceptions describe Python types.
+    The text of protobuf's JSON parser names the field. Other exceptions describe Python types.
     """
     text = str(error)
     return invalid("params", text if text.startswith("Failed to parse") else "No parameters of this method.")
@@ -72,7 +72,7 @@ def parse_query(query: Mapping[str, str], kind: type[P]) -> P:
 
 
 def one_tenant(*tenants: str) -> str:
-    """Return the tenant in the path, the query or the body of a request, or "" without one.
+    """Return the tenant in the path, the query or the body of a request, or "" if there is none.
 
     Raises:
         InvalidParamsError: The request names two tenants.
@@ -129,7 +129,7 @@ def _require_known_names(value: Mapping[str, Any], kind: type[Proto]) -> None:
 
 
 def _require_base64(value: Mapping[str, Any]) -> None:
-    """Raise InvalidParamsError for a message's part whose `raw` is no base64: standard or URL-safe, padded or not."""
+    """Raise InvalidParamsError for a message's part whose `raw` is not base64: standard or URL-safe, padded or not."""
     message = value.get("message")
     parts = message.get("parts") if isinstance(message, Mapping) else None
     for number, part in enumerate(parts if isinstance(parts, list) else ()):

@@ -54,7 +54,7 @@ class RestOperation(NamedTuple):
 
 
 def rest_routes(handler: GatewayHandler, context_builder: ServerCallContextBuilder, below: str = "") -> list[Route]:
-    """Return the routes of every operation, below the path `below`, which may hold a tenant."""
+    """Return the routes of every operation, below the path `below`, which may contain a tenant."""
     return [
         Route(below + one.path, _endpoint(one, handler, context_builder), methods=list(one.verbs)) for one in OPERATIONS
     ]
@@ -211,7 +211,7 @@ async def ping_webhook(
 
 _CONFIGS = "/tasks/{task_id}/pushNotificationConfigs"
 _WEBHOOK = "/webhooks/{task_id}/{id}"
-"""Beginning of the gateway's own paths on webhooks, which the specification does not know."""
+"""Prefix of the gateway's webhook paths, which are not part of the specification."""
 
 OPERATIONS = (
     # Starlette tries routes in this order: the operations that clients use most come first, and a subscription comes

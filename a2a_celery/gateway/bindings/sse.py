@@ -21,8 +21,8 @@ from ..operations.turns import StreamEvent
 from ..shutdown import GatewayShutdown
 
 PING_AFTER = 10.0
-"""Seconds of silence after which a comment is written, because proxies close silent connections. The source of a stream
-checks for events more often than that."""
+"""Seconds without a write after which a comment is written, because proxies close silent connections. The source of a
+stream checks for events more often than every `PING_AFTER` seconds."""
 
 PING = ": ping\n\n"
 
@@ -45,8 +45,8 @@ async def frames_of(
     """Yield the writes of an `EventStream` for `pages`. An error after the first page becomes the last frame.
 
     Args:
-        say: Function that formats an event.
-        fault: Function that formats an error.
+        encode: Function that formats an event.
+        encode_error: Function that formats an error.
     """
     async with aclosing(pages):
         first = await anext(pages, None)
@@ -82,7 +82,8 @@ async def _writes(page: list[StreamEvent], encode: Callable[[Event], Awaitable[s
 
 
 class EventStream(Response):
-    """Response that writes `first` and `frames`, where "" stands for a sign of life. Closes the frames in any case."""
+    """Response that writes `first` and `frames`, and finally closes `frames`. After `PING_AFTER` seconds without a
+    write, "" is written as a comment."""
 
     media_type = "text/event-stream"
 
@@ -97,7 +98,7 @@ class EventStream(Response):
         self.background = None
         self.init_headers({"Cache-Control": "no-store", "Connection": "keep-alive", "X-Accel-Buffering": "no"})
         self.is_empty = first is None
-        """Whether the frames ended before the first."""
+        """True if there is no first frame."""
         self._first = first or ""
         self._frames = frames
         self._shutdown = shutdown
@@ -107,7 +108,8 @@ class EventStream(Response):
     async def start(
         cls, frames: AsyncGenerator[str, None], shutdown: GatewayShutdown, clock: Clock = SYSTEM_CLOCK
     ) -> EventStream:
-        """Return a response with the first of the `frames` read. Errors before that frame are the caller's to map."""
+        """Read the first of `frames` and return the response. The caller maps an error that is raised before that
+        frame."""
         return cls(await anext(frames, None), frames, shutdown, clock)
 
     async def discard(self) -> None:

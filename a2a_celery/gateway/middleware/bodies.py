@@ -38,19 +38,20 @@ MAX_JSON_VALUES = 20_000
 parser."""
 
 CHARGE = "a2a_charge"
-"""Key of a request's scope for a coroutine function that takes tokens of the caller's rate, and may refuse the body."""
+"""Key of a request's scope for a coroutine function that takes tokens for a body from the caller, or refuses the
+body."""
 
 BYTES_PER_TOKEN = 1 << 15
 VALUES_PER_TOKEN = 1_000
 """Bytes and values of a JSON body that cost as much of the gateway's time as a small request."""
 
 LARGE_BODY = 1 << 14
-"""Bytes of a body that is parsed in a thread: the event loop serves other requests meanwhile."""
+"""Bytes above which a body is parsed in a thread, so that the event loop can serve other requests."""
 
 TOO_MANY_VALUES = f"The body has more than {MAX_JSON_VALUES} values: send large data as a file part"
 
 SEPARATORS = (b",", b"[", b"{")
-"""Bytes of which one precedes each value but the first."""
+"""Bytes that separate values: one of them precedes each value except the first."""
 
 _TO_SEPARATOR = re.compile(
     rb"""
@@ -65,18 +66,18 @@ _TO_SEPARATOR = re.compile(
 """Text up to the next separator outside of strings. It matches at every position, so a search takes linear time."""
 
 BODY_TIMEOUT = 30.0
-"""Seconds in which a body must arrive; more for a large one, see `MIN_BODY_RATE`."""
+"""Seconds within which a body must arrive. `MIN_BODY_RATE` extends them for a large body."""
 
 MIN_BODY_RATE = 1 << 14
 """Bytes of a received body that extend `BODY_TIMEOUT` by a second."""
 
 
 async def require_json(request: Request, max_bytes: int, *, may_be_empty: bool = False) -> None:
-    """Read the body within its bounds and keep it for the endpoint.
+    """Read and check the JSON body, and store it in the request for the endpoint.
 
     Raises:
-        RequestTooLargeError, ContentTypeNotSupportedError, InvalidRequestError: The body is not usable.
-        LimitExceededError: The caller may not send as many values at the moment.
+        RequestTooLargeError, ContentTypeNotSupportedError, InvalidRequestError: The body is invalid.
+        LimitExceededError: The body costs more tokens than the caller has.
     """
     body = await read_bounded(request, max_bytes)
     if not body and may_be_empty:
@@ -96,8 +97,8 @@ async def require_json(request: Request, max_bytes: int, *, may_be_empty: bool =
 async def parse_soon(size: int, parse: Callable[..., T], *args: Any) -> T:
     """Return the result of `parse`, a parser of a body of `size` bytes.
 
-    A large body is parsed in a thread. There is one such thread, since each one takes its share of the processor's time
-    from the event loop.
+    A large body is parsed in a thread. There is only one such thread, because each thread takes CPU time from the event
+    loop.
     """
     if size <= LARGE_BODY:
         return parse(*args)
@@ -117,10 +118,10 @@ def _parse(body: bytes) -> tuple[Any, int]:
 
 
 def _require_media_type(request: Request) -> None:
-    """Refuse a body of another media type, or of none.
+    """Refuse a body without a media type, or with one that is not in `MEDIA_TYPES`.
 
-    A browser asks the server before a page of another origin may send JSON. It does not ask for a form, plain text, or
-    a body without a media type.
+    A browser sends a preflight request before a page of another origin may send JSON. It sends none before a form,
+    plain text, or a body without a media type.
     """
     given = request.headers.get("content-type", "")
     if given.partition(";")[0].strip().lower() not in MEDIA_TYPES:
@@ -128,7 +129,7 @@ def _require_media_type(request: Request) -> None:
 
 
 async def read_bounded(request: Request, max_bytes: int) -> bytes:
-    """Return the body, and keep it for later readers.
+    """Return the body, and store it in the request for later readers.
 
     Raises:
         RequestTooLargeError: The body is too large; the rest of it is not read.
@@ -159,7 +160,7 @@ def _too_large(max_bytes: int) -> RequestTooLargeError:
 
 
 def _reason(error: ValueError | RecursionError) -> str:
-    """Return the problem of the text. The texts of some exceptions describe Python, not the request."""
+    """Return why the body is not JSON. The texts of some exceptions describe Python and not the body."""
     match error:
         case json.JSONDecodeError():
             return f"{error.msg} at line {error.lineno}, column {error.colno}"
@@ -199,7 +200,8 @@ def _require_few_values(body: bytes) -> None:
 
 
 def _require_bounded(value: Any) -> int:
-    """Return the number of values that `value` holds. Without recursion, since `value` may be hostile.
+    """Return the number of values that `value` holds. The count uses no recursion, because the nesting of `value` is
+    untrusted.
 
     Raises:
         InvalidRequestError: There are too many values, or they are nested too deeply.

@@ -1,6 +1,7 @@
 """Extensions that the client requests and the card declares are active for a call; the response names them.
 
-The response has them in the request's service parameter, as the specification does not say how an agent names them.
+The response lists them in the same service parameter as the request, because the specification does not define one for
+responses.
 
 Source: A2A specification 3.2.6 and 4.6; unknown extensions are ignored (4.6.3).
 """

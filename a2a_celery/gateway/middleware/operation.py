@@ -1,6 +1,6 @@
 """Decorator of the handler's operations: metrics and span, limits of the owner, errors.
 
-`operation` shows in which order a request passes the wrappers.
+`operation` shows the order in which a request passes through the wrappers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 OK, DISCONNECTED = "ok", "disconnected"
-"""Outcomes without an error: the request was answered; its client disconnected first."""
+"""Outcomes without an error: the request was answered, or its client disconnected first."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -225,7 +225,7 @@ def limited(counted: bool) -> Callable[[F], F]:
     """Return a decorator that starts an operation only within the limits of its owner.
 
     Args:
-        counted: Whether the operation takes a token of the owner's request rate.
+        counted: True if the operation takes a token of the owner's request rate.
     """
 
     def wrap(method: F) -> F:

@@ -33,10 +33,10 @@ MAX_REMEMBERED_OWNERS = 10_000
 """Owners without a token that a gateway remembers. For any further owner it asks the store."""
 
 STREAM_WAIT = 10
-"""Seconds that the client of a rejected stream has to wait. The end of another stream is unknown."""
+"""Retry-After of a rejected stream, in seconds. The end of another stream cannot be predicted."""
 
 MAX_WAIT = 60
-"""Maximum of the seconds that the client of a rejected message has to wait: they are an estimate."""
+"""Maximum Retry-After of a rejected message, in seconds. The wait is an estimate."""
 
 LIMIT_TEXTS = {
     REQUESTS: "The rate limit of requests is reached",
@@ -98,8 +98,8 @@ class OwnerLimits:
     async def count_request(self, agent: str, context: ServerCallContext) -> None:
         """Take a token of the caller's request rate.
 
-        This costs one round trip to the store; none without a rate limit, and none until the time at which the caller's
-        next token is due.
+        The call costs one round trip to the store. It costs none without a rate limit, or before the caller's next
+        token is due.
 
         Raises:
             LimitExceededError: The caller has no token.
@@ -119,7 +119,7 @@ class OwnerLimits:
     async def charge_body(self, agent: str, owner: str, tokens: int) -> None:
         """Take `tokens` tokens of `owner` for a large body, before the request is built from it.
 
-        They are taken only if a token is left for the operation itself, and never cost more than a full bucket.
+        The tokens are taken only if one is left for the operation itself. A body never costs more than a full bucket.
 
         Raises:
             LimitExceededError: The owner has too few tokens.
@@ -130,7 +130,7 @@ class OwnerLimits:
                 await self._count(agent, Scope(owner=owner), cost, spare=1)
 
     async def require_token(self, agent: str, owner: str) -> None:
-        """Raise LimitExceededError if `owner` was refused by this process and comes again before Retry-After."""
+        """Raise LimitExceededError if this process refused `owner` and the time of its Retry-After has not passed."""
         account = Scope(owner=owner).account
         wait = self._retry_at.get(account, 0.0) - self._clock.monotonic()
         if owner and wait > 0:
@@ -156,7 +156,7 @@ class OwnerLimits:
             await self._refuse(agent, scope.account, wait)
 
     async def _refuse(self, agent: str, account: str, wait: float) -> NoReturn:
-        """Raise LimitExceededError; late, if the caller comes before the Retry-After of an earlier refusal."""
+        """Raise LimitExceededError, delayed if the caller has not waited for the Retry-After of an earlier refusal."""
         now = self._clock.monotonic()
         if now >= self._retry_at.get(account, 0.0):
             _remember(self._retry_at, account, ceil(wait), now)
@@ -194,7 +194,7 @@ class OwnerLimits:
 
 
 def _remember(times: dict[str, float], account: str, wait: float, now: float) -> None:
-    """Remember the time until which an account has to wait. If the table is full, drop the times that are over."""
+    """Remember the time until which an account has to wait. If the table is full, drop the times that have passed."""
     times.pop(account, None)
     if len(times) >= MAX_REMEMBERED_OWNERS:
         for other in [other for other, until in times.items() if until <= now]:

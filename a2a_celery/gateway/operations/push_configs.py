@@ -151,14 +151,15 @@ class PushConfigs:
             await self._task_reader.read(scope, task_id, history_length=0, artifacts=False)
 
     async def deliveries(self, scope: Scope, task_id: str, config_id: str) -> dict[str, Any]:
-        """Return the newest deliveries of a config and its pending ones."""
+        """Return the newest and the pending deliveries of a config."""
         found = await self._store.run(read_delivery(self._keys, task_id, config_id, scope))
         if found is None:
             raise _no_config(task_id, config_id)
         return _deliveries_json(found)
 
     async def replay(self, scope: Scope, task_id: str, config_id: str, event: str) -> dict[str, Any]:
-        """Deliver the event with the id `event` again, or for "" every failed event; return the deliveries."""
+        """Deliver the event with the id `event` again, or every failed event if `event` is "". Return the
+        deliveries."""
         if event:
             await self._request(scope, task_id, config_id, await self._event_id(scope, task_id, config_id, event))
         else:
@@ -210,7 +211,8 @@ class PushConfigs:
     async def _checked(
         self, requested: TaskPushNotificationConfig, context: ServerCallContext, task_id: str, field: str
     ) -> Subscription:
-        """Validate a config without resolving its host, because the result would tell which names this network has.
+        """Validate a config without resolving its host, because the result would reveal which names exist in this
+        network.
 
         Each delivery checks the addresses that the host resolves to.
         """

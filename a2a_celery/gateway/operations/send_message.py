@@ -48,7 +48,7 @@ TIMES = ("not_before", "not_after")
 
 
 def run_options(agent: Agent, request: SendMessageRequest, caller: Caller, call: Call | None = None) -> RunOptions:
-    """Return how to publish the run of `request`. A plain Celery task receives `call`.
+    """Return the options with which the run of `request` is published. A plain Celery task receives `call`.
 
     Raises:
         InvalidParamsError: The client's times are not allowed or not valid.
@@ -130,7 +130,7 @@ class BackgroundPublisher:
         self._recorder: asyncio.Task[None] | None = None
 
     def publish(self, agent: str, ref: RunRef, options: RunOptions) -> None:
-        """Publish a run soon. A watcher publishes a run that is scheduled for much later."""
+        """Publish a run in the background. A watcher publishes a run that is scheduled for much later."""
         now = self._clock.now()
         if options.publish_delay(now):
             return
@@ -178,7 +178,7 @@ class AcceptedMessage:
     Attributes:
         since: The message's turn is in the log after this event.
         preceding_turns: Number of turns that start after `since` and before the message's own turn, see `TurnWatch`.
-        new: Whether the log ends at `newest`.
+        new: True if the log ends at `newest`.
         is_resolved: False if `task` has unresolved blob references: a client must not receive it, see `with_full_task`.
     """
 
@@ -412,8 +412,8 @@ def _too_large(task_id: str, max_bytes: int | None) -> UnsupportedOperationError
 def _with_ids(params: SendMessageRequest, tenant: str, task_id: str, context_id: str) -> SendMessageRequest:
     """Return the request for the run and the agent's route.
 
-    The tenant is the validated one. The message names its task and context. The push notification config is removed,
-    because it may hold secrets.
+    The request contains the validated tenant, and its message contains the ids of its task and context. The push
+    notification config is removed, because it may contain secrets.
     """
     request = SendMessageRequest()
     request.CopyFrom(params)

@@ -133,11 +133,11 @@ class TaskReader:
 
 
 def joined(page: Page, archived: ArchivedPage, size: int) -> Page:
-    """Return one page with the tasks of both."""
+    """Return one page with the tasks of both pages."""
     tasks = {task.id: task for task in (*archived.tasks, *page.tasks)}
     newest_first = sorted(tasks.values(), key=_place, reverse=True)
     for half in (page, archived):
-        if half.more and half.tasks:  # it may have ended early, for its size: what is behind it is for the next page
+        if half.more and half.tasks:  # the half may be truncated by size, so later tasks belong to the next page
             newest_first = [task for task in newest_first if _place(task) >= _place(half.tasks[-1])]
     more = page.more or archived.more or len(newest_first) > size
     return Page(newest_first[:size], page.total + archived.total, more)

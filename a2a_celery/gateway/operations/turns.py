@@ -48,7 +48,7 @@ def status_after(entry: LogEntry) -> TaskState | None:
 
 
 def stream_event(entry: LogEntry, task_id: str, context_id: str) -> StreamEvent | None:
-    """Return `entry` as a stream in task mode contains it, or None for an entry that streams leave out."""
+    """Return the stream event of `entry`, or None if streams omit the entry."""
     event = client_event(entry, task_id, context_id)
     return None if event is None else StreamEvent(entry.id, event)
 
@@ -70,7 +70,7 @@ class TurnWatch:
         return self._preceding_turns > 0
 
     def ends_with(self, entry: LogEntry) -> bool:
-        """Return whether `entry`, the next one of the log, ends the client's turn."""
+        """Return True if `entry`, the next entry of the log, ends the client's turn."""
         state = status_after(entry)
         if state == SUBMITTED and self._preceding_turns:
             self._preceding_turns -= 1
@@ -81,7 +81,7 @@ class TurnWatch:
     def read(
         self, entries: Iterable[LogEntry], task: Task, *, after_version: int = 0, until: int = 0
     ) -> tuple[list[StreamEvent], bool]:
-        """Return the visible events of `entries`, the next ones of the log of `task`, and whether they end the turn.
+        """Return the visible events of `entries`, the next entries of the log of `task`, and True if they end the turn.
 
         Args:
             after_version: Entries up to this version are not visible: the client has received the task with them.
@@ -121,7 +121,8 @@ class TurnFollower:
     """Follows the turns of one agent's tasks.
 
     Args:
-        hold: Seconds to hold back a new task while its agent may still give a direct answer; 0 for agents without.
+        hold: Seconds to hold back a new task while its agent may still give a direct answer; 0 if the agent gives no
+            direct answers.
     """
 
     def __init__(self, follower: LogFollower, hold: float, metrics: Metrics, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -230,7 +231,7 @@ class TurnFollower:
                     return
 
     async def unlist(self, task_id: str) -> None:
-        """Remove the task of a direct answer from the lists of tasks: its client receives the message alone."""
+        """Remove the task of a direct answer from the lists of tasks: its client receives only the message."""
         with suppress(StoreUnavailable):
             await self._follower.store.run(unlist_task(self._follower.keys, task_id))
 

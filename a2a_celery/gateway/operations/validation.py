@@ -34,7 +34,7 @@ from ..middleware.bodies import MAX_JSON_VALUES
 from ..protocol_errors import LAST_EVENT_ID, MAX_ID_LENGTH, PermissionDeniedError, invalid, invalid_fields
 
 BOUNDS = {**dict.fromkeys(("tenant", "id", "task_id", "context_id"), MAX_ID_LENGTH), "page_token": 1024}
-"""Maximum length of the fields that name something: most become a part of a key."""
+"""Maximum length of the fields that identify something. Most of them become part of a Redis key."""
 
 MAX_REFERENCES = 16
 """Maximum number of tasks that a message refers to: the worker reads each of them before the agent starts."""
@@ -84,7 +84,7 @@ def require_extensions(card: AgentCard, context: ServerCallContext) -> None:
 
 
 def check_send(params: SendMessageRequest, card: AgentCard, context: ServerCallContext) -> None:
-    """Validate a message as far as this needs no task.
+    """Validate a message as far as possible without its task.
 
     Raises:
         A2AError: The first failure.
@@ -157,11 +157,11 @@ def _check_ids(message: Message) -> None:
 
 
 def check_values(params: SendMessageRequest) -> None:
-    """Validate what protobuf can carry in a message, and JSON cannot: a body in JSON is checked before it is parsed.
+    """Reject values that protobuf allows in a message and JSON does not. A JSON body is checked before it is parsed.
 
     Raises:
-        InvalidParamsError: The message has too many values, or a number that JSON has no words for. Stored, such a
-            number would make the task unreadable.
+        InvalidParamsError: The message has too many values, or a number that JSON cannot represent, which would make
+            the stored task unreadable.
     """
     message = params.message
     lists = (message.parts, message.extensions, params.configuration.accepted_output_modes)
@@ -192,7 +192,7 @@ WHAT_TO_SEND = {
     "message.message_id": "Send an id of your choice that is new, such as a UUID.",
     "message.parts": 'Send one part or more, such as {"text": "hello"}.',
 }
-"""Example value of a required field, where the SDK only says that the field is required."""
+"""Instruction for a required field, because the SDK only says that the field is required."""
 
 
 def require_fields(params: Proto) -> None:
@@ -232,7 +232,7 @@ def _checked(kind: Any) -> tuple[frozenset[str], tuple[str, ...]]:
 
 
 def _requires(kind: Any, above: tuple[Any, ...]) -> bool:
-    """Return whether a type or a type inside it has required fields. `above` are the types that contain it, which end a
+    """Return whether a type or a type inside it has required fields. `above` contains the enclosing types, which end a
     recursion."""
     return any(
         _is_required(field)

@@ -133,7 +133,7 @@ def all_tasks(
     """Yield the tasks of all owners in `states`, newest status first.
 
     To find the indexes, the names of all keys are scanned in small steps. A task that changes during the scan may be
-    missed. Indexes are sorted by the newest status, which may be later than the begin of the state, so indexes of live
+    missed. Indexes are sorted by the newest status, which may be later than the start of the state, so indexes of live
     states are read beyond `not_after_us`.
 
     Args:

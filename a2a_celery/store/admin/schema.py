@@ -53,7 +53,7 @@ STEPS: Sequence[Migration] = (
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Schema of a store, 0 for a store without one, and whether ended tasks are archived."""
+    """Schema of a store, or 0 if it has none, and whether ended tasks are archived."""
 
     schema: int
     archives: bool

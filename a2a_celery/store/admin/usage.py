@@ -30,7 +30,7 @@ class Usage:
     Attributes:
         used: bytes of memory that the server uses.
         max_memory: bytes, or 0 for no limit.
-        tasks: estimated number of stored tasks, ended ones too.
+        tasks: estimated number of stored tasks, including ended tasks.
         bytes_per_task: estimated mean size of all keys of a task.
         followed: tasks that streams and blocking calls follow, as of the last second.
     """
@@ -107,7 +107,7 @@ class Memory:
     used: int
     limit: int
     evicts: bool
-    """Whether the server evicts keys at the limit instead of refusing writes."""
+    """True if the server evicts keys at the limit instead of refusing writes."""
 
 
 def read_memory() -> Operation[Memory | None]:

@@ -133,7 +133,7 @@ class _SentinelClient(redis.asyncio.Redis):
 
 
 def _fitting(url: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return `options` without those that a unix socket does not know."""
+    """Return `options` without those that a unix socket connection does not support."""
     is_socket = redis_url(url).startswith("unix://")
     return {
         n: v for n, v in options.items() if not is_socket or n not in ("socket_keepalive", "socket_connect_timeout")

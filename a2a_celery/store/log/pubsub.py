@@ -211,7 +211,7 @@ class PubSubListener:
     def listen(
         self, channel: str, *, through: str = "", final_only: bool = False
     ) -> AbstractAsyncContextManager[LogSignal]:
-        """Return a signal that messages of `channel` notify; while the connection is down, the reconnect notifies it.
+        """Return a signal that is notified by each message of `channel`, and by each reconnect of the listener.
 
         A reply channel of this process carries the messages of many channels, each preceded by the name of its
         channel. A signal that listens `through` a reply channel costs no round trip, because the reply channel stays

@@ -82,7 +82,7 @@ def requeue_task(
         options: options with which the caller publishes run 1, unless the run is blocked.
 
     Returns:
-        "blocked" if another run of the context comes first. "gone" if the dead letter was requeued or has expired.
+        "blocked" if another run of the context precedes it. "gone" if the dead letter was requeued or has expired.
     """
     request, task = resubmission(dead_letter, task_id)
 

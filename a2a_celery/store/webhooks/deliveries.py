@@ -39,13 +39,13 @@ class Attempt:
     It contains no part of a body, an address or a secret. The store sets the two times.
 
     Attributes:
-        post: id of the event or of the ping (`PING`). "" if the log could not be read.
+        post: Id of the event or of the ping (`PING`); "" if the log could not be read.
         outcome: "delivered", "failed", "gone" or "refused".
-        status: HTTP status of the response, or None without a response.
-        latency_ms: duration of the post, or None without a post, or if it would reveal details of the network.
-        reason: sentence on the failure, or "".
-        at_us: end of the attempt, in µs since 1970.
-        next_us: time of the next attempt, in µs since 1970, or 0 if none follows.
+        status: HTTP status of the response, or None if there was none.
+        latency_ms: Duration of the post, or None if nothing was posted or if the duration would reveal network details.
+        reason: Sentence that describes the failure, or "".
+        at_us: End of the attempt, in µs since 1970.
+        next_us: Time of the next attempt, in µs since 1970, or 0 if none follows.
     """
 
     post: str

@@ -1,7 +1,7 @@
 """Subscription to the result backend, for runs on workers without this package.
 
 Celery's Redis backend publishes each state that it stores on a channel with the name of its key. The pattern of the
-subscription excludes the results of Celery tasks that are no runs. A notification can get lost and reaches all
+subscription excludes the results of Celery tasks that are not runs. A notification can get lost and reaches all
 watchers, so it only triggers a read of the run's state (`Results.observe`). The dispatcher polls runs without a
 notification.
 """

@@ -214,7 +214,8 @@ def _result_of(ref: RunRef) -> Canvas:
 
 
 def _shown(meta: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the metadata of a state that is not final, or None if no worker without this package stored it."""
+    """Return the metadata of a nonfinal state, or None if a worker with this package stored it or if the state is
+    final."""
     state, result = meta["status"], meta["result"]
     if state in (states.STARTED, states.RETRY):
         has_run_header = isinstance(result, Mapping) and RUN_HEADER in result

@@ -46,14 +46,14 @@ RETRY_INTERVAL = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Revoke:
-    """Celery ids that a broadcast revokes. `terminate` also stops the running ones."""
+    """Celery ids that a broadcast revokes. With `terminate`, running tasks are terminated too."""
 
     celery_ids: tuple[str, ...]
     terminate: bool
 
     @classmethod
     def of(cls, broadcast: Any) -> Revoke | None:
-        """Parse a remote-control command. Return None if it is no revoke, or is for named workers only."""
+        """Parse a remote-control command. Return None if it is not a revoke, or addresses named workers only."""
         match broadcast:
             case {"destination": [_, *_]} | {"pattern": str()}:
                 return None
