@@ -1,6 +1,6 @@
 """Keyword arguments of a plain Celery task from an A2A message, checked against the task's signature.
 
-A client sends the arguments as a data part with an object. A text becomes the one argument that accepts text. A later
+A client sends the arguments as a data part with an object. A text becomes the only argument that accepts text. A later
 message to the same task adds arguments, so the answer to a question may be the missing argument alone.
 """
 

@@ -22,7 +22,7 @@ MICROSECOND = timedelta(microseconds=1)
 MAX_PRIORITY = 255
 
 LONGEST_ETA = timedelta(minutes=10)
-"""Longest time before its begin at which a run is published. A worker holds a message with an ``eta`` unacknowledged.
+"""Longest time before its start at which a run is published. A worker holds a message with an ``eta`` unacknowledged.
 RabbitMQ closes the worker's channel for this after half an hour, and Redis redelivers the message after an hour."""
 
 EXPIRY_GRACE = timedelta(seconds=2)
@@ -43,8 +43,8 @@ class RunOptions:
 
     Attributes:
         celery: Options for ``apply_async``.
-        not_before: Earliest begin, or None.
-        not_after: Latest begin, or None.
+        not_before: Earliest start, or None.
+        not_after: Latest start, or None.
         call: Call of a plain Celery task, or None for a run of an agent.
         retries: Number of earlier retries.
         trace: Headers of the trace that the run belongs to (``telemetry.tracing``), or empty.
@@ -68,7 +68,7 @@ class RunOptions:
     ) -> RunOptions:
         """Return the options for a route and the client's times.
 
-        ``expires`` counts from the earliest begin and becomes a time, so that publishing a run again does not extend
+        ``expires`` counts from the earliest start and becomes a time, so that publishing a run again does not extend
         it.
 
         Raises:
@@ -133,7 +133,7 @@ class RunOptions:
         return max(timedelta(0), (self.not_before or now) - now - LONGEST_ETA)
 
     def next_check_in(self, now: datetime, wait: timedelta) -> timedelta:
-        """Return the time from `now` until an unclaimed run is checked again: `wait` after its begin, or when it
+        """Return the time from `now` until an unclaimed run is checked again: `wait` after its start, or when it
         expires."""
         again = max(now, self.not_before or now) + wait
         if self.not_after is not None:

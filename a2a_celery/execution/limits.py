@@ -175,7 +175,7 @@ class Retries:
             return None
         limit = None if self._max_retries is None else self._max_retries + 1
         retried = Retried(self.count + 2, limit, begins_at.isoformat() if begins_at else "", _class_name(cause))
-        # `not_after` limits the begin of the first attempt only
+        # `not_after` limits the start of the first attempt only
         return retried, replace(self._stored, retries=self.count + 1, not_before=begins_at, not_after=None)
 
     @property

@@ -138,7 +138,7 @@ class CircuitBreaker:
         return self.max_posts - self._in_flight
 
     def deferral(self, name: str, *, owner: str = "", can_wait: bool = False) -> Deferred | None:
-        """Return why a post of `owner` to the host `name` is deferred, or None if it is not.
+        """Return the reason why a post of `owner` to the host `name` is deferred, or None if the post is not deferred.
 
         The caller is expected to retry a deferred post.
 
@@ -285,7 +285,7 @@ class CircuitBreaker:
     def _remember_idle(self, name: str, host: _Host) -> None:
         """Remember a host without posts. If there are too many, forget the oldest host of the owner that has the most.
 
-        So the hosts of one owner push no host of another owner out of memory.
+        The hosts of one owner therefore never evict a host of another owner.
         """
         self._idle.setdefault(host.owner, OrderedDict())[name] = None
         self._idle_count += 1
@@ -335,7 +335,7 @@ class Permit:
         return self._circuit_breaker._move_to_network(self, network)
 
     def release(self, has_responded: bool | None) -> None:
-        """End the post. `has_responded`: whether the host sent an HTTP response, or None if that is unknown."""
+        """End the post. `has_responded` is True if the host sent an HTTP response, or None if this is unknown."""
         self._circuit_breaker._release(self, has_responded)
 
 

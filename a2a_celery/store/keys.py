@@ -305,7 +305,7 @@ class Keys:
 
     def session(self, scope: Scope, context_id: str) -> str:
         """hash: session of a context, see scripts/lib for the fields; expires `retention` after its last save, or the
-        last begin or end of a run."""
+        last start or end of a run."""
         return f"{self.sessions}{scope}:{quoted(context_id)}"
 
     def message(self, scope: Scope, message_id: str) -> str:

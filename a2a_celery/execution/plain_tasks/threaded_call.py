@@ -62,7 +62,7 @@ def max_attempts(task: CeleryTask) -> int | None:
 
 
 def time_of(retry: Retry, app: Celery) -> datetime | None:
-    """Return the begin of the attempt that follows `retry`, or None for at once."""
+    """Return the start time of the attempt that follows `retry`, or None if it starts at once."""
     when = retry.when
     if isinstance(when, int | float):
         when = app.now() + timedelta(seconds=when) if when else None

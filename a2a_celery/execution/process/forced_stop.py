@@ -141,7 +141,7 @@ def runner_prefix(pid: int) -> str:
 def _machine() -> str:
     """Return an id that distinguishes machines, and containers of one machine, with the same name.
 
-    Source: proc_sys_kernel(5), namespaces(7). Other systems than Linux only have names.
+    Source: proc_sys_kernel(5), namespaces(7). Systems other than Linux only have names.
     """
     found = ""
     with suppress(OSError):

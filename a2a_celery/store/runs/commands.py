@@ -541,8 +541,8 @@ def report_prefetched(keys: Keys, refs: Sequence[RunRef], *, silent_us: int, aga
 def acquire_due_runs(keys: Keys, *, limit: int, again_us: int) -> Operation[list[DueRun]]:
     """Acquire up to `limit` runs to publish.
 
-    A run is due again after `again_us`, then after twice that, and so on. If the client delays the begin of a run,
-    these times start at the begin.
+    A run is due again after `again_us`, then after twice that, and so on. If the client delays the start of a run,
+    these times count from that start.
     """
 
     def parse(reply: Sequence[bytes]) -> list[DueRun]:

@@ -83,7 +83,7 @@ class DeliveryCursor:
         failures: number of failures since the last delivered event.
         failing_for: seconds since the first of these failures.
         trace: W3C traceparent of the task's newest turn, or "".
-        leased_at: time of the store at the begin of the lease, in seconds since 1970.
+        leased_at: time of the store at the start of the lease, in seconds since 1970.
         largest: bytes of the largest entry of the log.
         size: bytes of the task.
         owner: account of the task's owner, see `Scope.account`.
