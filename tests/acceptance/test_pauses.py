@@ -111,8 +111,8 @@ def test_a_pause_that_nobody_answers_ends(fleet: Fleet) -> None:
     fleet.watcher()
     fleet.watcher()
 
-    eventually(lambda: client.read() == "FAILED No answer came in time.", what="the pause ends")
-    eventually(lambda: answered.read() == "FAILED No answer came in time.", what="the other pause ends too")
+    eventually(lambda: client.read() == "FAILED The client did not answer in time.", what="the pause ends")
+    eventually(lambda: answered.read() == "FAILED The client did not answer in time.", what="the other pause ends too")
     assert [message["role"] for message in client.task["history"]] == ["ROLE_USER", "ROLE_AGENT"]
 
 

@@ -151,4 +151,4 @@ def test_no_worker_opens_a_session_without_its_key(tmp_path: Path) -> None:
         store.close()
         worker = fleet.worker(pool="solo", A2A_SECRET_KEY="")
         assert state(context.send("two")) == "FAILED"
-        assert f"the session of context '{context.id}' can't be opened: it is sealed" in worker.output()
+        assert f"the session of context '{context.id}' cannot be opened: a2a_secret_key is not set" in worker.output()
