@@ -69,11 +69,12 @@ class ChaosRun:
         """Run the plan. `problems` and `findings` have the results."""
         await self.fleet.open()
         nurse = asyncio.create_task(self.disruptor.restart_dead())
+        scenarios: list[asyncio.Task[None]] = []
         limits = httpx.Limits(max_connections=2 * AT_ONCE, max_keepalive_connections=20)
         try:
             async with httpx.AsyncClient(limits=limits) as http:
                 began = asyncio.get_running_loop().time()
-                scenarios = [
+                scenarios += [
                     asyncio.create_task(self._run_client(scenario, http, began)) for scenario in self.plan.scenarios
                 ]
                 await self.disruptor.disrupt_all(self.plan.disruptions, began)
@@ -82,7 +83,8 @@ class ChaosRun:
                 await self._all_serve(http)
             await self._check()
         finally:
-            nurse.cancel()
+            for task in (nurse, *scenarios):
+                task.cancel()
             self.problems += self.disruptor.died  # why a check broke, perhaps
 
     async def _run_client(self, scenario: Scenario, http: httpx.AsyncClient, began: float) -> None:

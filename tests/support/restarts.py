@@ -85,22 +85,21 @@ def refuse_writes(server: EmbeddedRedis, why: str) -> None:
                 client.config_set("stop-writes-on-bgsave-error", "yes")
                 client.config_set("save", "3600 1")
                 client.config_set("rdb-key-save-delay", 60_000_000)
-                eventually(lambda: _begins_to_save(client), what="the save before it")  # for a replica, say
-                for saving in psutil.Process(client.info("server")["process_id"]).children():
-                    saving.kill()
-                eventually(lambda: client.info("persistence")["rdb_last_bgsave_status"] == "err", what="a save failed")
+                eventually(lambda: _cannot_save(client), what="a save failed")
             case "READONLY":
                 client.replicaof("127.0.0.1", 1)
 
 
-def _begins_to_save(client: redis.Redis) -> bool:
+def _cannot_save(client: redis.Redis) -> bool:
+    """Kill a save, also one for a replica, which would take as long. Return whether the server has seen one fail."""
     try:
         client.bgsave()
     except redis.ResponseError as e:
         if "in progress" not in str(e):
             raise
-        return False
-    return True
+    for saving in psutil.Process(client.info("server")["process_id"]).children():
+        saving.kill()
+    return bool(client.info("persistence")["rdb_last_bgsave_status"] == "err")
 
 
 def allow_writes(server: EmbeddedRedis) -> None:
