@@ -1,1 +1,1 @@
-"""Keys, signatures of webhooks and encryption at rest."""
+"""Keys, webhook signatures and encryption at rest."""

@@ -86,7 +86,7 @@ class IdleClock:
 
     @property
     def idle_since(self) -> float:
-        """The monotonic time since which the agent is idle; now, if it waits for the store."""
+        """Monotonic time of the agent's last activity, or the current time while the agent waits for the store."""
         return self.clock.monotonic() if self._waiting else self._active_at
 
 
@@ -210,7 +210,7 @@ class Retries:
 def cause_of(retry: Retry) -> BaseException | None:
     """Return the exception in Celery's `Retry`, or None.
 
-    Celery's constructor replaces an exception that cannot be pickled by one of its base class, or by a wrapper.
+    Celery's constructor replaces an exception that cannot be pickled with one of its base class, or with a wrapper.
     """
     named, handled = cast(BaseException | None, retry.exc), retry.__cause__ or retry.__context__
     if named is None or handled is None:

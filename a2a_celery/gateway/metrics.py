@@ -88,7 +88,7 @@ class Metrics:
 
     @contextmanager
     def open_stream(self, agent: str) -> Iterator[None]:
-        """Count an open stream within a block."""
+        """Return a context manager that counts an open stream."""
         gauge = self._streams.labels(agent)
         gauge.inc()
         try:

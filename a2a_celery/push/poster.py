@@ -159,7 +159,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """The receiver wants no more posts: its config ends."""
+    """The receiver responded with 410 and wants no more posts for the config."""
 
     response: WebhookResponse
 

@@ -30,7 +30,7 @@ REFUSED_PORTS = {
     5671: "AMQP", 5672: "AMQP", 6379: "Redis", 6380: "Redis", 9092: "Kafka", 9200: "Elasticsearch", 10250: "kubelet",
     11211: "Memcached", 26379: "Redis", 27017: "MongoDB",
 }  # fmt: skip
-"""Ports of services that receive no webhooks. Some of these execute commands of any client that connects."""
+"""Ports of services that receive no webhooks. Some of these services execute commands from any client that connects."""
 
 _DEFAULT_PORTS = {"https": 443, "http": 80}
 _CONTROL = re.compile(r"[\x00-\x20\x7f-\xa0\u2028\u2029]")

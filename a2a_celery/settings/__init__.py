@@ -188,7 +188,7 @@ class Settings:
     """Maximum open streams of an owner in one gateway process. None: no limit."""
 
     agent_max_queue: Annotated[int | None, AT_LEAST_1] = None
-    """Maximum runs of one agent that wait for a worker, of all owners. None: no limit."""
+    """Maximum runs of one agent, across all owners, that wait for a worker. None: no limit."""
 
     owner_max_stored_bytes: Annotated[int | None, AT_LEAST_1] = None
     """Maximum bytes of an owner's tasks in the store, including the accepted message. Ended tasks count until they

@@ -196,7 +196,7 @@ class Keys:
     @property
     def dead_deliveries(self) -> str:
         """zset: each dead delivery cursor → µs at which its task expires, +inf for a live task; expires with its
-        newest."""
+        newest member."""
         return f"{self.prefix}:dead_deliveries"
 
     @property

@@ -25,7 +25,7 @@ LONGEST_STATE = 512
 
 
 def tracing() -> Spans | None:
-    """Return the factory of spans, or None if tracing is not configured in this process."""
+    """Return the span factory, or None if tracing is not configured in this process."""
     api = sys.modules.get("opentelemetry.trace")
     if api is None:
         return None

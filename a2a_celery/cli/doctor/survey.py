@@ -116,7 +116,7 @@ class Webhooks:
 
     failing: int = 0
     dead: int = 0
-    """Number of webhooks that were given up."""
+    """Number of webhooks whose delivery was given up."""
 
 
 @dataclass(frozen=True, slots=True)

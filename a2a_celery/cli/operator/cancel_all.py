@@ -100,7 +100,7 @@ class Canceller:
         time).
 
         Raises:
-            StoreUnavailable: Redis cannot be reached, or refuses.
+            StoreUnavailable: Redis cannot be reached, or refuses the command.
         """
         for number, task in enumerate(tasks, 1):
             outcome = self._request(task)

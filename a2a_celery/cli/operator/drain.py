@@ -149,7 +149,7 @@ class Choice:
     """The queue of each agent."""
 
     strangers: tuple[str, ...] = ()
-    """Workers that may belong to another deployment: they cannot reach their store, or use their settings."""
+    """Workers that may belong to another deployment, because they report no store or no key prefix."""
 
     @classmethod
     def of(

@@ -21,7 +21,7 @@ OF_A_GATEWAY = {"url": "--url", "header": "--header"}
 """Options of ``get`` that have no meaning for the store."""
 
 UNKNOWN_DURATION = "lost"
-"""Duration of a run's last known step if another process wrote its end: later steps are unknown."""
+"""Text for the duration of a step whose next step was not recorded."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,7 @@ class Requeuer:
 
         Raises:
             NotRequeued: The task is not a dead letter, or its agent is unknown in this app.
-            StoreUnavailable: Redis cannot be reached, or refuses.
+            StoreUnavailable: Redis cannot be reached, or refuses the command.
         """
         while True:
             match self._store.run(read_dead_letter(self._keys, task_id)):

@@ -46,10 +46,10 @@ class Stats:
 
     @classmethod
     def of(cls, store: SyncStore, keys: Keys, named: Mapping[str, Any], agent: str | None) -> Stats:
-        """Read the metrics of one `agent`, or of the agents `named` and all that have tasks.
+        """Read the metrics of `agent`, or if it is None, of the agents in `named` and all other agents with metrics.
 
         Raises:
-            StoreUnavailable: Redis cannot be reached, or refuses.
+            StoreUnavailable: Redis cannot be reached, or refuses the command.
         """
         counted, posts = store.run(read_metrics(keys)), store.run(delivery_metrics(keys))
         standing = Counter((task.agent, task.state) for task in open_tasks(store, keys))

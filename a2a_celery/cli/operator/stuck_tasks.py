@@ -117,7 +117,7 @@ def stuck_tasks(store: SyncStore, keys: Keys, older_than: float) -> Iterator[Stu
     """Yield the tasks that have waited for longer than `older_than` seconds, in no order.
 
     Raises:
-        StoreUnavailable: Redis cannot be reached, or refuses.
+        StoreUnavailable: Redis cannot be reached, or refuses the command.
     """
     for task in listed(store, keys, keys.dispatch):
         if (waited := _seconds(task, max(task.since_us, task.begins_us))) > older_than:

@@ -70,7 +70,7 @@ def begin_execution(
 def restored_execution(claim: Claim) -> Execution:
     """Return the machine in the state that earlier runs left, ready for a run that begins.
 
-    If no step of them is stored, the state is INTERRUPTED for a task that waited for its client, else IDLE.
+    If those runs stored no steps, the state is INTERRUPTED for a task that waited for its client, else IDLE.
     """
     if not claim.execution:
         return Execution(ExecutionState.IDLE if claim.interrupted_state is None else ExecutionState.INTERRUPTED)

@@ -128,7 +128,7 @@ class SavedAtEnd(Protocol):
         ...
 
     def unchanged(self) -> SessionState:
-        """Return the session of a run that ends otherwise."""
+        """Return the session as last saved, for a run that neither completes nor pauses."""
         ...
 
     def conflict(self, since: SavedSince) -> SessionError:

@@ -190,7 +190,7 @@ class RunEnder:
     def retry(self, celery_id: str, retried: Retried, retries: int, options: Callable[[bytes], RunOptions]) -> None:
         """Record that Celery retries the run `celery_id`, if this process has it and has not recorded the retry.
 
-        Never raises, as `end`. After a failure, the claim of the next attempt records the retry.
+        Like `end`, never raises. After a failure, the claim of the next attempt records the retry.
 
         Args:
             retries: Number of retries of the run, including this one.
@@ -221,7 +221,7 @@ class RunEnder:
     def terminate(self, celery_id: str, command: str) -> None:
         """Cancel the run `celery_id` in any process, because an operator sent `command`.
 
-        Never raises, as `end`. After a failure, a watcher stops the run.
+        Like `end`, never raises. After a failure, a watcher stops the run.
         """
         try:
             self._terminate(celery_id, command)

@@ -122,7 +122,7 @@ class _RequestSpan:
         return result
 
     def fail(self, error: BaseException) -> None:
-        """Record the protocol's error, or the client's disconnect."""
+        """Record the A2A error, or that the client disconnected."""
         self._outcome = type(error).__name__ if isinstance(error, Exception) else DISCONNECTED
 
     def end(self) -> None:

@@ -166,7 +166,7 @@ class OwnerLimits:
 
     @contextmanager
     def stream(self, agent: str, context: ServerCallContext) -> Iterator[None]:
-        """Count an open stream of the caller within a block.
+        """Return a context manager that counts an open stream of the caller.
 
         Raises:
             LimitExceededError: The caller has too many open streams in this process.

@@ -1,4 +1,4 @@
-"""Wait for the end of a turn, or stream its events, from the accepted message to a terminal or interrupted state."""
+"""Blocking calls and event streams of a turn, from the accepted message to a terminal or interrupted state."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def retry_refused(keys: Keys) -> Operation[int]:
 
 
 def update_archive_backlog(keys: Keys, cursor: str) -> Operation[tuple[str, int]]:
-    """List the ended tasks of a page of the keyspace for the archive, or let them expire if archiving was disabled.
+    """List the ended tasks in one page of the keyspace for archiving. If archiving was disabled, let them expire.
 
     Returns:
         The cursor of the next page, "0" after the last one, and the number of changed tasks.

@@ -1,4 +1,4 @@
-"""Find blobs of tasks that do not exist any more."""
+"""Search for blobs of tasks that no longer exist."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def blobs_in_use(keys: Keys) -> Operation[int]:
 
 
 def acquire_orphaned_blobs(keys: Keys, *, limit: int) -> Operation[list[str]]:
-    """Return the tags of up to `limit` tasks that do not exist any more. The caller removes their folders."""
+    """Return the tags of up to `limit` tasks that no longer exist. The caller removes their folders."""
 
     def parse(reply: Sequence[bytes]) -> list[str]:
         return [tag.decode() for tag in reply]

@@ -1,4 +1,4 @@
-"""Run operations on redis-py: `AsyncStore` on an event loop, `SyncStore` without one."""
+"""Execution of store operations through redis-py: `AsyncStore` on an event loop, `SyncStore` without one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read tasks that are too long for one command: page through the log and fold it in slices.
+"""Reads of tasks that are too long for one command: the log is read in pages and folded in slices.
 
 The log of an existing task only grows, so the entries up to a version stay consistent while pages are read. If the log
 is missing or shorter than its snapshot (deleted, expired, archived or restored), the operation is repeated.

@@ -1,4 +1,4 @@
-"""Read a task's log in pages."""
+"""Paged reads of a task's log."""
 
 from __future__ import annotations
 
