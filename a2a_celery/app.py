@@ -73,10 +73,10 @@ class A2A:
 
     @classmethod
     def of(cls, app: Celery) -> A2A:
-        """Return the A2A of `app`.
+        """Return the `A2A` object of `app`.
 
         Raises:
-            ConfigError: The app has no A2A.
+            ConfigError: The app has no `A2A` object.
         """
         found = getattr(app, EXTENSION_KEY, None)
         if not isinstance(found, cls):

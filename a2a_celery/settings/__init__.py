@@ -93,7 +93,8 @@ class Settings:
     """
 
     store_url: str = field(default="", repr=False)
-    """URL of the Redis or Valkey for the tasks. Default: the result backend or the broker, if it is one."""
+    """URL of the Redis or Valkey server that stores the tasks. Default: the result backend or the broker, if it is such
+    a server."""
 
     key_prefix: Annotated[str, Rule(lambda text: text and "{" not in text, "must be a word without '{'")] = (
         DEFAULT_KEY_PREFIX
@@ -211,8 +212,8 @@ class Settings:
     """Maximum bytes, in JSON, of the state of an agent's session."""
 
     secret_key: str | Sequence[str] | None = field(default=None, repr=False)
-    """Secret of at least 32 characters that encrypts webhooks' credentials and sessions in the store and derives the
-    signatures of webhooks. The first of several secrets encrypts, and the others still decrypt. Separate secrets by
+    """Secret of at least 32 characters that encrypts webhook credentials and sessions in the store and derives the
+    webhook signatures. The first of several secrets encrypts, and the others still decrypt. Separate secrets by
     spaces in the environment. None: no push notifications, and sessions are not encrypted."""
 
     webhook_private_key: str | Sequence[str] | None = field(default=None, repr=False)
@@ -325,7 +326,7 @@ class Settings:
         return tuple(key.encode() for key in keys)
 
     def _require_signing_keys(self) -> None:
-        """Check the keys of webhooks. No error repeats a key, which may be in the wrong setting."""
+        """Check the webhook keys. No error repeats a key, which may be in the wrong setting."""
         readers = {"webhook_private_key": private_key_bytes, "webhook_public_keys": public_key_bytes}
         for name, read in readers.items():
             keys = self.webhook_private_keys if name == "webhook_private_key" else self.webhook_public_keys

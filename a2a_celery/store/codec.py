@@ -1,4 +1,4 @@
-"""Encode tasks and events as arguments of scripts, and decode the replies."""
+"""Encoding of tasks and events as script arguments, and decoding of script replies."""
 
 from __future__ import annotations
 

@@ -269,7 +269,7 @@ class RunEventQueue(EventQueue):
         return self._state is QueueState.OPEN and not self.ended
 
     def add_to_end(self, metadata: dict[str, Any]) -> bool:
-        """Add metadata to the last status of the agent. Return False if that status is written already."""
+        """Add metadata to the last status of the agent. Return False if that status has already been written."""
         for event in reversed(self._pending):
             if isinstance(event, Message) or (
                 isinstance(event, TaskStatusUpdateEvent) and event.status.state == self._translator.state

@@ -30,7 +30,7 @@ REQUESTS, STREAMS = "requests", "streams"
 """Names of the limits of requests and streams. `TaskLimits` names those of tasks."""
 
 MAX_REMEMBERED_OWNERS = 10_000
-"""Owners without a token that a gateway remembers. For any further owner it asks the store."""
+"""Maximum owners without a token that a gateway remembers. The gateway asks the store about any further owner."""
 
 STREAM_WAIT = 10
 """Retry-After of a rejected stream, in seconds. The end of another stream cannot be predicted."""

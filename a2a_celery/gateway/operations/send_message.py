@@ -258,7 +258,7 @@ class MessageAcceptor:
         """Store the message and publish its run. A message without a task id creates a task, with the id `task_id` if
         given.
 
-        A message that was accepted within the agent's `idempotency_window` before is looked up instead.
+        A message that was already accepted within the agent's `idempotency_window` is looked up instead.
 
         Raises:
             A2AError: The task of the message cannot accept it.

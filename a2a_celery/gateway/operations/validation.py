@@ -34,7 +34,7 @@ from ..middleware.bodies import MAX_JSON_VALUES
 from ..protocol_errors import LAST_EVENT_ID, MAX_ID_LENGTH, PermissionDeniedError, invalid, invalid_fields
 
 BOUNDS = {**dict.fromkeys(("tenant", "id", "task_id", "context_id"), MAX_ID_LENGTH), "page_token": 1024}
-"""Maximum length of the fields that identify something. Most of them become part of a Redis key."""
+"""Maximum length of each identifier field. Most identifiers become part of a Redis key."""
 
 MAX_REFERENCES = 16
 """Maximum number of tasks that a message refers to: the worker reads each of them before the agent starts."""

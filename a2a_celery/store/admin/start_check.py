@@ -211,8 +211,8 @@ def correct_due_times(keys: Keys, jump_us: int, *, corrections: int, lease_us: i
     """Correct the times that were stored before the store's clock jumped by `jump_us`, negative for backward.
 
     Each lease begins anew. After a jump forward, pauses end later by the jump. After a jump backward, runs, deliveries
-    and canvases are due earlier by the jump. Nothing changes if the store has another number of corrections than the
-    `corrections` that the caller has seen.
+    and canvases are due earlier by the jump. Nothing changes if the store's number of corrections differs from
+    `corrections`.
     """
 
     def parse(reply: Sequence[bytes]) -> ClockReading:

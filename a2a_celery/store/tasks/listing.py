@@ -1,4 +1,4 @@
-"""ListTasks: convert a request of the protocol to a query of the store, and its result to a response.
+"""ListTasks: conversion of a protocol request to a store query, and of the query's result to a response.
 
 A page token is a position in the list. It does not freeze the list.
 

@@ -231,10 +231,10 @@ def record_delivery(
 ) -> Operation[Literal["more", "done", "lost"]]:
     """Move a leased cursor to the event `event_id`, and renew its lease.
 
-    With the event that the cursor is at already, and without `posted`, the call only renews the lease.
+    If the cursor is already at `event_id` and `posted` is False, the call only renews the lease.
 
     Args:
-        event_id: last event that was delivered or is not wanted.
+        event_id: last event that was delivered, or that the config does not subscribe to.
         posted: True if the event was posted. A delivered event resets the failures.
 
     Returns:

@@ -132,7 +132,7 @@ class RevokeListener:
 class BroadcastConsumer(ConsumerMixin):
     """Consumer of the remote-control commands that go to the workers of `app`, in a thread.
 
-    `receive` is called in that thread with the body of each command that the app accepts the content of.
+    `receive` is called in that thread with the body of each command whose content type the app accepts.
     """
 
     def __init__(self, app: Celery, receive: Callable[[Any], object]) -> None:
