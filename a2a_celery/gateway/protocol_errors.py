@@ -45,7 +45,10 @@ LAST_EVENT_ID = "last-event-id"
 """Request header that names the last event that a subscriber has received."""
 
 REACHED = "a2a_reached"
-"""Key of a call context. Every operation sets it first: later failures are not syntax errors of the request."""
+"""Key of a request's scope and its call context for a list with the agent whose operation the request has reached.
+
+Every operation adds its agent first. Later failures are not syntax errors of the request.
+"""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -171,8 +174,11 @@ def to_a2a(error: Exception) -> A2AError:
     return InternalError("Internal error", data={"reference": reference})
 
 
-LIMIT_ERRORS = "a2a_limit_errors"
-"""Key of a request's scope and its call context for the list of limit errors of the request."""
+RETRY_SECONDS = "a2a_retry_seconds"
+"""Key of a request's scope and its call context for the list of `retry_seconds` of the limits that it exceeded.
+
+The errors themselves would keep the request alive until a garbage collection: their tracebacks refer to it.
+"""
 
 HEADER = "Retry-After"
 RETRY_INFO = "type.googleapis.com/google.rpc.RetryInfo"
@@ -204,10 +210,10 @@ class RefusalDelay:
             self._delayed -= 1
 
 
-def record_limit_error(errors: list[LimitExceededError] | None, error: LimitExceededError) -> None:
-    """Add `error` to the request's limit errors for `with_retry_after`, which receives only the binding's response."""
-    if errors is not None:
-        errors.append(error)
+def record_limit_error(seconds: list[int] | None, error: LimitExceededError) -> None:
+    """Add the time of `error` to the request's list for `with_retry_after`, which receives only the response."""
+    if seconds is not None:
+        seconds.append(retry_seconds(error))
 
 
 def retry_seconds(error: LimitExceededError) -> int:
@@ -217,17 +223,16 @@ def retry_seconds(error: LimitExceededError) -> int:
 
 def with_retry_after(response: Response, request: Request) -> Response:
     """Return `response`. If the request exceeded a limit, it has the status 429, Retry-After and RetryInfo."""
-    errors: list[LimitExceededError] = request.scope.get(LIMIT_ERRORS, [])
-    if not errors or not isinstance(response, JSONResponse):
+    seconds: list[int] = request.scope.get(RETRY_SECONDS, [])
+    if not seconds or not isinstance(response, JSONResponse):
         return response
-    return too_many_requests(json.loads(bytes(response.body)), errors[0], response.media_type)
+    return too_many_requests(json.loads(bytes(response.body)), seconds[0], response.media_type)
 
 
 def too_many_requests(
-    payload: dict[str, Any], error: LimitExceededError, media_type: str | None = "application/json"
+    payload: dict[str, Any], seconds: int, media_type: str | None = "application/json"
 ) -> JSONResponse:
-    """Return the 429 response with the JSON that a binding made of `error`."""
-    seconds = retry_seconds(error)
+    """Return the 429 response with the JSON that a binding made of the error. `seconds` is its Retry-After."""
     error_json = payload.get("error", {})
     details = error_json.get("details", error_json.get("data"))
     if isinstance(details, list):  # 0.3 over JSON-RPC has an object there

@@ -1,17 +1,25 @@
-"""Bytes that only Python's cycle collector can free."""
+"""Objects that only Python's cycle collector can free."""
 
 from __future__ import annotations
 
 import gc
 import tracemalloc
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 
 class Garbage:
-    """Size of the unreachable objects that a block left."""
+    """Unreachable objects that a block left.
 
-    bytes = 0
+    Attributes:
+        bytes: Their size.
+        types: Number of objects by the name of their class.
+    """
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.types: Counter[str] = Counter()
 
 
 @contextmanager
@@ -28,6 +36,7 @@ def cyclic_garbage() -> Iterator[Garbage]:
         gc.collect()
         gc.set_debug(0)
         gc.collect()  # empties Python's free lists, which are not garbage
+        garbage.types.update(type(unreachable).__name__ for unreachable in gc.garbage)
         allocated = tracemalloc.get_traced_memory()[0]
         gc.garbage.clear()
         gc.collect()

@@ -14,7 +14,7 @@ from a2a_celery.errors import ConfigError
 from a2a_celery.gateway.middleware.bodies import MAX_JSON_DEPTH, MAX_JSON_VALUES
 from a2a_celery.gateway.operations.limits import LIMIT_TEXTS, MAX_WAIT
 from a2a_celery.gateway.operations.validation import BOUNDS, MAX_REFERENCES
-from a2a_celery.gateway.protocol_errors import LimitExceededError, too_many_requests
+from a2a_celery.gateway.protocol_errors import LimitExceededError, retry_seconds, too_many_requests
 from a2a_celery.settings import Settings
 from a2a_celery.settings.loading import load_settings
 from a2a_celery.store.log import pages as log
@@ -50,7 +50,7 @@ def test_its_answer_is_one() -> None:
     text = f"{LIMIT_TEXTS['waiting'].format(8)}. Retry in 2 s."
     error = LimitExceededError(text, data={"limit": "waiting", "retryAfter": "2"})
 
-    answer = too_many_requests(build_rest_error_payload(error), error)
+    answer = too_many_requests(build_rest_error_payload(error), retry_seconds(error))
 
     assert json.loads(bytes(answer.body)) == shown
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "2")

@@ -33,9 +33,9 @@ from ..middleware.disconnect import CLIENT_CLOSED_REQUEST, cancel_on_disconnect
 from ..middleware.extensions import CARDS, Endpoint
 from ..operations.turns import EVENT_IDS
 from ..protocol_errors import (
-    LIMIT_ERRORS,
     MAX_ID_LENGTH,
     REACHED,
+    RETRY_SECONDS,
     LimitExceededError,
     RequestTooLargeError,
     record_limit_error,
@@ -43,10 +43,6 @@ from ..protocol_errors import (
     with_retry_after,
 )
 from .json_results import one_line
-
-CALL = "a2a_call"
-"""Key of a request's scope for its call context; missing if the request failed before it had one."""
-
 
 _VERSION = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})(?:\.[0-9]{1,4})?", re.ASCII)
 
@@ -99,8 +95,8 @@ class HttpCallContextBuilder(DefaultServerCallContextBuilder):
         context.state[CARDS] = request.scope.setdefault(CARDS, [])
         context.state[ADDRESS] = lambda: (str(request.base_url), self._path)
         context.state[EVENT_IDS] = request.scope.setdefault(EVENT_IDS, [])
-        context.state[LIMIT_ERRORS] = request.scope.setdefault(LIMIT_ERRORS, [])
-        request.scope[CALL] = context
+        context.state[RETRY_SECONDS] = request.scope.setdefault(RETRY_SECONDS, [])
+        context.state[REACHED] = request.scope.setdefault(REACHED, [])
         return context
 
 
@@ -210,11 +206,10 @@ def count_unparsed(endpoint: Endpoint, handler: GatewayHandler, say: Callable[[A
             if _may_be_large(request):
                 await limits.require_token(agent, owner)
             response = await endpoint(request)
-            context: ServerCallContext | None = request.scope.get(CALL)
-            if context is None or REACHED not in context.state:
+            if not request.scope.get(REACHED):
                 await limits.count_unparsed_request(agent, owner)
         except LimitExceededError as e:
-            record_limit_error(request.scope.setdefault(LIMIT_ERRORS, []), e)
+            record_limit_error(request.scope.setdefault(RETRY_SECONDS, []), e)
             response = with_retry_after(say(e), request)
         return response
 

@@ -216,7 +216,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     async def _count(self, error: Exception) -> Exception:
         """Return `error`, or the limit error if the call reached no operation and its caller has no token."""
         call = _call.get()
-        is_counted = isinstance(error, LimitExceededError) or (call is not None and REACHED in call.state)
+        is_counted = isinstance(error, LimitExceededError) or (call is not None and bool(call.state.get(REACHED)))
         if self._handler is None or is_counted:
             return error
         try:

@@ -53,7 +53,7 @@ from ...lifecycle import EventId
 from ..middleware.extensions import Endpoint
 from ..operations.push_configs import PROTOCOL
 from ..operations.turns import EVENT_IDS
-from ..protocol_errors import LIMIT_ERRORS, REACHED, FieldErrors, fields_text, invalid, rpc_status, to_a2a
+from ..protocol_errors import REACHED, RETRY_SECONDS, FieldErrors, fields_text, invalid, rpc_status, to_a2a
 from ..shutdown import GatewayShutdown
 from .endpoints import asked_version, rest_error, rest_fault, served_as
 from .json_results import one_line
@@ -88,7 +88,7 @@ class LegacyRpc(AdaptedErrors, JSONRPC03Adapter):
             return response
         sdk_events: Any = response.body_iterator
         first = await anext(sdk_events, None)
-        if first is not None and request.scope.get(LIMIT_ERRORS):
+        if first is not None and request.scope.get(RETRY_SECONDS):
             return JSONResponse(json.loads(first["data"]))
         return await EventStream.start(_frames(first, sdk_events, request), self._shutdown, self._clock)
 

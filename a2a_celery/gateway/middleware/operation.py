@@ -25,7 +25,7 @@ from ...telemetry.tracing import CARRIED, tracing
 from ..metrics import Metrics
 from ..operations.limits import OwnerLimits
 from ..operations.validation import check_bounds, require_tenant
-from ..protocol_errors import LIMIT_ERRORS, REACHED, LimitExceededError, record_limit_error, to_a2a
+from ..protocol_errors import REACHED, RETRY_SECONDS, LimitExceededError, record_limit_error, to_a2a
 
 if TYPE_CHECKING:
     from ...telemetry.spans import Span, Spans
@@ -241,7 +241,7 @@ def _limited_unary(method: Callable[..., Any], counted: bool) -> Callable[..., A
             await _require_within_limits(self, params, context, counted)
             return await method(self, params, context)
         except LimitExceededError as e:
-            record_limit_error(context.state.get(LIMIT_ERRORS), e)
+            record_limit_error(context.state.get(RETRY_SECONDS), e)
             raise
 
     return unary
@@ -250,7 +250,7 @@ def _limited_unary(method: Callable[..., Any], counted: bool) -> Callable[..., A
 def _limited_stream(method: Callable[..., AsyncGenerator[Any, None]], counted: bool) -> Callable[..., Any]:
     @functools.wraps(method)
     async def stream(self: LimitedHandler, params: Any, context: ServerCallContext) -> AsyncGenerator[Any, None]:
-        limit_errors = context.state.get(LIMIT_ERRORS)
+        seconds = context.state.get(RETRY_SECONDS)
         try:
             await _require_within_limits(self, params, context, counted)
             with self.limits.stream(self.agent.name, context):
@@ -261,7 +261,7 @@ def _limited_stream(method: Callable[..., AsyncGenerator[Any, None]], counted: b
                         yield event
                         del event
         except LimitExceededError as e:
-            record_limit_error(limit_errors, e)
+            record_limit_error(seconds, e)
             raise
 
     return stream
@@ -270,7 +270,7 @@ def _limited_stream(method: Callable[..., AsyncGenerator[Any, None]], counted: b
 async def _require_within_limits(
     self: LimitedHandler, params: Proto, context: ServerCallContext, counted: bool
 ) -> None:
-    context.state[REACHED] = True
+    context.state.setdefault(REACHED, []).append(self.agent.name)
     check_bounds(params, context)
     require_tenant(context)  # before the request is counted: a caller has no account in a foreign tenant
     if counted:
