@@ -22,6 +22,7 @@ from google.protobuf.struct_pb2 import Struct, Value
 from ..lifecycle import Event, EventId, LogEntry, kind_of, opened
 from ..lifecycle.execution import Step, encode_step
 from ..lifecycle.fold import answered, merge_chunk
+from ..lifecycle.journal import JournalEntry, RunRecord, decode_entry, encode_entry
 from .blobs.references import (
     BlobsExpired,
     decode_as,
@@ -56,12 +57,15 @@ class FoldedTask:
     has_references: bool
 
 
-def event_arguments(events: Iterable[Event | Step]) -> list[Argument]:
-    """Return five arguments for each event, see ``events`` in scripts/lib."""
+def event_arguments(events: Iterable[RunRecord]) -> list[Argument]:
+    """Return five arguments for each element, see ``events`` in scripts/lib."""
     arguments: list[Argument] = []
     for event in events:
         if isinstance(event, Step):
             arguments += ["X", "", "", encode_step(event), b""]
+            continue
+        if isinstance(event, JournalEntry):
+            arguments += ["J", event.key, "", encode_entry(event), b""]
             continue
         kind = kind_of(event)
         subject: Argument = ""
@@ -171,6 +175,12 @@ def log_entries(reply: Sequence[bytes], after: int) -> list[LogEntry]:
         if referenced_bytes() > LOG_BLOB_BYTES:
             break
     return entries
+
+
+def journal_from(reply: Sequence[bytes]) -> dict[str, JournalEntry]:
+    """Parse keys and entries of a journal, in turn, to entries by key."""
+    keys = [key.decode() for key in reply[::2]]
+    return {key: decode_entry(key, stored) for key, stored in zip(keys, reply[1::2], strict=True)}
 
 
 def event_id(reply: bytes) -> EventId:

@@ -20,8 +20,8 @@ def quoted(text: str) -> str:
 
 
 def tag_in(keys: Sequence[str]) -> str:
-    """Return the tag of the task whose ten keys are the last of `keys`: the task that a script writes."""
-    name = keys[-10]
+    """Return the tag of the task whose eleven keys are the last of `keys`: the task that a script writes."""
+    name = keys[-11]
     return name[name.index("{") + 1 : name.rindex("}")]
 
 
@@ -41,6 +41,9 @@ class TaskKeys(NamedTuple):
     notifications: str  # channel: the version that was written, and " final" after a final state
     push: str  # hash: push-notification configs with their delivery cursors; see scripts/lib for the fields
     execution: str  # list: newest 1,000 steps of the task's runs, see lifecycle/execution.py
+    journal: (
+        str  # hash: journal of the turn, see lifecycle/journal.py; deleted at the task's end, except of a dead letter
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,7 @@ class Keys:
             notifications=f"{base}:notifications",
             push=f"{base}:push",
             execution=f"{base}:execution",
+            journal=f"{base}:journal",
         )
 
     @property

@@ -8,6 +8,7 @@ import pytest
 
 from a2a_celery.lifecycle.execution import ExecutionState as S
 from a2a_celery.lifecycle.execution import Step, Transition
+from a2a_celery.lifecycle.journal import JournalEntry
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys, Scope
 from a2a_celery.store.runs.commands import RunRef
@@ -28,7 +29,7 @@ async def everything_that_can_happen(seeds: Seeds, task_id: str) -> None:
     await seeds.settled(claim, status(INPUT_REQUIRED, "?"), before=4)
     claim = await seeds.claimed(task_id, run=2)
     await seeds.store.run(continue_task(seeds.keys, ANN, task_id, sent, "", caller=b"{}", nonce="2"))
-    await seeds.appended(claim, chunk("a", task_id))
+    await seeds.appended(claim, chunk("a", task_id), JournalEntry("fetch#1", "step", "json", b"1"))
 
 
 @pytest.mark.parametrize("task_id", ODD_IDS)
@@ -40,7 +41,7 @@ async def test_a_live_task_keeps_keys_of_the_named_kinds_only(
     assert await leaks(store, keys) == []
     names = keys.task(task_id)
     kinds = {names.record, names.log, names.history, names.artifacts, names.metadata, names.turns, keys.leases}
-    kinds.add(names.execution)
+    kinds |= {names.execution, names.journal}
     chunks = {names.chunks + task_id, names.chunks + "other:id {x}"}
     lists = {keys.scope_index(ANN) + str(int(WORKING)), keys.context_index(ANN, CONTEXT) + str(int(WORKING))}
     assert set(await seeds.everything()) == kinds | chunks | lists
@@ -65,7 +66,7 @@ async def test_when_all_tasks_have_ended_every_key_expires(
     token = (await store.redis.hget(keys.task(task_id).record, "token")).decode()
     assert name.decode() == f"{task_id}.2"
     running = replace(claim, ref=RunRef(task_id, 2), token=token, turn=2)
-    await seeds.settled(running, status(CANCELED), before=1)
+    await seeds.settled(running, status(CANCELED), before=2)
 
     assert await store.redis.delete(keys.metrics)  # these stay
     async for key in store.redis.scan_iter():
@@ -79,6 +80,7 @@ async def test_the_leak_checker_finds_what_breaks_a_rule(store: AsyncStore, keys
         keys.task("gone").log: lambda key: store.redis.rpush(key, "x"),
         keys.task(ended).turns: lambda key: store.redis.rpush(key, "x"),
         keys.task(ended).log: store.redis.persist,
+        keys.task(ended).journal: lambda key: store.redis.hset(key, "fetch#1", "[]"),
         keys.task(ended).execution: lambda key: store.redis.rpush(key, "[]"),
         keys.scope_index(ANN) + str(int(COMPLETED)): store.redis.persist,
         keys.scope_index(ANN) + str(int(WORKING)): lambda key: store.redis.zadd(key, {live: 1}),

@@ -12,6 +12,7 @@ import pytest
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.lifecycle.execution import ExecutionState, Step, Transition
+from a2a_celery.lifecycle.journal import JournalEntry
 from a2a_celery.lifecycle.outcomes import status_event
 from a2a_celery.lifecycle.states import (
     AUTH_REQUIRED,
@@ -42,6 +43,7 @@ from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, chunk, requ
 AGENTS = ("agent", "other")
 ONE = TaskLimits(AGENTS, concurrent=1, waiting=1, queued=1)
 STEP = Step(1, 1, "r", Transition(1, ExecutionState.IDLE, ExecutionState.INITIALIZING, 1))
+RESULT = JournalEntry("fetch#1", "step", "json", b"1" * 50)
 EACH = [replace(TaskLimits(AGENTS), **{name: 1}) for name in ("concurrent", "waiting", "queued")]
 
 
@@ -76,6 +78,8 @@ async def stored_bytes(seeds: Seeds, task_id: str) -> int:
     lists += [names.chunks + name.decode() for name in await redis.lrange(names.artifacts, 0, -1)]
     entries = [entry for name in lists for entry in await redis.lrange(name, 0, -1)]
     fields = await redis.hmget(names.record, "request", "caller", "options")
+    journal = await redis.hgetall(names.journal)
+    entries += [*journal, *journal.values()]
     return sum(map(len, entries)) + sum(len(value or b"") for value in fields)
 
 
@@ -252,11 +256,11 @@ async def test_each_byte_of_a_task_counts_until_its_keys_expire(store: AsyncStor
 
     await require_exact()
     claim = await seeds.claimed(task_id)
-    await seeds.appended(claim, chunk("a" * 100), chunk("b" * 100), status(WORKING, "half"), STEP)
+    await seeds.appended(claim, chunk("a" * 100), chunk("b" * 100), status(WORKING, "half"), STEP, RESULT)
     await require_exact()
     assert isinstance(await answered(seeds, task_id, most), Waiting)
     await require_exact()
-    await seeds.settled(claim, status(INPUT_REQUIRED, "?"), before=4)
+    await seeds.settled(claim, status(INPUT_REQUIRED, "?"), before=5)
     await require_exact()
     assert isinstance(await answered(seeds, task_id, most), Waiting)
     await seeds.settled(await seeds.claimed(task_id, run=2), chunk("c" * 100, "b"), status(COMPLETED, "bye"))

@@ -11,6 +11,7 @@ import pytest
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.dispatch import Call, RunOptions
+from a2a_celery.lifecycle.journal import JournalEntry
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys, Operation, SyncStore
 from a2a_celery.store.admin.metrics import read_metrics
@@ -39,6 +40,7 @@ from a2a_celery.store.runs.commands import (
     revoke_run,
     settle_run,
 )
+from a2a_celery.store.runs.journal import read_journal
 from a2a_celery.store.runs.recovery import Lapsed, lapse_run, lapsed_runs, return_run
 from a2a_celery.store.runs.release import (
     delegate_to_canvas,
@@ -273,6 +275,13 @@ async def _steps(keys: Keys, seeds: Seeds) -> Operation[Any]:
     return read_steps(keys, "t")
 
 
+async def _journal(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await claimed(keys, seeds)
+    written = [JournalEntry("fetch#1", "step", "json", b"1")]
+    await seeds.store.run(append(keys, REF, token=TOKEN, before=0, events=written))
+    return read_journal(keys, REF, token=TOKEN)
+
+
 async def _read_metrics(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await seeds.ended(COMPLETED)
     return read_metrics(keys)
@@ -310,8 +319,8 @@ async def _read_memory(keys: Keys, seeds: Seeds) -> Operation[Any]:
 VERBS: list[Make] = [
     _create, _continue, _cancel, _read, _list, _log, _claim, _append, _settle, _renew, _mark, _refuse, _hold, _take,
     _end_pauses, _lapsed, _lapse, _end, _return_run, _release, _retry, _due_canvases, _end_by_result, _record_result,
-    _scan, _letter, _requeue, _claimed_runs, _record_heartbeat, _read_metrics, _steps, _checkpoint, _acquire_request,
-    _register_blobs, _blobs_in_use, _acquire_orphaned_blobs, _forget_removed_blobs, _newest, _states,
+    _scan, _letter, _requeue, _claimed_runs, _record_heartbeat, _read_metrics, _steps, _journal, _checkpoint,
+    _acquire_request, _register_blobs, _blobs_in_use, _acquire_orphaned_blobs, _forget_removed_blobs, _newest, _states,
     _unlist, _read_memory, _revoke, *STORE_OPERATIONS, *WEBHOOK_OPERATIONS,
 ]  # fmt: skip
 

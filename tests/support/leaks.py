@@ -25,7 +25,7 @@ async def leaks(store: AsyncStore, keys: Keys) -> list[str]:  # noqa: PLR0915
     """
     redis, prefix = store.redis, re.escape(keys.prefix)
     own = re.compile(
-        rf"{prefix}:\{{(?P<id>[^}}]*)\}}:(task|log|history|artifacts|artifact:.*|metadata|turns|push|execution)",
+        rf"{prefix}:\{{(?P<id>[^}}]*)\}}:(task|log|history|artifacts|artifact:.*|metadata|turns|push|execution|journal)",
         re.DOTALL,
     )
     listed = re.compile(rf"{prefix}:(tasks|context|owner):.*:(?P<state>\d)")
@@ -205,5 +205,7 @@ def _of_a_task(key: str, expires: int, record: dict[bytes, bytes], dead: bool, w
         return [f"{key}: its task has ended, it expires in {expires} s"]
     if dead:
         return []
+    if key.endswith(":journal"):
+        return [f"{key}: a journal of an ended task"]
     kept = [field for field in (b"request", b"caller", b"working_event", b"options", b"canvas") if record.get(field)]
     return [f"{key}: keeps {kept} of an ended task"] if kept and key.endswith(":task") else []

@@ -19,8 +19,8 @@ from a2a.types import (
     TaskStatusUpdateEvent,
 )
 
-from a2a_celery.lifecycle import Event, LogEntry, fold
-from a2a_celery.lifecycle.execution import Step
+from a2a_celery.lifecycle import LogEntry, fold
+from a2a_celery.lifecycle.journal import RunRecord
 from a2a_celery.lifecycle.outcomes import agent_message
 from a2a_celery.store import AsyncStore, Keys, Scope
 from a2a_celery.store.log.pages import read_log
@@ -104,6 +104,7 @@ class Seeds:
         working: bool = True,
         max_attempts: int = 1,
         session: bool = False,
+        retries: int = 0,
         **created: Any,
     ) -> Claim:
         """Claim a run."""
@@ -117,20 +118,21 @@ class Seeds:
                 lease_us=LEASE_US,
                 working=working,
                 max_attempts=max_attempts,
+                retries=retries,
                 session=session,
             )
         )
         assert isinstance(claim, Claim), claim
         return claim
 
-    async def appended(self, claim: Claim, *events: Event | Step, before: int = 0) -> Written:
+    async def appended(self, claim: Claim, *events: RunRecord, before: int = 0) -> Written:
         """Write events of a run."""
         answer = await self.store.run(append(self.keys, claim.ref, token=claim.token, before=before, events=events))
         assert isinstance(answer, Written), answer
         return answer
 
     async def settled(
-        self, claim: Claim, *events: Event | Step, before: int = 0, session: SessionState | None = None
+        self, claim: Claim, *events: RunRecord, before: int = 0, session: SessionState | None = None
     ) -> Settled:
         """Settle a run."""
         end = settle_run(self.keys, claim.ref, token=claim.token, before=before, events=events, session=session)

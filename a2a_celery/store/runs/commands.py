@@ -10,8 +10,9 @@ from a2a.types import SendMessageRequest, Task, TaskState, TaskStatusUpdateEvent
 
 from ...lifecycle import Event
 from ...lifecycle.execution import Step, decode_step
+from ...lifecycle.journal import JournalEntry, RunRecord
 from ..blobs.references import decode_as, encode, has_references
-from ..codec import event_arguments, pack_metadata, snapshot_is_resolved, state_of, task_from_snapshot
+from ..codec import event_arguments, journal_from, pack_metadata, snapshot_is_resolved, state_of, task_from_snapshot
 from ..keys import Keys, Scope
 from ..operation import Argument, Operation, script
 from ..tasks.commands import FIRST_PUBLISH_GRACE_US
@@ -116,6 +117,8 @@ class Claim:
         is_resolved: False if request and task have unresolved blob references. An agent must not receive such a claim.
         execution: newest steps of the task, oldest first. The first run of a task, before any retry, receives the steps
             of the session.
+        journal: entries by key, or None if they are too large for the claim. `read_journal` then returns them in pages.
+        journal_origin: id of the first task of the turn: of a dead letter, if the task was requeued with its journal.
     """
 
     ref: RunRef
@@ -133,6 +136,8 @@ class Claim:
     session: SavedSession | None = None
     is_resolved: bool = True
     execution: tuple[Step, ...] = ()
+    journal: Mapping[str, JournalEntry] | None = field(default_factory=dict, repr=False)
+    journal_origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,25 +248,7 @@ def claim_run(
     def parse(reply: Sequence[Any]) -> Claim | Dropped | RetryUnrecorded:
         if reply[0] != b"claimed":
             return (Dropped if reply[0] == b"dropped" else RetryUnrecorded)(reply[1].decode())
-        _, turn, attempt, request, caller, ask_count, interrupted, scope, options, snapshot, saved, steps = reply
-        task, newest = task_from_snapshot(snapshot)
-        return Claim(
-            ref,
-            token,
-            int(turn),
-            int(attempt),
-            decode_as(SendMessageRequest, request),
-            caller,
-            int(ask_count),
-            state_of(interrupted) if interrupted else None,
-            Scope.parse(scope.decode()),
-            options,
-            task,
-            newest.version,
-            SavedSession.of(saved) if session else None,
-            resolve_blobs or (snapshot_is_resolved(snapshot) and not has_references(request)),
-            tuple(decode_step(step) for step in steps),
-        )
+        return _claim(reply, ref, token, session=session, resolve_blobs=resolve_blobs)
 
     return Operation(
         script("claim_run"),
@@ -277,8 +264,33 @@ def claim_run(
     )
 
 
+def _claim(reply: Sequence[Any], ref: RunRef, token: str, *, session: bool, resolve_blobs: bool) -> Claim:
+    _, turn, attempt, request, caller, ask_count, interrupted, scope, options, snapshot, saved, steps = reply[:12]
+    entries, origin = reply[12:]
+    task, newest = task_from_snapshot(snapshot)
+    return Claim(
+        ref,
+        token,
+        int(turn),
+        int(attempt),
+        decode_as(SendMessageRequest, request),
+        caller,
+        int(ask_count),
+        state_of(interrupted) if interrupted else None,
+        Scope.parse(scope.decode()),
+        options,
+        task,
+        newest.version,
+        SavedSession.of(saved) if session else None,
+        resolve_blobs or (snapshot_is_resolved(snapshot) and not has_references(request)),
+        tuple(decode_step(step) for step in steps),
+        None if entries == b"" else journal_from(entries),
+        origin.decode() or ref.task_id,
+    )
+
+
 def append(
-    keys: Keys, ref: RunRef, *, token: str, before: int, events: Sequence[Event | Step]
+    keys: Keys, ref: RunRef, *, token: str, before: int, events: Sequence[RunRecord]
 ) -> Operation[Written | RunLost | Illegal]:
     """Append `events` of a claimed run, all or none. `before` is the number of earlier events and steps of the run."""
     return Operation(
@@ -295,10 +307,11 @@ def settle_run(
     *,
     token: str,
     before: int,
-    events: Sequence[Event | Step],
+    events: Sequence[RunRecord],
     ask_count: int = 0,
     pause_us: int = 0,
     pause_timeout: Event | None = None,
+    dead_letter: bool = False,
     session: SessionState | None = None,
 ) -> Operation[Settled | RunLost | Illegal | LeftOpen | SavedSince]:
     """End a claimed run with its last `events`. A waiting message begins the next run.
@@ -308,6 +321,7 @@ def settle_run(
         ask_count: number of answers that the agent's `ask` has received, including the next message.
         pause_us: µs after which a watcher ends a pause, or 0 for never.
         pause_timeout: event that ends the pause.
+        dead_letter: True if the task, should it be FAILED, leaves a dead letter.
         session: saved if the task is then COMPLETED or interrupted.
     """
 
@@ -339,6 +353,7 @@ def settle_run(
             keys.pauses,
             pause_us,
             b"" if pause_timeout is None else encode(pause_timeout),
+            keys.dead_letters if dead_letter else "",
             *session_arguments(keys, session),
             *event_arguments(events),
         ],

@@ -12,6 +12,7 @@ from a2a.types import Task, TaskState
 
 from ...lifecycle import Event
 from ...lifecycle.execution import Step, decode_step
+from ...lifecycle.journal import RunRecord
 from ..codec import event_arguments, state_of, task_arguments
 from ..keys import Keys
 from ..operation import Argument, Operation, script
@@ -59,7 +60,7 @@ def release_run(
     *,
     token: str,
     before: int,
-    events: Sequence[Event | Step],
+    events: Sequence[RunRecord],
     options: bytes,
     retries: int,
     again_us: int,
@@ -102,7 +103,7 @@ def delegate_to_canvas(
     *,
     token: str,
     before: int,
-    events: Sequence[Event | Step],
+    events: Sequence[RunRecord],
     canvas: str,
 ) -> Operation[Released | RunLost | Illegal]:
     """Delegate a claimed run to a `canvas` (JSON, which `due_canvases` returns), with the last `events` of the run."""
@@ -114,7 +115,7 @@ def _release(
     ref: RunRef,
     token: str,
     before: int,
-    events: Sequence[Event | Step],
+    events: Sequence[RunRecord],
     target: list[Argument],
     replacement: Task | None = None,
 ) -> Operation[Released | RunLost | Illegal]:

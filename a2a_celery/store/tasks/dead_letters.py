@@ -73,13 +73,14 @@ def read_dead_letter(keys: Keys, task_id: str) -> Operation[DeadLetter | Missing
 
 
 def requeue_task(
-    keys: Keys, dead_letter: DeadLetter, task_id: str, *, retention: int, options: bytes
+    keys: Keys, dead_letter: DeadLetter, task_id: str, *, retention: int, options: bytes, from_start: bool = False
 ) -> Operation[Literal["requeued", "blocked", "gone"]]:
     """Create the task `task_id` from a dead letter, and remove the dead letter from the list.
 
     Args:
         retention: seconds for which the ended task is stored.
         options: options with which the caller publishes run 1, unless the run is blocked.
+        from_start: True to delete the journal. Otherwise the new task continues with it.
 
     Returns:
         "blocked" if another run of the context precedes it. "gone" if the dead letter was requeued or has expired.
@@ -101,6 +102,7 @@ def requeue_task(
             encode_request(request),
             options,
             encode(status_event(task_id, task.context_id, WORKING)),
+            int(not from_start),
             *task_arguments(task),
         ],
         parse,

@@ -2,13 +2,13 @@
 -- The dead task stays FAILED.
 -- KEYS  keys of the dead task, keys of the new task
 -- ARGV  list of dead letters, id of the new task, its retention in seconds, µs until a watcher publishes the run,
---       request, options, WORKING event, and the arguments of replace_task
+--       request, options, WORKING event, '1' if the new task receives the journal, and the arguments of replace_task
 -- returns {'requeued'}, also for a repeated call | {'blocked'}: requeued, but another run of the context comes first
 --       | {'blobs_expired'}: the blobs may be removed | {'gone'}: the dead letter does not exist any more
 -- requires: blobs, context_queue, dispatch, full_store, keys, options, replacement, stored_bytes, tasks
-local dead_record, new_keys = KEYS[1], {unpack(KEYS, 11, 20)}
+local dead_record, dead_journal, new_keys = KEYS[1], KEYS[11], {unpack(KEYS, 12, 22)}
 local dead_letters, task_id, retention, due_us, request, options, working_event = unpack(ARGV, 1, 7)
-local task_event, first_replacement = ARGV[8], 8
+local moves_journal, task_event, first_replacement = ARGV[8] == '1', ARGV[9], 9
 
 local dead = load_record(KEYS)
 if dead and dead.requeued_as == task_id then return {'requeued'} end
@@ -35,8 +35,16 @@ if dead.quota_account then
   add_size(r, size_of_request(new_keys))
 end
 replace_task(new_keys, r, first_replacement)
+if moves_journal then redis.call('HSET', record, 'journal_origin', dead.journal_origin or dead.task_id) end
+if moves_journal and dead.journal_bytes then
+  redis.call('RENAME', dead_journal, new_keys[11])
+  redis.call('PERSIST', new_keys[11])
+  redis.call('HSET', record, 'journal_bytes', dead.journal_bytes)
+  add_size(r, tonumber(dead.journal_bytes))
+end
 save_record(new_keys, r)
 queue_run(new_keys, r, r.at + tonumber(due_us))
-redis.call('HDEL', dead_record, 'request', 'caller', 'options', 'begins_at')
+redis.call('DEL', dead_journal)
+redis.call('HDEL', dead_record, 'request', 'caller', 'options', 'begins_at', 'journal_bytes', 'journal_origin')
 redis.call('HSET', dead_record, 'requeued_as', task_id)
 return {is_blocked(new_keys, r) and 'blocked' or 'requeued'}

@@ -1,4 +1,4 @@
--- requires: artifacts, full_store, log, metrics, states, status, stored_bytes, tasks, time, transitions
+-- requires: artifacts, full_store, journal, log, metrics, states, status, stored_bytes, tasks, time, transitions
 
 -- A script receives events as five arguments each, from ARGV[first] to ARGV[last] (nil for the last argument): kind,
 -- subject, flag, bytes, packed metadata.
@@ -7,6 +7,7 @@
 --   M  message of the agent that completes the task
 --   U  message of the client
 --   X  step of the run's execution, which is not part of the log; never after the terminal event
+--   J  entry of the journal, which is not part of the log: its key; never after the terminal event
 
 -- Return the number of the first event that is illegal in its order, or nil if all events are legal.
 local function first_illegal(r, first, last)
@@ -64,7 +65,7 @@ local function apply_events(keys, r, first, last)
     local after = kind == 'S' and tonumber(subject) or kind == 'M' and COMPLETED
     if after == CANCELED and flag == '0' then bytes, flag = with_cancel_message(r, bytes) end
     append_waiting_messages(keys, r, after)
-    local at = kind ~= 'X' and next_timestamp(r)
+    local at = kind ~= 'X' and kind ~= 'J' and next_timestamp(r)
     if at and kind ~= 'U' then append_entry(keys, r, at, bytes) end
     if kind == 'S' then
       set_status(keys, r, after, flag, bytes, at)
@@ -75,6 +76,8 @@ local function apply_events(keys, r, first, last)
       add_chunk(keys, r, subject, flag, bytes)
     elseif kind == 'U' then
       append_client_message(keys, r, at, bytes)
+    elseif kind == 'J' then
+      write_entry(keys, r, subject, bytes)
     elseif kind == 'X' then
       add_size(r, #bytes)
       if redis.call('RPUSH', keys[10], bytes) > MAX_STEPS then add_size(r, -#redis.call('LPOP', keys[10])) end
@@ -87,7 +90,7 @@ end
 local function observe_first_event(keys, r, before, first)
   if before > 0 and r.run_without_events ~= micros(r.run) then return end
   for i = first, #ARGV, 5 do
-    if ARGV[i] ~= 'X' then
+    if ARGV[i] ~= 'X' and ARGV[i] ~= 'J' then
       if r.run_without_events then redis.call('HDEL', keys[1], 'run_without_events') end
       return observe_duration(r, 'first', r.claimed_at)
     end

@@ -1,4 +1,4 @@
--- requires: context_queue, indexes, keys, metrics, runs, states, stored_bytes, tasks, time, webhooks
+-- requires: context_queue, indexes, journal, keys, metrics, runs, states, stored_bytes, tasks, time, webhooks
 
 -- Let all keys of an ended task expire together, `retention` seconds from now.
 local function expire_task(keys, r)
@@ -10,11 +10,12 @@ local function expire_task(keys, r)
     redis.call('EXPIRE', keys[5] .. artifact_id, r.retention)
   end
   for _, i in ipairs({1, 2, 3, 4, 6, 10}) do redis.call('EXPIRE', keys[i], r.retention) end
+  if r.journal_bytes then redis.call('EXPIRE', keys[11], r.retention) end
   if r.enabled_configs then expire_deliveries(keys, r) end
 end
 
 -- End the task and its run. The keys of the task expire together, or wait for the archive. With `dead_letters` (a
--- key) the task may be requeued: the record keeps request and options.
+-- key) the task may be requeued: it keeps request, options and journal.
 local function end_task(keys, r, dead_letters)
   close_run(r)
   leave_context_queue(keys, r, 0)
@@ -30,6 +31,7 @@ local function end_task(keys, r, dead_letters)
     redis.call('ZADD', dead_letters, micros(now() + tonumber(r.retention) * 1000000), task_tag(keys))
     redis.call('EXPIRE', dead_letters, math.max(tonumber(r.retention), redis.call('TTL', dead_letters)))
   else
+    delete_journal(keys, r)
     if r.quota_account then add_size(r, -size_of_request(keys)) end
     for _, field in ipairs({'request', 'caller', 'options', 'begins_at', not r.enabled_configs and 'trace' or nil}) do
       fields[#fields + 1] = field

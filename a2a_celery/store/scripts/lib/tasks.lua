@@ -62,13 +62,16 @@
 --   context_queue, unblocked_at
 --                              key of the queue of the context, if its runs are serialized, and the µs at which a run of the
 --                              task last became its first
+--   journal_bytes              bytes of the journal, keys included; absent without a journal
+--   journal_origin             id of the first dead letter before this task, if the task continues with its journal
 --   size, largest              bytes of the task (see lib/stored_bytes.lua), and of the largest entry of its log
 --   quota_account              account whose sum of stored bytes includes the task; absent without a limit of stored bytes
 
 local FIELDS = {'state', 'at', 'version', 'run', 'seq', 'turn', 'attempt', 'size', 'largest', 'recorded_at', 'task_id',
   'scope', 'scope_index', 'context_index', 'context', 'status', 'has_message', 'phase', 'token', 'runner',
   'cancel_requested', 'nonce', 'retention', 'leases', 'dispatch', 'settled', 'pauses', 'max_attempts', 'enabled_configs',
-  'context_queue', 'claimed_at', 'run_without_events', 'queue', 'reply_channel', 'final_only', 'entered_at', 'quota_account'}
+  'context_queue', 'claimed_at', 'run_without_events', 'queue', 'reply_channel', 'final_only', 'entered_at', 'quota_account', 'journal_bytes',
+  'journal_origin'}
 
 local NUMBERS = 10 -- the first ten of FIELDS are numbers
 

@@ -1,9 +1,11 @@
--- requires: dispatch, log, options, states, status, stored_bytes, tasks, time
+-- requires: dispatch, journal, log, options, states, status, stored_bytes, tasks, time
 
--- Begin the next turn: append the client's message, set SUBMITTED and queue a run. `message` and `submitted` are
+-- Begin the next turn: append the client's message, set SUBMITTED and queue a run. Without a question of `ask`, the
+-- message is no answer, and the journal is deleted. `message` and `submitted` are
 -- encoded events; a watcher publishes the run after due_us.
 local function begin_turn(keys, r, message, submitted, request, caller, options, due_us)
   end_pause(keys, r)
+  if (r.ask_count or '0') == '0' then delete_journal(keys, r) end
   append_client_message(keys, r, next_timestamp(r), message)
   redis.call('HSET', keys[1], 'interrupted_state', micros(r.state))
   local at = next_timestamp(r)

@@ -7,10 +7,11 @@
 --       if events are off)
 -- returns {'dropped', reason} | {'unrecorded', context}: the call must be repeated with the event of the retry
 --       | {'claimed', turn, attempt, request, caller, ask_count, interrupted_state, scope, options, snapshot, session,
---       steps}
+--       steps, journal, journal_origin}
 --       session is {} or {version, state, '1' if an earlier run of the same turn saved it}
 --       steps are the newest of the task; the first run of a task, before any retry, receives those of the session
--- requires: context_queue, keys, metrics, notifications, own_metadata, runs, sessions, snapshot, states, status, tasks, time, transitions
+--       journal is {keys and entries in turn} | '': it is too large, see read_journal
+-- requires: context_queue, journal, keys, metrics, notifications, own_metadata, runs, sessions, snapshot, states, status, tasks, time, transitions
 local record, metadata, execution = KEYS[1], KEYS[6], KEYS[10]
 local run, token, runner, lease_us, writes_working, max_attempts = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1', ARGV[6]
 local retries, retry_event, retry_metadata, session_prefix, worker = tonumber(ARGV[7]), ARGV[8], ARGV[9], ARGV[10], ARGV[11]
@@ -76,4 +77,5 @@ end
 return {
   'claimed', micros(r.turn), micros(r.attempt), r.request, r.caller, r.ask_count or '0', r.interrupted_state or '', r.scope,
   r.options or '', snapshot(KEYS, r, -1, true), session_of(r), steps_before(r),
+  small_journal(KEYS, r) or '', r.journal_origin or '',
 }

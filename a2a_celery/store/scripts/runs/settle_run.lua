@@ -4,7 +4,8 @@
 -- KEYS  keys of the task
 -- ARGV  run, token of its claim, number of earlier events of the run, µs until a watcher publishes the next run, number
 --       of answers that the agent's `ask` has received or waits for, pauses, µs until a pause ends (0 for never),
---       FAILED event that ends the pause, the session: the arguments of save_session ('' for none), events
+--       FAILED event that ends the pause, list of dead letters if a FAILED task leaves a dead letter (''
+--       for none), the session: the arguments of save_session ('' for none), events
 -- returns {'settled', version, state, run to publish ('' for none), its options, its task} | {'lost', see
 --       missing_events}
 --       | {'illegal', number of the event, state} | {'conflict', version}: another run has saved the session since
@@ -12,8 +13,8 @@
 -- requires: context_queue, events, keys, notifications, retirement, runs, sessions, states, status, tasks, time, turns
 local record = KEYS[1]
 local run, token, before, due_us, ask_count = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
-local pauses, pause_us, pause_timeout = ARGV[6], tonumber(ARGV[7]), ARGV[8]
-local session, session_state, first_session, first_event = ARGV[9], ARGV[11], 9, 15
+local pauses, pause_us, pause_timeout, dead_letters = ARGV[6], tonumber(ARGV[7]), ARGV[8], ARGV[9]
+local session, session_state, first_session, first_event = ARGV[10], ARGV[12], 10, 16
 
 local r = load_record(KEYS)
 if r and r.settled then
@@ -45,7 +46,7 @@ if r.phase == 'running' and (TERMINAL[r.state] or INTERRUPTED[r.state]) then
   next_task, next_run, next_options = leave_context_queue(KEYS, r, due_us)
 end
 if TERMINAL[r.state] then
-  end_task(KEYS, r)
+  end_task(KEYS, r, r.state == FAILED and dead_letters ~= '' and dead_letters)
 elseif INTERRUPTED[r.state] then
   close_run(r)
   redis.call('HSET', record, 'ask_count', ask_count)

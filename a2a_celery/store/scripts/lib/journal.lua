@@ -1,0 +1,32 @@
+-- requires: stored_bytes
+
+-- The journal of a task is a hash: key of an entry → entry, see lifecycle/journal.py. It belongs to the current turn
+-- and to the turns before it whose `ask` the current turn answers.
+
+-- Write an entry, or replace the entry with its key.
+local function write_entry(keys, r, key, entry)
+  local growth = #entry - redis.call('HSTRLEN', keys[11], key)
+  if redis.call('HSET', keys[11], key, entry) == 1 then growth = growth + #key end
+  r.journal_bytes = redis.call('HINCRBY', keys[1], 'journal_bytes', growth)
+  add_size(r, growth)
+end
+
+local function delete_journal(keys, r)
+  if r.journal_origin then redis.call('HDEL', keys[1], 'journal_origin') end
+  if r.journal_bytes then
+    redis.call('DEL', keys[11])
+    redis.call('HDEL', keys[1], 'journal_bytes')
+    add_size(r, -tonumber(r.journal_bytes))
+  end
+  r.journal_bytes, r.journal_origin = false, false
+end
+
+-- Bytes of a journal that a claim returns. A larger journal is read in pages.
+local CLAIMED_JOURNAL = 1048576
+
+-- Return keys and entries in turn, or nil if they are too large for one reply.
+local function small_journal(keys, r)
+  local bytes = tonumber(r.journal_bytes or '0')
+  if bytes == 0 then return {} end
+  return bytes <= CLAIMED_JOURNAL and redis.call('HGETALL', keys[11]) or nil
+end

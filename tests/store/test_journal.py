@@ -1,0 +1,278 @@
+"""The journal of a turn: fenced by its run, replayed to later runs, gone with its turn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from a2a_celery.lifecycle.journal import JournalEntry, decode_entry, encode_entry
+from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED, WORKING
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.operation import Operation, script
+from a2a_celery.store.runs.commands import Claim, Illegal, RunLost, append, settle_run
+from a2a_celery.store.runs.journal import JournalPage, read_journal
+from a2a_celery.store.runs.recovery import return_run
+from a2a_celery.store.runs.release import release_run
+from a2a_celery.store.tasks.commands import continue_task
+from a2a_celery.store.tasks.dead_letters import DeadLetter, read_dead_letter, requeue_task
+from tests.support.leaks import leaks
+from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, request, status
+
+from .test_cost import Meter
+
+
+def entry(key: str = "fetch#1", content: bytes = b'"a"', position: int = 1) -> JournalEntry:
+    """The result of a step."""
+    return JournalEntry(key, "step", "json", content, position)
+
+
+async def journal(store: AsyncStore, keys: Keys, task_id: str) -> dict[bytes, bytes]:
+    """The stored journal of a task."""
+    return await store.redis.hgetall(keys.task(task_id).journal)
+
+
+async def answer(store: AsyncStore, keys: Keys, task_id: str) -> None:
+    """Send the next message to a task."""
+    sent = request("yes", task_id, CONTEXT)
+    await store.run(continue_task(keys, ANN, task_id, sent, "", caller=b"{}", nonce=uuid4().hex))
+
+
+@pytest.mark.parametrize("content", [b"", b"null", b"a\nb", b"\x00\xff\n"])
+def test_an_entry_is_read_as_it_was_written(content: bytes) -> None:
+    written = JournalEntry("ü n#12", "step", "protobuf a.b:C", content, 7)
+
+    assert decode_entry(written.key, encode_entry(written)) == written
+
+
+async def test_entries_are_written_with_the_events_and_are_not_in_the_log(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    claim = await seeds.claimed()
+    assert claim.journal == {}
+
+    await seeds.appended(claim, entry("a#1"), chunk("a"), entry("b#1"))
+
+    assert set(await journal(store, keys, claim.ref.task_id)) == {b"a#1", b"b#1"}
+    assert len(await seeds.log(claim.ref.task_id)) == 3
+    await seeds.require_consistent(claim.ref.task_id)
+    assert await leaks(store, keys) == []
+
+
+async def test_the_next_attempt_receives_the_entries_of_the_lost_one(seeds: Seeds) -> None:
+    first = await seeds.claimed(max_attempts=2)
+    await seeds.appended(first, entry("a#1"), entry("b#1", b"\x00\xff", 2))
+    await seeds.lost(first.ref)
+
+    again = await seeds.claimed(first.ref.task_id, run=2)
+
+    assert again.journal == {"a#1": entry("a#1"), "b#1": entry("b#1", b"\x00\xff", 2)}
+    assert again.journal_origin == first.ref.task_id
+
+
+async def test_a_run_that_was_returned_or_retried_receives_the_entries(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    first = await seeds.claimed(max_attempts=2)
+    await seeds.appended(first, entry("a#1"))
+    again: Any = {"events": [entry("b#1"), status(WORKING)], "options": b'{"retries":1}', "retries": 1, "again_us": 1}
+    await store.run(release_run(keys, first.ref, token=first.token, before=1, **again))
+    retried = await seeds.claimed(first.ref.task_id, max_attempts=2, retries=1)
+    assert set(retried.journal or ()) == {"a#1", "b#1"}
+    await store.run(return_run(keys, retried.ref, runner="runner", lost=status(FAILED)))
+    await seeds.lost(retried.ref)
+
+    returned = await seeds.claimed(first.ref.task_id, run=2)
+
+    assert set(returned.journal or ()) == {"a#1", "b#1"}
+
+
+@pytest.mark.parametrize("how", ["append", "settle"])
+async def test_an_entry_of_an_old_run_is_refused(store: AsyncStore, keys: Keys, seeds: Seeds, how: str) -> None:
+    old = await seeds.claimed(max_attempts=2)
+    await seeds.lost(old.ref)
+    new = await seeds.claimed(old.ref.task_id, run=2)
+    before = await seeds.everything()
+
+    make: Any = append if how == "append" else settle_run
+    for stranger in (old, replace(new, token="of another claim")):
+        written = await store.run(make(keys, stranger.ref, token=stranger.token, before=0, events=[entry()]))
+        assert written == RunLost()
+
+    assert await seeds.everything() == before
+
+
+async def test_an_entry_after_the_end_is_refused(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await seeds.claimed()
+    events = [status(COMPLETED), entry()]
+
+    written = await store.run(append(keys, claim.ref, token=claim.token, before=0, events=events))
+
+    assert written == Illegal(2, WORKING)
+    assert await journal(store, keys, claim.ref.task_id) == {}
+
+
+async def test_an_append_that_is_repeated_counts_its_entries_once(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await seeds.claimed()
+    await seeds.appended(claim, entry())
+    size = await store.redis.hget(keys.task(claim.ref.task_id).record, "size")
+    await seeds.appended(claim, entry())
+
+    assert await store.redis.hget(keys.task(claim.ref.task_id).record, "size") == size
+
+
+async def test_the_size_of_a_task_has_the_bytes_of_its_entries(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await seeds.claimed()
+    record = keys.task(claim.ref.task_id).record
+
+    async def sizes() -> tuple[int, int]:
+        size, of_journal = await store.redis.hmget(record, "size", "journal_bytes")
+        return int(size or 0), int(of_journal or 0)
+
+    bare, _ = await sizes()
+    await seeds.appended(claim, entry("a#1", b"x" * 100), entry("a#1", b"x" * 70), entry("b#1"))
+    stored = sum(len(key) + len(value) for key, value in (await journal(store, keys, claim.ref.task_id)).items())
+    assert await sizes() == (bare + stored, stored)
+    await seeds.settled(claim, status(INPUT_REQUIRED), before=3)
+    paused, _ = await sizes()
+    await answer(store, keys, claim.ref.task_id)
+    _, of_journal = await sizes()
+
+    assert of_journal == 0
+    log = sum(len(one) for one in (await store.redis.lrange(keys.task(claim.ref.task_id).log, -2, -1)))
+    history = len((await store.redis.lrange(keys.task(claim.ref.task_id).history, -1, -1))[0])
+    assert (await sizes())[0] == paused - stored + log + history
+
+
+async def test_an_answer_keeps_the_entries_and_another_message_deletes_them(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    claim = await seeds.claimed()
+    asked = settle_run(
+        keys,
+        claim.ref,
+        token=claim.token,
+        before=0,
+        events=[entry("a#1"), status(INPUT_REQUIRED, "?")],
+        ask_count=1,
+    )
+    await store.run(asked)
+    await answer(store, keys, claim.ref.task_id)
+    answered = await seeds.claimed(claim.ref.task_id, run=2)
+    assert set(answered.journal or ()) == {"a#1"}
+    await seeds.settled(answered, entry("b#1"), status(INPUT_REQUIRED, "done, what next?"))
+    await answer(store, keys, claim.ref.task_id)
+
+    assert (await seeds.claimed(claim.ref.task_id, run=3)).journal == {}
+    assert await leaks(store, keys) == []
+
+
+@pytest.mark.parametrize("how", ["append", "settle", "delete"])
+async def test_the_journal_ends_with_its_task(store: AsyncStore, keys: Keys, seeds: Seeds, how: str) -> None:
+    claim = await seeds.claimed()
+    await seeds.appended(claim, entry())
+    match how:
+        case "append":
+            await seeds.appended(claim, status(COMPLETED), before=1)
+        case "settle":
+            await seeds.settled(claim, status(FAILED), before=1)
+        case "delete":
+            await store.run(Operation(script("delete_task"), keys.task(claim.ref.task_id), [str(ANN)], int))
+
+    assert await journal(store, keys, claim.ref.task_id) == {}
+    assert await leaks(store, keys) == []
+
+
+async def test_a_large_journal_is_read_in_pages(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    first = await seeds.claimed(max_attempts=2)
+    entries = [entry(f"a#{n}", b"x" * 100_000, n) for n in range(1, 31)]
+    for n, one in enumerate(entries):
+        await seeds.appended(first, one, before=n)
+    await seeds.lost(first.ref)
+    again = await seeds.claimed(first.ref.task_id, run=2)
+    assert again.journal is None
+
+    found: dict[str, JournalEntry] = {}
+    cursor, pages = "", 0
+    while cursor != "0":
+        page = await store.run(read_journal(keys, again.ref, token=again.token, cursor=cursor or "0"))
+        assert isinstance(page, JournalPage)
+        cursor, pages = page.cursor, pages + 1
+        found |= page.entries
+
+    assert found == {one.key: one for one in entries}
+    assert pages > 1
+    assert await store.run(read_journal(keys, again.ref, token="of another claim")) == RunLost()
+
+
+async def lost_for_good(seeds: Seeds, *entries: JournalEntry) -> Claim:
+    """A run whose worker was lost for good."""
+    claim = await seeds.claimed()
+    await seeds.appended(claim, *entries)
+    await seeds.lost(claim.ref)
+    return claim
+
+
+async def test_a_requeued_task_continues_with_the_journal(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    lost = await lost_for_good(seeds, entry("a#1"))
+    assert 0 < await store.redis.ttl(keys.task(lost.ref.task_id).journal) <= RETENTION
+    assert await leaks(store, keys) == []
+
+    new, _ = await seeds.requeued(lost.ref.task_id)
+
+    claim = await seeds.claimed(new)
+    assert claim.journal == {"a#1": entry("a#1")}
+    assert claim.journal_origin == lost.ref.task_id
+    assert await store.redis.ttl(keys.task(new).journal) == -1
+    assert await journal(store, keys, lost.ref.task_id) == {}
+    assert await leaks(store, keys) == []
+    await seeds.lost(claim.ref)
+    newest, _ = await seeds.requeued(new)
+    assert (await seeds.claimed(newest)).journal_origin == lost.ref.task_id
+
+
+async def test_a_task_that_is_requeued_from_the_start_has_no_journal(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    lost = await lost_for_good(seeds, entry("a#1"))
+    letter = await store.run(read_dead_letter(keys, lost.ref.task_id))
+    assert isinstance(letter, DeadLetter)
+
+    await store.run(requeue_task(keys, letter, "new", retention=RETENTION, options=b"", from_start=True))
+
+    claim = await seeds.claimed("new")
+    assert (claim.journal, claim.journal_origin) == ({}, "new")
+    assert await journal(store, keys, lost.ref.task_id) == {}
+    assert await leaks(store, keys) == []
+
+
+async def test_a_failed_run_leaves_a_dead_letter_on_request(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await seeds.claimed()
+    events = [entry("a#1"), status(FAILED)]
+    await store.run(settle_run(keys, claim.ref, token=claim.token, before=0, events=events, dead_letter=True))
+
+    assert isinstance(await store.run(read_dead_letter(keys, claim.ref.task_id)), DeadLetter)
+    assert await leaks(store, keys) == []
+    new, _ = await seeds.requeued(claim.ref.task_id)
+    assert set((await seeds.claimed(new)).journal or ()) == {"a#1"}
+
+
+async def test_an_entry_costs_the_same_early_and_late(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    meter, claim = Meter(store), await seeds.claimed()
+
+    def one(before: int, *entries: JournalEntry) -> Operation[object]:
+        return append(  # type: ignore[return-value]
+            keys, claim.ref, token=claim.token, before=before, events=[*entries, chunk("x")]
+        )
+
+    await seeds.appended(claim, chunk("the first"))
+    bare = await meter.cost_of(one(1))
+    early = await meter.cost_of(one(2, entry()))
+    await seeds.appended(claim, *(entry(f"b#{n}") for n in range(900)), before=4)
+    late = await meter.cost_of(one(904, entry()))
+
+    extra = {"cmdstat_hstrlen": 1, "cmdstat_hset": 1, "cmdstat_hincrby": 1}
+    wanted = {**bare, **{name: bare.get(name, 0) + count for name, count in extra.items()}}
+    assert early == late == wanted
