@@ -42,7 +42,7 @@ CHARGE = "a2a_charge"
 body."""
 
 BYTES_PER_TOKEN = 1 << 15
-VALUES_PER_TOKEN = 1_000
+VALUES_PER_TOKEN = 500
 """Bytes and values of a JSON body that cost as much of the gateway's time as a small request."""
 
 LARGE_BODY = 1 << 14
