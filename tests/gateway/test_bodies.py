@@ -123,12 +123,17 @@ def test_nothing_in_front_of_an_error_is_parsed(end: bytes) -> None:
     assert not has_more_fields(MANY, SendMessageRequest.DESCRIPTOR, 10_000)
 
 
+def values(tokens: int) -> list[int]:
+    """Return a list that takes `tokens` in addition to the token of its request."""
+    return [0] * (tokens * bodies.VALUES_PER_TOKEN + 1)
+
+
 @pytest.mark.parametrize("path", ["/", "/message:send"])
 async def test_the_values_of_a_body_take_tokens_before_they_are_parsed(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, path: str
 ) -> None:
     most = {"owner_requests_per_second": 0.1, "owner_request_burst": 10, "auth_api_keys": (ANN,)}
-    params = message_json() | {"metadata": {"values": [0] * (4 * bodies.VALUES_PER_TOKEN + 1)}, "configuration": {"returnImmediately": True}}
+    params = message_json() | {"metadata": {"values": values(4)}, "configuration": {"returnImmediately": True}}
     body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": params} if path == "/" else params
     async with limited(store, redis_server.store_url, keys, **most) as gateway:
         answers = [await gateway.http.post(path, json=body, headers=AS_ANN) for _ in range(3)]
@@ -151,7 +156,7 @@ async def test_a_body_that_is_too_expensive_leaves_its_caller_the_tokens_it_has(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
 ) -> None:
     most = {"owner_requests_per_second": 0.1, "owner_request_burst": 10, "auth_api_keys": (ANN,)}
-    body = message_json() | {"metadata": {"values": [0] * (6 * bodies.VALUES_PER_TOKEN + 1)}, "configuration": {"returnImmediately": True}}
+    body = message_json() | {"metadata": {"values": values(6)}, "configuration": {"returnImmediately": True}}
     async with limited(store, redis_server.store_url, keys, **most) as gateway:
         answers = [await gateway.http.post("/message:send", json=body, headers=AS_ANN) for _ in range(2)]
         small = await gateway.http.get("/tasks", headers=AS_ANN)
@@ -164,7 +169,7 @@ async def test_a_body_is_not_charged_if_no_token_is_left_for_its_operation(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
 ) -> None:
     most = {"owner_requests_per_second": 0.01, "owner_request_burst": 5, "auth_api_keys": (ANN,)}
-    body = message_json() | {"metadata": {"values": [0] * (4 * bodies.VALUES_PER_TOKEN + 1)}, "configuration": {"returnImmediately": True}}
+    body = message_json() | {"metadata": {"values": values(4)}, "configuration": {"returnImmediately": True}}
     async with limited(store, redis_server.store_url, keys, **most) as gateway:
         assert (await gateway.http.get("/tasks", headers=AS_ANN)).status_code == 200, "four of five tokens are left"
         expensive = await gateway.http.post("/message:send", json=body, headers=AS_ANN)
@@ -177,7 +182,7 @@ async def test_values_that_cost_more_than_the_burst_take_all_of_it(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
 ) -> None:
     most = {"owner_requests_per_second": 0.1, "owner_request_burst": 3, "auth_api_keys": (ANN,)}
-    body = message_json() | {"metadata": {"values": [0] * (9 * bodies.VALUES_PER_TOKEN)}, "configuration": {"returnImmediately": True}}
+    body = message_json() | {"metadata": {"values": values(8)}, "configuration": {"returnImmediately": True}}
     async with limited(store, redis_server.store_url, keys, **most) as gateway:
         answers = [
             await gateway.http.post("/message:send", json=body, headers=AS_ANN),
