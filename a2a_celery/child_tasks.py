@@ -1,15 +1,24 @@
-"""Tasks that the code of a run has started with other agents. They are cancelled with the run.
+"""Tasks that the code of a run has started with other agents. They name the run's task as their parent, and are
+cancelled with the run.
 
 `client` adds tasks and removes those that have ended. `execution` cancels the others when its run is cancelled or
-retried.
+retried. A message that creates a task names the parent in its metadata, see `name_parent`; the store records the
+parent, see ``store.tasks.family``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+from .lifecycle.own_metadata import CANCEL_WITH_PARENT, NAMESPACE, PARENT_TASK_ID
+
+if TYPE_CHECKING:  # a process that only registers agents does not import the SDK
+    from a2a.types import Message
 
 logger = logging.getLogger(__name__)
 
@@ -23,12 +32,24 @@ _under_way: set[asyncio.Task[None]] = set()
 
 
 class ChildTasks:
-    """Tasks that one run has started. Thread-safe, except for `cancel_all`."""
+    """Tasks that one run has started. Thread-safe, except for `cancel_all`.
 
-    __slots__ = ("_cancels",)
+    Attributes:
+        run_name: Celery id of the run.
+        trace_of_run: Function that returns the trace headers that are stored with the run.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_cancels", "run_name", "trace_of_run")
+
+    def __init__(self, run_name: str, trace_of_run: Callable[[], Mapping[str, str]] = dict) -> None:
+        self.run_name = run_name
+        self.trace_of_run = trace_of_run
         self._cancels: dict[str, Callable[[], Awaitable[object]]] | None = None  # a dict takes 64 bytes when empty
+
+    @property
+    def parent_id(self) -> str:
+        """Id of the run's task, which is the parent of the tasks."""
+        return parent_of_root(self.run_name)
 
     def add(self, name: str, cancel: Callable[[], Awaitable[object]]) -> None:
         """Register the task `name`. `cancel` cancels the task with the run and may be called on another loop."""
@@ -55,6 +76,47 @@ async def _cancel(name: str, cancel: Callable[[], Awaitable[object]]) -> None:
         await cancel()
     except Exception as e:
         logger.warning("%s was not cancelled with its parent: %r", name, e)
+
+
+_RUN_NAME = re.compile(r"(.+)\.[0-9]+", re.DOTALL)
+
+
+def parent_of_root(root_id: object) -> str:
+    """Return the id of the A2A task whose run is the root of a canvas, or "" if the root is no run."""
+    match = _RUN_NAME.fullmatch(root_id) if isinstance(root_id, str) else None
+    return match[1] if match else ""
+
+
+def name_parent(message: Message, parent_id: str, *, cancel: bool = True) -> None:
+    """Name the parent of the task that `message` creates in the metadata of the message.
+
+    Args:
+        message: The message; one that continues a task is left unchanged.
+        parent_id: Id of the parent, or "" for none.
+        cancel: False if the task is not cancelled with its parent.
+    """
+    if not parent_id or message.task_id:
+        return
+    message.metadata[NAMESPACE + PARENT_TASK_ID] = parent_id
+    if not cancel:
+        message.metadata[NAMESPACE + CANCEL_WITH_PARENT] = False
+
+
+def parent_named_in(message: Message) -> tuple[str, bool]:
+    """Return the id of the parent that `message` names, or "", and whether its task is cancelled with the parent."""
+    fields = message.metadata.fields
+    parent_id = fields[NAMESPACE + PARENT_TASK_ID].string_value if NAMESPACE + PARENT_TASK_ID in fields else ""
+    name = NAMESPACE + CANCEL_WITH_PARENT
+    cancels = name not in fields or not fields[name].HasField("bool_value") or fields[name].bool_value
+    return parent_id, cancels
+
+
+def remove_parent(message: Message) -> None:
+    """Remove what `name_parent` has added to the metadata of `message`."""
+    for name in (PARENT_TASK_ID, CANCEL_WITH_PARENT):
+        message.metadata.fields.pop(NAMESPACE + name, None)
+    if not message.metadata.fields:
+        message.ClearField("metadata")
 
 
 CURRENT_CHILDREN: ContextVar[ChildTasks | None] = ContextVar("a2a_celery_child_tasks", default=None)

@@ -27,7 +27,7 @@ from a2a.types import (
 )
 from a2a.utils.errors import A2AError, TaskNotCancelableError
 
-from ..child_tasks import BY_PARENT, CANCELED_BY, CURRENT_CHILDREN
+from ..child_tasks import BY_PARENT, CANCELED_BY, CURRENT_CHILDREN, name_parent
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import ConfigError
 from ..lifecycle import TERMINAL
@@ -38,6 +38,7 @@ from .connection.transports import (
     Credentials,
     CredentialsInterceptor,
     HeaderSource,
+    TraceInterceptor,
     Transports,
 )
 from .connection.turn_stream import Events, ReconnectBackoff, TurnStream
@@ -64,8 +65,9 @@ class RemoteAgent:
     The agent's card is fetched on first use and cached; see `CardCache`. Use the agent as an async context manager, or
     call `close`. An instance belongs to one event loop.
 
-    A task that an A2A Celery agent starts through this class is cancelled when the task of that agent is cancelled or
-    retried, unless `cancel_with_parent` is False.
+    A task that an A2A Celery agent starts through this class is a child of that agent's task: the metadata of the
+    message names the parent, and the request has the ``traceparent`` of the run. The child is cancelled when its parent
+    is cancelled or retried, unless `cancel_with_parent` is False.
 
     Args:
         url: Base address of the agent, ``http://`` or ``https://``. If it is ``https://``, interfaces of the card at
@@ -116,12 +118,13 @@ class RemoteAgent:
         self._patience = reconnect_timeout
         self._clock = clock
         self._credentials = Credentials(headers, bearer=bearer, api_key=api_key)
-        every_call = [*interceptors, CredentialsInterceptor(self._credentials)]
+        every_call = [*interceptors, CredentialsInterceptor(self._credentials), TraceInterceptor()]
         self._transports = Transports(url, transports, every_call, max_response_bytes)
         self._own_http = http is None
         self._http = http or httpx.AsyncClient(timeout=httpx.Timeout(timeout, connect=CONNECT_TIMEOUT))
         self._card = card
         self._cards = CardCache(clock=clock) if cards is None else cards
+        self._cancel_with_parent = cancel_with_parent
         self._child_tasks = CURRENT_CHILDREN.get if cancel_with_parent else lambda: None
         self._new_client = partial(
             RemoteAgent,
@@ -198,6 +201,7 @@ class RemoteAgent:
         if push is not None:
             configuration.task_push_notification_config.CopyFrom(push)
         request = SendMessageRequest(message=message, configuration=configuration)
+        self._name_parent(request)
         result = Result.of(await self._turn_stream().submit(request))
         self._started(result.task_id, result.state)
         return result
@@ -221,7 +225,9 @@ class RemoteAgent:
             A2AError: The agent refuses the message.
         """
         turn = self._turn_stream()
-        events = turn.send(SendMessageRequest(message=message))
+        request = SendMessageRequest(message=message)
+        self._name_parent(request)
+        events = turn.send(request)
         return self._bounded(turn, events, deadline, cancel_on_exit, starts=True)
 
     def follow(
@@ -271,6 +277,12 @@ class RemoteAgent:
             return await self.get(request.id)
         self._ended(request.id, result.state)
         return result
+
+    def _name_parent(self, request: SendMessageRequest) -> None:
+        """Name the task of the agent run that this code executes in, if any, as the parent of the request's task."""
+        children = CURRENT_CHILDREN.get()
+        if children is not None:
+            name_parent(request.message, children.parent_id, cancel=self._cancel_with_parent)
 
     def _started(self, task_id: str, state: int | None) -> None:
         """Register the task for cancellation with the agent run that this code executes in, if any."""

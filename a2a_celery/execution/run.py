@@ -207,7 +207,7 @@ class Run:
         self._claiming: Callable[..., Operation[Claim | Dropped | RetryUnrecorded]] | None = None
         self._shown: Claim | None = None
         self._execution: Execution
-        self._children = ChildTasks()
+        self._children = ChildTasks(self.ref.name)
         self._hooks: RunHooks | None = None
         self.may_be_elsewhere = agent.max_attempts > 1
 
@@ -422,6 +422,7 @@ class Run:
     async def _guarded(self, adapter: Adapter, claim: Claim, events: RunEventQueue) -> Outcome:
         """Return the outcome of the agent. No exception of an agent may reach the event loop, which all runs share."""
         CURRENT_EXECUTION.set(self._execution)  # in the agent's own task
+        self._children.trace_of_run = lambda: RunOptions.from_json(claim.options).trace
         CURRENT_CHILDREN.set(self._children)
         try:
             if self._claiming is not None:

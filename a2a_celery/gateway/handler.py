@@ -52,6 +52,7 @@ from ..store.log.pubsub import LogFollower
 from ..store.runs.commands import RunRef
 from ..store.tasks import commands as tasks
 from ..store.tasks import results as answers
+from ..store.tasks.family import read_family
 from .cards import card_of, extended_card
 from .middleware.operation import log_cancel_request, operation
 from .operations import validation as checks
@@ -61,7 +62,7 @@ from .operations.send_message import BackgroundPublisher, MessageAcceptor
 from .operations.task_reader import TaskReader, already_ended_error
 from .operations.turns import EVENT_IDS, StreamEvent, TurnFollower, TurnWatch, events_of
 from .operations.validation import require_fields
-from .protocol_errors import LAST_EVENT_ID, invalid
+from .protocol_errors import LAST_EVENT_ID, invalid, not_found
 from .shutdown import GatewayShutdown
 
 CANCEL_MARGIN = 2.0
@@ -203,6 +204,16 @@ class GatewayHandler(RequestHandler):
         self._check(params, context)
         checks.check_history_length(params)
         return await self._read(params.id, context, params)
+
+    @operation("GetTaskFamily")
+    async def on_get_task_family(self, params: GetTaskRequest, context: ServerCallContext) -> dict[str, Any]:
+        """Return the parent and the children of a task. This operation is not part of A2A."""
+        self._check(params, context)
+        family = await self._store.run(read_family(self._keys, self._scope(context), params.id))
+        if family is None:
+            raise not_found(params.id)
+        parent = None if family.parent is None else family.parent.to_dict()
+        return {"id": params.id, "parent": parent, "children": [child.to_dict() for child in family.children]}
 
     @operation("ListTasks")
     async def on_list_tasks(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:

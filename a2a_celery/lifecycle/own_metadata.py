@@ -23,8 +23,12 @@ RETURNED_ATTEMPT = "returnedAttempt"
 CAUSE = "cause"
 CELERY_STATE = "celery_state"
 EXECUTION = "execution"
+PARENT_TASK_ID = "parentTaskId"
+"""Id of the parent task, in the metadata of a message that an agent sends and of the task that it starts."""
+CANCEL_WITH_PARENT = "cancelWithParent"
+"""False in the metadata of such a message if its task is not canceled with the parent."""
 
-_NAMESPACE_ONLY = frozenset({CAUSE})
+_NAMESPACE_ONLY = frozenset({CAUSE, PARENT_TASK_ID, CANCEL_WITH_PARENT})
 """Keys that never come without the namespace."""
 
 

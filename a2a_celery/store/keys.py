@@ -144,6 +144,17 @@ class Keys:
         return f"{self.prefix}:pauses"
 
     @property
+    def canceled_parents(self) -> str:
+        """zset: tag of each canceled task with child tasks → µs at which a watcher cancels them; emptied by
+        watchers."""
+        return f"{self.prefix}:canceled_parents"
+
+    @property
+    def canceled_parent_notifications(self) -> str:
+        """channel: a message for each task that joins `canceled_parents`."""
+        return f"{self.canceled_parents}:notifications"
+
+    @property
     def dead_letters(self) -> str:
         """zset: tag of each dead letter that was not requeued → µs at which its record expires.
 

@@ -27,6 +27,7 @@ from .archiver import Archiver, BlobRemover
 from .celery.result_listener import ResultListener
 from .celery.results import CanvasFinalizer, Results
 from .celery.revoke_listener import RevokeListener
+from .child_canceller import ChildCanceller
 from .dispatcher import Dispatcher
 from .metrics import WatcherMetrics
 from .recoverer import PauseExpirer, Recoverer
@@ -91,6 +92,9 @@ class Watcher:
         webhook_roles = self._webhook_roles(store, keys, sealer)
         notifications = PubSubListener(self._settings.store_url)
         loops = [RoleLoop(role, metrics=self.metrics) for role in roles]
+        child_canceller = ChildCanceller(store, keys, self._publisher)
+        canceled_parents = notifications.listen(keys.canceled_parent_notifications)
+        loops.append(RoleLoop(child_canceller, canceled_parents, self.metrics))
         loops += [
             RoleLoop(role, notifications.listen(keys.delivery_notifications), self.metrics) for role in webhook_roles
         ]

@@ -6,10 +6,12 @@ import re
 import signal
 from pathlib import Path
 
+import httpx
 import pytest
 from selenium.webdriver.common.keys import Keys
 
 from tests.support.browser import NARROW, WIDE, Page
+from tests.support.clients import message_json
 from tests.support.fleet import Fleet, Gateway
 from tests.support.page_agents import MARK, RTL
 
@@ -75,6 +77,26 @@ def test_a_question_is_answered_in_its_task(page: Page) -> None:
     assert not page.all("#task .question")
     said = [element.text for element in page.all("#task .message.user .text")]
     assert said == ["begin", "many", "7"]
+
+
+def test_a_task_links_to_its_parent_and_its_children(page: Page) -> None:
+    page.open().agent("ask")
+    page.send("parent")
+    page.says("#task .badge", "Needs an answer")
+    parent = page.task_id()
+    message = message_json("child")
+    message["message"]["metadata"] = {"a2a_celery/parentTaskId": parent}
+    url = page.url.replace("/ui/", "/agents/echo/message:send")
+    child = httpx.post(url, json=message, headers={"A2A-Version": "1.0"}, timeout=30).json()["task"]["id"]
+
+    page.one("#task .family summary").click()
+    page.says("#task .family li", child)
+    page.one("#task .family a").click()
+    page.says("#task .ids", child)
+    page.one("#task .family summary").click()
+    page.says("#task .family h4", "Parent task")
+    page.one("#task .family a").click()
+    page.says("#task .ids", parent)
 
 
 def test_cancelling_asks_first_and_stops_the_agent(page: Page) -> None:

@@ -62,8 +62,10 @@ from a2a_celery.store.tasks.commands import (
     unlist_task,
 )
 from a2a_celery.store.tasks.dead_letters import DeadLetter, read_dead_letter, requeue_task
+from a2a_celery.store.tasks.family import acquire_canceled_parents, read_family
 from tests.store.operations_on_deliveries import WEBHOOK_OPERATIONS
 from tests.store.operations_on_stores import STORE_OPERATIONS
+from tests.store.test_family import child_of
 from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, status
 
 Make = Callable[[Keys, Seeds], Awaitable[Operation[Any]]]
@@ -316,12 +318,24 @@ async def _read_memory(keys: Keys, seeds: Seeds) -> Operation[Any]:
     return replace(operation, parse=lambda reply: operation.parse([b"0", *reply[1:]]))  # the used bytes differ
 
 
+async def _read_family(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await child_of(seeds, await seeds.created(), "child")
+    return read_family(keys, None, "child")
+
+
+async def _acquire_canceled_parents(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    parent_id = await seeds.created()
+    await child_of(seeds, parent_id, "child")
+    await seeds.store.run(request_cancel(keys, ANN, parent_id, CONTEXT))
+    return acquire_canceled_parents(keys, limit=1, again_us=0)
+
+
 VERBS: list[Make] = [
     _create, _continue, _cancel, _read, _list, _log, _claim, _append, _settle, _renew, _mark, _refuse, _hold, _take,
     _end_pauses, _lapsed, _lapse, _end, _return_run, _release, _retry, _due_canvases, _end_by_result, _record_result,
     _scan, _letter, _requeue, _claimed_runs, _record_heartbeat, _read_metrics, _steps, _journal, _checkpoint,
     _acquire_request, _register_blobs, _blobs_in_use, _acquire_orphaned_blobs, _forget_removed_blobs, _newest, _states,
-    _unlist, _read_memory, _revoke, *STORE_OPERATIONS, *WEBHOOK_OPERATIONS,
+    _unlist, _read_memory, _revoke, _read_family, _acquire_canceled_parents, *STORE_OPERATIONS, *WEBHOOK_OPERATIONS,
 ]  # fmt: skip
 
 TESTED_ELSEWHERE = {"save_task", "delete_task", "correct_clock"}

@@ -7,7 +7,7 @@ import re
 from a2a.types import TaskState
 
 from a2a_celery.lifecycle import TERMINAL
-from a2a_celery.lifecycle.states import FAILED
+from a2a_celery.lifecycle.states import CANCELED, FAILED
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.keys import quoted
 
@@ -154,6 +154,11 @@ async def leaks(store: AsyncStore, keys: Keys) -> list[str]:  # noqa: PLR0915
         elif key == keys.secrets:
             lists = await redis.hgetall(key)
             found += [f"{key}: {f!r}" for f in lists if lists[f].decode() != keys.sealed_with(f.decode())]
+        elif key == keys.canceled_parents:
+            for member in await redis.zrange(key, 0, -1):
+                record = await record_of(member.decode())
+                if record and (int(record[b"state"]) != CANCELED or b"children" not in record):
+                    found.append(f"{key}: {member!r} is no canceled parent")
         elif key == keys.blobs:
             pass  # of tasks that are gone, or not there yet, too: a watcher looks at each
         elif key == keys.orphaned_blobs:

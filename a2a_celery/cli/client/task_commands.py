@@ -44,6 +44,7 @@ from ..operator.list_tasks import with_all_option
 from ..operator.selection import STATES
 from ..operator.stored_task import cancel_task, show_task, tail_task, with_store_option
 from ..operator.stuck_tasks import with_stuck_option
+from ..operator.task_tree import with_tree_option
 from ..output import STATE_PREFIX, as_json, error_line, event_line, task_lines, task_table
 from .credentials import API_KEY, BEARER, credentials_of, with_credentials
 
@@ -164,13 +165,14 @@ async def send(
 
 
 @click.command()
+@with_tree_option
 @with_execution_option
 @with_store_option(show_task)
 @client_command
 @click.argument("task")
 @_one_agent
 async def get(gateway: Gateway, *, task: str, as_lines: bool) -> None:
-    """Show TASK; with --execution, the steps of its runs."""
+    """Show TASK, the steps of its runs, or its family."""
     _, found = await gateway.find(task)
     _show(found, as_lines)
 

@@ -28,7 +28,7 @@ def register_cancel_task(
     """Register `a2a.cancel` with `app`, with the queue and priority in `options`."""
 
     def cancel(
-        self: Task, url: str, task_id: str = "", content: Sequence[Any] = (), message_id: str = "", **where: str
+        self: Task, url: str, task_id: str = "", content: Sequence[Any] = (), message_id: str = "", **where: Any
     ) -> str:
         """Cancel a remote task and return its state. Without an id, cancel the task that the same message creates."""
         remote = find_remote(remotes, url)

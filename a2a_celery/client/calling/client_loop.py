@@ -120,12 +120,14 @@ class ClientLoop:
             future.cancel()
             raise
 
-    def agent(self, remote: Remote) -> RemoteAgent:
-        """Return the agent of `remote`. Closing the agent keeps the shared connections open."""
+    def agent(self, remote: Remote, trace: Mapping[str, str] | None = None) -> RemoteAgent:
+        """Return the agent of `remote`, called with the headers `trace`. Closing the agent keeps the shared connections
+        open.
+        """
         credentials = Credentials(remote.headers)
 
         async def headers() -> dict[str, str]:
-            return {**PUSH_EVENTS, **await credentials.headers()}
+            return {**PUSH_EVENTS, **(trace or {}), **await credentials.headers()}
 
         private = (remote.headers, remote.bearer, remote.api_key) != (None, None, None)
         return RemoteAgent(

@@ -12,6 +12,7 @@ from a2a.types import Message, Part, Role
 from a2a.utils.errors import InvalidAgentResponseError
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 
+from ...child_tasks import name_parent
 from ...lifecycle.events import jsonable, parts_of
 from ...lifecycle.states import CANCELED, FAILED, REJECTED
 from ..errors import RemoteError
@@ -38,8 +39,17 @@ def to_portable(content: Any) -> Any:
         raise TypeError(_NOT_SENT.format(type(content).__name__)) from None
 
 
-def message_of(contents: Sequence[Any], message_id: str, task_id: str = "", context_id: str = "") -> Message:
+def message_of(
+    contents: Sequence[Any],
+    message_id: str,
+    task_id: str = "",
+    context_id: str = "",
+    *,
+    parent_id: str = "",
+    cancel_with_parent: bool = True,
+) -> Message:
     """Return one message of all `contents`, last first, so that a step's own content precedes the previous result.
+    `parent_id` is the A2A task whose agent published the step, or "".
 
     A message among the contents provides its id, metadata, extensions and references.
 
@@ -57,6 +67,7 @@ def message_of(contents: Sequence[Any], message_id: str, task_id: str = "", cont
     message.message_id = message.message_id or message_id
     message.task_id = task_id or message.task_id
     message.context_id = context_id or message.context_id
+    name_parent(message, parent_id, cancel=cancel_with_parent)
     return message
 
 

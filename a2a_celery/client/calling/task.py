@@ -28,10 +28,12 @@ from celery.canvas import Signature
 from celery.exceptions import Ignore, Reject
 from kombu.exceptions import OperationalError
 
-from ...child_tasks import CURRENT_CHILDREN
+from ...child_tasks import CURRENT_CHILDREN, parent_of_root
 from ...clock import SYSTEM_CLOCK
 from ...errors import ConfigError
 from ...integrations.celery import is_registered
+from ...telemetry.tracing import trace_to_keep
+from ..connection.transports import trace_of_current_run
 from ..errors import AgentUnreachable, CallRefused, InvalidResponse, RemoteError
 from ..result import Result
 from .cancel_task import publish_cancel, register_cancel_task
@@ -47,6 +49,9 @@ NAME = "a2a.call"
 DAY = 24 * 3600.0
 UNREACHABLE_FOR = 600.0
 ON_INTERRUPT = ("raise", "return")
+
+SURVIVES_PARENT = "a2a_survives_parent"
+"""Header of a step's message, true if the remote task is not cancelled with the task whose agent published the step."""
 
 
 class CallTask(Task):  # type: ignore[misc]
@@ -108,8 +113,13 @@ class CallTask(Task):  # type: ignore[misc]
         if not kwargs or "url" not in kwargs:
             raise TypeError(f"{self.name}: give the URL by name, kwargs={{'url': …}}, or make the step with .s(url, …)")
         cancel_with_parent = options.pop("cancel_with_parent", True)
-        step = super().apply_async(args, kwargs, *rest, **options)
         children = CURRENT_CHILDREN.get()
+        headers = trace_of_current_run() | (options.pop("headers", None) or {})
+        if not cancel_with_parent:
+            headers[SURVIVES_PARENT] = True
+        if children is not None and not options.get("root_id"):
+            options["root_id"] = children.run_name  # the root of all steps of a canvas
+        step = super().apply_async(args, kwargs, *rest, headers=headers, **options)
         if children is not None and cancel_with_parent:
             children.add(f"step {step.id}", lambda: asyncio.to_thread(step.revoke, terminate=True))
         return step
@@ -148,9 +158,7 @@ class CallTask(Task):  # type: ignore[misc]
             if step.task_id:
                 result, step = self._poll(remote, step)
             else:
-                result, step = self._send(
-                    remote, message_of(content, self.message_id_of(self.request.id), task_id, context_id), step
-                )
+                result, step = self._send(remote, self._message(content, task_id, context_id), step)
         except (AgentUnreachable, InternalError) as e:
             step = step.missed(now, getattr(e, "retry_after", None), unreachable_for=unreachable_for)
             if now - cast(float, step.failing_since) > unreachable_for:
@@ -188,15 +196,28 @@ class CallTask(Task):  # type: ignore[misc]
             raise ConfigError("no webhook is configured: pass webhook=Webhook(url, secret) to call_task")
         return self.webhook.app(self.app)
 
+    def _message(self, content: tuple[Any, ...], task_id: str, context_id: str) -> Message:
+        """Return the message of the step. The root of a canvas that an agent publishes is the agent's run."""
+        return message_of(
+            content,
+            self.message_id_of(self.request.id),
+            task_id,
+            context_id,
+            parent_id=parent_of_root(self.request.root_id),
+            cancel_with_parent=not getattr(self.request, SURVIVES_PARENT, False),
+        )
+
     def _send(self, remote: Remote, message: Message, progress: CallProgress) -> tuple[Result, CallProgress]:
         loop = self.loops.current()
         push = None if self.webhook is None else self.webhook.config(self.request.id)
         has_webhook = push is not None
         question: str | None = None
 
+        trace = trace_to_keep({str(name): str(value) for name, value in (self.request.headers or {}).items()})
+
         async def send() -> Result:
             nonlocal has_webhook, question
-            async with loop.agent(remote) as agent:
+            async with loop.agent(remote, trace) as agent:
                 if message.task_id:
                     known = await agent.get(message.task_id)
                     if _has_message(known, message):

@@ -22,12 +22,16 @@ from a2a.client.interceptors import AfterArgs, BeforeArgs
 from a2a.types import AgentCard, AgentInterface
 from a2a.utils.constants import TransportProtocol
 
+from ...child_tasks import CURRENT_CHILDREN
 from ...errors import ConfigError
+from ...telemetry.tracing import trace_to_keep
 from ..errors import InvalidResponse, NoTransport
 from ..event_parser import text_with_zones
 
 HeaderSource = Mapping[str, str] | Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
 """Headers, or a function that returns the headers of the next request, for example with a fresh token."""
+
+TRACEPARENT_HEADER = "traceparent"
 
 API_KEY_HEADER = "X-API-Key"
 """Header of an API key if the agent's card names none."""
@@ -87,6 +91,28 @@ class CredentialsInterceptor(ClientCallInterceptor):
 
     async def after(self, args: AfterArgs) -> None:
         """Leave the response unchanged."""
+
+
+class TraceInterceptor(ClientCallInterceptor):
+    """Interceptor that adds the trace headers of the agent run that the call is part of, if any."""
+
+    async def before(self, args: BeforeArgs) -> None:
+        """Add the headers; headers that the call already has are kept."""
+        if headers := trace_of_current_run():
+            context = args.context or ClientCallContext()
+            given = context.service_parameters or {}
+            if TRACEPARENT_HEADER not in {name.lower() for name in given}:
+                context.service_parameters = {**headers, **given}
+                args.context = context
+
+    async def after(self, args: AfterArgs) -> None:
+        """Leave the response unchanged."""
+
+
+def trace_of_current_run() -> dict[str, str]:
+    """Return the trace headers of the agent run that the current code belongs to; empty outside of a run."""
+    children = CURRENT_CHILDREN.get()
+    return {} if children is None else trace_to_keep(children.trace_of_run())
 
 
 def _api_key_header(card: AgentCard | None) -> str:

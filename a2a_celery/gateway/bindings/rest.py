@@ -136,6 +136,14 @@ async def get_task(handler: GatewayHandler, params: GetTaskRequest, context: Ser
     return _pieces(await task_json(await handler.on_get_task(params, context)))
 
 
+async def get_task_family(
+    handler: GatewayHandler, params: GetTaskRequest, context: ServerCallContext, _: Request
+) -> Response:
+    """Return the parent and the children of a task."""
+    family = await handler.on_get_task_family(params, context)
+    return JSONResponse(family, headers={"Cache-Control": "no-store"})
+
+
 async def list_tasks(
     handler: GatewayHandler, params: ListTasksRequest, context: ServerCallContext, _: Request
 ) -> Response:
@@ -227,6 +235,8 @@ OPERATIONS = (
     RestOperation(("POST",), _CONFIGS, TaskPushNotificationConfig, create_push_config),
     RestOperation(("GET",), _CONFIGS, ListTaskPushNotificationConfigsRequest, list_push_configs),
     RestOperation(("GET",), "/extendedAgentCard", GetExtendedAgentCardRequest, get_extended_card),
+    # not part of the specification, like the paths of webhooks below
+    RestOperation(("GET",), "/families/{id}", GetTaskRequest, get_task_family),
     RestOperation(("GET",), f"{_WEBHOOK}/deliveries", GetTaskPushNotificationConfigRequest, get_webhook_deliveries),
     RestOperation(
         ("POST",), f"{_WEBHOOK}/deliveries:replay", GetTaskPushNotificationConfigRequest, replay_webhook_deliveries

@@ -42,6 +42,7 @@ LIMIT_TEXTS = {
     REQUESTS: "The rate limit of requests is reached",
     "concurrent": "The limit of {} running tasks is reached",
     "waiting": "The limit of {} tasks that wait for a worker is reached",
+    "children": "The limit of {} live child tasks of one task is reached",
     "paused": "The limit of {} interrupted tasks is reached: answer or cancel one",
     "webhooks": "The limit of {} push notification configs is reached: delete one",
     STREAMS: "The limit of {} open streams is reached: close one",

@@ -23,6 +23,7 @@ from google.protobuf.json_format import MessageToDict
 
 from ...agents import Agent
 from ...caller import Caller
+from ...child_tasks import parent_named_in, remove_parent
 from ...clock import SYSTEM_CLOCK, Clock
 from ...dispatch import BadCall, Call, CallSignature, Publisher, RunOptions
 from ...errors import StoreUnavailable
@@ -34,9 +35,10 @@ from ...store.runs.commands import RunRef, mark_all_published
 from ...store.tasks import commands as tasks
 from ...store.tasks import results as answers
 from ...store.tasks.commands import IdempotencyKey
+from ...store.tasks.family import MAX_DEPTH, Parent
 from ...store.webhooks.push_configs import NewPushConfig
 from ...telemetry.tracing import trace_to_keep
-from ..protocol_errors import invalid, not_found
+from ..protocol_errors import MAX_ID_LENGTH, invalid, not_found
 from .limits import OwnerLimits
 from .push_configs import PushConfigs, too_many_configs
 from .task_reader import TaskReader, closed_task_error
@@ -269,6 +271,7 @@ class MessageAcceptor:
         request = _with_ids(params, context.tenant, task_id, params.message.context_id or str(uuid4()))
         caller = Caller.of(context)
         options = run_options(self._agent, request, caller, self._call([request.message]))
+        parent_id, cancels = parent_named_in(request.message)
         answer = await self._store.run(
             tasks.create_task(
                 self._keys,
@@ -284,6 +287,7 @@ class MessageAcceptor:
                 serialize_context=self._agent.serialize_context,
                 limits=await self._limits.task_limits(),
                 reply_channel=reply_channel,
+                parent=Parent(parent_id, cancels) if 0 < len(parent_id) <= MAX_ID_LENGTH else None,
             )
         )
         match answer:
@@ -297,6 +301,10 @@ class MessageAcceptor:
                 raise self._message_id_conflict(params)
             case answers.Limited():
                 raise self._limits.limit_error(self._agent.name, answer)
+            case answers.TooDeep():
+                raise UnsupportedOperationError(
+                    f"The parent task has {MAX_DEPTH} ancestors, the maximum: agents may call each other in a cycle"
+                )
 
     async def _accepted_before(self, known: answers.Known, scope: Scope) -> AcceptedMessage:
         stored = await self._task_reader.read(scope, known.task_id)
@@ -436,7 +444,7 @@ def message_digest(params: SendMessageRequest) -> str:
     """Return a digest that is equal for two requests if and only if they ask for the same work, in any binding.
 
     `return_immediately` and `history_length` are left out, so that a client can wait for a task by sending its message
-    again. The tenant is left out because it is part of the scope.
+    again. The tenant is left out because it is part of the scope, and the parent because it is not part of the work.
 
     Source: A2A specification 3.3.1: an agent may detect duplicates by the message id.
     """
@@ -444,6 +452,7 @@ def message_digest(params: SendMessageRequest) -> str:
     work.CopyFrom(params)
     work.ClearField("tenant")
     work.ClearField("configuration")
+    remove_parent(work.message)
     asked = SendMessageConfiguration()
     asked.CopyFrom(params.configuration)
     asked.ClearField("return_immediately")

@@ -62,6 +62,11 @@ class App {
     return `#${query}`;
   }
 
+  /** The address of a task of the agent with this name at this gateway. */
+  addressOf(name, task) {
+    return this.address(new URL(`../agents/${encodeURIComponent(name)}/.well-known/agent-card.json`, document.baseURI), task);
+  }
+
   async show() {
     const query = new URLSearchParams(location.hash.slice(1));
     let entry = null;

@@ -3,6 +3,7 @@
 import { Composer } from "./composer.js";
 import { el, newId, oncePerFrame, say } from "./dom.js";
 import { asError } from "./errors.js";
+import { Family } from "./family.js";
 import { addMessage } from "./fold.js";
 import { Follower } from "./follow.js";
 import { Log } from "./log.js";
@@ -25,7 +26,8 @@ export class TaskPane {
     this.dialog = this.#confirmation();
     this.view = new TaskView(this.answer.element, (what) => (what === "cancel" ? this.dialog.showModal() : this.draw()));
     this.webhooks = new Webhooks((error) => app.notify(error));
-    this.view.element.append(this.webhooks.element);
+    this.family = new Family((agent, id) => app.addressOf(agent, id));
+    this.view.element.append(this.family.element, this.webhooks.element);
     this.back = el("a", { class: "back", href: "#" }, "‹ Tasks");
     element.append(this.back, this.empty, this.direct, this.view.element, this.dialog);
   }
@@ -96,6 +98,7 @@ export class TaskPane {
       failed: mine((error) => this.#failed(error)),
     });
     this.#follower = follower;
+    this.family.show(agent, id);
     this.#connected("looking", "Asks …");
     this.draw();
     if (matchMedia("(max-width: 699px)").matches) requestAnimationFrame(() => this.view.title.focus());
@@ -105,6 +108,7 @@ export class TaskPane {
   #leave() {
     this.#looked.abort();
     this.webhooks.leave();
+    this.family.leave();
     this.#follower?.stop();
     this.#follower = null;
     if (this.dialog.open) this.dialog.close();

@@ -77,11 +77,20 @@ export class Agent {
 
   /** The deliveries of a webhook; a POST has some made again. These are paths of this gateway, which A2A does not know. */
   async deliveries(taskId, id, verb = "GET", path = "/deliveries") {
+    return this.#own(`/webhooks/${encodeURIComponent(taskId)}/${encodeURIComponent(id)}${path}`, verb);
+  }
+
+  /** The parent and the children of a task, another path of this gateway. */
+  family(taskId) {
+    return this.#own(`/families/${encodeURIComponent(taskId)}`, "GET");
+  }
+
+  async #own(path, verb) {
     const url = new URL(this.cardUrl);
     const [base, rest] = url.pathname.split("/.well-known/");
     if (rest !== "agent-card.json") throw new A2AError("", { status: 404 });
     const tenant = this.tenant ? `/${encodeURIComponent(this.tenant)}` : "";
-    url.pathname = `${base}${tenant}/webhooks/${encodeURIComponent(taskId)}/${encodeURIComponent(id)}${path}`;
+    url.pathname = `${base}${tenant}${path}`;
     const headers = { "A2A-Version": VERSION, Accept: "application/json", ...this.headers() };
     const body = verb === "GET" ? {} : { headers: { ...headers, "Content-Type": "application/json" }, body: "{}" };
     return json(await ask(url.href, { method: verb, headers, ...body, signal: AbortSignal.timeout(PATIENCE) }));

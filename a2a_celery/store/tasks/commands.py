@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -18,6 +19,7 @@ from ..codec import event_arguments, require_blobs_retained, require_contents, s
 from ..keys import Keys, Scope, quoted
 from ..operation import Argument, Operation, script
 from ..webhooks.push_configs import NewPushConfig, config_arguments
+from .family import Parent, parent_arguments
 from .results import (
     CanceledNow,
     CancelRequested,
@@ -30,6 +32,7 @@ from .results import (
     Limited,
     Missing,
     Page,
+    TooDeep,
     continued,
     final_task,
     not_created,
@@ -162,7 +165,8 @@ def create_task(
     serialize_context: bool = False,
     limits: TaskLimits | None = None,
     reply_channel: ReplyChannel | None = None,
-) -> Operation[Created | Known | Conflict | Limited]:
+    parent: Parent | None = None,
+) -> Operation[Created | Known | Conflict | Limited | TooDeep]:
     """Create a task in SUBMITTED with the message of `request` in its history, and queue its first run.
 
     The limits do not apply to a message that was accepted before, and its `push` config is not saved.
@@ -171,15 +175,9 @@ def create_task(
         retention: seconds for which the ended task is stored.
         idempotency_key: None to accept each message as a new one.
         serialize_context: True to execute the runs of the context one after the other.
+        parent: parent of the task. It is ignored if it is not a task of the same tenant and owner.
     """
     task = Task(id=task_id, context_id=context_id, status=TaskStatus(state=SUBMITTED), history=[request.message])
-
-    def parse(reply: Sequence[bytes]) -> Created | Known | Conflict | Limited:
-        require_blobs_retained(reply)
-        if reply[0] == b"created":
-            task.status.timestamp.CopyFrom(timestamp(int(reply[1])))
-            return Created(task, EventId(1, int(reply[1])), reply[2] == b"1")
-        return not_created(reply)
 
     names = keys.task(task_id)
     return Operation(
@@ -203,10 +201,24 @@ def create_task(
             keys.context_queue(scope, context_id) if serialize_context else "",
             limit_argument(keys, scope, limits),
             *(("", 0) if reply_channel is None else (reply_channel.channel, int(reply_channel.final_only))),
+            *parent_arguments(parent, task_id, context_id),
             *config_arguments(keys, push),
         ],
-        parse,
+        partial(_created_or_not, task, parent),
     )
+
+
+def _created_or_not(
+    task: Task, parent: Parent | None, reply: Sequence[bytes]
+) -> Created | Known | Conflict | Limited | TooDeep:
+    require_blobs_retained(reply)
+    if reply[0] != b"created":
+        return not_created(reply)
+    _, at, is_blocked, is_child = reply
+    task.status.timestamp.CopyFrom(timestamp(int(at)))
+    if is_child == b"1" and parent is not None:
+        task.metadata.MergeFrom(parent.metadata())
+    return Created(task, EventId(1, int(at)), is_blocked == b"1")
 
 
 def continue_task(

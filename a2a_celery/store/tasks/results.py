@@ -42,6 +42,11 @@ class Conflict:
 
 
 @dataclass(frozen=True, slots=True)
+class TooDeep:
+    """The task would have too many ancestors. Nothing was written."""
+
+
+@dataclass(frozen=True, slots=True)
 class Missing:
     """The task does not exist in the scope."""
 
@@ -80,7 +85,7 @@ class Limited:
     """A limit is reached. Nothing was written.
 
     Attributes:
-        limit: field of `TaskLimits`.
+        limit: field of `TaskLimits`, or "children".
         maximum: value of the limit.
         retry_in: estimated seconds until the message can be accepted, or 0.0 if unknown.
     """
@@ -203,13 +208,15 @@ def continued(reply: Sequence[Any]) -> Continued:
             return Waiting(int(reply[1]), *task_from_snapshot(reply[2]), snapshot_is_resolved(reply[2]))
 
 
-def not_created(reply: Sequence[bytes]) -> Known | Conflict | Limited:
+def not_created(reply: Sequence[bytes]) -> Known | Conflict | Limited | TooDeep:
     """Parse a reply of ``create_task`` that created no task."""
     match reply[0]:
         case b"known":
             return _known(reply)
         case b"limited":
             return Limited.parse(reply)
+        case b"deep":
+            return TooDeep()
         case _:
             return Conflict()
 

@@ -1,4 +1,4 @@
--- requires: context_queue, indexes, journal, keys, metrics, runs, states, stored_bytes, tasks, time, webhooks
+-- requires: context_queue, family, indexes, journal, keys, metrics, runs, states, stored_bytes, tasks, time, webhooks
 
 -- Let all keys of an ended task expire together, `retention` seconds from now.
 local function expire_task(keys, r)
@@ -20,7 +20,10 @@ local function end_task(keys, r, dead_letters)
   close_run(r)
   leave_context_queue(keys, r, 0)
   count_metric(r, 'ended', micros(r.state))
-  if r.state == CANCELED then observe_duration(r, 'cancel', r.cancel_requested_at) end
+  if r.state == CANCELED then
+    observe_duration(r, 'cancel', r.cancel_requested_at)
+    if r.children then schedule_child_cancels(keys, task_tag(keys)) end
+  end
   end_pause(keys, r)
   redis.call('DEL', keys[7])
   local fields = {'working_event', 'canceled_event', 'settled', 'pause_timeout', 'canvas', 'recorded_result', 'worker',

@@ -16,6 +16,7 @@
 --   returned_run, uncounted_attempts
 --                              newest run that a worker returned at its shutdown, and the number of claimed runs of the
 --                              turn that were returned; they do not count against the agent's own limit
+--   parent, depth, children    see lib/family.lua
 --   request, caller            input of the run and its caller; deleted at the task's end. A dead letter keeps both until
 --                              it is requeued
 --   options                    JSON: options of the publish, '' for the agent's own; deleted with the request

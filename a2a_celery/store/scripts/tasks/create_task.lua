@@ -4,35 +4,45 @@
 --       list of queued runs, µs until a watcher publishes the run, request, caller, task event, status event, '1' if
 --       the status has a message, message event, WORKING event, options of the run, key of the message id ('' to accept
 --       any), digest of the message, ms for which the id is remembered, queue of the context ('' if its runs are not
---       serialized), limits as in check_limits, reply channel ('' for none), '1' if it receives final states only, and
---       a push-notification config: the arguments of save_config
--- returns {'created', µs of the status, '1' if the run is blocked}; a repeated call returns the current value of the
---       latter
+--       serialized), limits as in check_limits, reply channel ('' for none), '1' if it receives final states only, the
+--       parent: the arguments of find_parent, and for a child a suffix of the task event and packed metadata, and a
+--       push-notification config: the arguments of save_config
+-- returns {'created', µs of the status, '1' if the run is blocked, '1' if the task is a child}; a repeated call returns
+--       the current values of the last two
 --       | {'known', task id, version, turns ahead}: the message was accepted before | {'conflict'}: another message has
 --       its id
 --       | {'blobs_expired'}: the blobs may be removed | {'limited', see check_limits}
--- requires: blobs, configs, context_queue, dispatch, indexes, limits, messages, options, states, stored_bytes, tasks, time
+--       | {'limited', 'children', maximum, µs}: the parent has too many live children | {'deep'}: too many ancestors
+-- requires: blobs, configs, context_queue, dispatch, family, indexes, limits, messages, options, states, status, stored_bytes, tasks, time
 local record, log, history = KEYS[1], KEYS[2], KEYS[3]
 local task_id, context_id, scope, scope_index, context_index, agent, owner, retention, leases, dispatch = unpack(ARGV, 1, 10)
 local due_us, request, caller, task_event, status_event, has_message, message, working_event, options = unpack(ARGV, 11, 19)
 local message_key, digest, window_ms, context_queue, limits, reply_channel, final_only = unpack(ARGV, 20, 26)
-local config, first_config = ARGV[27], 27
+local first_parent, parent_id, task_suffix, parent_metadata = 27, ARGV[27], ARGV[31], ARGV[32]
+local config, first_config = ARGV[33], 33
 
 if lacks_blobs(KEYS, leases, task_event) then return {'blobs_expired'} end
 local first_entry = redis.call('LINDEX', log, 0)
-local function created(at) return {'created', at, is_blocked(KEYS, load_record(KEYS)) and '1' or '0'} end
+local function created(at)
+  local r = load_record(KEYS)
+  return {'created', at, is_blocked(KEYS, r) and '1' or '0', r.parent and '1' or '0'}
+end
 if first_entry then return created(string.match(first_entry, '^%d+')) end
 local accepted = find_accepted(message_key)
 if accepted then
   if accepted[1] ~= digest then return {'conflict'} end
   return {'known', accepted[2], accepted[4], accepted[5]}
 end
-local size, request_size = #task_event + #message, #request + #caller + #options
-local exceeded, queue, is_counted = check_limits(KEYS, limits, 'creates', scope, size + request_size)
+local request_size = #request + #caller + #options
+local exceeded, queue, is_counted = check_limits(KEYS, limits, 'creates', scope, #task_event + #message + request_size)
 exceeded = exceeded or exceeded_webhooks(KEYS, first_config)
 if exceeded then return exceeded end
+local parent = find_parent(KEYS, first_parent, scope)
+if parent and parent.exceeded == 'depth' then return {'deep'} end
+if parent and parent.exceeded then return {'limited', 'children', ARGV[first_parent + 3], micros(LONG_WAIT)} end
+if parent then task_event = task_event .. task_suffix end
 local at = now()
-size = size + #micros(at) + 1 + (is_counted and request_size or 0)
+local size = #task_event + #message + #micros(at) + 1 + (is_counted and request_size or 0)
 redis.call('HSET', record, 'task_id', task_id, 'context', context_id, 'scope', scope, 'scope_index', scope_index,
   'context_index', context_index, 'agent', agent, 'owner', owner, 'retention', retention, 'leases', leases, 'dispatch', dispatch,
   'request', request, 'caller', caller, 'options', '', 'working_event', working_event, 'state', SUBMITTED, 'at', micros(at),
@@ -40,6 +50,10 @@ redis.call('HSET', record, 'task_id', task_id, 'context', context_id, 'scope', s
   'token', '', 'runner', '', 'seq', 0, 'turn', 1, 'attempt', 1, 'cancel_requested', '0', 'nonce', '',
   'size', size, 'largest', #task_event)
 if options ~= '' then set_options(record, options) end
+if parent then
+  join_family(KEYS, parent, parent_id)
+  merge_metadata(KEYS, parent_metadata)
+end
 redis.call('RPUSH', log, micros(at) .. ' ' .. task_event)
 redis.call('RPUSH', history, message)
 if is_counted then
@@ -56,5 +70,5 @@ queue_run(KEYS, {context_queue = is_serialized and context_queue, queue = queue,
 if reply_channel ~= '' then redis.call('HSET', record, 'reply_channel', reply_channel, 'final_only', final_only) end
 if config ~= '' then save_config(KEYS, load_record(KEYS), first_config, 0) end
 remember_message(message_key, digest, window_ms, task_id, record, 1, 0)
-if not is_serialized then return {'created', micros(at), '0'} end
+if not is_serialized then return {'created', micros(at), '0', parent and '1' or '0'} end
 return created(micros(at))

@@ -1,0 +1,86 @@
+"""``celery -A … a2a get TASK --tree``: a task with its ancestors and descendants, from the store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from functools import update_wrapper
+from typing import Any
+
+import click
+
+from ...store import Keys, SyncStore
+from ...store.tasks.family import MAX_DEPTH, Family, Relative, read_family
+from ..output import state_name
+from .execution_steps import OF_A_GATEWAY
+from .selection import operator_store
+
+MAX_TASKS = 1000
+"""Largest number of tasks that are shown."""
+
+NOT_STORED = "not in the store"
+
+
+def with_tree_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add to ``get`` the option --tree, which reads the store instead of a gateway."""
+
+    def run(context: click.Context, /, tree: bool, **rest: Any) -> Any:
+        if not tree:
+            return command(**rest)
+        if rest["execution"]:
+            raise click.UsageError("--tree and --execution exclude each other")
+        if rest["store"]:
+            raise click.UsageError("--tree reads the store anyway: leave out --store")
+        for name, option in OF_A_GATEWAY.items():
+            if rest[name]:
+                raise click.UsageError(f"--tree reads the store, not a gateway: leave out {option}")
+        return _show(context, rest["task"], rest["agent"], rest["as_lines"])
+
+    return click.option(
+        "--tree",
+        is_flag=True,
+        help="Show its parents and child tasks with their states. Reads A2A_STORE_URL; needs no gateway.",
+    )(click.pass_context(update_wrapper(run, command)))
+
+
+def tree(store: SyncStore, keys: Keys, family: Family) -> Iterator[tuple[int, str, Relative]]:
+    """Yield the tasks of a family from its first stored ancestor on: depth, id of the parent, and task."""
+    root = family
+    for _ in range(MAX_DEPTH):
+        above = None if root.parent is None else store.run(read_family(keys, None, root.parent.task_id))
+        if above is None:
+            break
+        root = above
+    if root.parent is not None:
+        yield 0, "", root.parent
+    first_depth = 0 if root.parent is None else 1
+    pending = [(first_depth, root.parent.task_id if root.parent else "", root.task)]
+    while pending:
+        depth, parent_id, task = pending.pop()
+        yield depth, parent_id, task
+        found = root if task is root.task else store.run(read_family(keys, None, task.task_id))
+        children = () if found is None else found.children
+        pending += [(depth + 1, task.task_id, child) for child in reversed(children)]
+
+
+def _show(context: click.Context, task_id: str, agent: str | None, as_lines: bool) -> None:
+    with operator_store(context, agent) as (_, store, keys):
+        family = store.run(read_family(keys, None, task_id))
+        if family is None or agent not in (None, family.task.agent):
+            raise click.ClickException(f"no task {task_id}" + (f" of {agent}" if agent else ""))
+        for number, (depth, parent_id, task) in enumerate(tree(store, keys, family)):
+            if number == MAX_TASKS:
+                click.echo(f"the family has more than {MAX_TASKS} tasks: name a task further down", err=True)
+                return
+            if as_lines:
+                fields = {"depth": depth, "parent": parent_id or None}
+                click.echo(json.dumps(task.to_dict() | fields, ensure_ascii=False))
+            else:
+                click.echo(_line(depth, task, is_named=task.task_id == task_id))
+
+
+def _line(depth: int, task: Relative, *, is_named: bool) -> str:
+    state = NOT_STORED if task.state is None else state_name(task.state)
+    survives = "" if task.cancels else "  not canceled with its parent"
+    agent = f"  {task.agent}" if task.agent else ""
+    return f"{'  ' * depth}{task.task_id}{agent}  {state}{survives}{'  <' if is_named and depth else ''}"

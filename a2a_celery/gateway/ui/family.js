@@ -1,0 +1,76 @@
+/** The family of a task: links to its parent and to the tasks that its agent has started. */
+
+import { el, say } from "./dom.js";
+import { asError } from "./errors.js";
+import { badge, explain } from "./words.js";
+
+const INTERVAL = 3000;
+/** Milliseconds between two requests while the list is open. */
+
+export class Family {
+  #agent = null;
+  #task = "";
+  #round = 0;
+  #timer = null;
+  #shown = "";
+
+  /** `addressOf(agent, task)` returns the address of a task in this page. */
+  constructor(addressOf) {
+    this.addressOf = addressOf;
+    this.note = el("p", { class: "hint", role: "status" });
+    this.list = el("div", {});
+    this.element = el("details", { class: "more family" }, el("summary", {}, "Parent and child tasks"), this.note, this.list);
+    this.element.addEventListener("toggle", () => (this.element.open ? this.#load() : this.leave()));
+  }
+
+  /** Shows another task. Its family is requested when the list is opened. */
+  show(agent, task) {
+    this.leave();
+    this.#agent = agent;
+    this.#task = task;
+    this.#shown = "";
+    this.list.replaceChildren();
+    this.element.open = false;
+  }
+
+  leave() {
+    this.#round++;
+    clearTimeout(this.#timer);
+  }
+
+  async #load() {
+    this.leave();
+    const round = this.#round;
+    if (!document.hidden) {
+      let note = "";
+      try {
+        const family = await this.#agent.family(this.#task);
+        if (round !== this.#round) return;
+        this.#draw(family);
+        if (!family.parent && !family.children.length) note = "None: no agent started this task, and its agent has started none.";
+      } catch (raised) {
+        const error = asError(raised);
+        note = error.unsupported || error.status === 404 ? "This server does not tell the family of this task." : explain(error);
+      }
+      if (round !== this.#round) return;
+      say(this.note, note);
+      this.note.hidden = !note;
+    }
+    this.#timer = setTimeout(() => this.#load(), INTERVAL);
+  }
+
+  #draw({ parent, children }) {
+    const key = JSON.stringify([parent, children]);
+    if (key === this.#shown) return;
+    this.#shown = key;
+    const groups = [["Parent task", parent ? [parent] : []], ["Child tasks", children]].filter(([, tasks]) => tasks.length);
+    this.list.replaceChildren(
+      ...groups.flatMap(([title, tasks]) => [el("h4", {}, title), el("ul", {}, ...tasks.map((task) => el("li", {}, ...this.#line(task))))]),
+    );
+  }
+
+  #line({ id, agent, state }) {
+    if (!agent || !state) return [el("code", {}, id), " ", el("span", { class: "hint" }, "not stored any more")];
+    return [badge(state), " ", el("a", { href: this.addressOf(agent, id) }, `${agent} `, el("code", {}, id))];
+  }
+}

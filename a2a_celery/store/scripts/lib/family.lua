@@ -1,0 +1,57 @@
+-- requires: keys, states, time
+
+-- The record of a child task has `parent`, the id of its parent, and `depth`, the number of its ancestors. The record
+-- of a parent has `children`: the tags of its child tasks in the order of their creation, each followed by a space. An
+-- exclamation mark after a tag marks a child that is not canceled with its parent.
+
+local function prefix_of(keys) return string.match(keys[1], '^(.*):{') end
+
+-- Return the list of canceled tasks whose children a watcher cancels.
+local function canceled_parents_key(keys) return prefix_of(keys) .. ':canceled_parents' end
+
+-- Let a watcher cancel the children of a canceled task.
+local function schedule_child_cancels(keys, tag)
+  local list = canceled_parents_key(keys)
+  redis.call('ZADD', list, micros(now()), tag)
+  redis.call('PUBLISH', list .. ':notifications', '')
+end
+
+-- Return the children of a list that have not ended, in the form of the list, and their number.
+local function live_children(keys, children)
+  local live, prefix = {}, prefix_of(keys)
+  for child in string.gmatch(children, '%S+') do
+    local state = redis.call('HGET', keys_of(prefix, string.match(child, '^[^!]+'))[1], 'state')
+    if state and not TERMINAL[tonumber(state)] then live[#live + 1] = child .. ' ' end
+  end
+  return table.concat(live), #live
+end
+
+-- Read the parent of a new task from the arguments from ARGV[first] on: id of the parent ('' for none), '1' if the
+-- task is canceled with its parent, maximum depth, maximum number of children. Return nil if there is no such task of
+-- the same tenant and owner: a client cannot make another owner's task a parent. Otherwise return a table with the
+-- fields `keys`, `tag`, `state`, `depth` (of the new task), `children` (with the new task) and `exceeded`: 'depth' or
+-- 'children' if the task cannot become a child.
+local function find_parent(keys, first, scope)
+  local id, cancels, max_depth, max_children = ARGV[first], ARGV[first + 1], tonumber(ARGV[first + 2]), tonumber(ARGV[first + 3])
+  if id == '' then return nil end
+  local parent = {tag = quoted(id)}
+  parent.keys = keys_of(prefix_of(keys), parent.tag)
+  local stored = redis.call('HMGET', parent.keys[1], 'scope', 'state', 'depth', 'children')
+  if not stored[1] or string.match(stored[1], '/.*') ~= string.match(scope, '/.*') then return nil end
+  parent.state, parent.depth = tonumber(stored[2]), tonumber(stored[3] or '0') + 1
+  if parent.depth > max_depth then parent.exceeded = 'depth' end
+  local children = stored[4] or ''
+  local _, count = string.gsub(children, ' ', '')
+  if count >= max_children then children, count = live_children(keys, children) end
+  if count >= max_children then parent.exceeded = parent.exceeded or 'children' end
+  parent.children = children .. task_tag(keys) .. (cancels == '1' and '' or '!') .. ' '
+  parent.cancels = cancels == '1'
+  return parent
+end
+
+-- Record a new task as a child. The child of a canceled parent is canceled soon.
+local function join_family(keys, parent, id)
+  redis.call('HSET', keys[1], 'parent', id, 'depth', parent.depth)
+  redis.call('HSET', parent.keys[1], 'children', parent.children)
+  if parent.state == CANCELED and parent.cancels then schedule_child_cancels(keys, parent.tag) end
+end

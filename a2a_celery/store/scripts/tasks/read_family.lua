@@ -1,0 +1,25 @@
+-- read_family: return a task with its parent and its children.
+-- KEYS  keys of the task
+-- ARGV  scope ('*' for any), key prefix
+-- returns nil: the task does not exist | {task, parent ({} for none), child, …}, each as {id, agent, state, µs of the
+--       status, '1' if it is canceled with its parent}; agent, state and µs of a task that is not in the store are ''
+-- requires: keys
+local record = KEYS[1]
+local scope, prefix = ARGV[1], ARGV[2]
+
+-- Return a task by its tag.
+local function relative(tag, cancels)
+  local r = redis.call('HMGET', keys_of(prefix, tag)[1], 'task_id', 'agent', 'state', 'at')
+  if not r[1] then return nil end
+  return {r[1], r[2] or '', r[3] or '', r[4] or '', cancels}
+end
+
+local own = redis.call('HMGET', record, 'scope', 'parent', 'children')
+if not own[1] or (scope ~= '*' and own[1] ~= scope) then return nil end
+local parent = own[2] and (relative(quoted(own[2]), '1') or {own[2], '', '', '', '1'}) or {}
+local family = {relative(task_tag(KEYS), '1'), parent}
+for child in string.gmatch(own[3] or '', '%S+') do
+  local tag = string.match(child, '^[^!]+')
+  family[#family + 1] = relative(tag, child == tag and '1' or '0')
+end
+return family

@@ -1,0 +1,129 @@
+"""Families of tasks: the parent and the children of a task, and the cancel of children with their parent.
+
+A task that the agent of another task starts is its child. The store records the relation if both tasks have the same
+tenant and owner. When the parent is CANCELED, a watcher cancels the children.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from a2a.types import Task, TaskState
+from google.protobuf.struct_pb2 import Struct
+
+from ...lifecycle.own_metadata import NAMESPACE, PARENT_TASK_ID
+from ..blobs.references import encode
+from ..codec import pack_metadata, state_of
+from ..keys import Keys, Scope
+from ..operation import Argument, Operation, script
+
+MAX_DEPTH = 16
+"""Largest number of ancestors of a task, so that agents that call each other in a cycle end."""
+
+MAX_CHILDREN = 1000
+"""Largest number of live children of a task. Ended children are removed from a list that is full."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """Parent of a new task. With `cancels`, the task is canceled with it."""
+
+    task_id: str
+    cancels: bool = True
+
+    def metadata(self) -> Struct:
+        """Return the metadata that a child has."""
+        metadata = Struct()
+        metadata[NAMESPACE + PARENT_TASK_ID] = self.task_id
+        return metadata
+
+
+@dataclass(frozen=True, slots=True)
+class Relative:
+    """Task of a family.
+
+    Attributes:
+        agent: name of its agent, or "" if the task is not in the store.
+        state: None if the task is not in the store.
+        cancels: True if the task is canceled with its parent.
+    """
+
+    task_id: str
+    agent: str
+    state: TaskState | None
+    at_us: int
+    cancels: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the task as JSON for clients and operators."""
+        state = None if self.state is None else TaskState.Name(self.state)
+        return {"id": self.task_id, "agent": self.agent or None, "state": state, "cancelWithParent": self.cancels}
+
+    @classmethod
+    def parse(cls, reply: Sequence[bytes]) -> Relative:
+        """Parse a task in the reply of ``read_family``."""
+        task_id, agent, state, at, cancels = reply
+        known_state = state_of(state) if state else None
+        return cls(task_id.decode(), agent.decode(), known_state, int(at or 0), cancels == b"1")
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A task, its parent or None, and its children in the order of their creation."""
+
+    task: Relative
+    parent: Relative | None
+    children: tuple[Relative, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CanceledChild:
+    """Live task whose parent is CANCELED."""
+
+    parent_id: str
+    task_id: str
+    context_id: str
+    scope: Scope
+
+
+def parent_arguments(parent: Parent | None, task_id: str, context_id: str) -> list[Argument]:
+    """Return the arguments of ``create_task`` about the parent of a new task."""
+    if parent is None:
+        return ["", "", 0, 0, "", ""]
+    metadata = parent.metadata()
+    suffix = encode(Task(id=task_id, context_id=context_id, metadata=metadata))
+    cancels = int(parent.cancels)
+    return [parent.task_id, cancels, MAX_DEPTH, MAX_CHILDREN, bytes(suffix), pack_metadata(metadata)]
+
+
+def read_family(keys: Keys, scope: Scope | None, task_id: str) -> Operation[Family | None]:
+    """Read a task with its parent and children. The result is None if `scope` has no such task.
+
+    A scope of None has all tasks.
+    """
+
+    def parse(reply: Any) -> Family | None:
+        if reply is None:
+            return None
+        task, parent, *children = reply
+        parsed = map(Relative.parse, children)
+        return Family(Relative.parse(task), Relative.parse(parent) if parent else None, tuple(parsed))
+
+    arguments: list[Argument] = ["*" if scope is None else str(scope), keys.prefix]
+    return Operation(script("read_family"), keys.task(task_id), arguments, parse)
+
+
+def acquire_canceled_parents(keys: Keys, *, limit: int, again_us: int) -> Operation[list[CanceledChild]]:
+    """Acquire the live children of up to `limit` canceled tasks. They are due again after `again_us`."""
+
+    def parse(reply: Sequence[bytes]) -> list[CanceledChild]:
+        fields = zip(*[(value.decode() for value in reply)] * 4, strict=True)
+        return [
+            CanceledChild(parent, task_id, context_id, Scope.parse(scope))
+            for parent, task_id, context_id, scope in fields
+        ]
+
+    arguments: list[Argument] = [keys.prefix, limit, again_us]
+    return Operation(script("acquire_canceled_parents"), [keys.canceled_parents], arguments, parse)

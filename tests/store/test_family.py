@@ -1,0 +1,183 @@
+"""Families of tasks in the store: who becomes a child, what is cancelled with a parent, and what bounds a family."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from a2a_celery.lifecycle import fold
+from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED
+from a2a_celery.store import AsyncStore, Keys, Scope
+from a2a_celery.store.log.pages import read_log
+from a2a_celery.store.tasks import family
+from a2a_celery.store.tasks.commands import create_task, request_cancel
+from a2a_celery.store.tasks.family import CanceledChild, Parent, acquire_canceled_parents, read_family
+from a2a_celery.store.tasks.results import Created, Limited, TooDeep
+from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, request, status
+
+OTHER_AGENT = replace(ANN, agent="other")
+
+
+async def child_of(
+    seeds: Seeds, parent_id: str, task_id: str, scope: Scope = OTHER_AGENT, *, cancels: bool = True
+) -> Any:
+    sent = request(task_id=task_id, context_id=CONTEXT)
+    create = create_task(
+        seeds.keys,
+        scope,
+        task_id,
+        CONTEXT,
+        sent,
+        caller=b"{}",
+        retention=RETENTION,
+        parent=Parent(parent_id, cancels),
+    )
+    return await seeds.store.run(create)
+
+
+async def acquired(seeds: Seeds, again_us: int = 0) -> list[CanceledChild]:
+    return await seeds.store.run(acquire_canceled_parents(seeds.keys, limit=100, again_us=again_us))
+
+
+async def test_a_child_and_its_parent_know_each_other(seeds: Seeds) -> None:
+    parent_id = await seeds.created()
+
+    created = await child_of(seeds, parent_id, "child")
+
+    assert isinstance(created, Created)
+    assert dict(created.task.metadata) == {"a2a_celery/parentTaskId": parent_id}
+    assert (await seeds.task("child")).metadata == created.task.metadata
+    page = await seeds.store.run(read_log(seeds.keys, "child", 0))
+    assert fold(page.entries) == await seeds.task("child")
+    found = await seeds.store.run(read_family(seeds.keys, ANN, parent_id))
+    assert found is not None
+    assert (found.parent, [(child.task_id, child.agent) for child in found.children]) == (None, [("child", "other")])
+    found = await seeds.store.run(read_family(seeds.keys, OTHER_AGENT, "child"))
+    assert found is not None
+    assert found.parent is not None
+    assert (found.parent.task_id, found.parent.agent, found.children) == (parent_id, "agent", ())
+    repeated = await child_of(seeds, parent_id, "child")  # as after a lost reply
+    assert repeated.task.metadata == created.task.metadata
+    found = await seeds.store.run(read_family(seeds.keys, ANN, parent_id))
+    assert found is not None
+    assert len(found.children) == 1
+
+
+@pytest.mark.parametrize(
+    "scope", [BOB, replace(ANN, tenant="acme"), replace(ANN, owner="")], ids=["another owner", "tenant", "nobody"]
+)
+async def test_a_client_cannot_name_a_parent_of_another_owner(seeds: Seeds, scope: Scope) -> None:
+    parent_id = await seeds.created()
+
+    created = await child_of(seeds, parent_id, "child", scope)
+
+    assert not created.task.metadata.fields
+    assert not (await seeds.task("child")).metadata.fields
+    found = await seeds.store.run(read_family(seeds.keys, None, parent_id))
+    assert found is not None
+    assert found.children == ()
+
+
+async def test_an_unknown_parent_is_ignored(seeds: Seeds) -> None:
+    created = await child_of(seeds, "nothing {odd} ünï", "child")
+
+    assert isinstance(created, Created)
+    assert not created.task.metadata.fields
+
+
+async def test_a_family_is_invisible_in_another_scope(seeds: Seeds) -> None:
+    parent_id = await seeds.created()
+
+    assert await seeds.store.run(read_family(seeds.keys, BOB, parent_id)) is None
+    assert await seeds.store.run(read_family(seeds.keys, None, "missing")) is None
+
+
+@pytest.mark.parametrize("state", ["queued", "running", "interrupted"])
+async def test_the_live_children_of_a_canceled_parent_are_due(seeds: Seeds, state: str) -> None:
+    parent_id = await seeds.created()
+    if state != "queued":
+        claim = await seeds.claimed(parent_id)
+        if state == "interrupted":
+            await seeds.settled(claim, status(INPUT_REQUIRED, "?"))
+    await child_of(seeds, parent_id, "child")
+    await child_of(seeds, parent_id, "independent", cancels=False)
+    await child_of(seeds, parent_id, "ended")
+    await seeds.settled(await seeds.claimed("ended"), status(COMPLETED))
+    assert await acquired(seeds) == []
+
+    await seeds.store.run(request_cancel(seeds.keys, ANN, parent_id, CONTEXT))
+    if state == "running":
+        assert await acquired(seeds) == []  # the parent is not canceled yet
+        await seeds.settled(claim, status(CANCELED))
+
+    assert await acquired(seeds) == [CanceledChild(parent_id, "child", CONTEXT, OTHER_AGENT)]
+    assert len(await acquired(seeds, again_us=60_000_000)) == 1  # until the child has ended
+    assert await acquired(seeds) == []
+    await seeds.store.run(request_cancel(seeds.keys, OTHER_AGENT, "child", CONTEXT))
+    await seeds.store.redis.zadd(seeds.keys.canceled_parents, {parent_id: 0})
+    assert await acquired(seeds) == []
+    assert not await seeds.store.redis.exists(seeds.keys.canceled_parents)
+
+
+@pytest.mark.parametrize("end", [COMPLETED, FAILED])
+async def test_a_parent_that_ends_otherwise_cancels_nothing(seeds: Seeds, end: Any) -> None:
+    claim = await seeds.claimed()
+    await child_of(seeds, claim.ref.task_id, "child")
+
+    await seeds.settled(claim, status(end))
+
+    assert await acquired(seeds) == []
+
+
+async def test_a_child_that_comes_after_the_cancel_is_due_too(seeds: Seeds) -> None:
+    parent_id = await seeds.created()
+    await seeds.store.run(request_cancel(seeds.keys, ANN, parent_id, CONTEXT))
+
+    await child_of(seeds, parent_id, "independent", cancels=False)
+    assert await acquired(seeds) == []
+    await child_of(seeds, parent_id, "late")
+
+    assert [child.task_id for child in await acquired(seeds)] == ["late"]
+
+
+async def test_a_deleted_parent_leaves_the_list(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    parent_id = await seeds.created()
+    await child_of(seeds, parent_id, "child")
+    await store.run(request_cancel(keys, ANN, parent_id, CONTEXT))
+    await store.redis.delete(*[name async for name in store.redis.scan_iter(f"{keys.prefix}:{{{parent_id}}}:*")])
+
+    assert await acquired(seeds) == []
+    assert not await store.redis.exists(keys.canceled_parents)
+    await store.redis.delete(*[key async for key in store.redis.scan_iter(f"{keys.prefix}:tasks:*")])
+    await store.redis.delete(*[key async for key in store.redis.scan_iter(f"{keys.prefix}:context:*")])
+
+
+async def test_a_family_has_a_maximum_depth(seeds: Seeds, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(family, "MAX_DEPTH", 2)
+    await seeds.created(task_id="0")
+    before = await child_of(seeds, "0", "1"), await child_of(seeds, "1", "2")
+    assert all(isinstance(created, Created) for created in before)
+
+    assert await child_of(seeds, "2", "3") == TooDeep()
+
+    assert not await seeds.store.redis.exists(seeds.keys.task("3").record)
+
+
+async def test_a_parent_has_a_maximum_of_live_children(seeds: Seeds, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(family, "MAX_CHILDREN", 2)
+    parent_id = await seeds.created()
+    for name in ("a", "b"):
+        await child_of(seeds, parent_id, name)
+
+    limited = await child_of(seeds, parent_id, "c")
+    await seeds.store.run(request_cancel(seeds.keys, OTHER_AGENT, "a", CONTEXT))
+    created = await child_of(seeds, parent_id, "c")
+
+    assert isinstance(limited, Limited)
+    assert (limited.limit, limited.maximum) == ("children", 2)
+    assert isinstance(created, Created)
+    found = await seeds.store.run(read_family(seeds.keys, None, parent_id))
+    assert found is not None
+    assert [child.task_id for child in found.children] == ["b", "c"]
