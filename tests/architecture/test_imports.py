@@ -67,6 +67,7 @@ FUNCTIONS_THAT_IMPORT: dict[str, str] = {
     "a2a_celery/errors.py": "a process that raises no AgentSignal needs no SDK",
     "a2a_celery/archive/__init__.py": "SQLAlchemy is an extra",
     "a2a_celery/gateway/asgi.py": "grpc is an extra",
+    "a2a_celery/lifecycle/answers.py": "jsonschema takes 0.1 s to import, and most processes validate no answer",
     "a2a_celery/client/connection/transports.py": "grpc is an extra",
     "a2a_celery/store/blobs/object_store.py": "fsspec is an extra",
     "a2a_celery/telemetry/tracing.py": "OpenTelemetry is an extra",

@@ -1,0 +1,209 @@
+"""Validation of answers against the JSON Schema of their question.
+
+An answer is one data part, or a text. A text is read as JSON. A text that is not JSON, or whose JSON does not fit, may
+also be the answer itself if the schema accepts a string.
+
+The time of a validation is bounded: answers are limited in size and depth; see ``schema_validation``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from a2a.helpers import get_message_text
+from a2a.types import Message
+from google.protobuf.json_format import MessageToDict
+from pydantic import TypeAdapter, ValidationError
+
+from .questions import (
+    MAX_DEPTH,
+    MAX_TEXT,
+    Question,
+    Violation,
+    checked_schema,
+    combined_schema,
+    depth_exceeds,
+    type_schema,
+    whole_numbers,
+)
+
+MAX_ANSWER_BYTES = 131_072
+"""Maximum size of an answer as JSON."""
+
+MAX_REASONS = 20
+"""Maximum number of reasons of a type's own validators in one refusal."""
+
+
+class AnswerRefused(ValueError):
+    """The answer does not fit its question.
+
+    Attributes:
+        field: Field of the request that contains the answer, such as ``message.parts[0].data``.
+        violations: Broken rules.
+    """
+
+    def __init__(self, field: str, violations: Sequence[Violation]) -> None:
+        self.field = field
+        self.violations = violations
+        super().__init__(" ".join(_sentence(one) for one in violations))
+
+
+def _sentence(violation: Violation) -> str:
+    place = violation.path.lstrip(".")
+    return f"{place}: {violation.text}" if place else violation.text
+
+
+def fitting_answer(schema: Mapping[str, Any], message: Message) -> Any:
+    """Return the answer in `message`, a JSON value that fits `schema`.
+
+    Raises:
+        AnswerRefused: The message has no answer, or the answer does not fit.
+    """
+    field, candidates = _candidates(message)
+    found = [violations_of(schema, candidate) for candidate in candidates]
+    for candidate, violations in zip(candidates, found, strict=True):
+        if not violations:
+            return candidate
+    if field.endswith(".text") and len(candidates) == 1:
+        raise AnswerRefused(field, [Violation("", "This text is not JSON: send a data part, or JSON as text.")])
+    raise AnswerRefused(field, found[0])
+
+
+def violations_of(schema: Mapping[str, Any], value: Any) -> list[Violation]:
+    """Return the rules of `schema` that the JSON `value` breaks."""
+    from . import schema_validation  # noqa: PLC0415 -- not at import: most processes never validate an answer
+
+    return schema_validation.violations_of(schema, value)
+
+
+def require_valid_schema(schema: Mapping[str, Any]) -> None:
+    """Require that `schema` is a JSON Schema whose references resolve.
+
+    Raises:
+        ValueError: It is not.
+    """
+    from . import schema_validation  # noqa: PLC0415 -- see `violations_of`
+
+    schema_validation.require_valid_schema(schema)
+
+
+def _candidates(message: Message) -> tuple[str, list[Any]]:
+    """Return the field of the answer, and the values that it may stand for, in order of preference."""
+    data = [number for number, part in enumerate(message.parts) if part.HasField("data")]
+    if len(data) > 1:
+        raise AnswerRefused("message.parts", [Violation("", "Send one data part with the complete answer.")])
+    if data:
+        field = f"message.parts[{data[0]}].data"
+        return field, [_bounded(field, whole_numbers(MessageToDict(message.parts[data[0]].data)))]
+    texts = [number for number, part in enumerate(message.parts) if part.HasField("text")]
+    text = get_message_text(message)
+    if not text.strip():
+        raise AnswerRefused("message.parts", [Violation("", "Send the answer as a data part, or as JSON text.")])
+    field = f"message.parts[{texts[0]}].text"
+    _bounded(field, text)
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        return field, [text]
+    return field, [_bounded(field, whole_numbers(value)), text]
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _bounded(field: str, value: Any) -> Any:
+    if depth_exceeds(value):
+        raise AnswerRefused(field, [Violation("", f"The answer is nested deeper than {MAX_DEPTH} levels.")])
+    if len(json.dumps(value)) > MAX_ANSWER_BYTES:
+        text = f"The answer is larger than {MAX_ANSWER_BYTES} bytes: send a shorter one."
+        raise AnswerRefused(field, [Violation("", text)])
+    return value
+
+
+class AnswerType:
+    """Type of the answers to a question.
+
+    Args:
+        schema: A type that Pydantic validates, or a JSON Schema.
+
+    Raises:
+        ValueError: The schema is refused; see `checked_schema`.
+    """
+
+    def __init__(self, schema: Any) -> None:
+        self._adapter: TypeAdapter[Any] | None = None
+        if not isinstance(schema, Mapping):
+            self._adapter = TypeAdapter(schema)
+            schema = type_schema(self._adapter)
+        self.schema = checked_schema(schema)
+
+    def parse(self, message: Message) -> Any:
+        """Return the answer in `message`, an instance of the type or a JSON value.
+
+        Raises:
+            AnswerRefused: The answer does not fit.
+        """
+        return self.validated(fitting_answer(self.schema, message))
+
+    def validated(self, value: Any, path: str = "") -> Any:
+        """Return the JSON `value`, which fits the schema, as an instance of the type.
+
+        Raises:
+            AnswerRefused: A validator of the type refuses the value.
+        """
+        if self._adapter is None:
+            return value
+        try:
+            return self._adapter.validate_json(json.dumps(value))
+        except ValidationError as e:
+            errors = e.errors(include_url=False, include_context=False, include_input=False)[:MAX_REASONS]
+            raise AnswerRefused("message.parts", [_refusal(path, error) for error in errors]) from None
+
+
+class AnswerTypes:
+    """Types of the answers to several questions, which one JSON object answers by their keys.
+
+    Args:
+        questions: The questions by their keys.
+
+    Raises:
+        ValueError: There is no question, or a schema is refused.
+    """
+
+    def __init__(self, questions: Mapping[str, Question]) -> None:
+        if not questions or not all(isinstance(key, str) and key for key in questions):
+            raise ValueError("ask_all needs one question or more, each with a key that is a text")
+        self._types = {key: AnswerType(_schema_of(question)) for key, question in questions.items()}
+        combined = {key: (questions[key].text, one.schema) for key, one in self._types.items()}
+        self.schema = checked_schema(combined_schema(combined))
+
+    def parse(self, message: Message) -> dict[str, Any]:
+        """Return the answers in `message` by the keys of their questions.
+
+        Raises:
+            AnswerRefused: An answer is missing or does not fit.
+        """
+        values = fitting_answer(self.schema, message)
+        answers: dict[str, Any] = {}
+        refused: list[Violation] = []
+        for key, one in self._types.items():
+            try:
+                answers[key] = one.validated(values[key], f".{key}")
+            except AnswerRefused as e:
+                refused += e.violations
+        if refused:
+            raise AnswerRefused("message.parts", refused)
+        return answers
+
+
+def _schema_of(question: Question) -> Any:
+    return {"type": "string"} if question.schema is None else question.schema
+
+
+def _refusal(path: str, error: Mapping[str, Any]) -> Violation:
+    inner = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in error["loc"])
+    text = str(error["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    return Violation(path + inner, f"{text[:MAX_TEXT].rstrip('.')}.")

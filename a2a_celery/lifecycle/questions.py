@@ -1,0 +1,253 @@
+"""Questions whose answers have a JSON Schema: the schema's form in a message, and its limits.
+
+A question carries its schema as a data part with the media type `SCHEMA_MEDIA_TYPE` and the metadata key
+`ANSWER_SCHEMA`. The validation of answers is in ``answers``.
+
+Source: JSON Schema 2020-12, https://json-schema.org/draft/2020-12/json-schema-core.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, Any
+from urllib.parse import quote
+
+from a2a.helpers import new_data_part
+from a2a.types import Part
+from google.protobuf.json_format import MessageToDict
+from pydantic import StringConstraints, TypeAdapter
+from pydantic_core import SchemaError
+
+from .own_metadata import NAMESPACE
+
+SCHEMA_MEDIA_TYPE = "application/schema+json"
+"""Media type of the data part with the schema."""
+
+ANSWER_SCHEMA = NAMESPACE + "answer_schema"
+"""Metadata key, with the value true, of the data part with the schema."""
+
+PROPERTY_ORDER = "propertyOrder"
+"""Annotation of a property with its place in a form, from 1. A data part does not preserve the order of its keys."""
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+MAX_SCHEMA_BYTES = 65_536
+"""Maximum size of a schema as JSON."""
+
+MAX_DEPTH = 32
+"""Maximum depth of nested objects and lists in a schema, and in an answer."""
+
+MAX_TEXT = 300
+"""Maximum length of the text of a violation. The text may quote the answer."""
+
+_SCHEMAS_BY_NAME = frozenset({"properties", "$defs", "definitions", "dependentSchemas"})
+_SCHEMA_LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
+_SINGLE_SCHEMAS = frozenset(
+    {"additionalProperties", "contains", "else", "if", "items", "not", "propertyNames", "then"}
+    | {"unevaluatedItems", "unevaluatedProperties"}
+)
+_REFUSED = frozenset({"$anchor", "$dynamicAnchor", "$dynamicRef", "$id", "$recursiveRef", "$vocabulary"})
+"""Keywords that give a schema another base or name. References of a question's schema lead into the schema itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Question of `Turn.ask_all`.
+
+    Attributes:
+        text: Text of the question.
+        schema: Type of the answer: a Pydantic model, another type that Pydantic validates, or a JSON Schema. None for
+            text.
+    """
+
+    text: str
+    schema: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """Rule of a schema that an answer breaks.
+
+    Attributes:
+        path: Place in the answer, such as ``.guests[0].name``; "" for the answer itself.
+        text: The rule, as a sentence for the client.
+    """
+
+    path: str
+    text: str
+
+
+def is_schema_part(part: Part) -> bool:
+    """Return True if `part` carries the schema of the answer."""
+    return part.HasField("data") and ANSWER_SCHEMA in part.metadata and part.metadata[ANSWER_SCHEMA] is True
+
+
+def schema_part(schema: Mapping[str, Any]) -> Part:
+    """Return the data part that carries the schema of the answer."""
+    part = new_data_part(dict(schema), media_type=SCHEMA_MEDIA_TYPE)
+    part.metadata.update({ANSWER_SCHEMA: True})
+    return part
+
+
+def schema_in(parts: Iterable[Part]) -> dict[str, Any] | None:
+    """Return the schema that the parts of a question carry, or None if they carry none."""
+    for part in parts:
+        if is_schema_part(part):
+            schema = whole_numbers(MessageToDict(part.data))
+            return schema if isinstance(schema, dict) else None
+    return None
+
+
+def whole_numbers(value: Any) -> Any:
+    """Return the JSON `value` with integers in place of floats without a fraction, because A2A's numbers are floats."""
+    match value:
+        case float() if value.is_integer() and abs(value) < 2**53:
+            return int(value)
+        case dict():
+            return {key: whole_numbers(inner) for key, inner in value.items()}
+        case list():
+            return [whole_numbers(inner) for inner in value]
+        case _:
+            return value
+
+
+def depth_exceeds(value: Any, depth: int = MAX_DEPTH) -> bool:
+    """Return True if objects and lists in `value` are nested deeper than `depth` levels."""
+    level = [value]
+    for _ in range(depth + 1):
+        level = [one for outer in level for one in _inner_values(outer)]
+    return bool(level)
+
+
+def _inner_values(value: Any) -> Iterable[Any]:
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, list | tuple) else ()
+
+
+def subschemas(schema: Any) -> Iterator[dict[str, Any]]:
+    """Yield `schema` and all schemas inside it. Values of ``enum``, ``default`` and similar keywords are no schemas."""
+    if not isinstance(schema, dict):
+        return
+    yield schema
+    for keyword, value in list(schema.items()):
+        if keyword in _SINGLE_SCHEMAS:
+            yield from subschemas(value)
+        elif keyword in _SCHEMA_LISTS and isinstance(value, list):
+            for one in value:
+                yield from subschemas(one)
+        elif keyword in _SCHEMAS_BY_NAME and isinstance(value, dict):
+            for one in value.values():
+                yield from subschemas(one)
+
+
+def checked_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of `schema`, with the order of its properties as annotations.
+
+    Raises:
+        ValueError: `schema` is not a JSON Schema, is too large or too deep, or uses a keyword that questions refuse.
+    """
+    if depth_exceeds(schema):
+        raise ValueError(f"the schema of a question is nested deeper than {MAX_DEPTH} levels: make it flatter")
+    try:
+        text = json.dumps(schema, allow_nan=False)
+    except (TypeError, ValueError) as e:
+        raise ValueError(f"the schema of a question is not JSON: {e}") from None
+    if len(text) > MAX_SCHEMA_BYTES:
+        raise ValueError(f"the schema of a question has {len(text)} bytes, and at most {MAX_SCHEMA_BYTES} are allowed")
+    copy: dict[str, Any] = json.loads(text)
+    if copy.get("$schema", DIALECT).rstrip("#") != DIALECT:
+        raise ValueError(f"the schema of a question is JSON Schema 2020-12: remove $schema or set it to {DIALECT}")
+    for part in subschemas(copy):
+        _check_keywords(part)
+    _number_properties(copy)
+    return copy
+
+
+def _check_keywords(schema: dict[str, Any]) -> None:
+    if refused := sorted(_REFUSED & schema.keys()):
+        raise ValueError(f"the schema of a question uses {refused[0]}: remove it, and refer with $ref to #/$defs/…")
+    if "patternProperties" in schema:
+        raise ValueError("the schema of a question uses patternProperties: use properties or additionalProperties")
+    reference = schema.get("$ref", "#")
+    if not isinstance(reference, str) or not reference.startswith("#"):
+        raise ValueError(f"$ref {reference!r} in the schema of a question leads elsewhere: only #/… is allowed")
+    if "pattern" in schema:
+        compiled_pattern(schema["pattern"])
+
+
+@lru_cache(maxsize=256)
+def compiled_pattern(pattern: str) -> TypeAdapter[str]:
+    """Return a validator of strings that contain a match of `pattern`, in time linear to the string's length.
+
+    Pydantic compiles the pattern with Rust's regex crate, which has neither look-around nor backreferences.
+
+    Raises:
+        ValueError: `pattern` is not a regular expression of that kind, or is too large.
+    """
+    try:
+        return TypeAdapter(Annotated[str, StringConstraints(pattern=pattern)])
+    except (SchemaError, TypeError) as e:
+        reason = str(e).strip().splitlines()[-1].removeprefix("error: ")
+        raise ValueError(
+            f"the pattern {str(pattern)[:100]!r} in the schema of a question is refused: {reason}"
+        ) from None
+
+
+def _is_pattern(pattern: str) -> bool:
+    try:
+        compiled_pattern(pattern)
+    except ValueError:
+        return False
+    return True
+
+
+def _number_properties(schema: dict[str, Any]) -> None:
+    """Annotate the properties of the outermost object with their order."""
+    name = str(schema.get("$ref", "")).removeprefix("#/$defs/")
+    target = schema.get("$defs", {}).get(name, schema) if "$ref" in schema else schema
+    properties = target.get("properties") if isinstance(target, dict) else None
+    if not isinstance(properties, dict):
+        return
+    for place, one in enumerate(properties.values(), 1):
+        if isinstance(one, dict):
+            one.setdefault(PROPERTY_ORDER, place)
+
+
+def type_schema(adapter: TypeAdapter[Any]) -> dict[str, Any]:
+    """Return the JSON Schema of a type, without the patterns that `compiled_pattern` refuses.
+
+    The worker validates the answer against the type itself, so such a pattern is not lost. An example is the pattern
+    of ``Decimal``.
+    """
+    schema = deepcopy(adapter.json_schema())
+    for part in subschemas(schema):
+        if "pattern" in part and not _is_pattern(part["pattern"]):
+            del part["pattern"]
+        if part.pop("patternProperties", None) is not None:
+            part.pop("additionalProperties", None)
+    return schema
+
+
+def combined_schema(questions: Mapping[str, tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    """Return the schema of an object with one required property for each of several questions.
+
+    Args:
+        questions: Text and schema of each question by its key.
+    """
+    properties = {}
+    for key, (text, schema) in questions.items():
+        inner = deepcopy(dict(schema))
+        _move_references(inner, f"#/properties/{quote(key.replace('~', '~0').replace('/', '~1'), safe='~')}")
+        properties[key] = {**inner, **({"description": text} if text else {})}
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+def _move_references(schema: dict[str, Any], base: str) -> None:
+    for part in subschemas(schema):
+        if isinstance(reference := part.get("$ref"), str) and reference.startswith("#"):
+            part["$ref"] = base + reference[1:]

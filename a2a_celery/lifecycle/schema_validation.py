@@ -1,0 +1,119 @@
+"""Validation of a JSON value against a JSON Schema, in bounded time.
+
+Regular expressions take linear time, and the number of checked keywords is limited. No reference is fetched.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from jsonschema import Draft202012Validator, validators
+from jsonschema.exceptions import SchemaError
+from jsonschema.exceptions import ValidationError as Broken
+from pydantic import ValidationError
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT202012
+
+from .questions import MAX_TEXT, Violation, compiled_pattern, subschemas
+
+MAX_KEYWORDS = 50_000
+"""Maximum number of keywords of a schema that are checked for one value, which take about a second."""
+
+MAX_VIOLATIONS = 20
+"""Maximum number of violations that are reported for one value."""
+
+
+def violations_of(schema: Mapping[str, Any], value: Any) -> list[Violation]:
+    """Return the rules of `schema` that the JSON `value` breaks."""
+    validator = _validator_class()(schema, registry=Registry())
+    found: list[Violation] = []
+    try:
+        for error in validator.iter_errors(value):
+            assert isinstance(error, Broken)
+            found.append(_violation(error))
+            if len(found) == MAX_VIOLATIONS:
+                break
+    except (_TooManyKeywords, RecursionError):
+        return [Violation("", "The answer has too many values for its schema: send a smaller one.")]
+    return list(dict.fromkeys(found))
+
+
+class _TooManyKeywords(Exception):
+    """The validation has checked `MAX_KEYWORDS` keywords."""
+
+
+Keyword = Callable[[Any, Any, Any, Any], Iterator[Any] | None]
+"""Function that yields the errors of a keyword: validator, value of the keyword, instance, schema."""
+
+
+def _validator_class() -> Any:
+    """Return a class of validators that count their keywords together."""
+    count = 0
+
+    def counted(keyword: Keyword) -> Keyword:
+        def check(*arguments: Any) -> Iterator[Any]:
+            nonlocal count
+            count += 1
+            if count > MAX_KEYWORDS:
+                raise _TooManyKeywords
+            yield from keyword(*arguments) or ()
+
+        return check
+
+    keywords = {**Draft202012Validator.VALIDATORS, "pattern": _pattern, "uniqueItems": _unique_items}
+    return validators.extend(Draft202012Validator, {name: counted(keyword) for name, keyword in keywords.items()})
+
+
+def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[Any]:
+    if not validator.is_type(instance, "string"):
+        return
+    try:
+        compiled_pattern(pattern).validate_python(instance)
+    except ValidationError:
+        yield Broken(f"{instance!r} does not match {pattern!r}")
+
+
+def _unique_items(validator: Any, unique: bool, instance: Any, schema: Any) -> Iterator[Any]:
+    """Check ``uniqueItems`` in linear time; the library compares lists of objects in quadratic time."""
+    if not unique or not validator.is_type(instance, "array"):
+        return
+    if len({json.dumps(one, sort_keys=True) for one in instance}) < len(instance):
+        yield Broken("The items must differ from each other")
+
+
+def _violation(error: Any) -> Violation:
+    path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in error.absolute_path)
+    match error.validator:
+        case "required":
+            missing = [name for name in error.validator_value if name not in error.instance]
+            return Violation(path, f"Missing: {', '.join(missing)}."[:MAX_TEXT])
+        case "additionalProperties" if error.validator_value is False:
+            known = error.schema.get("properties", {})
+            unknown = sorted(set(error.instance) - set(known))
+            return Violation(path, f"Unknown: {', '.join(unknown)}. Known: {', '.join(known)}."[:MAX_TEXT])
+        case _:
+            text = error.message.rstrip(".")
+            if len(text) > MAX_TEXT:  # the rule follows the quoted value
+                text = f"{text[: MAX_TEXT // 2]} … {text[-MAX_TEXT // 2 :]}"
+            return Violation(path, f"{text}.")
+
+
+def require_valid_schema(schema: Mapping[str, Any]) -> None:
+    """Require that `schema` is a JSON Schema whose references resolve.
+
+    Raises:
+        ValueError: It is not.
+    """
+    try:
+        Draft202012Validator.check_schema(schema)
+        resolver = DRAFT202012.create_resource(schema)
+        found = Registry().with_resource("", resolver).resolver()
+        for part in subschemas(schema):
+            found.lookup(part.get("$ref", "#"))
+    except SchemaError as e:
+        raise ValueError(f"the schema of a question is not a JSON Schema: {e.message[:MAX_TEXT]}") from None
+    except Unresolvable as e:
+        raise ValueError(f"$ref {e.ref!r} in the schema of a question names nothing in it") from None

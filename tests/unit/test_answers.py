@@ -1,0 +1,251 @@
+"""Answers that fit the schema of their question, answers that do not, and schemas that a question cannot have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+
+import pytest
+from a2a.helpers import new_data_part
+from a2a.types import Message, Part
+from pydantic import BaseModel, Field, field_validator
+from typing_extensions import TypedDict
+
+from a2a_celery import Question
+from a2a_celery.lifecycle.answers import AnswerRefused, AnswerType, AnswerTypes, require_valid_schema
+from a2a_celery.lifecycle.questions import (
+    MAX_SCHEMA_BYTES,
+    PROPERTY_ORDER,
+    SCHEMA_MEDIA_TYPE,
+    checked_schema,
+    schema_in,
+    schema_part,
+)
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Trip(BaseModel):
+    city: str = Field(min_length=1, pattern="^[A-Z]")
+    day: date
+    seats: int = Field(2, ge=1, le=9)
+    price: Decimal | None = None
+    colour: Colour = Colour.RED
+
+    @field_validator("city")
+    @classmethod
+    def has_a_station(cls, city: str) -> str:
+        if city == "Atlantis":
+            raise ValueError("Atlantis has no station")
+        return city
+
+
+@dataclass
+class Point:
+    x: int
+    y: int = 0
+
+
+class Named(TypedDict):
+    name: str
+
+
+class Tree(BaseModel):
+    left: Tree | int
+    right: Tree | int
+
+
+def data(value: Any) -> Message:
+    return Message(parts=[new_data_part(value)])
+
+
+def text(value: str) -> Message:
+    return Message(parts=[Part(text=value)])
+
+
+def refused(schema: Any, message: Message) -> str:
+    """Return the field and the text of the refusal."""
+    with pytest.raises(AnswerRefused) as caught:
+        AnswerType(schema).parse(message)
+    return f"{caught.value.field} {caught.value}"
+
+
+def test_an_answer_becomes_an_instance_of_its_type() -> None:
+    answer = {"city": "Oslo", "day": "2030-01-01", "seats": 3, "price": "1.50", "colour": "blue"}
+
+    assert AnswerType(Trip).parse(data(answer)) == Trip(
+        city="Oslo", day=date(2030, 1, 1), seats=3, price=Decimal("1.50"), colour=Colour.BLUE
+    )
+    assert AnswerType(Point).parse(data({"x": 3})) == Point(3)
+    assert AnswerType(Named).parse(data({"name": "Ada"})) == {"name": "Ada"}
+    assert AnswerType(list[int]).parse(data([1, 2])) == [1, 2]
+    assert AnswerType({"type": "object"}).parse(data({"a": 3.0, "b": [None, 1.5]})) == {"a": 3, "b": [None, 1.5]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "sent", "answer"),
+    [
+        (Point, '{"x": 1, "y": 2}', Point(1, 2)),
+        (int, "7", 7),
+        (bool, "true", True),
+        (str, "Oslo", "Oslo"),
+        (str, "123", "123"),
+        (str, '"quoted"', "quoted"),
+        (Colour, "red", Colour.RED),
+    ],
+)
+def test_a_text_is_json_or_the_answer_itself(schema: Any, sent: str, answer: Any) -> None:
+    assert AnswerType(schema).parse(text(sent)) == answer
+
+
+@pytest.mark.parametrize(
+    ("message", "refusal"),
+    [
+        (data({"city": "oslo", "seats": 12}), "message.parts[0].data city: 'oslo' does not match '^[A-Z]'."),
+        (data({"city": "oslo", "seats": 12}), "seats: 12 is greater than the maximum of 9."),
+        (data({"city": "oslo", "seats": 12}), "Missing: day."),
+        (data(3), "message.parts[0].data 3 is not of type 'object'."),
+        (data({"city": "Atlantis", "day": "2030-01-01"}), "city: Atlantis has no station."),
+        (data({"city": "Oslo", "day": "soon"}), "day: Input should be a valid date"),
+        (text("Oslo"), "message.parts[0].text This text is not JSON: send a data part, or JSON as text."),
+        (text("[NaN]"), "This text is not JSON"),
+        (text("[" * 5000), "This text is not JSON"),
+        (text("3"), "message.parts[0].text 3 is not of type 'object'."),
+        (text(" "), "message.parts Send the answer as a data part, or as JSON text."),
+        (Message(), "message.parts Send the answer as a data part, or as JSON text."),
+        (Message(parts=[new_data_part(1), new_data_part(2)]), "message.parts Send one data part with the complete"),
+        (text('{"city": ' * 40 + "1" + "}" * 40), "nested deeper than 32 levels."),
+        (text('"' + "x" * 140_000 + '"'), "larger than 131072 bytes"),
+    ],
+)
+def test_a_refusal_names_the_field_and_the_rule(message: Message, refusal: str) -> None:
+    assert refusal in refused(Trip, message)
+
+
+def test_a_refusal_quotes_little_of_a_long_answer() -> None:
+    assert len(refused(int, data("x" * 5000))) < 400
+
+
+def test_a_pattern_takes_linear_time() -> None:
+    assert "does not match" in refused({"type": "string", "pattern": "^(a+)+$"}, data("a" * 60_000 + "b"))
+
+
+def test_items_are_compared_in_linear_time() -> None:
+    schema = {"type": "array", "uniqueItems": True}
+    items = [{"a": number} for number in range(8000)]
+
+    assert AnswerType(schema).parse(data(items)) == items
+    assert "must differ" in refused(schema, data([{"a": 1}, {"a": 1.0}]))
+
+
+def test_an_answer_that_takes_too_long_to_check_is_refused() -> None:
+    answer: Any = "no tree"
+    for _ in range(12):
+        answer = {"left": answer, "right": answer}
+    tree, pair = {"$ref": "#/$defs/tree"}, {"$ref": "#/$defs/pair"}
+    inner = {"type": "object", "properties": {"left": tree, "right": tree}}
+    schema = {"$defs": {"tree": {"anyOf": [pair, pair]}, "pair": inner}, **tree}
+
+    assert "too many values" in refused(schema, data(answer))
+    assert "too many values" in refused({"$ref": "#"}, data(1))
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ({"$ref": "https://example.com/schema"}, "leads elsewhere"),
+        ({"properties": {"a": {"$ref": "file:///etc/passwd"}}}, "leads elsewhere"),
+        ({"$ref": "#/$defs/missing"}, "names nothing in it"),
+        ({"$id": "https://example.com"}, r"uses \$id"),
+        ({"items": {"$dynamicRef": "#x"}}, r"uses \$dynamicRef"),
+        ({"patternProperties": {"(a+)+$": {}}}, "uses patternProperties"),
+        ({"$schema": "http://json-schema.org/draft-07/schema#"}, "is JSON Schema 2020-12"),
+        ({"type": "strin"}, "is not a JSON Schema"),
+        ({"pattern": "(?=x)"}, "look-around"),
+        ({"pattern": "("}, "is refused"),
+        ({"pattern": 7}, "is refused"),
+        ({"default": object()}, "is not JSON"),
+        ({"default": float("nan")}, "is not JSON"),
+        ({"description": "x" * MAX_SCHEMA_BYTES}, "at most 65536 are allowed"),
+    ],
+)
+def test_a_schema_that_a_question_cannot_have(schema: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        require_valid_schema(checked_schema(schema))
+
+
+def test_a_schema_that_is_too_deep() -> None:
+    schema: dict[str, Any] = {}
+    for _ in range(40):
+        schema = {"items": schema}
+
+    with pytest.raises(ValueError, match="deeper than 32 levels"):
+        checked_schema(schema)
+
+
+def test_properties_may_be_called_like_keywords() -> None:
+    names = {"$ref": {"type": "string"}, "$id": {"type": "integer"}, "pattern": {"type": "string"}}
+
+    schema = checked_schema({"properties": names, "enum": [{"$ref": "https://example.com"}]})
+
+    require_valid_schema(schema)
+
+
+def test_the_part_of_a_schema_can_be_recognised_and_read() -> None:
+    part = schema_part(AnswerType(Trip).schema)
+
+    assert part.media_type == SCHEMA_MEDIA_TYPE
+    assert dict(part.metadata) == {"a2a_celery/answer_schema": True}
+    assert schema_in([Part(text="Where to?"), part]) == AnswerType(Trip).schema
+    assert schema_in([Part(text="Where to?"), new_data_part({"type": "object"}, media_type=SCHEMA_MEDIA_TYPE)]) is None
+    properties = AnswerType(Trip).schema["properties"]
+    assert sorted(properties, key=lambda name: properties[name][PROPERTY_ORDER]) == list(Trip.model_fields)
+
+
+def test_several_questions_are_answered_by_their_keys() -> None:
+    types = AnswerTypes(
+        {
+            "trip": Question("Where to?", Trip),
+            "a/b ~c%": Question("Which tree?", Tree),
+            "name": Question("Your name?"),
+            "size": Question("", {"type": "integer"}),
+        }
+    )
+    require_valid_schema(types.schema)
+    trip, tree = {"city": "Oslo", "day": "2030-01-01"}, {"left": {"left": 1, "right": 2}, "right": 3}
+
+    answers = types.parse(data({"trip": trip, "a/b ~c%": tree, "name": "Ada", "size": 3}))
+
+    assert answers["trip"].city == "Oslo"
+    assert answers["a/b ~c%"].left.right == 2
+    assert (answers["name"], answers["size"]) == ("Ada", 3)
+    assert types.schema["properties"]["trip"]["description"] == "Where to?"
+
+
+@pytest.mark.parametrize(
+    ("answer", "refusal"),
+    [
+        ({"name": "Ada"}, "Missing: trip, size."),
+        ({"trip": {}, "name": "Ada", "size": 1, "extra": 1}, "Unknown: extra. Known: trip, name, size."),
+        ({"trip": {"city": "Oslo"}, "name": "Ada", "size": 1}, "trip: Missing: day."),
+        ({"trip": {"city": "Atlantis", "day": "2030-01-01"}, "name": "A", "size": 1}, "trip.city: Atlantis has no"),
+    ],
+)
+def test_an_incomplete_answer_to_several_questions_names_the_keys(answer: dict[str, Any], refusal: str) -> None:
+    questions = {"trip": Question("", Trip), "name": Question("Name?"), "size": Question("Size?", int)}
+
+    with pytest.raises(AnswerRefused) as caught:
+        AnswerTypes(questions).parse(data(answer))
+
+    assert refusal in str(caught.value)
+
+
+def test_there_is_no_answer_to_no_question() -> None:
+    with pytest.raises(ValueError, match="one question or more"):
+        AnswerTypes({})
