@@ -312,6 +312,7 @@ def settle_run(
     pause_us: int = 0,
     pause_timeout: Event | None = None,
     dead_letter: bool = False,
+    answer_schema: str = "",
     session: SessionState | None = None,
 ) -> Operation[Settled | RunLost | Illegal | LeftOpen | SavedSince]:
     """End a claimed run with its last `events`. A waiting message begins the next run.
@@ -322,6 +323,7 @@ def settle_run(
         pause_us: µs after which a watcher ends a pause, or 0 for never.
         pause_timeout: event that ends the pause.
         dead_letter: True if the task, should it be FAILED, leaves a dead letter.
+        answer_schema: JSON Schema of the answer to the question, or "" if any message answers it.
         session: saved if the task is then COMPLETED or interrupted.
     """
 
@@ -354,6 +356,7 @@ def settle_run(
             pause_us,
             b"" if pause_timeout is None else encode(pause_timeout),
             keys.dead_letters if dead_letter else "",
+            answer_schema,
             *session_arguments(keys, session),
             *event_arguments(events),
         ],

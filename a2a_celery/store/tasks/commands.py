@@ -235,6 +235,7 @@ def continue_task(
     push: NewPushConfig | None = None,
     limits: TaskLimits | None = None,
     max_bytes: int | None = None,
+    answered_run: int | None = None,
 ) -> Operation[Continued]:
     """Accept a further message to a task. It begins the next run, or waits for the end of the open run.
 
@@ -246,6 +247,7 @@ def continue_task(
         push: config that receives the events from now on.
         limits: limits for a message that begins a run.
         max_bytes: largest size of the task with the message, or None for no limit.
+        answered_run: run whose question the message answers, as the caller has validated, or None.
     """
     message = request.message
     return Operation(
@@ -266,6 +268,7 @@ def continue_task(
             encode(Message(metadata={TASK_ENDED_FIRST: True})),
             limit_argument(keys, scope, limits),
             "" if max_bytes is None else max_bytes,
+            "" if answered_run is None else answered_run,
             *config_arguments(keys, push),
         ],
         continued,

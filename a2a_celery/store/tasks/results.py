@@ -66,6 +66,17 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenQuestion:
+    """The message answers the question of run `run`, and must fit the JSON Schema `schema`. Nothing was written.
+
+    The caller validates the message and calls again with this run.
+    """
+
+    run: int
+    schema: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Full:
     """Too many messages wait. Nothing was written."""
 
@@ -129,9 +140,12 @@ class Waiting:
     is_resolved: bool = True
 
 
-Continued = (
+Answered = (
     Missing | WrongContext | Ended | Full | TooLarge | TooManyConfigs | Known | Conflict | Limited | Begun | Waiting
 )
+"""Result of `continue_task` for a message that needs no validation, or was validated."""
+
+Continued = Answered | OpenQuestion
 """Result of `continue_task`."""
 
 
@@ -189,6 +203,8 @@ def continued(reply: Sequence[Any]) -> Continued:
             return WrongContext(reply[1].decode())
         case b"ended":
             return Ended(state_of(reply[1]))
+        case b"question":
+            return OpenQuestion(int(reply[1]), reply[2])
         case b"full":
             return Full()
         case b"large":

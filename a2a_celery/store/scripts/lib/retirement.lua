@@ -26,7 +26,7 @@ local function end_task(keys, r, dead_letters)
   end
   end_pause(keys, r)
   redis.call('DEL', keys[7])
-  local fields = {'working_event', 'canceled_event', 'settled', 'pause_timeout', 'canvas', 'recorded_result', 'worker',
+  local fields = {'working_event', 'canceled_event', 'settled', 'pause_timeout', 'answer_schema', 'canvas', 'recorded_result', 'worker',
     'reply_channel', 'final_only'}
   if dead_letters then
     redis.call('HDEL', keys[1], unpack(fields))

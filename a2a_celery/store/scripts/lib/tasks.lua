@@ -49,6 +49,7 @@
 --   interrupted_state          state before the message of the current turn; absent in the first turn
 --   pause_timeout, pauses      event that ends an unanswered pause ('' if pauses have no timeout), and the key of the list of
 --                              pauses; the event is deleted at the task's end
+--   answer_schema              JSON Schema of the answer to the open question; absent if any message answers it
 --   requeued_as, requeued_from the task that a dead letter became; ids of the dead letters before this task, quoted, each
 --                              followed by a space
 --   enabled_configs            ids of the push-notification configs that receive events, quoted, each followed by a space;

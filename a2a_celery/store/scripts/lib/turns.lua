@@ -16,6 +16,6 @@ local function begin_turn(keys, r, message, submitted, request, caller, options,
   if r.quota_account then add_size(r, #request + #caller + #options - size_of_request(keys)) end
   redis.call('HSET', keys[1], 'request', request, 'caller', caller)
   set_options(keys[1], options)
-  redis.call('HDEL', keys[1], 'republish_count', 'uncounted_attempts', 'lost_processes')
+  redis.call('HDEL', keys[1], 'republish_count', 'uncounted_attempts', 'lost_processes', 'answer_schema')
   queue_run(keys, r, at + due_us)
 end

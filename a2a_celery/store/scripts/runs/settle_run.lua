@@ -5,7 +5,8 @@
 -- ARGV  run, token of its claim, number of earlier events of the run, µs until a watcher publishes the next run, number
 --       of answers that the agent's `ask` has received or waits for, pauses, µs until a pause ends (0 for never),
 --       FAILED event that ends the pause, list of dead letters if a FAILED task leaves a dead letter (''
---       for none), the session: the arguments of save_session ('' for none), events
+--       for none), JSON Schema of the answer ('' for none), the session: the arguments of save_session ('' for none),
+--       events
 -- returns {'settled', version, state, run to publish ('' for none), its options, its task} | {'lost', see
 --       missing_events}
 --       | {'illegal', number of the event, state} | {'conflict', version}: another run has saved the session since
@@ -14,7 +15,8 @@
 local record = KEYS[1]
 local run, token, before, due_us, ask_count = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local pauses, pause_us, pause_timeout, dead_letters = ARGV[6], tonumber(ARGV[7]), ARGV[8], ARGV[9]
-local session, session_state, first_session, first_event = ARGV[10], ARGV[12], 10, 16
+local answer_schema = ARGV[10]
+local session, session_state, first_session, first_event = ARGV[11], ARGV[13], 11, 17
 
 local r = load_record(KEYS)
 if r and r.settled then
@@ -61,6 +63,7 @@ elseif INTERRUPTED[r.state] then
       table.concat({token, micros(r.version), micros(r.state), next_task == r.task_id and next_run or '-'}, ' '))
   else
     redis.call('HSET', record, 'pauses', pauses, 'pause_timeout', pause_timeout)
+    if answer_schema ~= '' then redis.call('HSET', record, 'answer_schema', answer_schema) end
     redis.call('ZADD', pauses, pause_us == 0 and '+inf' or micros(r.at + pause_us), task_tag(KEYS))
   end
 end

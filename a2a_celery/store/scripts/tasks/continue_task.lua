@@ -5,8 +5,10 @@
 --       message event, SUBMITTED event, request, caller, maximum number of waiting messages, options of the run, key of
 --       the message id ('' to accept any), digest of the message, ms for which the id is remembered, suffix of the
 --       message if the task ends before the message has its turn, limits as in check_limits, maximum bytes of the task
---       ('' for no limit), and a push-notification config: the arguments of save_config
+--       ('' for no limit), run whose question the message is known to answer ('' for none), and a push-notification
+--       config: the arguments of save_config
 -- returns {'begun', run, snapshot, '1' if the run is blocked} | {'waiting', number of waiting messages, snapshot}
+--       | {'question', run, JSON Schema of the answer}: the message answers the question of another run
 --       | {'missing'} | {'context', context of the task} | {'ended', state} | {'full'}: too many messages wait
 --       | {'large'}: the task would be too large | {'configs'}: the task has too many configs
 --       | {'known', task id, version, turns ahead}: the message was accepted before
@@ -15,7 +17,7 @@
 local record, waiting_turns = KEYS[1], KEYS[7]
 local scope, context_id, nonce, due_us, message, submitted, request, caller = unpack(ARGV, 1, 8)
 local max_waiting, options, message_key, digest, window_ms, suffix, limits, max_bytes = unpack(ARGV, 9, 16)
-local first_config = 17
+local answered_run, first_config = ARGV[17], 18
 
 local r = load_record(KEYS)
 if not r or r.scope ~= scope then return {'missing'} end
@@ -33,6 +35,9 @@ end
 if context_id ~= '' and context_id ~= r.context then return {'context', r.context} end
 if TERMINAL[r.state] then return {'ended', micros(r.state)} end
 if r.phase ~= '' and redis.call('LLEN', waiting_turns) >= tonumber(max_waiting) then return {'full'} end
+if r.phase == '' and answered_run ~= micros(r.run) and r.answer_schema then
+  return {'question', micros(r.run), r.answer_schema}
+end
 if max_bytes ~= '' and (r.size or 0) + #message * 2 > tonumber(max_bytes) then return {'large'} end
 local exceeded, queue = check_limits(KEYS, limits, r.phase == '' and 'begins' or 'waits', r.scope,
   #message * 2 + #request + #caller + #options)

@@ -1,0 +1,79 @@
+"""The schema of an open question: stored with the pause, asked of each answer, gone with the pause."""
+
+from __future__ import annotations
+
+import pytest
+
+from a2a_celery.lifecycle.states import FAILED, INPUT_REQUIRED
+from a2a_celery.store import AsyncStore, Keys, Operation
+from a2a_celery.store.runs.commands import Settled, settle_run
+from a2a_celery.store.tasks.commands import TaskLimits, continue_task, end_pauses, request_cancel
+from a2a_celery.store.tasks.results import Begun, Continued, OpenQuestion, Waiting
+from tests.support.seeds import ANN, CONTEXT, Seeds, request, status
+
+SCHEMA = '{"type": "integer"}'
+
+
+async def paused(store: AsyncStore, keys: Keys, seeds: Seeds, *, run: int = 1, task_id: str = "") -> str:
+    """Create a task that waits for an answer with a schema, or continue one, and return its id."""
+    claim = await seeds.claimed(task_id, run=run)
+    end = settle_run(
+        keys,
+        claim.ref,
+        token=claim.token,
+        before=0,
+        events=[status(INPUT_REQUIRED, "How many?")],
+        pause_us=1,
+        pause_timeout=status(FAILED, "too late"),
+        answer_schema=SCHEMA,
+    )
+    assert isinstance(await store.run(end), Settled)
+    return claim.ref.task_id
+
+
+def answering(keys: Keys, task_id: str, answered_run: int | None = None, nonce: str = "n") -> Operation[Continued]:
+    message = request("3", task_id, CONTEXT)
+    limits = TaskLimits(("agent",), concurrent=0)
+    return continue_task(
+        keys, ANN, task_id, message, "", caller=b"{}", nonce=nonce, answered_run=answered_run,
+        limits=limits if answered_run is None else None,
+    )  # fmt: skip
+
+
+async def test_an_answer_is_accepted_when_it_is_known_to_fit(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    task_id = await paused(store, keys, seeds)
+    before = await seeds.everything()
+
+    assert await store.run(answering(keys, task_id)) == OpenQuestion(1, SCHEMA.encode())
+    assert await seeds.everything() == before
+    assert isinstance(await store.run(answering(keys, task_id, 1)), Begun)
+    assert not await store.redis.hexists(keys.task(task_id).record, "answer_schema")
+    assert isinstance(await store.run(answering(keys, task_id, 1)), Begun), "a repeated call"
+
+
+async def test_an_answer_to_an_earlier_question_is_validated_again(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    task_id = await paused(store, keys, seeds)
+    await store.run(answering(keys, task_id, 1))
+    await paused(store, keys, seeds, run=2, task_id=task_id)
+
+    late = await store.run(answering(keys, task_id, 1, nonce="other"))
+
+    assert late == OpenQuestion(2, SCHEMA.encode())
+
+
+async def test_a_message_that_waits_for_a_run_is_not_asked(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await seeds.claimed()
+
+    assert isinstance(await store.run(answering(keys, claim.ref.task_id, 0)), Waiting)
+
+
+@pytest.mark.parametrize("end", ["cancel", "timeout"])
+async def test_the_schema_goes_with_the_task(store: AsyncStore, keys: Keys, seeds: Seeds, end: str) -> None:
+    task_id = await paused(store, keys, seeds)
+
+    if end == "cancel":
+        await store.run(request_cancel(keys, ANN, task_id, CONTEXT))
+    else:
+        assert await store.run(end_pauses(keys, limit=1)) == 1
+
+    assert not await store.redis.hexists(keys.task(task_id).record, "answer_schema")
