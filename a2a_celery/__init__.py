@@ -34,10 +34,12 @@ if TYPE_CHECKING:
     from .execution.agents.turn import Answer, Turn
     from .execution.events.steps import current_execution
     from .execution.plain_tasks.plain_task import current_turn
+    from .lifecycle.questions import Question
 else:
     _LAZY = {
         "Answer": "execution.agents.turn",
         "ContextSession": "execution.agents.session",
+        "Question": "lifecycle.questions",
         "RunInfo": "execution.agents.run_hooks",
         "Turn": "execution.agents.turn",
         "current_execution": "execution.events.steps",
@@ -69,6 +71,7 @@ __all__ = [
     "ContextSession",
     "Failed",
     "InputRequired",
+    "Question",
     "Rejected",
     "RunInfo",
     "SessionConflict",

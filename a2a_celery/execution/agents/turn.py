@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import wait
 from datetime import datetime
 from threading import get_ident
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 from uuid import uuid4
 
 from a2a.helpers import get_message_text
@@ -18,8 +18,10 @@ from google.protobuf.json_format import MessageToDict
 from ...caller import Caller
 from ...errors import ConfigError, InputRequired
 from ...lifecycle import is_terminal
+from ...lifecycle.answers import AnswerRefused, AnswerType, AnswerTypes, require_valid_schema
 from ...lifecycle.events import parts_of
 from ...lifecycle.outcomes import agent_message
+from ...lifecycle.questions import Question, schema_part
 from ...lifecycle.states import WORKING
 from ...store.runs.commands import Claim
 from ..events.queue import RunEventQueue
@@ -234,7 +236,16 @@ class Turn:
         """Record a tool call that lasts for the block ``async with turn.tool_call("search"):``."""
         return self.execution.tool_call(name)
 
-    async def ask(self, question: str = "", *, parts: Sequence[Part] = ()) -> Answer:
+    @overload
+    async def ask(self, question: str = "", *, parts: Sequence[Part] = (), schema: None = None) -> Answer: ...
+
+    @overload
+    async def ask(self, question: str = "", *, parts: Sequence[Part] = (), schema: type[T]) -> T: ...
+
+    @overload
+    async def ask(self, question: str = "", *, parts: Sequence[Part] = (), schema: Any) -> Any: ...
+
+    async def ask(self, question: str = "", *, parts: Sequence[Part] = (), schema: Any = None) -> Any:
         """Ask the client a question and return the answer.
 
         The first call ends the run in the state INPUT_REQUIRED, so no worker waits for the client. When the client has
@@ -248,20 +259,70 @@ class Turn:
         Args:
             question: Text of the question.
             parts: Further parts of the question.
+            schema: Type of the answer: a Pydantic model, a dataclass, a TypedDict or another type that Pydantic
+                validates, or a JSON Schema as a dict. The gateway refuses an answer that does not fit, and the task
+                keeps its question. If a validator of the type refuses the answer, the question is asked again with the
+                reason. None accepts any message.
 
         Returns:
-            The answer of the client: its text, and the A2A message.
+            The answer of the client: with a `schema`, an instance of the type, or the JSON value for a JSON Schema.
+            Otherwise its text, and the A2A message.
 
         Raises:
             InputRequired: If the client has not answered yet. Do not catch it. It is not an `Exception`.
+            ValueError: If the schema is invalid, too large, or refers to another document.
         """
         self.stop_if_asking()
+        if schema is not None:
+            return self._answer_of(AnswerType(schema), question, parts)
+        answer = self._next_answer()
+        if answer is None:
+            raise self._question(InputRequired(question, parts=parts))
+        return Answer.of(answer)
+
+    async def ask_all(self, questions: Mapping[str, Question], text: str = "") -> dict[str, Any]:
+        """Ask the client several questions at once and return the answers by their keys.
+
+        The client answers with one JSON object that has a value for each key. An answer without one of the keys is
+        refused. See `ask` for the course of a question.
+
+        Args:
+            questions: The questions by their keys.
+            text: Text before the questions.
+
+        Returns:
+            The answers by their keys: text for a question without a schema, otherwise as `ask` returns them.
+
+        Raises:
+            InputRequired: If the client has not answered yet. Do not catch it. It is not an `Exception`.
+            ValueError: If there is no question, or a schema is invalid.
+        """
+        self.stop_if_asking()
+        lines = [f"{key}: {question.text}" for key, question in questions.items()]
+        answers: dict[str, Any] = self._answer_of(AnswerTypes(questions), "\n".join([text, *lines] if text else lines))
+        return answers
+
+    def _answer_of(self, expected: AnswerType | AnswerTypes, question: str, parts: Sequence[Part] = ()) -> Any:
+        """Return the first fitting answer among those that the client has sent, or ask, with the latest reason."""
+        reason = ""
+        while (answer := self._next_answer()) is not None:
+            try:
+                return expected.parse(answer)
+            except AnswerRefused as e:
+                reason = f"The answer was not accepted. {e}"
+        require_valid_schema(expected.schema)
+        text = "\n".join(one for one in (reason, question) if one)
+        raise self._question(InputRequired(text, parts=[schema_part(expected.schema), *parts]))
+
+    def _next_answer(self) -> Message | None:
+        """Return the client's next answer in this turn, or None if it has not come yet."""
         self._asked += 1
-        if self._asked <= len(self._answers):
-            return Answer.of(self._answers[self._asked - 1])
-        signal = InputRequired(question, parts=parts)
+        return self._answers[self._asked - 1] if self._asked <= len(self._answers) else None
+
+    def _question(self, signal: InputRequired) -> InputRequired:
+        """Record the question that ends the run, and return it."""
         self._events.settlement.asked, self._events.settlement.question = self._asked, signal.parts
-        raise signal
+        return signal
 
     def stop_if_asking(self) -> None:
         """Raise the question of this run again if the code that called `ask` has caught it. Thread-safe.
@@ -334,9 +395,22 @@ class BlockingTurn:
         self._raise_if_cancelled()
         return self._turn.tool_call(name)
 
-    def ask(self, question: str = "", *, parts: Sequence[Part] = ()) -> Answer:
+    @overload
+    def ask(self, question: str = "", *, parts: Sequence[Part] = (), schema: None = None) -> Answer: ...
+
+    @overload
+    def ask(self, question: str = "", *, parts: Sequence[Part] = (), schema: type[T]) -> T: ...
+
+    @overload
+    def ask(self, question: str = "", *, parts: Sequence[Part] = (), schema: Any) -> Any: ...
+
+    def ask(self, question: str = "", *, parts: Sequence[Part] = (), schema: Any = None) -> Any:
         """See `Turn.ask`."""
-        return self._wait_for(self._turn.ask(question, parts=parts))
+        return self._wait_for(self._turn.ask(question, parts=parts, schema=schema))
+
+    def ask_all(self, questions: Mapping[str, Question], text: str = "") -> dict[str, Any]:
+        """See `Turn.ask_all`."""
+        return self._wait_for(self._turn.ask_all(questions, text))
 
     def retry(self, **options: Any) -> Retry:
         """See `Turn.retry`."""

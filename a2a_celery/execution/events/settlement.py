@@ -6,6 +6,7 @@ Store operations of the run are retried while the store is unavailable, until th
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Awaitable, Callable, MutableSequence, Sequence
 from dataclasses import replace
@@ -19,9 +20,11 @@ from ...concurrency import LeanEvent
 from ...dispatch import Publisher, RunOptions
 from ...errors import BlobsUnavailable, SessionError, StoreUnavailable
 from ...lifecycle import Event, EventKind, Failure, final_event, is_interrupted, kind_of
+from ...lifecycle.answers import require_valid_schema
 from ...lifecycle.execution import ENDS, ExecutionState, Step
 from ...lifecycle.outcomes import agent_message, status_event
-from ...lifecycle.states import COMPLETED, FAILED
+from ...lifecycle.questions import checked_schema, schema_in
+from ...lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED
 from ...store import AsyncStore, Keys, Operation
 from ...store.client.connection import RETRY_INTERVAL
 from ...store.runs.commands import (
@@ -191,6 +194,7 @@ class Settlement:
                 ask_count=self.asked,
                 pause_us=self._pause_us,
                 pause_timeout=unanswered(self._claim) if self._pause_us else None,
+                answer_schema=answer_schema(events, self._claim),
                 session=session,
             )
         )
@@ -263,6 +267,23 @@ def drop(events: MutableSequence[Event | Step], illegal: Illegal, claim: Claim) 
     """Remove the illegal event from `events`."""
     logger.error("run %s: %s, the event is dropped", claim.ref.name, illegal)
     del events[illegal.number - 1]
+
+
+def answer_schema(events: Sequence[Event | Step], claim: Claim) -> str:
+    """Return the JSON Schema of the question in the last status of `events`, or "" if the question has none.
+
+    A schema that is invalid is not enforced: clients could give no answer.
+    """
+    status = next((event for event in reversed(events) if isinstance(event, TaskStatusUpdateEvent)), None)
+    schema = schema_in(status.status.message.parts) if status and status.status.state == INPUT_REQUIRED else None
+    if schema is None:
+        return ""
+    try:
+        require_valid_schema(checked_schema(schema))
+    except ValueError as e:
+        logger.error("run %s: answers to its question are not validated: %s", claim.ref.name, e)
+        return ""
+    return json.dumps(schema)
 
 
 NO_ANSWER = "The client did not answer in time."

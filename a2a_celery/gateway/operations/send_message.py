@@ -8,16 +8,17 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from hashlib import sha256
 from typing import Any
 from uuid import uuid4
 
 from a2a.server.context import ServerCallContext
-from a2a.types import Message, Role, SendMessageConfiguration, SendMessageRequest, Task
+from a2a.types import Message, SendMessageConfiguration, SendMessageRequest, Task
 from a2a.utils.errors import InvalidParamsError, UnsupportedOperationError
 from google.protobuf.json_format import MessageToDict
 
@@ -29,7 +30,7 @@ from ...dispatch import BadCall, Call, CallSignature, Publisher, RunOptions
 from ...errors import StoreUnavailable
 from ...lifecycle import EventId, is_terminal
 from ...settings import Settings
-from ...store import AsyncStore, Keys, Scope
+from ...store import AsyncStore, Keys, Operation, Scope
 from ...store.log.pubsub import LogFollower, LogSignal
 from ...store.runs.commands import RunRef, mark_all_published
 from ...store.tasks import commands as tasks
@@ -41,6 +42,7 @@ from ...telemetry.tracing import trace_to_keep
 from ..protocol_errors import MAX_ID_LENGTH, invalid, not_found
 from .limits import OwnerLimits
 from .push_configs import PushConfigs, too_many_configs
+from .structured_answers import messages_with_arguments, require_fitting_answer
 from .task_reader import TaskReader, closed_task_error
 
 SCHEDULE = "celery_schedule"
@@ -321,20 +323,19 @@ class MessageAcceptor:
     async def _continue(self, params: SendMessageRequest, context: ServerCallContext, scope: Scope) -> AcceptedMessage:
         task_id = params.message.task_id
         length = 0 if self._signature is None else None  # a call takes all of the client's messages
-        resolve_blobs = self._signature is not None
         stored = await self._task_reader.read(
-            scope, task_id, history_length=length, artifacts=False, resolve_blobs=resolve_blobs
+            scope, task_id, history_length=length, artifacts=False, resolve_blobs=self._signature is not None
         )
         task = stored.task
         if stored.archived:
             raise closed_task_error(task_id, task.status.state)
         request = _with_ids(params, context.tenant, task_id, task.context_id)
         caller = Caller.of(context)
-        client_messages = [message for message in task.history if message.role == Role.ROLE_USER]
-        call = None if is_terminal(task.status.state) else self._call([*client_messages, request.message])
-        options = run_options(self._agent, request, caller, call)
-        answer = await self._store.run(
-            tasks.continue_task(
+        options = run_options(self._agent, request, caller, self._next_call(task, request.message))
+        answer = await self._add_message(
+            request,
+            partial(
+                tasks.continue_task,
                 self._keys,
                 scope,
                 task_id,
@@ -347,7 +348,7 @@ class MessageAcceptor:
                 push=await self._push(params, context, task_id),
                 limits=await self._limits.task_limits(),
                 max_bytes=self._settings.task_max_bytes,
-            )
+            ),
         )
         match answer:
             case answers.TooManyConfigs():
@@ -379,6 +380,20 @@ class MessageAcceptor:
             case answers.Limited():
                 raise self._limits.limit_error(self._agent.name, answer)
 
+    async def _add_message(
+        self, request: SendMessageRequest, operation: Callable[..., Operation[answers.Continued]]
+    ) -> answers.Answered:
+        """Store the message of `request`. If it answers a question with a schema, validate it before.
+
+        Raises:
+            InvalidParamsError: The message does not fit the open question. Nothing is stored.
+        """
+        answer = await self._store.run(operation())
+        while isinstance(answer, answers.OpenQuestion):
+            await require_fitting_answer(answer.schema, request.message)
+            answer = await self._store.run(operation(answered_run=answer.run))
+        return answer
+
     async def _push(self, params: SendMessageRequest, context: ServerCallContext, task_id: str) -> NewPushConfig | None:
         """Return the push notification config of a message, or None if the message has none."""
         return (
@@ -393,6 +408,10 @@ class MessageAcceptor:
             return Call(self._agent.code.name, self._signature.call(messages))
         except BadCall as e:
             raise invalid("message.parts", str(e)) from None
+
+    def _next_call(self, task: Task, message: Message) -> Call | None:
+        """Return the call of a plain Celery task with the messages of `task` and a further one, or None."""
+        return None if is_terminal(task.status.state) else self._call(messages_with_arguments(task, message))
 
 
 async def with_full_task(follower: LogFollower, accepted: AcceptedMessage) -> AcceptedMessage:

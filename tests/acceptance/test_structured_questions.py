@@ -1,0 +1,165 @@
+"""Questions with a schema, with real workers, over each binding: answers that fit, and answers that are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.asking import Answer, ask
+from tests.support.clients import Served, base_url, rest
+from tests.support.fleet import running_fleet
+from tests.support.waiting import LIMIT
+
+SCHEMA_KEY = "a2a_celery/answer_schema"
+TABLE = {"people": 2, "name": "Ada"}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with running_fleet(tmp_path_factory.mktemp("fleet"), app="tests.support.structured_agents") as fleet:
+        yield Served(fleet, fleet.gateway(grpc=True), fleet.worker(pool="prefork", concurrency=2))
+
+
+class Talk:
+    """Conversation in one task over one binding."""
+
+    def __init__(self, served: Served, agent: str, binding: str) -> None:
+        self._served, self._agent, self._binding = served, agent, binding
+        self._sent = 0
+        self.task: dict[str, Any] = {}
+
+    async def say(self, *parts: dict[str, Any]) -> Answer:
+        """Send a message and wait for the end of its turn. An accepted message replaces `task`."""
+        self._sent += 1
+        message: dict[str, Any] = {"messageId": f"m{self._sent}", "role": "ROLE_USER", "parts": list(parts)}
+        if self.task:
+            message["taskId"] = self.task["id"]
+        params, gateway = {"message": message}, self._served.gateway
+        answer = await ask(gateway, self._binding, "SendMessage", params, "", self._agent, {})
+        if answer.fine:
+            self.task = answer.data.get("result", answer.data)["task"]
+        return answer
+
+    def stored(self) -> dict[str, Any]:
+        """Return the task as the gateway has it."""
+        found: dict[str, Any] = rest(self._served.gateway, "GET", f"/tasks/{self.task['id']}", agent=self._agent).json()
+        return found
+
+    @property
+    def state(self) -> str:
+        return str(self.task["status"]["state"]).removeprefix("TASK_STATE_")
+
+    @property
+    def question(self) -> list[dict[str, Any]]:
+        parts: list[dict[str, Any]] = self.task["status"]["message"]["parts"]
+        return parts
+
+    @property
+    def result(self) -> str:
+        return "".join(part["text"] for part in self.task["artifacts"][0]["parts"])
+
+
+def violations(answer: Answer) -> list[tuple[str, str]]:
+    """Return the field violations of an InvalidParamsError, whatever the binding."""
+    error = answer.data["error"]
+    details = error.get("details", error.get("data"))
+    [bad_request] = [detail for detail in details if detail["@type"].endswith("BadRequest")]
+    return [(one["field"], one["description"]) for one in bad_request["fieldViolations"]]
+
+
+@pytest.fixture(params=["JSONRPC", "HTTP+JSON", "GRPC"])
+def binding(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+async def test_a_question_carries_its_schema_and_gets_an_answer_that_fits(served: Served, binding: str) -> None:
+    talk = Talk(served, "table", binding)
+
+    await talk.say({"text": "a table, please"})
+    assert talk.state == "INPUT_REQUIRED"
+    text, schema = talk.question
+    assert text["text"] == "Which table?"
+    assert (schema["mediaType"], schema["metadata"]) == ("application/schema+json", {SCHEMA_KEY: True})
+    assert set(schema["data"]["required"]) == {"people", "name"}
+    await talk.say({"data": TABLE | {"meal": "lunch"}})
+    assert talk.question[0]["text"] == "Shall I book it?"
+    await talk.say({"text": "true"})
+
+    assert (talk.state, talk.result) == ("COMPLETED", "2 for Ada, lunch")
+
+
+async def test_an_answer_that_does_not_fit_is_refused_and_nothing_is_lost(served: Served, binding: str) -> None:
+    talk = Talk(served, "table", binding)
+    await talk.say({"text": "a table, please"})
+    before = talk.stored()
+
+    refused = await talk.say({"text": "well:"}, {"data": {"people": 30, "meal": "tea"}})
+
+    assert refused.status in (200, 400, "INVALID_ARGUMENT")
+    assert sorted(violations(refused)) == [
+        ("message.parts[1].data", "Missing: name."),
+        ("message.parts[1].data.meal", "'tea' is not one of ['lunch', 'dinner']."),
+        ("message.parts[1].data.people", "30 is greater than the maximum of 20."),
+    ]
+    assert not (await talk.say({"text": "a big one"})).fine
+    assert talk.stored() == before
+    await talk.say({"data": TABLE})
+    assert talk.question[0]["text"] == "Shall I book it?"
+
+
+async def test_the_agents_own_validator_asks_again_with_the_reason(served: Served, binding: str) -> None:
+    talk = Talk(served, "table", binding)
+    await talk.say({"text": "a table, please"})
+
+    await talk.say({"data": TABLE | {"people": 3}})
+
+    reason = "The answer was not accepted. people: our tables are for an even number of people."
+    assert (talk.state, talk.question[0]["text"]) == ("INPUT_REQUIRED", f"{reason}\nWhich table?")
+    assert not (await talk.say({"data": {"people": 3}})).fine, "the schema is still enforced"
+    await talk.say({"data": TABLE})
+    await talk.say({"data": False})
+    assert talk.result == "not booked"
+
+
+async def test_several_questions_are_answered_together(served: Served, binding: str) -> None:
+    talk = Talk(served, "survey", binding)
+    await talk.say({"text": "go"})
+    assert talk.question[0]["text"] == "size: Which size?\ncolour: Which colour?\nnote: Anything else?"
+
+    assert violations(await talk.say({"data": {"size": 3}})) == [("message.parts[0].data", "Missing: colour, note.")]
+    await talk.say({"data": {"size": 3, "colour": "red", "note": "none"}})
+
+    assert (talk.state, talk.result) == ("COMPLETED", "4 red none")
+
+
+async def test_a_plain_task_asks_too(served: Served) -> None:
+    talk = Talk(served, "plain", "HTTP+JSON")
+    await talk.say({"text": "hello"})
+
+    assert not (await talk.say({"data": {"people": "two"}})).fine
+    await talk.say({"data": TABLE})
+
+    assert (talk.state, talk.result) == ("COMPLETED", "hello: 2 for Ada")
+
+
+def test_a_client_of_protocol_0_3_recognises_and_answers_the_question(served: Served) -> None:
+    task = legacy(served, [{"kind": "text", "text": "a table"}])["result"]
+
+    [schema] = [part for part in task["status"]["message"]["parts"] if part["kind"] == "data"]
+    assert schema["metadata"][SCHEMA_KEY] is True
+    refused = legacy(served, [{"kind": "data", "data": {"people": 2}}], taskId=task["id"])
+    assert "Missing: name" in refused["error"]["message"]
+    answered = legacy(served, [{"kind": "data", "data": TABLE}], taskId=task["id"])
+    assert answered["result"]["status"]["message"]["parts"][0]["text"] == "Shall I book it?"
+
+
+def legacy(served: Served, parts: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
+    """Send a message to the agent "table" by protocol 0.3 and return the response."""
+    message = {"kind": "message", "messageId": "m", "role": "user", "parts": parts, **fields}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message": message}}
+    url = f"{base_url(served.gateway, 'table')}/"
+    found: dict[str, Any] = httpx.post(url, json=body, headers={"A2A-Version": "0.3"}, timeout=LIMIT).json()
+    return found
