@@ -16,6 +16,7 @@ from .outcomes import (
     Refused,
     Rejection,
     Retried,
+    Suspended,
     as_left,
     final_event,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "Refused",
     "Rejection",
     "Retried",
+    "Suspended",
     "apply",
     "as_left",
     "decode",

@@ -39,7 +39,7 @@ class ExecutionState(StrEnum):
     MODEL_CALL = "MODEL_CALL"  # the agent called a model; its next step or the run's end leaves this state
     TOOL_EXECUTION = "TOOL_EXECUTION"  # the agent called a tool; its next step or the run's end leaves this state
     COMPLETED = "COMPLETED"  # the agent finished the request; the next message leaves this state
-    INTERRUPTED = "INTERRUPTED"  # the agent waits for its client, whose answer leaves this state
+    INTERRUPTED = "INTERRUPTED"  # the agent waits for its client, a time or a signal; the next run leaves this state
     CANCELLED = "CANCELLED"  # the run was cancelled; only IDLE follows
     ERROR = "ERROR"  # the run failed, was stopped or refused; only IDLE follows
 

@@ -9,7 +9,7 @@ from a2a.types import Message, Part, Role, TaskState, TaskStatus, TaskStatusUpda
 from a2a.utils.errors import A2A_ERROR_REASONS, InvalidAgentResponseError
 
 from . import states
-from .own_metadata import retry_metadata
+from .own_metadata import retry_metadata, suspension_metadata
 
 AGENT_FAILED = "The agent failed."
 """Text for an exception of the agent. The worker's log has the traceback under the reference."""
@@ -129,6 +129,18 @@ class Retried:
 
 
 @dataclass(frozen=True, slots=True)
+class Suspended:
+    """The run continues at a time or by a signal, as the next run of the turn.
+
+    `when` is the time in ISO 8601, or "" for no limit. `signal` is the name of the signal, or "" to wait for the time
+    only.
+    """
+
+    when: str
+    signal: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Delegated:
     """A canvas that the agent began determines the end. `canvas` identifies it; see ``dispatch.canvases``."""
 
@@ -140,7 +152,7 @@ class Lost:
     """Another run or process owns the task. Nothing may be written."""
 
 
-Outcome = Completed | Paused | Rejection | Refused | Failure | Canceled | Retried | Delegated | Lost
+Outcome = Completed | Paused | Rejection | Refused | Failure | Canceled | Retried | Suspended | Delegated | Lost
 
 
 def final_event(outcome: Outcome, task_id: str, context_id: str) -> TaskStatusUpdateEvent | None:
@@ -174,6 +186,10 @@ def final_event(outcome: Outcome, task_id: str, context_id: str) -> TaskStatusUp
         case Retried(attempt, most, when, cause):
             event = status(states.WORKING)
             event.metadata.update(retry_metadata(attempt, most, when, cause))
+            return event
+        case Suspended(when, signal):
+            event = status(states.WORKING)
+            event.metadata.update(suspension_metadata(when, signal))
             return event
         case Delegated() | Lost():
             return None

@@ -19,6 +19,8 @@ NAMESPACE = "a2a_celery/"
 ATTEMPT = "attempt"
 MAX_ATTEMPTS = "maxAttempts"
 NEXT_ATTEMPT_AT = "nextAttemptAt"
+CONTINUES_AT = "continuesAt"
+WAITS_FOR = "waitsFor"
 RETURNED_ATTEMPT = "returnedAttempt"
 CAUSE = "cause"
 CELERY_STATE = "celery_state"
@@ -28,7 +30,7 @@ PARENT_TASK_ID = "parentTaskId"
 CANCEL_WITH_PARENT = "cancelWithParent"
 """False in the metadata of such a message if its task is not canceled with the parent."""
 
-_NAMESPACE_ONLY = frozenset({CAUSE, PARENT_TASK_ID, CANCEL_WITH_PARENT})
+_NAMESPACE_ONLY = frozenset({CAUSE, PARENT_TASK_ID, CANCEL_WITH_PARENT, CONTINUES_AT, WAITS_FOR})
 """Keys that never come without the namespace."""
 
 
@@ -42,6 +44,11 @@ def retry_metadata(attempt: int, max_attempts: int | None, when: str, cause: str
     """Return the metadata of a retry without unknown fields; see `Retried`."""
     fields = {ATTEMPT: attempt, MAX_ATTEMPTS: max_attempts, NEXT_ATTEMPT_AT: when, CAUSE: cause}
     return own_metadata({name: value for name, value in fields.items() if value})
+
+
+def suspension_metadata(when: str, signal: str) -> dict[str, Any]:
+    """Return the metadata of a suspended run without unknown fields; see `Suspended`."""
+    return own_metadata({name: value for name, value in {CONTINUES_AT: when, WAITS_FOR: signal}.items() if value})
 
 
 def progress_metadata(state: str, meta: Any) -> dict[str, Any]:
@@ -60,8 +67,11 @@ def _keys(*names: str) -> tuple[str, ...]:
     return tuple(own_metadata(dict.fromkeys(names)))
 
 
-WAIT_KEYS = _keys(NEXT_ATTEMPT_AT, CAUSE)
+WAIT_KEYS = _keys(NEXT_ATTEMPT_AT, CAUSE, CONTINUES_AT, WAITS_FOR)
 """Keys that a task keeps until its next status."""
+
+DELAY_KEYS = tuple(NAMESPACE + name for name in (NEXT_ATTEMPT_AT, CONTINUES_AT, WAITS_FOR))
+"""Keys of which a task has at least one while its run is delayed or suspended."""
 
 RUN_KEYS = _keys(CELERY_STATE, EXECUTION)
 """Keys that a task keeps while it is WORKING."""

@@ -20,8 +20,8 @@ def quoted(text: str) -> str:
 
 
 def tag_in(keys: Sequence[str]) -> str:
-    """Return the tag of the task whose eleven keys are the last of `keys`: the task that a script writes."""
-    name = keys[-11]
+    """Return the tag of the task whose twelve keys are the last of `keys`: the task that a script writes."""
+    name = keys[-12]
     return name[name.index("{") + 1 : name.rindex("}")]
 
 
@@ -44,6 +44,7 @@ class TaskKeys(NamedTuple):
     journal: (
         str  # hash: journal of the turn, see lifecycle/journal.py; deleted at the task's end, except of a dead letter
     )
+    signals: str  # list: signals that no run has received; deleted at the task's end, except of a dead letter
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,7 @@ class Keys:
             push=f"{base}:push",
             execution=f"{base}:execution",
             journal=f"{base}:journal",
+            signals=f"{base}:signals",
         )
 
     @property
@@ -136,6 +138,12 @@ class Keys:
     def canvases(self) -> str:
         """zset: ``<task_id>.<run>`` of each delegated run → µs at which its canvas is polled; emptied by its end."""
         return f"{self.prefix}:canvases"
+
+    @property
+    def suspended(self) -> str:
+        """zset: ``<task_id>.<run>`` of each suspended run → µs at which it continues, +inf if only a signal continues
+        it; emptied by signals, ends and watchers."""
+        return f"{self.prefix}:suspended"
 
     @property
     def pauses(self) -> str:

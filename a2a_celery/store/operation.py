@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from ..lifecycle import states
-from ..lifecycle.own_metadata import NAMESPACE, NEXT_ATTEMPT_AT, outdated_keys
+from ..lifecycle.own_metadata import DELAY_KEYS, outdated_keys
 from ..lifecycle.states import INTERRUPTED, LEGAL, TERMINAL
 
 T = TypeVar("T")
@@ -157,7 +157,7 @@ def _generated_libraries() -> dict[str, str]:
             [
                 f"local OUTDATED_IN_WORKING = {lua_strings(outdated_keys(states.WORKING))}",
                 f"local OUTDATED_ELSE = {lua_strings(outdated_keys(states.COMPLETED))}",
-                f"local NEXT_ATTEMPT_AT = '{NAMESPACE}{NEXT_ATTEMPT_AT}'",
+                f"local DELAY_KEYS = {lua_strings(DELAY_KEYS)}",
             ]
         ),
     }

@@ -122,7 +122,7 @@ def test_stats_counts_what_waits_works_and_was_lost(site: Site) -> None:
     assert said["agents"]["echo"]["oldestWaitingSeconds"] > 0
     assert said["agents"]["silent"]["open"] == {"working": 2}
     assert said["agents"]["patient"]["ended"]["failed"] == 1
-    assert said["runs"] == {"queued": 6, "blocked": 0, "running": 2, "delegated": 0}
+    assert said["runs"] == {"queued": 6, "blocked": 0, "running": 2, "delegated": 0, "suspended": 0}
     assert said["deadLetters"] == 1
     assert said["store"]["tasks"] == 9
     assert 1000 < said["store"]["bytesPerTask"] < said["store"]["bytes"]

@@ -23,6 +23,7 @@ from a2a_celery.store.blobs.cleanup import acquire_orphaned_blobs
 from a2a_celery.store.operation import SCRIPTS, script
 from a2a_celery.store.runs.commands import (
     Renewal,
+    RunRef,
     SessionState,
     acquire_due_runs,
     append,
@@ -32,6 +33,7 @@ from a2a_celery.store.runs.commands import (
 )
 from a2a_celery.store.runs.recovery import Lapsed, lapse_run, return_run
 from a2a_celery.store.runs.release import delegate_to_canvas, due_canvases, end_by_result
+from a2a_celery.store.runs.suspension import resume_due_runs
 from a2a_celery.store.sdk import _save_task
 from a2a_celery.store.tasks.commands import TaskLimits, continue_task, create_task, end_pauses, request_cancel
 from a2a_celery.store.webhooks.deliveries import acquire_due_deliveries, acquire_requested_posts
@@ -40,6 +42,7 @@ from tests.store.operations_on_deliveries import owed, requested
 from tests.store.test_operations import REF, TOKEN, VERBS, Make, claimed
 from tests.support.restarts import allow_writes, installed_servers, refuse_writes
 from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, status
+from tests.support.suspensions import Suspensions, wait_for
 
 LARGE = "x" * 10_000
 
@@ -59,12 +62,14 @@ BY_SCRIPT = {
     "renew_runs": WRITTEN, "settle_run": WRITTEN, "release_run": WRITTEN, "append": REFUSED, "checkpoint": REFUSED,
     "request_cancel": WRITTEN, "revoke_run": WRITTEN, "end_run": WRITTEN, "return_run": WRITTEN,
     "end_by_result": WRITTEN, "record_result": WRITTEN, "retry_run": WRITTEN,
+    "suspend_run": WRITTEN, "take_signal": WRITTEN,
     "due_canvases": WRITTEN, "report_prefetched": WRITTEN, "mark_published": WRITTEN,
     # nothing begins, and no run is taken from its worker
     "create_task": REFUSED, "continue_task": REFUSED, "requeue_task": REFUSED, "claim_run": REFUSED,
-    "acquire_due_runs": REFUSED, "postpone_runs": REFUSED, "lapsed_runs": REFUSED, "lapse_run": REFUSED,
+    "acquire_due_runs": REFUSED, "resume_due_runs": REFUSED, "postpone_runs": REFUSED, "lapsed_runs": REFUSED,
+    "lapse_run": REFUSED,
     "save_task": REFUSED, "save_push_config": REFUSED, "register_blobs": REFUSED,
-    "request_post": REFUSED,
+    "request_post": REFUSED, "send_signal": REFUSED,
     # what ends, is delivered, archived or deleted makes room
     "end_pauses": WRITTEN, "delete_task": WRITTEN, "delete_push_config": WRITTEN, "unlist_task": WRITTEN,
     "acquire_due_deliveries": WRITTEN, "record_delivery": WRITTEN, "postpone_delivery": WRITTEN,
@@ -159,6 +164,14 @@ async def _pause_is_over(keys: Keys, seeds: Seeds) -> Operation[Any]:
     return end_pauses(keys, limit=10)
 
 
+async def _suspended_run_is_due(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    claim = await seeds.claimed(await seeds.created(task_id="t"))
+    suspensions = Suspensions(seeds)
+    await suspensions.suspended(claim, wait_for("go"))
+    await suspensions.come(RunRef("t", 2))
+    return resume_due_runs(keys, limit=10)
+
+
 async def _run_is_due(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await seeds.created(task_id="t")
     await seeds.store.redis.zadd(keys.dispatch, {REF.name: 1})
@@ -220,7 +233,7 @@ async def _save(keys: Keys, seeds: Seeds) -> Operation[Any]:
 STEP = Step(1, 1, "r", Transition(1, ExecutionState.IDLE, ExecutionState.INITIALIZING, 1))
 
 NOTHING_TO_DO = {
-    "end_pauses", "lapse", "due_canvases", "acquire_orphaned_blobs", "remove_archived", "take_deliveries",
+    "end_pauses", "lapse", "due_canvases", "resume_due", "acquire_orphaned_blobs", "remove_archived", "take_deliveries",
     "acquire_requested_posts",
 }  # fmt: skip
 """Calls in ``test_operations`` that find nothing: each has a case below that does."""
@@ -249,6 +262,7 @@ CASES = [
     Case("end_of_a_lost_process_with_another_attempt", _ended(attempts=2), WRITTEN),
     Case("a_canvas_is_due", _canvas_is_due, WRITTEN),
     Case("a_run_is_due", _run_is_due, REFUSED),
+    Case("a_suspended_run_is_due", _suspended_run_is_due, REFUSED),
     Case("a_pause_is_over", _pause_is_over, WRITTEN),
     Case("cancel_of_a_running_task", _cancel_of_a_running_task, WRITTEN),
     Case("a_message_that_waits", _message_that_waits, REFUSED),

@@ -38,7 +38,7 @@ async def test_an_empty_store_has_counted_nothing(said: Said) -> None:
     found = await said()
 
     assert (found.counts, found.oldest, found.paused, found.dead_letters) == ({}, {}, 0, 0)
-    assert found.runs == {"queued": 0, "blocked": 0, "running": 0, "delegated": 0}
+    assert found.runs == {"queued": 0, "blocked": 0, "running": 0, "delegated": 0, "suspended": 0}
 
 
 async def test_each_end_is_counted_by_agent_and_state(seeds: Seeds, said: Said) -> None:
@@ -186,7 +186,7 @@ async def test_what_is_open_is_counted_and_the_oldest_that_waits_is_known(
 
     found = await said()
 
-    assert found.runs == {"queued": 2, "blocked": 0, "running": 1, "delegated": 0}
+    assert found.runs == {"queued": 2, "blocked": 0, "running": 1, "delegated": 0, "suspended": 0}
     assert found.paused == 1
     assert found.oldest == {ANN.agent: pytest.approx(60, abs=5)}
     await store.run(request_cancel(keys, ANN, old, CONTEXT))
@@ -220,7 +220,7 @@ async def test_no_figure_reads_what_a_waiting_run_was_sent(store: AsyncStore, ke
             commands.append(command["command"])
 
     assert [command for command in commands if record in command and not command.startswith("FCALL")] == [
-        f"HMGET {record} agent at begins_at unblocked_at"
+        f"HMGET {record} agent at begins_at unblocked_at resumed_at"
     ]
 
 

@@ -65,6 +65,7 @@ from a2a_celery.store.tasks.dead_letters import DeadLetter, read_dead_letter, re
 from a2a_celery.store.tasks.family import acquire_canceled_parents, read_family
 from tests.store.operations_on_deliveries import WEBHOOK_OPERATIONS
 from tests.store.operations_on_stores import STORE_OPERATIONS
+from tests.store.operations_on_suspensions import SUSPENSION_OPERATIONS
 from tests.store.test_family import child_of
 from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, status
 
@@ -336,6 +337,7 @@ VERBS: list[Make] = [
     _scan, _letter, _requeue, _claimed_runs, _record_heartbeat, _read_metrics, _steps, _journal, _checkpoint,
     _acquire_request, _register_blobs, _blobs_in_use, _acquire_orphaned_blobs, _forget_removed_blobs, _newest, _states,
     _unlist, _read_memory, _revoke, _read_family, _acquire_canceled_parents, *STORE_OPERATIONS, *WEBHOOK_OPERATIONS,
+    *SUSPENSION_OPERATIONS,
 ]  # fmt: skip
 
 TESTED_ELSEWHERE = {"save_task", "delete_task", "correct_clock"}

@@ -106,7 +106,7 @@ async def test_it_is_shown_for_scripts_and_people(redis_server: EmbeddedRedis, s
     assert said["agents"]["agent"]["open"] == {"auth_required": 1, "submitted": 1}
     assert said["agents"]["agent"]["ended"] == {"completed": 1, "failed": 0, "canceled": 0, "rejected": 0}
     assert set(said["agents"]["agent"]) == {"open", "oldestWaitingSeconds", "ended", "lost"}
-    assert said["runs"] == {"queued": 1, "blocked": 0, "running": 0, "delegated": 0}
+    assert said["runs"] == {"queued": 1, "blocked": 0, "running": 0, "delegated": 0, "suspended": 0}
     assert said["store"]["tasks"] == 3
     assert shown[1].split() == ["agent", "1", "2", "h", "0", "min", "0", "1", "1", "0", "0", "0", "0"]
     assert "tasks that wait for an answer: 1; dead letters: 0" in shown

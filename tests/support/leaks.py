@@ -14,6 +14,12 @@ from a2a_celery.store.keys import quoted
 Index = tuple[str, TaskState]
 METRIC = re.compile(rb"(ended|archived|lost|retried|queue|first|run|cancel) [^ ]+ [a-z0-9_]+")
 
+KEPT_BY_LIVE_TASKS = (
+    *(b"request", b"caller", b"working_event", b"options", b"canvas"),
+    *(b"suspended", b"wait_signal", b"wait_key", b"wait_header", b"wait_timeout", b"signal_ids", b"resumed_by"),
+)
+"""Fields of the record that a task loses at its end, unless it is a dead letter."""
+
 
 async def leaks(store: AsyncStore, keys: Keys) -> list[str]:  # noqa: PLR0915
     """Return a line for each key that breaks its rule.
@@ -25,7 +31,7 @@ async def leaks(store: AsyncStore, keys: Keys) -> list[str]:  # noqa: PLR0915
     """
     redis, prefix = store.redis, re.escape(keys.prefix)
     own = re.compile(
-        rf"{prefix}:\{{(?P<id>[^}}]*)\}}:(task|log|history|artifacts|artifact:.*|metadata|turns|push|execution|journal)",
+        rf"{prefix}:\{{(?P<id>[^}}]*)\}}:(task|log|history|artifacts|artifact:.*|metadata|turns|push|execution|journal|signals)",
         re.DOTALL,
     )
     listed = re.compile(rf"{prefix}:(tasks|context|owner):.*:(?P<state>\d)")
@@ -115,12 +121,13 @@ async def leaks(store: AsyncStore, keys: Keys) -> list[str]:  # noqa: PLR0915
                 record = await record_of(member.decode())
                 if record.get(b"phase", b"") == b"" or record.get(b"context_queue") != raw:
                     found.append(f"{key}: {member!r} has no run")
-        elif key in (keys.leases, keys.dispatch, keys.blocked, keys.canvases):
+        elif key in (keys.leases, keys.dispatch, keys.blocked, keys.canvases, keys.suspended):
             phases = {
                 keys.leases: b"running",
                 keys.dispatch: b"queued",
                 keys.blocked: b"queued",
                 keys.canvases: b"delegated",
+                keys.suspended: b"suspended",
             }
             phase = phases[key]
             for member in await redis.zrange(raw, 0, -1):
@@ -212,5 +219,7 @@ def _of_a_task(key: str, expires: int, record: dict[bytes, bytes], dead: bool, w
         return []
     if key.endswith(":journal"):
         return [f"{key}: a journal of an ended task"]
-    kept = [field for field in (b"request", b"caller", b"working_event", b"options", b"canvas") if record.get(field)]
+    if key.endswith(":signals"):
+        return [f"{key}: signals of an ended task"]
+    kept = [field for field in KEPT_BY_LIVE_TASKS if record.get(field)]
     return [f"{key}: keeps {kept} of an ended task"] if kept and key.endswith(":task") else []

@@ -22,6 +22,7 @@ from a2a_celery.lifecycle import (
     Refused,
     Rejection,
     Retried,
+    Suspended,
 )
 from a2a_celery.lifecycle.execution import ENDS, ExecutionState
 from a2a_celery.lifecycle.outcomes import AGENT_REFUSED, INVALID_ANSWER, OUT_OF_TIME
@@ -182,6 +183,7 @@ ENDED: list[tuple[Outcome, ExecutionState, dict[str, str]]] = [
     (Rejection(), S.ERROR, {"reason": "rejected"}),
     (Refused(AGENT_REFUSED), S.ERROR, {"reason": "rejected"}),
     (Retried(2, 3, ""), S.ERROR, {"reason": "retried"}),
+    (Suspended(""), S.INTERRUPTED, {"reason": "suspended"}),
     (Lost(), S.ERROR, {"reason": "lost"}),
 ]
 

@@ -18,6 +18,7 @@ from a2a_celery.lifecycle import (
     Refused,
     Rejection,
     Retried,
+    Suspended,
     final_event,
 )
 from a2a_celery.lifecycle.outcomes import (
@@ -28,7 +29,15 @@ from a2a_celery.lifecycle.outcomes import (
     NEEDS_INPUT,
     agent_message,
 )
-from a2a_celery.lifecycle.own_metadata import ATTEMPT, CAUSE, MAX_ATTEMPTS, NEXT_ATTEMPT_AT, own_metadata
+from a2a_celery.lifecycle.own_metadata import (
+    ATTEMPT,
+    CAUSE,
+    CONTINUES_AT,
+    MAX_ATTEMPTS,
+    NEXT_ATTEMPT_AT,
+    WAITS_FOR,
+    own_metadata,
+)
 from a2a_celery.lifecycle.states import AUTH_REQUIRED, CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, REJECTED, WORKING
 
 QUESTION = agent_message("which?", "t", "c")
@@ -44,6 +53,7 @@ MEANINGS: list[tuple[Outcome, TaskState]] = [
     (Failure("No such city.", "ref"), FAILED),
     (Canceled(), CANCELED),
     (Retried(2, 4, ""), WORKING),
+    (Suspended(""), WORKING),
 ]
 
 
@@ -116,6 +126,13 @@ def test_a_retry_says_which_attempt_comes_when() -> None:
     assert event is not None
     fields = {ATTEMPT: 2, MAX_ATTEMPTS: 4, NEXT_ATTEMPT_AT: "2030-01-01T08:00:00+00:00", CAUSE: "OSError"}
     assert dict(event.metadata) == own_metadata(fields)
+
+
+def test_a_suspended_run_shows_when_it_continues_and_what_it_waits_for() -> None:
+    event = final_event(Suspended("2030-01-01T08:00:00+00:00", "go"), "t", "c")
+
+    assert event is not None
+    assert dict(event.metadata) == own_metadata({CONTINUES_AT: "2030-01-01T08:00:00+00:00", WAITS_FOR: "go"})
 
 
 @pytest.mark.parametrize("outcome", [Lost(), Delegated("{}")])

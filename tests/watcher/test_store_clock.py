@@ -116,7 +116,7 @@ async def test_after_a_jump_backward_what_was_due_soon_is_due_soon(
     await store_clock.tick()
     now_us = (await store.run(read_clock(keys))).time_us
     members = {f"{number}": now_us + 60_000_000 + number for number in range(2_500)}
-    lists = [keys.dispatch, keys.deliveries, keys.requested_posts, keys.canvases]
+    lists = [keys.dispatch, keys.suspended, keys.deliveries, keys.requested_posts, keys.canvases]
     for key in lists:
         await store.redis.zadd(key, {**members, "overdue": now_us - 60_000_000})
 

@@ -92,7 +92,8 @@ class Stats:
         yield ""
         yield (
             f"runs: {runs['queued']} waiting, {runs['blocked']} blocked by another run of their context, "
-            f"{runs['running']} running, {runs['delegated']} delegated to canvases"
+            f"{runs['running']} running, {runs['delegated']} delegated to canvases, "
+            f"{runs['suspended']} suspended until a time or a signal"
         )
         yield f"tasks that wait for an answer: {self.counted.paused}; dead letters: {self.counted.dead_letters}"
         yield f"webhooks: {posts.waiting} waiting, {posts.dead} given up; posts: {posts.delivered} delivered, " + (

@@ -28,7 +28,7 @@ from ...clock import SYSTEM_CLOCK
 from ...dispatch import fleet_of
 from ...errors import StoreUnavailable
 from ...integrations.celery import RequestInternals
-from ...lifecycle import Canceled, Failure, Lost, Outcome, Paused, Refused, Rejection, Retried
+from ...lifecycle import Canceled, Failure, Lost, Outcome, Paused, Refused, Rejection, Retried, Suspended
 from ...lifecycle.outcomes import AGENT_FAILED, INVALID_ANSWER, NOT_BEGUN_IN_TIME, OUT_OF_TIME, WORKER_LOST, revoked_by
 from ...lifecycle.states import CANCELED, REJECTED
 from ...store.runs.commands import RunRef
@@ -43,12 +43,16 @@ logger = logging.getLogger(__name__)
 DROPPED = "DROPPED"
 """Name of the end of a Celery task that did not begin a run, because its message is a duplicate or outdated."""
 
+SUSPENDED = "SUSPENDED"
+"""Name of the end of a Celery task whose run continues later, as another Celery task."""
+
 EVENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "CANCELED": ("task-revoked", {"terminated": False, "signum": None, "expired": False}),
     # not task-rejected, which Celery orders before STARTED
     "REJECTED": ("task-refused", {}),
     "INPUT_REQUIRED": ("task-input_required", {}),
     "AUTH_REQUIRED": ("task-auth_required", {}),
+    SUSPENDED: ("task-suspended", {}),
     DROPPED: ("task-dropped", {}),
 }
 """Celery event, with its fields, for each end of a run that is neither success nor failure."""
@@ -307,6 +311,8 @@ def celery_result(outcome: Outcome | None) -> str:
             raise RunConcluded.in_state(REJECTED)
         case Paused(state):
             raise RunConcluded.in_state(state)
+        case Suspended():
+            raise RunConcluded(SUSPENDED)
         case None:
             raise RunConcluded(DROPPED)
         case _:

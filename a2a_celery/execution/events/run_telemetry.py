@@ -9,7 +9,19 @@ from uuid import uuid4
 
 from celery import current_task
 
-from ...lifecycle import Canceled, Completed, Delegated, Failure, Lost, Outcome, Paused, Refused, Rejection, Retried
+from ...lifecycle import (
+    Canceled,
+    Completed,
+    Delegated,
+    Failure,
+    Lost,
+    Outcome,
+    Paused,
+    Refused,
+    Rejection,
+    Retried,
+    Suspended,
+)
 from ...store.runs.commands import Claim, RunRef
 from ...telemetry.logs import about
 from ...telemetry.names import Action, Attribute, SpanName
@@ -32,6 +44,7 @@ OUTCOMES: dict[type[Outcome], str] = {
     Rejection: "rejected",
     Refused: "refused",
     Retried: "retried",
+    Suspended: "suspended",
     Delegated: "delegated",
     Lost: "lost",
 }

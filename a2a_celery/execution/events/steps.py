@@ -34,6 +34,7 @@ from ...lifecycle import (
     Refused,
     Rejection,
     Retried,
+    Suspended,
 )
 from ...lifecycle import states as task_states
 from ...lifecycle.execution import ENDS, HISTORY_LIMIT, ExecutionState, ExecutionStateMachine, Step, system_clock
@@ -162,6 +163,8 @@ def end_of(outcome: Outcome, state: TaskState) -> Choice:
             return ExecutionState.ERROR, {"reason": FAILURES.get(text, "failed"), **known}
         case Rejection() | Refused():
             return ExecutionState.ERROR, {"reason": "rejected"}
+        case Suspended():
+            return ExecutionState.INTERRUPTED, {"reason": "suspended"}
         case Retried():
             return ExecutionState.ERROR, {"reason": "retried"}
         case Lost():

@@ -47,7 +47,7 @@ class FleetMetrics:
 
     Attributes:
         counts: values by kind, agent and label.
-        runs: open runs by phase: queued, blocked, running, delegated.
+        runs: open runs by phase: queued, blocked, running, delegated, suspended.
         paused: interrupted tasks.
         oldest: seconds for which the oldest queued run of each agent has waited, among the `SAMPLED_RUNS`.
         to_archive: ended tasks that are due for the archive.
@@ -86,11 +86,18 @@ def read_metrics(keys: Keys) -> Operation[FleetMetrics]:
     """Read all metrics."""
 
     def parse(reply: Sequence[Any]) -> FleetMetrics:
-        now_us, fields, queued, running, delegated, paused, dead, ages, blocked, due, late_us, refused = reply
+        now_us, fields, queued, running, delegated, paused, dead, ages, blocked, due, late_us = reply[:11]
+        refused, suspended = reply[11:]
         return FleetMetrics(
             int(now_us),
             {_words(name): int(times) for name, times in zip(fields[::2], fields[1::2], strict=True)},
-            {"queued": queued, "blocked": blocked, "running": running, "delegated": delegated},
+            {
+                "queued": queued,
+                "blocked": blocked,
+                "running": running,
+                "delegated": delegated,
+                "suspended": suspended,
+            },
             paused,
             dead,
             {agent.decode(): int(us) / 1e6 for agent, us in zip(ages[::2], ages[1::2], strict=True)},
@@ -100,7 +107,7 @@ def read_metrics(keys: Keys) -> Operation[FleetMetrics]:
         )
 
     lists = [keys.metrics, keys.dispatch, keys.leases, keys.canvases, keys.pauses, keys.dead_letters, keys.blocked]
-    lists += [keys.archive, keys.archive_refused]
+    lists += [keys.archive, keys.archive_refused, keys.suspended]
     return Operation(script("read_metrics"), lists, [keys.prefix, SAMPLED_RUNS], parse)
 
 

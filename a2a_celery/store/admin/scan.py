@@ -62,11 +62,12 @@ class TaskSummaryPage:
 
 
 def scan_list(keys: Keys, name: str, *, cursor: int = 0) -> Operation[TaskSummaryPage]:
-    """Read a page of ``keys.leases``, ``dispatch``, ``blocked``, ``canvases``, ``pauses`` or ``dead_letters``.
+    """Read a page of ``keys.leases``, ``dispatch``, ``blocked``, ``canvases``, ``suspended``, ``pauses`` or
+    ``dead_letters``.
 
     A task may appear twice.
     """
-    of_runs = name in (keys.leases, keys.dispatch, keys.blocked, keys.canvases)
+    of_runs = name in (keys.leases, keys.dispatch, keys.blocked, keys.canvases, keys.suspended)
     return Operation(script("scan_list"), [name], [keys.prefix, cursor, PAGE, int(of_runs)], _page)
 
 
@@ -106,7 +107,7 @@ def listed(store: SyncStore, keys: Keys, name: str) -> Iterator[TaskSummary]:
 
 
 def open_tasks(store: SyncStore, keys: Keys) -> Iterator[TaskSummary]:
-    """Yield each live task once: tasks with blocked runs first, then queued, interrupted and claimed ones.
+    """Yield each live task once: tasks with blocked runs first, then queued, interrupted, suspended and claimed ones.
 
     In this order, the end of one task unblocks no run of a task that follows.
 
@@ -114,7 +115,7 @@ def open_tasks(store: SyncStore, keys: Keys) -> Iterator[TaskSummary]:
         StoreUnavailable: Redis cannot be reached, or refuses the command.
     """
     seen: set[str] = set()
-    for name in (keys.blocked, keys.dispatch, keys.pauses, keys.canvases, keys.leases):
+    for name in (keys.blocked, keys.dispatch, keys.pauses, keys.suspended, keys.canvases, keys.leases):
         for task in listed(store, keys, name):
             if task.ref.task_id not in seen:
                 seen.add(task.ref.task_id)

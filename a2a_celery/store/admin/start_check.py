@@ -210,15 +210,16 @@ def read_clock(keys: Keys) -> Operation[ClockReading]:
 def correct_due_times(keys: Keys, jump_us: int, *, corrections: int, lease_us: int) -> Operation[ClockReading]:
     """Correct the times that were stored before the store's clock jumped by `jump_us`, negative for backward.
 
-    Each lease begins anew. After a jump forward, pauses end later by the jump. After a jump backward, runs, deliveries
-    and canvases are due earlier by the jump. Nothing changes if the store's number of corrections differs from
-    `corrections`.
+    Each lease begins anew. After a jump forward, pauses and suspensions end later by the jump. After a jump backward,
+    runs, suspensions, deliveries and canvases are due earlier by the jump. Nothing changes if the store's number of
+    corrections differs from `corrections`.
     """
 
     def parse(reply: Sequence[bytes]) -> ClockReading:
         return ClockReading(int(reply[0]), int(reply[1]))
 
-    lists = [keys.leases, keys.pauses, keys.dispatch, keys.deliveries, keys.requested_posts, keys.canvases]
+    lists = [keys.leases, keys.pauses, keys.suspended, keys.dispatch]
+    lists += [keys.deliveries, keys.requested_posts, keys.canvases]
     return Operation(script("correct_clock"), [keys.installation, *lists], [jump_us, corrections, lease_us], parse)
 
 

@@ -1,20 +1,21 @@
 -- read_metrics: return the metrics of the deployment, the number of open runs, and the age of the oldest queued runs.
 -- KEYS  metrics; lists of queued, claimed and delegated runs, pauses, dead letters, blocked runs, tasks for the
---       archive, tasks that the archive refused
+--       archive, tasks that the archive refused, suspended runs
 -- ARGV  key prefix, number of queued runs to read
 -- returns {µs now, {field, value, …}, queued, running, delegated, paused, dead letters, {agent, µs for which its oldest
---       run has waited, …}, blocked, tasks due for the archive, µs for which the oldest has been due, refused tasks}
+--       run has waited, …}, blocked, tasks due for the archive, µs for which the oldest has been due, refused tasks,
+--       suspended}
 -- requires: keys, time
 local metrics, dispatch, leases, canvases, pauses = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local dead_letters, blocked, archive, refused = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local dead_letters, blocked, archive, refused, suspended = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local prefix, sample = ARGV[1], tonumber(ARGV[2])
 
 local oldest, ages = {}, {}
 for _, name in ipairs(redis.call('ZRANGE', dispatch, 0, sample - 1)) do
   local record = prefix .. ':{' .. quoted(string.match(name, '^(.*)%.%d+$')) .. '}:task'
-  local r = redis.call('HMGET', record, 'agent', 'at', 'begins_at', 'unblocked_at')
+  local r = redis.call('HMGET', record, 'agent', 'at', 'begins_at', 'unblocked_at', 'resumed_at')
   if r[1] then
-    local since = math.max(tonumber(r[2]), tonumber(r[3] or 0), tonumber(r[4] or 0))
+    local since = math.max(tonumber(r[2]), tonumber(r[3] or 0), tonumber(r[4] or 0), tonumber(r[5] or 0))
     oldest[r[1]] = math.min(oldest[r[1]] or since, since)
   end
 end
@@ -27,5 +28,5 @@ return {
   redis.call('ZCARD', canvases), redis.call('ZCARD', pauses), redis.call('ZCOUNT', dead_letters, micros(now()), '+inf'), ages,
   redis.call('ZCARD', blocked), redis.call('ZCOUNT', archive, '-inf', micros(now())),
   micros(math.max(0, now() - tonumber(redis.call('ZRANGE', archive, 0, 0, 'WITHSCORES')[2] or now()))),
-  redis.call('ZCARD', refused),
+  redis.call('ZCARD', refused), redis.call('ZCARD', suspended),
 }

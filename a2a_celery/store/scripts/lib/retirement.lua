@@ -11,11 +11,12 @@ local function expire_task(keys, r)
   end
   for _, i in ipairs({1, 2, 3, 4, 6, 10}) do redis.call('EXPIRE', keys[i], r.retention) end
   if r.journal_bytes then redis.call('EXPIRE', keys[11], r.retention) end
+  if r.signal_bytes then redis.call('EXPIRE', keys[12], r.retention) end
   if r.enabled_configs then expire_deliveries(keys, r) end
 end
 
 -- End the task and its run. The keys of the task expire together, or wait for the archive. With `dead_letters` (a
--- key) the task may be requeued: it keeps request, options and journal.
+-- key) the task may be requeued: it keeps request, options, journal and signals.
 local function end_task(keys, r, dead_letters)
   close_run(r)
   leave_context_queue(keys, r, 0)
@@ -26,8 +27,9 @@ local function end_task(keys, r, dead_letters)
   end
   end_pause(keys, r)
   redis.call('DEL', keys[7])
-  local fields = {'working_event', 'canceled_event', 'settled', 'pause_timeout', 'answer_schema', 'canvas', 'recorded_result', 'worker',
-    'reply_channel', 'final_only'}
+  local fields = {'working_event', 'canceled_event', 'settled', 'pause_timeout', 'answer_schema', 'canvas', 'recorded_result',
+    'worker', 'reply_channel', 'final_only', 'suspended', 'wait_signal', 'wait_key', 'wait_header', 'wait_timeout',
+    'resumed_by'}
   if dead_letters then
     redis.call('HDEL', keys[1], unpack(fields))
     redis.call('ZREMRANGEBYSCORE', dead_letters, '-inf', micros(now()))
@@ -35,8 +37,11 @@ local function end_task(keys, r, dead_letters)
     redis.call('EXPIRE', dead_letters, math.max(tonumber(r.retention), redis.call('TTL', dead_letters)))
   else
     delete_journal(keys, r)
+    if r.signal_bytes then redis.call('DEL', keys[12]) end
+    add_size(r, -tonumber(r.signal_bytes or 0))
     if r.quota_account then add_size(r, -size_of_request(keys)) end
-    for _, field in ipairs({'request', 'caller', 'options', 'begins_at', not r.enabled_configs and 'trace' or nil}) do
+    for _, field in ipairs({'request', 'caller', 'options', 'begins_at', 'signal_ids', 'signal_bytes',
+      not r.enabled_configs and 'trace' or nil}) do
       fields[#fields + 1] = field
     end
     redis.call('HDEL', keys[1], unpack(fields))

@@ -17,6 +17,7 @@ local function close_run(r)
   redis.call('ZREM', r.leases, run_name(r))
   redis.call('ZREM', r.dispatch, run_name(r))
   if r.phase == 'delegated' then redis.call('ZREM', r.canvases, run_name(r)) end
+  if r.phase == 'suspended' then redis.call('ZREM', r.suspended, run_name(r)) end
   r.phase, r.runner = '', ''
 end
 

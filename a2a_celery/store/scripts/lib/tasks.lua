@@ -9,7 +9,8 @@
 --   entered_at                 µs at which the task entered its state, if that is before `at`
 --   version, recorded_at       number of the newest log entry, and the µs at which it was recorded ('0' for unknown)
 --   run, phase, token, runner, seq
---                              newest run: number; 'queued', 'running', 'delegated' (delegated to a canvas) or '' (over);
+--                              newest run: number; 'queued', 'running', 'delegated' (delegated to a canvas), 'suspended'
+--                              (until a time or a signal) or '' (over);
 --                              token of its claim; its worker process; number of its events in the log
 --   turn, attempt              current turn, and the number of the run in the turn
 --   max_attempts               runs that a turn may have, returned runs included; set by the claim
@@ -31,10 +32,19 @@
 --                              'begun ' and the nonce of a message that started a run; 'canceled ', the nonce of a cancel,
 --                              the run and the canvas that it ended
 --   retention                  seconds
---   settled                    token, version, state and next run of the last settlement that started a turn; the reply
---                              to a repeated call
+--   settled                    token, version, state and next run of the last settlement that started a turn, or of the
+--                              last suspension; the reply to a repeated call
 --   retry_state                run, and the number of its retries by Celery: older copies of its message are dropped
 --   canvas, canvases           JSON of the canvas that a delegated run waits for, and the key of the list of such runs
+--   suspended, wait_signal     key of the list of suspended runs, and the name of the signal that a suspended run waits for
+--                              ('' for a time only)
+--   wait_key, wait_header, wait_timeout
+--                              entry that ends the wait of a suspended run: its key in the journal, the bytes before the
+--                              payload of the signal, and the entry if the time comes first
+--   resumed_at, resumed_by     µs at which the newest run was queued after a suspension, and the quoted id of the signal
+--                              that queued it
+--   signal_ids, signal_bytes   ids of the newest signals, quoted, each followed by a space: a repeated id has no effect;
+--                              bytes of the stored signals
 --   republish_count            number of times that the newest run was published again
 --   recorded_result            "<run> <retries> <digest>": newest state in the result backend of a run that a worker
 --                              without this package executes; deleted at the task's end
@@ -72,8 +82,8 @@
 local FIELDS = {'state', 'at', 'version', 'run', 'seq', 'turn', 'attempt', 'size', 'largest', 'recorded_at', 'task_id',
   'scope', 'scope_index', 'context_index', 'context', 'status', 'has_message', 'phase', 'token', 'runner',
   'cancel_requested', 'nonce', 'retention', 'leases', 'dispatch', 'settled', 'pauses', 'max_attempts', 'enabled_configs',
-  'context_queue', 'claimed_at', 'run_without_events', 'queue', 'reply_channel', 'final_only', 'entered_at', 'quota_account', 'journal_bytes',
-  'journal_origin'}
+  'context_queue', 'claimed_at', 'run_without_events', 'queue', 'reply_channel', 'final_only', 'entered_at', 'quota_account',
+  'journal_bytes', 'journal_origin', 'resumed_at', 'signal_bytes'}
 
 local NUMBERS = 10 -- the first ten of FIELDS are numbers
 

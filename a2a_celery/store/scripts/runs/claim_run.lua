@@ -28,6 +28,15 @@ local function session_of(r)
   return {saved[1], saved[2], is_own and saved[4] == micros(r.turn) and '1' or '0'}
 end
 
+-- Return true if the task shows that the run was delayed or suspended.
+local function was_delayed(r)
+  if r.state ~= WORKING then return false end
+  for _, value in ipairs(redis.call('HMGET', metadata, unpack(DELAY_KEYS))) do
+    if value then return true end
+  end
+  return false
+end
+
 local function steps_before(r)
   if r.turn > 1 or r.attempt > 1 or retries ~= 0 then return redis.call('LRANGE', execution, -SAVED_STEPS, -1) end
   if session_prefix == '' then return {} end
@@ -63,12 +72,12 @@ if r.phase == 'queued' then
   redis.call('ZADD', r.leases, micros(now() + tonumber(lease_us)), run_name(r))
   redis.call('ZREM', r.dispatch, run_name(r))
   leave_queue(r)
-  observe_duration(r, 'queue', math.max(r.at, tonumber(r.begins_at or 0), r.context_queue and tonumber(r.unblocked_at or 0) or 0))
+  observe_duration(r, 'queue', math.max(r.at, tonumber(r.begins_at or 0), tonumber(r.resumed_at or 0),
+      r.context_queue and tonumber(r.unblocked_at or 0) or 0))
   redis.call('HSET', record, 'max_attempts', micros(tonumber(max_attempts) + tonumber(r.uncounted_attempts or '0')),
     'claimed_at', micros(now()), 'worker', worker)
   if retries ~= 0 then redis.call('HSET', record, 'retry_state', run .. ' ' .. micros(retries)) end
-  local was_delayed = r.state == WORKING and redis.call('HEXISTS', metadata, NEXT_ATTEMPT_AT) == 1
-  if was_delayed or writes_working and r.state ~= WORKING and LEGAL[r.state][WORKING] then
+  if was_delayed(r) or writes_working and r.state ~= WORKING and LEGAL[r.state][WORKING] then
     write_status(KEYS, r, WORKING, '0', r.working_event)
     notify(KEYS, r)
   end

@@ -24,7 +24,7 @@ local function count_lost_process(keys, r, process)
 end
 
 local r = load_record(KEYS)
-if not r or r.run ~= tonumber(run) or r.phase == 'delegated' then return {'unchanged'} end
+if not r or r.run ~= tonumber(run) or r.phase == 'delegated' or r.phase == 'suspended' then return {'unchanged'} end
 local retried_run, recorded_retries = string.match(r.retry_state or '', '^(%d+) (%d+)$')
 if retries and retried_run == run and retries < tonumber(recorded_retries) then return {'unchanged'} end
 allow_on_full_store(record)

@@ -1,4 +1,5 @@
--- revoke_run: end a run that an operator revoked. A queued run: any live state → CANCELED. A claimed run: ask its
+-- revoke_run: end a run that an operator revoked. A queued or suspended run: any live
+-- state → CANCELED. A claimed run: ask its
 -- worker to cancel it, if the operator terminates it.
 -- KEYS  keys of the task
 -- ARGV  run, prefix of the channels of workers ('' to leave a claimed run unchanged), CANCELED event
@@ -19,7 +20,7 @@ if r.phase == 'running' then
   redis.call('PUBLISH', channel_prefix .. r.runner, run_name(r))
   return {'requested', micros(r.version)}
 end
-if r.phase == 'queued' then
+if r.phase == 'queued' or r.phase == 'suspended' then
   r.cancel_requested = '1'
   apply_events(KEYS, r, first_event)
   end_task(KEYS, r)

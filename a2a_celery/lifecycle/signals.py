@@ -1,0 +1,55 @@
+"""Names and payloads of signals, which other systems send to tasks."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+MAX_PAYLOAD_BYTES = 65_536
+"""Maximum bytes of a payload as JSON."""
+
+MAX_SIGNAL_ID = 256
+"""Maximum characters of the id of a signal."""
+
+_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,64}", re.ASCII)
+
+
+def require_signal_name(name: object) -> str:
+    """Return `name` if it can name a signal.
+
+    Raises:
+        ValueError: `name` is not 1 to 64 ASCII letters, digits and ``_ . : -``.
+    """
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+        raise ValueError(f"the name of a signal is 1 to 64 ASCII letters, digits and _ . : -, not {name!r:.100}")
+    return name
+
+
+def require_signal_id(signal_id: object) -> str:
+    """Return `signal_id` if it can identify a signal.
+
+    Raises:
+        ValueError: `signal_id` is not text of 1 to `MAX_SIGNAL_ID` characters.
+    """
+    if not isinstance(signal_id, str) or not 1 <= len(signal_id) <= MAX_SIGNAL_ID:
+        raise ValueError(f"the id of a signal is text of 1 to {MAX_SIGNAL_ID} characters, not {signal_id!r:.100}")
+    return signal_id
+
+
+def encode_payload(payload: Any) -> bytes:
+    """Return `payload` as JSON.
+
+    Raises:
+        ValueError: `payload` is not JSON, or larger than `MAX_PAYLOAD_BYTES`.
+    """
+    try:
+        encoded = json.dumps(payload, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError) as e:
+        raise ValueError(f"the payload of a signal is not JSON: {e}") from None
+    if len(encoded) > MAX_PAYLOAD_BYTES:
+        raise ValueError(
+            f"the payload of a signal has {len(encoded):,} bytes as JSON, and {MAX_PAYLOAD_BYTES:,} are the maximum: "
+            "store it elsewhere and send its address"
+        )
+    return encoded

@@ -1,0 +1,20 @@
+-- requires: journal, runs, time
+
+-- Write the entry of a wait into the journal: the header of the entry and the payload of the signal, or the entry of a
+-- timeout if there is no payload.
+local function record_wait(keys, r, key, header, payload, timeout)
+  write_entry(keys, r, key, payload and header .. payload or timeout)
+end
+
+-- Queue the suspended run of a task, with the payload of the signal that it waits for, or nil if its time has come. A
+-- watcher publishes the run in due_us, unless a worker has claimed it by then.
+local function resume_run(keys, r, payload, due_us)
+  redis.call('ZREM', r.suspended, run_name(r))
+  record_wait(keys, r, r.wait_key, r.wait_header, payload, r.wait_timeout)
+  r.phase = 'queued'
+  redis.call('HSET', keys[1], 'resumed_at', micros(now()))
+  redis.call('HDEL', keys[1], 'resumed_by', 'suspended', 'wait_signal', 'wait_key', 'wait_header', 'wait_timeout', 'republish_count',
+    'prefetched', 'published_at', 'lost_processes')
+  enter_queue(r)
+  redis.call('ZADD', r.dispatch, micros(now() + due_us), run_name(r))
+end

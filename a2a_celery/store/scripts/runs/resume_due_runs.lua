@@ -1,0 +1,23 @@
+-- resume_due_runs: queue suspended runs whose time has come. Their waits for a signal have timed out.
+-- KEYS  list of suspended runs
+-- ARGV  key prefix, maximum number of runs, latest µs that the clock can show unless it jumped ('' for any)
+-- returns the number of due runs. Runs of missing tasks leave the list.
+-- requires: full_store, keys, suspension, tasks, time
+local suspended = KEYS[1]
+local prefix, limit, latest = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+
+local at = math.min(now(), latest or math.huge)
+local due = redis.call('ZRANGEBYSCORE', suspended, '-inf', micros(at), 'LIMIT', 0, limit)
+if due[1] then refuse_on_full_store(suspended) end -- no worker could claim the runs
+for _, name in ipairs(due) do
+  local task_id, run = string.match(name, '^(.*)%.(%d+)$')
+  local keys = keys_of(prefix, quoted(task_id))
+  local r = load_record(keys)
+  if r and micros(r.run) == run and r.phase == 'suspended' then
+    resume_run(keys, r, nil, 0)
+    save_record(keys, r)
+  else
+    redis.call('ZREM', suspended, name)
+  end
+end
+return #due

@@ -1,0 +1,58 @@
+-- suspend_run: release a claimed run until a time, or until a signal. The next run of the turn is suspended; it is
+-- queued at once if the signal has arrived or the time has passed. → CANCELED if a client requested the cancel. A full
+-- store accepts small events.
+-- KEYS  keys of the task
+-- ARGV  run, token of its claim, number of earlier events of the run, list of suspended runs, name of the signal (''
+--       for a time only), µs until the run continues ('' for no limit), µs since 1970 at which it continues instead (''
+--       for none), key, header and timeout of the journal's entry as in record_wait, options of the next run, µs until a watcher publishes a queued run, number of
+--       arguments of the events, events, and the arguments of replace_task if the task is replaced before the events
+-- returns {'suspended', version, state, run to publish ('' for none)} | {'lost', see missing_events}
+--       | {'illegal', number of the event, state}
+-- requires: events, notifications, options, replacement, retirement, runs, signals, states, status, stored_bytes, suspension, tasks, time
+local record = KEYS[1]
+local run, token, before, suspended = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local signal, wait_us, until_us, wait_key, wait_header, wait_timeout = unpack(ARGV, 5, 10)
+local options, due_us, first_event, last_event = ARGV[11], tonumber(ARGV[12]), 14, 13 + tonumber(ARGV[13])
+
+local r = load_record(KEYS)
+if r and r.settled then
+  local settled_token, version, state, next_run = string.match(r.settled, '^(%S+) (%d+) (%d+) (%S+)$')
+  if settled_token == token then return {'suspended', version, state, next_run == '-' and '' or next_run} end
+end
+if not r or r.run ~= run or r.token ~= token then return {'lost'} end
+if TERMINAL[r.state] then return {'suspended', micros(r.version), micros(r.state), ''} end
+if r.phase ~= 'running' then return {'lost'} end
+local missing = missing_events(KEYS, r, before)
+if missing then return {'lost', missing} end
+local illegal = first_illegal(r, first_event, last_event)
+if illegal then return {'illegal', micros(illegal), micros(r.state)} end
+local replacement_bytes = 0
+for i = last_event + 1, #ARGV do replacement_bytes = replacement_bytes + #ARGV[i] end
+allow_small_write(KEYS, first_event, replacement_bytes, last_event)
+if #ARGV > last_event then replace_task(KEYS, r, last_event + 1) end
+apply_events(KEYS, r, first_event, last_event)
+local next_run = ''
+if r.cancel_requested == '1' then
+  write_status(KEYS, r, CANCELED, '1', r.canceled_event)
+  end_task(KEYS, r)
+else
+  close_run(r)
+  r.run, r.seq, r.token, r.phase = r.run + 1, 0, '', 'suspended'
+  if r.quota_account then add_size(r, #options - redis.call('HSTRLEN', record, 'options')) end
+  set_options(record, options)
+  redis.call('HSET', record, 'suspended', suspended, 'wait_signal', signal, 'wait_key', wait_key, 'wait_header', wait_header,
+    'wait_timeout', wait_timeout)
+  local due = until_us ~= '' and tonumber(until_us) or wait_us ~= '' and now() + tonumber(wait_us) or math.huge
+  local payload = signal ~= '' and pop_signal(KEYS, r, signal)
+  if payload or due <= now() then
+    resume_run(KEYS, r, payload, due_us)
+    next_run = micros(r.run)
+  else
+    redis.call('ZADD', suspended, due == math.huge and '+inf' or micros(due), run_name(r))
+  end
+  redis.call('HSET', record, 'settled',
+    table.concat({token, micros(r.version), micros(r.state), next_run == '' and '-' or next_run}, ' '))
+end
+save_record(KEYS, r)
+notify(KEYS, r)
+return {'suspended', micros(r.version), micros(r.state), next_run}

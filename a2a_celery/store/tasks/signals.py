@@ -1,0 +1,89 @@
+"""Command that sends a signal to a task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..codec import state_of
+from ..keys import Keys, Scope
+from ..operation import Operation, script
+from ..runs.commands import RunRef
+from .commands import FIRST_PUBLISH_GRACE_US, TaskLimits, limit_argument
+from .results import Ended, Full, Limited, Missing, TooLarge
+
+MAX_STORED_SIGNALS = 100
+"""Maximum number of signals of a task that no run has received."""
+
+REMEMBERED_SIGNALS = 200
+"""Number of the newest signals of a task whose ids are remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignalStored:
+    """The signal was stored until a run waits for it, or was sent before by a call with the same id."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignalResumed:
+    """The signal was given to the suspended run `ref`. The caller publishes it with `options`, unless it is blocked."""
+
+    ref: RunRef
+    agent: str
+    options: bytes
+    is_blocked: bool = False
+
+
+SentSignal = SignalStored | SignalResumed | Missing | Ended | Full | TooLarge | Limited
+"""Result of `send_signal`."""
+
+
+def send_signal(
+    keys: Keys,
+    scope: Scope | None,
+    task_id: str,
+    *,
+    name: str,
+    payload: bytes,
+    signal_id: str,
+    limits: TaskLimits | None = None,
+    max_bytes: int | None = None,
+) -> Operation[SentSignal]:
+    """Send a signal to a task of `scope`, or of any owner if `scope` is None.
+
+    Args:
+        payload: JSON.
+        signal_id: identifies the signal. A repeated call with it has no effect.
+        limits: limits of stored bytes.
+        max_bytes: largest size of the task with the signal, or None for no limit.
+    """
+
+    def parse(reply: Sequence[bytes]) -> SentSignal:
+        match reply[0]:
+            case b"resumed":
+                _, run, agent, options, blocked = reply
+                return SignalResumed(RunRef(task_id, int(run)), agent.decode(), options, blocked == b"1")
+            case b"stored":
+                return SignalStored()
+            case b"missing":
+                return Missing()
+            case b"ended":
+                return Ended(state_of(reply[1]))
+            case b"full":
+                return Full()
+            case b"large":
+                return TooLarge()
+            case _:
+                return Limited.parse(reply)
+
+    return Operation(
+        script("send_signal"),
+        keys.task(task_id),
+        [
+            "*" if scope is None else str(scope),
+            *(name, payload, signal_id, FIRST_PUBLISH_GRACE_US, MAX_STORED_SIGNALS, REMEMBERED_SIGNALS),
+            limit_argument(keys, scope or Scope(), limits),
+            "" if max_bytes is None else max_bytes,
+        ],
+        parse,
+    )

@@ -1,0 +1,476 @@
+"""Suspended runs: they continue at a time or by a signal, and each signal is received once, in order."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+
+import pytest
+
+from a2a_celery.lifecycle import Suspended, final_event
+from a2a_celery.lifecycle.own_metadata import CONTINUES_AT, NAMESPACE, WAITS_FOR
+from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, WORKING
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.admin.metrics import read_metrics
+from a2a_celery.store.admin.scan import scan_list
+from a2a_celery.store.runs.commands import (
+    Claim,
+    Dropped,
+    Illegal,
+    RunLost,
+    RunRef,
+    Unchanged,
+    acquire_due_runs,
+    append,
+    claim_run,
+    end_run,
+    revoke_run,
+)
+from a2a_celery.store.runs.suspension import suspend_run, take_signal
+from a2a_celery.store.tasks.commands import TaskLimits, continue_task, request_cancel
+from a2a_celery.store.tasks.results import CanceledNow, Ended, Full, Limited, Missing, TooLarge, Waiting
+from a2a_celery.store.tasks.signals import MAX_STORED_SIGNALS, SignalResumed, SignalStored, send_signal
+from tests.support.seeds import ANN, BOB, CONTEXT, LEASE_US, Seeds, at_once, chunk, request, status
+from tests.support.suspensions import Suspensions, received, timed_out, timer, wait_for
+
+HOUR_US = 3_600_000_000
+
+
+@pytest.fixture
+def suspensions(seeds: Seeds) -> Suspensions:
+    """Suspends runs, sends signals and resumes runs."""
+    return Suspensions(seeds)
+
+
+async def test_a_sleeping_run_has_no_lease_and_no_worker(
+    store: AsyncStore, keys: Keys, seeds: Seeds, suspensions: Suspensions
+) -> None:
+    claim = await seeds.claimed()
+
+    reply = await suspensions.suspended(claim, timer(wait_us=HOUR_US), status(WORKING, "soon"))
+
+    assert (reply.state, reply.next_run) == (WORKING, None)
+    assert await suspensions.waiting() == [f"{claim.ref.task_id}.2"]
+    assert await suspensions.queued() == []
+    assert await store.redis.zcard(keys.leases) == 0
+    assert (await store.run(read_metrics(keys))).runs["suspended"] == 1
+    assert await seeds.status_text(claim.ref.task_id) == "soon"
+    await seeds.require_consistent(claim.ref.task_id)
+
+
+async def test_a_run_continues_at_its_time_and_not_before(
+    store: AsyncStore, keys: Keys, seeds: Seeds, suspensions: Suspensions
+) -> None:
+    claim = await seeds.claimed()
+    await suspensions.suspended(claim, timer(wait_us=HOUR_US))
+    assert await suspensions.resumed() == 0
+    await suspensions.come(RunRef(claim.ref.task_id, 2))
+
+    assert await suspensions.resumed() == 1
+
+    [due] = await store.run(acquire_due_runs(keys, limit=10, again_us=HOUR_US))
+    assert due.ref == RunRef(claim.ref.task_id, 2)
+    again = await seeds.claimed(claim.ref.task_id, run=2)
+    assert again.journal == {"sleep#1": timed_out("sleep")}
+    assert (again.turn, again.attempt) == (claim.turn, claim.attempt)
+    assert await suspensions.waiting() == []
+
+
+async def test_the_time_of_a_wait_counts_from_the_clock_of_the_store(
+    store: AsyncStore, keys: Keys, seeds: Seeds, suspensions: Suspensions
+) -> None:
+    claim, other = await seeds.claimed(), await seeds.claimed()
+    seconds, micros = await store.redis.time()
+    now_us = seconds * 1_000_000 + micros
+
+    await suspensions.suspended(claim, timer(wait_us=HOUR_US))
+    await suspensions.suspended(other, timer(until_us=now_us + HOUR_US))
+
+    due = dict(await store.redis.zrange(keys.suspended, 0, -1, withscores=True))
+    assert due[f"{claim.ref.task_id}.2".encode()] == pytest.approx(now_us + HOUR_US, abs=5_000_000)
+    assert due[f"{other.ref.task_id}.2".encode()] == now_us + HOUR_US
+
+
+async def test_a_run_whose_time_has_passed_is_queued_at_once(seeds: Seeds, suspensions: Suspensions) -> None:
+    claim = await seeds.claimed()
+
+    reply = await suspensions.suspended(claim, timer(until_us=1))
+
+    assert reply.next_run == 2
+    assert await suspensions.queued() == [f"{claim.ref.task_id}.2"]
+
+
+async def test_a_repeated_suspension_returns_the_same_reply(seeds: Seeds, suspensions: Suspensions) -> None:
+    claim = await seeds.claimed()
+
+    first = await suspensions.suspended(claim, timer(wait_us=HOUR_US), status(WORKING, "soon"))
+
+    assert await suspensions.suspended(claim, timer(wait_us=HOUR_US), status(WORKING, "soon")) == first
+    assert len(await seeds.log(claim.ref.task_id)) == 3
+
+
+async def test_only_the_holder_of_the_claim_suspends_a_run(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await seeds.claimed()
+    before = await seeds.everything()
+
+    reply = await store.run(
+        suspend_run(keys, claim.ref, token="other", before=0, events=[], wait=timer(wait_us=1), options=b"")
+    )
+
+    assert reply == RunLost()
+    assert await seeds.everything() == before
+
+
+async def test_the_old_run_of_a_suspended_task_writes_nothing(
+    store: AsyncStore, keys: Keys, seeds: Seeds, suspensions: Suspensions
+) -> None:
+    claim = await seeds.claimed(max_attempts=3)
+    await suspensions.suspended(claim, timer(wait_us=HOUR_US))
+    before = await seeds.everything()
+    failed = status(FAILED, "lost")
+
+    assert await store.run(append(keys, claim.ref, token=claim.token, before=0, events=[chunk("a")])) == RunLost()
+    copy = claim_run(keys, claim.ref, token="copy", runner="r", lease_us=LEASE_US, working=True)
+    assert isinstance(await store.run(copy), Dropped)
+    assert await store.run(end_run(keys, claim.ref, runner="runner", event=failed, lost=True)) == Unchanged()
+    suspended = RunRef(claim.ref.task_id, 2)
+    assert await store.run(end_run(keys, suspended, runner=None, event=failed)) == Unchanged()
+    early = claim_run(keys, suspended, token="early", runner="r", lease_us=LEASE_US, working=True)
+    assert isinstance(await store.run(early), Dropped)
+
+    assert await seeds.everything() == before
+
+
+async def test_an_event_that_is_illegal_suspends_nothing(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await seeds.claimed()
+    events = [status(COMPLETED), status(WORKING)]
+
+    reply = await store.run(
+        suspend_run(keys, claim.ref, token=claim.token, before=0, events=events, wait=timer(wait_us=1), options=b"")
+    )
+
+    assert reply == Illegal(2, WORKING)
+
+
+async def test_cancel_ends_a_suspended_task_at_once(
+    store: AsyncStore, keys: Keys, seeds: Seeds, suspensions: Suspensions
+) -> None:
+    claim = await seeds.claimed()
+    await suspensions.suspended(claim, wait_for("go", wait_us=HOUR_US))
+    await suspensions.sent(claim.ref.task_id, "other")
+
+    reply = await store.run(request_cancel(keys, ANN, claim.ref.task_id, CONTEXT))
+
+    assert isinstance(reply, CanceledNow)
+    assert reply.run is None, "the broker has no message to revoke"
+    assert (await seeds.task(claim.ref.task_id)).status.state == CANCELED
+    assert await suspensions.waiting() == []
+    assert await suspensions.resumed() == 0
+
+
+async def test_a_cancel_before_the_suspension_ends_the_task(
+    store: AsyncStore, keys: Keys, seeds: Seeds, suspensions: Suspensions
+) -> None:
+    claim = await seeds.claimed()
+    await store.run(request_cancel(keys, ANN, claim.ref.task_id, CONTEXT))
+
+    reply = await suspensions.suspended(claim, timer(wait_us=HOUR_US))
+
+    assert (reply.state, reply.next_run) == (CANCELED, None)
+    assert await suspensions.waiting() == []
+
+
+async def test_an_operator_revokes_a_suspended_run(
+    store: AsyncStore, keys: Keys, seeds: Seeds, suspensions: Suspensions
+) -> None:
+    claim = await seeds.claimed()
+    await suspensions.suspended(claim, timer(wait_us=HOUR_US))
+
+    await store.run(revoke_run(keys, RunRef(claim.ref.task_id, 2), event=status(CANCELED, "stop"), terminate=False))
+
+    assert (await seeds.task(claim.ref.task_id)).status.state == CANCELED
+    assert await suspensions.waiting() == []
+
+
+async def test_a_message_to_a_suspended_task_waits_for_the_end_of_its_turn(
+    store: AsyncStore, keys: Keys, seeds: Seeds, suspensions: Suspensions
+) -> None:
+    claim = await seeds.claimed()
+    await suspensions.suspended(claim, timer(wait_us=HOUR_US))
+    sent = request("more", claim.ref.task_id, CONTEXT)
+
+    reply = await store.run(continue_task(keys, ANN, claim.ref.task_id, sent, "", caller=b"{}", nonce="n"))
+
+    assert isinstance(reply, Waiting)
+
+
+async def test_the_task_shows_when_it_continues_until_the_next_run_begins(
+    seeds: Seeds, suspensions: Suspensions
+) -> None:
+    claim = await seeds.claimed()
+    event = final_event(Suspended("2030-01-01T00:00:00+00:00", "go"), claim.ref.task_id, CONTEXT)
+    assert event is not None
+
+    await suspensions.suspended(claim, wait_for("go", wait_us=HOUR_US), event)
+
+    metadata = dict((await seeds.task(claim.ref.task_id)).metadata)
+    assert metadata == {NAMESPACE + CONTINUES_AT: "2030-01-01T00:00:00+00:00", NAMESPACE + WAITS_FOR: "go"}
+    await suspensions.sent(claim.ref.task_id, "go")
+    again = await seeds.claimed(claim.ref.task_id, run=2)
+    assert dict(again.task.metadata) == {}
+    await seeds.require_consistent(claim.ref.task_id)
+
+
+async def test_a_suspended_run_keeps_the_place_of_its_context(
+    store: AsyncStore, keys: Keys, seeds: Seeds, suspensions: Suspensions
+) -> None:
+    claim = await seeds.claimed(serialize_context=True)
+    other = await seeds.created(serialize_context=True)
+    await suspensions.suspended(claim, wait_for("go"))
+    blocked = claim_run(keys, RunRef(other, 1), token="x", runner="r", lease_us=LEASE_US, working=True)
+    assert isinstance(await store.run(blocked), Dropped)
+
+    reply = await suspensions.sent(claim.ref.task_id, "go")
+
+    assert isinstance(reply, SignalResumed)
+    assert not reply.is_blocked
+    again = await seeds.claimed(claim.ref.task_id, run=2)
+    await seeds.settled(again, status(COMPLETED))
+    assert isinstance(await store.run(blocked), Claim)
+
+
+async def test_a_signal_resumes_the_run_that_waits_for_it(
+    store: AsyncStore, keys: Keys, seeds: Seeds, suspensions: Suspensions
+) -> None:
+    claim = await seeds.claimed()
+    await suspensions.suspended(claim, wait_for("go"), options=b'{"retries":2}')
+
+    reply = await suspensions.sent(claim.ref.task_id, "go", b'{"by":"ann"}')
+
+    assert reply == SignalResumed(RunRef(claim.ref.task_id, 2), "agent", b'{"retries":2}')
+    again = await seeds.claimed(claim.ref.task_id, run=2)
+    assert again.journal is not None
+    assert again.journal["go#1"].content == b'{"by":"ann"}'
+    assert await store.redis.exists(keys.task(claim.ref.task_id).signals) == 0
+
+
+async def test_a_signal_with_another_name_waits(seeds: Seeds, suspensions: Suspensions) -> None:
+    claim = await seeds.claimed()
+    await suspensions.suspended(claim, wait_for("go"))
+
+    assert await suspensions.sent(claim.ref.task_id, "other") == SignalStored()
+
+    assert await suspensions.waiting() == [f"{claim.ref.task_id}.2"]
+
+
+async def test_a_signal_before_the_wait_is_received_by_the_first_wait(seeds: Seeds, suspensions: Suspensions) -> None:
+    task_id = await seeds.created()
+    for payload in (b"1", b"2"):
+        await suspensions.sent(task_id, "go", payload)
+    await suspensions.sent(task_id, "other", b"3")
+    claim = await seeds.claimed(task_id)
+
+    entries = [await suspensions.taken(claim, "go", number) for number in (1, 2, 3)]
+
+    assert [entry.content for entry in entries[:2] if not isinstance(entry, RunLost | None)] == [b"1", b"2"]
+    assert entries[2] is None
+    assert await suspensions.taken(claim, "go", 1) == entries[0], "a repeated call returns the same signal"
+
+
+async def test_a_signal_between_the_check_and_the_suspension_is_not_lost(
+    seeds: Seeds, suspensions: Suspensions
+) -> None:
+    claim = await seeds.claimed()
+    assert await suspensions.taken(claim, "go") is None
+    assert await suspensions.sent(claim.ref.task_id, "go", b"7") == SignalStored()
+
+    reply = await suspensions.suspended(claim, wait_for("go"))
+
+    assert reply.next_run == 2
+    again = await seeds.claimed(claim.ref.task_id, run=2)
+    assert again.journal is not None
+    assert again.journal["go#1"].content == b"7"
+
+
+async def test_two_signals_at_once_resume_the_run_once(
+    store: AsyncStore, keys: Keys, seeds: Seeds, suspensions: Suspensions
+) -> None:
+    claim = await seeds.claimed()
+    await suspensions.suspended(claim, wait_for("go"))
+
+    replies = await at_once(*(suspensions.sent(claim.ref.task_id, "go", str(n).encode()) for n in range(20)))
+
+    assert sum(isinstance(reply, SignalResumed) for reply in replies) == 1
+    again = await seeds.claimed(claim.ref.task_id, run=2)
+    taken = [await suspensions.taken(again, "go", number) for number in range(2, 21)]
+    assert again.journal is not None
+    payloads = [again.journal["go#1"].content, *(e.content for e in taken if not isinstance(e, RunLost | None))]
+    assert sorted(payloads) == sorted(str(n).encode() for n in range(20))
+    assert await store.redis.exists(keys.task(claim.ref.task_id).signals) == 0
+
+
+async def test_a_wait_ends_either_by_its_signal_or_by_its_time(seeds: Seeds, suspensions: Suspensions) -> None:
+    """Whichever script is first decides. A late signal stays for the next wait."""
+    outcomes = set()
+    for round_number in range(20):
+        claim = await seeds.claimed()
+        await suspensions.suspended(claim, wait_for("go", wait_us=HOUR_US))
+        await suspensions.come(RunRef(claim.ref.task_id, 2))
+        calls = [suspensions.resumed(), suspensions.sent(claim.ref.task_id, "go", b"5")]
+        await asyncio.gather(*(calls if round_number % 2 else reversed(calls)))
+
+        again = await seeds.claimed(claim.ref.task_id, run=2)
+        assert again.journal is not None
+        entry, rest = again.journal["go#1"], await suspensions.taken(again, "go", 2)
+        is_timeout = entry == timed_out("go")
+        assert is_timeout == (rest is not None)
+        outcomes.add(is_timeout)
+        await seeds.settled(again, status(COMPLETED))
+    assert outcomes == {True, False}
+
+
+async def test_a_wait_that_may_not_wait_records_its_timeout(
+    store: AsyncStore, keys: Keys, seeds: Seeds, suspensions: Suspensions
+) -> None:
+    claim = await seeds.claimed()
+    poll = take_signal(
+        keys,
+        claim.ref,
+        token=claim.token,
+        confirmed=0,
+        signal="go",
+        received=received("go"),
+        timeout=timed_out("go"),
+    )
+
+    assert await store.run(poll) == timed_out("go")
+    await suspensions.sent(claim.ref.task_id, "go")
+    assert await store.run(poll) == timed_out("go"), "the result of the wait does not change"
+
+
+async def test_only_the_holder_of_the_claim_takes_a_signal(
+    store: AsyncStore, keys: Keys, seeds: Seeds, suspensions: Suspensions
+) -> None:
+    claim = await seeds.claimed()
+    await suspensions.sent(claim.ref.task_id, "go")
+
+    stolen = take_signal(keys, claim.ref, token="other", confirmed=0, signal="go", received=received("go"))
+
+    assert await store.run(stolen) == RunLost()
+    assert await suspensions.taken(claim, "go") is not None
+
+
+async def test_a_signal_with_a_known_id_has_no_effect(seeds: Seeds, suspensions: Suspensions) -> None:
+    claim = await seeds.claimed()
+    await suspensions.suspended(claim, wait_for("go"))
+
+    first = await suspensions.sent(claim.ref.task_id, "go", b"1", "id 1")
+    assert isinstance(first, SignalResumed)
+    assert await suspensions.sent(claim.ref.task_id, "go", b"1", "id 1") == first, "the caller publishes the run again"
+
+    again = await seeds.claimed(claim.ref.task_id, run=2)
+    assert await suspensions.sent(claim.ref.task_id, "go", b"1", "id 1") == SignalStored()
+    assert await suspensions.taken(again, "go", 2) is None
+
+
+async def test_signals_that_find_no_task_or_no_room_are_refused(
+    store: AsyncStore, keys: Keys, seeds: Seeds, suspensions: Suspensions
+) -> None:
+    task_id, ended = await seeds.created(), await seeds.ended(COMPLETED)
+    full = [await suspensions.sent(task_id, "go", str(n).encode()) for n in range(MAX_STORED_SIGNALS)]
+    assert set(full) == {SignalStored()}
+    before = await seeds.everything()
+
+    assert await suspensions.sent(task_id, "go", b"one more") == Full()
+    assert await suspensions.sent("unknown", "go") == Missing()
+    assert await suspensions.sent(ended, "go") == Ended(COMPLETED)
+    of_another = send_signal(keys, BOB, task_id, name="go", payload=b"1", signal_id="x")
+    assert await store.run(of_another) == Missing()
+    large = send_signal(keys, ANN, task_id, name="go", payload=b"1", signal_id="x", max_bytes=10)
+    assert await store.run(large) == TooLarge()
+    limits = TaskLimits(("agent",), store_bytes=1)
+    limited = send_signal(keys, ANN, task_id, name="go", payload=b"12", signal_id="x", limits=limits)
+    assert isinstance(await store.run(limited), Limited)
+
+    assert await seeds.everything() == before
+
+
+async def test_signals_are_kept_for_the_next_turn(
+    store: AsyncStore, keys: Keys, seeds: Seeds, suspensions: Suspensions
+) -> None:
+    task_id = await seeds.ended(INPUT_REQUIRED)
+    await suspensions.sent(task_id, "go", b"4")
+    sent = request("more", task_id, CONTEXT)
+    await store.run(continue_task(keys, ANN, task_id, sent, "", caller=b"{}", nonce="n"))
+
+    entry = await suspensions.taken(await seeds.claimed(task_id, run=2), "go")
+
+    assert not isinstance(entry, RunLost | None)
+    assert entry.content == b"4"
+
+
+async def test_a_requeued_task_receives_the_signals_of_its_dead_letter(
+    store: AsyncStore, keys: Keys, seeds: Seeds, suspensions: Suspensions
+) -> None:
+    claim = await seeds.claimed()
+    await suspensions.sent(claim.ref.task_id, "go", b"9")
+    await seeds.lost(claim.ref)
+
+    task_id, result = await seeds.requeued(claim.ref.task_id)
+
+    assert result == "requeued"
+    entry = await suspensions.taken(await seeds.claimed(task_id), "go")
+    assert not isinstance(entry, RunLost | None)
+    assert entry.content == b"9"
+
+
+async def test_bytes_of_a_signal_count_while_it_is_stored(
+    store: AsyncStore, keys: Keys, seeds: Seeds, suspensions: Suspensions
+) -> None:
+    claim = await seeds.claimed()
+    record = keys.task(claim.ref.task_id).record
+    sizes = [int(await store.redis.hget(record, "size"))]
+    await suspensions.sent(claim.ref.task_id, "go", b"x" * 100)
+    sizes.append(int(await store.redis.hget(record, "size")))
+    await store.run(take_signal(keys, claim.ref, token=claim.token, confirmed=0, signal="go", received=received("go")))
+    sizes.append(int(await store.redis.hget(record, "size")))
+
+    assert all(sizes[0] < after for after in sizes[1:])
+    assert sizes[2] - sizes[0] == await store.redis.hstrlen(keys.task(claim.ref.task_id).journal, "go#1") + len("go#1")
+
+
+async def test_a_resumed_run_is_published_once_at_a_time_by_watchers(
+    store: AsyncStore, keys: Keys, seeds: Seeds, suspensions: Suspensions
+) -> None:
+    claims = [await seeds.claimed() for _ in range(5)]
+    for claim in claims:
+        await suspensions.suspended(claim, timer(wait_us=HOUR_US))
+        await suspensions.come(RunRef(claim.ref.task_id, 2))
+
+    await at_once(*(suspensions.resumed(2) for _ in range(6)))
+    batches = await at_once(*(store.run(acquire_due_runs(keys, limit=2, again_us=HOUR_US)) for _ in range(6)))
+
+    names = sorted(run.ref.name for batch in batches for run in batch)
+    assert names == sorted(f"{claim.ref.task_id}.2" for claim in claims)
+    assert all(one != other for one, other in pairwise(names))
+
+
+async def test_a_suspended_run_is_listed_for_operators(
+    store: AsyncStore, keys: Keys, seeds: Seeds, suspensions: Suspensions
+) -> None:
+    claim = await seeds.claimed()
+    await suspensions.suspended(claim, wait_for("go"))
+
+    [listed] = (await store.run(scan_list(keys, keys.suspended))).tasks
+
+    assert listed.ref == RunRef(claim.ref.task_id, 2)
+    assert listed.score == float("inf")
+
+
+async def test_the_entry_of_a_missing_task_leaves_the_list(
+    store: AsyncStore, keys: Keys, suspensions: Suspensions
+) -> None:
+    await store.redis.zadd(keys.suspended, {"gone.2": 1})
+
+    assert await suspensions.resumed() == 1
+    assert await suspensions.waiting() == []

@@ -1,0 +1,80 @@
+"""Suspended runs and signals for tests of the store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from a2a_celery.lifecycle.journal import JournalEntry, RunRecord
+from a2a_celery.store.runs.commands import Claim, RunLost, RunRef
+from a2a_celery.store.runs.suspension import SuspendedRun, Wait, resume_due_runs, suspend_run, take_signal
+from a2a_celery.store.tasks.signals import SentSignal, send_signal
+from tests.support.seeds import Seeds
+
+
+def received(name: str, number: int = 1) -> JournalEntry:
+    """Return the entry of a wait without the payload."""
+    return JournalEntry(f"{name}#{number}", "wait", "json", b"", number)
+
+
+def timed_out(name: str, number: int = 1) -> JournalEntry:
+    """Return the entry of a wait whose time came first."""
+    return JournalEntry(f"{name}#{number}", "wait", "timeout", b"", number)
+
+
+def wait_for(name: str, number: int = 1, *, wait_us: int | None = None, until_us: int | None = None) -> Wait:
+    """Return a wait for the signal `name`."""
+    return Wait(received(name, number), timed_out(name, number), name, wait_us, until_us)
+
+
+def timer(*, wait_us: int | None = None, until_us: int | None = None) -> Wait:
+    """Return a wait for a time only."""
+    return Wait(received("sleep"), timed_out("sleep"), "", wait_us, until_us)
+
+
+class Suspensions:
+    """Suspends runs, sends signals and resumes runs."""
+
+    def __init__(self, seeds: Seeds) -> None:
+        self.seeds, self.store, self.keys = seeds, seeds.store, seeds.keys
+
+    async def suspended(
+        self, claim: Claim, wait: Wait, *events: RunRecord, before: int = 0, options: bytes = b""
+    ) -> SuspendedRun:
+        """Suspend the run of `claim`."""
+        operation = suspend_run(
+            self.keys, claim.ref, token=claim.token, before=before, events=events, wait=wait, options=options
+        )
+        reply = await self.store.run(operation)
+        assert isinstance(reply, SuspendedRun), reply
+        return reply
+
+    async def sent(self, task_id: str, name: str, payload: bytes = b"1", signal_id: str = "") -> SentSignal:
+        """Send a signal as an operator."""
+        signal_id = signal_id or f"{name}-{payload!r}"
+        return await self.store.run(
+            send_signal(self.keys, None, task_id, name=name, payload=payload, signal_id=signal_id)
+        )
+
+    async def taken(self, claim: Claim, name: str, number: int = 1) -> JournalEntry | RunLost | None:
+        """Take a signal for the run of `claim`."""
+        return await self.store.run(
+            take_signal(
+                self.keys, claim.ref, token=claim.token, confirmed=0, signal=name, received=received(name, number)
+            )
+        )
+
+    async def resumed(self, limit: int = 100) -> int:
+        """Resume the runs whose time has come."""
+        return await self.store.run(resume_due_runs(self.keys, limit=limit))
+
+    async def come(self, ref: RunRef) -> None:
+        """Let the time of a suspended run come."""
+        await self.store.redis.zadd(self.keys.suspended, {ref.name: 1}, xx=True)
+
+    async def waiting(self) -> Sequence[str]:
+        """Return the names of the suspended runs."""
+        return [name.decode() for name in await self.store.redis.zrange(self.keys.suspended, 0, -1)]
+
+    async def queued(self) -> Sequence[str]:
+        """Return the names of the queued runs."""
+        return [name.decode() for name in await self.store.redis.zrange(self.keys.dispatch, 0, -1)]
