@@ -15,14 +15,17 @@ from a2a.types import Artifact, Part, StreamResponse, Task, TaskStatus
 from a2a.utils.errors import A2AError
 from google.protobuf.message import Message as Proto
 
-from ..client import state_name
+from ..client import AnswerField, state_name
 from ..client.event_parser import to_json
+from ..client.input_request import choice_text, fields_of
+from ..lifecycle.questions import schema_in
 
 __all__ = [
     "STATE_PREFIX",
     "as_json",
     "error_line",
     "event_line",
+    "field_prompt",
     "state_name",
     "table",
     "task_lines",
@@ -93,6 +96,18 @@ def with_reference(text: str, reference: object) -> str:
     return f"{text} [reference {_printable(reference)}]" if isinstance(reference, str) and reference else text
 
 
+def field_prompt(field: AnswerField) -> str:
+    """Return the prompt for a field of an answer, with its description, what to enter, and its default."""
+    hints = {"integer": "a whole number", "number": "a number", "boolean": "yes or no", "json": "JSON"}
+    wanted = " or ".join(map(choice_text, field.choices)) or hints.get(field.kind, "")
+    about = "; ".join(one for one in (field.description.rstrip("."), wanted) if one)
+    default = {True: "yes", False: "no"}.get(field.default) if field.kind == "boolean" else None
+    if default is None:
+        default = "none" if field.default is None else choice_text(field.default)
+    label = f"{field.label} ({about})" if about else field.label
+    return " ".join(_printable(label if field.required else f"{label} [{default}]").split()) + ": "
+
+
 def _status(status: TaskStatus) -> str:
     line = _labelled(state_name(status.state), status.message.parts if status.HasField("message") else ())
     reference = status.message.metadata.fields.get("reference")
@@ -118,6 +133,8 @@ def _part(part: Part) -> str:
     match part.WhichOneof("content"):
         case "text":
             return part.text
+        case "data" if (schema := schema_in([part])) is not None:
+            return f"(answer: {', '.join(field.name or field.kind for field in fields_of(schema))})"
         case "data":
             return json.dumps(to_json(part.data), ensure_ascii=False)
         case "url":

@@ -16,6 +16,7 @@ from .errors import (
     ResponseLost,
     TooManyRequests,
 )
+from .input_request import AnswerField, AnswerRefused, InputRequest
 from .remote_agent import RemoteAgent
 from .result import Result, StopReason, input_requests, state_name, stop_reason_of
 from .session import AgentSession, Content, Session
@@ -23,11 +24,14 @@ from .session import AgentSession, Content, Session
 __all__ = [
     "AgentSession",
     "AgentUnreachable",
+    "AnswerField",
+    "AnswerRefused",
     "CallRefused",
     "CardCache",
     "Content",
     "Credentials",
     "DeadlineExceeded",
+    "InputRequest",
     "InvalidResponse",
     "NoTransport",
     "NotConnected",

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
+from click.testing import CliRunner
 
+from a2a_celery.cli.main import main
+from a2a_celery.client import AnswerRefused, InputRequest, RemoteAgent
 from tests.support.asking import Answer, ask
 from tests.support.clients import Served, base_url, rest
 from tests.support.fleet import running_fleet
+from tests.support.structured_agents import Table
+from tests.support.terminal import terminal
 from tests.support.waiting import LIMIT
 
 SCHEMA_KEY = "a2a_celery/answer_schema"
@@ -154,6 +160,60 @@ def test_a_client_of_protocol_0_3_recognises_and_answers_the_question(served: Se
     assert "Missing: name" in refused["error"]["message"]
     answered = legacy(served, [{"kind": "data", "data": TABLE}], taskId=task["id"])
     assert answered["result"]["status"]["message"]["parts"][0]["text"] == "Shall I book it?"
+
+
+def test_a_terminal_prompts_for_each_field(served: Served) -> None:
+    url = f"{served.url}/agents/table"
+    with terminal("from a2a_celery.cli.main import main; main()", "call", url, "a table") as screen:
+        screen.shows("INPUT_REQUIRED: Which table? (answer: people, meal, name, smoking, budget, guests)")
+        screen.shows("People (How many of you are coming?; a whole number): ")
+        screen.types("many\n")
+        screen.shows("enter a whole number")
+        screen.types("30\n")
+        screen.shows("Meal (lunch or dinner) [dinner]: ")
+        screen.types("lunch\n")
+        screen.shows("Your name: ")
+        screen.types("Ada\n")
+        screen.shows("Smoking (yes or no) [no]: ")
+        screen.types("\n")
+        screen.shows("Budget (a number) [none]: ")
+        screen.types("\n")
+        screen.shows("Guests (JSON) [[]]: ")
+        screen.types("\n")
+        screen.shows("people: 30 is greater than the maximum of 20.")
+        for line in ("2", "lunch", "Ada", "yes", "10.5", '["Bob"]'):
+            screen.types(f"{line}\n")
+        screen.shows("Answer (yes or no): ")
+        screen.types("yes\n")
+
+        assert screen.ends() == 0
+        assert "artifact response: 2 for Ada, lunch" in screen.screen
+
+
+def test_a_script_answers_with_a_line_of_json(served: Served) -> None:
+    lines = f"{json.dumps(TABLE)}\ntrue\n"
+
+    result = CliRunner().invoke(main, ["call", f"{served.url}/agents/table", "a table"], input=lines)
+    refused = CliRunner().invoke(main, ["call", f"{served.url}/agents/table", "a table"], input="many\n")
+
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "COMPLETED")
+    assert refused.exit_code == 1
+    assert "This text is not JSON" in refused.output
+
+
+async def test_the_clients_helper_answers(served: Served) -> None:
+    async with RemoteAgent(f"{served.url}/agents/table") as agent:
+        session = agent.session()
+        request = InputRequest.of(await session.send("a table"))
+        assert request is not None
+        with pytest.raises(AnswerRefused):
+            request.answer({"people": 2})
+        confirmation = InputRequest.of(await session.send(request.answer(Table(people=2, name="Ada"))))
+        assert confirmation is not None
+
+        result = await session.send(confirmation.answer(True))
+
+    assert (result.state_name, result.text) == ("COMPLETED", "2 for Ada, dinner")
 
 
 def legacy(served: Served, parts: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:

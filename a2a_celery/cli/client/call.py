@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import getpass
+import sys
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 from a2a.helpers import new_text_part
-from a2a.types import Part, StreamResponse, TaskState
-from a2a.utils.errors import A2AError
+from a2a.types import Message, Part, StreamResponse, TaskState
+from a2a.utils.errors import A2AError, InvalidParamsError
 
-from ...client import AgentSession, RemoteAgent, RemoteError, state_name
+from ...client import AgentSession, AnswerField, AnswerRefused, InputRequest, RemoteAgent, RemoteError, state_name
 from ...errors import ConfigError
-from ..output import as_json, error_line, event_line
+from ..output import as_json, error_line, event_line, field_prompt
 from .credentials import credentials_of, with_credentials
 from .task_commands import parts_of
 
@@ -55,8 +57,9 @@ def call(
 ) -> None:
     """Send TEXT to the agent at URL and show its events.
 
-    Asks you for input when the agent needs it. Ctrl-C cancels the task; a second Ctrl-C leaves it running. The exit
-    code is 0 when the task is COMPLETED, 1 FAILED, 3 REJECTED, 4 CANCELED, 5 INPUT_REQUIRED, 6 AUTH_REQUIRED.
+    Asks you for input when the agent needs it; on a terminal, for each field of a question with a schema. Ctrl-C
+    cancels the task; a second Ctrl-C leaves it running. The exit code is 0 when the task is COMPLETED, 1 FAILED, 3
+    REJECTED, 4 CANCELED, 5 INPUT_REQUIRED, 6 AUTH_REQUIRED.
     """
     parts = parts_of(text, data)
     try:
@@ -73,6 +76,33 @@ def call(
     context.exit(code)
 
 
+def filled_form(request: InputRequest) -> Message:
+    """Prompt for the fields of an answer until the answer fits its schema.
+
+    Raises:
+        EOFError: The input ends.
+    """
+    while True:
+        values = {field.name: value for field in request.fields if (value := _field_value(field)) is not None}
+        try:
+            return request.answer(values.get("") if "" in {field.name for field in request.fields} else values)
+        except AnswerRefused as e:
+            click.echo(e, err=True)
+
+
+def _field_value(field: AnswerField) -> Any:
+    """Return the value that the user enters for a field, or None for no value of an optional field."""
+    while True:
+        click.echo(field_prompt(field), nl=False, err=True)
+        text = input()
+        if not text.strip() and not field.required:
+            return None
+        try:
+            return field.parse(text)
+        except ValueError as e:
+            click.echo(f"{e}", err=True)
+
+
 @dataclass(frozen=True, slots=True)
 class TerminalConversation:
     """Conversation on a terminal. Each turn runs on `runner`; Ctrl-C raises KeyboardInterrupt after the turn."""
@@ -82,32 +112,46 @@ class TerminalConversation:
     as_lines: bool
     asks: bool
 
-    def hold(self, parts: list[Part]) -> int:
+    def hold(self, content: list[Part] | Message) -> int:
         """Run the conversation until the task is terminal, or interrupted without an answer. Return the exit code."""
         try:
             while True:
-                self.runner.run(self._turn(parts))
+                self._take_turn(content)
                 if not (self.asks and self.session.is_interrupted):
                     return self._code()
                 answer = self._answer()
                 if answer is None:
                     return self._code()
-                parts = [new_text_part(answer)]
+                content = answer
         except KeyboardInterrupt:
             return self._interrupted()
 
-    async def _turn(self, parts: list[Part]) -> None:
-        async with aclosing(self.session.stream(parts)) as events:
+    def _take_turn(self, content: list[Part] | Message) -> None:
+        """Run a turn. A refused answer to a form leaves the question open, and the user reads the reason."""
+        before = self.session.result
+        try:
+            self.runner.run(self._turn(content))
+        except InvalidParamsError as e:
+            if not isinstance(content, Message):
+                raise
+            click.echo(error_line(e), err=True)
+            self.session.result = before
+
+    async def _turn(self, content: list[Part] | Message) -> None:
+        async with aclosing(self.session.stream(content)) as events:
             async for event in events:
                 self._show(event)
 
-    def _answer(self) -> str | None:
+    def _answer(self) -> list[Part] | Message | None:
         """Return the user's answer, or None at the end of input. Credentials are read without echo."""
+        request = InputRequest.of(self.session.result)
         try:
             if self.session.state == TaskState.TASK_STATE_AUTH_REQUIRED:
-                return getpass.getpass("> ")
+                return [new_text_part(getpass.getpass("> "))]
+            if request is not None and request.fields and sys.stdin.isatty():
+                return filled_form(request)
             click.echo("> ", nl=False, err=True)
-            return input()
+            return [new_text_part(input())]
         except EOFError:
             click.echo(err=True)
             return None

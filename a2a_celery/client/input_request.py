@@ -1,0 +1,264 @@
+"""Questions of an agent as a client shows and answers them: text, JSON Schema of the answer, and the fields of a form.
+
+A schema comes from a peer and may be anything. A schema that is not a valid JSON Schema, or that refers to another
+document, is shown and not enforced.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from urllib.parse import unquote
+from uuid import uuid4
+
+from a2a.helpers import new_data_part, new_text_part
+from a2a.types import Message, Part, Role, Task, TaskStatusUpdateEvent
+from google.protobuf.json_format import MessageToDict
+from pydantic_core import to_jsonable_python
+
+from ..lifecycle.answers import AnswerRefused, fitting_answer, require_valid_schema
+from ..lifecycle.questions import (
+    PROPERTY_ORDER,
+    SCHEMA_MEDIA_TYPE,
+    checked_schema,
+    is_schema_part,
+    schema_in,
+    whole_numbers,
+)
+from .event_parser import parse_event
+from .result import Result, input_requests
+
+FieldKind = Literal["string", "integer", "number", "boolean", "choice", "json"]
+
+MAX_REFERENCES = 8
+"""Maximum number of references that are followed from one schema."""
+
+YES, NO = ("y", "yes", "true", "1"), ("n", "no", "false", "0")
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerField:
+    """Field of a form for an answer.
+
+    Attributes:
+        name: Key of the value in the answer, or "" if the value is the whole answer.
+        kind: Kind of input. "json" stands for any other value, entered as JSON.
+        label: Name for a reader.
+        description: Explanation for a reader, or "".
+        required: True if the answer must have the value.
+        default: Value that the agent assumes if there is none, or None.
+        choices: The values of a "choice".
+    """
+
+    name: str
+    kind: FieldKind
+    label: str
+    description: str = ""
+    required: bool = True
+    default: Any = None
+    choices: tuple[Any, ...] = ()
+
+    def parse(self, text: str) -> Any:
+        """Return the value that a reader has entered as `text`.
+
+        Raises:
+            ValueError: `text` is not a value of this kind. The error says what to enter.
+        """
+        entered = text.strip()
+        match self.kind:
+            case "string":
+                return text
+            case "integer" | "number":
+                return _number(entered, self.kind)
+            case "boolean" if entered.lower() in YES + NO:
+                return entered.lower() in YES
+            case "boolean":
+                raise ValueError("enter yes or no")
+            case "choice":
+                found = [one for one in self.choices if entered == choice_text(one)]
+                if not found:
+                    raise ValueError(f"enter one of: {', '.join(map(choice_text, self.choices))}")
+                return found[0]
+            case "json":
+                try:
+                    return json.loads(entered)
+                except (ValueError, RecursionError) as e:
+                    raise ValueError(f"enter JSON: {e}") from None
+
+
+def _number(text: str, kind: str) -> int | float:
+    try:
+        return int(text) if kind == "integer" else float(text)
+    except ValueError:
+        raise ValueError("enter a whole number" if kind == "integer" else "enter a number") from None
+
+
+def choice_text(value: Any) -> str:
+    """Return a choice as a reader enters it."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+@dataclass(frozen=True, slots=True)
+class InputRequest:
+    """Open question of an agent.
+
+    Attributes:
+        parts: Parts of the question, without its schema.
+        schema: JSON Schema of the answer, or None if any message answers the question.
+        fields: Fields of a form for the answer, in their order; empty without a schema.
+        task_id: Id of the task that waits.
+        context_id: Id of its context.
+    """
+
+    parts: list[Part]
+    schema: dict[str, Any] | None = None
+    fields: list[AnswerField] = field(default_factory=list)
+    task_id: str = ""
+    context_id: str = ""
+
+    @classmethod
+    def of(cls, answer: object) -> InputRequest | None:
+        """Return the question in a response, or None if the agent asks nothing.
+
+        Args:
+            answer: A response as `Result.of` takes it; a single status update is enough.
+        """
+        event = answer.raw if isinstance(answer, Result) else parse_event(answer)
+        parts = input_requests(event)
+        if not parts or not isinstance(event, Task | TaskStatusUpdateEvent):
+            return None
+        schema = _schema_of(parts)
+        return cls(
+            parts=[part for part in parts if not _carries_schema(part)],
+            schema=schema,
+            fields=[] if schema is None else fields_of(schema),
+            task_id=event.id if isinstance(event, Task) else event.task_id,
+            context_id=event.context_id,
+        )
+
+    @property
+    def text(self) -> str:
+        """Text of the question; texts of several parts are joined by newlines."""
+        return "\n".join(part.text for part in self.parts if part.HasField("text"))
+
+    def answer(self, data: Any) -> Message:
+        """Return the message that answers the question with `data`.
+
+        Args:
+            data: JSON data, a Pydantic model, a dataclass, or text. Text is sent as text if the question has no schema.
+
+        Raises:
+            AnswerRefused: The answer does not fit the schema. It is a ValueError whose text says why.
+            TypeError: `data` has no form in JSON.
+        """
+        try:
+            value = to_jsonable_python(data, by_alias=True)
+        except ValueError as e:
+            raise TypeError(f"an answer cannot carry this {type(data).__name__}: {e}") from None
+        is_text = self.schema is None and isinstance(value, str)
+        message = Message(
+            message_id=uuid4().hex,
+            role=Role.ROLE_USER,
+            task_id=self.task_id,
+            context_id=self.context_id,
+            parts=[new_text_part(value) if is_text else new_data_part(value, media_type="application/json")],
+        )
+        if self.schema is not None and _is_enforceable(self.schema):
+            fitting_answer(self.schema, message)
+        return message
+
+
+def _carries_schema(part: Part) -> bool:
+    return is_schema_part(part) or (part.HasField("data") and part.media_type == SCHEMA_MEDIA_TYPE)
+
+
+def _schema_of(parts: Sequence[Part]) -> dict[str, Any] | None:
+    schema = schema_in(parts)
+    if schema is None:
+        found = [whole_numbers(MessageToDict(part.data)) for part in parts if _carries_schema(part)]
+        schema = next((one for one in found if isinstance(one, dict)), None)
+    return schema
+
+
+def _is_enforceable(schema: Mapping[str, Any]) -> bool:
+    try:
+        require_valid_schema(checked_schema(schema))
+    except ValueError:
+        return False
+    return True
+
+
+def fields_of(schema: Mapping[str, Any]) -> list[AnswerField]:
+    """Return the fields of a form for answers to `schema`: one per property, or a single one for another type."""
+    outer = _simplified(schema, schema)
+    properties = outer.get("properties")
+    if not isinstance(properties, Mapping) or not properties:
+        return [_field("", outer, outer, required=True)]
+    required = outer.get("required")
+    names = required if isinstance(required, list) else []
+    return [
+        _field(str(name), one, _simplified(one, schema), required=name in names)
+        for name, one in sorted(properties.items(), key=_place)
+    ]
+
+
+def _place(item: tuple[str, Any]) -> tuple[float, str]:
+    place = item[1].get(PROPERTY_ORDER) if isinstance(item[1], Mapping) else None
+    return (place if isinstance(place, int | float) else float("inf")), str(item[0])
+
+
+def _field(name: str, given: Any, inner: Mapping[str, Any], *, required: bool) -> AnswerField:
+    given = given if isinstance(given, Mapping) else {}
+    choices = inner.get("enum")
+    kind: Any = inner.get("type")
+    if isinstance(choices, list) and choices and not any(isinstance(one, dict | list) for one in choices):
+        kind = "choice"
+    elif kind not in ("string", "integer", "number", "boolean"):
+        kind = "json"
+
+    def text(key: str) -> str:
+        return next((one[key] for one in (given, inner) if isinstance(one.get(key), str)), "")
+
+    return AnswerField(
+        name,
+        kind,
+        text("title") or name or "Answer",
+        text("description"),
+        required,
+        given.get("default"),
+        tuple(choices) if kind == "choice" and isinstance(choices, list) else (),
+    )
+
+
+def _simplified(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return `schema` with its reference followed and without the alternative null, or {} if several types remain."""
+    for _ in range(MAX_REFERENCES):
+        if not isinstance(schema, Mapping):
+            break
+        if isinstance(reference := schema.get("$ref"), str):
+            schema = _referenced(reference, root)
+            continue
+        types = schema.get("type")
+        if isinstance(types, list):
+            named = [one for one in types if one != "null"]
+            return {**schema, "type": named[0] if len(named) == 1 else None}
+        options = next((schema[key] for key in ("anyOf", "oneOf", "allOf") if isinstance(schema.get(key), list)), None)
+        if options is None:
+            return schema
+        others = [one for one in options if not (isinstance(one, Mapping) and one.get("type") == "null")]
+        schema = others[0] if len(others) == 1 else None
+    return {}
+
+
+def _referenced(reference: str, root: Mapping[str, Any]) -> Any:
+    """Return the schema that a reference such as ``#/$defs/Colour`` names, or None."""
+    found: Any = root
+    for step in reference.removeprefix("#").split("/")[1:]:
+        key = unquote(step).replace("~1", "/").replace("~0", "~")
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found if reference.startswith("#") else None
+
+
+__all__ = ["AnswerField", "AnswerRefused", "InputRequest", "choice_text", "fields_of"]

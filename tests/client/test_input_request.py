@@ -1,0 +1,178 @@
+"""Questions as a client shows and answers them, also those of peers whose JSON has nulls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from a2a.types import Role
+
+from a2a_celery.client import AnswerField, AnswerRefused, InputRequest, Result, Session
+from a2a_celery.lifecycle.answers import AnswerType
+from tests.support.structured_agents import Meal, Table
+
+KEY = {"a2a_celery/answer_schema": True}
+
+
+def asked(schema: Any, state: str = "INPUT_REQUIRED", **part: Any) -> dict[str, Any]:
+    """Return the JSON of a task with a question, as a server sends it."""
+    parts = [{"text": "Which table?"}, {"data": schema, "metadata": KEY, **part}, {"text": "Thank you."}]
+    message = {"messageId": "q", "role": "ROLE_AGENT", "parts": parts}
+    return {"id": "t", "contextId": "c", "status": {"state": f"TASK_STATE_{state}", "message": message}}
+
+
+def question(schema: Any, **part: Any) -> InputRequest:
+    found = InputRequest.of(asked(schema, **part))
+    assert found is not None
+    return found
+
+
+TABLE = AnswerType(Table).schema
+
+
+def test_a_question_has_its_text_its_schema_and_its_fields() -> None:
+    found = question(TABLE)
+
+    assert (found.text, found.task_id, found.context_id) == ("Which table?\nThank you.", "t", "c")
+    assert found.schema == TABLE
+    assert found.fields == [
+        AnswerField("people", "integer", "People", "How many of you are coming?"),
+        AnswerField("meal", "choice", "Meal", required=False, default="dinner", choices=("lunch", "dinner")),
+        AnswerField("name", "string", "Your name"),
+        AnswerField("smoking", "boolean", "Smoking", required=False, default=False),
+        AnswerField("budget", "number", "Budget", required=False),
+        AnswerField("guests", "json", "Guests", required=False, default=[]),
+    ]
+
+
+@pytest.mark.parametrize("data", [{"people": 2, "name": "Ada"}, Table(people=2, name="Ada", meal=Meal.LUNCH)])
+def test_an_answer_is_a_message_to_the_task(data: Any) -> None:
+    message = question(TABLE).answer(data)
+
+    assert (message.task_id, message.context_id, message.role) == ("t", "c", Role.ROLE_USER)
+    assert message.message_id
+    assert message.parts[0].data.struct_value.fields["people"].number_value == 2
+    assert Session().message(message) == message
+
+
+def test_an_answer_that_does_not_fit_is_refused_here() -> None:
+    with pytest.raises(AnswerRefused, match=r"people: 30 is greater than the maximum of 20"):
+        question(TABLE).answer({"people": 30})
+    with pytest.raises(TypeError, match="cannot carry this object"):
+        question(TABLE).answer(object())
+
+
+def test_a_question_without_a_schema_is_answered_with_text_or_data() -> None:
+    @dataclass
+    class Point:
+        x: int
+
+    found = InputRequest.of(asked({"not": "a schema"}) | {"status": {"state": "TASK_STATE_INPUT_REQUIRED"}})
+    assert found is not None
+    assert (found.schema, found.fields) == (None, [])
+    assert found.text == "The agent needs your input to continue."
+    assert found.answer("Oslo").parts[0].text == "Oslo"
+    assert found.answer(Point(1)).parts[0].data.struct_value.fields["x"].number_value == 1
+
+
+@pytest.mark.parametrize("state", ["COMPLETED", "WORKING"])
+def test_a_task_that_asks_nothing(state: str) -> None:
+    assert InputRequest.of(asked(TABLE, state)) is None
+    assert InputRequest.of(Result.of(asked(TABLE, state))) is None
+    assert InputRequest.of(None) is None
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        ({"type": "object", "properties": None, "required": None}, ["json"]),
+        ({"type": "object", "properties": {"a": None, "b": {"type": None, "enum": None}}}, ["json", "json"]),
+        ({"properties": {"a": {"type": "string", "title": None}}, "required": None, "$defs": None}, ["string"]),
+        ({"properties": {"a": {"$ref": "#/$defs/x"}}, "$defs": None}, ["json"]),
+        ({"anyOf": None, "type": "integer"}, ["integer"]),
+        ({"anyOf": [None, {"type": "string"}]}, ["json"]),
+        ({"type": ["string", "null"]}, ["string"]),
+        ({"$ref": "#"}, ["json"]),
+        ({"$ref": "https://example.com/schema"}, ["json"]),
+        ({"enum": [1, "a", None]}, ["choice"]),
+        ({"enum": [{}]}, ["json"]),
+        ({"allOf": [{"type": "boolean"}]}, ["boolean"]),
+        ({}, ["json"]),
+    ],
+)
+def test_a_schema_of_a_peer_may_have_nulls_and_anything_else(schema: Any, expected: list[str]) -> None:
+    found = question(schema)
+
+    assert [one.kind for one in found.fields] == expected
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": None, "required": None},
+        {"type": "integer", "$ref": "https://example.com/schema"},
+        {"type": "integer", "pattern": "(?=x)"},
+    ],
+)
+def test_a_schema_that_cannot_be_enforced_refuses_no_answer(schema: Any) -> None:
+    assert question(schema).answer({"a": 1}).parts[0].HasField("data")
+
+
+def test_a_schema_that_is_no_object_is_no_schema() -> None:
+    assert question(None).schema is None
+    assert question([1]).schema is None
+
+
+def test_the_media_type_alone_marks_a_schema_of_another_agent() -> None:
+    found = question({"type": "integer"}, metadata=None, mediaType="application/schema+json")
+
+    assert found.fields == [AnswerField("", "integer", "Answer")]
+    assert found.text == "Which table?\nThank you."
+
+
+def test_several_questions_are_fields_with_the_texts_as_descriptions() -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "b": {"type": "string", "description": "Which town?", "propertyOrder": 1},
+            "a": {"type": "integer", "description": "How many?", "propertyOrder": 2},
+        },
+        "required": ["b", "a"],
+    }
+
+    fields = question(schema).fields
+
+    assert [(one.name, one.description) for one in fields] == [("b", "Which town?"), ("a", "How many?")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "entered", "value"),
+    [
+        ("string", " Oslo ", " Oslo "),
+        ("integer", " 3 ", 3),
+        ("number", "1.5", 1.5),
+        ("boolean", "Yes", True),
+        ("boolean", "n", False),
+        ("choice", "red", "red"),
+        ("choice", "2", 2),
+        ("json", "[1]", [1]),
+    ],
+)
+def test_what_a_reader_enters_becomes_a_value(kind: Any, entered: str, value: Any) -> None:
+    assert AnswerField("a", kind, "A", choices=("red", 2)).parse(entered) == value
+
+
+@pytest.mark.parametrize(
+    ("kind", "entered", "remedy"),
+    [
+        ("integer", "1.5", "enter a whole number"),
+        ("number", "many", "enter a number"),
+        ("boolean", "perhaps", "enter yes or no"),
+        ("choice", "green", "enter one of: red, 2"),
+        ("json", "[", "enter JSON"),
+    ],
+)
+def test_what_is_no_value_is_answered_with_a_remedy(kind: Any, entered: str, remedy: str) -> None:
+    with pytest.raises(ValueError, match=remedy):
+        AnswerField("a", kind, "A", choices=("red", 2)).parse(entered)
