@@ -1,6 +1,6 @@
 """ASGI application of the gateway: every agent under ``/agents/{name}/``, and the first agent at the root too.
 
-`GatewayServices` owns what a process needs, and the order in which it starts and stops.
+`GatewayServices` owns the services of a process, and starts and stops them in order.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ from .shutdown import GatewayShutdown
 
 
 class GatewayServices:
-    """Services of a gateway that serves `agents`. They connect on their first use.
+    """Services of a gateway that serves `agents`. The services connect on their first use.
 
     Raises:
         ConfigError: An extra is missing (gRPC, object store, archive), or the authentication settings admit no caller.
@@ -104,10 +104,10 @@ class GatewayServices:
 
     @asynccontextmanager
     async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
-        """Start the services for the block, on its event loop, and stop them after it.
+        """Start the services when the application starts, and stop them when it stops.
 
         Raises:
-            ConfigError: The store has another schema, or does not fit these settings.
+            ConfigError: The store has another schema version, or its configuration does not fit these settings.
         """
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self.store.aclose)
@@ -139,7 +139,7 @@ def _grpc_server(  # type: ignore[no-untyped-def]
 
 
 def build_asgi(app: Celery, agents: Mapping[str, Agent], settings: Settings, clock: Clock = SYSTEM_CLOCK) -> Starlette:
-    """Return the application. It connects on its first use, and belongs to the event loop of that use.
+    """Return the ASGI application. The application connects on its first use, and stays on the event loop of that use.
 
     Raises:
         ConfigError: There is no agent, an extra is missing (gRPC, object store, archive), or the authentication
@@ -172,7 +172,7 @@ def build_asgi(app: Celery, agents: Mapping[str, Agent], settings: Settings, clo
             *([Middleware(LargeResponseMiddleware)] if services.blobs is not None else []),
         ],
     )
-    # every path of one word begins a tenant's paths: it would be sent from /word to /word/, where nothing is either
+    # Tenant routes match any path of one word, so Starlette would redirect /word to /word/, which is not served either.
     asgi.router.redirect_slashes = False
     asgi.state.shutdown = services.shutdown  # for the code that receives the stop signal first
     return asgi
@@ -187,8 +187,9 @@ def _authentication(
 ) -> Middleware:
     """Return the middleware that authenticates callers. Without an authenticator, return `CrossOriginProtection`.
 
-    With an authenticator, the routes `open_to_all` and the cards stay public. So do the files of the operator's page,
-    its `shell`: a browser sends no token before the page asks its user for one.
+    With an authenticator, the routes `open_to_all` and the cards stay public. If clients send credentials themselves,
+    the files of the operator's page (`shell`) are public too, because a browser sends no token before the page asks the
+    user for one.
     """
     paths = ["", *(f"/agents/{name}" for name in agents)]
     rpc = {place for path in paths for place in (path, f"{path}/")}
@@ -221,15 +222,15 @@ def _agent_routes(
     older = HttpCallContextBuilder(path, PROTOCOL_VERSION_0_3)
     legacy = legacy_rest_routes(handler, older, handler.shutdown, handler.clock)
     routes: list[BaseRoute] = [
-        # the most frequent first, because routes are tried in order
+        # The most frequent routes come first, because Starlette tries routes in order.
         *guard_rest(rest_routes(serving, context_builder), limit, around),
         Route("/", rpc, methods=["POST"]),
         *card_routes(handler.agent, settings, path),
         *guard_rest(legacy, limit, counting),
         *guard_rest(rest_routes(serving, context_builder, "/{tenant}"), limit, around),
     ]
-    plain = Router(routes, redirect_slashes=False)  # as of the application itself, see there
-    # a mount does not answer at its own path without a slash, where JSON-RPC clients may well look for it
+    plain = Router(routes, redirect_slashes=False)  # see `build_asgi`
+    # A mount does not serve its own path without a trailing slash, which some JSON-RPC clients use.
     return [Route(path, rpc, methods=["POST"]), Mount(path, app=plain)] if path else routes
 
 

@@ -1,11 +1,11 @@
 """Agent cards with the interfaces of this gateway, and the public keys that verify its webhooks.
 
-A card that names interfaces is served unchanged. A card without interfaces gets JSON-RPC and HTTP+JSON at `public_url`,
-or at the address of the request; 1.0 first and 0.3 for older clients.
+A card that declares interfaces is served unchanged. A card without interfaces gets JSON-RPC and HTTP+JSON at
+`public_url`, or at the address of the request, with 1.0 before 0.3.
 
-gRPC is on a card only if `grpc_public_address` is set. No default address suits every client: gRPC's libraries (Python,
-JavaScript, Go) accept ``host:port`` and no URL, and google-adk's client rejects a whole card for one interface with an
-origin other than the card's own.
+gRPC is on a card only if `grpc_public_address` is set. No default address suits every client: gRPC libraries (Python,
+JavaScript, Go) accept ``host:port`` but no URL, and google-adk's client rejects a whole card if one interface has a
+different origin from the card.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from ..settings import Settings
 _base_url: ContextVar[str] = ContextVar("base_url")
 
 ADDRESS = "a2a_address"
-"""Key of a call context for a function that returns the base URL of the request, "" over gRPC where it is unknown, and
-the path of the agent below it."""
+"""Key in a call context of a function that returns the base URL of the request and the path of the agent under that
+URL. The base URL is "" over gRPC, where it is unknown."""
 
 
 class MountPath:
-    """ASGI middleware that records where this application is mounted, for the addresses in its cards.
+    """ASGI middleware that records where this application is mounted, for the addresses on agent cards.
 
-    Starlette keeps the first ``app_root_path`` of nested applications, which is the path of the outermost one.
+    Starlette keeps the first ``app_root_path`` of nested applications, which belongs to the outermost application.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -55,7 +55,7 @@ class MountPath:
 
 
 def card_routes(agent: Agent, settings: Settings, path: str) -> list[Route]:
-    """Return the route of the well-known card of `agent`, which is served under `path` ("" for the root)."""
+    """Return the route of the well-known card of `agent`, whose paths start with `path` ("" for the root)."""
 
     async def with_interfaces(card: AgentCard) -> AgentCard:
         return public_card(agent, settings, path, _base_url.get())
@@ -72,7 +72,7 @@ def card_routes(agent: Agent, settings: Settings, path: str) -> list[Route]:
         card_modifier=with_interfaces,
         cache_control="public, max-age=60",
     )
-    # A card does not change while the process runs. HTTP has whole seconds.
+    # A card does not change while the process runs. HTTP dates have whole seconds.
     since = SYSTEM_CLOCK.now().replace(microsecond=0)
     return [Route(route.path, with_address(route.endpoint), methods=["GET"]) for route in routes]
 
@@ -80,7 +80,7 @@ def card_routes(agent: Agent, settings: Settings, path: str) -> list[Route]:
 def _dated(response: Response, request: Request, since: datetime) -> Response:
     """Return `response` with Last-Modified, or 304 if the client's copy is current.
 
-    Source: RFC 9110 13.1.3: If-None-Match takes precedence.
+    Source: RFC 9110, section 13.1.3 (If-None-Match takes precedence).
     """
     response.headers["Last-Modified"] = format_datetime(since, usegmt=True)
     seen = request.headers.get("if-modified-since")
@@ -100,11 +100,11 @@ def _dated(response: Response, request: Request, since: datetime) -> Response:
 def cached_card(response: Response, request: Request) -> Response:
     """Return `response`, an extended card, with its caching headers, or 304 if the client's copy is current.
 
-    Source: A2A specification 8.6.1; RFC 9110 13.1.2.
+    Source: A2A specification 8.6.1; RFC 9110, section 13.1.2.
     """
     tag = f'W/"{sha256(bytes(response.body)).hexdigest()}"'
     caching = {"Cache-Control": "private, max-age=60", "ETag": tag}
-    known = [one.strip() for one in request.headers.get("if-none-match", "").split(",")]
+    known = [tag.strip() for tag in request.headers.get("if-none-match", "").split(",")]
     if tag in known or "*" in known:
         return Response(status_code=304, headers=caching)
     response.headers.update(caching)
@@ -112,8 +112,8 @@ def cached_card(response: Response, request: Request) -> Response:
 
 
 def extended_card(agent: Agent, settings: Settings, context: ServerCallContext) -> AgentCard | None:
-    """Return the extended card of `agent` with the interfaces of its public card, which it replaces, or None without
-    one.
+    """Return the extended card of `agent` with the interfaces of its public card, or None if the agent has no extended
+    card.
 
     Source: A2A specification 3.1.11.
     """
@@ -127,15 +127,16 @@ def extended_card(agent: Agent, settings: Settings, context: ServerCallContext) 
 
 
 def card_of(agent: Agent, settings: Settings) -> AgentCard:
-    """Return the card of `agent`. A card that leaves push notifications open declares what this deployment supports.
+    """Return the card of `agent`. If the card does not say whether it supports push notifications, it declares what
+    this deployment supports.
 
     Raises:
-        ConfigError: The card promises push notifications, and there is no key to encrypt their secrets.
+        ConfigError: The card declares push notifications, but there is no key to encrypt their secrets.
     """
     card = agent.card
     if card.capabilities.push_notifications and not settings.secret_key:
         raise ConfigError(
-            f"agent {agent.name!r}: its card promises push notifications, whose secrets are kept encrypted: "
+            f"agent {agent.name!r}: its card declares push notifications, whose secrets are stored encrypted: "
             "set A2A_SECRET_KEY, or capabilities.push_notifications to False"
         )
     if card.capabilities.HasField("push_notifications"):
@@ -160,21 +161,23 @@ def _with_interfaces(card: AgentCard, agent: Agent, settings: Settings, path: st
     return filled
 
 
-@lru_cache(maxsize=256)  # a caller may send any Host header
+@lru_cache(maxsize=256)  # callers may send any Host header
 def _interfaces(settings: Settings, name: str, path: str, base_url: str) -> tuple[AgentInterface, ...]:
-    found = []
+    interfaces = []
     if base_url:
         url = base_url.rstrip("/") + path
         for version in ("1.0", "0.3"):
-            found += [
+            interfaces += [
                 AgentInterface(url=f"{url}/", protocol_binding="JSONRPC", protocol_version=version),
                 AgentInterface(url=url, protocol_binding="HTTP+JSON", protocol_version=version),
             ]
     if settings.grpc_port is not None and settings.grpc_public_address:
-        # one port serves all agents: the tenant names the agent, "" is the first
+        # one port serves all agents: the tenant names the agent, and "" is the first agent
         tenant, address = name if path else "", settings.grpc_public_address
-        found.insert(2, AgentInterface(url=address, protocol_binding="GRPC", protocol_version="1.0", tenant=tenant))
-    return tuple(found)
+        interfaces.insert(
+            2, AgentInterface(url=address, protocol_binding="GRPC", protocol_version="1.0", tenant=tenant)
+        )
+    return tuple(interfaces)
 
 
 MAX_AGE = 300
@@ -182,13 +185,13 @@ MAX_AGE = 300
 
 
 def published_keys(settings: Settings) -> tuple[str, ...]:
-    """Return the public keys, ``whpk_…``: those of the private keys first, without duplicates."""
+    """Return the public keys (``whpk_…``) without duplicates. Those of the private keys come first."""
     own = (format_public_key(parse_private_key(key)) for key in settings.webhook_private_keys)
     return tuple(dict.fromkeys((*own, *settings.webhook_public_keys)))
 
 
 def key_routes(settings: Settings) -> list[Route]:
-    """Return the route of the JWK Set; none without a key."""
+    """Return the route of the JWK Set, or no route if there is no key."""
     keys = published_keys(settings)
     if not keys:
         return []
@@ -202,7 +205,7 @@ def key_routes(settings: Settings) -> list[Route]:
 
 
 def signatures_line(settings: Settings) -> str:
-    """Return how webhooks are signed and which keys are published, or "" without webhooks."""
+    """Return a description of how webhooks are signed and which keys are published, or "" if webhooks are disabled."""
     keys = published_keys(settings)
     if not settings.secret_key and not keys:
         return ""

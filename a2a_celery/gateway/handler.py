@@ -1,6 +1,6 @@
-"""Request handler of one agent: the operations of A2A over the store and the broker.
+"""Request handler of one agent, which implements the operations of A2A with the store and the broker.
 
-`operation` wraps each of them: metrics and span first, then the owner's limits, then the mapping to A2A errors.
+`operation` wraps each operation in metrics and a span, then the owner's limits, then the mapping to A2A errors.
 
 Source: A2A specification 3.1.
 """
@@ -66,7 +66,7 @@ from .protocol_errors import LAST_EVENT_ID, invalid, not_found
 from .shutdown import GatewayShutdown
 
 CANCEL_MARGIN = 2.0
-"""Seconds beyond the agent's cancel grace that CancelTask waits for the end of the task."""
+"""Seconds that CancelTask waits for the end of the task in addition to the agent's cancel grace period."""
 
 
 class GatewayHandler(RequestHandler):
@@ -96,7 +96,7 @@ class GatewayHandler(RequestHandler):
         self._publisher = publisher.publisher
         self._task_reader = task_reader
         self._acceptor = MessageAcceptor(agent, settings, follower, publisher, push_configs, limits, task_reader)
-        # a function agent gives no direct answers
+        # function agents never reply with a message instead of a task
         self._turns = TurnFollower(
             follower, settings.first_event_hold if agent.kind == "executor" else 0, limits.metrics, clock
         )
@@ -106,8 +106,8 @@ class GatewayHandler(RequestHandler):
         """Accept a message and wait for the end of its turn.
 
         Returns:
-            The agent's direct answer, or the task once it is terminal or interrupted. With `return_immediately`, and
-            when the gateway shuts down, the task in its current state, so that the client learns its id.
+            The agent's direct answer, or the task once it is terminal or interrupted. With `return_immediately`, or if
+            the gateway shuts down, the task in its current state, so that the client learns the task id.
         """
         self._check_send(params, context)
         if params.configuration.return_immediately:
@@ -135,8 +135,8 @@ class GatewayHandler(RequestHandler):
 
         Yields:
             Pages of events that became available together: first the task, then its updates until it is terminal or
-            interrupted. An agent's direct answer is the only event. An empty page means that nothing has happened for a
-            while.
+            interrupted. An agent's direct answer is the only event. An empty page is yielded when nothing has happened
+            for a while.
         """
         self._check_send(params, context)
         checks.require_streaming(self._card)
@@ -153,10 +153,10 @@ class GatewayHandler(RequestHandler):
     async def subscription_pages(
         self, params: SubscribeToTaskRequest, context: ServerCallContext
     ) -> AsyncGenerator[list[StreamEvent], None]:
-        """Stream the task and its updates until the task is terminal or interrupted, in pages as `message_pages`.
+        """Stream the task and its updates in pages, as `message_pages` does, until the task is terminal or interrupted.
 
-        With ``Last-Event-ID`` the stream starts after that event. If the store has lost the event, it starts with the
-        task.
+        With ``Last-Event-ID``, the stream starts after that event. If the store no longer has the event, the stream
+        starts with the task.
         """
         self._check(params, context)
         checks.require_streaming(self._card)
@@ -181,7 +181,7 @@ class GatewayHandler(RequestHandler):
             del params, context, stored
             async with aclosing(self._turns.pages(task.id, signal, after)) as pages:
                 while not ended and (page := await anext(pages, None)) is not None:
-                    newest = EventId(0) if page.restored else newest  # versions start again
+                    newest = EventId(0) if page.restored else newest  # event versions have started again
                     events, ended = watch.read(page.entries, task, until=newest.version)
                     yield events
                     del events, page
@@ -189,13 +189,13 @@ class GatewayHandler(RequestHandler):
     def on_message_send_stream(
         self, params: SendMessageRequest, context: ServerCallContext
     ) -> AsyncGenerator[Event, None]:
-        """Return the events of `message_pages` one by one."""
+        """Return the events of `message_pages` one at a time."""
         return events_of(self.message_pages(params, context), context.state.get(EVENT_IDS))
 
     def on_subscribe_to_task(
         self, params: SubscribeToTaskRequest, context: ServerCallContext
     ) -> AsyncGenerator[Event, None]:
-        """Return the events of `subscription_pages` one by one."""
+        """Return the events of `subscription_pages` one at a time."""
         return events_of(self.subscription_pages(params, context), context.state.get(EVENT_IDS))
 
     @operation("GetTask")
@@ -227,7 +227,7 @@ class GatewayHandler(RequestHandler):
         """Cancel a task and wait for its end.
 
         Returns:
-            The terminal task, or the current task if its agent has not stopped within its grace period.
+            The terminal task, or the current task if its agent does not stop within its grace period.
         """
         self._check(params, context)
         scope = self._scope(context)
@@ -316,8 +316,8 @@ class GatewayHandler(RequestHandler):
         return await self._push(params, context).ping(self._scope(context), params.task_id, params.id)
 
     def _push(self, params: Proto, context: ServerCallContext) -> PushConfigs:
-        """Return the push configs. If push notifications are unsupported, that error precedes any error of the
-        request's fields."""
+        """Return the push configs. The error for unsupported push notifications precedes errors about the request's
+        fields."""
         checks.require_tenant(context)
         if self._push_configs is None or not self._card.capabilities.push_notifications:
             raise PushNotificationNotSupportedError("Push notifications are not supported by this agent")
@@ -344,7 +344,7 @@ class GatewayHandler(RequestHandler):
 
 
 def _history_length(options: SendMessageConfiguration | GetTaskRequest | None) -> int | None:
-    """Return the number of messages that a request wants, or None for the whole history."""
+    """Return the number of history messages that a request asks for, or None for the whole history."""
     return options.history_length if options is not None and options.HasField("history_length") else None
 
 

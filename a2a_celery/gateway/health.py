@@ -1,9 +1,9 @@
-"""Health checks: ``/health/live`` for the process, ``/health/ready`` for store, broker and at least one consuming
-worker.
+"""Health checks: ``/health/live`` for the process, and ``/health/ready`` for the store, the broker and at least one
+worker that consumes.
 
 The start report logs store, broker, authentication and the source of each setting.
 
-Workers that Celery's remote control does not reach announce themselves in the store.
+Workers that Celery's remote control cannot reach announce themselves in the store.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from ..store.admin.start_check import announced_workers
 from .cards import signatures_line
 
 WORKER_TIMEOUT = 1.0
-"""Seconds in which workers must answer a ping through the broker. The first answer ends the wait."""
+"""Seconds that workers have to answer a query through the broker. The first answer ends the wait."""
 
 STORE_TIMEOUT = 2.0
 BROKER_TIMEOUT = 2.0
-"""Seconds to connect. `_SingleCall` limits the time for a broker that accepts connections and never responds."""
+"""Seconds to connect. `_SingleCall` limits the time for a broker that accepts connections but never responds."""
 
 FRESH = 1.0
-"""Seconds for which a result is reused, so that many probes cost one check."""
+"""Seconds for which a result is reused, so that many probes cause a single check."""
 
 
 class Health:
@@ -81,7 +81,7 @@ class Health:
             connection.ensure_connection(max_retries=1, interval_start=0.1, timeout=BROKER_TIMEOUT)
 
     def _inspect(self) -> Any:
-        # active_queues, not ping: a worker may answer and consume nothing
+        # active_queues, not ping: a worker may respond to pings without consuming a queue
         return self._app.control.inspect(timeout=WORKER_TIMEOUT, limit=1).active_queues()
 
     async def _workers(self) -> None:
@@ -95,7 +95,7 @@ class Health:
             raise _Missing("no worker consumes a queue")
 
     async def _announced_queues(self) -> list[list[str]]:
-        """Return the queues of each announced worker; none if the store does not respond."""
+        """Return the queues of each announced worker, or an empty list if the store does not respond."""
         try:
             announcements = await asyncio.wait_for(self._store.run(announced_workers(self._keys)), STORE_TIMEOUT)
         except (StoreUnavailable, TimeoutError):
@@ -106,13 +106,13 @@ class Health:
         return JSONResponse({"status": "ok"})
 
     async def _ready(self, request: Request) -> JSONResponse:
-        found = await self.check()
-        ready = all(state == "ok" for state in found.values())
-        return JSONResponse({"status": "ok" if ready else "unavailable", **found}, status_code=200 if ready else 503)
+        states = await self.check()
+        ready = all(state == "ok" for state in states.values())
+        return JSONResponse({"status": "ok" if ready else "unavailable", **states}, status_code=200 if ready else 503)
 
 
 class _SingleCall:
-    """Blocking call in a thread, at most one at a time. A call that hangs is not repeated."""
+    """Blocking call in a thread. At most one call runs at a time. A call that hangs is not repeated."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call
@@ -122,13 +122,13 @@ class _SingleCall:
         """Return the result of the call.
 
         Raises:
-            TimeoutError: The call takes more than `timeout` seconds, or the previous one is still running.
+            TimeoutError: The call takes more than `timeout` seconds, or the previous call is still running.
         """
         if self._made is not None and not self._made.done():
             raise TimeoutError
         loop = asyncio.get_running_loop()
         self._made = made = loop.create_future()
-        # a daemon, not to_thread: a process that ends waits for those, and would wait for one that hangs
+        # A daemon thread instead of to_thread: at exit, Python waits for the threads of to_thread, even if one hangs.
         Thread(target=self._make, args=(loop, made), name="a2a-health", daemon=True).start()
         done, _ = await asyncio.wait({made}, timeout=timeout)
         if not done:
@@ -142,7 +142,7 @@ class _SingleCall:
             settle, outcome = made.set_result, self._call()
         except Exception as e:
             settle, outcome = made.set_exception, e
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the event loop is closed, so no caller waits for the result
             loop.call_soon_threadsafe(settle, outcome)
 
 
@@ -151,8 +151,8 @@ class _Missing(A2ACeleryError):
 
 
 async def _outcome_of(check: Callable[[], Awaitable[None]]) -> str:
-    """Return "ok", or the problem: the text of this package's error, or the class of any other error, whose text may
-    contain an address."""
+    """Return "ok" or the problem: the text of an error of this package, or only the class of any other error, whose
+    text may contain an address."""
     try:
         await check()
     except A2ACeleryError as e:
@@ -167,7 +167,7 @@ async def _outcome_of(check: Callable[[], Awaitable[None]]) -> str:
 logger = logging.getLogger(__name__)
 
 BROKER_VARIABLES = ("CELERY_BROKER_WRITE_URL", "CELERY_BROKER_URL")
-"""Variables that Celery reads before its configuration."""
+"""Environment variables that take precedence over Celery's configuration."""
 
 SCHEMES = {
     "auth_jwks_url": "bearer tokens",
@@ -211,13 +211,13 @@ def broker_line(app: Celery) -> str:
 
 
 def authentication_line(loaded: LoadedSettings) -> str:
-    """Return the enabled authentication schemes and their sources, or "" if there are none."""
+    """Return the enabled authentication schemes and the sources of their settings, or "" if there are none."""
     enabled = {name for name in SCHEMES if getattr(loaded.settings, name) is not None}
     return ", ".join(_with_source(scheme, loaded, name) for name, scheme in SCHEMES.items() if name in enabled)
 
 
 def settings_line(loaded: LoadedSettings) -> str:
-    """Return every other setting that was set, with its source, and with its value unless the value is a secret."""
+    """Return all other settings that are set, with their sources. The values of secrets are omitted."""
     values = visible_settings(loaded.settings)
     return ", ".join(
         _with_source(f"{name} = {values[name]!r}" if name in values else name, loaded, name)

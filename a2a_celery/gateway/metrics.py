@@ -1,7 +1,7 @@
 """``/metrics`` for Prometheus: metrics of the whole deployment from the store, and metrics of this gateway.
 
 Several processes of one gateway share their metrics in the folder PROMETHEUS_MULTIPROC_DIR, because a scrape reaches
-any one of them.
+only one of the processes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from ..telemetry import names
 from ..telemetry.names import Metric, ours
 
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
-"""Variable of prometheus_client: the folder in which processes that share a port share their metrics."""
+"""Environment variable of prometheus_client that names the folder in which processes that share a port share their
+metrics."""
 
 MAX_AGE = 1.0
 """Seconds for which the store's metrics are reused, so that frequent scrapes do not load the store."""
@@ -44,7 +45,7 @@ LAG_BOUNDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
 
 class Metrics:
-    """Metrics of a gateway and their endpoint. Every agent's series start at 0."""
+    """Metrics of a gateway and their endpoint. The series of every agent start at 0."""
 
     def __init__(self, store: AsyncStore, keys: Keys, agents: Iterable[str], clock: Clock = SYSTEM_CLOCK) -> None:
         self._store = store
@@ -68,17 +69,17 @@ class Metrics:
         return [Route("/metrics", self._metrics)]
 
     async def start(self) -> None:
-        """Measure how far this clock is ahead of the store's, and drop the open streams of dead processes."""
+        """Measure how far this process's clock is ahead of the store's, and drop the gauges of dead processes."""
         _drop_dead_processes()
         with suppress(StoreUnavailable):
             await self._read_store()
 
     def count_request(self, agent: str, operation: str, outcome: str) -> None:
-        """Count a request. `outcome` is "ok", "disconnected" or the class of the protocol's error."""
+        """Count a request. `outcome` is "ok", "disconnected", or the class of the A2A error."""
         self._requests.labels(agent, operation, outcome).inc()
 
     def declare_limits(self, agent: str, limits: Iterable[str]) -> None:
-        """Start the series of each limit at 0, so that alerts on them work before a limit is reached."""
+        """Start the series of each limit at 0, so that alerts work before a limit is reached."""
         for limit in limits:
             self._limited.labels(agent, limit)
 
@@ -97,9 +98,9 @@ class Metrics:
             gauge.dec()
 
     def lag_observer(self) -> Callable[[LogPage], None]:
-        """Return a function that observes the lag of log pages, by the oldest event of each.
+        """Return a function that records the lag of a log page, measured from the oldest event of the page.
 
-        Events that were recorded before this call have no lag, because their reader had not connected yet.
+        Events that were recorded before this call are ignored, because their reader had not connected yet.
         """
         return partial(self._observe_page, self._store_time())
 
@@ -108,7 +109,7 @@ class Metrics:
             self.observe_lag(page.entries[0].recorded_us)
 
     def observe_lag(self, recorded_us: int) -> None:
-        """Observe the lag of an event that was recorded at this time, in microseconds of the store's clock."""
+        """Record the lag of an event. `recorded_us` is the time of the event in microseconds of the store's clock."""
         self._lag.observe(max(0.0, self._store_time() - recorded_us / 1e6))
 
     def _store_time(self) -> float:
@@ -125,7 +126,7 @@ class Metrics:
         return Response(exposition, media_type=CONTENT_TYPE_LATEST)
 
     async def _current_store_metrics(self) -> tuple[FleetMetrics, DeliveryMetrics]:
-        """Return the store's metrics. Concurrent scrapes share one read and its failure."""
+        """Return the store's metrics. Concurrent scrapes share one read, including its failure."""
         if self._store_metrics is None or self._clock.monotonic() - self._read_at > MAX_AGE:
             if self._read_task is None or self._read_task.done():
                 self._read_task = asyncio.create_task(self._read_store(), name="a2a-metrics")
@@ -148,7 +149,7 @@ class Metrics:
 
 
 def _drop_dead_processes() -> None:
-    """Remove the gauges of dead processes; their counters stay."""
+    """Remove the gauges of dead processes. Their counters remain."""
     if FOLDER not in os.environ:
         return
     for path in Path(os.environ[FOLDER]).glob("gauge_live*_*.db"):
@@ -174,9 +175,9 @@ TIMES = {"queue": names.RUN_QUEUE, "first": names.RUN_FIRST_EVENT, "run": names.
 
 
 class FleetCollector(Collector):
-    """Metrics of the whole deployment, from the store. Every agent's series start at 0.
+    """Metrics of the whole deployment, from the store. The series of every agent start at 0.
 
-    Each gateway exports the same values: scrape one gateway, or aggregate with ``max``.
+    Each gateway exports the same values: scrape one gateway, or aggregate the values with ``max``.
     """
 
     def __init__(self, store_metrics: FleetMetrics, posts: DeliveryMetrics, agents: Iterable[str]) -> None:

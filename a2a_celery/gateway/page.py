@@ -1,9 +1,9 @@
-"""Operator's page ``/ui/``: static files, and the list of the agents of this gateway.
+"""Operator's page ``/ui/``: its static files and the list of the gateway's agents.
 
-The page is an A2A client: it reads the agents' cards and sends A2A requests. Its files hold no task and no secret. The
-list of agents requires the credentials of the gateway.
+The page is an A2A client that reads the agents' cards and sends A2A requests. Its files contain no tasks and no
+secrets. The list of agents requires the credentials of the gateway.
 
-Each file has a route, so no path can leave the folder.
+Each file has its own route, so no path can leave the folder.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MEDIA_TYPES = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
-"""Media types of the page's files by file extension. Other files in the folder are not served."""
+"""Media types of the page's files by file extension. Files with other extensions are not served."""
 
 POLICY = {
     "default-src": "'none'",
@@ -40,7 +40,7 @@ POLICY = {
     "trusted-types": "'none'",
 }
 """Content security policy: the page loads its own files and sends requests to its own origin. Text never becomes markup
-or code. The page repeats the policy in its head, for another server in front of it."""
+or code. The page repeats the policy in a meta element, in case another server serves it."""
 
 HEADERS = {
     "Content-Security-Policy": "; ".join(f"{name} {value}" for name, value in POLICY.items())
@@ -49,13 +49,14 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    # asked for again each time, and answered with 304: after an upgrade no old file meets a new one
+    # the browser asks each time and gets 304 for an unchanged file, so that an upgrade never mixes old and new files
     "Cache-Control": "no-cache",
 }
 
 
 def list_route(agents: Iterable[str]) -> Route:
-    """Return the route of ``/ui/agents.json``: the cards of `agents`, relative to that file."""
+    """Return the route of ``/ui/agents.json``, which lists the addresses of the cards of `agents`, relative to that
+    file."""
     cards = [{"name": name, "card": f"../agents/{name}/.well-known/agent-card.json"} for name in agents]
 
     async def listed(_: Request) -> Response:
@@ -68,7 +69,7 @@ def shell_routes() -> list[Route]:
     """Return the routes of ``/ui/`` and its files, which are the same for every user."""
 
     async def with_slash(request: Request) -> Response:
-        # relative, because a proxy may serve this page below another path
+        # relative, because a proxy may serve this page under another path
         query = f"?{request.url.query}" if request.url.query else ""
         return Response(status_code=307, headers={"Location": f"{PATH.lstrip('/')}/{query}"})
 

@@ -1,8 +1,8 @@
-"""Errors of the protocol: those that the SDK lacks, the mapping of every exception to one of them, and Retry-After.
+"""Errors of the protocol that the SDK lacks, the mapping of every exception to a protocol error, and Retry-After.
 
 A request that exceeds a limit gets 429 with ``Retry-After`` over HTTP, and RESOURCE_EXHAUSTED with ``retry-after`` in
-the trailing metadata over gRPC, each with a ``google.rpc.RetryInfo``. The JSON-RPC code is -32603: the specification
-counts an exceeded rate limit among system errors.
+the trailing metadata over gRPC, each with a ``google.rpc.RetryInfo``. The JSON-RPC code is -32603, because the
+specification counts an exceeded rate limit as a system error.
 
 Source: A2A specification 3.3.2 and 5.4; ``google.rpc`` error details.
 """
@@ -39,7 +39,7 @@ from ..telemetry.names import Action
 logger = logging.getLogger(__name__)
 
 MAX_ID_LENGTH = 256
-"""Maximum length of a message's or context's id, and of an id in an error's text."""
+"""Maximum length of a message id or context id, and of an id in the text of an error."""
 
 LAST_EVENT_ID = "last-event-id"
 """Request header that names the last event that a subscriber has received."""
@@ -47,14 +47,14 @@ LAST_EVENT_ID = "last-event-id"
 REACHED = "a2a_reached"
 """Key of a request's scope and its call context for a list with the agent whose operation the request has reached.
 
-Every operation adds its agent first. Later failures are not syntax errors of the request.
+Every operation adds its agent first. A request that fails after this point was well-formed.
 """
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 class ServiceUnavailableError(A2AError):
-    """The service is unavailable; the client may repeat the request later (3.3.2, system errors)."""
+    """The service is unavailable. The client may repeat the request later (3.3.2, system errors)."""
 
     message = "The service is temporarily unavailable: try again later"
 
@@ -68,7 +68,7 @@ class RequestTooLargeError(A2AError):
 class UnauthenticatedError(A2AError):
     """The caller is unknown. The error gives no reason (3.3.2, authentication errors)."""
 
-    message = "Authentication is required, by one of the schemes in the agent's card"
+    message = "Authentication is required: use one of the schemes in the agent's card"
 
 
 class PermissionDeniedError(A2AError):
@@ -78,16 +78,17 @@ class PermissionDeniedError(A2AError):
 
 
 class LimitExceededError(A2AError):
-    """A limit of the caller or of the service is reached, and nothing was done.
+    """A limit of the caller or of the service is reached, and the request had no effect.
 
-    `data` has the name of the `limit`, and `retryAfter`, the whole seconds after which the caller may retry.
+    `data` contains the name of the limit (`limit`) and the number of seconds after which the caller may retry
+    (`retryAfter`).
     """
 
     message = "Too many requests"
 
 
-# The SDK has no words for these; its tables are where its bindings look them up. What JSON-RPC has no entry for is an
-# internal error (-32603), as 3.3.2 requires for system errors.
+# The SDK does not define these errors, so they are added to the tables in which the SDK's bindings look errors up.
+# JSON-RPC sends errors without an entry as internal errors (-32603), as 3.3.2 requires for system errors.
 EXTRA_MAPPINGS: dict[type[A2AError], ErrorMapping] = {
     UnauthenticatedError: ErrorMapping(401, "UNAUTHENTICATED", "UNAUTHENTICATED"),
     PermissionDeniedError: ErrorMapping(403, "PERMISSION_DENIED", "PERMISSION_DENIED"),
@@ -97,7 +98,8 @@ EXTRA_MAPPINGS: dict[type[A2AError], ErrorMapping] = {
 }
 A2A_ERROR_MAPPING.update(EXTRA_MAPPINGS)
 EXTRA_RPC_CODES: dict[type[A2AError], int] = {UnauthenticatedError: -31401, PermissionDeniedError: -31403}
-"""Codes of this package. JSON-RPC leaves codes above -32000 to applications, and A2A defines none for these errors."""
+"""Error codes of this package. JSON-RPC leaves codes above -32000 to applications, and A2A defines none for these
+errors."""
 JSON_RPC_ERROR_CODE_MAP.update(EXTRA_RPC_CODES)
 EXCEPTION_MAP.update(dict.fromkeys(EXTRA_RPC_CODES, JSONRPCError))
 A2A_ERROR_REASONS.update({error: mapping.reason for error, mapping in EXTRA_MAPPINGS.items()})
@@ -107,16 +109,16 @@ _RPC_STATUS = {code: EXTRA_MAPPINGS[error].http_code for error, code in EXTRA_RP
 
 
 def rpc_status(answer: Mapping[str, Any]) -> int:
-    """Return the HTTP status of a JSON-RPC response: 200 for most errors, but 401 and 403 where proxies and clients act
-    on them."""
+    """Return the HTTP status of a JSON-RPC response: 200 for most errors, but 401 and 403 for errors that proxies and
+    clients act on."""
     return _RPC_STATUS.get(answer.get("error", {}).get("code"), 200)
 
 
 class FieldErrors(dict[str, Any]):
-    """Violations of an InvalidParamsError, from which the SDK makes a BadRequest; as a mapping it is empty.
+    """Field violations of an InvalidParamsError, from which the SDK builds a BadRequest. As a mapping, it is empty.
 
-    The SDK also sends an error's whole ``data`` as ErrorInfo.metadata, which maps strings to strings: a list in it
-    makes the detail unreadable for clients that follow the type.
+    The SDK also sends an error's ``data`` as ErrorInfo.metadata, whose values must be strings. With a list in it, typed
+    clients cannot read the detail.
     """
 
     def __init__(self, errors: list[Any]) -> None:
@@ -135,7 +137,7 @@ class FieldErrors(dict[str, Any]):
 
 
 MAX_NAMED = 3
-"""Maximum number of fields in the text of an error; its details have all of them."""
+"""Maximum number of fields in the text of an error. The error's details list all fields."""
 
 
 def invalid(field: str, rule: str) -> InvalidParamsError:
@@ -149,7 +151,7 @@ def invalid_fields(errors: Sequence[Mapping[str, str]]) -> InvalidParamsError:
 
 
 def fields_text(errors: Sequence[Mapping[str, str]]) -> str:
-    """Return the field errors as text, for clients that show the text of an error and not its details."""
+    """Return the field errors as text, for clients that show only the text of an error and not its details."""
     named = " ".join(f"{error['field']}: {error['message'].rstrip('.')}." for error in errors[:MAX_NAMED])
     return f"{named} {len(errors) - MAX_NAMED} more fields are wrong." if len(errors) > MAX_NAMED else named
 
@@ -160,7 +162,7 @@ def not_found(task_id: str) -> TaskNotFoundError:
 
 
 def to_a2a(error: Exception) -> A2AError:
-    """Return the protocol's error for `error`. An unexpected exception becomes an internal error without details."""
+    """Return the A2A error for `error`. An unexpected exception becomes an internal error without details."""
     if isinstance(error, A2AError):
         if isinstance(error, InvalidParamsError) and type(error.data) is dict and "errors" in error.data:
             return invalid_fields(error.data["errors"])
@@ -175,9 +177,9 @@ def to_a2a(error: Exception) -> A2AError:
 
 
 RETRY_SECONDS = "a2a_retry_seconds"
-"""Key of a request's scope and its call context for the list of `retry_seconds` of the limits that it exceeded.
+"""Key of a request's scope and its call context for the `retry_seconds` of every limit that the request exceeded.
 
-The errors themselves would keep the request alive until a garbage collection: their tracebacks refer to it.
+The list contains no errors, because their tracebacks would keep the request alive until a garbage collection.
 """
 
 HEADER = "Retry-After"
@@ -185,15 +187,15 @@ RETRY_INFO = "type.googleapis.com/google.rpc.RetryInfo"
 
 
 REFUSAL_DELAY = 1.0
-"""Maximum delay of a refusal, in seconds. Half of it is random, so that the connections of an insistent caller do not
-all send their next requests at the same moment."""
+"""Maximum delay of a refusal, in seconds. Half of the delay is random, so that the connections of a caller that keeps
+retrying do not all send their next requests at the same moment."""
 
 MAX_DELAYED = 1_000
-"""Maximum number of refusals that are delayed at the same time. Further refusals are sent at once."""
+"""Maximum number of refusals that are delayed at the same time. Further refusals are not delayed."""
 
 
 class RefusalDelay:
-    """Delay of refusals, so that a caller that repeats its request at once takes little of the gateway's time."""
+    """Delay of refusals, so that a caller that retries immediately takes little of the gateway's time."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -211,7 +213,8 @@ class RefusalDelay:
 
 
 def record_limit_error(seconds: list[int] | None, error: LimitExceededError) -> None:
-    """Add the time of `error` to the request's list for `with_retry_after`, which receives only the response."""
+    """Add the retry delay of `error` to the request's list for `with_retry_after`, which has access only to the
+    response."""
     if seconds is not None:
         seconds.append(retry_seconds(error))
 
@@ -222,7 +225,7 @@ def retry_seconds(error: LimitExceededError) -> int:
 
 
 def with_retry_after(response: Response, request: Request) -> Response:
-    """Return `response`. If the request exceeded a limit, it has the status 429, Retry-After and RetryInfo."""
+    """Return `response`, converted to status 429 with Retry-After and RetryInfo if the request exceeded a limit."""
     seconds: list[int] = request.scope.get(RETRY_SECONDS, [])
     if not seconds or not isinstance(response, JSONResponse):
         return response
@@ -232,9 +235,10 @@ def with_retry_after(response: Response, request: Request) -> Response:
 def too_many_requests(
     payload: dict[str, Any], seconds: int, media_type: str | None = "application/json"
 ) -> JSONResponse:
-    """Return the 429 response with the JSON that a binding made of the error. `seconds` is its Retry-After."""
+    """Return the 429 response with `payload`, the JSON of the error in its binding, and `seconds` as its
+    Retry-After."""
     error_json = payload.get("error", {})
     details = error_json.get("details", error_json.get("data"))
-    if isinstance(details, list):  # 0.3 over JSON-RPC has an object there
+    if isinstance(details, list):  # JSON-RPC of protocol 0.3 has an object there
         details.append({"@type": RETRY_INFO, "retryDelay": f"{seconds}s"})
     return JSONResponse(payload, status_code=429, headers={HEADER: str(seconds)}, media_type=media_type)

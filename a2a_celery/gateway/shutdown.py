@@ -1,5 +1,5 @@
-"""Graceful shutdown: calls that wait for the end of a task return its current state, and streams end, so that their
-clients resume them at another gateway."""
+"""Graceful shutdown: calls that wait for the end of a task return its current state, and streams end so that clients
+resume them at another gateway."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from types import TracebackType
 from ..integrations.sse_starlette import wait_for_server_exit
 
 WAIT_TIMEOUT = 5.0
-"""Seconds for which waiting calls may still return the end of their task."""
+"""Seconds that waiting calls have to return the end of their task."""
 
 
 class CancelScope:
-    """Block that ends early and without an error when the scope is called. An entered scope is a member of `among`."""
+    """Context manager whose block ends early and without an error when the scope is called. While entered, a scope is a
+    member of `among`."""
 
     def __init__(self, among: set[CancelScope]) -> None:
         self._among = among
@@ -26,7 +27,7 @@ class CancelScope:
         return self
 
     def __call__(self, _: object = None) -> None:
-        """Cancel what the block awaits."""
+        """Cancel the operation that the block awaits."""
         if self._task is not None and not self._is_cancelled:
             self._is_cancelled = self._task.cancel()
 
@@ -42,7 +43,7 @@ class CancelScope:
 
 
 class GatewayShutdown:
-    """Shutdown of a gateway, with the calls and streams that it ends. Belongs to one event loop."""
+    """Shutdown of a gateway, which ends waiting calls and streams. A `GatewayShutdown` belongs to one event loop."""
 
     def __init__(self) -> None:
         self._waiting: set[CancelScope] = set()
@@ -62,8 +63,8 @@ class GatewayShutdown:
         return CancelScope(self._waiting)
 
     def streaming(self) -> CancelScope:
-        """Return a scope for a stream, which ends as soon as the server stops. The server would otherwise wait for
-        every response."""
+        """Return a scope for a stream, which ends as soon as the server stops. Otherwise the server would wait for
+        every stream."""
         if self._watching is None:
             self._watching = asyncio.create_task(self._end_streams(), name="a2a-end-streams")
         return CancelScope(self._streams)
@@ -75,6 +76,7 @@ class GatewayShutdown:
 
 
 def _cancel_all(scopes: set[CancelScope]) -> None:
-    """Cancel the scopes. No scope is exited during the loop, because exiting requires its task to run."""
+    """Cancel the scopes. No scope is removed during the loop, because a scope is exited only when its asyncio task
+    runs."""
     for scope in scopes:
         scope()

@@ -249,7 +249,7 @@ class Settings:
     """URL of the public keys for bearer tokens, the ``jwks_uri`` of their issuer. None: see `auth_jwt_key`."""
 
     auth_jwt_key: str | None = field(default=None, repr=False)
-    """Key for bearer tokens instead of `auth_jwks_url`: a shared secret, a public key as PEM, or a JWK Set as JSON."""
+    """Key for bearer tokens instead of `auth_jwks_url`: a shared secret, a public key in PEM, or a JWK Set as JSON."""
 
     auth_jwt_algorithms: Sequence[str] = ()
     """Accepted signature algorithms of bearer tokens, such as ``RS256``. Required with either key setting."""

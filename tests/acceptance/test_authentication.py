@@ -120,7 +120,7 @@ async def test_nobody_gets_no_further(served: Served, what: str, headers: dict[s
         assert answer.headers["www-authenticate"] == f'{challenge}, ApiKey realm="a2a", ClientCertificate realm="a2a"'
         found = from_rpc(answer.json()) if "jsonrpc" in answer.json() else from_rest(answer)
         assert found.reason == "UNAUTHENTICATED"
-        assert found.message == "Authentication is required, by one of the schemes in the agent's card"
+        assert found.message == "Authentication is required: use one of the schemes in the agent's card"
     assert ["jsonrpc" in answer.json() for answer in answers] == [True, True, *[False] * 6]
     refused = await fault(served.gateway, "GRPC", "GetTask", {"id": "some"}, agent="data", **headers)
     assert (refused.status, refused.message) == ("UNAUTHENTICATED", found.message)

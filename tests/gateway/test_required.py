@@ -93,7 +93,7 @@ def test_a_whole_message_is_fine_and_one_without_parts_is_not() -> None:
     message.ClearField("parts")
     with pytest.raises(InvalidParamsError) as refused:
         require_fields(SendMessageRequest(message=message))
-    rule = 'Send one part or more, such as {"text": "hello"}.'
+    rule = 'Send at least one part, such as {"text": "hello"}.'
     assert (refused.value.data or {})["errors"] == [{"field": "message.parts", "message": rule}]
     assert refused.value.message == f"message.parts: {rule}"
 

@@ -1,4 +1,4 @@
-"""Authentication by any one of several schemes, and the errors for rejected callers."""
+"""Authentication by one of several schemes, and the errors for rejected callers."""
 
 from __future__ import annotations
 
@@ -18,27 +18,28 @@ from .tokens import BearerTokens
 REALM = "a2a"
 
 FAILURES_PER_SECOND = 50
-"""Failed authentications per second of a process whose errors are sent at once. Further errors are delayed."""
+"""Number of failed authentications per second in a process whose errors are sent at once. Further errors are
+delayed."""
 
 
 class Authenticator:
     """Authenticates callers. The first of `schemes` that finds credentials of its kind decides.
 
-    Bearer tokens and API keys come before a proxy's header: a mesh sets its header on every request, even on one with
-    its user's token.
+    Bearer tokens and API keys are checked before a proxy's header, because a service mesh sets its header on every
+    request, even on a request with a user's token.
     """
 
     def __init__(self, schemes: Sequence[Scheme], clock: Clock = SYSTEM_CLOCK) -> None:
         self.schemes = tuple(schemes)
         self._clock = clock
         self._delay = RefusalDelay(clock)
-        self._failures: deque[float] = deque(maxlen=FAILURES_PER_SECOND)  # times of the newest
+        self._failures: deque[float] = deque(maxlen=FAILURES_PER_SECOND)  # times of the newest failures
 
     async def identify(self, presented: PresentedCredentials) -> Identity:
         """Return the caller.
 
         Raises:
-            CredentialsRefused: The caller is unknown. The error is delayed if there are many; see
+            CredentialsRefused: The caller is unknown. After many failures, the error is delayed; see
                 `FAILURES_PER_SECOND`.
             KeysUnavailable: The issuer's keys are unavailable.
         """
@@ -68,7 +69,8 @@ class Authenticator:
         return any(not isinstance(scheme, ProxyIdentity) for scheme in self.schemes)
 
     def challenges(self, *, bad_token: bool = False) -> str:
-        """Return the header ``WWW-Authenticate``, with ``invalid_token`` for a bad bearer token (RFC 6750 3)."""
+        """Return the value of ``WWW-Authenticate``, with ``invalid_token`` for a bad bearer token (RFC 6750, section
+        3)."""
         error = ', error="invalid_token"'
         return ", ".join(
             f'{scheme.challenge} realm="{REALM}"{error if bad_token and isinstance(scheme, BearerTokens) else ""}'

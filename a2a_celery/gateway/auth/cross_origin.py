@@ -1,10 +1,11 @@
 """Protection of a gateway without authentication against the web pages that its users visit.
 
-A browser on the same machine or network reaches the gateway. Two checks protect the gateway from pages of other sites:
+A browser on the same machine or network can reach the gateway. Two checks protect the gateway from pages of other
+sites:
 
 * **Cross-origin requests.** A request that may change something is refused if a page of another origin sent it.
 * **DNS rebinding.** A request is refused if its ``Host`` is a name that an attacker can register and point at the
-  gateway. Addresses, names without a dot and names under a private suffix are accepted.
+  gateway. IP addresses, names without a dot and names under a private suffix are accepted.
 
 Clients other than browsers send neither ``Sec-Fetch-Site`` nor ``Origin``, and pass the first check.
 
@@ -32,11 +33,11 @@ from .schemes import OWN_SITE
 logger = logging.getLogger(__name__)
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
-"""Methods that change nothing. A page of another origin cannot read their responses."""
+"""Methods that change no state. A page of another origin cannot read their responses."""
 
 PRIVATE_SUFFIXES = (".localhost", ".local", ".internal", ".home.arpa", ".test", ".svc")
-"""Suffixes of names that no attacker can register. Kubernetes names Services under ``svc``, which is not a top-level
-domain."""
+"""Suffixes of names that no attacker can register. Kubernetes Services have names under ``svc``, which is not a
+top-level domain."""
 
 OTHER_ORIGIN = (
     "A page of another origin sent the request, and the gateway does not authenticate its callers. "
@@ -53,7 +54,7 @@ class CrossOriginProtection:
 
     Args:
         app: The protected application.
-        settings: `public_url`, `allowed_hosts` and `trusted_origins` are read.
+        settings: The settings `public_url`, `allowed_hosts` and `trusted_origins` are used.
         rpc: Paths of the JSON-RPC binding. Errors at other paths have the format of HTTP+JSON.
     """
 

@@ -1,4 +1,4 @@
-"""Authenticator and the security schemes of cards, from the settings or from the card itself."""
+"""Creation of the authenticator, and of the security schemes on agent cards, from the settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .keys import KEY_TYPES, FetchedKeys, KeySource, read_key
 from .schemes import ApiKeys, ProxyIdentity, Scheme
 from .tokens import BearerTokens
 
-MEANS_NOTHING = "has no effect without {}: set that, or leave it out"
+MEANS_NOTHING = "has no effect without {}: set that too, or remove this setting"
 
 NEEDED_BY_TOKENS = ("auth_jwt_algorithms", "auth_jwt_issuer", "auth_jwt_audience")
 
@@ -28,7 +28,7 @@ def authenticator_from_settings(settings: Settings, clock: Clock = SYSTEM_CLOCK)
     """Return the authenticator, or None if the settings require no authentication.
 
     Raises:
-        ConfigError: The settings contradict each other or are incomplete; the text says what to set.
+        ConfigError: The settings contradict each other or are incomplete. The message says what to set.
     """
     schemes: list[Scheme] = []
     if settings.auth_jwks_url is not None or settings.auth_jwt_key is not None:
@@ -38,25 +38,27 @@ def authenticator_from_settings(settings: Settings, clock: Clock = SYSTEM_CLOCK)
         _require_unset(settings, needed, MEANS_NOTHING.format("a2a_auth_jwks_url or a2a_auth_jwt_key"))
     if settings.auth_api_keys is not None:
         if not settings.api_keys:
-            raise ConfigError("a2a_auth_api_keys is empty, so no caller could authenticate: add a key, or leave it out")
+            raise ConfigError(
+                "a2a_auth_api_keys is empty, so no caller could authenticate: add a key, or remove the setting"
+            )
         schemes.append(ApiKeys(settings.api_keys, settings.auth_api_key_header))
     if settings.auth_identity_header is not None:
         if not settings.auth_proxy_networks:
             raise ConfigError(
-                "a2a_auth_identity_header is set, and a2a_auth_proxy_networks is not: name the networks of your proxies"
+                "a2a_auth_identity_header is set, but a2a_auth_proxy_networks is not: name the networks of your proxies"
             )
         schemes.append(ProxyIdentity(settings.auth_identity_header, settings.auth_proxy_networks))
     else:
         _require_unset(settings, ("auth_proxy_networks",), MEANS_NOTHING.format("a2a_auth_identity_header"))
     _require_own_headers(settings)
     if schemes:
-        checks = "a gateway with authentication ignores it: leave it out"
-        _require_unset(settings, ("allowed_hosts", "trusted_origins"), checks)
+        reason = "a gateway with authentication ignores it: remove the setting"
+        _require_unset(settings, ("allowed_hosts", "trusted_origins"), reason)
     return Authenticator(schemes, clock) if schemes else None
 
 
 def _require_unset(settings: Settings, names: tuple[str, ...], reason: str) -> None:
-    """Raise ConfigError with `reason` for each of the settings that is set and has no effect."""
+    """Raise ConfigError with `reason` if one of the settings `names` is set."""
     for name in names:
         if getattr(settings, name):
             raise ConfigError(f"a2a_{name} is set, and {reason}")
@@ -90,11 +92,11 @@ def _require_own_headers(settings: Settings) -> None:
     reserved = {*CARRIED_HEADERS, LAST_EVENT_ID} & set(names)
     if reserved:
         raise ConfigError(
-            f"a2a_auth_api_key_header and a2a_auth_identity_header: {', '.join(sorted(reserved))} means something else"
+            f"a2a_auth_api_key_header and a2a_auth_identity_header: {', '.join(sorted(reserved))} has another use"
         )
     if len(set(names)) < len(names):
         raise ConfigError(
-            "a2a_auth_api_key_header and a2a_auth_identity_header: two schemes in one header; give each its own"
+            "a2a_auth_api_key_header and a2a_auth_identity_header: two schemes share a header; give each its own"
         )
 
 
@@ -102,16 +104,16 @@ def _tokens(settings: Settings, clock: Clock) -> BearerTokens:
     missing = [f"a2a_{name}" for name in NEEDED_BY_TOKENS if not getattr(settings, name)]
     if missing:
         raise ConfigError(
-            f"bearer tokens need {', '.join(missing)} too: otherwise a token for another audience, or with another "
+            f"bearer tokens also need {', '.join(missing)}: otherwise a token for another audience, or with another "
             "algorithm, would be accepted"
         )
     algorithms = settings.auth_jwt_algorithms
     unknown = [name for name in algorithms if name not in KEY_TYPES]
     if unknown:
-        raise ConfigError(f"a2a_auth_jwt_algorithms = {', '.join(unknown)}: known are {', '.join(KEY_TYPES)}")
+        raise ConfigError(f"a2a_auth_jwt_algorithms = {', '.join(unknown)}: use one of {', '.join(KEY_TYPES)}")
     if len({KEY_TYPES[name] == "oct" for name in algorithms}) > 1:
         raise ConfigError(
-            f"a2a_auth_jwt_algorithms = {', '.join(algorithms)}: shared secrets and public keys do not go together"
+            f"a2a_auth_jwt_algorithms = {', '.join(algorithms)}: shared secrets and public keys cannot be combined"
         )
     return BearerTokens(
         _keys(settings, clock),
@@ -131,11 +133,13 @@ def _keys(settings: Settings, clock: Clock) -> KeySource:
     secret = [name for name in settings.auth_jwt_algorithms if KEY_TYPES[name] == "oct"]
     if secret:
         raise ConfigError(
-            f"a2a_auth_jwt_algorithms has {', '.join(secret)}: a JWKS is public and cannot have a shared secret: "
-            "use RS256 or ES256, or a2a_auth_jwt_key"
+            f"a2a_auth_jwt_algorithms has {', '.join(secret)}, but a JWKS is public and cannot contain a shared "
+            "secret: use RS256 or ES256, or a2a_auth_jwt_key"
         )
     if "@" in urlsplit(settings.auth_jwks_url).netloc:
-        raise ConfigError("a2a_auth_jwks_url must hold no user or password: logs and `a2a doctor` show the address")
+        raise ConfigError(
+            "a2a_auth_jwks_url must not contain a user or password: logs and `a2a doctor` show the address"
+        )
     mistake = jwks_url_mistake(settings.auth_jwks_url)
     if mistake:
         raise ConfigError(f"a2a_auth_jwks_url = {settings.auth_jwks_url!r}: {mistake}")
@@ -178,7 +182,7 @@ def _require_agreement(card: AgentCard, authenticator: Authenticator, agent: str
     about = f"agent {agent!r}: its card"
     if not card.security_requirements:
         raise ConfigError(
-            f"{about} has security_schemes and no security_requirements, as if nothing were needed: add them"
+            f"{about} has security_schemes but no security_requirements, so it requires no credentials: add them"
         )
     for requirement in card.security_requirements:
         if len(requirement.schemes) != 1:
@@ -191,13 +195,13 @@ def _require_agreement(card: AgentCard, authenticator: Authenticator, agent: str
             raise ConfigError(f"{about} requires {name!r}, which is not among its security_schemes")
         if not any(_agree(card.security_schemes[name], scheme.security_scheme()) for scheme in authenticator.schemes):
             raise ConfigError(
-                f"{about} requires {name!r}, and this gateway takes {_names(authenticator)}: change the card, or the "
+                f"{about} requires {name!r}, and this gateway accepts {_names(authenticator)}: change the card, or the "
                 "settings a2a_auth_…"
             )
 
 
 def _agree(declared: SecurityScheme, ours: SecurityScheme) -> bool:
-    """Return whether credentials for the scheme `declared` are accepted by `ours`."""
+    """Return True if the scheme `ours` accepts credentials for the scheme `declared`."""
     kind = declared.WhichOneof("scheme")
     if ours.HasField("http_auth_security_scheme"):
         http = declared.http_auth_security_scheme

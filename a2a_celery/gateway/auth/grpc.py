@@ -18,7 +18,7 @@ from .authenticator import Authenticator, protocol_error
 from .schemes import Identity, PresentedCredentials
 
 caller: ContextVar[Identity | None] = ContextVar("caller", default=None)
-"""Authenticated caller of the current call, or None without authentication."""
+"""Authenticated caller of the current call, or None if authentication is disabled."""
 
 
 class AuthenticationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
@@ -33,38 +33,38 @@ class AuthenticationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[typ
 
     async def intercept_service(self, continuation: Any, details: grpc.HandlerCallDetails) -> Any:
         """Return the method's handler with authentication, or None for a method that is not served."""
-        found = await continuation(details)
-        if found is None:
+        method = await continuation(details)
+        if method is None:
             return None
-        parse = found.request_deserializer or _as_it_is
+        parse = method.request_deserializer or _unchanged
 
         async def unary(_: object, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-            return await found.unary_unary(parse(await self._read(context)), context)
+            return await method.unary_unary(parse(await self._read(context)), context)
 
         async def stream(_: object, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncGenerator[Any, None]:
-            async with aclosing(found.unary_stream(parse(await self._read(context)), context)) as events:
+            async with aclosing(method.unary_stream(parse(await self._read(context)), context)) as events:
                 async for event in events:
                     yield event
 
-        if found.response_streaming:
-            return grpc.stream_stream_rpc_method_handler(stream, None, found.response_serializer)
-        return grpc.stream_unary_rpc_method_handler(unary, None, found.response_serializer)
+        if method.response_streaming:
+            return grpc.stream_stream_rpc_method_handler(stream, None, method.response_serializer)
+        return grpc.stream_unary_rpc_method_handler(unary, None, method.response_serializer)
 
     async def _read(self, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
         """Authenticate the caller, then return the request."""
-        await self._let_in(context)
+        await self._authenticate(context)
         body: Any = await context.read()
         if not isinstance(body, bytes):
             await abort(InvalidRequestError("The call has no request message"), context)
         request: bytes = body
         return request
 
-    async def _let_in(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    async def _authenticate(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         try:
             caller.set(await self._authenticator.identify(presented(context)))
         except AuthenticationError as e:
             await abort(protocol_error(e), context)
-        except Exception as e:  # gRPC would send its text
+        except Exception as e:  # gRPC would send the exception's text
             await abort(to_a2a(e), context)
 
 
@@ -77,13 +77,13 @@ def presented(context: grpc.aio.ServicerContext[Any, Any]) -> PresentedCredentia
 
 
 def _address(peer: str) -> str | None:
-    """Return the address in gRPC's name of a peer, such as ``ipv4:192.0.2.1:4711`` or ``ipv6:%5B2001:db8::1%5D:4711``,
-    or None."""
+    """Return the IP address in a peer name of gRPC, such as ``ipv4:192.0.2.1:4711`` or ``ipv6:%5B2001:db8::1%5D:4711``,
+    or None for any other kind of peer."""
     kind, _, rest = unquote(peer).partition(":")
     if kind not in ("ipv4", "ipv6"):
         return None
     return rest.rpartition(":")[0].strip("[]")
 
 
-def _as_it_is(body: bytes) -> bytes:
+def _unchanged(body: bytes) -> bytes:
     return body

@@ -1,4 +1,4 @@
-"""Authentication over HTTP, by Starlette's middleware, before any other part of a request is read."""
+"""Authentication over HTTP by Starlette's middleware, before the body of a request is read."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from .authenticator import Authenticator, protocol_error
 from .schemes import CredentialsRefused, PresentedCredentials
 
 PEER = "a2a_peer"
-"""Key of a request's scope for the peer's address. `PeerAddressMiddleware` sets it before a server's proxy middleware
+"""Key of the peer's address in an ASGI scope. `PeerAddressMiddleware` sets it before a server's proxy middleware
 replaces the address of the connection with the address that the proxy names."""
 
 
 class Backend(AuthenticationBackend):
-    """Starlette's interface to `authenticator`. The `public` paths need no authentication."""
+    """Starlette authentication backend that uses `authenticator`. The `public` paths need no authentication."""
 
     def __init__(self, authenticator: Authenticator, public: Set[str]) -> None:
         self._authenticator = authenticator
@@ -45,7 +45,7 @@ def presented(conn: HTTPConnection) -> PresentedCredentials:
 
 
 def authentication(authenticator: Authenticator, *, public: Set[str], rpc: Set[str]) -> Middleware:
-    """Return the middleware. Its errors are those of JSON-RPC at the paths `rpc`, and those of HTTP+JSON elsewhere."""
+    """Return the middleware. Errors have the JSON-RPC format at the paths `rpc`, and the HTTP+JSON format elsewhere."""
 
     def refuse(conn: HTTPConnection, error: Exception) -> Response:
         client_error = protocol_error(error)
@@ -64,11 +64,11 @@ def error_response(connection: HTTPConnection, error: A2AError, rpc: Set[str]) -
     Args:
         connection: The refused request.
         error: The error that the client receives.
-        rpc: Paths of the JSON-RPC binding. All other paths use HTTP+JSON.
+        rpc: Paths of the JSON-RPC binding. Errors at all other paths use HTTP+JSON.
     """
     if connection.scope.get("method") == "POST" and _path(connection) in rpc:
-        answer = build_error_response(None, error)
-        return JSONResponse(answer, status_code=rpc_status(answer))
+        envelope = build_error_response(None, error)
+        return JSONResponse(envelope, status_code=rpc_status(envelope))
     return rest_error(error)
 
 

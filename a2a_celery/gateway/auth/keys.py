@@ -1,6 +1,6 @@
-"""Keys that verify bearer tokens: from the settings, or from an issuer's JWKS endpoint, refreshed in the background.
+"""Keys that verify bearer tokens: from the settings, or from an issuer's JWKS endpoint and refreshed in the background.
 
-Source: RFC 7517 5.
+Source: RFC 7517, section 5.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ KEY_TYPES = {
     **dict.fromkeys(("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"), "RSA"),
     **dict.fromkeys(("ES256", "ES384", "ES512"), "EC"),
 }
-"""Type of key for each supported algorithm: a public key must never serve as a shared secret."""
+"""Key type of each supported algorithm. The check of the type keeps a public key from serving as a shared secret."""
 
 CURVES = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
 
 MIN_RSA_BITS = 2048
-"""Source: RFC 7518 3.3."""
+"""Source: RFC 7518, section 3.3."""
 
 MAX_KEYS = 100
 
@@ -58,7 +58,7 @@ class KeySource(Protocol):
 
 
 class KeySet:
-    """Keys with their ids."""
+    """Set of keys, found by key id and algorithm."""
 
     def __init__(self, keys: Iterable[Key]) -> None:
         self._keys = tuple(keys)
@@ -67,8 +67,8 @@ class KeySet:
         return len(self._keys)
 
     def named(self, kid: str | None, algorithm: str) -> Key | None:
-        """Return the key `kid` if it allows `algorithm`, or None. A token without a key id matches the only key that
-        does."""
+        """Return the key with the id `kid` if that key fits `algorithm`, or None. For a token without a key id, return
+        the only key that fits."""
         fit = [key for key in self._keys if fits(key, algorithm)]
         if kid is None:
             return fit[0] if len(fit) == 1 else None
@@ -76,14 +76,14 @@ class KeySet:
 
 
 class StaticKeys:
-    """Keys from the settings. A single key without an id verifies every token, whatever key id the token names."""
+    """Keys from the settings. If `nameless`, the single key verifies every token, whatever key id the token names."""
 
     def __init__(self, keys: KeySet, *, nameless: bool = False) -> None:
         self._keys = keys
         self._nameless = nameless
 
     async def find(self, kid: str | None, algorithm: str) -> Key | None:
-        """Return the key of a token."""
+        """Return the key of a token, or None if there is no key for `algorithm`."""
         return self._keys.named(None if self._nameless else kid, algorithm)
 
     async def start(self) -> None:
@@ -94,7 +94,7 @@ class StaticKeys:
 
 
 def fits(key: Key, algorithm: str) -> bool:
-    """Return True if `key` may verify signatures of `algorithm`, by type, curve, and declared use and algorithm."""
+    """Return True if the type, curve, declared use and declared algorithm of `key` allow signatures of `algorithm`."""
     if key.key_type != KEY_TYPES[algorithm] or key.get("use", "sig") != "sig" or key.get("alg", algorithm) != algorithm:
         return False
     return not isinstance(key, ECKey) or key.get("crv") == CURVES[algorithm]
@@ -104,23 +104,23 @@ def read_set(document: Any) -> KeySet:
     """Return the usable public keys of a JWK Set. Other keys and secrets are ignored.
 
     Raises:
-        ValueError: The document is not a JWK Set, or has no such key.
+        ValueError: The document is not a JWK Set, or has no usable public key.
     """
-    given = document.get("keys") if isinstance(document, dict) else None
-    if not isinstance(given, list):
+    entries = document.get("keys") if isinstance(document, dict) else None
+    if not isinstance(entries, list):
         raise ValueError("not a JWK Set: it has no list of keys")
-    keys = [key for one in given[:MAX_KEYS] if (key := _public(one)) is not None]
+    keys = [key for entry in entries[:MAX_KEYS] if (key := _public(entry)) is not None]
     if not keys:
-        raise ValueError("a JWK Set without a usable public key")
+        raise ValueError("the JWK Set has no usable public key")
     return KeySet(keys)
 
 
-def _public(given: Any) -> Key | None:
+def _public(entry: Any) -> Key | None:
     try:
-        key = JWKRegistry.import_key(given)
+        key = JWKRegistry.import_key(entry)
     except (JoseError, ValueError, TypeError, KeyError, AttributeError):  # an unknown type, or not a key
         return None
-    except SecurityWarning:  # where warnings are errors: it is too short
+    except SecurityWarning:  # where warnings are errors, a short key raises one
         return None
     return key if isinstance(key, ECKey) or (isinstance(key, RSAKey) and _is_long(key)) else None
 
@@ -134,7 +134,7 @@ def read_key(text: str, algorithms: Sequence[str]) -> StaticKeys:
     """Return the keys of the setting `auth_jwt_key`: a JWK Set, a public key, or a secret shared with the issuer.
 
     Raises:
-        ConfigError: The setting is not usable, or not with these algorithms; the text contains no secret.
+        ConfigError: The key is invalid or does not fit `algorithms`. The message contains no secret.
     """
     text = text.strip()
     if text.startswith("{"):
@@ -147,8 +147,8 @@ def read_key(text: str, algorithms: Sequence[str]) -> StaticKeys:
     unfit = [algorithm for algorithm in algorithms if not fits(key, algorithm)]
     if unfit:
         raise ConfigError(
-            f"a2a_auth_jwt_algorithms has {', '.join(unfit)}, which does not go together with {_kind(key)}, "
-            "as a2a_auth_jwt_key is"
+            f"a2a_auth_jwt_algorithms has {', '.join(unfit)}, but a2a_auth_jwt_key is {_kind(key)}: "
+            "use algorithms for this type of key"
         )
     return StaticKeys(KeySet([key]), nameless=True)
 
@@ -161,43 +161,43 @@ def _kind(key: Key) -> str:
 
 def _from_pem(text: str) -> Key:
     if "PRIVATE KEY-----" in text:
-        raise ConfigError("a2a_auth_jwt_key is a private key: only the public one belongs here")
+        raise ConfigError("a2a_auth_jwt_key is a private key: set the public key instead")
     for kind in (RSAKey, ECKey):
         try:
             with catch_warnings():
-                simplefilter("ignore", SecurityWarning)  # of short keys, which are refused below
+                simplefilter("ignore", SecurityWarning)  # about short keys, which are refused below
                 key: Key = kind.import_key(text)
         except (JoseError, ValueError, TypeError):
             continue
         if isinstance(key, RSAKey) and not _is_long(key):
-            raise ConfigError(f"a2a_auth_jwt_key: an RSA key of less than {MIN_RSA_BITS} bits")
+            raise ConfigError(f"a2a_auth_jwt_key: an RSA key must have at least {MIN_RSA_BITS} bits")
         return key
     raise ConfigError("a2a_auth_jwt_key is not a public RSA or EC key in PEM")
 
 
 def _secret(text: str, algorithms: Sequence[str]) -> Key:
-    """Return the secret, which must be at least as long as the hash (RFC 7518 3.2)."""
+    """Return the secret, which must be at least as long as the hash (RFC 7518, section 3.2)."""
     bits = max((int(name[2:]) for name in algorithms if KEY_TYPES[name] == "oct"), default=0)
     if not bits:
         raise ConfigError(
-            f"a2a_auth_jwt_algorithms has {', '.join(algorithms)}, and a2a_auth_jwt_key is neither a public key as PEM "
-            "nor a JWK Set: a shared secret goes with HS256, HS384 or HS512"
+            f"a2a_auth_jwt_algorithms has {', '.join(algorithms)}, but a2a_auth_jwt_key is neither a public key in PEM "
+            "nor a JWK Set: a shared secret needs HS256, HS384 or HS512"
         )
     if len(text.encode()) < bits // 8:
-        raise ConfigError(f"a2a_auth_jwt_key: a secret for HS{bits} has {bits // 8} characters or more")
+        raise ConfigError(f"a2a_auth_jwt_key: a secret for HS{bits} needs at least {bits // 8} characters")
     return OctKey.import_key(text)
 
 
 logger = logging.getLogger(__name__)
 
 REFRESH_EVERY = 300.0
-"""Seconds between two refreshes. A withdrawn key is accepted until the next one."""
+"""Seconds between two refreshes. A withdrawn key is accepted until the next refresh."""
 
 RETRY_AFTER = 5.0
-"""Seconds between two attempts while there are no keys at all."""
+"""Seconds between two fetches until a fetch succeeds."""
 
 ASK_AGAIN_AFTER = 30.0
-"""Minimum seconds between two fetches for unknown keys, because a caller can invent the id of a key."""
+"""Minimum seconds between two fetches for unknown keys. The limit is needed because a caller can invent key ids."""
 
 
 class FetchedKeys:
@@ -234,23 +234,24 @@ class FetchedKeys:
         """Return the key of a token, or None if the issuer has no such key."""
         if self._is_late():
             await self._fetch()
-        found = self._named(kid, algorithm)
-        if found is None and self._may_ask():
+        key = self._named(kid, algorithm)
+        if key is None and self._may_ask():
             await self._fetch()
-            found = self._named(kid, algorithm)
+            key = self._named(kid, algorithm)
         if self._keys is None:
             raise KeysUnavailable
-        return found
+        return key
 
     def _named(self, kid: str | None, algorithm: str) -> Key | None:
         return None if self._keys is None else self._keys.named(kid, algorithm)
 
     def _is_late(self) -> bool:
-        """Return True if a request must refresh the keys, because a mounted application receives no start event."""
+        """Return True if a request must refresh the keys. A mounted application receives no start event, so no
+        background task refreshes them."""
         return self._refresh_task is None and self._clock.monotonic() - self._fetched_at > REFRESH_EVERY
 
     def _may_ask(self) -> bool:
-        """Return True if a fetch is due or running."""
+        """Return True if a fetch is allowed now or already running."""
         if self._fetching is not None:
             return True
         return self._clock.monotonic() - self._fetched_at > (RETRY_AFTER if self._keys is None else ASK_AGAIN_AFTER)
@@ -261,7 +262,8 @@ class FetchedKeys:
             await self._clock.sleep(RETRY_AFTER if self._keys is None else REFRESH_EVERY)
 
     async def _fetch(self) -> None:
-        """Join the running fetch or start one. Never raises; the fetch continues if its waiters are cancelled."""
+        """Join the running fetch or start one. Errors are logged, not raised. The fetch continues if its waiters are
+        cancelled."""
         if self._fetching is None:
             self._fetching = asyncio.create_task(self._fetch_once(), name="jwks-fetch")
             self._fetching.add_done_callback(self._done)
@@ -274,9 +276,9 @@ class FetchedKeys:
     async def _fetch_once(self) -> None:
         try:
             self._keys = read_set(await fetch_jwk_set(self._url, self._transport, self._clock))
-        except Exception as e:  # after any error, the known keys stay and the next fetch tries again
+        except Exception as e:  # after any error, the known keys stay valid and the next fetch tries again
             log_fields = about(Action.KEYS_NOT_FETCHED)
-            known = "the known keys stay" if self._keys is not None else "no bearer token can be verified"
+            known = "the known keys stay valid" if self._keys is not None else "no bearer token can be verified"
             logger.warning(
                 "the keys at %s were not fetched (%s); %s", self._url, fetch_failure(e), known, extra=log_fields
             )

@@ -1,4 +1,4 @@
-"""Authentication schemes: their interface, API keys, mutual TLS that ends at a proxy, and the identity of a caller."""
+"""Authentication schemes: their interface, API keys, mutual TLS terminated at a proxy, and the identity of a caller."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from starlette.authentication import AuthenticationError, BaseUser
 from ...errors import ConfigError
 
 MAX_OWNER_LENGTH = 256
-"""Maximum characters of an owner: the name is a part of keys in the store."""
+"""Maximum characters of an owner's name, which is part of keys in the store."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity(BaseUser, User):
-    """Authenticated caller, in the form of Starlette's and the SDK's users.
+    """Authenticated caller, usable as a user of Starlette and of the SDK.
 
-    An `owner` is the same caller in every scheme. `tenants` are the allowed tenants ("" for requests without a tenant),
-    or None for all.
+    The same `owner` is the same caller in every scheme. `tenants` are the allowed tenants ("" for requests without a
+    tenant), or None for all.
     """
 
     owner: str
@@ -49,7 +49,7 @@ class Identity(BaseUser, User):
         return self.owner
 
     def may_use(self, tenant: str) -> bool:
-        """Return True if the caller may use `tenant`, "" for none."""
+        """Return True if the caller may use `tenant`. The tenant "" stands for requests without a tenant."""
         return self.tenants is None or tenant in self.tenants
 
 
@@ -59,7 +59,7 @@ def is_owner(name: object) -> bool:
 
 
 class RefusalReason(StrEnum):
-    """Reason to refuse a request, for the operator's log and never for the client."""
+    """Reason for refusing a request. The reason appears in the operator's log, and is never sent to the client."""
 
     MISSING = "no credentials"
     SEVERAL = "the same header twice"
@@ -78,7 +78,8 @@ class RefusalReason(StrEnum):
 class CredentialsRefused(AuthenticationError):
     """The caller is unknown. `bad_token` marks a request with a bearer token.
 
-    Source: RFC 6750 3: a request without credentials gets no error code, one with a bad token ``invalid_token``.
+    Source: RFC 6750, section 3: a request without credentials gets no error code, and a bad token gets
+        ``invalid_token``.
     """
 
     def __init__(self, why: RefusalReason, *, bad_token: bool = False) -> None:
@@ -88,8 +89,7 @@ class CredentialsRefused(AuthenticationError):
 
 
 class KeysUnavailable(AuthenticationError):
-    """Tokens cannot be verified, because their issuer's keys are unavailable; the client may repeat the request
-    later."""
+    """Tokens cannot be verified, because the issuer's keys are unavailable. The client may repeat the request later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class PresentedCredentials:
 
     Attributes:
         values: Function that returns all values of a header, or of gRPC metadata, by its lower-case name.
-        peer: Address of the connection's other end, or None if it is unknown.
+        peer: Address of the client side of the connection, or None if it is unknown.
     """
 
     values: Callable[[str], Sequence[str]]
@@ -108,7 +108,7 @@ class PresentedCredentials:
         """Return the value of the header `name`, or None if it is missing or empty.
 
         Raises:
-            CredentialsRefused: The header has several values: a client may have added one to a proxy's.
+            CredentialsRefused: The header has several values. A client may have added its own value to that of a proxy.
         """
         values = self.values(name.lower())
         if len(values) > 1:
@@ -126,10 +126,10 @@ class Scheme(Protocol):
     """Name of the scheme in ``WWW-Authenticate``."""
 
     def security_scheme(self) -> SecurityScheme:
-        """Return the scheme for the card."""
+        """Return the scheme as it appears on the card."""
 
     async def identify(self, presented: PresentedCredentials) -> Identity | None:
-        """Return the caller, or None without credentials of this scheme.
+        """Return the caller, or None if the request has no credentials of this scheme.
 
         Raises:
             CredentialsRefused: The credentials are invalid.
@@ -138,15 +138,15 @@ class Scheme(Protocol):
 
 
 ENTRY = re.compile(r"(?P<owner>[^:\s]+):sha256:(?P<hash>[0-9a-fA-F]{64})(?::(?P<tenants>[^:\s]+))?")
-FORM = "owner:sha256:<64 hexadecimal digits>, or with :tenant,tenant behind that"
+FORM = "owner:sha256:<64 hexadecimal digits>, optionally followed by :tenant,tenant"
 
 
 class ApiKeys:
     """Authenticates owners by the API key in `header`.
 
     Raises:
-        ConfigError: An entry does not have the form `FORM`, or two have the same hash. The text names an entry by its
-            position, because the entry may be a key.
+        ConfigError: An entry does not have the form `FORM`, or two entries have the same hash. The message names an
+            entry by its position, because the entry may be a key.
     """
 
     name = "apiKey"
@@ -159,24 +159,25 @@ class ApiKeys:
             hashed, identity = _read(entry, place)
             if hashed in self._known:
                 raise ConfigError(
-                    f"a2a_auth_api_keys: entry {place} has the hash of one before it: give each its own key"
+                    f"a2a_auth_api_keys: entry {place} has the hash of an earlier entry: give each its own key"
                 )
             self._known[hashed] = identity
 
     def security_scheme(self) -> SecurityScheme:
-        """Return the scheme of a header."""
+        """Return the scheme for an API key in a header."""
         return SecurityScheme(api_key_security_scheme=APIKeySecurityScheme(location="header", name=self._header))
 
     async def identify(self, presented: PresentedCredentials) -> Identity | None:
-        """Return the owner of the key, or None without a key. An unknown key takes as long as a known one."""
-        given = presented.only(self._header)
-        if given is None:
+        """Return the owner of the key, or None if the request has no key. Checking an unknown key takes as long as
+        checking a known key."""
+        key = presented.only(self._header)
+        if key is None:
             return None
-        hashed = sha256(given.encode()).digest()
-        found = [identity for known, identity in self._known.items() if compare_digest(known, hashed)]
-        if not found:
+        hashed = sha256(key.encode()).digest()
+        identities = [identity for known, identity in self._known.items() if compare_digest(known, hashed)]
+        if not identities:
             raise CredentialsRefused(RefusalReason.API_KEY)
-        return found[0]
+        return identities[0]
 
 
 def _read(entry: str, place: int) -> tuple[bytes, Identity]:
@@ -188,16 +189,17 @@ def _read(entry: str, place: int) -> tuple[bytes, Identity]:
 
 
 OWN_SITE = ("same-origin", "none")
-"""Values of ``Sec-Fetch-Site`` for a page of this origin or the user."""
+"""Values of ``Sec-Fetch-Site`` for requests from pages of this origin, or from the user directly."""
 
 
 class ProxyIdentity:
     """Accepts the identity in `header` from the proxies in `networks`.
 
-    The header from any other address is refused, not ignored: a proxy is missing, or lets a client's header through.
+    If any other address sends the header, the request is refused, because a proxy is missing or forwards the headers of
+        clients.
 
-    A browser presents its user's certificate for the pages of every site, so requests that it marks as another site's
-    are refused. Source: Fetch Metadata Request Headers (W3C), ``Sec-Fetch-Site``.
+    A browser presents its user's certificate on behalf of the pages of every site, so a request that the browser marks
+    as coming from another site is refused. Source: Fetch Metadata Request Headers (W3C), ``Sec-Fetch-Site``.
     """
 
     name = "mutualTls"
@@ -212,16 +214,16 @@ class ProxyIdentity:
         return SecurityScheme(mtls_security_scheme=MutualTlsSecurityScheme())
 
     async def identify(self, presented: PresentedCredentials) -> Identity | None:
-        """Return the subject of the certificate, or None without the header."""
+        """Return the subject of the certificate, or None if the header is missing."""
         self.require_trusted_proxy(presented)
-        given = presented.only(self._header)
-        if given is None:
+        subject = presented.only(self._header)
+        if subject is None:
             return None
         if presented.values("sec-fetch-site") and presented.only("sec-fetch-site") not in OWN_SITE:
             raise CredentialsRefused(RefusalReason.OTHER_SITE)
-        if not is_owner(given):
+        if not is_owner(subject):
             raise CredentialsRefused(RefusalReason.OWNER)
-        return Identity(given)
+        return Identity(subject)
 
     def require_trusted_proxy(self, presented: PresentedCredentials) -> None:
         """Raise CredentialsRefused if the header is present and the peer is not a trusted proxy."""
@@ -232,7 +234,7 @@ class ProxyIdentity:
 def _is_in(peer: str | None, networks: Sequence[IPv4Network | IPv6Network]) -> bool:
     try:
         address = ip_address(peer or "")
-    except ValueError:  # a socket of this machine has no address
+    except ValueError:  # a Unix socket has no address
         return False
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped

@@ -30,8 +30,8 @@ class _Registry(jws.JWSRegistry):
 class BearerTokens:
     """Authenticates owners by the bearer token in ``Authorization``.
 
-    A token must be signed with one of `algorithms`, come from `issuer` and name one of `audiences`. Without a
-    `tenants_claim` an owner may use every tenant.
+    A token must be signed with one of `algorithms`, come from `issuer` and name one of `audiences`. Without
+    `tenants_claim`, an owner may use every tenant.
     """
 
     name = "bearer"
@@ -60,18 +60,19 @@ class BearerTokens:
         self._tenants_claim = tenants_claim
 
     def security_scheme(self) -> SecurityScheme:
-        """Return the HTTP scheme Bearer."""
+        """Return the HTTP security scheme ``Bearer``."""
         return SecurityScheme(http_auth_security_scheme=HTTPAuthSecurityScheme(scheme="Bearer", bearer_format="JWT"))
 
     async def identify(self, presented: PresentedCredentials) -> Identity | None:
-        """Return the subject of the token, or None without a bearer token."""
+        """Return the owner that the token names, or None if the request has no bearer token."""
         scheme, _, token = (presented.only("authorization") or "").partition(" ")
         if scheme.lower() != "bearer":
             return None
         return self._identity(await self._verified(token.strip()))
 
     async def _verified(self, token: str) -> Mapping[str, Any]:
-        """Return the claims of `token`. Errors give no cause (`from None`), because its text may contain the token."""
+        """Return the claims of `token`. Errors are raised without their cause (`from None`), because the text of the
+        cause may contain the token."""
         kid, algorithm = self._header(token)
         key = await self.keys.find(kid, algorithm)
         if key is None:
@@ -85,7 +86,7 @@ class BearerTokens:
             raise _bad(
                 RefusalReason.EXPIRED if getattr(e, "claim", "") in ("nbf", "iat") else RefusalReason.CLAIMS
             ) from None
-        except Exception:  # claims are whatever their issuer likes: what can't be read is refused
+        except Exception:  # an issuer may send claims of any form; a token whose claims cannot be read is refused
             raise _bad(RefusalReason.CLAIMS) from None
         return claims
 
@@ -95,7 +96,7 @@ class BearerTokens:
             raise _bad(RefusalReason.UNREADABLE)
         try:
             header = jws.extract_compact(token.encode(), registry=self._registry).headers()
-        except Exception:  # as above: it is a stranger's
+        except Exception:  # the token is untrusted and may have any form
             raise _bad(RefusalReason.UNREADABLE) from None
         kid, algorithm = header.get("kid"), header.get("alg")
         if algorithm not in self._algorithms:
@@ -107,7 +108,7 @@ class BearerTokens:
     def _signed(self, token: str, key: Key, algorithm: str) -> dict[str, Any]:
         try:
             return jwt.decode(token, key, algorithms=[algorithm], registry=self._registry).claims
-        except Exception:  # as above
+        except Exception:  # see above
             raise _bad(RefusalReason.SIGNATURE) from None
 
     def _identity(self, claims: Mapping[str, Any]) -> Identity:
@@ -122,8 +123,8 @@ class BearerTokens:
 def _tenants(claim: object) -> frozenset[str]:
     """Return the tenants of a claim, which is a list or a single tenant; "" stands for no tenant. Values that are not
     strings are ignored."""
-    found = claim if isinstance(claim, list) else [claim]
-    return frozenset(tenant for tenant in found if isinstance(tenant, str))
+    values = claim if isinstance(claim, list) else [claim]
+    return frozenset(value for value in values if isinstance(value, str))
 
 
 def _bad(why: RefusalReason) -> CredentialsRefused:

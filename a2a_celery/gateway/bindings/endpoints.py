@@ -1,7 +1,7 @@
 """HTTP endpoints of all bindings: call contexts, error responses, body checks, disconnects, limits and Retry-After.
 
-The SDK reads a body of any size and media type, never counts a request that it cannot parse, and answers each refusal
-of a limit with the status of its error class.
+The SDK alone would read a body of any size and media type, would not count a request that it cannot parse, and would
+send limit errors with the status of their error class.
 """
 
 from __future__ import annotations
@@ -48,36 +48,36 @@ _VERSION = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})(?:\.[0-9]{1,4})?", re.ASCII)
 
 
 def asked_version(request: HTTPConnection) -> str:
-    """Return the version that `request` names in its header or its query, or "" if it names none."""
+    """Return the protocol version in the header or the query of `request`, or "" if it names none."""
     return request.headers.get(VERSION_HEADER) or request.query_params.get(VERSION_HEADER, "")
 
 
 def require_version(asked: str, served: str) -> None:
-    """Raise VersionNotSupportedError unless a request for the version `asked` can be served by version `served`.
+    """Raise VersionNotSupportedError unless protocol version `served` can serve a request for the version `asked`.
 
-    Only the major and minor numbers count. A request without a version is a request of 0.3.
+    Only the major and minor numbers count. A request without a version is a request for 0.3.
     """
     if served_as(asked) == served:
         return
-    found = f"A2A version {asked[:MAX_ID_LENGTH]!r} is not served here" if asked else "No A2A version means 0.3"
-    raise VersionNotSupportedError(f"{found}: send A2A-Version: {served}", data={"version": asked[:MAX_ID_LENGTH]})
+    problem = f"A2A version {asked[:MAX_ID_LENGTH]!r} is not served here" if asked else "No A2A version means 0.3"
+    raise VersionNotSupportedError(f"{problem}: send A2A-Version: {served}", data={"version": asked[:MAX_ID_LENGTH]})
 
 
 def served_as(asked: str) -> str:
-    """Return the major and minor number of the version `asked`, or "" if it is not a version."""
+    """Return the major and minor number of the version `asked`, or "" if `asked` is not a version."""
     numbers = _VERSION.fullmatch(asked or PROTOCOL_VERSION_0_3)
     return f"{int(numbers[1])}.{int(numbers[2])}" if numbers else ""
 
 
 class HttpCallContextBuilder(DefaultServerCallContextBuilder):
-    """The SDK's builder, with the address of the agent and the lists that a binding and a handler share."""
+    """Call context builder that adds the address of the agent and the lists that a binding and a handler share."""
 
     def __init__(self, path: str, version: str = PROTOCOL_VERSION_1_0) -> None:
         self._path = path
         self._version = version
 
     def build_user(self, request: Request) -> User:
-        """Return the caller from this gateway's authentication, or from an outer application's."""
+        """Return the caller that this gateway, or the application around it, has authenticated."""
         user = request.scope.get("user")
         return user if isinstance(user, Identity) else super().build_user(request)
 
@@ -117,12 +117,12 @@ def rest_error(error: A2AError) -> JSONResponse:
 
 
 def rest_fault(error: Exception) -> str:
-    """Return `error` as the data of a stream's event, on one line."""
+    """Return `error` on one line, as the data of a server-sent event."""
     return one_line(json_utils.dumps(build_rest_error_payload(to_a2a(error))))
 
 
 def rpc_error(error: A2AError) -> JSONResponse:
-    """Return the JSON-RPC response for `error` of a request whose id is unknown."""
+    """Return the JSON-RPC response for `error` to a request whose id is unknown."""
     return JSONResponse(build_error_response(None, error))
 
 
@@ -135,7 +135,7 @@ def rpc_error_info(reason: str) -> dict[str, Any]:
 
 
 SMALL_BODY = 1 << 12
-"""Bytes of a body that is cheap to read and to reject."""
+"""Maximum bytes of a body that is read without checking first that the caller has a token."""
 
 
 def guard_rpc(endpoint: Endpoint, max_bytes: int) -> Endpoint:
@@ -152,7 +152,7 @@ def guard_rpc(endpoint: Endpoint, max_bytes: int) -> Endpoint:
             return rpc_envelope_error(JSONParseError(message=str(e), data=[rpc_error_info("INVALID_JSON")]))
         except ContentTypeNotSupportedError as e:
             return rpc_error(e)
-        except ClientDisconnect:  # in the midst of its body
+        except ClientDisconnect:  # while its body was being read
             return Response(status_code=CLIENT_CLOSED_REQUEST)
         return await _answered(endpoint, request)
 
@@ -170,7 +170,7 @@ def guard_rest(
             try:
                 if request.method in ("POST", "PUT", "PATCH"):
                     await require_json(request, max_bytes, may_be_empty=True)
-                else:  # nobody needs it, but the SDK reads it before it streams
+                else:  # the body is unused, but the SDK reads it before it streams
                     await read_bounded(request, max_bytes)
             except (RequestTooLargeError, ContentTypeNotSupportedError, InvalidRequestError) as e:
                 return rest_error(e)
@@ -190,10 +190,12 @@ def guard_rest(
     ]
 
 
-def count_unparsed(endpoint: Endpoint, handler: GatewayHandler, say: Callable[[A2AError], JSONResponse]) -> Endpoint:
-    """Return an endpoint that also takes a token for requests that reach no operation of `handler`.
+def count_unparsed(
+    endpoint: Endpoint, handler: GatewayHandler, format_error: Callable[[A2AError], JSONResponse]
+) -> Endpoint:
+    """Return an endpoint that also takes a token for requests that fail before they reach an operation of `handler`.
 
-    A caller without a token gets an error before a large body is read. `say` formats the error.
+    A caller without a token gets an error before a large body is read. `format_error` formats the error.
     """
     limits, agent = handler.limits, handler.agent.name
     if not limits.counts_requests:
@@ -210,7 +212,7 @@ def count_unparsed(endpoint: Endpoint, handler: GatewayHandler, say: Callable[[A
                 await limits.count_unparsed_request(agent, owner)
         except LimitExceededError as e:
             record_limit_error(request.scope.setdefault(RETRY_SECONDS, []), e)
-            response = with_retry_after(say(e), request)
+            response = with_retry_after(format_error(e), request)
         return response
 
     return counted

@@ -40,7 +40,7 @@ MAX_VARINT_BYTES = 10
 
 
 def has_more_fields(body: bytes, message: Descriptor, limit: int) -> bool:
-    """Return True if `body`, a `message`, has more than `limit` fields, including those of its inner messages.
+    """Return True if `body`, a serialized `message`, has more than `limit` fields, including those of nested messages.
 
     The result is also True for a body that is malformed or has groups, which A2A does not use, because the parser could
     create many objects before it refuses such a body.
@@ -60,7 +60,7 @@ def has_more_fields(body: bytes, message: Descriptor, limit: int) -> bool:
                         _, position = _read_varint(body, position)
                     case 1:  # 64 bits
                         position += 8
-                    case 2:  # a length and as many bytes
+                    case 2:  # a length and that many bytes
                         size, position = _read_varint(body, position)
                         field = message.fields_by_number.get(tag >> 3)
                         if field is not None and field.message_type is not None:
@@ -95,13 +95,14 @@ def _read_varint(body: bytes, position: int) -> tuple[int, int]:
 
 
 MAX_CONCURRENT_CALLS = 10_000
-"""Maximum concurrent calls of a gateway process, streams included. Further calls are RESOURCE_EXHAUSTED."""
+"""Maximum concurrent calls of a gateway process, streams included. Further calls fail with RESOURCE_EXHAUSTED."""
 
 MAX_FIELDS = 5 * MAX_JSON_VALUES
 """Maximum protobuf fields of a request. A value in a Struct takes four or five."""
 
 MAX_SMALL_BODY = 1 << 16
-"""Bytes of a request whose fields are not counted, because the request is too small to exceed the maximum."""
+"""Maximum bytes of a request whose fields are not counted, because a request of this size cannot exceed
+`MAX_FIELDS`."""
 
 POOL = descriptor_pool.Default()
 
@@ -123,7 +124,8 @@ _call: ContextVar[ServerCallContext | None] = ContextVar("call", default=None)
 
 
 class GrpcCallContextBuilder(grpc_handler.DefaultGrpcServerCallContextBuilder):
-    """The SDK's builder, with the metadata as headers and a check of the version (3.6), which the SDK lacks."""
+    """Call context builder that adds the metadata as headers, and checks the version (A2A specification 3.6) as the SDK
+    does not."""
 
     def __init__(self, version: str) -> None:
         self._version = version
@@ -144,7 +146,7 @@ class GrpcCallContextBuilder(grpc_handler.DefaultGrpcServerCallContextBuilder):
 
 
 class GrpcBinding(grpc_handler.GrpcHandler):
-    """The SDK's servicer, whose errors have all of their details, see `grpc_errors`."""
+    """Servicer of protocol 1.0 whose errors carry all of their details; see `grpc_errors`."""
 
     async def abort_context(self, error: A2AError, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         """End the call with `error`."""
@@ -152,8 +154,8 @@ class GrpcBinding(grpc_handler.GrpcHandler):
 
 
 class LegacyGrpcBinding(CompatGrpcHandler):
-    """The SDK's servicer for 0.3, which has no typed details. The metadata of a limit error has the time to retry
-    after."""
+    """Servicer of protocol 0.3, whose errors have no typed details. The trailing metadata of a limit error contains the
+    retry delay."""
 
     def __init__(self, request_handler: RequestHandler, context_builder: GrpcCallContextBuilder) -> None:
         super().__init__(request_handler, context_builder)
@@ -167,9 +169,11 @@ class LegacyGrpcBinding(CompatGrpcHandler):
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Maps the exceptions of servicers and undecodable requests to errors: gRPC would send the exception's text.
+    """Interceptor that maps exceptions of servicers and undecodable requests to A2A errors. gRPC would send the
+    exception's text.
 
-    A call that reaches no operation also takes a token of its caller. `handler` is any of the served handlers.
+    A call that fails before it reaches an operation also takes a token of its caller. `handler` may be any of the
+    served handlers.
     """
 
     def __init__(self, handler: GatewayHandler | None = None) -> None:
@@ -177,15 +181,15 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
     async def intercept_service(self, continuation: Any, details: grpc.HandlerCallDetails) -> Any:
         """Return the method's handler with error mapping, or None for a method that is not served."""
-        found = await continuation(details)
-        if found is None:
+        method = await continuation(details)
+        if method is None:
             return None
-        parse = _bounded(found.request_deserializer, details.method)
+        parse = _bounded(method.request_deserializer, details.method)
 
         async def unary(body: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             try:
                 await self._require_token(body)
-                return await found.unary_unary(parse(body), context)
+                return await method.unary_unary(parse(body), context)
             except grpc.aio.AbortError as e:
                 await self._count(e)
                 raise
@@ -195,7 +199,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         async def stream(body: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncGenerator[Any, None]:
             try:
                 await self._require_token(body)
-                async with aclosing(found.unary_stream(parse(body), context)) as events:
+                async with aclosing(method.unary_stream(parse(body), context)) as events:
                     async for event in events:
                         yield event
             except grpc.aio.AbortError as e:
@@ -204,17 +208,17 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             except Exception as e:
                 await abort(map_legacy_error(await self._count(e), _call.get()), context)
 
-        if found.response_streaming:
-            return grpc.unary_stream_rpc_method_handler(stream, None, found.response_serializer)
-        return grpc.unary_unary_rpc_method_handler(unary, None, found.response_serializer)
+        if method.response_streaming:
+            return grpc.unary_stream_rpc_method_handler(stream, None, method.response_serializer)
+        return grpc.unary_unary_rpc_method_handler(unary, None, method.response_serializer)
 
     async def _require_token(self, body: bytes) -> None:
-        """Raise LimitExceededError for a large `body` of a caller that is known to have no token left."""
+        """Raise LimitExceededError if `body` is large and its caller is known to have no token left."""
         if self._handler is not None and len(body) > MAX_SMALL_BODY:
             await self._handler.limits.require_token(self._handler.agent.name, _owner())
 
     async def _count(self, error: Exception) -> Exception:
-        """Return `error`, or the limit error if the call reached no operation and its caller has no token."""
+        """Return `error`, or a limit error if the call reached no operation and its caller has no token left."""
         call = _call.get()
         is_counted = isinstance(error, LimitExceededError) or (call is not None and bool(call.state.get(REACHED)))
         if self._handler is None or is_counted:
@@ -227,13 +231,13 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
 
 def _owner() -> str:
-    """Return the owner of the current call, "" for an unauthenticated caller."""
+    """Return the owner of the current call, or "" for an unauthenticated caller."""
     identity = caller.get()
     return "" if identity is None else identity.owner
 
 
 def _bounded(parse: Callable[[bytes], Any], path: str) -> Callable[[bytes], Any]:
-    """Return `parse`, the parser of the requests to the method at `path`, with a bound for the number of fields."""
+    """Return `parse`, the request parser of the method at `path`, with a limit on the number of fields."""
     service, _, name = path.removeprefix("/").rpartition("/")
     request = POOL.FindServiceByName(service).methods_by_name[name].input_type
 
@@ -255,7 +259,7 @@ async def _echo_extensions(handler: GatewayHandler, context: ServerCallContext) 
 
 
 def route_by_tenant(handlers: Mapping[str, GatewayHandler]) -> RequestHandler:
-    """Return a handler that passes each request to the agent that its tenant names, see `choose_agent`."""
+    """Return a handler that passes each request to the agent that the request's tenant names; see `choose_agent`."""
     methods = {
         name: _routed(name, handlers)
         for name, method in inspect.getmembers(RequestHandler, inspect.isfunction)
@@ -296,7 +300,8 @@ def _chosen(handlers: Mapping[str, GatewayHandler], params: Any, context: Server
 
 
 class GrpcServer:
-    """Server for `handlers`, by agent name, on `port` of `host`. Without an `authenticator` every caller is served."""
+    """gRPC server on `port` of `host` for `handlers`, which are keyed by agent name. Without an `authenticator`, every
+    caller is served."""
 
     def __init__(
         self,
@@ -335,6 +340,6 @@ class GrpcServer:
         await self._server.start()
 
     async def stop(self, grace: float = 1.0) -> None:
-        """Stop the server, and its streams after `grace` seconds."""
+        """Stop the server. Streams end after `grace` seconds."""
         if self._server is not None:
             await self._server.stop(grace)

@@ -1,7 +1,7 @@
 """Errors in the gRPC binding of protocol 1.0: google.rpc.Status with typed details.
 
-The SDK sends an ErrorInfo without metadata. This module adds the data of the error, as in the other bindings: the
-task's id, the extension, the reference of an entry in the log.
+The SDK sends an ErrorInfo without metadata. This module adds the data of the error, as in the other bindings: the task
+id, the extension, or the reference of a log entry.
 
 Source: A2A specification 9.5, 10.6; a2a-sdk 1.3.0.
 """
@@ -23,7 +23,7 @@ from ..protocol_errors import HEADER, LimitExceededError, retry_seconds
 
 
 async def abort(error: A2AError, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-    """End the call with `error`. The metadata of a limit error has the time to retry after."""
+    """End the call with `error`. The trailing metadata of a limit error contains the retry delay."""
     rich = status_to_grpc(error_status(error))
     again = retry_after(error) if isinstance(error, LimitExceededError) else ()
     context.set_trailing_metadata((*(context.trailing_metadata() or ()), *again, *rich.trailing_metadata))

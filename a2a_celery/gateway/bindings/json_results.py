@@ -1,7 +1,7 @@
-"""Results and events as JSON, in the form of the SDK's dispatchers.
+"""JSON encoding of results and events, in the format of the SDK's dispatchers.
 
-`JsonWriter` returns what protobuf's ``MessageToDict`` returns, in a fraction of its time: protobuf reads the descriptor
-of each field for each message, the writer once for each type. Tests compare both for messages of all kinds.
+`JsonWriter` returns the same JSON as protobuf's ``MessageToDict`` in a fraction of the time: protobuf inspects the
+fields of every message, the writer inspects each message type once. Tests compare the two for messages of all kinds.
 
 Source: ProtoJSON, https://protobuf.dev/programming-guides/json
 """
@@ -31,10 +31,10 @@ from ...lifecycle import Event
 EPOCH = datetime(1970, 1, 1)
 
 PIECE = 50
-"""Elements of a list, or fields, that are written without a pause: about 0.2 ms."""
+"""Number of list elements or fields that are written without a pause. Writing them takes about 0.2 ms."""
 
 PAUSE = 16 * 1024
-"""Characters that are written without a pause."""
+"""Number of characters that are written without a pause."""
 
 Written = Callable[[Any], str]
 
@@ -42,15 +42,15 @@ STRUCTURED = (Struct.DESCRIPTOR, Value.DESCRIPTOR)
 
 
 class _Field(NamedTuple):
-    """Format of one field of a message."""
+    """JSON format of one field of a message."""
 
     name: str
     prefix: str
-    """Name of the field in JSON with the text before its value."""
+    """Field name in JSON, with the text before the value."""
     how: Written
     has_presence: bool
     empty: str | None
-    """Text of an empty field without presence, or None to leave it out."""
+    """Text of an empty field without presence, or None to omit the field."""
     element: Written | None
     """Writer of one element of a repeated A2A message, or None for any other field."""
     is_structured: bool
@@ -58,8 +58,8 @@ class _Field(NamedTuple):
 
 
 class JsonWriter:
-    """Writes messages as JSON. Empty fields without presence (lists, strings, numbers) are left out unless
-    `writes_empty`."""
+    """Writes messages as JSON. Empty fields without presence (lists, strings, numbers) are omitted unless
+    `writes_empty` returns True for the field."""
 
     def __init__(self, writes_empty: Callable[[FieldDescriptor], bool] = lambda field: False) -> None:
         self._writes_empty = writes_empty
@@ -108,7 +108,7 @@ class JsonWriter:
         yield before.removesuffix(", ") + "}"
 
     async def write_in_pieces(self, message: Proto) -> list[bytes]:
-        """Return `write(message)`, encoded. The event loop runs other tasks between two pieces."""
+        """Return `write(message)` as bytes. The event loop runs other tasks between two pieces."""
         encoded: list[bytes] = []
         pieces: list[str] = []
         size = 0
@@ -122,7 +122,7 @@ class JsonWriter:
         return [*encoded, "".join(pieces).encode()]
 
     def _elements(self, values: Any, write: Written) -> Iterator[str]:
-        """Yield the elements of a list, in pieces if they contain lists themselves."""
+        """Yield the elements of a list, in pieces if the elements contain lists themselves."""
         before = ""
         if write == self.write and any(field.element or field.is_structured for field in self._fields(values[0])):
             for value in values:
@@ -143,8 +143,8 @@ class JsonWriter:
         Raises:
             TypeError: No message of A2A has such a field.
         """
-        one = self._how_one(field)
-        return (lambda values: "[" + ", ".join(map(one, values)) + "]") if field.is_repeated else one
+        element = self._how_one(field)
+        return (lambda values: "[" + ", ".join(map(element, values)) + "]") if field.is_repeated else element
 
     def _inspect(self, message: Proto) -> list[_Field]:
         fields = []
@@ -179,14 +179,14 @@ class JsonWriter:
             case FieldDescriptor.TYPE_MESSAGE if message is not None and not message.GetOptions().map_entry:
                 return self.write
             case _:
-                raise TypeError(f"{field.full_name}: no message of A2A has such a field where it is written so")
+                raise TypeError(f"{field.full_name}: no A2A message has a field of this type")
 
 
 def _structured(value: Any) -> Iterator[str]:
-    """Yield the JSON of a Struct, a ListValue or a Value in pieces, each of at most `PIECE` values.
+    """Yield the JSON of a Struct, a ListValue or a Value in pieces of at most `PIECE` values.
 
     Raises:
-        ValueError: JSON cannot represent a number.
+        ValueError: A value is a number that JSON cannot represent.
     """
     if isinstance(value, Value):
         kind = value.WhichOneof("kind")
@@ -229,13 +229,13 @@ def _scalar(value: Value, kind: str | None) -> str:
 
 
 def _is_ours(message: Descriptor | None) -> bool:
-    """Return whether the message type of a field is A2A's, and not a map's."""
+    """Return True if `message` is an A2A message type, neither protobuf's own nor a map entry."""
     return message is not None and message.file.package != "google.protobuf" and not message.GetOptions().map_entry
 
 
 def _timestamp(value: Timestamp) -> str:
-    """Return a timestamp as ``Timestamp.ToJsonString`` does: with milli-, micro- or nanoseconds, in less than half of
-    the time."""
+    """Return a timestamp in the format of ``Timestamp.ToJsonString``, with milli-, micro- or nanoseconds, in less than
+    half the time."""
     fraction = f".{value.nanos:09}" if value.nanos else ""
     while fraction.endswith("000"):
         fraction = fraction[:-3]
@@ -244,7 +244,8 @@ def _timestamp(value: Timestamp) -> str:
 
 @lru_cache(maxsize=1024)
 def _until_the_second(seconds: int) -> str:
-    """Return the time without its fraction. Most events of a page or a stream share it."""
+    """Return the time without its fraction. The cache helps because most events of a page or a stream share a
+    second."""
     return (EPOCH + timedelta(seconds=seconds)).isoformat()
 
 
@@ -256,7 +257,7 @@ _PAYLOADS: dict[type[Event], str] = {
     TaskStatusUpdateEvent: "statusUpdate",
     TaskArtifactUpdateEvent: "artifactUpdate",
 }
-"""Fields of a StreamResponse and of a SendMessageResponse."""
+"""Field of a StreamResponse or a SendMessageResponse that holds each type."""
 
 _writer = JsonWriter()
 message_json = _writer.write
@@ -269,7 +270,7 @@ def event_json(event: Event) -> str:
 
 
 async def event_json_in_pieces(event: Event) -> list[bytes]:
-    """Return `event_json(event)`, encoded. While a long task is written, the event loop runs other tasks."""
+    """Return `event_json(event)` as bytes. While a long task is written, the event loop runs other tasks."""
     if not (isinstance(event, Task) and is_long(event)):
         return [event_json(event).encode()]
     return [b'{"task": ', *await _writer.write_in_pieces(event), b"}"]
@@ -283,21 +284,22 @@ async def event_line(event: Event) -> str:
 
 
 async def task_json(task: Task) -> list[bytes]:
-    """Return `message_json(task)`, encoded. While a long task is written, the event loop runs other tasks."""
+    """Return `message_json(task)` as bytes. While a long task is written, the event loop runs other tasks."""
     return await _writer.write_in_pieces(task) if is_long(task) else [message_json(task).encode()]
 
 
 def is_long(task: Task) -> bool:
-    """Return whether `task` takes long enough to write to delay the event loop."""
+    """Return True if writing `task` takes long enough to delay the event loop."""
     if len(task.history) + len(task.artifacts) > PIECE or task.ByteSize() > PAUSE:
         return True
     return any(len(artifact.parts) > PIECE for artifact in task.artifacts)
 
 
 def one_line(data: str) -> str:
-    """Return the JSON `data` with escapes for characters that end a line for Python, but neither for JSON nor for SSE.
+    """Return the JSON `data` with escapes for characters that end a line in Python, but not in JSON or in server-sent
+    events.
 
-    httpx, and so the SDK's own client, would split the frame at them.
+    httpx, and therefore the SDK's client, would split the frame at these characters.
     """
     if not data.isascii():
         for end, escaped in _LINE_ENDS:
@@ -317,14 +319,14 @@ _page_writer_without_artifacts = _writer_without(_HISTORY, _ARTIFACTS)
 
 
 class PiecewiseResponse(Response):
-    """Response whose body is never joined, because a copy of a large body delays the event loop."""
+    """Response whose body is sent in pieces, because joining a large body delays the event loop."""
 
     def __init__(self, pieces: Sequence[bytes], media_type: str) -> None:
         super().__init__(headers={"Content-Length": str(sum(map(len, pieces)))}, media_type=media_type)
         self._pieces = pieces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the pieces. The event loop runs other tasks between two of them."""
+        """Send the pieces. The event loop runs other tasks between two pieces."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         for piece in self._pieces:
             await send({"type": "http.response.body", "body": piece, "more_body": True})
@@ -333,7 +335,8 @@ class PiecewiseResponse(Response):
 
 
 async def page_json(page: ListTasksResponse, artifacts: bool) -> list[bytes]:
-    """Return `page` with its empty fields, but without empty histories, and without `artifacts` unless requested.
+    """Return `page` with its empty fields, but without empty histories. Empty `artifacts` are included only if
+    requested.
 
     Source: A2A specification 3.1.4 and 3.2.4.
     """

@@ -1,7 +1,7 @@
-"""The JSON-RPC binding of protocol 1.0: strict envelopes and typed error details, unlike the SDK's dispatcher.
+"""JSON-RPC binding of protocol 1.0, with strict envelopes and typed error details, which the SDK's dispatcher lacks.
 
-* An envelope is one of JSON-RPC 2.0, and a notification gets no response.
-* JSON-RPC's own errors carry typed details too (A2A specification 9.5).
+* Envelopes must conform to JSON-RPC 2.0, and a notification gets no response.
+* Errors of JSON-RPC itself also carry typed details (A2A specification 9.5).
 * A stream is written page by page.
 """
 
@@ -53,9 +53,9 @@ _REASONS = {
 
 
 class RpcDispatcher:
-    """Dispatcher of JSON-RPC 2.0. Its errors carry typed details, and never the text of an exception.
+    """JSON-RPC 2.0 dispatcher. Its errors carry typed details and never contain the text of an exception.
 
-    Requests of 0.3 go to `legacy`, the handler of the agent for clients that name no agent.
+    Requests of protocol 0.3 go to `legacy`, the handler that serves clients that name no agent.
     """
 
     def __init__(self, handler: GatewayHandler, path: str, legacy: GatewayHandler) -> None:
@@ -66,7 +66,7 @@ class RpcDispatcher:
 
     @trace_function(span_name=f"{__name__}.RpcDispatcher.handle_requests", kind=SpanKind.SERVER)
     async def handle_requests(self, request: Request) -> Response:
-        """Return the response to `request`. A notification is executed, and its response is empty."""
+        """Return the response to `request`. A notification is executed and gets an empty response."""
         body = await request.json()
         request_id = _request_id(body)
         try:
@@ -94,8 +94,8 @@ class RpcDispatcher:
         if kind is None:
             return _error_response(request_id, MethodNotFoundError())
         context = self._call_contexts.build(request)
-        given = {} if body.get("params") is None else body["params"]
-        params: Any = await parse_soon(len(await request.body()), parse_json, given, kind)
+        fields = {} if body.get("params") is None else body["params"]
+        params: Any = await parse_soon(len(await request.body()), parse_json, fields, kind)
         context.tenant = params.tenant
         context.state["method"] = method
         if "id" not in body and isinstance(params, SendMessageRequest):
@@ -145,13 +145,13 @@ def _error_response(request_id: str | int | None, error: JSONRPCError | A2AError
 
 
 def _request_id(body: Any) -> str | int | None:
-    """Return the id of a request, or None if a response cannot carry it."""
-    found = body.get("id") if isinstance(body, dict) else None
-    return found if isinstance(found, str | int) and not isinstance(found, bool) else None
+    """Return the id of a request, or None if the id is invalid or missing."""
+    request_id = body.get("id") if isinstance(body, dict) else None
+    return request_id if isinstance(request_id, str | int) and not isinstance(request_id, bool) else None
 
 
 def _require_envelope(body: Any) -> None:
-    """Raise InvalidRequestError unless `body` is a request object of JSON-RPC 2.0. Further members are ignored."""
+    """Raise InvalidRequestError unless `body` is a JSON-RPC 2.0 request object. Further members are ignored."""
     if isinstance(body, list):
         raise InvalidRequestError("Batches are not supported: send one request object")
     valid = (
@@ -163,7 +163,7 @@ def _require_envelope(body: Any) -> None:
         and isinstance(body.get("params"), dict | list | None)
     )
     if not valid:
-        raise InvalidRequestError('Not a JSON-RPC request: it has jsonrpc, method, params and id, jsonrpc being "2.0"')
+        raise InvalidRequestError('Not a JSON-RPC request: send jsonrpc, method, params and id, with "2.0" as jsonrpc')
 
 
 async def rpc_stream(handler: GatewayHandler, request_id: Any, params: Any, context: ServerCallContext) -> EventStream:

@@ -1,7 +1,7 @@
 """Protocol 0.3 through the SDK's adapters, with stricter validation and complete errors.
 
-The adapters expect that a request can be converted to protocol 1.0. Any other request (a part without content, a
-history length that is not a number) results in an internal error, or breaks a stream.
+The adapters assume that every request can be converted to protocol 1.0. A request that cannot be converted (a part
+without content, a history length that is not a number) causes an internal error or breaks a stream.
 """
 
 from __future__ import annotations
@@ -93,13 +93,13 @@ class LegacyRpc(AdaptedErrors, JSONRPC03Adapter):
         return await EventStream.start(_frames(first, sdk_events, request), self._shutdown, self._clock)
 
     def adapt_error(self, error: Any) -> tuple[Any, int]:
-        """Return the error in the terms of 0.3, and the HTTP status of its response."""
+        """Return the error as defined by protocol 0.3, and the HTTP status of the response."""
         status = 200
         if isinstance(error, A2AError):
             status = rpc_status(build_error_response(None, error))
             error = _in_legacy_terms(error)
         elif isinstance(error, JSONRPCError) and isinstance(error.data, str):
-            # the text of what the SDK has just caught, which speaks of its models and of who checks them
+            # The SDK has put the text of a pydantic error here, which describes the SDK's models.
             wrong = _wrong_fields(sys.exception())
             message = {} if wrong is None else {"message": fields_text(wrong["errors"])}
             error = error.model_copy(update={"data": wrong, **message})
@@ -107,17 +107,19 @@ class LegacyRpc(AdaptedErrors, JSONRPC03Adapter):
 
 
 def _wrong_fields(error: BaseException | None) -> dict[str, Any] | None:
-    """Return the invalid fields of a request as data of an error of 0.3, or None if `error` does not name fields."""
+    """Return the invalid fields of a request as error data for protocol 0.3, or None if `error` does not name
+    fields."""
     if not isinstance(error, ValidationError):
         return None
-    found = error.errors(include_url=False, include_context=False, include_input=False)[:MAX_FIELDS]
-    return {"errors": [{"field": ".".join(map(str, one["loc"])), "message": one["msg"]} for one in found]}
+    details = error.errors(include_url=False, include_context=False, include_input=False)[:MAX_FIELDS]
+    return {"errors": [{"field": ".".join(map(str, detail["loc"])), "message": detail["msg"]} for detail in details]}
 
 
 def _in_legacy_terms(error: A2AError) -> A2AError:
-    """Return `error` for a client of 0.3: its fields instead of typed details, and with a code that 0.3 has.
+    """Return `error` for a client of protocol 0.3, with field names instead of typed details and with a code that 0.3
+    defines.
 
-    The SDK sends an error without a code in 0.3 as an internal error.
+    The SDK sends an error whose code 0.3 does not define as an internal error.
     """
     if isinstance(error, VersionNotSupportedError | ExtensionSupportRequiredError):
         return UnsupportedOperationError(error.message, error.data)
@@ -132,7 +134,7 @@ def legacy_rest_routes(
     shutdown: GatewayShutdown,
     clock: Clock = SYSTEM_CLOCK,
 ) -> list[Route]:
-    """Return the HTTP+JSON routes of protocol 0.3, below ``/v1``."""
+    """Return the HTTP+JSON routes of protocol 0.3 under ``/v1``."""
     adapter = REST03Adapter(handler, context_builder)
     adapter.handler.handler03 = StrictLegacyHandler(adapter.handler.handler03.request_handler)
     adapter.handler = _ErrorMapper(adapter.handler)  # type: ignore[assignment]
@@ -143,7 +145,7 @@ def legacy_rest_routes(
             if not isinstance(response, EventSourceResponse):
                 return response
             sdk_events: Any = response.body_iterator
-            try:  # an error is answered as one; the SDK does so for protocol 1.0
+            try:  # return errors as error responses, as the SDK does for protocol 1.0
                 first = await anext(sdk_events, None)
             except Exception as e:
                 return rest_error(to_a2a(e))
@@ -157,7 +159,7 @@ def legacy_rest_routes(
 
 
 class LegacyRoute(Route):
-    """Route of 0.3 below ``/v1``. For a request that names another version, `v1` is a tenant."""
+    """Route of protocol 0.3 under ``/v1``. If a request names another version, ``v1`` is a tenant."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         """Return Starlette's match of `scope`."""
@@ -167,35 +169,35 @@ class LegacyRoute(Route):
 
 
 async def _frames(first: Any, sdk_events: Any, request: Request) -> AsyncGenerator[str, None]:
-    """Yield the frames of an `EventStream` for the events of the SDK's adapters, each with its event id."""
+    """Yield a frame of an `EventStream` for each event of the SDK's adapters, with the event id."""
     ids: list[EventId | None] = request.scope.get(EVENT_IDS, [])
 
-    def written(one: Any) -> str:
-        what = one if isinstance(one, dict) else {"data": one}
-        return frame(one_line(what["data"]), ids.pop(0) if ids else None, what.get("event"))
+    def sdk_frame(sdk_event: Any) -> str:
+        fields = sdk_event if isinstance(sdk_event, dict) else {"data": sdk_event}
+        return frame(one_line(fields["data"]), ids.pop(0) if ids else None, fields.get("event"))
 
     async with aclosing(sdk_events):
         if first is not None:
-            yield written(first)
+            yield sdk_frame(first)
         try:
-            async for one in sdk_events:
-                yield written(one)
+            async for sdk_event in sdk_events:
+                yield sdk_frame(sdk_event)
         except Exception as e:
             yield frame(rest_fault(e), event="error")
 
 
 class StrictLegacyHandler(RequestHandler03):
-    """The SDK's handler of 0.3 with strict base64. The SDK skips every character that is not base64."""
+    """Handler of protocol 0.3 with strict base64. The SDK skips characters that are not base64."""
 
     async def on_message_send(self, request: SendMessageRequest, context: ServerCallContext) -> Task | Message:
-        """Send a message. Raises InvalidParamsError for a file that is not base64."""
+        """Send a message. Raises InvalidParamsError if a file is not base64."""
         _require_base64(request.params.message)
         return await super().on_message_send(request, context)
 
     async def on_message_send_stream(
         self, request: SendMessageRequest, context: ServerCallContext
     ) -> AsyncGenerator[SendStreamingMessageSuccessResponse, None]:
-        """Send a message and stream its turn. Raises InvalidParamsError for a file that is not base64."""
+        """Send a message and stream its turn. Raises InvalidParamsError if a file is not base64."""
         _require_base64(request.params.message)
         async for event in super().on_message_send_stream(request, context):
             yield event
@@ -209,7 +211,7 @@ def _require_base64(message: Message) -> None:
 
 
 class _ErrorMapper:
-    """Proxy of an SDK handler for 0.3 that raises protocol errors only."""
+    """Proxy of an SDK handler for protocol 0.3 that raises only protocol errors."""
 
     def __init__(self, inner: Any, put: Callable[[A2AError], A2AError] = lambda error: error) -> None:
         self._inner = inner
@@ -236,7 +238,7 @@ class _ErrorMapper:
         async def translated(request: Any, context: ServerCallContext) -> AsyncGenerator[Any, None]:
             context.state[PROTOCOL] = "0.3"
             try:
-                # the wrapper of a method raises too, before there is anything to iterate
+                # the method's wrapper may raise before there is an iterator
                 async for event in method(request, context):
                     yield event
             except Exception as e:
@@ -246,9 +248,9 @@ class _ErrorMapper:
 
 
 def map_legacy_error(error: Exception, context: ServerCallContext | None) -> A2AError:
-    """Return the protocol's error for `error`. `context` is None for a request that could not become a call."""
+    """Return the A2A error for `error`. `context` is None if the request failed before it had a call context."""
     if isinstance(error, A2AError) or (context is not None and context.state.get(REACHED)):
         return to_a2a(error)
     if isinstance(error, ParseError):
         return InvalidRequestError(str(error))
-    return InvalidParamsError("The request can't be read: a field is missing or has a value of the wrong kind")
+    return InvalidParamsError("The request can't be read: a field is missing or has a value of the wrong type")

@@ -1,7 +1,7 @@
-"""Parser of requests, from JSON and query parameters to protobuf, strict where protobuf's own parser is lenient.
+"""Parser of requests from JSON and query parameters to protobuf, strict where protobuf's own parser is lenient.
 
 protobuf drops an unknown status and accepts any text as base64. The SDK reads every boolean but "true" as false. In
-both cases the gateway would execute a request that the client has not made.
+these cases the gateway would execute a request that the client did not send.
 
 Source: A2A specification 3.3.2 (validation errors), 11.5 (query parameters); ProtoJSON.
 """
@@ -29,10 +29,10 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/_-]*={0,2}", re.ASCII)
 
 
 def parse_json(value: Any, kind: type[P]) -> P:
-    """Return the request in the JSON `value`.
+    """Return the request in the JSON value `value`.
 
     Raises:
-        InvalidParamsError: `value` is not a request of this kind.
+        InvalidParamsError: `value` is not a request of the type `kind`.
     """
     if not isinstance(value, Mapping):
         raise invalid("params", "An object.")
@@ -54,10 +54,10 @@ def unreadable(error: Exception) -> InvalidParamsError:
 
 
 def parse_query(query: Mapping[str, str], kind: type[P]) -> P:
-    """Return the request in the parameters of a query. Unknown and nested parameters are ignored.
+    """Return the request in the query parameters. Unknown and nested parameters are ignored.
 
     Raises:
-        InvalidParamsError: A parameter has no value of its type.
+        InvalidParamsError: The value of a parameter does not have the type of its field.
     """
     params = kind()
     for field in kind.DESCRIPTOR.fields:
@@ -121,7 +121,7 @@ _SCALARS: dict[int, Callable[[Any, str], Any]] = {
 
 
 def _require_known_names(value: Mapping[str, Any], kind: type[Proto]) -> None:
-    """Raise InvalidParamsError for the name of an enum's value that the enum does not have."""
+    """Raise InvalidParamsError if a top-level enum field has an unknown value."""
     for field in kind.DESCRIPTOR.fields:
         text = value.get(field.json_name)
         if field.enum_type is not None and isinstance(text, str):
@@ -129,7 +129,8 @@ def _require_known_names(value: Mapping[str, Any], kind: type[Proto]) -> None:
 
 
 def _require_base64(value: Mapping[str, Any]) -> None:
-    """Raise InvalidParamsError for a message's part whose `raw` is not base64: standard or URL-safe, padded or not."""
+    """Raise InvalidParamsError if a message part's `raw` is not base64: standard or URL-safe, with or without
+    padding."""
     message = value.get("message")
     parts = message.get("parts") if isinstance(message, Mapping) else None
     for number, part in enumerate(parts if isinstance(parts, list) else ()):
@@ -139,12 +140,12 @@ def _require_base64(value: Mapping[str, Any]) -> None:
 
 
 def is_padded_base64(text: str) -> bool:
-    """Return whether `text` is base64 as A2A 0.3 has it: standard, with padding."""
+    """Return True if `text` is base64 as A2A 0.3 defines it: standard, with padding."""
     return len(text) % 4 == 0 and _PADDED_BASE64.fullmatch(text) is not None
 
 
 def is_base64(text: str) -> bool:
-    """Return whether `text` is base64 as ProtoJSON defines it: standard or URL-safe, padded or not."""
+    """Return True if `text` is base64 as ProtoJSON defines it: standard or URL-safe, with or without padding."""
     if _BASE64.fullmatch(text) is None:
         return False
     return len(text) % 4 == 0 if text.endswith("=") else len(text) % 4 != 1

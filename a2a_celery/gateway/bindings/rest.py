@@ -1,4 +1,4 @@
-"""HTTP+JSON binding of protocol 1.0: the SDK's paths, with strict parameters and the tenant of path, query or body.
+"""HTTP+JSON binding of protocol 1.0: the SDK's paths, with strict parameters and the tenant from path, query or body.
 
 Source: A2A specification 11; the HTTP rules of ``a2a.proto``.
 """
@@ -53,10 +53,11 @@ class RestOperation(NamedTuple):
     answer: Callable[[GatewayHandler, Any, ServerCallContext, Request], Awaitable[Response]]
 
 
-def rest_routes(handler: GatewayHandler, context_builder: ServerCallContextBuilder, below: str = "") -> list[Route]:
-    """Return the routes of every operation, below the path `below`, which may contain a tenant."""
+def rest_routes(handler: GatewayHandler, context_builder: ServerCallContextBuilder, prefix: str = "") -> list[Route]:
+    """Return the routes of every operation under the path `prefix`, which may contain a tenant."""
     return [
-        Route(below + one.path, _endpoint(one, handler, context_builder), methods=list(one.verbs)) for one in OPERATIONS
+        Route(prefix + operation.path, _endpoint(operation, handler, context_builder), methods=list(operation.verbs))
+        for operation in OPERATIONS
     ]
 
 
@@ -76,7 +77,7 @@ def _endpoint(operation: RestOperation, handler: GatewayHandler, context_builder
 
 
 async def _params(request: Request, kind: type[Proto], context: ServerCallContext) -> Any:
-    """Return the request, and put its tenant into `context`."""
+    """Return the request, and store its tenant in `context`."""
     params: Any
     if request.method == "POST":
         body = await request.body()
@@ -122,9 +123,9 @@ async def subscribe_to_task(
 ) -> Response:
     """Serve SubscribeToTask.
 
-    An EventSource, which sends GET, reconnects after each end of a stream until it receives 204.
+    An EventSource sends GET, and reconnects after each end of a stream until it receives 204.
 
-    Source: HTML standard 9.2.
+    Source: HTML standard, section 9.2.
     """
     frames = frames_of(handler.subscription_pages(params, context), event_line, rest_fault)
     stream = await EventStream.start(frames, handler.shutdown, handler.clock)
@@ -199,8 +200,8 @@ async def get_webhook_deliveries(
     handler: GatewayHandler, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext, _: Request
 ) -> Response:
     """Return the newest deliveries of a webhook."""
-    found = await handler.on_get_webhook_deliveries(params, context)
-    return JSONResponse(found, headers={"Cache-Control": "no-store"})
+    deliveries = await handler.on_get_webhook_deliveries(params, context)
+    return JSONResponse(deliveries, headers={"Cache-Control": "no-store"})
 
 
 async def replay_webhook_deliveries(
@@ -219,11 +220,11 @@ async def ping_webhook(
 
 _CONFIGS = "/tasks/{task_id}/pushNotificationConfigs"
 _WEBHOOK = "/webhooks/{task_id}/{id}"
-"""Prefix of the gateway's webhook paths, which are not part of the specification."""
+"""Path prefix of the gateway's webhook operations, which are not part of the specification."""
 
 OPERATIONS = (
-    # Starlette tries routes in this order: the operations that clients use most come first, and a subscription comes
-    # before GetTask, whose path matches the one of a subscription too.
+    # Starlette tries routes in this order. The most used operations come first, and SubscribeToTask comes before
+    # GetTask, whose path matches the path of a subscription too.
     RestOperation(("POST",), "/message:send", SendMessageRequest, send_message),
     RestOperation(("POST",), "/message:stream", SendMessageRequest, send_streaming_message),
     RestOperation(("GET", "POST"), "/tasks/{id}:subscribe", SubscribeToTaskRequest, subscribe_to_task),

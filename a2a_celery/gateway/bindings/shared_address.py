@@ -1,6 +1,6 @@
-"""Choice of the agent at an address that all agents share, by the tenant of the request.
+"""Choice of an agent at an address that all agents share, by the tenant of the request.
 
-The gRPC port and the root of HTTP are such addresses. A tenant there is "agent" or "agent/tenant".
+The gRPC port and the HTTP root are shared addresses, where a tenant has the form "agent" or "agent/tenant".
 
 Source: A2A specification 4.4.6 (`AgentInterface.tenant`), 5.1 (the same result in every binding).
 """
@@ -19,12 +19,12 @@ from ..protocol_errors import invalid
 
 
 def choose_agent(handlers: Mapping[str, GatewayHandler], context: ServerCallContext) -> GatewayHandler:
-    """Return the handler of the agent that the tenant names, and put the rest of the tenant into `context`.
+    """Return the handler of the agent that the tenant names, and store the rest of the tenant in `context`.
 
-    The first of `handlers` serves requests without an agent. A single handler serves every tenant.
+    The first of `handlers` serves requests that name no agent. A single handler serves every tenant.
 
     Raises:
-        InvalidParamsError: The tenant names none of several agents.
+        InvalidParamsError: There are several agents, and the tenant names none of them.
     """
     agent, _, tenant = context.tenant.partition("/")
     if agent not in handlers:
@@ -39,14 +39,14 @@ def choose_agent(handlers: Mapping[str, GatewayHandler], context: ServerCallCont
 
 
 class SharedAddress:
-    """Request handler of a shared address: each call goes to the agent that its tenant names."""
+    """Request handler of a shared address. Each call goes to the agent that its tenant names."""
 
     def __init__(self, handlers: Mapping[str, GatewayHandler]) -> None:
         self._handlers = handlers
 
     @classmethod
     def of(cls, handlers: Mapping[str, GatewayHandler]) -> GatewayHandler:
-        """Return a shared address for the HTTP bindings, which call operations by the names of `GatewayHandler`."""
+        """Return a shared address for the HTTP bindings, which call operations by their names in `GatewayHandler`."""
         return cast(GatewayHandler, cls(handlers))
 
     def __getattr__(self, name: str) -> Any:

@@ -1,9 +1,9 @@
-"""Streams over HTTP as server-sent events. One write contains all events that are ready.
+"""HTTP streams of server-sent events. All events that are ready are sent in one write.
 
-The SDK's response, sse-starlette's, has four tasks for each stream and one write for each event. Clients receive the
-same bytes from both.
+The SDK's response, from sse-starlette, runs four asyncio tasks for each stream and writes each event separately.
+Clients receive the same bytes either way.
 
-Source: HTML standard 9.2 (server-sent events).
+Source: HTML standard, section 9.2 (server-sent events).
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from ..operations.turns import StreamEvent
 from ..shutdown import GatewayShutdown
 
 PING_AFTER = 10.0
-"""Seconds without a write after which a comment is written, because proxies close silent connections. The source of a
+"""Seconds without a write after which a comment is sent, because proxies close silent connections. The source of a
 stream checks for events more often than every `PING_AFTER` seconds."""
 
 PING = ": ping\n\n"
 
 WRITE = 64 * 1024
-"""Characters after which a write ends. This bounds the server's buffer of a slow client."""
+"""Number of characters after which a write ends. This bounds the server's buffer of a slow client."""
 
 
 def frame(data: str, event_id: EventId | None = None, event: str | None = None) -> str:
-    """Return an event of a stream. `data` is one line; a client resumes with `event_id`."""
+    """Return a server-sent event. `data` must be a single line. A client resumes the stream with `event_id`."""
     numbered = "" if event_id is None else f"id: {event_id}\n"
     named = "" if event is None else f"event: {event}\n"
     return f"{numbered}{named}data: {data}\n\n"
@@ -82,8 +82,8 @@ async def _writes(page: list[StreamEvent], encode: Callable[[Event], Awaitable[s
 
 
 class EventStream(Response):
-    """Response that writes `first` and `frames`, and finally closes `frames`. After `PING_AFTER` seconds without a
-    write, "" is written as a comment."""
+    """Response that writes `first` and then `frames`, and closes `frames` at the end. After `PING_AFTER` seconds
+    without a write, an empty frame is sent as a comment."""
 
     media_type = "text/event-stream"
 
@@ -108,12 +108,12 @@ class EventStream(Response):
     async def start(
         cls, frames: AsyncGenerator[str, None], shutdown: GatewayShutdown, clock: Clock = SYSTEM_CLOCK
     ) -> EventStream:
-        """Read the first of `frames` and return the response. The caller maps an error that is raised before that
+        """Read the first of `frames` and return the response. The caller maps errors that are raised before the first
         frame."""
         return cls(await anext(frames, None), frames, shutdown, clock)
 
     async def discard(self) -> None:
-        """Close the frames without writing any."""
+        """Close the frames without writing them."""
         await self._frames.aclose()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

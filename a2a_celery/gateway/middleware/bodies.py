@@ -1,6 +1,6 @@
 """Checks of request bodies: size, media type and JSON.
 
-The SDK reads any media type and any size, and maps some invalid JSON (bad UTF-8, NaN, deep nesting) to an internal
+The SDK alone accepts any media type and size, and maps some invalid JSON (bad UTF-8, NaN, deep nesting) to an internal
 error.
 
 Source: A2A specification 9.1 and 11.1 (media types), 5.4 (ContentTypeNotSupportedError is 400 over HTTP+JSON, not 415).
@@ -31,19 +31,18 @@ MEDIA_TYPES = ("application/json", "application/a2a+json")
 """Media types of a request's body."""
 
 MAX_JSON_DEPTH = 100
-"""Maximum nesting, as in protobuf's own JSON parser."""
+"""Maximum nesting depth, the same as in protobuf's own JSON parser."""
 
 MAX_JSON_VALUES = 20_000
-"""Maximum values of a body. Each one blocks the gateway's event loop for several microseconds, mostly in protobuf's
+"""Maximum values of a body. Each value blocks the gateway's event loop for several microseconds, mostly in protobuf's
 parser."""
 
 CHARGE = "a2a_charge"
-"""Key of a request's scope for a coroutine function that takes tokens for a body from the caller, or refuses the
-body."""
+"""Key in an ASGI scope of a coroutine function that takes tokens for a body from the caller, or rejects the body."""
 
 BYTES_PER_TOKEN = 1 << 15
 VALUES_PER_TOKEN = 500
-"""Bytes and values of a JSON body that cost as much of the gateway's time as a small request."""
+"""Bytes and values of a JSON body that cost the gateway as much time as a small request."""
 
 LARGE_BODY = 1 << 14
 """Bytes above which a body is parsed in a thread, so that the event loop can serve other requests."""
@@ -51,7 +50,7 @@ LARGE_BODY = 1 << 14
 TOO_MANY_VALUES = f"The body has more than {MAX_JSON_VALUES} values: send large data as a file part"
 
 SEPARATORS = (b",", b"[", b"{")
-"""Bytes that separate values: one of them precedes each value except the first."""
+"""Bytes that separate values. Each value except the first follows a separator."""
 
 _TO_SEPARATOR = re.compile(
     rb"""
@@ -63,13 +62,14 @@ _TO_SEPARATOR = re.compile(
     """,
     re.DOTALL | re.VERBOSE,
 )
-"""Text up to the next separator outside of strings. It matches at every position, so a search takes linear time."""
+"""Text up to the next separator outside of strings. The pattern matches at every position, so a search takes linear
+time."""
 
 BODY_TIMEOUT = 30.0
-"""Seconds within which a body must arrive. `MIN_BODY_RATE` extends them for a large body."""
+"""Seconds that a body has to arrive. `MIN_BODY_RATE` extends the time for a large body."""
 
 MIN_BODY_RATE = 1 << 14
-"""Bytes of a received body that extend `BODY_TIMEOUT` by a second."""
+"""Received bytes that extend `BODY_TIMEOUT` by one second."""
 
 
 async def require_json(request: Request, max_bytes: int, *, may_be_empty: bool = False) -> None:
@@ -91,7 +91,7 @@ async def require_json(request: Request, max_bytes: int, *, may_be_empty: bool =
             await request.scope[CHARGE](len(body) // BYTES_PER_TOKEN + values // VALUES_PER_TOKEN)
     set_json(request, parsed)
     if not isinstance(parsed, dict) and may_be_empty:
-        raise InvalidRequestError("The body is a JSON object")
+        raise InvalidRequestError("The body must be a JSON object")
 
 
 async def parse_soon(size: int, parse: Callable[..., T], *args: Any) -> T:
@@ -106,34 +106,35 @@ async def parse_soon(size: int, parse: Callable[..., T], *args: Any) -> T:
 
 
 def _parse(body: bytes) -> tuple[Any, int]:
-    """Return a body's value, and the number of values that it holds."""
+    """Return the parsed body and the number of values in it."""
     _require_few_values(body)
     try:
         parsed = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite)
         if b"\\ud" in body or b"\\uD" in body:
-            json.dumps(parsed, ensure_ascii=False).encode()  # half a surrogate pair could be neither kept nor echoed
+            # half a surrogate pair could neither be stored nor returned
+            json.dumps(parsed, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as e:
         raise InvalidRequestError(f"The body is not JSON: {_reason(e)}") from None
     return parsed, _require_bounded(parsed)
 
 
 def _require_media_type(request: Request) -> None:
-    """Refuse a body without a media type, or with one that is not in `MEDIA_TYPES`.
+    """Reject a body whose media type is missing or not in `MEDIA_TYPES`.
 
-    A browser sends a preflight request before a page of another origin may send JSON. It sends none before a form,
-    plain text, or a body without a media type.
+    Browsers send a preflight request before a page of another origin may send JSON, but send none for a form, plain
+    text, or a body without a media type.
     """
-    given = request.headers.get("content-type", "")
-    if given.partition(";")[0].strip().lower() not in MEDIA_TYPES:
-        raise ContentTypeNotSupportedError(f"The body is {' or '.join(MEDIA_TYPES)}: say so in Content-Type")
+    content_type = request.headers.get("content-type", "")
+    if content_type.partition(";")[0].strip().lower() not in MEDIA_TYPES:
+        raise ContentTypeNotSupportedError(f"Send JSON, with {' or '.join(MEDIA_TYPES)} in Content-Type")
 
 
 async def read_bounded(request: Request, max_bytes: int) -> bytes:
     """Return the body, and store it in the request for later readers.
 
     Raises:
-        RequestTooLargeError: The body is too large; the rest of it is not read.
-        InvalidRequestError: The body does not arrive in time, see `BODY_TIMEOUT`.
+        RequestTooLargeError: The body is too large. The rest of it is not read.
+        InvalidRequestError: The body does not arrive in time; see `BODY_TIMEOUT`.
     """
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > max_bytes:
@@ -149,25 +150,28 @@ async def read_bounded(request: Request, max_bytes: int) -> bytes:
                 chunks.append(chunk)
                 limit.reschedule(began + BODY_TIMEOUT + size / MIN_BODY_RATE)
     except TimeoutError:
-        raise InvalidRequestError("The body did not arrive in time: send it faster, or large data by URL") from None
+        raise InvalidRequestError(
+            "The body did not arrive in time: send it faster, or send large data by URL"
+        ) from None
     body = b"".join(chunks)
     set_body(request, body)
     return body
 
 
 def _too_large(max_bytes: int) -> RequestTooLargeError:
-    return RequestTooLargeError(f"A request may have {max_bytes} bytes at most")
+    return RequestTooLargeError(f"A request may have at most {max_bytes} bytes")
 
 
 def _reason(error: ValueError | RecursionError) -> str:
-    """Return why the body is not JSON. The texts of some exceptions describe Python and not the body."""
+    """Return the reason why the body is not JSON. Texts of exceptions that describe Python instead of the body are
+    replaced."""
     match error:
         case json.JSONDecodeError():
             return f"{error.msg} at line {error.lineno}, column {error.colno}"
         case UnicodeDecodeError():
-            return f"no UTF-8 at byte {error.start}"
+            return f"invalid UTF-8 at byte {error.start}"
         case UnicodeEncodeError():
-            return "half a surrogate pair is no character"
+            return "half a surrogate pair is not a character"
         case RecursionError():
             return "nested too deeply"
         case _NoValue():
@@ -181,26 +185,27 @@ class _NoValue(ValueError):
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise _NoValue(f"{name} is no JSON value")
+    raise _NoValue(f"{name} is not a JSON value")
 
 
 def _finite(text: str) -> float:
     number = float(text)
-    if isinf(number):  # protobuf would take it, but could not write it as JSON
-        raise _NoValue(f"{text[:30]} is too large a number")
+    if isinf(number):  # protobuf would accept the number, but could not write it as JSON
+        raise _NoValue(f"the number {text[:30]} is too large")
     return number
 
 
 def _require_few_values(body: bytes) -> None:
-    """Raise InvalidRequestError for too many values before they are parsed, which takes much time and memory."""
+    """Raise InvalidRequestError for too many values before the body is parsed, because parsing takes much time and
+    memory."""
     if sum(map(body.count, SEPARATORS)) > MAX_JSON_VALUES:
         ends = _TO_SEPARATOR.finditer(body)
-        if next(islice(ends, MAX_JSON_VALUES + 1, None), None) is not None:  # the end of the body is found up to twice
+        if next(islice(ends, MAX_JSON_VALUES + 1, None), None) is not None:  # the end of the body may match twice
             raise InvalidRequestError(TOO_MANY_VALUES)
 
 
 def _require_bounded(value: Any) -> int:
-    """Return the number of values that `value` holds. The count uses no recursion, because the nesting of `value` is
+    """Return the number of values in `value`. The function does not recurse, because the nesting of `value` is
     untrusted.
 
     Raises:
@@ -210,7 +215,7 @@ def _require_bounded(value: Any) -> int:
     while level:
         values += len(level)
         if depth > MAX_JSON_DEPTH:
-            raise InvalidRequestError(f"The body is nested more than {MAX_JSON_DEPTH} deep")
+            raise InvalidRequestError(f"The body is nested more than {MAX_JSON_DEPTH} levels deep")
         if values > MAX_JSON_VALUES:
             raise InvalidRequestError(TOO_MANY_VALUES)
         level = [

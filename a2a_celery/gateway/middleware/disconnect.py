@@ -1,4 +1,4 @@
-"""Cancellation of calls whose client has disconnected. The task of the call continues."""
+"""Cancellation of calls whose client has disconnected. The A2A task that a call started continues."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ DISCONNECT_POLL_INTERVAL = 2.0
 """Seconds between two checks of the client's connection during a long call."""
 
 CLIENT_CLOSED_REQUEST = 499
-"""Status that proxies log for such a request. No client receives it."""
+"""HTTP status that proxies log for such a request. No client receives it."""
 
 
 async def cancel_on_disconnect(endpoint: Endpoint, request: Request) -> Response:
     """Return the response of `endpoint`, and cancel the endpoint when its client disconnects."""
-    looking = _DisconnectWatch(request)
+    watch = _DisconnectWatch(request)
     try:
         return await endpoint(request)
     except asyncio.CancelledError:
-        if not looking.is_the_reason():
+        if not watch.is_the_reason():
             raise
         return Response(status_code=CLIENT_CLOSED_REQUEST)
     finally:
-        looking.end()
+        watch.end()
 
 
 class _DisconnectWatch:
-    """Cancels the current task when the client of `request` disconnects. A short call costs a timer and no task."""
+    """Cancels the current asyncio task when the client of `request` disconnects. For a short call, this takes a timer
+    and no asyncio task."""
 
     def __init__(self, request: Request) -> None:
         task = asyncio.current_task()
@@ -38,28 +39,28 @@ class _DisconnectWatch:
         self._working = task
         self._request = request
         self._is_gone = False
-        self._looks: asyncio.Task[None] | None = None
-        self._again()
+        self._check_task: asyncio.Task[None] | None = None
+        self._schedule()
 
     def is_the_reason(self) -> bool:
-        """Return whether the disconnect is the only reason of the cancellation. Call it once."""
+        """Return True if the disconnect is the only reason for the cancellation. Call this method only once."""
         return self._is_gone and self._working.uncancel() == 0
 
     def end(self) -> None:
         """Stop the checks."""
         self._timer.cancel()
-        if self._looks is not None:
-            self._looks.cancel()
+        if self._check_task is not None:
+            self._check_task.cancel()
 
-    def _again(self) -> None:
+    def _schedule(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(DISCONNECT_POLL_INTERVAL, self._begin)
 
     def _begin(self) -> None:
-        self._looks = asyncio.create_task(self._look(), name="a2a-client-there")
+        self._check_task = asyncio.create_task(self._check(), name="a2a-client-there")
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         if await self._request.is_disconnected():
             self._is_gone = True
             self._working.cancel()
         else:
-            self._again()
+            self._schedule()

@@ -1,6 +1,7 @@
-"""Extensions that the client requests and the card declares are active for a call; the response names them.
+"""Negotiation of extensions: those that the client requests and the card declares are active, and the response names
+them.
 
-The response lists them in the same service parameter as the request, because the specification does not define one for
+The response names them in the same service parameter as the request, because the specification defines none for
 responses.
 
 Source: A2A specification 3.2.6 and 4.6; unknown extensions are ignored (4.6.3).
@@ -18,18 +19,18 @@ from starlette.responses import Response
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 CARDS = "a2a_cards"
-"""Key of a request's scope and its call context for the card of the agent that the tenant named."""
+"""Key of a request's scope and its call context for the card of the agent that the tenant names."""
 
 
 def active_extensions(card: AgentCard, asked: set[str]) -> str:
-    """Return the extensions of `card` that were requested, in the format of the header; "" for none."""
+    """Return the requested extensions of `card` in the format of the header, or "" if there are none."""
     return ",".join(sorted({extension.uri for extension in card.capabilities.extensions} & asked))
 
 
 def echo_extensions(endpoint: Endpoint, card: AgentCard, *, shared: bool = False) -> Endpoint:
-    """Return `endpoint` with the active extensions in the header ``A2A-Extensions`` of its responses.
+    """Return `endpoint` with the active extensions in the ``A2A-Extensions`` header of its responses.
 
-    The extensions are those of `card`, or at a `shared` address those of the agent that the tenant named.
+    The extensions are those of `card` or, at a `shared` address, those of the agent that the tenant names.
     """
     if not card.capabilities.extensions and not shared:
         return endpoint

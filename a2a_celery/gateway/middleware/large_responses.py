@@ -1,4 +1,4 @@
-"""Middleware that bounds the memory of large responses, see ``store.blobs.memory_budget``."""
+"""Middleware that bounds the memory of large responses; see ``store.blobs.memory_budget``."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ...store.blobs.memory_budget import reserve_memory
 
 PIECE = 256 * 1024
-"""Maximum bytes of one send. The server delays the next one for a slow client."""
+"""Maximum bytes of one send. The server delays the next send if the client is slow."""
 
 
 class LargeResponseMiddleware:
-    """ASGI middleware that sends large bodies in pieces, so that the server's buffers hold no second copy.
+    """ASGI middleware that sends large bodies in pieces, so that the server does not buffer a second copy.
 
-    The memory of large parts stays reserved until the last piece is sent, or in a stream until the next frame is sent.
+    The memory of large parts stays reserved until the last piece is sent. In a stream, it stays reserved until the next
+    frame is sent.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
+        """Serve the request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -1,6 +1,6 @@
-"""Decorator of the handler's operations: metrics and span, limits of the owner, errors.
+"""Decorator of the handler's operations: metrics and spans, limits of the owner, and error mapping.
 
-`operation` shows the order in which a request passes through the wrappers.
+`operation` defines the order in which a request passes through the wrappers.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class InstrumentedHandler(Protocol):
 
 
 def instrumented(operation: str) -> Callable[[F], F]:
-    """Return a decorator that counts and traces a method as `operation`. The method raises A2A errors only."""
+    """Return a decorator that counts and traces a method as `operation`. The method must raise only A2A errors."""
 
     def wrap(method: F) -> F:
         wrapper = _instrumented_stream if inspect.isasyncgenfunction(method) else _instrumented_unary
@@ -75,7 +75,7 @@ def _instrumented_stream(operation: str, method: Callable[..., AsyncGenerator[An
     @functools.wraps(method)
     async def stream(self: InstrumentedHandler, params: Any, context: ServerCallContext) -> AsyncGenerator[Any, None]:
         request, events = _RequestSpan(self, operation, context), method(self, params, context)
-        del params, context  # a long stream must not keep its request in memory
+        del params, context  # a long stream must not keep the request in memory
         try:
             with self.metrics.open_stream(self.agent.name):
                 async with aclosing(events):
@@ -92,7 +92,7 @@ def _instrumented_stream(operation: str, method: Callable[..., AsyncGenerator[An
 
 
 class _RequestSpan:
-    """Counter and span of one request."""
+    """Metrics and span of one request."""
 
     def __init__(self, handler: InstrumentedHandler, operation: str, context: ServerCallContext) -> None:
         self._handler = handler
@@ -106,14 +106,14 @@ class _RequestSpan:
             self._span, self._trace_context = self._spans.requested(operation, handler.agent.name, headers)
 
     async def run(self, work: Any) -> Any:
-        """Await `work` inside the span. The span is current during this step only, not while the caller runs."""
+        """Await `work` inside the span. The span is current only while `work` runs, not while the caller runs."""
         if self._spans is None:
             return await work
         with self._spans.within(self._trace_context):
             return await work
 
     def name_task(self, result: Any) -> Any:
-        """Return `result`. The first result names the task and the context of the span."""
+        """Return `result`. The first result determines the task and the context of the span."""
         if self._span is not None and not self._has_task:
             self._has_task = True
             task_id, context_id = _ids(result)
@@ -122,7 +122,7 @@ class _RequestSpan:
         return result
 
     def fail(self, error: BaseException) -> None:
-        """Record the A2A error, or that the client disconnected."""
+        """Record `error` as the outcome: an A2A error, or a disconnect of the client."""
         self._outcome = type(error).__name__ if isinstance(error, Exception) else DISCONNECTED
 
     def end(self) -> None:
@@ -145,15 +145,15 @@ def _ids(result: Any) -> tuple[str, str]:
 
 
 def log_cancel_request(agent: str, task_id: str, result: object) -> None:
-    """Log a client's request to cancel a task, with the store's `result`."""
+    """Log a client's request to cancel a task and the store's `result`."""
     fields = about(Action.CANCEL_ASKED, agent=agent, task=task_id)
     logger.info("task %s: cancellation requested by its client: %s", task_id, type(result).__name__, extra=fields)
 
 
 class TraceContext:
-    """ASGI middleware that makes the client's trace current, so that the spans of the SDK join it too.
+    """ASGI middleware that makes the client's trace current, so that the SDK's spans join it too.
 
-    A span that an instrumentation of the server has started stays current.
+    A span that the server's instrumentation has started stays current.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -175,24 +175,26 @@ def operation(name: str, *, counted: bool = True) -> Callable[[F], F]:
 
     Args:
         name: Name of the operation in metrics and spans.
-        counted: False for an operation that needs no store: it takes no token, so it works while the store is down.
+        counted: False for an operation that needs no store. The operation takes no token, so it works while the store
+            is unavailable.
     """
 
     def wrap(method: F) -> F:
-        # the outermost wrapper first: metrics and span, then the owner's limits, then the operation's errors
+        # from the outermost wrapper to the innermost: metrics and span, then the owner's limits, then the mapping of
+        # errors
         return instrumented(name)(limited(counted)(maps_errors(method)))
 
     return wrap
 
 
 def maps_errors(method: F) -> F:
-    """Make `method` raise A2A errors only."""
+    """Return `method` with all exceptions mapped to A2A errors."""
     if inspect.isasyncgenfunction(method):
 
         @functools.wraps(method)
         async def stream(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
             events = method(*args, **kwargs)
-            del args, kwargs  # a long stream must not keep its request in memory
+            del args, kwargs  # a long stream must not keep the request in memory
             try:
                 async for event in events:
                     yield event
@@ -222,10 +224,10 @@ class LimitedHandler(Protocol):
 
 
 def limited(counted: bool) -> Callable[[F], F]:
-    """Return a decorator that starts an operation only within the limits of its owner.
+    """Return a decorator that starts an operation only if the limits of its owner allow the operation.
 
     Args:
-        counted: True if the operation takes a token of the owner's request rate.
+        counted: True if the operation takes a token from the owner's request rate.
     """
 
     def wrap(method: F) -> F:
@@ -255,7 +257,7 @@ def _limited_stream(method: Callable[..., AsyncGenerator[Any, None]], counted: b
             await _require_within_limits(self, params, context, counted)
             with self.limits.stream(self.agent.name, context):
                 events = method(self, params, context)
-                del params, context  # a long stream must not keep its request in memory
+                del params, context  # a long stream must not keep the request in memory
                 async with aclosing(events):
                     async for event in events:
                         yield event
@@ -272,7 +274,8 @@ async def _require_within_limits(
 ) -> None:
     context.state.setdefault(REACHED, []).append(self.agent.name)
     check_bounds(params, context)
-    require_tenant(context)  # before the request is counted: a caller has no account in a foreign tenant
+    # before the request is counted, because a caller has no account in a tenant that the caller may not use
+    require_tenant(context)
     if counted:
         try:
             await self.limits.count_request(self.agent.name, context)

@@ -1,9 +1,10 @@
-"""Limits of an owner: requests per second, tasks and open streams.
+"""Limits per owner: requests per second, tasks, and open streams.
 
-An owner is an authenticated user, across all tenants and agents. The unauthenticated callers of a tenant are one owner,
-because they see each other's tasks; an address does not identify a caller whose requests pass a proxy.
+An owner is an authenticated user, in all tenants and agents. The unauthenticated callers of a tenant are one owner,
+because they see each other's tasks. IP addresses do not identify callers whose requests pass through a proxy.
 
-Source: A2A specification 13.4 (rate limits on all operations); RFC 6585 4 (429); RFC 9110 10.2.3 (Retry-After).
+Source: A2A specification 13.4 (rate limits on all operations); RFC 6585, section 4 (429); RFC 9110, section 10.2.3
+    (Retry-After).
 """
 
 from __future__ import annotations
@@ -27,16 +28,18 @@ from ..metrics import Metrics
 from ..protocol_errors import LimitExceededError, RefusalDelay
 
 REQUESTS, STREAMS = "requests", "streams"
-"""Names of the limits of requests and streams. `TaskLimits` names those of tasks."""
+"""Names of the limits on requests and streams. `TaskLimits` names the limits on tasks."""
 
 MAX_REMEMBERED_OWNERS = 10_000
-"""Maximum owners without a token that a gateway remembers. The gateway asks the store about any further owner."""
+"""Maximum number of owners without tokens that a gateway remembers. For any further owner, the gateway asks the
+store."""
 
 STREAM_WAIT = 10
-"""Retry-After of a rejected stream, in seconds. The end of another stream cannot be predicted."""
+"""Retry-After of a rejected stream, in seconds. The value is fixed, because the end of another stream cannot be
+predicted."""
 
 MAX_WAIT = 60
-"""Maximum Retry-After of a rejected message, in seconds. The wait is an estimate."""
+"""Maximum Retry-After of a rejected message, in seconds. The wait is only an estimate."""
 
 LIMIT_TEXTS = {
     REQUESTS: "The rate limit of requests is reached",
@@ -93,34 +96,35 @@ class OwnerLimits:
         self._watermark = MemoryWatermark(store, settings.store_watermark, clock)
 
     async def task_limits(self) -> TaskLimits | None:
-        """Return the limits for new messages, or None without limits."""
+        """Return the limits for new messages, or None if there are none."""
         return self._nearly_full if await self._watermark.is_reached() else self._task_limits
 
     async def count_request(self, agent: str, context: ServerCallContext) -> None:
-        """Take a token of the caller's request rate.
+        """Take a token from the caller's request rate.
 
-        The call costs one round trip to the store. It costs none without a rate limit, or before the caller's next
-        token is due.
+        The call takes one round trip to the store, or none if there is no rate limit or the caller's next token is not
+        due yet.
 
         Raises:
-            LimitExceededError: The caller has no token.
+            LimitExceededError: The caller has no token left.
             StoreUnavailable: The store is unavailable.
         """
         await self._count(agent, _scope_of(context))
 
     async def count_unparsed_request(self, agent: str, owner: str) -> None:
-        """Take a token for a request that reached no operation. `owner` is "" for an unknown caller.
+        """Take a token for a request that failed before it reached an operation. `owner` is "" for an unknown caller.
 
         Raises:
-            LimitExceededError: The caller has no token.
+            LimitExceededError: The caller has no token left.
         """
         with suppress(StoreUnavailable):
             await self._count(agent, Scope(owner=owner))
 
     async def charge_body(self, agent: str, owner: str, tokens: int) -> None:
-        """Take `tokens` tokens of `owner` for a large body, before the request is built from it.
+        """Take `tokens` tokens from `owner` for a large body, before a request is built from the body.
 
-        The tokens are taken only if one is left for the operation itself. A body never costs more than a full bucket.
+        The tokens are taken only if one token is left for the operation itself. A body never costs more than a full
+        bucket.
 
         Raises:
             LimitExceededError: The owner has too few tokens.
@@ -131,7 +135,7 @@ class OwnerLimits:
                 await self._count(agent, Scope(owner=owner), cost, spare=1)
 
     async def require_token(self, agent: str, owner: str) -> None:
-        """Raise LimitExceededError if this process refused `owner` and the time of its Retry-After has not passed."""
+        """Raise LimitExceededError if this process has rejected `owner` and the Retry-After time has not passed."""
         account = Scope(owner=owner).account
         wait = self._retry_at.get(account, 0.0) - self._clock.monotonic()
         if owner and wait > 0:
@@ -151,13 +155,14 @@ class OwnerLimits:
                     self._keys, scope, per_second=self._per_second, burst=self._burst, cost=cost, spare=spare
                 )
             )
-            if cost == 1:  # until then the owner may have tokens for a request that costs less
+            if cost == 1:  # after a higher cost, the owner may still have tokens for a cheaper request
                 _remember(self._blocked_until, scope.account, wait, self._clock.monotonic())
         if wait > 0:
             await self._refuse(agent, scope.account, wait)
 
     async def _refuse(self, agent: str, account: str, wait: float) -> NoReturn:
-        """Raise LimitExceededError, delayed if the caller has not waited for the Retry-After of an earlier refusal."""
+        """Raise LimitExceededError. The error is delayed if the caller did not wait for the Retry-After of an earlier
+        error."""
         now = self._clock.monotonic()
         if now >= self._retry_at.get(account, 0.0):
             _remember(self._retry_at, account, ceil(wait), now)
@@ -195,7 +200,7 @@ class OwnerLimits:
 
 
 def _remember(times: dict[str, float], account: str, wait: float, now: float) -> None:
-    """Remember the time until which an account has to wait. If the table is full, drop the times that have passed."""
+    """Remember the time until which an account has to wait. If the table is full, expired times are dropped."""
     times.pop(account, None)
     if len(times) >= MAX_REMEMBERED_OWNERS:
         for other in [other for other, until in times.items() if until <= now]:
@@ -205,5 +210,5 @@ def _remember(times: dict[str, float], account: str, wait: float, now: float) ->
 
 
 def _scope_of(context: ServerCallContext) -> Scope:
-    """Return the scope of a caller, without an agent."""
+    """Return the scope of the caller without an agent."""
     return Scope(tenant=context.tenant, owner=context.user.user_name)

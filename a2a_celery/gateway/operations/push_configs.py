@@ -1,4 +1,5 @@
-"""Push notification configs: validated when they are set, stored encrypted, returned without their secrets."""
+"""Push notification configs, which are validated when they are created, stored encrypted, and returned without their
+secrets."""
 
 from __future__ import annotations
 
@@ -46,17 +47,17 @@ from .limits import OwnerLimits
 from .task_reader import TaskReader
 
 EVENTS = "a2a-push-events"
-"""Service parameter (a header, or gRPC metadata) with the events that a config subscribes to; all of them by
-default."""
+"""Service parameter (an HTTP header or gRPC metadata) that lists the events a config subscribes to. The default is all
+events."""
 
 CONSENT_TIMEOUT = 5.0
-"""Seconds in which a receiver must consent."""
+"""Seconds that a receiver has to consent."""
 
 REPLAYED = "a2a_replayed_event"
-"""Key of a call context for the id of the event to deliver again; "" for all that failed."""
+"""Key in a call context of the id of the event to deliver again, or "" for all failed events."""
 
 PROTOCOL = "a2a_protocol"
-"""Key of a call context for the protocol version of a client that uses 0.3."""
+"""Key in a call context of the protocol version of a client that uses 0.3."""
 
 QUEUE_FULL_WAIT = 5
 """Seconds after which the client of a rejected replay or ping may retry."""
@@ -85,15 +86,15 @@ class PushConfigs:
         self._poster = Poster(self._allow, timeout=CONSENT_TIMEOUT) if self._origin else None
 
     async def aclose(self) -> None:
-        """Close the connections that asked receivers for their consent."""
+        """Close the connections that were used to ask receivers for consent."""
         if self._poster is not None:
             await self._poster.aclose()
 
     async def config_of_message(
         self, params: SendMessageRequest, context: ServerCallContext, task_id: str
     ) -> NewPushConfig | None:
-        """Return the config in a message to `task_id`, for the script that stores the message, or None without a
-        config.
+        """Return the config in a message to `task_id` for the script that stores the message, or None if the message
+        has none.
 
         Raises:
             InvalidParamsError: The config is invalid.
@@ -109,7 +110,7 @@ class PushConfigs:
     async def create(
         self, scope: Scope, config: TaskPushNotificationConfig, context: ServerCallContext
     ) -> TaskPushNotificationConfig:
-        """Store a config, which replaces one with the same id. A config without an id gets one."""
+        """Store a config and replace any config with the same id. A config without an id gets one."""
         subscription = await self._checked(config, context, config.task_id, "")
         new = self._sealed(subscription, context)
         match await self._store.run(save_push_config(self._keys, scope, config.task_id, new)):
@@ -132,13 +133,13 @@ class PushConfigs:
     async def list(
         self, scope: Scope, params: ListTaskPushNotificationConfigsRequest
     ) -> ListTaskPushNotificationConfigsResponse:
-        """Return a page of the configs of a task in the order of their ids; all of them without a page size."""
+        """Return a page of the configs of a task, ordered by id. Without a page size, all configs are returned."""
         if params.page_size < 0:
             raise invalid("page_size", "Send a number of configs, or leave it out.")
-        found = await self._store.run(list_push_configs(self._keys, scope, params.task_id))
-        if found is None:  # an archived task has no configs
+        pairs = await self._store.run(list_push_configs(self._keys, scope, params.task_id))
+        if pairs is None:  # an archived task has no configs
             await self._task_reader.read(scope, params.task_id, history_length=0, artifacts=False)
-        left = [pair for pair in found or () if pair[0] > params.page_token]
+        left = [pair for pair in pairs or () if pair[0] > params.page_token]
         page = left[: params.page_size or None]
         return ListTaskPushNotificationConfigsResponse(
             configs=[self._opened(params.task_id, config_id, sealed) for config_id, sealed in page],
@@ -146,7 +147,7 @@ class PushConfigs:
         )
 
     async def delete(self, scope: Scope, task_id: str, config_id: str) -> None:
-        """Delete a config, if it exists."""
+        """Delete a config if it exists."""
         if not await self._store.run(delete_push_config(self._keys, scope, task_id, config_id)):
             await self._task_reader.read(scope, task_id, history_length=0, artifacts=False)
 
@@ -167,7 +168,7 @@ class PushConfigs:
         return await self.deliveries(scope, task_id, config_id)
 
     async def ping(self, scope: Scope, task_id: str, config_id: str) -> dict[str, Any]:
-        """Deliver a test ping; return its id and the deliveries."""
+        """Deliver a test ping, and return the ping's id and the deliveries."""
         ping = f"{PING}{uuid4().hex}"
         await self._request(scope, task_id, config_id, ping)
         return {"ping": ping, **await self.deliveries(scope, task_id, config_id)}
@@ -185,10 +186,10 @@ class PushConfigs:
                 raise LimitExceededError(text, data={"limit": "webhook_posts", "retryAfter": str(QUEUE_FULL_WAIT)})
 
     async def _event_id(self, scope: Scope, task_id: str, config_id: str, text: str) -> EventId:
-        """Return the id of an event that the config subscribes to.
+        """Return the id of an event in the log that the config subscribes to.
 
         Raises:
-            A2AError: The config or the event does not exist.
+            A2AError: The config or the event does not exist, or the config does not subscribe to the event.
         """
         try:
             asked = EventId.parse(text)
@@ -211,13 +212,13 @@ class PushConfigs:
     async def _checked(
         self, requested: TaskPushNotificationConfig, context: ServerCallContext, task_id: str, field: str
     ) -> Subscription:
-        """Validate a config without resolving its host, because the result would reveal which names exist in this
-        network.
+        """Validate a config without resolving its host, because the result would reveal which names exist in the
+        gateway's network.
 
-        Each delivery checks the addresses that the host resolves to.
+        Each delivery checks the addresses to which the host resolves.
         """
         if len(requested.id) > MAX_ID_LENGTH or not requested.id.isprintable():
-            raise invalid(f"{field}id", f"Send at most {MAX_ID_LENGTH} characters, printable ones.")
+            raise invalid(f"{field}id", f"Send at most {MAX_ID_LENGTH} printable characters.")
         try:
             events = parse_event_filters(context.state.get("headers", {}).get(EVENTS, ""))
         except ValueError as e:
@@ -226,7 +227,7 @@ class PushConfigs:
         config.CopyFrom(requested)
         config.id = requested.id or str(uuid4())
         config.task_id = task_id
-        config.ClearField("tenant")  # the task's scope has the tenant
+        config.ClearField("tenant")  # the scope of the task contains the tenant
         try:
             target = check_config(config, self._allow)
             await self._require_consent(target, context)
@@ -238,14 +239,14 @@ class PushConfigs:
         """Ask the receiver for its consent, if the deployment requires consent.
 
         Raises:
-            TargetRefused: The receiver does not consent or does not respond. The text does not tell these apart, so
-                that clients cannot scan the network.
+            TargetRefused: The receiver does not consent or does not respond. The text does not distinguish the two
+                cases, so that clients cannot scan the network.
         """
         if self._poster is None:
             return
         if not await self._poster.has_consent(target.url, self._origin, owner=_account(context)):
-            wanted = f"OPTIONS with WebHook-Request-Origin: {self._origin} by WebHook-Allowed-Origin: {self._origin}"
-            raise TargetRefused("url", f"its receiver must consent: it must answer {wanted} within a few seconds")
+            exchange = f"OPTIONS with WebHook-Request-Origin: {self._origin} by WebHook-Allowed-Origin: {self._origin}"
+            raise TargetRefused("url", f"its receiver must consent: it must answer {exchange} within a few seconds")
 
     def _sealed(self, subscription: Subscription, context: ServerCallContext) -> NewPushConfig:
         config = subscription.config
@@ -270,7 +271,7 @@ def _no_event(task_id: str, event: str) -> UnsupportedOperationError:
 
 
 def _deliveries_json(found: Delivery) -> dict[str, Any]:
-    """Return the deliveries of a config as its owner receives them, newest first. Times of 0 are left out."""
+    """Return the deliveries of a config as its owner receives them, newest first. Times of 0 are omitted."""
     waits = found.state in ("failing", "waiting")
     times = {"nextTry": found.due_us if waits and not found.is_leased else 0, "givenUpAt": found.died_us}
     return {
@@ -307,7 +308,7 @@ def _times(times: dict[str, int]) -> dict[str, str]:
 
 
 def too_many_configs(task_id: str) -> UnsupportedOperationError:
-    """Return the error for a task with the maximum number of configs."""
+    """Return the error for a task that already has the maximum number of configs."""
     return UnsupportedOperationError(
         f"A task has at most {MAX_PUSH_CONFIGS} push notification configs: delete one", data={"taskId": task_id}
     )

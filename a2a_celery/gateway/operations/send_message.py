@@ -1,6 +1,7 @@
-"""Acceptance of messages: validate, route, write to the store, then publish the run. An accepted message is never lost.
+"""Acceptance of messages: validate the message, route it, write it to the store, then publish the run. An accepted
+message is never lost.
 
-The record that a run was published is written in the background, in batches: no request waits for it.
+The fact that a run was published is recorded in the background, in batches, so that no request waits for it.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from .structured_answers import messages_with_arguments, require_fitting_answer
 from .task_reader import TaskReader, closed_task_error
 
 SCHEDULE = "celery_schedule"
-"""Key of the request's metadata for the schedule of the message."""
+"""Key of the message's schedule in the request's metadata."""
 
 TIMES = ("not_before", "not_after")
 
@@ -55,15 +56,15 @@ def run_options(agent: Agent, request: SendMessageRequest, caller: Caller, call:
     """Return the options with which the run of `request` is published. A plain Celery task receives `call`.
 
     Raises:
-        InvalidParamsError: The client's times are not allowed or not valid.
-        Exception: The agent's route failed; TypeError or ValueError for an invalid route.
+        InvalidParamsError: The client's times are not allowed or invalid.
+        Exception: The agent's route failed. An invalid route raises TypeError or ValueError.
     """
     now = SYSTEM_CLOCK.now()
     times = _times(agent, request, now)
     given: Any = {}
     if agent.route is not None:
         shown = SendMessageRequest()
-        shown.CopyFrom(request)  # what a route does to it stays there
+        shown.CopyFrom(request)  # a route may change its argument, so it gets a copy
         given = agent.route(shown, caller)
     options = RunOptions.of(given, times.get("not_before"), times.get("not_after"), now, call)
     return replace(options, trace=trace_to_keep(caller.headers))
@@ -74,16 +75,17 @@ def _times(agent: Agent, request: SendMessageRequest, now: datetime) -> dict[str
     if SCHEDULE not in request.metadata.fields:
         return {}
     if not agent.scheduling:
-        raise invalid(field, "This agent does not let its clients say when a message runs.")
+        raise invalid(field, "This agent does not let clients schedule messages.")
     given = MessageToDict(request.metadata)[SCHEDULE]
     if not isinstance(given, dict) or not given or set(given) - set(TIMES):
         raise invalid(field, f"An object with {' or '.join(TIMES)}, or both.")
     times = {name: _time(f"{field}.{name}", value) for name, value in given.items()}
     earliest = times.get("not_before", now)
-    if agent.idempotency_window is None:  # else it may have come in time before
+    # with a window, the message may have been accepted before, when the time was still to come
+    if agent.idempotency_window is None:
         earliest = max(now, earliest)
     if times.get("not_after", datetime.max.replace(tzinfo=UTC)) <= earliest:
-        raise invalid(f"{field}.not_after", "A time that is still to come, and behind not_before.")
+        raise invalid(f"{field}.not_after", "A time in the future, and after not_before.")
     return times
 
 
@@ -94,24 +96,25 @@ def _time(field: str, value: Any) -> datetime:
             return time.astimezone(UTC)
     except (TypeError, ValueError, OverflowError):
         pass
-    raise invalid(field, "A time as ISO 8601 writes it, with its offset from UTC: 2030-01-01T08:00:00Z.")
+    raise invalid(field, "An ISO 8601 time with an offset from UTC, such as 2030-01-01T08:00:00Z.")
 
 
 logger = logging.getLogger(__name__)
 
 RECORD_INTERVAL = 0.25
-"""Seconds between two records. Much shorter than `FIRST_PUBLISH_GRACE_US`, after which a watcher publishes an
-unrecorded run."""
+"""Seconds between two writes of such records. The interval is much shorter than `FIRST_PUBLISH_GRACE_US`, after which a
+watcher publishes an unrecorded run."""
 
 
 class BackgroundPublisher:
     """Publishes runs in the background and records them as published.
 
-    If a record fails or this process ends first, a watcher publishes the run again, and the worker drops the duplicate.
+    If recording fails or this process ends first, a watcher publishes the run again, and the worker drops the
+    duplicate.
 
     Args:
-        redispatch_after: Seconds after which a watcher checks an unclaimed run of a plain Celery task, which may run
-            unclaimed.
+        redispatch_after: Seconds after which a watcher checks an unclaimed run of a plain Celery task, which may be
+            running without a claim.
         recover_after: Seconds after which a watcher checks any other unclaimed run.
     """
 
@@ -134,7 +137,7 @@ class BackgroundPublisher:
         self._recorder: asyncio.Task[None] | None = None
 
     def publish(self, agent: str, ref: RunRef, options: RunOptions) -> None:
-        """Publish a run in the background. A watcher publishes a run that is scheduled for much later."""
+        """Publish a run in the background. A run that is scheduled for much later is published by a watcher."""
         now = self._clock.now()
         if options.publish_delay(now):
             return
@@ -177,13 +180,14 @@ class BackgroundPublisher:
 
 @dataclass(frozen=True, slots=True)
 class AcceptedMessage:
-    """Accepted message, with its task up to the event `newest`.
+    """Accepted message and its task, up to the event `newest`.
 
     Attributes:
-        since: The message's turn is in the log after this event.
-        preceding_turns: Number of turns that start after `since` and before the message's own turn, see `TurnWatch`.
+        since: Event after which the message's turn is in the log.
+        preceding_turns: Number of turns that start after `since` and before the message's own turn; see `TurnWatch`.
         new: True if the log ends at `newest`.
-        is_resolved: False if `task` has unresolved blob references: a client must not receive it, see `with_full_task`.
+        is_resolved: False if `task` has unresolved blob references. Clients must not receive such a task; see
+            `with_full_task`.
     """
 
     task: Task
@@ -195,7 +199,7 @@ class AcceptedMessage:
 
     @property
     def is_first(self) -> bool:
-        """Return whether the message created the task."""
+        """Return True if the message created the task."""
         return self.since.version == 1 and not self.preceding_turns
 
 
@@ -230,8 +234,8 @@ class MessageAcceptor:
         """Accept a message and subscribe to its task.
 
         Yields:
-            The accepted message and a signal for every later write to its task; with `stops`, only for interrupted and
-            terminal states.
+            The accepted message, and a signal for every later write to its task. With `final_only`, the signal is set
+            only for interrupted and terminal states.
         """
         task_id = params.message.task_id or str(uuid4())
         reply_channel = None if params.message.task_id else self._follower.reply_channel(final_only=final_only)
@@ -259,10 +263,10 @@ class MessageAcceptor:
         task_id: str = "",
         reply_channel: tasks.ReplyChannel | None = None,
     ) -> AcceptedMessage:
-        """Store the message and publish its run. A message without a task id creates a task, with the id `task_id` if
-        given.
+        """Store the message and publish its run. A message without a task id creates a task, whose id is `task_id`
+        unless that is empty.
 
-        A message that was already accepted within the agent's `idempotency_window` is looked up instead.
+        If the message was already accepted within the agent's `idempotency_window`, the existing task is returned.
 
         Raises:
             A2AError: The task of the message cannot accept it.
@@ -322,7 +326,7 @@ class MessageAcceptor:
 
     async def _continue(self, params: SendMessageRequest, context: ServerCallContext, scope: Scope) -> AcceptedMessage:
         task_id = params.message.task_id
-        length = 0 if self._signature is None else None  # a call takes all of the client's messages
+        length = 0 if self._signature is None else None  # a call takes all messages of the client
         stored = await self._task_reader.read(
             scope, task_id, history_length=length, artifacts=False, resolve_blobs=self._signature is not None
         )
@@ -401,7 +405,7 @@ class MessageAcceptor:
         )
 
     def _call(self, messages: list[Message]) -> Call | None:
-        """Return the call of a plain Celery task with `messages`, or None for another agent."""
+        """Return the call of a plain Celery task with `messages`, or None for any other kind of agent."""
         if self._signature is None:
             return None
         try:
@@ -415,7 +419,7 @@ class MessageAcceptor:
 
 
 async def with_full_task(follower: LogFollower, accepted: AcceptedMessage) -> AcceptedMessage:
-    """Return `accepted` with its blob references resolved. The task may have newer events by then.
+    """Return `accepted` with its blob references resolved. The task may have newer events than `accepted`.
 
     Raises:
         StoreUnavailable: The task cannot be read.
@@ -439,7 +443,7 @@ def _too_large(task_id: str, max_bytes: int | None) -> UnsupportedOperationError
 def _with_ids(params: SendMessageRequest, tenant: str, task_id: str, context_id: str) -> SendMessageRequest:
     """Return the request for the run and the agent's route.
 
-    The request contains the validated tenant, and its message contains the ids of its task and context. The push
+    The request contains the validated tenant, and its message contains the task id and the context id. The push
     notification config is removed, because it may contain secrets.
     """
     request = SendMessageRequest()
@@ -460,12 +464,13 @@ def idempotency_key(agent: Agent, params: SendMessageRequest) -> IdempotencyKey 
 
 
 def message_digest(params: SendMessageRequest) -> str:
-    """Return a digest that is equal for two requests if and only if they ask for the same work, in any binding.
+    """Return a digest that is equal for two requests if and only if they ask for the same work, whatever binding they
+    use.
 
-    `return_immediately` and `history_length` are left out, so that a client can wait for a task by sending its message
-    again. The tenant is left out because it is part of the scope, and the parent because it is not part of the work.
+    `return_immediately` and `history_length` are excluded, so that a client can wait for a task by sending its message
+    again. The tenant is excluded because it is part of the scope, and the parent because it is not part of the work.
 
-    Source: A2A specification 3.3.1: an agent may detect duplicates by the message id.
+    Source: A2A specification 3.3.1 (an agent may detect duplicates by the message id).
     """
     work = SendMessageRequest()
     work.CopyFrom(params)

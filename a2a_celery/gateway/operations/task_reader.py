@@ -1,6 +1,6 @@
-"""Reads of tasks, from the store first, then from the archive.
+"""Reads of tasks, first from the store, then from the archive.
 
-A task is archived before it leaves the store, so this order never misses a task.
+Tasks are archived before they are removed from the store, so this order never misses a task.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..protocol_errors import not_found
 
 @dataclass(frozen=True, slots=True)
 class StoredTask:
-    """Task with the id of its newest event. An `archived` task is in the archive only, and has no log."""
+    """Task with the id of its newest event. An `archived` task is only in the archive, and has no log."""
 
     task: Task
     newest: EventId
@@ -50,8 +50,8 @@ class TaskReader:
         """Return the current task.
 
         Args:
-            history_length: Number of messages of its history, or None for all.
-            resolve_blobs: False leaves blob references unresolved, which saves a read of the object store.
+            history_length: Number of history messages to return, or None for all.
+            resolve_blobs: False to leave blob references unresolved, which saves a read from the object store.
 
         Raises:
             TaskNotFoundError: There is no such task in `scope`.
@@ -77,14 +77,14 @@ class TaskReader:
         )
 
     async def page(self, scope: Scope, params: ListTasksRequest) -> ListTasksResponse:
-        """Return the page of tasks that `params` asks for, from store and archive.
+        """Return the page of tasks that `params` asks for, from the store and the archive.
 
-        A task is listed in one of the two: the script that removes it from the store's lists moves the border up to
-        which the archive is read.
+        Each task is listed in only one of the two. The script that removes a task from the store's lists also moves the
+        time limit up to which the archive is read.
 
         Raises:
             InvalidParamsError: The page token is invalid.
-            ArchiveUnavailable: The page or its total needs the archive, which is unavailable.
+            ArchiveUnavailable: The page or the total needs the archive, and the archive is unavailable.
         """
         query = asked(params)
         page = await self._store.run(
@@ -96,7 +96,7 @@ class TaskReader:
         return response(query, page if archived is None else joined(page, archived, query.size))
 
     async def not_cancelable_error(self, scope: Scope, task_id: str) -> TaskNotCancelableError:
-        """Return the error for the cancellation of a task that is not in the store.
+        """Return the error for a request to cancel a task that is not in the store.
 
         Raises:
             TaskNotFoundError: The task is not in the archive either.
@@ -114,7 +114,7 @@ class TaskReader:
         return closed_task_error(task_id, stored.task.status.state)
 
     async def _archived(self, scope: Scope, query: ListQuery, page: Page) -> ArchivedPage | None:
-        """Return the archive's part of a page, or None if the archive cannot hold a task of this query."""
+        """Return the archive's part of a page, or None if the archive cannot contain tasks that match the query."""
         border = page.border_us
         if self._archive is None or border is None:
             return None
@@ -133,11 +133,11 @@ class TaskReader:
 
 
 def joined(page: Page, archived: ArchivedPage, size: int) -> Page:
-    """Return one page with the tasks of both pages."""
+    """Return one page with the tasks of both pages, newest first."""
     tasks = {task.id: task for task in (*archived.tasks, *page.tasks)}
     newest_first = sorted(tasks.values(), key=_place, reverse=True)
     for half in (page, archived):
-        if half.more and half.tasks:  # the half may be truncated by size, so later tasks belong to the next page
+        if half.more and half.tasks:  # this page may be truncated by size, so later tasks belong to the next page
             newest_first = [task for task in newest_first if _place(task) >= _place(half.tasks[-1])]
     more = page.more or archived.more or len(newest_first) > size
     return Page(newest_first[:size], page.total + archived.total, more)
@@ -148,7 +148,7 @@ def _place(task: Task) -> tuple[int, str]:
 
 
 def cut(task: Task, history_length: int | None, *, artifacts: bool = True) -> Task:
-    """Trim `task` in place to the newest messages of its history and, without `artifacts`, to no artifacts. Return
+    """Trim `task` in place to the newest messages of its history, remove its artifacts unless `artifacts`, and return
     it."""
     if history_length is not None and history_length < len(task.history):
         del task.history[: len(task.history) - history_length]
@@ -158,14 +158,14 @@ def cut(task: Task, history_length: int | None, *, artifacts: bool = True) -> Ta
 
 
 def already_ended_error(task_id: str, state: TaskState) -> TaskNotCancelableError:
-    """Return the error for the cancellation of a terminal task."""
+    """Return the error for a request to cancel a terminal task."""
     return TaskNotCancelableError(f"The task has ended already: {TaskState.Name(state)}", data={"taskId": task_id})
 
 
 def closed_task_error(task_id: str, state: TaskState) -> UnsupportedOperationError:
     """Return the error for a message to a terminal task."""
     return UnsupportedOperationError(
-        f"The task has ended ({TaskState.Name(state)}) and takes no more messages: send this one without a task id, "
+        f"The task has ended ({TaskState.Name(state)}) and accepts no more messages: send this one without a task id, "
         "with this task in referenceTaskIds",
         data={"taskId": task_id},
     )

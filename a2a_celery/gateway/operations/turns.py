@@ -1,4 +1,4 @@
-"""Blocking calls and event streams of a turn, from the accepted message to a terminal or interrupted state."""
+"""Blocking calls and event streams for a turn, from the accepted message to a terminal or interrupted state."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .task_reader import cut
 
 EVENT_IDS = "a2a_event_ids"
 """Key of a request's scope and its call context for the ids of the events that the SDK's dispatchers stream. A client
-resumes a stream with one of them (``Last-Event-ID``)."""
+resumes a stream with one of these ids (``Last-Event-ID``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def status_after(entry: LogEntry) -> TaskState | None:
 
 
 def stream_event(entry: LogEntry, task_id: str, context_id: str) -> StreamEvent | None:
-    """Return the stream event of `entry`, or None if streams omit the entry."""
+    """Return the stream event for `entry`, or None if streams omit the entry."""
     event = client_event(entry, task_id, context_id)
     return None if event is None else StreamEvent(entry.id, event)
 
@@ -58,7 +58,7 @@ class TurnWatch:
 
     Args:
         preceding_turns: Number of client messages whose turns start before this one: 0 for a turn that has started,
-            otherwise the message's place in the queue. A turn starts with SUBMITTED, not with the client's message.
+            otherwise the message's position in the queue. A turn starts with SUBMITTED, not with the client's message.
     """
 
     def __init__(self, preceding_turns: int = 0) -> None:
@@ -66,11 +66,11 @@ class TurnWatch:
 
     @property
     def is_waiting(self) -> bool:
-        """Return whether the client's turn has not started yet."""
+        """Return True if the client's turn has not started yet."""
         return self._preceding_turns > 0
 
     def ends_with(self, entry: LogEntry) -> bool:
-        """Return True if `entry`, the next entry of the log, ends the client's turn."""
+        """Return True if `entry`, the next log entry, ends the client's turn."""
         state = status_after(entry)
         if state == SUBMITTED and self._preceding_turns:
             self._preceding_turns -= 1
@@ -81,18 +81,18 @@ class TurnWatch:
     def read(
         self, entries: Iterable[LogEntry], task: Task, *, after_version: int = 0, until: int = 0
     ) -> tuple[list[StreamEvent], bool]:
-        """Return the visible events of `entries`, the next entries of the log of `task`, and True if they end the turn.
+        """Return the visible events of `entries`, the next log entries of `task`, and True if the entries end the turn.
 
         Args:
-            after_version: Entries up to this version are not visible: the client has received the task with them.
-            until: Version before which the turn cannot end.
+            after_version: Version of the task that the client has received. Entries up to this version are not visible.
+            until: Version before which no entry ends the turn.
         """
         shown_events: list[StreamEvent] = []
         for entry in entries:
             event = stream_event(entry, task.id, task.context_id)
             if event is not None and entry.version > after_version:
                 shown_events.append(event)
-                after_version = entry.version  # the status of a task that was shown as a whole is known
+                after_version = entry.version  # a task that is shown as a whole includes its status
             if self.ends_with(entry) and entry.version >= until:
                 return shown_events, True
         return shown_events, False
@@ -108,7 +108,7 @@ async def entries_of(pages: AsyncGenerator[LogPage, None]) -> AsyncGenerator[Log
 async def events_of(
     pages: AsyncGenerator[list[StreamEvent], None], ids: list[EventId | None] | None
 ) -> AsyncGenerator[Event, None]:
-    """Yield the events of `pages` one by one for the SDK's dispatchers, and append their ids to `ids`."""
+    """Yield the events of `pages` one at a time for the SDK's dispatchers, and append their ids to `ids`."""
     async with aclosing(pages):
         async for page in pages:
             for event in page:
@@ -121,7 +121,7 @@ class TurnFollower:
     """Follows the turns of one agent's tasks.
 
     Args:
-        hold: Seconds to hold back a new task while its agent may still give a direct answer; 0 if the agent gives no
+        hold: Seconds to hold back a new task while its agent may still give a direct answer, or 0 if the agent gives no
             direct answers.
     """
 
@@ -137,8 +137,8 @@ class TurnFollower:
         """Wait for the end of the turn.
 
         Returns:
-            The agent's direct answer; the task in its final state for this turn; the status that ended the turn, if the
-            task has moved on or cannot be read; or None if the end is unknown.
+            The agent's direct answer, or the task in its final state for this turn. If the task has moved on or cannot
+            be read, the status that ended the turn. None if the end is unknown.
         """
         if is_terminal(accepted.task.status.state) and not accepted.preceding_turns:  # a repeated message
             return await self._repeated_answer(accepted)
@@ -166,7 +166,7 @@ class TurnFollower:
     def _task_in_notification(
         self, accepted: AcceptedMessage, signal: LogSignal, history_length: int | None
     ) -> FinalTask | None:
-        """Return the task of a new turn from the notification's inlined entries, or None if the task must be read."""
+        """Return the task of a new turn from the entries in the notification, or None if the task must be read."""
         page = signal.page(accepted.newest)
         if page is None or not accepted.is_resolved or not (is_terminal(page.state) or is_interrupted(page.state)):
             return None
@@ -186,7 +186,7 @@ class TurnFollower:
             return None
 
     async def _resolved(self, task_id: str, entry: LogEntry) -> Event | None:
-        """Return the event of `entry` with its blob references resolved, or None if the event is deleted."""
+        """Return the event of `entry` with its blob references resolved, or None if the event has been deleted."""
         if is_resolved(entry.event):
             return entry.event
         page = await self._follower.store.run(read_log(self._follower.keys, task_id, entry.version - 1, limit=1))
@@ -197,8 +197,8 @@ class TurnFollower:
     ) -> AsyncGenerator[list[StreamEvent], None]:
         """Yield the task and its events until the turn ends, in pages of events that became available together.
 
-        An agent's direct answer is the only event of its stream. An empty page means that nothing has happened for a
-        while.
+        An agent's direct answer is the only event of its stream. An empty page is yielded when nothing has happened for
+        a while.
         """
         new = accepted.new
         if accepted.is_first and self._hold:
@@ -216,12 +216,12 @@ class TurnFollower:
         del configuration
         accepted = replace(
             accepted, task=Task(id=accepted.task.id, context_id=accepted.task.context_id)
-        )  # a long stream must not keep the task
+        )  # a long stream must not keep the task in memory
         watch = TurnWatch(accepted.preceding_turns)
         async with aclosing(self.pages(accepted.task.id, signal, accepted.since, new=new)) as pages:
             async for page in pages:
                 if page.restored:
-                    accepted = replace(accepted, newest=EventId(0))  # versions start again
+                    accepted = replace(accepted, newest=EventId(0))  # event versions have started again
                 events, ended = watch.read(page.entries, accepted.task, after_version=accepted.newest.version)
                 del page
                 yield events
@@ -231,12 +231,12 @@ class TurnFollower:
                     return
 
     async def unlist(self, task_id: str) -> None:
-        """Remove the task of a direct answer from the lists of tasks: its client receives only the message."""
+        """Remove the task of a direct answer from task lists, because its client receives only the message."""
         with suppress(StoreUnavailable):
             await self._follower.store.run(unlist_task(self._follower.keys, task_id))
 
     async def wait_until_final(self, task_id: str, signal: LogSignal, version: int, within: float) -> None:
-        """Wait until an event after `version` ends or interrupts the task, at most `within` seconds."""
+        """Wait until an event after `version` ends or interrupts the task, but at most `within` seconds."""
         with suppress(TimeoutError):
             entries = self.entries(task_id, signal, EventId(version), resolve_blobs=False)
             async with self._clock.timeout(within), aclosing(entries):
@@ -245,7 +245,7 @@ class TurnFollower:
                         return
 
     async def _first_entry(self, accepted: AcceptedMessage, signal: LogSignal) -> LogEntry | None:
-        """Return the first entry of the run, or None if it takes longer than the hold."""
+        """Return the first entry of the run, or None if the entry takes longer than the hold."""
         until = self._clock.monotonic() + self._hold
         while (left := until - self._clock.monotonic()) > 0:
             page = await self._follower.store.run(
@@ -266,13 +266,13 @@ class TurnFollower:
     def entries(
         self, task_id: str, signal: LogSignal, after: EventId, *, resolve_blobs: bool = True
     ) -> AsyncGenerator[LogEntry, None]:
-        """Return the entries of a log after the event `after`, see `follow`."""
+        """Return the entries of a log after the event `after`; see `follow`."""
         return entries_of(self.pages(task_id, signal, after, resolve_blobs=resolve_blobs))
 
     def pages(
         self, task_id: str, signal: LogSignal, after: EventId, *, new: bool = False, resolve_blobs: bool = True
     ) -> AsyncGenerator[LogPage, None]:
-        """Return the pages of a log after the event `after`, see `follow`."""
+        """Return the pages of a log after the event `after`; see `follow`."""
         follower, observer = self._follower, self._metrics.lag_observer()
         return follow(
             follower.store, follower.keys, signal, task_id, after, new=new, resolve_blobs=resolve_blobs, seen=observer
@@ -280,7 +280,7 @@ class TurnFollower:
 
 
 def _is_direct_answer(entry: LogEntry) -> bool:
-    """Return whether the agent answered with a message and no task: entry 2, directly after the task."""
+    """Return True if the agent replied with a message instead of a task: entry 2, directly after the task."""
     return entry.version == 2 and kind_of(entry.event) is EventKind.ANSWER
 
 

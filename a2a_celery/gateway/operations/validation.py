@@ -1,7 +1,7 @@
-"""Validation of requests before anything is stored, each failure with the specification's error.
+"""Validation of requests before anything is stored. Each failure raises the error that the specification defines.
 
-Required fields are checked without the SDK, which reads the .proto's options again for every message of every request
-and descends into structured data. The SDK names the missing fields of an incomplete request.
+Required fields are checked without the SDK, whose check reads the options of the .proto again for every message and
+descends into structured data. For an incomplete request, the SDK's check names the missing fields.
 
 Source: A2A specification 3.3.4 (capabilities), 3.4 (identifiers), 4.6.3 (required extensions), 5.7 (required fields,
 ``google.api.field_behavior``).
@@ -37,20 +37,19 @@ BOUNDS = {**dict.fromkeys(("tenant", "id", "task_id", "context_id"), MAX_ID_LENG
 """Maximum length of each identifier field. Most identifiers become part of a Redis key."""
 
 MAX_REFERENCES = 16
-"""Maximum number of tasks that a message refers to: the worker reads each of them before the agent starts."""
+"""Maximum number of tasks that a message may refer to, because the worker reads all of them before the agent starts."""
 
 
 def require_tenant(context: ServerCallContext) -> None:
-    """Raise PermissionDeniedError for a tenant that the caller may not use, whether the tenant has any tasks or not."""
+    """Raise PermissionDeniedError for a tenant that the caller may not use, whether or not the tenant has tasks."""
     if isinstance(context.user, Identity) and not context.user.may_use(context.tenant):
-        raise PermissionDeniedError("Not permitted in this tenant: name one of yours")
+        raise PermissionDeniedError("Not permitted in this tenant: use a tenant that your credentials allow")
 
 
 def require_extended_card(card: AgentCard, context: ServerCallContext) -> None:
     """Raise UnsupportedOperationError unless the card declares an extended card.
 
-    Raises PermissionDeniedError for an unauthenticated request that the authentication of an outer application let
-    through.
+    Raise PermissionDeniedError for an unauthenticated request that the authentication of an outer application accepted.
     """
     if not card.capabilities.extended_agent_card:
         raise UnsupportedOperationError("This agent has no extended card")
@@ -84,7 +83,7 @@ def require_extensions(card: AgentCard, context: ServerCallContext) -> None:
 
 
 def check_send(params: SendMessageRequest, card: AgentCard, context: ServerCallContext) -> None:
-    """Validate a message as far as possible without its task.
+    """Validate a message as far as that is possible without its task.
 
     Raises:
         A2AError: The first failure.
@@ -92,11 +91,11 @@ def check_send(params: SendMessageRequest, card: AgentCard, context: ServerCallC
     require_extensions(card, context)
     message, configuration = params.message, params.configuration
     if message.role != Role.ROLE_USER:
-        raise invalid("message.role", "A client's message has the role ROLE_USER.")
+        raise invalid("message.role", "Must be ROLE_USER in a client's message.")
     _check_ids(message)
     for number, part in enumerate(message.parts):
         if part.WhichOneof("content") is None:
-            raise invalid(f"message.parts[{number}]", "A part holds one of: text, raw, url, data.")
+            raise invalid(f"message.parts[{number}]", "Must contain one of: text, raw, url, data.")
     if configuration.HasField("task_push_notification_config"):
         require_push(card)
     check_history_length(configuration, "configuration.history_length")
@@ -104,9 +103,9 @@ def check_send(params: SendMessageRequest, card: AgentCard, context: ServerCallC
 
 
 def check_bounds(params: Proto, context: ServerCallContext) -> None:
-    """Raise InvalidParamsError for a name or page token that is too long."""
-    given = [(name, getattr(params, name)) for name in BOUNDS if name in params.DESCRIPTOR.fields_by_name]
-    for name, value in [*given, ("tenant", context.tenant)]:  # which a path has, and not the request in it
+    """Raise InvalidParamsError for an identifier or page token that is too long."""
+    values = [(name, getattr(params, name)) for name in BOUNDS if name in params.DESCRIPTOR.fields_by_name]
+    for name, value in [*values, ("tenant", context.tenant)]:  # the tenant may be in the path and not in the request
         if len(value) > BOUNDS[name]:
             raise invalid(name, f"At most {BOUNDS[name]} characters.")
 
@@ -114,22 +113,24 @@ def check_bounds(params: Proto, context: ServerCallContext) -> None:
 def check_history_length(holder: Proto, field: str = "history_length") -> None:
     """Raise InvalidParamsError for a negative history length."""
     if getattr(holder, "history_length", 0) < 0:
-        raise invalid(field, "A number of messages: 0 for none, or more.")
+        raise invalid(field, "A number of messages, 0 or more.")
 
 
 def last_event_id(context: ServerCallContext) -> EventId | None:
-    """Return the event after which a stream resumes, or None if the client sent none.
+    """Return the event after which a stream resumes, or None if the client sent no event id.
 
     Raises:
-        InvalidParamsError: The header is not the id of an event.
+        InvalidParamsError: The header is not an event id.
     """
-    given = context.state.get("headers", {}).get(LAST_EVENT_ID)
-    if not given:
+    text = context.state.get("headers", {}).get(LAST_EVENT_ID)
+    if not text:
         return None
     try:
-        return EventId.parse(given)
+        return EventId.parse(text)
     except ValueError:
-        raise invalid(LAST_EVENT_ID, "The id of an event of this task's stream, as 7 or 7-1767225600000000.") from None
+        raise invalid(
+            LAST_EVENT_ID, "The id of an event of this task's stream, such as 7 or 7-1767225600000000."
+        ) from None
 
 
 def check_list(params: ListTasksRequest) -> None:
@@ -157,7 +158,7 @@ def _check_ids(message: Message) -> None:
 
 
 def check_values(params: SendMessageRequest) -> None:
-    """Reject values that protobuf allows in a message and JSON does not. A JSON body is checked before it is parsed.
+    """Reject values that protobuf allows in a message but JSON does not. A JSON body is checked before it is parsed.
 
     Raises:
         InvalidParamsError: The message has too many values, or a number that JSON cannot represent, which would make
@@ -179,7 +180,7 @@ def check_values(params: SendMessageRequest) -> None:
         for value in level:
             match value.WhichOneof("kind"):
                 case "number_value" if not isfinite(value.number_value):
-                    raise invalid("message", "Numbers are finite: JSON has no NaN, no infinity.")
+                    raise invalid("message", "Numbers must be finite: JSON has neither NaN nor infinity.")
                 case "list_value":
                     inner += value.list_value.values
                 case "struct_value":
@@ -189,14 +190,14 @@ def check_values(params: SendMessageRequest) -> None:
 
 WHAT_TO_SEND = {
     "message.role": 'Send ROLE_USER: A2A 1.0 has no role "user".',
-    "message.message_id": "Send an id of your choice that is new, such as a UUID.",
-    "message.parts": 'Send one part or more, such as {"text": "hello"}.',
+    "message.message_id": "Send a new id of your choice, such as a UUID.",
+    "message.parts": 'Send at least one part, such as {"text": "hello"}.',
 }
-"""Instruction for a required field, because the SDK only says that the field is required."""
+"""Instructions for required fields, because the SDK only says that a field is required."""
 
 
 def require_fields(params: Proto) -> None:
-    """Raise InvalidParamsError with the names of the required fields that are missing or empty."""
+    """Raise InvalidParamsError with the names of all required fields that are missing or empty."""
     if _complete(params):
         return
     try:
@@ -224,7 +225,7 @@ def _messages(value: Any) -> Iterable[Any]:
 
 @cache
 def _checked(kind: Any) -> tuple[frozenset[str], tuple[str, ...]]:
-    """Return the required fields of a message type, and its fields whose messages have required fields."""
+    """Return the required fields of a message type, and the fields whose message types have required fields."""
     required = frozenset(field.name for field in kind.fields if _is_required(field))
     return required, tuple(
         field.name for field in kind.fields if field.message_type is not None and _requires(field.message_type, ())
@@ -232,8 +233,8 @@ def _checked(kind: Any) -> tuple[frozenset[str], tuple[str, ...]]:
 
 
 def _requires(kind: Any, above: tuple[Any, ...]) -> bool:
-    """Return whether a type or a type inside it has required fields. `above` contains the enclosing types, which end a
-    recursion."""
+    """Return True if a message type, or a type inside it, has required fields. `above` contains the enclosing types, at
+    which the recursion ends."""
     return any(
         _is_required(field)
         or (
