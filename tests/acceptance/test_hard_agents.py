@@ -21,7 +21,7 @@ def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         yield fleet, fleet.gateway()
 
 
-@pytest.mark.parametrize("agent", ["wrong-parts", "unsendable-question", "exits-behind", "exits-when-built"])
+@pytest.mark.parametrize("agent", ["wrong-parts", "unsendable-question", "exits-in-a-task", "exits-when-built"])
 def test_an_agent_that_does_it_wrong_fails_and_the_next_is_served(site: tuple[Fleet, Gateway], agent: str) -> None:
     gateway = site[1]
 

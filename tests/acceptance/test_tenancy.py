@@ -75,7 +75,7 @@ class Matrix:
         task = sent.data["result"]["task"]
         assert task["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
         hook = {"taskId": task["id"], **WEBHOOK}
-        assert (await self.ask("JSONRPC", "CreateTaskPushNotificationConfig", hook, "alice", tenant)).fine
+        assert (await self.ask("JSONRPC", "CreateTaskPushNotificationConfig", hook, "alice", tenant)).is_success
         return str(task["id"])
 
     def kept(self) -> dict[bytes, Any]:
@@ -126,7 +126,7 @@ async def test_an_owner_may_do_everything(matrix: Matrix, binding: str) -> None:
 
         answer = await matrix.ask(binding, operation, of_task(operation, task_id), "alice", where(binding))
 
-        assert answer.fine, (operation, answer)
+        assert answer.is_success, (operation, answer)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ async def test_what_is_somebody_elses_looks_as_what_there_never_was(
         of_alice = await matrix.ask(binding, operation, of_task(operation, task_id), who, tenant)
         of_nobody = await matrix.ask(binding, operation, of_task(operation, unknown), who, tenant)
 
-        assert not of_alice.fine, operation
+        assert not of_alice.is_success, operation
         assert of_alice.without(task_id) == of_nobody.without(unknown), operation
         config = operation == "GetTaskPushNotificationConfig"
         assert ("No such push notification config" if config else "Task not found") in of_alice.body, operation
@@ -193,7 +193,7 @@ async def test_a_context_of_somebody_elses_is_as_good_as_a_new_one(matrix: Matri
         shown = []
         for one in (context_id, unknown):
             sent = await matrix.ask(binding, operation, message_json("hi", contextId=one), who, tenant)
-            assert sent.fine, sent
+            assert sent.is_success, sent
             task = task_of(sent)
             assert task["contextId"] == one
             assert theirs not in sent.body
@@ -231,7 +231,7 @@ async def test_lists_and_the_extended_card_are_each_ones_own(matrix: Matrix, bin
     assert task_id in (await lists("alice", "acme")).body
     for who, tenant in STRANGERS.values():
         answer = await lists(who, tenant)
-        assert answer.fine
+        assert answer.is_success
         assert task_id not in answer.body
     assert (await lists("carol", "acme")).status in (403, "PERMISSION_DENIED")
     assert (await lists("", "acme")).status in (401, "UNAUTHENTICATED")
@@ -252,7 +252,7 @@ async def test_an_issuer_that_is_away_is_not_missed(matrix: Matrix, binding: str
         forged = bearer(token(rsa_key("made-up"), "RS256", "alice", tenants=[""]))
         refused = await ask(matrix.served.gateway, binding, "ListTasks", {}, "", "ask", forged)
         assert refused.status in (401, "UNAUTHENTICATED")
-        assert (await matrix.ask(binding, "ListTasks", {}, "alice", "")).fine
+        assert (await matrix.ask(binding, "ListTasks", {}, "alice", "")).is_success
     finally:
         matrix.issuer.away = False
     assert 1 <= matrix.issuer.asked < 10, "its keys are kept"

@@ -19,26 +19,26 @@ from tests.support.page_agents import MARK, RTL
 def test_agents_and_their_live_tasks_are_listed_by_state(page: Page) -> None:
     page.open().agent("patient")
     page.send("work")
-    page.says("#task .badge", "Working")
+    page.shows("#task .badge", "Working")
     page.agent("ask")
     page.send("ask me")
-    page.says("#task .badge", "Needs an answer")
+    page.shows("#task .badge", "Needs an answer")
 
-    page.says("#tasks .groups h4", "Needs an answer")
-    page.says("#tasks .groups .line", "How many?")
+    page.shows("#tasks .groups h4", "Needs an answer")
+    page.shows("#tasks .groups .line", "How many?")
     page.agent("patient")
-    page.says("#tasks .groups h4", "Working")
+    page.shows("#tasks .groups h4", "Working")
     page.one("#tasks .groups a").click()
-    page.says("#task .title", "work")
+    page.shows("#task .title", "work")
 
 
 def test_a_message_becomes_a_task_whose_stream_grows_chunk_by_chunk(page: Page, tmp_path: Path) -> None:
     page.open().agent("halves")
     page.send(f"30 {tmp_path / 'go-on'}")
     page.until(lambda: len(page.text("#task article .text").split()) == 15, "some chunks, and not yet all")
-    page.says("#task .connection", "Live")
+    page.shows("#task .connection", "Live")
     (tmp_path / "go-on").touch()
-    page.says("#task .badge", "Completed")
+    page.shows("#task .badge", "Completed")
 
     assert page.text("#task article .text").split() == [str(number) for number in range(30)]
     versions = page.versions()
@@ -49,7 +49,7 @@ def test_a_message_becomes_a_task_whose_stream_grows_chunk_by_chunk(page: Page, 
 def test_a_task_that_is_opened_later_shows_its_whole_log(page: Page) -> None:
     page.open().agent("count")
     page.send("900")
-    page.says("#task .badge", "Completed")
+    page.shows("#task .badge", "Completed")
     address = page.browser.current_url
 
     page.open(address.partition("/ui/")[2])
@@ -65,12 +65,12 @@ def test_a_task_that_is_opened_later_shows_its_whole_log(page: Page) -> None:
 def test_a_question_is_answered_in_its_task(page: Page) -> None:
     page.open().agent("ask")
     page.send("begin")
-    page.says("#task .asked", "How many?")
+    page.shows("#task .asked", "How many?")
     task = page.task_id()
     page.answer("many")
     page.until(lambda: page.content("#task .messages").count("How many?") == 1, "it has asked again")
     page.answer("7")
-    page.says("#task .badge", "Completed")
+    page.shows("#task .badge", "Completed")
 
     assert page.task_id() == task
     assert page.text("#task article .text") == "7 it is"
@@ -102,7 +102,7 @@ def test_a_task_links_to_its_parent_and_its_children(page: Page) -> None:
 def test_cancelling_asks_first_and_stops_the_agent(page: Page) -> None:
     page.open().agent("patient")
     page.send("wait")
-    page.says("#task .badge", "Working")
+    page.shows("#task .badge", "Working")
     page.one("#task .title .danger").click()
     page.one("dialog button").click()
     assert not page.all("dialog")
@@ -110,7 +110,7 @@ def test_cancelling_asks_first_and_stops_the_agent(page: Page) -> None:
 
     page.one("#task .title .danger").click()
     page.one("dialog .danger").click()
-    page.says("#task .badge", "Canceled")
+    page.shows("#task .badge", "Canceled")
     assert not page.all("#task .title .danger")
 
 
@@ -121,12 +121,12 @@ def test_a_gateway_that_is_restarted_costs_no_event(page: Page, served: tuple[Fl
     page.until(lambda: len(page.versions()) > 5, "it streams")
     gateway.signal_group(signal.SIGKILL)
     gateway.popen.wait(10)
-    page.says("#task .connection", "Connection lost")
+    page.shows("#task .connection", "Connection lost")
     again = fleet.again(gateway)
     try:
-        page.says("#task .connection", "Live")
+        page.shows("#task .connection", "Live")
         (tmp_path / "go-on").touch()
-        page.says("#task .badge", "Completed")
+        page.shows("#task .badge", "Completed")
         assert page.text("#task article .text").split() == [str(number) for number in range(120)]
         assert page.versions() == list(range(1, page.versions()[-1] + 1))
     finally:
@@ -137,13 +137,13 @@ def test_a_gateway_that_is_restarted_costs_no_event(page: Page, served: tuple[Fl
 def test_pages_that_were_left_hold_no_connection(page: Page) -> None:
     page.open().agent("ask")
     page.send("begin")
-    page.says("#task .asked", "How many?")
+    page.shows("#task .asked", "How many?")
     address = page.browser.current_url.partition("/ui/")[2]
     for _ in range(7):  # a browser makes six connections to one address
         page.open(address)
-        page.says("#task .connection", "Live")
+        page.shows("#task .connection", "Live")
     page.answer("7")
-    page.says("#task .badge", "Completed")
+    page.shows("#task .badge", "Completed")
 
 
 def test_whatever_an_agent_says_is_text(page: Page) -> None:
@@ -151,11 +151,11 @@ def test_whatever_an_agent_says_is_text(page: Page) -> None:
     page.one("#tasks .about summary").click()
     assert page.text("#tasks .lead") == f"Says {MARK}"
     page.send(f"{MARK} {RTL}")
-    page.says("#task .asked", "script link")
+    page.shows("#task .asked", "script link")
     asked = page.content("#task .asked")
     assert MARK in asked
     page.answer(MARK)
-    page.says("#task .badge", "Completed")
+    page.shows("#task .badge", "Completed")
 
     assert page.browser.title.startswith("Completed · <script>")
     assert page.script("return document.querySelectorAll('main script, main img').length") == 0
@@ -177,21 +177,21 @@ def test_errors_of_the_protocol_are_said_in_words_with_their_details(page: Page)
     page.open().agent("echo")
     page.one("#tasks > div > .more summary").click()
     page.one("#task-id").send_keys("nothing-of-that-name\n")
-    page.says("#notices", "There is no such task here")
-    page.says("#notices dl", "TASK_NOT_FOUND")
-    page.says("#task .empty", "There is no such task here")
+    page.shows("#notices", "There is no such task here")
+    page.shows("#notices dl", "TASK_NOT_FOUND")
+    page.shows("#task .empty", "There is no such task here")
 
     page.agent("strict")
     page.send("hello")
-    page.says("#notices", "requires an extension")
-    page.says("#tasks .composer .hint", "Not sent")
+    page.shows("#notices", "requires an extension")
+    page.shows("#tasks .composer .hint", "Not sent")
     assert page.one("#tasks .composer textarea").get_attribute("value") == "hello"
 
 
 def test_a_failure_shows_its_reference(page: Page) -> None:
     page.open().agent("fails")
     page.send("fail")
-    page.says("#task .badge", "Failed")
+    page.shows("#task .badge", "Failed")
 
     [code] = page.all("#task .message .reference code")
     assert re.fullmatch("[0-9a-f]{12}", code.text)
@@ -200,12 +200,12 @@ def test_a_failure_shows_its_reference(page: Page) -> None:
 def test_an_agent_may_answer_without_a_task_and_without_streams(page: Page) -> None:
     page.open().agent("direct")
     page.send("0")
-    page.says("#task", "Answered at once, without a task")
+    page.shows("#task", "Answered at once, without a task")
 
     page.agent("quiet")
-    page.says("#tasks .about", "It does not stream")
+    page.shows("#tasks .about", "It does not stream")
     page.send("hi")
-    page.says("#task .badge", "Completed")
+    page.shows("#task .badge", "Completed")
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -214,7 +214,7 @@ def test_it_fits_and_can_be_read(page: Page, size: tuple[int, int], dark: bool) 
     page.shape(size, dark=dark)
     page.open("#card=/agents/hostile/.well-known/agent-card.json")
     page.send("look")
-    page.says("#task .asked", "script link")
+    page.shows("#task .asked", "script link")
 
     assert page.script("return document.documentElement.scrollWidth - innerWidth") <= 0
     assert page.script(CUT_OFF) == []
@@ -229,10 +229,10 @@ def test_no_pane_scrolls_sideways(page: Page, size: tuple[int, int]) -> None:
     page.shape(size)
     page.open("#card=/agents/patient/.well-known/agent-card.json")
     page.send(LONG)
-    page.says("#task .badge", "Working")
+    page.shows("#task .badge", "Working")
     assert page.script(SIDEWAYS) == []
     page.open("#card=/agents/patient/.well-known/agent-card.json")
-    page.says("#tasks .groups .line", "Compare the offers")
+    page.shows("#tasks .groups .line", "Compare the offers")
     assert page.script(SIDEWAYS) == []
     page.one("#tasks .switch button:last-child").click()
     page.until(lambda: "Working" in page.text("#tasks .groups li .badge"), "the list of all tasks")
@@ -240,7 +240,7 @@ def test_no_pane_scrolls_sideways(page: Page, size: tuple[int, int]) -> None:
 
     page.open("#card=/agents/hostile/.well-known/agent-card.json")
     page.send("look")
-    page.says("#task .asked", "script link")
+    page.shows("#task .asked", "script link")
     assert page.script(SIDEWAYS) == []
 
 
@@ -302,13 +302,13 @@ def test_all_of_it_is_done_with_keys(page: Page) -> None:
     page.until(lambda: "patient" in page.content("#agents"), "the agents are there")
     page.tab_to("patient")
     page.press(Keys.ENTER)
-    page.says("#tasks h2", "patient")
+    page.shows("#tasks h2", "patient")
     page.tab_to("Message")
     page.press("wait", Keys.CONTROL, Keys.ENTER)
-    page.says("#task .badge", "Working")
+    page.shows("#task .badge", "Working")
     page.tab_to("Cancel …")
     page.press(Keys.ENTER)
     assert page.focused() == "Keep it running"
     page.press(Keys.TAB)
     page.press(Keys.ENTER)
-    page.says("#task .badge", "Canceled")
+    page.shows("#task .badge", "Canceled")

@@ -74,7 +74,7 @@ def test_a_webhook_is_shown_with_its_last_deliveries(
     hooks.plan("/hook", [500])
     opened(page, served[1], hooks.url("/hook"))
 
-    page.says(".webhook .badge", "Up to date")
+    page.shows(".webhook .badge", "Up to date")
     assert any("Failed 500" in row and "answered 500" in row for row in rows(page))
     assert "Delivered 200" in rows(page)[0]
     assert hooks.url("/hook") in page.text(".webhook header")
@@ -84,18 +84,18 @@ def test_a_webhook_is_shown_with_its_last_deliveries(
 def test_what_was_given_up_is_replayed(page: Page, served: tuple[Fleet, Gateway], hooks: Receiver) -> None:
     hooks.plan("/hook", [410])
     opened(page, served[1], hooks.url("/hook"))
-    page.says(".webhook .badge", "Given up")
+    page.shows(".webhook .badge", "Given up")
 
     [replay] = [button for button in page.all(".webhook button") if button.text == "Replay what failed"]
     replay.click()
 
-    page.says(".webhook .badge", "Up to date")
+    page.shows(".webhook .badge", "Up to date")
     assert "Wants no more 410" in rows(page)[-1]
 
 
 def test_one_event_is_replayed_and_a_ping_is_sent(page: Page, served: tuple[Fleet, Gateway], hooks: Receiver) -> None:
     opened(page, served[1], hooks.url("/hook"))
-    page.says(".webhook .badge", "Up to date")
+    page.shows(".webhook .badge", "Up to date")
     before = len(hooks.received("/hook"))
 
     page.one(".deliveries li:last-child button").click()
@@ -137,8 +137,8 @@ def test_an_agent_without_push_notifications_has_no_list_of_webhooks(page: Page)
 def test_a_task_without_webhooks_says_so(page: Page) -> None:
     page.open().agent("ask")
     page.send("begin")
-    page.says("#task .asked", "How many?")
+    page.shows("#task .asked", "How many?")
 
     page.one(".webhooks > summary").click()
 
-    page.says(".webhooks .hint", "None")
+    page.shows(".webhooks .hint", "None")

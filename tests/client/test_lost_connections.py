@@ -196,9 +196,9 @@ class Plain:
 
     async def say(self, text: str) -> None:
         """Has the agent say it, and waits until it has."""
-        count = len(self.steps.said)
+        count = len(self.steps.sent)
         await self.steps.given.put(text)
-        await until(lambda: len(self.steps.said) > count)
+        await until(lambda: len(self.steps.sent) > count)
 
 
 @asynccontextmanager

@@ -23,7 +23,7 @@ from a2a_celery.client.receiver import (
 from a2a_celery.errors import ConfigError
 from a2a_celery.lifecycle import EventId
 from tests.support.clocks import ManualClock
-from tests.support.webhooks import LINE, OLD_SECRET, OTHER_SECRET, SECRET, Post, post, status_event
+from tests.support.webhooks import DELIVERY_ID, OLD_SECRET, OTHER_SECRET, SECRET, Post, post, status_event
 
 NOW = 1_800_000_000.0
 
@@ -58,7 +58,12 @@ def test_each_kind_of_event_arrives_as_it_was_sent(event: StreamResponse) -> Non
 
     got = verifier().verify(sent.headers, sent.body)
 
-    assert (got.id, got.subscription_id, got.version, got.timestamp) == (f"{LINE}_7", LINE, 7, int(NOW) - 3)
+    assert (got.id, got.subscription_id, got.version, got.timestamp) == (
+        f"{DELIVERY_ID}_7",
+        DELIVERY_ID,
+        7,
+        int(NOW) - 3,
+    )
     assert got.event == getattr(event, event.WhichOneof("payload"))
     assert got.task_id == "t1"
 
@@ -146,7 +151,7 @@ def changed(field: str, value: str) -> Post:
 @pytest.mark.parametrize(
     "sent",
     [
-        changed("webhook-id", f"{LINE}_2"),
+        changed("webhook-id", f"{DELIVERY_ID}_2"),
         changed("webhook-timestamp", str(int(NOW) - 1)),
         Post(post(at=NOW).headers, post(at=NOW).body + b" "),
         post(secrets=(OTHER_SECRET,), at=NOW),
@@ -196,7 +201,7 @@ def test_an_id_has_a_line_and_a_version(identity: str) -> None:
 
 
 def test_the_version_of_an_id_is_what_follows_its_last_underscore() -> None:
-    sent = post(12, line="base64_url-digest_3", at=NOW)
+    sent = post(12, delivery_id="base64_url-digest_3", at=NOW)
 
     got = verifier().verify(sent.headers, sent.body)
 
@@ -208,7 +213,7 @@ def test_an_id_says_when_its_event_was_recorded() -> None:
 
     got = verifier().verify(sent.headers, sent.body)
 
-    assert (got.id, got.subscription_id) == (f"{LINE}_12-1795367902192814", LINE)
+    assert (got.id, got.subscription_id) == (f"{DELIVERY_ID}_12-1795367902192814", DELIVERY_ID)
     assert got.event_id == EventId(12, 1_795_367_902_192_814)
 
 
@@ -238,7 +243,7 @@ def test_a_body_that_is_no_event_is_refused(body: str, why: str) -> None:
 
 
 def test_a_body_that_is_no_text_is_refused() -> None:
-    body, identity, key = b"\xff\xfe", f"{LINE}_1", b"k" * 24
+    body, identity, key = b"\xff\xfe", f"{DELIVERY_ID}_1", b"k" * 24
     mac = hmac.new(key, f"{identity}.{int(NOW)}.".encode() + body, hashlib.sha256)  # the library signs text only
     signature = f"v1,{base64.b64encode(mac.digest()).decode()}"
     headers = {"webhook-id": identity, "webhook-timestamp": str(int(NOW)), "webhook-signature": signature}

@@ -27,7 +27,7 @@ from a2a_celery.crypto.webhook_keys import MAX_KEYS, jwk_set
 from a2a_celery.errors import ConfigError
 from a2a_celery.push import Signer, format_public_key
 from tests.support.clocks import ManualClock
-from tests.support.webhooks import LINE, OTHER_SECRET, SECRET, Post, post, served
+from tests.support.webhooks import DELIVERY_ID, OTHER_SECRET, SECRET, Post, post, served
 
 ROOT = Path(__file__).resolve().parents[2]
 URL = "https://agents.example.com/.well-known/jwks.json"
@@ -46,7 +46,7 @@ def document(*keys: Ed25519PrivateKey) -> dict[str, Any]:
 def signed_by(*keys: Ed25519PrivateKey, at: float = NOW, secret: str = OTHER_SECRET) -> Post:
     """A post with the signature of each key, beside that of a secret."""
     sent = post(at=at, secrets=(secret,))
-    by_keys = Signer(private_keys=keys).headers(f"{LINE}_1", int(at), sent.body).get("webhook-signature", "")
+    by_keys = Signer(private_keys=keys).headers(f"{DELIVERY_ID}_1", int(at), sent.body).get("webhook-signature", "")
     sent.headers["webhook-signature"] = f"{sent.headers['webhook-signature']} {by_keys}".strip()
     return sent
 
@@ -105,7 +105,7 @@ def test_given_keys_verify_before_and_after_a_rotation() -> None:
 @pytest.mark.parametrize(
     ("change", "status"),
     [
-        ({"webhook-id": f"{LINE}_2"}, 401),
+        ({"webhook-id": f"{DELIVERY_ID}_2"}, 401),
         ({"webhook-timestamp": str(int(NOW) + 1)}, 401),
         ({"webhook-signature": "v1a,AAAA"}, 401),
         ({"webhook-signature": "v1a,"}, 401),

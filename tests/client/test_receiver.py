@@ -179,7 +179,7 @@ async def test_two_copies_at_once_are_handled_once(handler: Handler, http: httpx
         first = asyncio.create_task(sent(http, url, post()))
         await handler.begun.wait()
         second = await sent(http, url, post())
-        other_line = asyncio.create_task(sent(http, url, post(8, line="another")))
+        other_line = asyncio.create_task(sent(http, url, post(8, delivery_id="another")))
         handler.go_on.set()
         answers = [await first, await other_line, await sent(http, url, post())]
 

@@ -46,12 +46,12 @@ class Answer:
     def without(self, *ids: str) -> Answer:
         """Return a copy with "…" in place of each of `ids`."""
         body = self.body
-        for one in ids:
-            body = body.replace(one, "…")
+        for word in ids:
+            body = body.replace(word, "…")
         return Answer(self.status, self.headers, body)
 
     @property
-    def fine(self) -> bool:
+    def is_success(self) -> bool:
         return self.status in (200, 204, "OK") and "error" not in self.body
 
 
@@ -82,14 +82,14 @@ async def _over_rest(
     gateway: Gateway, operation: str, params: dict[str, Any], tenant: str, agent: str, headers: dict[str, str]
 ) -> Answer:
     _, verb, path = REQUESTS[operation]
-    left = dict(params)
+    remaining = dict(params)
     for name in ("id", "taskId"):
         if "{" + name + "}" in path:
-            path = path.replace("{" + name + "}", str(left.pop(name)))
-    if verb == "GET" and left:
-        path += "?" + "&".join(f"{name}={value}" for name, value in left.items())
+            path = path.replace("{" + name + "}", str(remaining.pop(name)))
+    if verb == "GET" and remaining:
+        path += "?" + "&".join(f"{name}={value}" for name, value in remaining.items())
     url = base_url(gateway, agent) + (f"/{tenant}" if tenant else "") + path
-    return await _over_http(verb, url, left if verb == "POST" else None, headers)
+    return await _over_http(verb, url, remaining if verb == "POST" else None, headers)
 
 
 async def _over_http(verb: str, url: str, body: Any, headers: dict[str, str]) -> Answer:
@@ -98,8 +98,8 @@ async def _over_http(verb: str, url: str, body: Any, headers: dict[str, str]) ->
         http.stream(verb, url, json=body, headers=headers) as response,
     ):
         kind = response.headers.get("content-type", "").partition(";")[0]
-        telling = {"content-type": kind, "www-authenticate": response.headers.get("www-authenticate", "")}
-        return Answer(response.status_code, tuple(telling.items()), await _text(response, kind))
+        response_headers = {"content-type": kind, "www-authenticate": response.headers.get("www-authenticate", "")}
+        return Answer(response.status_code, tuple(response_headers.items()), await _text(response, kind))
 
 
 async def _text(response: httpx.Response, kind: str) -> str:

@@ -15,10 +15,10 @@ class Tokens(AuthenticationBackend):
 
     async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, BaseUser] | None:
         """Return the user of a request."""
-        given = conn.headers.get("authorization")
-        if given is None:
+        header = conn.headers.get("authorization")
+        if header is None:
             return None
-        return AuthCredentials(["authenticated"]), SimpleUser(given.rpartition("-")[2])
+        return AuthCredentials(["authenticated"]), SimpleUser(header.rpartition("-")[2])
 
 
 def asgi() -> ASGIApp:

@@ -67,19 +67,19 @@ class BlobSetup:
 
 def sent(parts: list[Part], task_id: str) -> SendMessageRequest:
     """Return a client's message with these parts."""
-    made = request(task_id=task_id, context_id=CONTEXT)
-    del made.message.parts[:]
-    made.message.parts.extend(parts)
-    return made
+    message_request = request(task_id=task_id, context_id=CONTEXT)
+    del message_request.message.parts[:]
+    message_request.message.parts.extend(parts)
+    return message_request
 
 
 async def created(seeds: Seeds, parts: list[Part], task_id: str = "", **options: bool) -> str:
     """Create a task from a message with these parts and return its id."""
     task_id = task_id or str(uuid4())
-    made = create_task(
+    operation = create_task(
         seeds.keys, ANN, task_id, CONTEXT, sent(parts, task_id), caller=b"{}", retention=RETENTION, **options
     )
-    assert isinstance(await seeds.store.run(made), Created)
+    assert isinstance(await seeds.store.run(operation), Created)
     return task_id
 
 

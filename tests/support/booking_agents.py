@@ -56,10 +56,10 @@ BOOKING_AGENTS = [
 def turn(state: dict[str, Any], *parts: A2APart) -> Turn:
     """Return a turn of task "t" in context "c" with a session state, reduced to the fields that the agents use."""
     message = Message(message_id="m", role=Role.ROLE_USER, parts=parts)
-    made = SimpleNamespace(message=message, parts=list(parts), text=get_message_text(message), task_id="t")
-    made.context_id, made.session = "c", SimpleNamespace(state=state)
-    made.stop_if_asking = lambda: None
-    return cast(Turn, made)
+    request_context = SimpleNamespace(message=message, parts=list(parts), text=get_message_text(message), task_id="t")
+    request_context.context_id, request_context.session = "c", SimpleNamespace(state=state)
+    request_context.stop_if_asking = lambda: None
+    return cast(Turn, request_context)
 
 
 class Client:
@@ -119,8 +119,8 @@ class Client:
 
     def _read(self, answer: httpx.Response) -> str:
         assert answer.status_code == 200, answer.text
-        found = answer.json()
-        self.task = found.get("task", found)
+        task = answer.json()
+        self.task = task.get("task", task)
         last = self.task.get("artifacts", [])[-1:] if self.state == "COMPLETED" else []
         text = "".join(part.get("text", "") for artifact in last for part in artifact["parts"])
         return f"{self.state} {text}".strip()

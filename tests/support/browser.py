@@ -77,7 +77,7 @@ class Page:
 
     def all(self, css: str) -> list[WebElement]:
         """Return the visible elements of `css`."""
-        return [found for found in self.browser.find_elements(By.CSS_SELECTOR, css) if found.is_displayed()]
+        return [element for element in self.browser.find_elements(By.CSS_SELECTOR, css) if element.is_displayed()]
 
     def one(self, css: str) -> WebElement:
         """Wait for a visible element of `css` and return the first."""
@@ -106,16 +106,16 @@ class Page:
         except AssertionError as e:
             raise AssertionError(f"{e}\n{self.browser.current_url}\n{self.content('body')[:3000]}") from None
 
-    def says(self, css: str, text: str, within: float = LIMIT) -> None:
+    def shows(self, css: str, text: str, within: float = LIMIT) -> None:
         """Wait until the first element of `css` contains `text`."""
-        self.until(lambda: text in self.text(css), f"{css} says {text!r}", within)
+        self.until(lambda: text in self.text(css), f"{css} shows {text!r}", within)
 
     def agent(self, name: str) -> None:
         """Select an agent."""
         self.until(lambda: name in [found.text for found in self.all("#agents .list strong")], f"agent {name}")
         [found] = [a for a in self.all("#agents .list a") if a.find_element(By.TAG_NAME, "strong").text == name]
         found.click()
-        self.says("#tasks h2", name)
+        self.shows("#tasks h2", name)
 
     def send(self, text: str) -> None:
         """Send a message to the selected agent."""
@@ -132,8 +132,8 @@ class Page:
 
     def versions(self) -> list[int]:
         """Return the versions of the events that have rows."""
-        found = self.script("return [...document.querySelectorAll('.events .id')].map(cell => cell.textContent)")
-        return [int(text.lstrip("#")) for text in found]
+        versions = self.script("return [...document.querySelectorAll('.events .id')].map(cell => cell.textContent)")
+        return [int(text.lstrip("#")) for text in versions]
 
     def task_id(self) -> str:
         """Return the id of the selected task."""

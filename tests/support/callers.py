@@ -13,7 +13,7 @@ from a2a_celery.client.calling import Remote, Webhook, call_task, progress
 from a2a_celery.client.remote_agent import RemoteAgent
 from a2a_celery.client.result import Result
 
-BEARER = "a-bearer-that-nobody-may-see"
+BEARER = "a-bearer-that-must-stay-secret"
 WEBHOOK_SECRET = "0123456789abcdef0123456789abcdef"
 
 app = Celery("callers")

@@ -59,8 +59,8 @@ class Callers:
 
     def tasks(self, agent: str) -> list[dict[str, Any]]:
         """Return all tasks of an agent."""
-        found: list[dict[str, Any]] = rest(self.gateway, "GET", "/tasks?pageSize=100", agent=agent).json()["tasks"]
-        return found
+        tasks: list[dict[str, Any]] = rest(self.gateway, "GET", "/tasks?pageSize=100", agent=agent).json()["tasks"]
+        return tasks
 
     def states(self, agent: str) -> list[str]:
         """Return the states of all tasks of an agent."""

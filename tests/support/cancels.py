@@ -1,6 +1,6 @@
 """More agents on the app of `agents`: different reactions to a cancel.
 
-Those that go on make a mark in the file that they are told, a hundred times a second, for as long as they live.
+An agent that goes on after a cancel appends to the file that its message names, a hundred times a second.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from .chaos_agents import ATTEMPTS, Order, marks_of
 from .chaos_checks import Findings, Record, check, read_records
 from .chaos_clients import Client
 from .chaos_disruptor import Disruptor
-from .chaos_fleet import LEASE_AND_A_LOOK, ChaosFleet
+from .chaos_fleet import LEASE_AND_SCAN, ChaosFleet
 from .chaos_plan import CLOCKS, LEASE, REDISPATCH, Plan, Scenario, plan
 from .leaks import leaks
 from .moved_clock import MovedClock
@@ -32,15 +32,15 @@ from .small_disk import SmallDisk
 LONGEST = 20.0
 """Largest number of seconds that an agent works in all its turns without a disruption."""
 
-SETTLED = LONGEST + ATTEMPTS * (LEASE_AND_A_LOOK + 2 * LEASE) + 8 * REDISPATCH + 30
+SETTLED = LONGEST + ATTEMPTS * (LEASE_AND_SCAN + 2 * LEASE) + 8 * REDISPATCH + 30
 """Seconds after the last disruption in which everything must have ended. They allow for the loss of every attempt, for
 three failed publications of a run with doubled delays, and for a loaded machine."""
 
-BEGUN_LATE = 5.0
-"""Seconds after the plan's end from which on no client begins."""
+START_MARGIN = 5.0
+"""Seconds after the plan's end until which clients may still start."""
 
-AT_ONCE = 200
-"""Clients at once. On a machine that is too slow for the plan others begin later, or not at all."""
+MAX_CLIENTS = 200
+"""Concurrent clients. On a machine that is too slow for the plan, the other clients start later or not at all."""
 
 SERVING = 90.0
 """Seconds within which every process of the fleet must work again."""
@@ -58,9 +58,9 @@ class ChaosRun:
         self.fleet = ChaosFleet(folder, broker, server=server, clock=MovedClock(folder), disk=disk, failover=True)
         self.disruptor = Disruptor(self.fleet)
         self.clients: list[Client] = []
-        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._slots = asyncio.Semaphore(MAX_CLIENTS)
         self.not_begun = 0
-        self.heard: Counter[str] = Counter()
+        self.responses: Counter[str] = Counter()
         self.settled_after = 0.0
         self.problems: list[str] = []
         self.findings = Findings()
@@ -68,9 +68,9 @@ class ChaosRun:
     async def run(self) -> None:
         """Run the plan. `problems` and `findings` have the results."""
         await self.fleet.open()
-        nurse = asyncio.create_task(self.disruptor.restart_dead())
+        restarter = asyncio.create_task(self.disruptor.restart_dead())
         scenarios: list[asyncio.Task[None]] = []
-        limits = httpx.Limits(max_connections=2 * AT_ONCE, max_keepalive_connections=20)
+        limits = httpx.Limits(max_connections=2 * MAX_CLIENTS, max_keepalive_connections=20)
         try:
             async with httpx.AsyncClient(limits=limits) as http:
                 began = asyncio.get_running_loop().time()
@@ -83,20 +83,20 @@ class ChaosRun:
                 await self._all_serve(http)
             await self._check()
         finally:
-            for task in (nurse, *scenarios):
+            for task in (restarter, *scenarios):
                 task.cancel()
-            self.problems += self.disruptor.died  # why a check broke, perhaps
+            self.problems += self.disruptor.died  # possibly the reason for a failed check
 
     async def _run_client(self, scenario: Scenario, http: httpx.AsyncClient, began: float) -> None:
         await asyncio.sleep(max(0.0, began + scenario.at - asyncio.get_running_loop().time()))
         async with self._slots:
-            if asyncio.get_running_loop().time() > began + self.plan.seconds + BEGUN_LATE:
+            if asyncio.get_running_loop().time() > began + self.plan.seconds + START_MARGIN:
                 self.not_begun += 1
             else:
                 await self._run(scenario, http)
 
     async def _run(self, scenario: Scenario, http: httpx.AsyncClient) -> None:
-        client = Client(scenario, [slot.url for slot in self.fleet.those("gateway")], http, self.heard)
+        client = Client(scenario, [slot.url for slot in self.fleet.slots_of("gateway")], http, self.responses)
         self.clients.append(client)
         await client.run()
 
@@ -106,9 +106,9 @@ class ChaosRun:
         done, late = await asyncio.wait(scenarios, timeout=SETTLED)
         for task in late:
             task.cancel()
-        self.problems += [f"a client broke: {t.exception()!r}" for t in done if not t.cancelled() and t.exception()]
+        self.problems += [f"a client failed: {t.exception()!r}" for t in done if not t.cancelled() and t.exception()]
         self.problems += [
-            f"a client waits for ever: {c.transcript}" for c in self.clients if not c.transcript.done and late
+            f"a client still waits: {c.transcript}" for c in self.clients if not c.transcript.done and late
         ]
         store, keys = AsyncStore(self.fleet.store.url), Keys()
         open_ones: list[Record] = []
@@ -117,7 +117,7 @@ class ChaosRun:
             if not open_ones:
                 break
             await asyncio.sleep(1)
-        self.problems += [f"has not ended: {r.task.id} {r.task.status}" for r in open_ones]
+        self.problems += [f"not ended: {r.task.id} {r.task.status}" for r in open_ones]
         self.settled_after = time.monotonic() - began
         await store.aclose()
 
@@ -125,20 +125,20 @@ class ChaosRun:
         """Require that each gateway responds and each worker runs a task."""
         until = time.monotonic() + SERVING
         silent = {p.name for p in self.fleet.slots if p.kind == "gateway"}
-        idle = {p.process.name for p in self.fleet.those("worker") if p.process is not None}
+        idle = {p.process.name for p in self.fleet.slots_of("worker") if p.process is not None}
         number = 10_000_000
         while (silent or idle) and time.monotonic() < until:
-            for slot in self.fleet.those("gateway"):
+            for slot in self.fleet.slots_of("gateway"):
                 number += 1
                 scenario = Scenario(number, 0.0, "afterwards", "once", Order(pause=0.3), "poll", 0)
-                burst = [Client(scenario, [slot.url], http, self.heard) for _ in range(10)]
+                burst = [Client(scenario, [slot.url], http, self.responses) for _ in range(10)]
                 self.clients += burst
                 await asyncio.wait([asyncio.create_task(c.run()) for c in burst], timeout=SERVING)
                 if all(c.transcript.done for c in burst):
                     silent.discard(slot.name)
                 served = [c.transcript.task_id for c in burst if c.transcript.task_id]
                 idle -= {mark.process for task_id in served for mark in marks_of(self.fleet.marks, task_id)}
-        self.problems += [f"{name} does nothing any more" for name in sorted(silent | idle)]
+        self.problems += [f"{name} no longer works" for name in sorted(silent | idle)]
 
     async def _check(self) -> None:
         store, keys = AsyncStore(self.fleet.store.url), Keys()
@@ -151,28 +151,29 @@ class ChaosRun:
             self.fleet.incidents,
             self.fleet.clock_moves,
         )
-        self.problems += [f"leaks: {one}" for one in await leaks(store, keys)]
+        self.problems += [f"leaks: {leak}" for leak in await leaks(store, keys)]
         await store.aclose()
 
     def summary(self) -> Iterator[str]:
         """Yield the lines of a summary."""
-        found = self.findings
+        findings = self.findings
         yield (
             f"chaos on {self.broker}, Redis {self.server}: seed {self.plan.seed}, {self.plan.seconds:g} s, "
             f"{len(self.clients)} clients"
         )
-        for kind, ends in sorted(found.ends.items()):
+        for kind, ends in sorted(findings.ends.items()):
             yield f"  {kind}: " + ", ".join(f"{count} {end}" for end, count in sorted(ends.items()))
         disruptions = Counter(incident.kind for incident in self.fleet.incidents)
         yield "  disruptions: " + ", ".join(f"{count} {kind}" for kind, count in sorted(disruptions.items()))
-        yield f"  disruptions that found nobody left: {self.disruptor.skipped}"
-        yield f"  clients that the machine was too slow for: {self.not_begun}"
-        yield f"  clients heard: {dict(sorted(self.heard.items()))}"
+        yield f"  disruptions without a target: {self.disruptor.skipped}"
+        yield f"  clients not started, because the machine was too slow: {self.not_begun}"
+        yield f"  responses to clients: {dict(sorted(self.responses.items()))}"
         yield f"  streams resumed: {sum(c.transcript.resumed for c in self.clients)}"
-        yield f"  runs lost and taken away: {_spread(found.taken)}; counted without outages: {_spread(found.waited)}"
-        yield f"  lost to: {dict(sorted(found.causes.items()))}"
-        yield f"  next attempts begun after that: {_spread(found.begun)}"
-        yield f"  settled {self.settled_after:.1f} s after the last disruption; doubles: {found.doubles}"
+        yield f"  seconds until a lost run was released: {_spread(findings.release_seconds)}"
+        yield f"  of these without outages: {_spread(findings.wait_seconds)}"
+        yield f"  causes of losses: {dict(sorted(findings.causes.items()))}"
+        yield f"  seconds from then to the next attempt: {_spread(findings.restart_seconds)}"
+        yield f"  settled {self.settled_after:.1f} s after the last disruption; doubles: {findings.doubles}"
 
     def report(self) -> str:
         """Return the summary and all problems, with the data to repeat and explain them."""

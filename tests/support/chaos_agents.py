@@ -1,7 +1,7 @@
 """Agents for the chaos test. Each run writes marks outside of the store: its process, its begin and its end.
 
-What an agent shall do is its message's text, an `Order` as JSON. Whatever it says carries the run that said it, so that
-a log alone tells whether two runs wrote at once.
+The text of the message is the order for the agent: an `Order` as JSON. Every text of an agent names the run that sent
+it, so that the log of a task shows whether two runs wrote at once.
 """
 
 from __future__ import annotations
@@ -49,8 +49,11 @@ class Order:
 
 @dataclass(frozen=True)
 class Mark:
-    """One line of a task's marks. `run` is random, and in everything that the run says; `real` and `clock` are the
-    seconds of `time.time` and `time.monotonic`, which all processes of a machine share."""
+    """One line of a task's marks.
+
+    `run` is a random id, which is also in every text of the run. `real` and `clock` are the seconds of `time.time` and
+    `time.monotonic`, which all processes of a machine share.
+    """
 
     what: str
     turn: int

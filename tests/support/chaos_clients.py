@@ -25,10 +25,10 @@ PAUSED = {"TASK_STATE_INPUT_REQUIRED", "TASK_STATE_AUTH_REQUIRED"}
 
 @dataclass
 class Transcript:
-    """What one client did and heard.
+    """Actions of a client and the responses to it.
 
-    `sent` are its message ids in order, `accepted` those that a gateway has taken; `seen` are the numbered frames of
-    its stream. `wrong` are answers that no client should get. `state` is the last it was told of its task.
+    `sent` has its message ids in order, `accepted` those that a gateway has accepted, and `seen` the numbered frames of
+    its stream. `wrong` has responses that no client may receive. `state` is the last state that it received.
     """
 
     scenario: Scenario
@@ -46,7 +46,7 @@ class Transcript:
 
 
 class Refused(Exception):
-    """A gateway's answer that trying again won't change."""
+    """Final error response of a gateway."""
 
     def __init__(self, status: int, error: dict[str, Any]) -> None:
         super().__init__(f"{status}: {error}")
@@ -56,12 +56,12 @@ class Refused(Exception):
 class Client:
     """Client that runs a scenario against the gateways at `urls`, beginning with the gateway of the scenario."""
 
-    def __init__(self, scenario: Scenario, urls: list[str], http: httpx.AsyncClient, heard: Counter[str]) -> None:
+    def __init__(self, scenario: Scenario, urls: list[str], http: httpx.AsyncClient, responses: Counter[str]) -> None:
         self.transcript = Transcript(scenario, context_id=f"scenario-{scenario.number}")
         self._urls = urls
         self._turn = scenario.gateway
         self._http = http
-        self._heard = heard
+        self._responses = responses
         self._last_event_id = ""
 
     async def run(self) -> None:
@@ -69,7 +69,7 @@ class Client:
         transcript, scenario = self.transcript, self.transcript.scenario
         try:
             if scenario.follow_ups:
-                await self._talk()
+                await self._send_follow_ups()
             elif scenario.cancel_after is not None:
                 await self._send(scenario.order.to_text(), immediately=True)
                 await asyncio.sleep(scenario.cancel_after)
@@ -80,15 +80,15 @@ class Client:
                 await self._send_once(scenario.order.to_text(), immediately=scenario.how == "poll")
             else:
                 await self._send(scenario.order.to_text(), immediately=scenario.how == "poll")
-            await self._to_its_end()
+            await self._wait_for_end()
             transcript.done = True
         except Refused as e:
             transcript.wrong.append(f"refused: {e}")
         except AssertionError as e:
-            transcript.wrong.append(f"a client found: {e}")
+            transcript.wrong.append(f"wrong response: {e}")
 
-    async def _to_its_end(self) -> None:
-        """Looks until the task has ended, and answers what it asks."""
+    async def _wait_for_end(self) -> None:
+        """Poll until the task has ended, and answer its questions."""
         transcript, answered = self.transcript, 0
         while transcript.task_id and transcript.state not in ENDED:
             if transcript.state in PAUSED:
@@ -97,10 +97,10 @@ class Client:
                 await self._send(f"answer-{answered}", immediately=transcript.scenario.how == "poll")
                 continue
             await asyncio.sleep(0.5)
-            self._told(await self._asked("GET", f"/tasks/{transcript.task_id}"))
+            self._update_task(await self._request("GET", f"/tasks/{transcript.task_id}"))
 
-    async def _talk(self) -> None:
-        """Messages that wait for each other's turns."""
+    async def _send_follow_ups(self) -> None:
+        """Send messages that wait for each other's turns."""
         transcript = self.transcript
         await self._send("message-0", immediately=True)
         for number in range(1, transcript.scenario.follow_ups + 1):
@@ -109,24 +109,24 @@ class Client:
             try:
                 await self._send("stop" if last else f"message-{number}", immediately=not last)
             except Refused as e:
-                await self._must_have_ended(e, "UNSUPPORTED_OPERATION")  # a worker was lost
+                await self._require_ended(e, "UNSUPPORTED_OPERATION")  # a worker was lost
                 return
 
     async def _cancel(self) -> None:
         transcript = self.transcript
         try:
-            task = await self._asked("POST", f"/tasks/{transcript.task_id}:cancel", {})
+            task = await self._request("POST", f"/tasks/{transcript.task_id}:cancel", {})
         except Refused as e:
-            await self._must_have_ended(e, "TASK_NOT_CANCELABLE")
+            await self._require_ended(e, "TASK_NOT_CANCELABLE")
         else:
-            self._told(task)
+            self._update_task(task)
         transcript.canceled = transcript.state == "TASK_STATE_CANCELED"
 
-    async def _must_have_ended(self, refused: Refused, reason: str) -> None:
-        """A refusal that only a task that is over may give."""
-        self._told(await self._asked("GET", f"/tasks/{self.transcript.task_id}"))
+    async def _require_ended(self, refused: Refused, reason: str) -> None:
+        """Require that a request was refused because the task has ended."""
+        self._update_task(await self._request("GET", f"/tasks/{self.transcript.task_id}"))
         assert refused.reason == reason, refused
-        assert self.transcript.state in ENDED, f"refused, but it goes on: {refused}"
+        assert self.transcript.state in ENDED, f"refused, but the task has not ended: {refused}"
 
     def _message(self, text: str, *, immediately: bool = False) -> dict[str, Any]:
         transcript = self.transcript
@@ -137,60 +137,60 @@ class Client:
 
     async def _send(self, text: str, *, immediately: bool = False) -> None:
         body = self._message(text, immediately=immediately)
-        self._answered(await self._asked("POST", "/message:send", body), immediately=immediately)
+        self._accept(await self._request("POST", "/message:send", body), immediately=immediately)
 
     async def _send_once(self, text: str, *, immediately: bool) -> None:
-        """To an agent that takes every message for a new one: a client that hears nothing leaves it at that."""
+        """Send a message without a retry, to an agent that accepts every message as a new one."""
         body = self._message(text, immediately=immediately)
-        answer = await self._ask("POST", "/message:send", body)
+        answer = await self._try_request("POST", "/message:send", body)
         if answer is not None:
-            self._answered(answer, immediately=immediately)
+            self._accept(answer, immediately=immediately)
 
-    def _answered(self, answer: dict[str, Any], *, immediately: bool) -> None:
+    def _accept(self, answer: dict[str, Any], *, immediately: bool) -> None:
         transcript = self.transcript
         transcript.accepted.append(transcript.sent[-1])
         if "message" in answer:
             transcript.direct = answer["message"]["parts"][0]["text"]
             return
-        self._told(answer["task"])
-        assert immediately or transcript.state in ENDED | PAUSED, f"a blocking call came back early: {answer}"
+        self._update_task(answer["task"])
+        assert immediately or transcript.state in ENDED | PAUSED, f"a blocking call returned early: {answer}"
 
-    def _told(self, task: dict[str, Any]) -> None:
+    def _update_task(self, task: dict[str, Any]) -> None:
         transcript = self.transcript
         assert transcript.task_id in ("", task["id"]), f"two tasks for one scenario: {transcript.task_id}, {task['id']}"
         if transcript.state in ENDED:
             assert transcript.state == task["status"]["state"], (
-                f"an end that changed: {transcript.state}, {task['status']}"
+                f"the terminal state changed: {transcript.state}, {task['status']}"
             )
         transcript.task_id, transcript.state = task["id"], task["status"]["state"]
 
-    async def _asked(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
-        """The answer, of whichever gateway gives one; asks for ever.
+    async def _request(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        """Repeat a request until a gateway responds, and return the response.
 
         Raises:
-            Refused: it is an error that is final.
+            Refused: the response is a final error.
         """
         while True:
-            answer = await self._ask(method, path, body)
+            answer = await self._try_request(method, path, body)
             if answer is not None:
                 return answer
             await asyncio.sleep(0.3)
 
-    async def _ask(self, method: str, path: str, body: Any) -> dict[str, Any] | None:
+    async def _try_request(self, method: str, path: str, body: Any) -> dict[str, Any] | None:
         try:
             url = f"{self._next_url()}{path}"
             answer = await self._http.request(method, url, json=body, headers=HEADERS, timeout=TIMEOUT)
         except httpx.TransportError as e:
-            self._heard[f"{method}: {type(e).__name__}"] += 1
+            self._responses[f"{method}: {type(e).__name__}"] += 1
             return None
-        self._heard[f"{method}: {answer.status_code}"] += 1
+        self._responses[f"{method}: {answer.status_code}"] += 1
         if answer.status_code == 200:
-            found: dict[str, Any] = answer.json()
-            return found
-        return self._refusal(answer.status_code, answer.text)
+            body_json: dict[str, Any] = answer.json()
+            return body_json
+        return self._raise_if_final(answer.status_code, answer.text)
 
-    def _refusal(self, status: int, text: str) -> None:
-        """Nothing if it may be tried again."""
+    def _raise_if_final(self, status: int, text: str) -> None:
+        """Raise `Refused` for an error response, unless the request may be repeated."""
         try:
             error = json.loads(text)["error"]
         except (ValueError, KeyError):
@@ -203,50 +203,50 @@ class Client:
         return f"{self._urls[self._turn % len(self._urls)]}/agents/{self.transcript.scenario.agent}"
 
     async def _stream(self, text: str) -> None:
-        """Reads its stream to the end, over as many gateways as that takes."""
+        """Read the stream to its end, with a new connection after each interruption."""
         transcript = self.transcript
         body = self._message(text)
         while True:
-            path, headers, wanted = "/message:stream", HEADERS, body
+            path, headers, payload = "/message:stream", HEADERS, body
             if transcript.task_id:
                 transcript.resumed += 1
-                path, wanted = f"/tasks/{transcript.task_id}:subscribe", None
+                path, payload = f"/tasks/{transcript.task_id}:subscribe", None
                 headers = {**HEADERS, "Last-Event-ID": self._last_event_id}
             try:
-                if await self._read(path, headers, wanted):
+                if await self._read(path, headers, payload):
                     return
             except httpx.TransportError as e:
-                self._heard[f"stream: {type(e).__name__}"] += 1
+                self._responses[f"stream: {type(e).__name__}"] += 1
                 if self._stream_is_over():
                     return
             await asyncio.sleep(0.3)
 
     async def _read(self, path: str, headers: dict[str, str], body: Any) -> bool:
-        """Reads one connection's frames; whether the stream is over."""
+        """Read the frames of one connection. Return whether the stream has ended."""
         request = self._http.stream("POST", f"{self._next_url()}{path}", json=body, headers=headers, timeout=TIMEOUT)
         async with request as response:
-            self._heard[f"stream: {response.status_code}"] += 1
+            self._responses[f"stream: {response.status_code}"] += 1
             if response.status_code != 200:
-                self._refusal(response.status_code, (await response.aread()).decode())
+                self._raise_if_final(response.status_code, (await response.aread()).decode())
                 return False
-            async with aclosing(frames(response)) as found:  # type: ignore[type-var]
-                async for frame in found:
+            async with aclosing(frames(response)) as stream:  # type: ignore[type-var]
+                async for frame in stream:
                     if frame.event == "error":
-                        self._heard["stream: error frame"] += 1
-                        self._refusal(frame.data["error"]["code"], json.dumps(frame.data))
+                        self._responses["stream: error frame"] += 1
+                        self._raise_if_final(frame.data["error"]["code"], json.dumps(frame.data))
                         return False
-                    self._take(frame)
-        assert self._stream_is_over(), f"the stream ended early, behind {self.transcript.seen[-1:]}"
+                    self._add_frame(frame)
+        assert self._stream_is_over(), f"the stream ended early, after {self.transcript.seen[-1:]}"
         return True
 
-    def _take(self, frame: Frame) -> None:
+    def _add_frame(self, frame: Frame) -> None:
         transcript = self.transcript
         transcript.accepted = transcript.sent[:]
         self._last_event_id = frame.id
         transcript.seen.append((frame.version, frame.data))
         match frame.data:
             case {"task": task}:
-                self._told(task)
+                self._update_task(task)
             case {"statusUpdate": update}:
                 transcript.task_id, transcript.state = update["taskId"], update["status"]["state"]
             case {"message": message}:

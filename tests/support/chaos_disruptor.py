@@ -45,44 +45,44 @@ class Disruptor:
         slot.state = "down"
         incident = Incident(f"died {slot.kind}", slot.process.name, slot.process.pid, now())
         self._fleet.incidents.append(incident)
-        self.died.append(f"{slot.process.name} ended by itself:\n{slot.process.output()[-3000:]}")
+        self.died.append(f"{slot.process.name} ended unexpectedly: \n{slot.process.output()[-3000:]}")
         await self._fleet.start_process(slot)
         incident.end = now()
 
     async def _disrupt(self, disruption: Disruption) -> None:
-        verb, what = disruption.kind.split()
-        if what in ("store", "broker"):
-            await self._hit_server(disruption, what)
+        verb, target = disruption.kind.split()
+        if target in ("store", "broker"):
+            await self._hit_server(disruption, target)
             return
-        slots = [p for p in self._fleet.those("worker" if what == "child" else what) if p.state == "up"]
-        if what == "child":
+        slots = [p for p in self._fleet.slots_of("worker" if target == "child" else target) if p.state == "up"]
+        if target == "child":
             slots = [p for p in slots if p.prefork]
-        if not slots or (what == "worker" and len(slots) == 1):  # one is left, or nothing happens for long
+        if not slots or (target == "worker" and len(slots) == 1):  # the last worker is spared, so that runs go on
             self.skipped += 1
             return
         slot = slots[disruption.target % len(slots)]
-        if what == "child":
+        if target == "child":
             await self._hit_child(disruption, verb, slot)
         elif verb == "kill":
             await self._kill(disruption, slot)
         else:
             await self._freeze(disruption, slot)
 
-    def _note(self, disruption: Disruption, process: str = "", pid: int = 0) -> Incident:
+    def _add_incident(self, disruption: Disruption, process: str = "", pid: int = 0) -> Incident:
         incident = Incident(disruption.kind, process, pid, now())
         self._fleet.incidents.append(incident)
         return incident
 
-    async def _hit_server(self, disruption: Disruption, what: str) -> None:
-        if any(i.of == what and i.end > now() for i in self._fleet.incidents):
+    async def _hit_server(self, disruption: Disruption, target: str) -> None:
+        if any(i.of == target and i.end > now() for i in self._fleet.incidents):
             self.skipped += 1
             return
         fleet = self._fleet
-        if disruption.kind == "fill broker" and fleet.broker is None:  # the RabbitMQ is everybody's
+        if disruption.kind == "fill broker" and fleet.broker is None:  # other tests share the RabbitMQ
             self.skipped += 1
             return
-        incident = self._note(disruption)
-        match disruption.kind.split()[0], what:
+        incident = self._add_incident(disruption)
+        match disruption.kind.split()[0], target:
             case "restart", "store":
                 await fleet.restart_store(disruption.lasts)
             case "restart", _:
@@ -113,7 +113,7 @@ class Disruptor:
     async def _kill(self, disruption: Disruption, slot: ProcessSlot) -> None:
         assert slot.process is not None
         slot.state = "down"
-        incident = self._note(disruption, slot.process.name, slot.process.pid)
+        incident = self._add_incident(disruption, slot.process.name, slot.process.pid)
         await asyncio.to_thread(slot.process.kill)
         await asyncio.sleep(disruption.lasts)
         await self._fleet.start_process(slot)
@@ -122,7 +122,7 @@ class Disruptor:
     async def _freeze(self, disruption: Disruption, slot: ProcessSlot) -> None:
         assert slot.process is not None
         slot.state = "frozen"
-        incident = self._note(disruption, slot.process.name, slot.process.pid)
+        incident = self._add_incident(disruption, slot.process.name, slot.process.pid)
         slot.process.signal_group(signal.SIGSTOP)
         await asyncio.sleep(disruption.lasts)
         slot.process.signal_group(signal.SIGCONT)
@@ -135,7 +135,7 @@ class Disruptor:
             self.skipped += 1
             return
         pid = children[disruption.target % len(children)]
-        incident = self._note(disruption, slot.process.name, pid)
+        incident = self._add_incident(disruption, slot.process.name, pid)
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL if verb == "kill" else signal.SIGSTOP)
             if verb == "freeze":

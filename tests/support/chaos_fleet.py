@@ -31,7 +31,8 @@ WATCHERS = 2
 
 
 class PortRedis(MortalRedis):
-    """A MortalRedis with a port, that has on disk what it has answered; with `primary`, a replica of that port."""
+    """A MortalRedis on a port, which syncs its append-only file after every write. With `primary`, a replica of that
+    port."""
 
     def __init__(
         self,
@@ -48,7 +49,7 @@ class PortRedis(MortalRedis):
 
     @property
     def url(self) -> str:
-        """Its address."""
+        """Return the URL of the server."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     def _command(self) -> list[str]:
@@ -59,8 +60,10 @@ class PortRedis(MortalRedis):
 
 
 class BreakableProxy:
-    """A TCP proxy before a server that others use too: while it is shut, connections break and are refused; while it is
-    held, nothing gets through."""
+    """TCP proxy in front of a server that other tests share.
+
+    After `shut`, connections break and are refused. During `hold`, nothing gets through.
+    """
 
     def __init__(self, host: str, port: int) -> None:
         self.port = free_port()
@@ -72,11 +75,11 @@ class BreakableProxy:
         self._flows.set()
 
     async def open(self) -> None:
-        """Lets connections through."""
+        """Accept connections."""
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
 
     async def shut(self) -> None:
-        """Breaks all connections, and refuses new ones."""
+        """Break all connections and refuse new ones."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -84,7 +87,7 @@ class BreakableProxy:
             writer.transport.abort()
 
     async def hold(self, seconds: float) -> None:
-        """Lets nothing through for so long."""
+        """Let nothing through for some seconds."""
         self._flows.clear()
         await asyncio.sleep(seconds)
         self._flows.set()
@@ -120,7 +123,7 @@ class BreakableProxy:
 class ProcessSlot:
     """Slot of a process in the fleet. A new process replaces a dead one in the same slot.
 
-    `state` is "up", "frozen", or "down" (dead, or on its way up).
+    `state` is "up", "frozen", or "down" (dead or starting).
     """
 
     name: str
@@ -133,19 +136,21 @@ class ProcessSlot:
 
     @property
     def kind(self) -> str:
-        """worker, gateway or watcher."""
+        """Return "worker", "gateway" or "watcher"."""
         return self.name.split("-")[0]
 
     @property
     def prefork(self) -> bool:
-        """Whether it has children that can be killed alone."""
+        """Return whether its child processes can be killed alone."""
         return "prefork" in self.arguments
 
 
 @dataclass
 class Incident:
-    """What was done to the fleet, or happened to it: to which process, by name and id, from when to when (real
-    seconds; `end` is when all was as before, and infinite until then)."""
+    """Disruption or unexpected death of a process or server.
+
+    `begin` and `end` are real seconds. `end` is infinite until the previous state is restored.
+    """
 
     kind: str
     process: str
@@ -155,15 +160,23 @@ class Incident:
 
     @property
     def of(self) -> str:
-        """worker, child, gateway, watcher, store or broker."""
+        """Return "worker", "child", "gateway", "watcher", "store" or "broker"."""
         return self.kind.split()[-1]
 
 
 class ChaosFleet(Fleet):
-    """Gateways, `workers` of a pool and a concurrency each, and watchers, on a store and a broker that can go away.
+    """Fleet with a store and a broker that can be interrupted.
 
-    `server` is the Redis server of both; None: the first on the path. With `failover` the store has a replica, with
-    `clock` its time is that of the clock, and with `disk` it keeps its data there.
+    Args:
+        folder: Folder of the processes' files.
+        broker: "redis" or "rabbitmq".
+        workers: Pool and concurrency of each worker.
+        gateways: Number of gateways.
+        watchers: Number of watchers.
+        server: Redis server of store and broker, or None for the first on the PATH.
+        clock: Clock of the store.
+        disk: Disk of the store's data.
+        failover: Give the store a replica.
     """
 
     def __init__(
@@ -204,7 +217,7 @@ class ChaosFleet(Fleet):
         self.incidents: list[Incident] = []
 
     async def open(self) -> None:
-        """Starts all of it."""
+        """Start all servers and processes."""
         await asyncio.to_thread(self.store.start)
         if self.replica is not None:
             await asyncio.to_thread(self.replica.start)
@@ -215,7 +228,7 @@ class ChaosFleet(Fleet):
         await asyncio.gather(*(self.start_process(slot) for slot in self.slots))
 
     def stop(self) -> None:
-        """Ends all of it, also what is frozen."""
+        """Stop all servers and processes, including frozen ones."""
         for process in self.processes:
             process.signal_group(signal.SIGKILL)
         for server in (self.store, self.broker):
@@ -228,7 +241,7 @@ class ChaosFleet(Fleet):
         if self._disk is not None:
             self._disk.unmount()
 
-    def those(self, kind: str) -> list[ProcessSlot]:
+    def slots_of(self, kind: str) -> list[ProcessSlot]:
         """Return the slots of gateways, workers or watchers."""
         return [slot for slot in self.slots if slot.kind == kind]
 
@@ -246,32 +259,32 @@ class ChaosFleet(Fleet):
         slot.state = "up"
 
     def children(self, slot: ProcessSlot) -> list[int]:
-        """The ids of a prefork worker's children, oldest first."""
+        """Return the ids of a prefork worker's child processes, oldest first."""
         assert slot.process is not None
         try:
-            found = psutil.Process(slot.process.pid).children()
+            children = psutil.Process(slot.process.pid).children()
         except psutil.NoSuchProcess:
             return []
-        return [child.pid for child in sorted(found, key=lambda c: c.pid)]
+        return [child.pid for child in sorted(children, key=lambda c: c.pid)]
 
-    async def restart_store(self, away: float) -> None:
-        """Kills the store, and starts it again `away` seconds later."""
-        await _restart(self.store, away)
+    async def restart_store(self, downtime: float) -> None:
+        """Kill the store, and start it again after `downtime` seconds."""
+        await _restart(self.store, downtime)
 
-    async def restart_broker(self, away: float) -> None:
-        """The same for the broker; one that is not ours is only cut off."""
+    async def restart_broker(self, downtime: float) -> None:
+        """Kill the broker, and start it again after `downtime` seconds. Only cut off a shared one."""
         if self.broker is not None:
-            await _restart(self.broker, away)
+            await _restart(self.broker, downtime)
         if self.proxy is not None:
             await self.proxy.shut()
-            await asyncio.sleep(away)
+            await asyncio.sleep(downtime)
             await self.proxy.open()
 
-    async def fail_over_store(self, away: float) -> bool:
-        """Kill the store, and start a server with the replica's data in its place `away` seconds later.
+    async def fail_over_store(self, downtime: float) -> bool:
+        """Kill the store, and start a server with the replica's data in its place after `downtime` seconds.
 
-        The replica has all writes that were confirmed: the store takes no more until it has caught up. Return False if
-        it did not in time; nothing happened then.
+        The replica has all confirmed writes: the store accepts no writes until the replica has caught up. Return False,
+        and change nothing, if it does not catch up in time.
         """
         store, replica = self.store, self.replica
         if replica is None:
@@ -280,7 +293,7 @@ class ChaosFleet(Fleet):
             try:
                 await client.execute_command("CLIENT", "PAUSE", "5000", "WRITE")
                 async with redis.asyncio.Redis.from_url(replica.store_url) as other:
-                    await eventually_async(lambda: _has_all(client, other), what="the replica has all", within=4)
+                    await eventually_async(lambda: _has_all(client, other), what="the replica has all writes", within=4)
             except (redis.RedisError, AssertionError, TimeoutError):
                 with suppress(redis.RedisError):
                     await client.execute_command("CLIENT", "UNPAUSE")
@@ -289,7 +302,7 @@ class ChaosFleet(Fleet):
         replica.die()
         for server in (store, replica):
             server.stop()
-        await asyncio.sleep(away)
+        await asyncio.sleep(downtime)
         self.redis = self.store = PortRedis(replica.folder, self._server, self.clock, store.port)
         await asyncio.to_thread(self.store.start)
         shutil.rmtree(store.folder)
@@ -298,7 +311,7 @@ class ChaosFleet(Fleet):
         return True
 
     async def refuse_writes(self, server: PortRedis, why: str, seconds: float) -> None:
-        """Let a server refuse writes for so long: "OOM" (it is full) or "MISCONF" (it cannot save)."""
+        """Let a server refuse writes for some seconds: "OOM" (it is full) or "MISCONF" (it cannot save)."""
         try:
             await asyncio.to_thread(refuse_writes, server, why)
             await asyncio.sleep(seconds)
@@ -306,9 +319,9 @@ class ChaosFleet(Fleet):
             await asyncio.to_thread(allow_writes, server)
 
     async def exhaust_disk(self, seconds: float) -> bool:
-        """Let the store's disk be full for so long. Servers that end because they cannot append start again then.
+        """Let the store's disk be full for some seconds. Restart servers that end because they cannot append.
 
-        Return False if the store has no disk of its own; nothing happened then.
+        Return False, and change nothing, if the store has no separate disk.
         """
         if self._disk is None:
             return False
@@ -316,22 +329,22 @@ class ChaosFleet(Fleet):
             await asyncio.sleep(seconds)
         for server in (self.store, self.replica):
             if server is not None and server.process is not None and server.process.poll() is not None:
-                await asyncio.to_thread(server.die)  # with what it was saving
+                await asyncio.to_thread(server.die)  # and its saving child process
                 await asyncio.to_thread(server.start)
         return True
 
-    async def move_store_clock(self, ahead: float) -> None:
-        """Let the store's clock be so many seconds ahead of this machine's."""
+    async def move_store_clock(self, offset: float) -> None:
+        """Set the store's clock ahead of this machine's."""
         if self.clock is not None:
-            self.clock.set_ahead(ahead)
-            self.clock_moves.append((now(), ahead))
+            self.clock.set_offset(offset)
+            self.clock_moves.append((now(), offset))
 
     async def cut_store(self) -> None:
         """Break all connections of the store."""
         await _cut(self.store)
 
     async def cut_broker(self) -> None:
-        """The same for the broker."""
+        """Break all connections of the broker."""
         if self.broker is not None:
             await _cut(self.broker)
         if self.proxy is not None:
@@ -339,11 +352,11 @@ class ChaosFleet(Fleet):
             await self.proxy.open()
 
     async def freeze_store(self, seconds: float) -> None:
-        """Lets the store say nothing for so long, to connections that stand and to new ones."""
+        """Freeze the store for some seconds. It neither responds nor accepts connections."""
         await _freeze(self.store, seconds)
 
     async def freeze_broker(self, seconds: float) -> None:
-        """The same for the broker."""
+        """Freeze the broker for some seconds."""
         if self.broker is not None:
             await _freeze(self.broker, seconds)
         if self.proxy is not None:
@@ -366,9 +379,9 @@ class ChaosFleet(Fleet):
         return slots
 
 
-async def _restart(server: PortRedis, away: float) -> None:
+async def _restart(server: PortRedis, downtime: float) -> None:
     server.die()
-    await asyncio.sleep(away)
+    await asyncio.sleep(downtime)
     await asyncio.to_thread(server.start)
 
 
@@ -379,7 +392,7 @@ async def _cut(server: PortRedis) -> None:
 
 
 async def _has_all(primary: redis.asyncio.Redis, replica: redis.asyncio.Redis) -> bool:
-    """Return whether the replica has all that the primary has, on its disk too."""
+    """Return whether the replica has all writes of the primary, and has saved them."""
     at, has = await primary.info("replication"), await replica.info("replication")
     saving = await replica.info("persistence")
     is_saved = saving["aof_enabled"] and not saving["aof_rewrite_in_progress"] and not saving["aof_rewrite_scheduled"]
@@ -413,9 +426,9 @@ def _serves(url: str) -> Callable[[Process], Awaitable[bool]]:
 
 
 def now() -> float:
-    """Real time, in seconds, as marks and logs have it."""
+    """Return the real time in seconds, like the times of marks and logs."""
     return time.time()
 
 
-LEASE_AND_A_LOOK = LEASE + 1.0
-"""Seconds until a lost run is given away, when all that has to do it is there."""
+LEASE_AND_SCAN = LEASE + 1.0
+"""Seconds until a lost run is released while the store and a watcher run."""

@@ -11,16 +11,18 @@ from .chaos_plan import LEASE
 
 STEP = 0.05
 GRACE = LEASE / 2 + 1.0
-"""Seconds for which a watcher leaves lapsed runs alone after its start, or when the store was away; and a look."""
+"""Seconds for which a watcher recovers no lapsed runs after its start or an outage of the store, plus one scan."""
 
 CATCHING_UP = 2.0
-"""Seconds that a worker takes to get its connections back, and so to renew."""
+"""Seconds that a worker needs to reconnect and to renew its leases."""
 
 
 @dataclass(frozen=True)
-class Lost:
-    """A run that was taken from its worker at real second `at`; `start` is its mark, None if its agent never began.
-    `final`: its task was failed, and no other attempt followed."""
+class LostRun:
+    """Run that was released from its worker at real second `at`.
+
+    `start` is its mark, or None if its agent never began. With `final`, the task failed and had no further attempt.
+    """
 
     turn: int
     attempt: int
@@ -29,13 +31,16 @@ class Lost:
     final: bool = False
 
 
-def why(lost: Lost, incidents: list[Incident]) -> Incident | None:
-    """What the run was lost to: the first thing that happened to its process, or to the store, while it ran; None:
-    nothing did. Of a run that left no mark any worker's incident will do, the last one."""
+def cause_of(lost: LostRun, incidents: list[Incident]) -> Incident | None:
+    """Return the incident to which the run was lost, or None if there is none.
+
+    It is the first incident of the run's process, or of the store, while the run executed. A run without a mark may
+    have been lost to any worker's incident: then it is the last one.
+    """
     start = lost.start
-    # one that was frozen in the middle of its claim begins when its run is another's already
+    # a process that was frozen during its claim may begin after its run was released
     began = min(start.real, lost.at) if start is not None else 0.0
-    found = []
+    matching = []
     for incident in incidents:
         if not incident.begin <= lost.at:
             continue
@@ -48,25 +53,25 @@ def why(lost: Lost, incidents: list[Incident]) -> Incident | None:
         else:
             fits = incident.of == "worker" and incident.process == start.process and incident.end >= began
         if fits:
-            found.append(incident)
-    if not found:
+            matching.append(incident)
+    if not matching:
         return None
-    own = [i for i in found if i.of != "store"] or found
+    own = [i for i in matching if i.of != "store"] or matching
     return max(own, key=lambda i: i.begin) if start is None else min(own, key=lambda i: i.begin)
 
 
 def recoverable_seconds(begin: float, end: float, incidents: list[Incident]) -> float:
-    """For how many of the seconds between the store was there, and a watcher that may take runs away."""
-    away: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    """Return the seconds of a time span in which the store and a watcher that may recover runs were available."""
+    outages: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for incident in incidents:
         if incident.of == "store":
-            away["store"].append((incident.begin, incident.end + GRACE))
+            outages["store"].append((incident.begin, incident.end + GRACE))
         if incident.of == "watcher":
             slot = incident.process.partition(".")[0]
-            away[slot].append((incident.begin, incident.end + GRACE))
-    watchers = [away[f"watcher-{number}"] for number in range(WATCHERS)]
+            outages[slot].append((incident.begin, incident.end + GRACE))
+    watchers = [outages[f"watcher-{number}"] for number in range(WATCHERS)]
     steps = [begin + number * STEP for number in range(int((end - begin) / STEP))]
-    return STEP * sum(not _in(at, away["store"]) and not all(_in(at, one) for one in watchers) for at in steps)
+    return STEP * sum(not _in(at, outages["store"]) and not all(_in(at, spans) for spans in watchers) for at in steps)
 
 
 def _in(at: float, spans: list[tuple[float, float]]) -> bool:

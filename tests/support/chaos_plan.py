@@ -25,8 +25,9 @@ TASKS_PER_SECOND = 5.0
 class Scenario:
     """Actions of a client from second `at` on.
 
-    It sends `order` to `agent`: "block" waits for the answer, "stream" reads the stream, "poll" looks again and again.
-    It cancels `cancel_after` seconds later (None: not), or sends so many `follow_ups` to the task.
+    It sends `order` to `agent` and, by `how`, waits for the response ("block"), reads the stream ("stream") or polls
+    ("poll"). Then it cancels the task after `cancel_after` seconds, unless that is None, or sends `follow_ups` messages
+    to it.
     """
 
     number: int
@@ -44,8 +45,8 @@ class Scenario:
 class Disruption:
     """Disruption of the fleet at second `at`: `kind` of the `target`-th possible target, for `lasts` seconds.
 
-    A process stays away, or frozen, for that long. A server is away, is full, cannot save or has a full disk for that
-    long. A moved clock stays moved; after that long, the leases that began anew are over.
+    A process is down or frozen for that time. A server is down or full, cannot save or has a full disk. A moved clock
+    is not moved back: the time is that in which the leases taken after the move expire.
     """
 
     at: float
@@ -64,7 +65,7 @@ class Plan:
     disruptions: list[Disruption]
 
 
-DISRUPTION_KINDS = (
+DISRUPTION_CYCLE = (
     *("kill worker",) * 3,
     *("kill child",) * 5,
     *("freeze worker",) * 2,
@@ -89,9 +90,9 @@ DISRUPTION_KINDS = (
 """Kinds of disruption, each as often as it occurs in a shuffled sequence."""
 
 CLOCKS = (0.0, 7200.0, -7200.0, 14400.0)
-"""Seconds by which the store's clock may be ahead of this machine's: a time that it showed tells which it was."""
+"""Seconds by which the store's clock may be ahead of this machine's: from a recorded time follows the offset."""
 
-KINDS = {
+SCENARIO_WEIGHTS = {
     "echo": 40,
     "plain echo": 15,
     "long stream": 30,
@@ -117,7 +118,11 @@ def plan(seed: int, seconds: float) -> Plan:
     """Draw the plan of a seed."""
     chance = random.Random(f"scenarios {seed}")
     count = int(seconds * TASKS_PER_SECOND)
-    kinds = [kind for kind, weight in KINDS.items() for _ in range(max(1, weight * count // sum(KINDS.values())))]
+    kinds = [
+        kind
+        for kind, weight in SCENARIO_WEIGHTS.items()
+        for _ in range(max(1, weight * count // sum(SCENARIO_WEIGHTS.values())))
+    ]
     chance.shuffle(kinds)
     scenarios = [scenario(number, kind, chance.uniform(0, seconds), chance) for number, kind in enumerate(kinds)]
     return Plan(
@@ -167,7 +172,7 @@ def disruptions(chance: random.Random, seconds: float) -> Iterator[Disruption]:
     """Yield disruptions, none of them in the first two seconds."""
     at = 2.0
     while True:
-        kinds = list(DISRUPTION_KINDS)
+        kinds = list(DISRUPTION_CYCLE)
         chance.shuffle(kinds)
         for kind in kinds:
             if at > seconds:

@@ -85,9 +85,9 @@ async def sdk_client(
     """Return the SDK's client for the card that it resolves. With `version` "0.3" it uses an interface of 0.3."""
     async with httpx.AsyncClient(timeout=LIMIT) as http:
         card = await A2ACardResolver(http, base_url(gateway, agent)).get_agent_card()
-        found = [i for i in card.supported_interfaces if i.protocol_version == version]
+        interfaces = [i for i in card.supported_interfaces if i.protocol_version == version]
         del card.supported_interfaces[:]
-        card.supported_interfaces.extend(found)
+        card.supported_interfaces.extend(interfaces)
         config = ClientConfig(
             streaming=streaming,
             httpx_client=http,
@@ -131,9 +131,9 @@ async def until_state(client: Client, task_id: str, *states: str, within: float 
         task = await client.get_task(GetTaskRequest(id=task_id))
         return task if task.status.state in wanted else None
 
-    found = await eventually_async(reached, within=within, what=f"{task_id} is {' or '.join(states)}")
-    assert found is not None
-    return found
+    task = await eventually_async(reached, within=within, what=f"{task_id} is {' or '.join(states)}")
+    assert task is not None
+    return task
 
 
 def state(task: Task) -> str:
@@ -157,10 +157,10 @@ def rpc(gateway: Gateway, method: str, params: Any = None, *, agent: str = "", *
     body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {} if params is None else params}
     answer = httpx.post(f"{base_url(gateway, agent)}/", json=body, headers={**V1, **_dashed(headers)}, timeout=LIMIT)
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    assert found["jsonrpc"] == "2.0"
-    assert found["id"] == 1
-    return found
+    response: dict[str, Any] = answer.json()
+    assert response["jsonrpc"] == "2.0"
+    assert response["id"] == 1
+    return response
 
 
 def rest(

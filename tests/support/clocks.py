@@ -17,7 +17,7 @@ class ManualClock(Clock):
 
     def __init__(self, start: float = START) -> None:
         self._seconds = start
-        self._suspended = self._set_ahead = 0.0
+        self._suspended = self._wall_offset = 0.0
         self._waits: dict[object, tuple[float, Callable[[], object]]] = {}
 
     def monotonic(self) -> float:
@@ -30,15 +30,15 @@ class ManualClock(Clock):
 
     def time(self) -> float:
         """See `Clock.time`."""
-        return self._seconds + self._suspended + self._set_ahead
+        return self._seconds + self._suspended + self._wall_offset
 
     def suspend(self, seconds: float) -> None:
         """Suspend the host: `monotonic`, sleeps and timeouts stand still, the other times go on."""
         self._suspended += seconds
 
-    def set_time(self, ahead: float) -> None:
+    def advance_wall_clock(self, seconds: float) -> None:
         """Set the wall clock ahead by `seconds`."""
-        self._set_ahead += ahead
+        self._wall_offset += seconds
 
     async def sleep(self, seconds: float) -> None:
         """Return when `advance` has moved the clock by `seconds`."""

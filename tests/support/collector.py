@@ -56,8 +56,8 @@ class Collector:
         """Wait until the spans of `trace` include all of `names`, and return them."""
 
         def complete() -> list[Collected] | None:
-            found = self.of_trace(trace)
-            return found if set(names) <= {span.name for span in found} else None
+            spans = self.of_trace(trace)
+            return spans if set(names) <= {span.name for span in spans} else None
 
         try:
             return eventually(complete, what=f"spans {names} arrive")

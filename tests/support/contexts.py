@@ -41,8 +41,8 @@ class Context:
         wanted = ends or ("COMPLETED", "FAILED", "CANCELED", "REJECTED")
 
         def look() -> dict[str, Any] | None:
-            found = read(self._gateway, self.agent, task)
-            return found if state(found) in wanted else None
+            current = read(self._gateway, self.agent, task)
+            return current if state(current) in wanted else None
 
         return eventually(look, what=f"{self.agent} ends") or {}
 

@@ -1,7 +1,7 @@
 """Temporary SQL servers for tests, each with a temporary folder and a port of 127.0.0.1.
 
-Their programs come from Debian's packages (postgresql, mariadb-server). They refuse to run as root: then they run as
-the users that the packages made.
+Their programs come from Debian's packages (postgresql, mariadb-server). They refuse to run as root. If the tests run as
+root, they run as the users of the packages.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Postgres:
         password = folder / "password"
         password.write_text("secret-of-the-archive")
         as_server("postgres", folder)
-        # a collation that knows languages: what is compared byte by byte must say so itself
+        # a collation for languages: queries that compare bytes must name theirs
         sorting = ("--locale", "C.UTF-8", "--locale-provider", "icu", "--icu-locale", "en-US")
-        made = ("-D", self._data, "-U", "archivist", "--pwfile", password, "-A", "scram-sha-256", "-N", *sorting)
-        self._run("initdb", *made)
+        options = ("-D", self._data, "-U", "archivist", "--pwfile", password, "-A", "scram-sha-256", "-N", *sorting)
+        self._run("initdb", *options)
 
     def start(self) -> None:
         """Wait until the server responds."""
@@ -66,8 +66,8 @@ class Postgres:
 
 def program(name: str) -> str:
     """Return the path of a PostgreSQL program, or "". Debian installs it outside the PATH."""
-    found = [str(path) for path in Path("/usr/lib/postgresql").glob(f"*/bin/{name}")]
-    return max(found, default=shutil.which(name) or "")
+    paths = [str(path) for path in Path("/usr/lib/postgresql").glob(f"*/bin/{name}")]
+    return max(paths, default=shutil.which(name) or "")
 
 
 class Maria:

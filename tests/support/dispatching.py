@@ -51,7 +51,7 @@ class Broker:
         self.options[task_id] = options
 
 
-def made(keys: Keys, task_id: str, options: bytes = b"") -> Operation[Any]:
+def create_operation(keys: Keys, task_id: str, options: bytes = b"") -> Operation[Any]:
     """Return the operation that creates a task."""
     message = Message(message_id="m", role=Role.ROLE_USER, parts=[Part(text="x")])
     request = SendMessageRequest(message=message)

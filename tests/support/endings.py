@@ -78,7 +78,7 @@ class Framework(Patient):
 
 
 a2a.add_agent(card("framework"), Framework, time_limit=2)
-a2a.add_agent(card("exits-when-loaded"), "tests.support.exits:Nobody")
+a2a.add_agent(card("exits-when-loaded"), "tests.support.exits:ExitsWhenBuilt")
 
 
 @a2a.agent("stuck")

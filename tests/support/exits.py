@@ -3,7 +3,7 @@
 import sys
 
 
-class Nobody:
+class ExitsWhenBuilt:
     """Executor whose constructor ends the process."""
 
     def __init__(self) -> None:

@@ -95,14 +95,14 @@ async def fault(
     """Return the error of `method`. Fail if there is no error, or if it does not conform to the specification."""
     match binding:
         case "JSONRPC":
-            found = from_rpc(rpc(gateway, method, params, agent=agent, **headers))
+            error = from_rpc(rpc(gateway, method, params, agent=agent, **headers))
         case "HTTP+JSON":
-            found = from_rest(_over_rest(gateway, method, params, agent, headers))
+            error = from_rest(_over_rest(gateway, method, params, agent, headers))
         case _:
-            found = await _over_grpc(gateway, method, params, agent, headers)
-    place = ("JSONRPC", "HTTP+JSON", "GRPC").index(binding)
-    assert found.status == CODES[found.reason][place], found
-    return found
+            error = await _over_grpc(gateway, method, params, agent, headers)
+    position = ("JSONRPC", "HTTP+JSON", "GRPC").index(binding)
+    assert error.status == CODES[error.reason][position], error
+    return error
 
 
 def from_rpc(answer: dict[str, Any]) -> Fault:
@@ -141,30 +141,30 @@ def _typed(status: int | str, message: str, details: list[dict[str, Any]]) -> Fa
     metadata = info.get("metadata", {})
     assert all(isinstance(k, str) and isinstance(v, str) for k, v in metadata.items()), metadata
     assert not any(word in message + repr(details) for word in OUR_WORDS), (message, details)
-    found = Fault(status, info["reason"], message, metadata)
+    fault = Fault(status, info["reason"], message, metadata)
     for detail in more:
         assert detail["@type"] == "type.googleapis.com/google.rpc.BadRequest", details
-        found.fields |= {one["field"]: one["description"] for one in detail["fieldViolations"]}
-    return found
+        fault.fields |= {violation["field"]: violation["description"] for violation in detail["fieldViolations"]}
+    return fault
 
 
 def _over_rest(gateway: Gateway, method: str, params: dict[str, Any], agent: str, headers: dict[str, str]) -> Any:
     _, verb, path = REQUESTS[method]
-    left = dict(params)
+    remaining = dict(params)
     for name in ("id", "taskId"):
         if "{" + name + "}" in path:
-            path = path.replace("{" + name + "}", str(left.pop(name)))
+            path = path.replace("{" + name + "}", str(remaining.pop(name)))
     if verb == "GET":
-        path += "?" + "&".join(f"{name}={value}" for name, value in left.items())
-    return rest(gateway, verb, path, left if verb == "POST" else None, agent=agent, **headers)
+        path += "?" + "&".join(f"{name}={value}" for name, value in remaining.items())
+    return rest(gateway, verb, path, remaining if verb == "POST" else None, agent=agent, **headers)
 
 
 async def _over_grpc(
     gateway: Gateway, method: str, params: dict[str, Any], agent: str, headers: dict[str, str]
 ) -> Fault:
     request = ParseDict(params | {"tenant": agent}, REQUESTS[method][0]())
-    given = {**V1, **{name.replace("_", "-"): value for name, value in headers.items()}}
-    metadata = [(name.lower(), value) for name, value in given.items()]
+    metadata = {**V1, **{name.replace("_", "-"): value for name, value in headers.items()}}
+    metadata = [(name.lower(), value) for name, value in metadata.items()]
     async with grpc.aio.insecure_channel(gateway.grpc) as channel:
         call = getattr(a2a_pb2_grpc.A2AServiceStub(channel), method)(request, metadata=metadata, timeout=60)
         try:

@@ -27,7 +27,7 @@ def cyclic_garbage() -> Iterator[Garbage]:
     """Measure what the block leaves in reference cycles, with the collector switched off while the block runs."""
     garbage = Garbage()
     gc.collect()
-    gc.freeze()  # what was there before is not looked at again: a suite has millions of objects
+    gc.freeze()  # the collector skips earlier objects, of which a suite has millions
     gc.disable()
     tracemalloc.start()
     try:

@@ -37,8 +37,8 @@ async def unsendable_question(turn: Turn) -> str:
     raise InputRequired("?", parts=[Part(data=Value(number_value=float("nan")))])
 
 
-@a2a.agent("exits-behind")
-async def exits_behind(turn: Turn) -> str:
+@a2a.agent("exits-in-a-task")
+async def exits_in_a_task(turn: Turn) -> str:
     async def leave() -> None:
         sys.exit(3)
 
@@ -102,4 +102,4 @@ def card(name: str) -> AgentCard:
 
 a2a.add_agent(card("cancels-itself"), CancelsItself)
 a2a.add_agent(card("tidies-up"), TidiesUp)
-a2a.add_agent(card("exits-when-built"), "tests.support.exits:Nobody")
+a2a.add_agent(card("exits-when-built"), "tests.support.exits:ExitsWhenBuilt")

@@ -276,12 +276,12 @@ def _http(draw: st.DrawFn, binding: str, verb: str, path: str, body: bytes, vers
     odd = draw(st.lists(st.sampled_from(HEADERS), max_size=2)) if _one_in(draw, 5) else []
     for name, choices in odd:
         if draw(st.booleans()):  # else it is there twice
-            headers = [one for one in headers if one[0] != name]
+            headers = [header for header in headers if header[0] != name]
         headers.append((name, draw(st.sampled_from(choices))))
     if (body or verb == "POST") and not {b"Content-Length", b"Transfer-Encoding"} & {name for name, _ in headers}:
         headers.append((b"Content-Length", str(len(body)).encode()))
-    said = path if path.startswith(("/", "http", "*")) else f"/{path}"
-    line = b" ".join([verb.encode(), said.encode("utf-8", "surrogatepass"), b"HTTP/1.1"]) + b"\r\n"
+    target = path if path.startswith(("/", "http", "*")) else f"/{path}"
+    line = b" ".join([verb.encode(), target.encode("utf-8", "surrogatepass"), b"HTTP/1.1"]) + b"\r\n"
     open_end = verb == "CONNECT" or bool(ENDLESS & {name for name, _ in odd})
     line += b"".join(b"%s: %s\r\n" % header for header in headers) + b"\r\n" + body
     match draw(st.integers(0, 29)):
@@ -290,8 +290,8 @@ def _http(draw: st.DrawFn, binding: str, verb: str, path: str, body: bytes, vers
         case 11:
             return Http(binding, line + SPLICED, open_end=open_end)
         case 13:
-            version_said = draw(st.sampled_from([b"HTTP/1.0", b"HTTP/9.9", b"", b"\xff"]))
-            return Http(binding, line.replace(b"HTTP/1.1", version_said, 1), open_end=True)
+            http_version = draw(st.sampled_from([b"HTTP/1.0", b"HTTP/9.9", b"", b"\xff"]))
+            return Http(binding, line.replace(b"HTTP/1.1", http_version, 1), open_end=True)
     return Http(binding, line, open_end=open_end)
 
 
@@ -301,5 +301,5 @@ def _one_in(draw: st.DrawFn, number: int) -> bool:
 
 
 def _quoted(value: Any) -> str:
-    said = value if isinstance(value, str) else _json(value, plain=True)
-    return quote_from_bytes(said[:3000].encode("utf-8", "surrogatepass"), safe="")
+    text = value if isinstance(value, str) else _json(value, plain=True)
+    return quote_from_bytes(text[:3000].encode("utf-8", "surrogatepass"), safe="")

@@ -155,9 +155,9 @@ class HostileRun:
         return await _ended(stream, came)
 
     def _leaks(self, answer: bytes, sent: bytes) -> list[str]:
-        # a request may hold such a word in any form, and most errors say again what they are about
-        said, asked = answer.decode("utf-8", "replace"), sent.decode("utf-8", "replace")
-        return [f"says {word!r}" for word in self._words if word in said and word not in asked]
+        # a request may contain such a word, and most errors quote the request
+        response, request_text = answer.decode("utf-8", "replace"), sent.decode("utf-8", "replace")
+        return [f"contains {word!r}" for word in self._words if word in response and word not in request_text]
 
     def _misbehaviour(self, request: Request, status: str, answer: bytes) -> list[str]:
         if isinstance(request, Grpc):

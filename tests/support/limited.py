@@ -114,9 +114,9 @@ class Limited:
             params = _legacy(params)
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
         answer = await self.http.post("/", json=body, headers={"A2A-Version": version})
-        said = answer.json()
-        assert said["id"] == 1
-        error = said["error"]
+        response = answer.json()
+        assert response["id"] == 1
+        error = response["error"]
         details = error["data"] if isinstance(error["data"], list) else [error["data"]]
         return Refusal(answer.status_code, answer.headers.get("retry-after", ""), error["code"], details)
 
@@ -152,8 +152,8 @@ async def limited(
 ) -> AsyncIterator[Limited]:
     """Run a gateway with these limits and without workers."""
     app, port = Celery("limited", broker="memory://", set_as_current=False), free_port()
-    given = {f"a2a_{name}": value for name, value in settings.items()}
-    app.conf.update(a2a_store_url=store_url, a2a_key_prefix=keys.prefix, a2a_grpc_port=port, **given)
+    conf = {f"a2a_{name}": value for name, value in settings.items()}
+    app.conf.update(a2a_store_url=store_url, a2a_key_prefix=keys.prefix, a2a_grpc_port=port, **conf)
     app.conf.a2a_grpc_public_address = f"127.0.0.1:{port}"
     a2a = A2A(app)
 
@@ -178,8 +178,8 @@ def _legacy(params: dict[str, Any]) -> dict[str, Any]:
 
 def _legacy_request(params: dict[str, Any]) -> Any:
     content = [{"text": part["text"]} for part in params["message"]["parts"]]
-    said = {"message": {"messageId": uuid4().hex, "role": "ROLE_USER", "content": content}}
-    return ParseDict(json.loads(json.dumps(said)), a2a_v0_3_pb2.SendMessageRequest())
+    body = {"message": {"messageId": uuid4().hex, "role": "ROLE_USER", "content": content}}
+    return ParseDict(json.loads(json.dumps(body)), a2a_v0_3_pb2.SendMessageRequest())
 
 
 def _of_grpc(error: grpc.aio.AioRpcError) -> Refusal:

@@ -29,7 +29,7 @@ class LosesAnswers(httpx.AsyncHTTPTransport):
         self._left -= 1
         self.lost += 1
         assert isinstance(response.stream, AsyncIterator | httpx.AsyncByteStream)
-        async for _ in response.stream:  # it has begun to answer, so the message is accepted
+        async for _ in response.stream:  # the response has begun, so the message is accepted
             break
         await response.aclose()
         raise httpx.ReadError("the answer was lost", request=request)
@@ -59,9 +59,9 @@ class _Cut(httpx.AsyncByteStream):
         self._left = after
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        begun = b""
+        buffer = b""
         async for chunk in self._whole:
-            *events, begun = (begun + chunk).split(END)
+            *events, buffer = (buffer + chunk).split(END)
             for event in events:
                 if not self._left:
                     raise httpx.ReadError("the stream was cut")

@@ -23,7 +23,7 @@ class MovedClock:
             self._offset = mmap.mmap(file.fileno(), 8)
         self.environment = {"LD_PRELOAD": str(library()), "A2A_TEST_CLOCK": str(path)}
 
-    def set_ahead(self, seconds: float) -> None:
+    def set_offset(self, seconds: float) -> None:
         """Set the seconds by which the clock is ahead of this machine's, or behind it if negative."""
         self._offset[:] = struct.pack("=q", int(seconds * 1_000_000))
 

@@ -29,7 +29,7 @@ class Steps(AgentExecutor):
 
     def __init__(self) -> None:
         self.given: asyncio.Queue[str | None] = asyncio.Queue()
-        self.said: list[str] = []
+        self.sent: list[str] = []
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         updater = TaskUpdater(event_queue, context.task_id or "", context.context_id or "")
@@ -37,8 +37,8 @@ class Steps(AgentExecutor):
         await event_queue.enqueue_event(new_task_from_user_message(context.message))
         await updater.start_work()
         while (text := await self.given.get()) is not None:
-            await updater.add_artifact([Part(text=text)], artifact_id="a", append=bool(self.said))
-            self.said.append(text)
+            await updater.add_artifact([Part(text=text)], artifact_id="a", append=bool(self.sent))
+            self.sent.append(text)
         await updater.complete()
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:

@@ -26,7 +26,7 @@ class _Pair:
             while data := source.recv(CHUNK):
                 if not self.silent:
                     target.sendall(data)
-        if not self.silent:  # a dead line tells nobody that its other end is gone
+        if not self.silent:  # a dead connection reports nothing about its peer
             self.close()
 
     def close(self) -> None:
@@ -43,7 +43,7 @@ class Proxy:
         self._target = target
         self._pairs: list[_Pair] = []
         self._silent = False
-        self.port = free_port()  # nobody connects from it while it is cut
+        self.port = free_port()  # so that no client connects from it while the proxy is cut
         self._listener = self._listen(self.port)
 
     def silence(self) -> None:
@@ -95,8 +95,8 @@ class Proxy:
 @contextmanager
 def proxy(target: tuple[str, int] | str) -> Iterator[Proxy]:
     """Run a proxy."""
-    line = Proxy(target)
+    instance = Proxy(target)
     try:
-        yield line
+        yield instance
     finally:
-        line.cut()
+        instance.cut()

@@ -134,12 +134,12 @@ def endless(beginning: bytes, again: bytes, every: float = 0.0) -> Misbehaviour:
 def echo(status: int = 500) -> Misbehaviour:
     """Respond with the request, as careless servers do."""
 
-    async def says_it(writer: asyncio.StreamWriter, got: Received) -> None:
-        said = json.dumps(got.headers).encode() + b"\n" + got.body
-        again = [(f"X-Echo-{name}", value) for name, value in got.headers.items()]
-        writer.write(_head(status, (*again, ("Content-Length", str(len(said))))) + said)
+    async def writes_request(writer: asyncio.StreamWriter, got: Received) -> None:
+        body = json.dumps(got.headers).encode() + b"\n" + got.body
+        headers = [(f"X-Echo-{name}", value) for name, value in got.headers.items()]
+        writer.write(_head(status, (*headers, ("Content-Length", str(len(body))))) + body)
 
-    return says_it
+    return writes_request
 
 
 def huge_body(status: int = 200) -> Misbehaviour:

@@ -25,8 +25,8 @@ def log_of(store_url: str, task: dict[str, Any]) -> list[LogEntry]:
 
 def states_in(log: list[LogEntry]) -> list[str]:
     """Return the states of the log's status updates in order, without their prefix."""
-    said = [entry.event.status.state for entry in log if isinstance(entry.event, TaskStatusUpdateEvent)]
-    return [TaskState.Name(state).removeprefix("TASK_STATE_") for state in said]
+    states = [entry.event.status.state for entry in log if isinstance(entry.event, TaskStatusUpdateEvent)]
+    return [TaskState.Name(state).removeprefix("TASK_STATE_") for state in states]
 
 
 def endings_in(log: list[LogEntry]) -> list[str]:

@@ -44,8 +44,8 @@ class RestrictedServer:
             return _Passed(app, await request.body())
 
         async def card(request: Request) -> Response:
-            found = await _asked(app, request)
-            return JSONResponse(self._card(json.loads(found), str(request.base_url)))
+            body = await _asked(app, request)
+            return JSONResponse(self._card(json.loads(body), str(request.base_url)))
 
         return Starlette(
             routes=[*shell_routes(), Route("/", rpc, methods=["POST"]), Route(CARD, card), Mount("/", app)]

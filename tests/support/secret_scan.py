@@ -59,22 +59,22 @@ def saved(client: redis.Redis) -> bytes:
 @contextmanager
 def commands(path: str) -> Iterator[Callable[[], bytes]]:
     """Record all commands to the Redis at this socket while the block runs."""
-    said = bytearray()
-    with socket.socket(socket.AF_UNIX) as line:
-        line.connect(path)
-        line.sendall(b"MONITOR\r\n")
-        said += line.recv(5)  # +OK: from here on nothing is missed
+    output = bytearray()
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(path)
+        connection.sendall(b"MONITOR\r\n")
+        output += connection.recv(5)  # +OK: the server reports all later commands
 
         def listen() -> None:
-            while heard := line.recv(1 << 20):
-                said.extend(heard)
+            while data := connection.recv(1 << 20):
+                output.extend(data)
 
         thread = threading.Thread(target=listen, name="monitor", daemon=True)
         thread.start()
         try:
-            yield lambda: bytes(said) + _unescaped(bytes(said))
+            yield lambda: bytes(output) + _unescaped(bytes(output))
         finally:
-            line.shutdown(socket.SHUT_RDWR)
+            connection.shutdown(socket.SHUT_RDWR)
             thread.join(10)
 
 
@@ -91,23 +91,23 @@ def _parts(client: redis.Redis, key: bytes) -> list[bytes]:
             answer = list(client.smembers(key))
         case b"zset":
             answer = client.zrange(key, 0, -1)
-        case b"none":  # gone meanwhile
+        case b"none":  # expired since the scan
             answer = []
         case kind:
-            raise AssertionError(f"{key!r} is a {kind!r}, which nobody looks into")
+            raise AssertionError(f"{key!r} is a {kind!r}, a type that is not searched")
     return [part or b"" for part in answer]
 
 
-def _unescaped(told: bytes) -> bytes:
+def _unescaped(line: bytes) -> bytes:
     """Return the original bytes of a line of MONITOR."""
     escape = re.compile(rb"\\(?:x([0-9a-f]{2})|(.))")
-    return escape.sub(lambda m: bytes.fromhex(m[1].decode()) if m[1] else m[2], told)
+    return escape.sub(lambda m: bytes.fromhex(m[1].decode()) if m[1] else m[2], line)
 
 
 def _base64_within(secret: str, altchars: bytes) -> list[str]:
     """Return the middle of the secret's base64 encoding at each of the three offsets in a longer text."""
-    found = []
+    middles = []
     for before in range(3):
         text = base64.b64encode(b"\0" * before + secret.encode(), altchars).decode().rstrip("=")
-        found.append(text[(before * 8 + 5) // 6 : -1])
-    return found
+        middles.append(text[(before * 8 + 5) // 6 : -1])
+    return middles

@@ -149,21 +149,21 @@ class Seeds:
     async def lost(self, ref: RunRef) -> Lapse:
         """Create a claimed run whose lease lapsed and which a watcher has recovered."""
         await self.store.redis.zadd(self.keys.leases, {ref.name: 1})
-        [lapsed] = [one for one in await self.store.run(lapsed_runs(self.keys, limit=100)) if one.ref == ref]
+        [lapsed] = [lapse for lapse in await self.store.run(lapsed_runs(self.keys, limit=100)) if lapse.ref == ref]
         return await begin_next_attempt(self.store, self.keys, lapsed, again_us=0)
 
     async def requeued(self, task_id: str) -> tuple[str, str]:
         """Resubmit a dead letter, and return the id of the new task and the result."""
-        letter = await self.store.run(read_dead_letter(self.keys, task_id))
-        assert isinstance(letter, DeadLetter), letter
+        dead_letter = await self.store.run(read_dead_letter(self.keys, task_id))
+        assert isinstance(dead_letter, DeadLetter), dead_letter
         new = str(uuid4())
-        return new, await self.store.run(requeue_task(self.keys, letter, new, retention=RETENTION, options=b""))
+        return new, await self.store.run(requeue_task(self.keys, dead_letter, new, retention=RETENTION, options=b""))
 
     async def task(self, task_id: str) -> Task:
         """Return the snapshot."""
-        found = await self.store.run(read_task(self.keys, None, task_id))
-        assert found is not None
-        return found[0]
+        snapshot = await self.store.run(read_task(self.keys, None, task_id))
+        assert snapshot is not None
+        return snapshot[0]
 
     async def status_text(self, task_id: str) -> str:
         """Return the text of the status message, or "" if there is none."""
@@ -184,12 +184,12 @@ class Seeds:
         async with self.store.redis.pipeline(transaction=True) as both:
             for operation in (log, task):
                 both.eval(operation.script.text, len(operation.keys), *operation.keys, *operation.args)
-            page, found = [o.parse(answer) for o, answer in zip((log, task), await both.execute(), strict=True)]
-        assert found[1].version == page.version == len(page.entries)
-        assert found[1] == page.entries[-1].id
+            page, snapshot = [o.parse(answer) for o, answer in zip((log, task), await both.execute(), strict=True)]
+        assert snapshot[1].version == page.version == len(page.entries)
+        assert snapshot[1] == page.entries[-1].id
         times = [entry.recorded_us for entry in page.entries]
         assert times == sorted(set(times)), "each event is later than the one before"
-        assert fold(page.entries) == found[0]
+        assert fold(page.entries) == snapshot[0]
 
     async def backup(self) -> dict[bytes, bytes]:
         """Return a copy of every key, for `restore`."""
@@ -205,7 +205,7 @@ class Seeds:
             await redis.restore(key, 0, value, replace=True)
 
     async def everything(self) -> dict[str, object]:
-        """Every key with its value but the metrics, which only count: two of these are equal when nothing at all was
+        """Return every key with its value, without the metrics, which only count. Two results are equal if nothing was
         written between them."""
         redis = self.store.redis
         stored: dict[str, object] = {}
@@ -222,7 +222,7 @@ class Seeds:
                 case b"string":
                     stored[key.decode()] = await redis.get(key)
                 case kind:
-                    raise AssertionError(f"{key!r}: a {kind!r} is no kind of key of ours")
+                    raise AssertionError(f"{key!r}: a {kind!r}has an unknown type")
         return stored
 
 

@@ -22,16 +22,17 @@ LOCALHOST = "127.0.0.1"
 
 
 class SentinelGroup:
-    """A primary, its replicas and three Sentinels, each with a port of 127.0.0.1.
+    """Primary, replicas and three Sentinels, each on a port of 127.0.0.1.
 
     Args:
-        folder: Where the processes keep their files.
-        server: The redis-server; None: the newest that is installed.
-        replicas: How many replicas there are.
-        options: More options of each server, and of each Sentinel.
+        folder: Folder of the processes' files.
+        server: Path of redis-server, or None for the newest that is installed.
+        replicas: Number of replicas.
+        options: More options of each server and each Sentinel.
         sentinel_lines: More lines of each Sentinel's configuration.
-        client: redis-py's options to reach a server.
-        sentinel_client: redis-py's options to reach a Sentinel.
+        client: Options of redis-py for a server.
+        sentinel_client: Options of redis-py for a Sentinel.
+        port_option: Name of the option for the port.
     """
 
     def __init__(
@@ -128,13 +129,13 @@ class SentinelGroup:
         return redis.Redis(LOCALHOST, port, **self._client)
 
     def online_replicas(self) -> int:
-        """Return how many replicas follow the primary."""
+        """Return the number of replicas that follow the primary."""
         try:
             with self.client(self.primary() or self.ports[0]) as client:
-                shown = client.info("replication")
+                info = client.info("replication")
         except redis.RedisError:
             return 0
-        return sum(shown[f"slave{i}"]["state"] == "online" for i in range(shown["connected_slaves"]))
+        return sum(info[f"slave{i}"]["state"] == "online" for i in range(info["connected_slaves"]))
 
     def _launch(self, port: int, *options: str) -> None:
         folder = self._folder / str(port)

@@ -15,7 +15,7 @@ from a2a_celery import SessionConflict, Turn, current_session, current_turn
 
 from .agents import a2a, app, card
 
-HOLDS = "hold"
+GATE_FILE = "hold"
 """Name of a file that makes agents wait while it exists."""
 
 
@@ -26,9 +26,9 @@ def note(context_id: str, line: str) -> None:
     os.close(file)
 
 
-async def held() -> None:
+async def wait_for_gate() -> None:
     """Wait until the file that makes agents wait is removed."""
-    while (Path(os.environ["TEST_NOTES"]) / HOLDS).exists():  # noqa: ASYNC110 - another process removes it
+    while (Path(os.environ["TEST_NOTES"]) / GATE_FILE).exists():  # noqa: ASYNC110 - another process removes it
         await asyncio.sleep(0.02)
 
 
@@ -76,7 +76,7 @@ async def no_session(turn: Turn) -> str:
 async def at_once(turn: Turn) -> str:
     """Read the session, wait for the seconds that the message says, and save it."""
     turn.session.state["by"] = turn.text
-    await held()
+    await wait_for_gate()
     try:
         await turn.checkpoint()
     except SessionConflict:
@@ -126,7 +126,7 @@ async def in_turn(turn: Turn) -> str:
     """Record the begin and the end, and work for some milliseconds between."""
     note(turn.context_id, f"begin {turn.task_id} {turn.attempt} {turn.text}")
     await asyncio.sleep(0.02)
-    await held()
+    await wait_for_gate()
     note(turn.context_id, f"end {turn.task_id} {turn.attempt} {turn.text}")
     return turn.text
 

@@ -33,11 +33,11 @@ call = call_task(app, remotes={"echo": os.environ.get("TEST_REMOTE", "http://127
 @app.task
 def calls(text: str) -> Any:
     """Delegate the task to a canvas that calls an agent and returns its text."""
-    return chain(call.s("echo", text), said.s())
+    return chain(call.s("echo", text), text_of_result.s())
 
 
 @app.task
-def said(result: dict[str, Any]) -> str:
+def text_of_result(result: dict[str, Any]) -> str:
     """Return the text of the agent in the step before."""
     return str(result["text"])
 

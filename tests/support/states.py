@@ -1,6 +1,6 @@
 """An executor that puts its task into the state that the message names, and its app, for tests of clients.
 
-It is the same on our fleet and behind the SDK's own server, see ``plain_server``.
+It runs in fleets and in the SDK's server, see ``plain_server``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from a2a_celery import A2A
 
 from .agents import card
 
-# An app of its own: tests import this module, and the agents of `agents` are counted by others.
+# A separate app, because tests import this module and other tests count the agents of `agents`.
 app = Celery("states", set_as_current=False)
 app.conf.task_default_queue = os.environ.get("TEST_QUEUE", "celery")
 app.conf.broker_connection_retry_on_startup = True
@@ -57,14 +57,14 @@ class States(AgentExecutor):
             await event_queue.enqueue_event(task)
 
         async def status(state: int, text: str = "") -> None:
-            said = None if not text else Message(message_id=text, role=Role.ROLE_AGENT, parts=[Part(text=text)])
-            update = TaskStatusUpdateEvent(status=TaskStatus(state=state, message=said), **ids)  # type: ignore[arg-type]
+            message = None if not text else Message(message_id=text, role=Role.ROLE_AGENT, parts=[Part(text=text)])
+            update = TaskStatusUpdateEvent(status=TaskStatus(state=state, message=message), **ids)  # type: ignore[arg-type]
             await event_queue.enqueue_event(update)
 
         await status(TaskState.TASK_STATE_WORKING)
-        known = f"TASK_STATE_{name}" in TaskState.DESCRIPTOR.values_by_name
-        if known or name == "LATER":
-            await status(TaskState.Value(f"TASK_STATE_{name}") if known else LATER, f"{name} it is")
+        is_known = f"TASK_STATE_{name}" in TaskState.DESCRIPTOR.values_by_name
+        if is_known or name == "LATER":
+            await status(TaskState.Value(f"TASK_STATE_{name}") if is_known else LATER, f"{name} it is")
         if name not in ENDS:
             artifact = Artifact(artifact_id="a", parts=[Part(text=f"after {name}")])
             await event_queue.enqueue_event(TaskArtifactUpdateEvent(artifact=artifact, **ids))

@@ -58,7 +58,10 @@ async def dies(turn: Turn) -> list[str]:
         async with turn.tool_call("search"):
             await asyncio.get_running_loop().create_future()
     history = turn.execution.history
-    return [f"{made.before} to {made.after} {' '.join(map(str, made.detail.values()))}".strip() for made in history]
+    return [
+        f"{transition.before} to {transition.after} {' '.join(map(str, transition.detail.values()))}".strip()
+        for transition in history
+    ]
 
 
 @a2a.agent("asks")

@@ -50,18 +50,18 @@ class SystemUnderTest:
 
     def log(self, task_id: str) -> list[str]:
         """Return the states and artifacts in the task's log. Consecutive chunks of an artifact count once."""
-        kinds: list[str] = []
+        changes: list[str] = []
         for entry in self.store.run(read_log(Keys("a2a"), task_id, 0, limit=1000)).entries:
             match entry.event:
                 case Task() | TaskStatusUpdateEvent():
-                    kinds.append(TaskState.Name(entry.event.status.state).removeprefix("TASK_STATE_"))
-                case TaskArtifactUpdateEvent() if kinds[-1:] != ["artifact"]:
-                    kinds.append("artifact")
-        return kinds
+                    changes.append(TaskState.Name(entry.event.status.state).removeprefix("TASK_STATE_"))
+                case TaskArtifactUpdateEvent() if changes[-1:] != ["artifact"]:
+                    changes.append("artifact")
+        return changes
 
     def is_in(self, task_id: str, *states: str) -> bool:
         """Return whether the task's current state is one of `states`."""
-        return [kind for kind in self.log(task_id) if kind != "artifact"][-1] in states
+        return [change for change in self.log(task_id) if change != "artifact"][-1] in states
 
     def ended(self, agent: str, task_id: str) -> dict[str, Any]:
         """Wait until the task is terminal or interrupted, and return it as its client sees it."""
@@ -73,7 +73,7 @@ class SystemUnderTest:
     def require_celery_events(self, task_id: str, *ends: str) -> None:
         """Require that Celery's events report these ends of the run."""
         name = f"{task_id}.1"
-        eventually(lambda: len(self.events.ends_of(name)) >= len(ends), what=f"Celery says {ends}")
+        eventually(lambda: len(self.events.ends_of(name)) >= len(ends), what=f"Celery reports {ends}")
         assert self.events.ends_of(name) == list(ends), self.events.ends_of(name)
 
     def require_working(self) -> None:
@@ -85,10 +85,10 @@ class SystemUnderTest:
     @contextmanager
     def without_consumer(self) -> Iterator[None]:
         """Stop the worker's consumer while the block runs."""
-        said = "Canceling queue"  # which is later than its answer
-        before = self.worker.output().count(said)
+        line = "Canceling queue"  # the worker logs it after its reply
+        before = self.worker.output().count(line)
         assert self.celery.control.cancel_consumer(self.fleet.queue, **self.to_worker)
-        eventually(lambda: self.worker.output().count(said) > before, what="it takes nothing more")
+        eventually(lambda: self.worker.output().count(line) > before, what="the worker stops consuming")
         yield
         assert self.celery.control.add_consumer(self.fleet.queue, **self.to_worker)
 

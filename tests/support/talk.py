@@ -30,15 +30,15 @@ def send(gateway: Gateway, agent: str, text: str = "", **configuration: Any) -> 
 def read(gateway: Gateway, agent: str, task: dict[str, Any]) -> dict[str, Any]:
     """Return the current task."""
     url = f"{gateway.url}/agents/{agent}/tasks/{task['id']}"
-    found: dict[str, Any] = httpx.get(url, headers=HEADERS, timeout=TIMEOUT).json()
-    return found
+    task_json: dict[str, Any] = httpx.get(url, headers=HEADERS, timeout=TIMEOUT).json()
+    return task_json
 
 
 def cancel(gateway: Gateway, agent: str, task: dict[str, Any]) -> dict[str, Any]:
     """Cancel the task and return the response."""
     url = f"{gateway.url}/agents/{agent}/tasks/{task['id']}:cancel"
-    found: dict[str, Any] = httpx.post(url, headers=HEADERS, timeout=TIMEOUT).json()
-    return found
+    task_json: dict[str, Any] = httpx.post(url, headers=HEADERS, timeout=TIMEOUT).json()
+    return task_json
 
 
 def canceled(gateway: Gateway, agent: str, task: dict[str, Any]) -> dict[str, Any]:

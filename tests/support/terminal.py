@@ -76,8 +76,8 @@ class Terminal:
 @contextmanager
 def terminal(code: str, *arguments: str) -> Iterator[Terminal]:
     """Run Python `code` with `arguments` on a new terminal."""
-    one = Terminal(code, arguments)
+    instance = Terminal(code, arguments)
     try:
-        yield one
+        yield instance
     finally:
-        one.close()
+        instance.close()

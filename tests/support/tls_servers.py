@@ -24,12 +24,12 @@ from .waiting import eventually
 
 SALT = b"salt"
 RABBITMQ = (Path("/usr/lib/rabbitmq/bin/rabbitmq-server"), *map(Path, filter(None, [shutil.which("rabbitmq-server")])))
-"""Debian's own first: what it has on PATH becomes another user, who may not read a test's folder."""
+"""Debian's own script comes first: the one on PATH changes to a user that may not read a test's folder."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """A server that speaks TLS alone, to clients with a certificate of `authority`; `client` is one's key and
+    """Server that only accepts TLS, from clients with a certificate of `authority`. `client` is a client's key and
     certificate."""
 
     port: int
@@ -154,7 +154,7 @@ def built_with_tls() -> Path:
     for folder in os.get_exec_path():
         program = Path(folder) / "redis-server"
         if program.exists():
-            # without a certificate it ends, but with TLS it knows what that would be for
+            # it ends without a certificate; a server with TLS names the missing option
             tried = subprocess.run([program, "--port", "0", "--tls-port", "1"], capture_output=True, check=False)
             if b"tls-cert-file" in tried.stdout:
                 return program

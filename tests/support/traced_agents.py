@@ -34,7 +34,7 @@ async def thinker(turn: Turn) -> str:
     """Return the text of the message, in a separate span."""
     with tracer.start_as_current_span(THOUGHT):
         await turn.say("thinking")
-        await asyncio.sleep(0.05)  # so that this is a write of its own
+        await asyncio.sleep(0.05)  # so that this is a separate write
     return turn.text
 
 

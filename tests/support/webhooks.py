@@ -24,7 +24,7 @@ SECRET = "whsec_c2VjcmV0IG9mIHR3ZW50eS1mb3VyIGJ5dGVzIQ=="
 OLD_SECRET = "whsec_YW4gb2xkZXIgc2VjcmV0LCBzdGlsbCBpbiB1c2U="
 OTHER_SECRET = "whsec_YSBzZWNyZXQgdGhhdCBub2JvZHkgZXZlciBzYXc="
 
-LINE = "3f786850e387550fdab836ed7e6dc881de23001b"
+DELIVERY_ID = "3f786850e387550fdab836ed7e6dc881de23001b"
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def status_event(text_id: str = "t1", state: TaskState = TaskState.TASK_STATE_WO
 def post(
     version: int = 1,
     *,
-    line: str = LINE,
+    delivery_id: str = DELIVERY_ID,
     event: StreamResponse | None = None,
     body: str | None = None,
     secrets: tuple[str, ...] = (SECRET,),
@@ -54,7 +54,7 @@ def post(
 ) -> Post:
     """Return the request for an event, signed with each of `secrets` at the time `at`, by default now."""
     text = MessageToJson(event or status_event(), indent=None) if body is None else body
-    message_id, now = f"{line}_{EventId(version, recorded_us)}", int(time.time() if at is None else at)
+    message_id, now = f"{delivery_id}_{EventId(version, recorded_us)}", int(time.time() if at is None else at)
     signed_at = datetime.fromtimestamp(now, UTC)
     signatures = [Webhook(secret).sign(message_id, signed_at, text) for secret in secrets]
     return Post(

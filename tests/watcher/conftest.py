@@ -6,7 +6,7 @@ import pytest
 
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.runs.commands import RunRef, mark_published
-from tests.support.dispatching import DUE_NOW_US, made
+from tests.support.dispatching import DUE_NOW_US, create_operation
 
 
 @pytest.fixture
@@ -14,6 +14,6 @@ async def due(store: AsyncStore, keys: Keys) -> list[str]:
     """Three tasks whose run nobody published in time."""
     task_ids = [f"t{n}" for n in range(3)]
     for task_id in task_ids:
-        await store.run(made(keys, task_id))
+        await store.run(create_operation(keys, task_id))
         await store.run(mark_published(keys, RunRef(task_id, 1), again_us=DUE_NOW_US))
     return task_ids

@@ -13,7 +13,7 @@ from a2a_celery.dispatch import Publisher
 from a2a_celery.store import AsyncStore, Keys, Operation
 from a2a_celery.store.runs.commands import RunRef, claim_run, mark_published
 from a2a_celery.watcher.dispatcher import DISPATCH_BATCH
-from tests.support.dispatching import DUE_NOW_US, Broker, dispatcher, made
+from tests.support.dispatching import DUE_NOW_US, Broker, create_operation, dispatcher
 
 
 async def test_what_waits_in_a_long_queue_is_not_published_again(store: AsyncStore, keys: Keys, due: list[str]) -> None:
@@ -59,7 +59,7 @@ async def published_at(store: AsyncStore, keys: Keys, task_id: str, second: floa
 
 async def claimed(store: AsyncStore, keys: Keys, task_id: str, second: float, options: bytes = b"") -> None:
     """Store a run that was published at that time and that a worker has claimed."""
-    await store.run(made(keys, task_id, options))
+    await store.run(create_operation(keys, task_id, options))
     await published_at(store, keys, task_id, second)
     await store.run(claim_run(keys, RunRef(task_id, 1), token="t", runner="r", lease_us=10_000_000, working=True))
 
@@ -89,7 +89,7 @@ async def test_a_message_that_a_queue_of_redis_lost_is_published_after_the_other
     app = Celery("backlog", broker=redis_server.broker_url, set_as_current=False)
     publisher = Publisher(app, {})
     await publisher.publish_async("echo", "waiting", 1)
-    await store.run(made(keys, "lost"))
+    await store.run(create_operation(keys, "lost"))
     await published_at(store, keys, "lost", 0)
     await claimed(store, keys, "later", 30)
 
@@ -145,7 +145,7 @@ async def test_a_run_with_a_priority_is_overtaken_by_claims_of_its_own_priority_
     options = b'{"celery":{"priority":9}}'
     broker = Broker()
     broker.waiting = True
-    await store.run(made(keys, "waiting", options))
+    await store.run(create_operation(keys, "waiting", options))
     await published_at(store, keys, "waiting", 0)
     await claimed(store, keys, "other", 60)
     await dispatcher(store, keys, broker).tick()
@@ -188,7 +188,7 @@ async def test_claims_are_read_once_in_a_tick_and_only_for_queues_that_are_not_e
     broker.waiting = True
     watcher = dispatcher(store, keys, broker)
     for n in range(DISPATCH_BATCH + 1):
-        await store.run(made(keys, f"t{n:03}"))
+        await store.run(create_operation(keys, f"t{n:03}"))
         await store.run(mark_published(keys, RunRef(f"t{n:03}", 1), again_us=DUE_NOW_US))
 
     await watcher.tick()
@@ -204,7 +204,7 @@ async def test_claims_are_read_once_in_a_tick_and_only_for_queues_that_are_not_e
 async def test_a_queue_that_is_long_holds_up_no_run_of_another(store: AsyncStore, keys: Keys, due: list[str]) -> None:
     broker = Broker()
     broker.waiting = True
-    await store.run(made(keys, "other", b'{"celery":{"queue":"far"}}'))
+    await store.run(create_operation(keys, "other", b'{"celery":{"queue":"far"}}'))
     await store.run(mark_published(keys, RunRef("other", 1), again_us=DUE_NOW_US))
 
     await dispatcher(store, keys, broker).tick()
@@ -216,9 +216,9 @@ async def test_runs_behind_many_that_wait_are_published_in_the_same_tick(store: 
     broker = Broker()
     broker.waiting = True
     for n in range(DISPATCH_BATCH):
-        await store.run(made(keys, f"t{n}"))
+        await store.run(create_operation(keys, f"t{n}"))
         await store.run(mark_published(keys, RunRef(f"t{n}", 1), again_us=DUE_NOW_US))
-    await store.run(made(keys, "unpublished"))
+    await store.run(create_operation(keys, "unpublished"))
     seconds, _ = await store.redis.time()
     await store.redis.zadd(keys.dispatch, {"unpublished.1": (seconds - 1) * 1_000_000})
 

@@ -23,7 +23,7 @@ from a2a_celery.watcher.celery.results import Results
 from a2a_celery.watcher.dispatcher import BROKER_RETRY_US, RESULTS_TIMEOUT, Dispatcher
 from a2a_celery.watcher.role_loop import MIN_TICK_INTERVAL, RoleLoop
 from tests.support.clocks import ManualClock
-from tests.support.dispatching import DUE_NOW_US, Broker, dispatcher, made
+from tests.support.dispatching import DUE_NOW_US, Broker, create_operation, dispatcher
 from tests.support.seeds import status
 
 
@@ -113,7 +113,7 @@ async def test_a_tick_that_fails_does_not_end_the_loop() -> None:
 
 async def test_a_run_is_published_with_the_options_it_was_stored_with(store: AsyncStore, keys: Keys) -> None:
     broker, options = Broker(), b'{"celery":{"queue":"far"}}'
-    await store.run(made(keys, "t", options))
+    await store.run(create_operation(keys, "t", options))
     await store.run(mark_published(keys, RunRef("t", 1), again_us=DUE_NOW_US))
 
     await dispatcher(store, keys, broker).tick()
@@ -127,8 +127,8 @@ async def test_a_run_that_is_not_to_begin_soon_is_kept_until_shortly_before_its_
     broker = Broker()
     watcher = dispatcher(store, keys, broker)
     not_before = datetime.now(UTC) + timedelta(hours=1)
-    await store.run(made(keys, "t", RunOptions(not_before=not_before).to_json()))
-    await store.run(made(keys, "soon", RunOptions(not_before=not_before - timedelta(minutes=51)).to_json()))
+    await store.run(create_operation(keys, "t", RunOptions(not_before=not_before).to_json()))
+    await store.run(create_operation(keys, "soon", RunOptions(not_before=not_before - timedelta(minutes=51)).to_json()))
     for _ in range(3):  # however often somebody looks too early
         await store.run(mark_published(keys, RunRef("t", 1), again_us=DUE_NOW_US))
         await watcher.tick()
@@ -148,7 +148,7 @@ async def test_a_run_whose_time_has_come_by_the_store_s_clock_waits_for_no_worke
 ) -> None:
     broker, not_before = Broker(), datetime.now(UTC) + timedelta(seconds=-1)
     options = RunOptions({"queue": "gpu"}, not_before=not_before)
-    await store.run(made(keys, "t", options.to_json()))
+    await store.run(create_operation(keys, "t", options.to_json()))
     await store.run(mark_published(keys, RunRef("t", 1), again_us=DUE_NOW_US))
 
     await dispatcher(store, keys, broker, clock=ManualClock(time.time() - 86_400)).tick()
@@ -162,7 +162,7 @@ async def test_a_run_that_has_expired_by_one_clock_only_is_published(
 ) -> None:
     """The watcher's clock is wrong, or the store's, which may have jumped."""
     broker, not_after = Broker(), datetime.now(UTC) + timedelta(seconds=expires_in)
-    await store.run(made(keys, "t", RunOptions(not_after=not_after).to_json()))
+    await store.run(create_operation(keys, "t", RunOptions(not_after=not_after).to_json()))
     await store.run(mark_published(keys, RunRef("t", 1), again_us=DUE_NOW_US))
 
     await dispatcher(store, keys, broker, clock=ManualClock(time.time() + ahead)).tick()
@@ -172,8 +172,8 @@ async def test_a_run_that_has_expired_by_one_clock_only_is_published(
 
 async def test_a_run_that_has_expired_is_rejected_and_not_published(store: AsyncStore, keys: Keys) -> None:
     broker = Broker()
-    await store.run(made(keys, "late", b'{"not_after_us":1}'))
-    await store.run(made(keys, "begun", b'{"not_after_us":1}'))
+    await store.run(create_operation(keys, "late", b'{"not_after_us":1}'))
+    await store.run(create_operation(keys, "begun", b'{"not_after_us":1}'))
     for task_id in ("late", "begun"):
         await store.run(mark_published(keys, RunRef(task_id, 1), again_us=DUE_NOW_US))
     await store.run(claim_run(keys, RunRef("begun", 1), token="t", runner="r", lease_us=10_000_000, working=True))
@@ -192,7 +192,7 @@ PLAIN = RunOptions(call=Call("tasks.resize", {})).to_json()
 
 async def plain_run(store: AsyncStore, keys: Keys, celery: Celery, error: Exception, *, fell: bool) -> Dispatcher:
     """A run of a plain task, due again, of which the result backend says `error`; who dispatches it."""
-    await store.run(made(keys, "t", PLAIN))
+    await store.run(create_operation(keys, "t", PLAIN))
     await store.run(mark_published(keys, RunRef("t", 1), again_us=DUE_NOW_US))
     if fell:
         lost = status(FAILED, WORKER_LOST)
@@ -239,7 +239,7 @@ async def test_looks_at_a_run_that_another_worker_has_come_at_equal_times(
     store: AsyncStore, keys: Keys, celery: Celery
 ) -> None:
     """Its end may be known by such a look only, so the time between two does not double."""
-    await store.run(made(keys, "t", PLAIN))
+    await store.run(create_operation(keys, "t", PLAIN))
     await store.run(mark_published(keys, RunRef("t", 1), again_us=DUE_NOW_US))
     celery.backend.mark_as_retry("t.1", ValueError())
     watcher = Dispatcher(store, keys, Broker(), 60, Results(store, keys, celery))  # type: ignore[arg-type]
@@ -266,7 +266,7 @@ async def test_a_run_that_a_worker_began_is_left_to_it_while_the_broker_is_away(
 ) -> None:
     """Whether it still has the run can't be asked then, and publishing a second copy would run it twice."""
     celery = Celery(broker="redis://127.0.0.1:1/0", backend=f"file://{tmp_path}", set_as_current=False)
-    await store.run(made(keys, "t", PLAIN))
+    await store.run(create_operation(keys, "t", PLAIN))
     await store.run(mark_published(keys, RunRef("t", 1), again_us=DUE_NOW_US))
     celery.backend.mark_as_started("t.1", hostname="celery@elsewhere", pid=1)
     broker = Broker()
@@ -296,7 +296,7 @@ async def test_a_result_backend_that_says_nothing_is_asked_once_in_a_tick(
             raise ConnectionError("down")
 
     for n in range(5):
-        await store.run(made(keys, f"t{n}", PLAIN))
+        await store.run(create_operation(keys, f"t{n}", PLAIN))
         await store.run(mark_published(keys, RunRef(f"t{n}", 1), again_us=DUE_NOW_US))
     broker = Broker()
 

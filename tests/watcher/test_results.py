@@ -24,7 +24,7 @@ from a2a_celery.store.runs.commands import RunRef, claim_run
 from a2a_celery.store.tasks.commands import read_task
 from a2a_celery.watcher.celery.result_listener import ResultListener
 from a2a_celery.watcher.celery.results import Results
-from tests.support.dispatching import made
+from tests.support.dispatching import create_operation
 from tests.support.proxy import proxy
 from tests.support.waiting import eventually_async
 
@@ -44,7 +44,7 @@ def celery(redis_server: EmbeddedRedis) -> Celery:
 @pytest.fixture
 async def results(store: AsyncStore, keys: Keys, celery: Celery) -> Results:
     """The results of a watcher; the run `REF` waits for a worker."""
-    await store.run(made(keys, "t", PLAIN.to_json()))
+    await store.run(create_operation(keys, "t", PLAIN.to_json()))
     return Results(store, keys, celery)
 
 
@@ -154,7 +154,7 @@ async def test_a_revoked_run_is_canceled(store: AsyncStore, keys: Keys, results:
 
 
 async def _claimed(store: AsyncStore, keys: Keys, celery: Celery) -> None:
-    await store.run(made(keys, "t", PLAIN.to_json()))
+    await store.run(create_operation(keys, "t", PLAIN.to_json()))
     claim = claim_run(keys, REF, token="t", runner="r", lease_us=10_000_000, working=False)
     await store.run(claim)
     celery.backend.mark_as_started("t.1", pid=1, hostname="celery@ours")
@@ -162,23 +162,23 @@ async def _claimed(store: AsyncStore, keys: Keys, celery: Celery) -> None:
 
 async def _announced(store: AsyncStore, keys: Keys, celery: Celery) -> None:
     """A worker with this package stores STARTED before it claims the run."""
-    await store.run(made(keys, "t", PLAIN.to_json()))
+    await store.run(create_operation(keys, "t", PLAIN.to_json()))
     celery.backend.mark_as_started("t.1", pid=1, hostname="celery@ours", **{RUN_HEADER: True})
 
 
 async def _agents(store: AsyncStore, keys: Keys, celery: Celery) -> None:
-    await store.run(made(keys, "t"))
+    await store.run(create_operation(keys, "t"))
     celery.backend.mark_as_started("t.1", pid=1, hostname="celery@ours")
 
 
 async def _outdated(store: AsyncStore, keys: Keys, celery: Celery) -> None:
-    await store.run(made(keys, "t", PLAIN.to_json()))
+    await store.run(create_operation(keys, "t", PLAIN.to_json()))
     celery.backend.mark_as_started("t.0", pid=1, hostname="celery@stock")
 
 
 async def _unknown(store: AsyncStore, keys: Keys, celery: Celery) -> None:
     """A worker with this package, which does not know the task, rejects it; one of another fleet puts it back."""
-    await store.run(made(keys, "t", PLAIN.to_json()))
+    await store.run(create_operation(keys, "t", PLAIN.to_json()))
     celery.backend.mark_as_failure("t.1", NotRegistered("tasks.resize"))
 
 

@@ -17,7 +17,7 @@ from a2a_celery.store.runs.commands import Claim, RunRef, claim_run, mark_publis
 from a2a_celery.watcher.recoverer import PauseExpirer, Recoverer
 from a2a_celery.watcher.role_loop import StoreClock
 from tests.support.clocks import ManualClock
-from tests.support.dispatching import DUE_NOW_US, Broker, dispatcher, made
+from tests.support.dispatching import DUE_NOW_US, Broker, create_operation, dispatcher
 from tests.support.moved_clock import MovedClock
 from tests.support.restarts import mortal_redis
 from tests.support.seeds import Seeds, at_once, status
@@ -72,7 +72,7 @@ async def test_a_clock_that_is_set_forward_takes_no_run_from_a_living_worker(
     recoverer = Recoverer(store, keys, store_clock=store_clock)
     await store_clock.tick()
 
-    moved.set_ahead(HOUR)
+    moved.set_offset(HOUR)
     await recoverer.tick()  # before the jump is noticed
     await store_clock.tick()
     await recoverer.tick()
@@ -90,7 +90,7 @@ async def test_after_a_jump_a_lost_run_lapses_after_one_lease(
     store_clock = StoreClock(store, keys, LEASE_TTL)
     await store_clock.tick()
 
-    moved.set_ahead(ahead)
+    moved.set_offset(ahead)
     await store_clock.tick()
 
     assert await seconds_left(store, keys, keys.leases) == [pytest.approx(LEASE_TTL, abs=5)]
@@ -100,7 +100,7 @@ async def test_a_lease_from_before_an_unnoticed_jump_backward_is_shortened(
     store: AsyncStore, keys: Keys, seeds: Seeds, moved: MovedClock
 ) -> None:
     await claimed(store, keys, seeds)
-    moved.set_ahead(-HOUR)
+    moved.set_offset(-HOUR)
     store_clock = StoreClock(store, keys, LEASE_TTL)
     await store_clock.tick()
 
@@ -120,7 +120,7 @@ async def test_after_a_jump_backward_what_was_due_soon_is_due_soon(
     for key in lists:
         await store.redis.zadd(key, {**members, "overdue": now_us - 60_000_000})
 
-    moved.set_ahead(-HOUR)
+    moved.set_offset(-HOUR)
     await store_clock.tick()
 
     for key in lists:
@@ -137,7 +137,7 @@ async def test_a_pause_is_not_cut_short_by_a_jump_forward(
     ender = PauseExpirer(store, keys, store_clock)
     await store_clock.tick()
 
-    moved.set_ahead(HOUR)
+    moved.set_offset(HOUR)
     await ender.tick()  # before the jump is noticed
     await store_clock.tick()
     await ender.tick()
@@ -154,13 +154,13 @@ async def test_a_run_that_was_lost_before_a_jump_is_published_again(
     broker.waiting = True  # its queue is long, and may hold the run
     watcher, store_clock = dispatcher(store, keys, broker), StoreClock(store, keys, LEASE_TTL)
     await store_clock.tick()
-    await store.run(made(keys, "t"))
+    await store.run(create_operation(keys, "t"))
     await store.run(mark_published(keys, RunRef("t", 1), again_us=DUE_NOW_US))
     await watcher.tick()
     assert broker.taken == []
 
     for ahead in aheads:
-        moved.set_ahead(ahead)
+        moved.set_offset(ahead)
         await store_clock.tick()
     await store.redis.zadd(keys.dispatch, {"t.1": 1})
     await watcher.tick()
@@ -175,7 +175,7 @@ async def test_a_jump_is_corrected_once_however_many_watchers_notice_it(
     clocks = [StoreClock(store, keys, LEASE_TTL) for _ in range(4)]
     await at_once(*(clock.tick() for clock in clocks))
 
-    moved.set_ahead(HOUR)
+    moved.set_offset(HOUR)
     await at_once(*(clock.tick() for clock in clocks))
     await at_once(*(clock.tick() for clock in clocks))
 
@@ -191,7 +191,7 @@ async def test_the_time_that_a_watcher_did_not_run_is_no_jump(
     store_clock = StoreClock(store, keys, LEASE_TTL, clock)
     await store_clock.tick()
 
-    moved.set_ahead(HOUR)
+    moved.set_offset(HOUR)
     pass_time(clock, HOUR)
     await store_clock.tick()
 
@@ -207,8 +207,8 @@ async def test_the_watcher_s_wall_clock_says_nothing_of_a_jump(
     store_clock = StoreClock(store, keys, LEASE_TTL, clock)
     await store_clock.tick()
 
-    moved.set_ahead(ahead)
-    clock.set_time(HOUR)
+    moved.set_offset(ahead)
+    clock.advance_wall_clock(HOUR)
     await store_clock.tick()
 
     assert (await store.run(read_clock(keys))).corrections == corrections
@@ -224,7 +224,7 @@ async def test_after_its_host_was_suspended_a_watcher_lets_workers_renew_their_l
         clock.advance(LEASE_TTL / 3)
     claim = await claimed(store, keys, seeds)
 
-    moved.set_ahead(HOUR)
+    moved.set_offset(HOUR)
     clock.suspend(HOUR)
     await recoverer.tick()
 
@@ -237,7 +237,7 @@ async def test_after_a_jump_backward_watchers_that_are_gone_are_not_counted(
     for name in ("gone", "here"):
         await store.run(record_heartbeat(keys, name, schema=SCHEMA, archives=False))
 
-    moved.set_ahead(-HOUR)
+    moved.set_offset(-HOUR)
     await store.run(record_heartbeat(keys, "here", schema=SCHEMA, archives=False))
 
     assert await store.run(watchers(keys)) == ["here"]
@@ -249,7 +249,7 @@ async def test_after_a_jump_backward_another_watcher_may_archive(
     lease_ms = int(LEASE_TTL * 1000)
     await store.run(acquire_archivable(keys, who="gone", limit=1, lease_ms=lease_ms))
 
-    moved.set_ahead(-HOUR)
+    moved.set_offset(-HOUR)
 
     due = await store.run(acquire_archivable(keys, who="here", limit=1, lease_ms=lease_ms))
     assert due.tasks == []
